@@ -1,0 +1,111 @@
+"""Plan: what a compiled program is, as pure data. Printable, serialisable, the same for every backend.
+
+A plan names slots (memory that the caller binds) and steps. A step is a kernel launch or a library call; its arguments
+are places inside slots and numbers. Backends turn a plan into their native form (`Backend.executable`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft.dtypes import DType
+from weft.kernels.language import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position in memory: `offset` bytes into the memory bound to slot number `slot`."""
+
+    slot: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Memory that a plan works on. `kind` is 'input', 'output', 'arena' or 'status'; `label` names it for people."""
+
+    kind: str
+    nbytes: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run `kernel` over `extent` points in tasks of `chunk` (the last may be shorter).
+
+    `places` follow `kernel.buffers`, `scalars` follow `kernel.scalars`. `bytes` and `flops` are what it moves and
+    computes, for reports and for the choice of thread count.
+    """
+
+    kernel: Kernel
+    places: tuple[Place, ...]
+    scalars: tuple[int | float, ...]
+    extent: int
+    chunk: int
+    bytes: int
+    flops: int
+
+    @property
+    def name(self) -> str:
+        return self.kernel.name
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """A batched matrix product by a library: C[b] = op(A[b]) @ op(B[b]), row-major, tile by tile, then the epilogue.
+
+    Leading dimensions and batch strides are in elements; a batch stride of 0 repeats the operand. The tile grid
+    depends on the shapes only. `epilogue`, if any, is a kernel with TILE_RANGES that runs on each finished tile.
+    """
+
+    name: str
+    dtype: DType
+    batch: int
+    m: int
+    n: int
+    k: int
+    a: Place
+    b: Place
+    c: Place
+    lda: int
+    ldb: int
+    ldc: int
+    transpose_a: bool
+    transpose_b: bool
+    stride_a: int
+    stride_b: int
+    stride_c: int
+    tile_m: int
+    tile_n: int
+    epilogue: Launch | None
+    bytes: int
+    flops: int
+
+
+Step = Launch | Gemm
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One tensor's stay in the arena: bytes [offset, offset + nbytes) from step `first` to step `last`."""
+
+    label: str
+    offset: int
+    nbytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps over slots. Slots are ordered: inputs, outputs, the arena, the status words."""
+
+    steps: tuple[Step, ...]
+    slots: tuple[Slot, ...]
+    arena: tuple[Interval, ...]
+    key: str
+    sites: tuple[str, ...] = field(default=())
+
+    @property
+    def arena_bytes(self) -> int:
+        return max((slot.nbytes for slot in self.slots if slot.kind == "arena"), default=0)

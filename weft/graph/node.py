@@ -1,0 +1,104 @@
+"""Node: one immutable value in the graph, and the weak table that makes equal nodes one object.
+
+A node is an operation name, its sources and its attributes; shape and dtype follow from the primitive's rule. Nodes
+know nothing of tensors, devices' insides or kernels. The only thing attached later is `buffer`: where the value lives
+once it was computed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+from weft.dtypes import DType
+
+_serial = itertools.count()
+
+
+class Node:
+    """One value: `op(srcs, attrs)` with a known shape, dtype and device. Compare with `is`: equal nodes are one."""
+
+    __slots__ = ("__weakref__", "attrs", "buffer", "depth", "device", "dtype", "op", "shape", "site", "srcs")
+
+    op: str
+    srcs: tuple[Node, ...]
+    attrs: tuple
+    shape: tuple[int, ...]
+    dtype: DType
+    device: Any
+    buffer: Any  # the Buffer that holds the value once it was computed, else None
+    depth: int  # longest chain of uncomputed operations below this node
+    site: str | None  # the user's line, kept only by operations that can fail on the device
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {self.dtype.name}{list(self.shape)}>"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        count = 1
+        for extent in self.shape:
+            count *= extent
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+
+_interned: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionary()
+
+
+def intern_node(
+    op: str, srcs: tuple[Node, ...], attrs: tuple, shape: tuple[int, ...], dtype: DType, device: Any, site: str | None = None
+) -> Node:
+    """The one node with these fields. Callers have checked the arguments (see `graph.primitives.make`)."""
+    # 0.0 and -0.0 and 1 and True compare equal, so a constant's type and sign belong in its key.
+    label = (repr(attrs[0]), dtype) if op == "const" else attrs
+    key = (op, label, dtype, device, shape, tuple(map(id, srcs)))
+    node = _interned.get(key)
+    if node is None:
+        node = _new(op, srcs, attrs, shape, dtype, device, site)
+        _interned[key] = node
+    return node
+
+
+def leaf(buffer: Any, shape: tuple[int, ...], dtype: DType, device: Any) -> Node:
+    """A node for a value that lives in `buffer`. Every leaf is its own node."""
+    node = _new("buffer", (), (next(_serial),), shape, dtype, device, None)
+    node.buffer = buffer
+    return node
+
+
+def placeholder(shape: tuple[int, ...], dtype: DType, device: Any) -> Node:
+    """A node that stands for a cell or an argument while a function is traced. Every placeholder is its own node."""
+    return _new("input", (), (next(_serial),), shape, dtype, device, None)
+
+
+def _new(op, srcs, attrs, shape, dtype, device, site) -> Node:
+    node = Node()
+    node.op, node.srcs, node.attrs = op, srcs, attrs
+    node.shape, node.dtype, node.device = shape, dtype, device
+    node.buffer, node.site = None, site
+    node.depth = 1 + max((src.depth for src in srcs if src.buffer is None), default=0) if srcs else 0
+    return node
+
+
+def toposort(roots) -> list[Node]:
+    """Every node below `roots`, sources before users, without recursion. Computed nodes count as leaves."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+            continue
+        if node in seen:
+            continue
+        seen.add(node)
+        stack.append((node, True))
+        if node.buffer is None:
+            stack.extend((src, False) for src in reversed(node.srcs) if src not in seen)
+    return order

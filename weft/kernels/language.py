@@ -1,0 +1,200 @@
+"""The kernel language: a small statement language with scalar semantics, written once and printed by every renderer.
+
+Expressions are immutable trees that may share parts; they say what a value is for *one* point of the loops around
+them. Which loops run in parallel or in vector lanes is the loop's `kind`, chosen by a schedule, so nothing here is
+shaped like a CPU or a GPU. Positions in memory are `Index` forms (see `kernels.index`), which keep strides visible.
+`kernels.normal` turns shared parts into `Let` statements in the outermost loop where they are constant; renderers
+print that normal form and decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from weft.dtypes import DType
+from weft.kernels.index import Axis, Index
+
+# --- expressions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal:
+    """A constant; `value` is a Python number or bool, `inf` and `nan` included."""
+
+    value: float | int | bool
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Var:
+    """A named value: a `Let`, a finished accumulator, a scalar parameter or a range parameter."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One of `OPERATIONS` applied to arguments of equal dtype (except `select`, `cast`, `bitcast`, comparisons)."""
+
+    name: str
+    args: tuple[Expr, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Load:
+    """The element of `buffer` at `index` (in elements). Where `mask` is false nothing is read and the value is 0."""
+
+    buffer: str
+    index: Index
+    dtype: DType
+    mask: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexValue:
+    """An index as a number of an integer dtype, as iota and random counters need it."""
+
+    index: Index
+    dtype: DType
+
+
+Expr = Literal | Var | Op | Load | IndexValue
+
+# Every operation a renderer must print, by kind. Transcendental functions are not among them: `kernels.math` builds
+# them from these, so that all backends agree. `max` and `min` propagate NaN; integer `div` and `mod` round down.
+ARITHMETIC = ("add", "sub", "mul", "div", "mod", "max", "min", "neg", "abs", "fma", "sqrt", "floor")
+COMPARE = ("lt", "le", "eq", "ne")  # ordered: false with NaN, except `ne`; dtype of the result is bool
+BITS = ("and", "or", "xor", "not", "shl", "shr")  # `not` of bool is logical; `shr` follows the sign of its dtype
+OTHER = ("select", "cast", "bitcast", "mulhi")  # mulhi: high 32 bits of the product of two uint32
+OPERATIONS = frozenset(ARITHMETIC + COMPARE + BITS + OTHER)
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Let:
+    """Name a value. The normal form has every shared or loop-invariant expression in one of these."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store:
+    """Write `value` to `buffer` at `index`, where `mask` (if any) is true."""
+
+    buffer: str
+    index: Index
+    value: Expr
+    mask: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loop:
+    """Run `body` for `axis` from `start` to `stop`.
+
+    kind: 'serial' in order; 'task' any order, split over workers or blocks; 'vector' in lanes of `width`; 'threads'
+    over the threads of one GPU block. `start` and `stop` are integers, or expressions of scalars, ranges and outer axes.
+    """
+
+    axis: Axis
+    start: Expr | int
+    stop: Expr | int
+    kind: str
+    body: tuple[Stmt, ...]
+    width: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accumulator:
+    """A running reduction: `op` is 'sum', 'max', 'min' or 'prod'."""
+
+    name: str
+    op: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fold:
+    """Run `body` (loops that `Update` the accumulators); afterwards each accumulator is readable as a `Var`.
+
+    In a vector loop inside the fold each lane keeps its own partial result and a fixed tree joins the lanes at the end;
+    the order of additions thus depends on extents and width only. A fold inside a vector loop folds lane by lane.
+    """
+
+    accumulators: tuple[Accumulator, ...]
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """Feed `value` into the accumulator called `name`."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class If:
+    """Run `body` where `condition`, a bool that does not vary between vector lanes, is true."""
+
+    condition: Expr
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Barrier:
+    """All threads of a GPU block wait for each other. CPU schedules never emit it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Local:
+    """An array private to one task (CPU) or shared by one block (GPU); `Load` and `Store` reach it by name."""
+
+    name: str
+    dtype: DType
+    size: int
+
+
+Stmt = Let | Store | Loop | Fold | Update | If | Barrier | Local
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BufferParam:
+    """A pointer parameter; `written` where the kernel stores to it (loads from it then keep their place)."""
+
+    name: str
+    dtype: DType
+    written: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScalarParam:
+    """A number handed over with the launch, such as an extent or a graph constant."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """One kernel. `ranges` are int64 variables that the caller sets per task: ('begin', 'end') for a launch,
+    ('batch', 'row0', 'row1', 'col0', 'col1') for the epilogue of a tile. `definitions` gives the expression of every
+    axis of kind 'value' (an integer loaded at run time and used inside an index)."""
+
+    name: str
+    buffers: tuple[BufferParam, ...]
+    scalars: tuple[ScalarParam, ...]
+    ranges: tuple[str, ...]
+    body: tuple[Stmt, ...]
+    definitions: Mapping[str, Expr] = field(default_factory=dict)
+
+
+LAUNCH_RANGES = ("begin", "end")
+TILE_RANGES = ("batch", "row0", "row1", "col0", "col1")

@@ -1,0 +1,32 @@
+"""What is switched on right now: gradient mode and the trace in progress, per thread. A base room; imports nothing."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+
+class State(threading.local):
+    """Per-thread switches. `trace` is the active `compiler.trace.Trace` while `weft.compile` runs a function."""
+
+    grad_enabled: bool = True
+    trace: Any = None
+
+
+STATE = State()
+
+
+class Version:
+    """Counts changes that a compiled function must look at before its next replay: a cell rebound from outside, a
+    `.grad` that appeared or went away, a `training` flag flipped. Replays compare one integer instead of every cell."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def bump(self) -> None:
+        self.value += 1
+
+
+VERSION = Version()
