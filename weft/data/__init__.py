@@ -1,0 +1,5 @@
+"""Data sets. `digits` ships with the package."""
+
+from weft.data import digits
+
+__all__ = ["digits"]

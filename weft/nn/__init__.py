@@ -1,0 +1,5 @@
+"""Layers and functions for networks, made of tensor operations only."""
+
+from weft.nn import functional
+
+__all__ = ["functional"]

@@ -1,0 +1,62 @@
+# Needs Python 3.11+ and make, nothing else. Everything is installed into .venv; a stamp file remembers what is there.
+#   make demo    train a digit classifier          make test    all tests that need no GPU
+#   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
+#   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
+# Pass options with ARGS, for example: make demo ARGS="--epochs 10", make test ARGS="-k softmax".
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+ARGS ?=
+
+.PHONY: help demo test smoke lint format bench test-gpu clean
+.NOTPARALLEL:
+
+help:
+	@sed -n '2,5s/^# *//p' Makefile
+
+demo: $(VENV)/.has-run
+	$(BIN)/python -m weft.demo $(ARGS)
+
+# Tests that measure time or memory run alone, after the others.
+test: $(VENV)/.has-test
+	$(BIN)/python -m pytest -n $(JOBS) -m "not gpu and not serial" $(ARGS)
+	$(BIN)/python -m pytest -m "serial and not gpu" $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS chose none of them
+
+smoke: $(VENV)/.has-test
+	$(BIN)/python -m pytest -m "smoke and not gpu" tests $(ARGS)
+
+lint: $(VENV)/.has-lint
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.has-lint
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.has-bench
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+# Runs with the python3 on PATH and installs nothing: GPU machines bring their own packages.
+test-gpu:
+	python3 -m pytest tests/gpu $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	find weft tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Weft needs Python 3.11 or newer; choose one with make PYTHON=..."; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+		echo "No virtual environment could be made (Debian and Ubuntu: apt-get install python3-venv)."; exit 1; }
+
+$(VENV)/.has-run: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.has-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	@touch $@

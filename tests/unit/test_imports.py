@@ -1,0 +1,142 @@
+"""Who may import whom (DESIGN section 2), what `import weft` costs and what it must not load."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2] / "weft"
+
+BASE = {"dtypes", "errors", "state", "counters"}
+# Room -> what its modules may import, beside the base rooms and the room itself. A dotted name allows that module only.
+ALLOWED: dict[str, set[str]] = {
+    "base": set(),
+    "graph": set(),
+    "ops": {"graph"},
+    "grad": {"graph"},
+    "kernels": set(),
+    "render": {"kernels"},
+    "compiler": {"graph", "kernels", "render", "backends"},
+    "backends": {"compiler.plan", "kernels", "render"},
+    "tensor": {"graph", "ops", "grad", "compiler", "backends"},
+    "nn": {"tensor"},
+    "optim": {"tensor"},
+    "data": {"tensor"},
+}
+# What single modules may import beyond their room: the interpreter runs graphs, not plans.
+EXTRA = {"backends.reference": {"graph"}}
+# The top-level package is the table of contents, and the demo is a user.
+UNCHECKED = {"", "demo"}
+
+HEAVY = ("llvmlite", "torch", "jax", "cuda", "pyopencl", "wgpu", "hip", "rich", "scipy", "weft.demo")
+
+
+def modules() -> dict[str, Path]:
+    """Every module under weft/ by its name without the leading `weft.`."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def room_of(name: str) -> str:
+    """The room of a module name (without `weft.`). Modules beside the folders are `tensor`: what the user holds."""
+    head = name.split(".")[0]
+    if head in BASE:
+        return "base"
+    return head if head in ALLOWED else "tensor"
+
+
+def imported(name: str, path: Path) -> set[str]:
+    """The modules of Weft that a module imports anywhere in its text, type-checking blocks left out."""
+    found: set[str] = set()
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in _running_nodes(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {_strip(alias.name) for alias in node.names if _is_weft(alias.name)}
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = ".".join([*package[: len(package) - node.level + 1], *([node.module] if node.module else [])])
+            elif node.module and _is_weft(node.module):
+                base = _strip(node.module)
+            else:
+                continue
+            # `from weft.graph import node` names a module, `from weft.graph.node import Node` something inside one.
+            for alias in node.names:
+                full = f"{base}.{alias.name}".lstrip(".")
+                found.add(full if full in MODULES else base)
+    return found
+
+
+def _running_nodes(tree: ast.AST):
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for other in node.orelse:
+                yield from _running_nodes(other)
+            continue
+        yield node
+        yield from _running_nodes(node)
+
+
+def _is_weft(name: str) -> bool:
+    return name == "weft" or name.startswith("weft.")
+
+
+def _strip(name: str) -> str:
+    return name.removeprefix("weft").lstrip(".")
+
+
+def complaint(name: str, target: str) -> str | None:
+    """Why module `name` may not import `target`, or None."""
+    room, other = room_of(name), room_of(target)
+    if target == "":
+        return None if room in ("nn", "optim", "data") else "the package itself is for users, not for its rooms"
+    if other == "base" or other == room:
+        return None
+    allowed = ALLOWED[room] | EXTRA.get(name, set())
+    if other in allowed or any(target == entry or target.startswith(entry + ".") for entry in allowed):
+        return None
+    return f"{room} may import {sorted(allowed) or 'base rooms only'}"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name not in UNCHECKED])
+def test_import_rule(name):
+    wrong = {target: complaint(name, target) for target in sorted(imported(name, MODULES[name]))}
+    assert not {target: why for target, why in wrong.items() if why}
+
+
+def test_the_rule_has_teeth():
+    assert complaint("graph.node", "ops.reduce")
+    assert complaint("kernels.cpu", "graph.node")
+    assert complaint("backends.cpu", "graph.primitives")
+    assert complaint("backends.reference", "graph.primitives") is None
+    assert complaint("nn.functional", "compiler.plan")
+    assert complaint("dtypes", "graph.node")
+    assert complaint("compiler.fuse", "tensor")
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_import_loads_nothing_heavy():
+    loaded = set(json.loads(run_python("import sys, json, weft; print(json.dumps(list(sys.modules)))")))
+    assert not [name for name in HEAVY if name in loaded]
+
+
+@pytest.mark.serial
+def test_import_takes_less_than_300_ms():
+    """The best of five, NumPy's import included, the interpreter's start not."""
+    code = "import time; start = time.perf_counter(); import weft; print(time.perf_counter() - start)"
+    assert min(float(run_python(code)) for _ in range(5)) < 0.3

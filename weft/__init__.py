@@ -1,0 +1,34 @@
+"""Weft, a deep-learning framework: lazy tensors, gradients and compiled training steps under PyTorch's names.
+
+This file is the table of contents; everything is made elsewhere.
+"""
+
+from weft import nn, testing
+from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
+from weft.creation import (
+    arange, as_tensor, empty, eye, from_numpy, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like,
+)  # fmt: skip
+from weft.device import default_device, device, devices, set_default_device
+from weft.device import get as get_device
+from weft.dtypes import bool_ as bool
+from weft.dtypes import float32, float64, int32, int64, uint32
+from weft.errors import BufferError_, DeviceError, DTypeError, GraphError, IndexRangeError, ShapeError, WeftError
+from weft.functions import (
+    abs, add, addcdiv, addcmul, all, amax, amin, any, argmax, argmin, bitwise_and, bitwise_left_shift, bitwise_not,
+    bitwise_or, bitwise_right_shift, bitwise_xor, bmm, broadcast_to, cat, ceil, chunk, clamp, clone, concat, cos,
+    count_nonzero, div, dot, eq, erf, eval, exp, exp2, expm1, flatten, flip, floor, floor_divide, fmod, ge, gt,
+    index_select, isfinite, isinf, isnan, le, lerp, log, log10, log1p, log2, log_softmax, logical_and, logical_not,
+    logical_or, logical_xor, logsumexp, lt, masked_fill, matmul, max, maximum, mean, min, minimum, mm, movedim, mul,
+    mv, ne, neg, numel, outer, permute, pow, prod, reciprocal, relu, remainder, reshape, roll, round, rsqrt, sigmoid,
+    sign, sin, softmax, split, sqrt, square, squeeze, stack, std, sub, sum, t, tan, tanh, tile, transpose, tril, triu,
+    trunc, unbind, unflatten, unsqueeze, var, where,
+)  # fmt: skip
+from weft.random import (
+    Generator, bernoulli, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
+)  # fmt: skip
+from weft.tensor import Tensor
+
+float = float32
+double = float64
+int = int32
+long = int64

@@ -1,0 +1,312 @@
+"""The CPU backend: slabs from a caching pool, kernels through LLVM, plans on the native worker team.
+
+`CpuExecutable.run` is one native call. Thread count: `WEFT_NUM_THREADS`, else `OMP_NUM_THREADS`, else the processors
+this process may use. Results do not depend on it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import os
+import platform
+import struct
+from typing import Any
+
+import numpy as np
+
+from weft import dtypes
+from weft.backends import native
+from weft.backends.base import Buffer, Device, Slab
+from weft.backends.jit import jit
+from weft.backends.vendor import blas
+from weft.compiler.plan import Gemm, Launch, Plan
+from weft.counters import COUNTERS
+from weft.dtypes import DType
+from weft.errors import DeviceError, DTypeError, problem
+from weft.kernels.language import Kernel
+from weft.kernels.normal import normalise
+from weft.render.llvm import render
+
+ALIGNMENT = 64
+POOL_LIMIT = 1 << 30  # bytes that the pool keeps for reuse
+SERIAL_WORK = 48 << 10  # a step of fewer bytes + flops runs on the caller's thread
+ALONE_WORK = 192 << 10  # so does a whole plan
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+class _Pool:
+    """Freed memory by size class, for reuse."""
+
+    def __init__(self) -> None:
+        self.free: dict[int, list[tuple[int, np.ndarray]]] = {}
+        self.kept = 0
+
+    def take(self, size: int) -> tuple[int, np.ndarray]:
+        """An address aligned to 64 bytes with at least `size` bytes behind it, and its owner."""
+        waiting = self.free.get(size)
+        if waiting:
+            self.kept -= size
+            return waiting.pop()
+        array = np.empty(size + ALIGNMENT, np.uint8)
+        address = array.ctypes.data
+        return address + -address % ALIGNMENT, array
+
+    def give(self, size: int, block: tuple[int, np.ndarray]) -> None:
+        if self.kept + size <= POOL_LIMIT:
+            self.free.setdefault(size, []).append(block)
+            self.kept += size
+
+    def clear(self) -> None:
+        """Hand all waiting memory back to the system."""
+        self.free.clear()
+        self.kept = 0
+
+
+class _Block:
+    """Keeps one allocation out of the pool for as long as it lives."""
+
+    __slots__ = ("block", "pool", "size")
+
+    def __init__(self, pool: _Pool, size: int):
+        self.pool = pool
+        self.size = size
+        self.block = pool.take(size)
+
+    def __del__(self) -> None:
+        self.pool.give(self.size, self.block)
+
+
+def size_class(nbytes: int) -> int:
+    """`nbytes` rounded up to one of four sizes in each power of two, 64 at least."""
+    if nbytes <= 256:
+        return (nbytes + 63) & ~63 or 64
+    step = 1 << ((nbytes - 1).bit_length() - 3)
+    return -(-nbytes // step) * step
+
+
+# --- the runtime -----------------------------------------------------------------------------------------------------
+
+
+def thread_count() -> int:
+    """How many threads a plan may use, the caller's included."""
+    for name in ("WEFT_NUM_THREADS", "OMP_NUM_THREADS"):
+        text = os.environ.get(name, "").split(",")[0].strip()
+        if text.isdigit() and int(text) > 0:
+            return min(int(text), native.MAX_WORKERS + 1)
+    if hasattr(os, "sched_getaffinity"):
+        return min(len(os.sched_getaffinity(0)), native.MAX_WORKERS + 1)
+    return min(os.cpu_count() or 1, native.MAX_WORKERS + 1)
+
+
+class _Runtime:
+    """The native functions. The team of workers starts at the first plan that needs it, also in a forked child."""
+
+    def __init__(self) -> None:
+        addresses = jit().runtime()
+        self.run = ctypes.CFUNCTYPE(None)(addresses["weft_run"])
+        self.reset = ctypes.CFUNCTYPE(None, ctypes.c_int64)(addresses["weft_reset"])
+        self.stop = ctypes.CFUNCTYPE(None)(addresses["weft_stop"])
+        found = blas.find()
+        self.products = {
+            dtypes.float32: found.sgemm if found else addresses["weft_sgemm"],
+            dtypes.float64: found.dgemm if found else addresses["weft_dgemm"],
+        }
+        self.threads_setting = (found.get_threads, found.set_threads) if found else (0, 0)
+        self.threads = thread_count()
+        self.reset(self.threads - 1)
+        os.register_at_fork(after_in_child=lambda: self.reset(self.threads - 1))
+        atexit.register(self.stop)
+
+    def set_threads(self, count: int) -> None:
+        """Use `count` threads from now on. Must not be called while a plan runs."""
+        self.stop()
+        self.threads = count
+        self.reset(count - 1)
+
+
+@functools.cache
+def runtime() -> _Runtime:
+    return _Runtime()
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+def source(kernel: Kernel) -> str:
+    """The LLVM IR of `kernel`."""
+    return render(normalise(kernel))
+
+
+def compile_kernels(kernels: list[Kernel]) -> list[int]:
+    """The addresses of `kernels`, compiled, loaded from disk or found in memory."""
+    return jit().kernels([source(kernel) for kernel in kernels])
+
+
+def _word(value: float | int | bool, dtype: DType) -> int:
+    """A scalar argument as the i64 that kernels read."""
+    if dtype.kind == "f":
+        return int(struct.unpack("<q", struct.pack("<d", float(value)))[0])
+    wrapped = int(value) & (2**64 - 1)
+    return wrapped - 2**64 if wrapped >= 2**63 else wrapped
+
+
+class CpuExecutable:
+    """A plan as a table of native steps."""
+
+    __slots__ = ("_keep", "_launches", "_plan", "_run")
+
+    def __init__(self, plan: Plan):
+        native_runtime = runtime()
+        launches = [step if isinstance(step, Launch) else step.epilogue for step in plan.steps]
+        distinct = {id(launch.kernel): launch.kernel for launch in launches if launch is not None}
+        functions = dict(zip(distinct, compile_kernels(list(distinct.values())), strict=True))
+        arguments = [_arguments(launch) for launch in launches]
+        rows = []
+        for step, launch, words in zip(plan.steps, launches, arguments, strict=True):
+            function = functions[id(launch.kernel)] if launch else 0
+            table = ctypes.addressof(words)
+            if isinstance(step, Launch):
+                rows.append(_launch_record(step, function, table))
+            else:
+                rows.append(_product_record(step, native_runtime, function, table))
+        rows = [row for row in rows if row["tasks"]]
+        numbers = [row.get(name, 0) for row in rows for name in native.STEP_FIELDS]
+        steps = (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
+        alone = sum(step.bytes + step.flops for step in plan.steps) < ALONE_WORK or all(row["serial"] for row in rows)
+        products = native_runtime.threads_setting[0] and any(isinstance(step, Gemm) for step in plan.steps)
+        record = (ctypes.addressof(steps), len(rows), int(alone), int(bool(products)), *native_runtime.threads_setting)
+        self._plan = (ctypes.c_int64 * len(native.PLAN_FIELDS))(*record)
+        self._keep = (plan, steps, arguments)
+        self._launches = len(rows)
+        self._run = native_runtime.run
+
+    def run(self, slots: Any) -> None:
+        """Run with `slots`, a table from `CpuBackend.slot_table` filled with addresses."""
+        COUNTERS.plans_run += 1
+        COUNTERS.launches += self._launches
+        self._run(self._plan, slots)
+
+
+def _arguments(launch: Launch | None) -> Any:
+    words: list[int] = []
+    if launch is not None:
+        for place in launch.places:
+            words += (place.slot, place.offset)
+        words += [_word(v, p.dtype) for v, p in zip(launch.scalars, launch.kernel.scalars, strict=True)]
+    return (ctypes.c_int64 * max(len(words), 1))(*words)
+
+
+def _launch_record(step: Launch, function: int, arguments: int) -> dict[str, int]:
+    chunk = max(step.chunk, 1)
+    tasks = -(-step.extent // chunk)
+    serial = tasks <= 1 or step.bytes + step.flops < SERIAL_WORK
+    return {
+        "kind": native.LAUNCH,
+        "function": function,
+        "args": arguments,
+        "extent": step.extent,
+        "chunk": chunk,
+        "tasks": tasks,
+        "serial": int(serial),
+    }
+
+
+def _product_record(step: Gemm, native_runtime: _Runtime, epilogue: int, arguments: int) -> dict[str, int]:
+    if step.dtype not in native_runtime.products:
+        raise problem(DTypeError, step.name, f"a product of {step.dtype.name}", "float32 or float64")
+    itemsize = step.dtype.itemsize
+    tiles_m, tiles_n = -(-step.m // max(step.tile_m, 1)), -(-step.n // max(step.tile_n, 1))
+    tasks = step.batch * tiles_m * tiles_n
+    record = {
+        "kind": native.PRODUCT,
+        "function": native_runtime.products[step.dtype],
+        "tasks": tasks,
+        "serial": int(tasks <= 1 or step.bytes + step.flops < SERIAL_WORK),
+        "epilogue": epilogue,
+        "epilogue_args": arguments,
+        "m": step.m,
+        "n": step.n,
+        "k": step.k,
+        "tile_m": step.tile_m,
+        "tile_n": step.tile_n,
+        "tiles_m": tiles_m,
+        "tiles_n": tiles_n,
+        "itemsize": itemsize,
+        "transpose_a": native.TRANSPOSED if step.transpose_a else native.PLAIN,
+        "transpose_b": native.TRANSPOSED if step.transpose_b else native.PLAIN,
+    }
+    matrices = {"a": (step.a, step.lda, step.stride_a), "b": (step.b, step.ldb, step.stride_b)}
+    matrices["c"] = (step.c, step.ldc, step.stride_c)
+    for name, (place, pitch, stride) in matrices.items():
+        record |= {f"{name}_slot": place.slot, f"{name}_offset": place.offset}
+        record |= {f"{name}_row": pitch * itemsize, f"{name}_batch": stride * itemsize}
+    return record
+
+
+# --- the backend -----------------------------------------------------------------------------------------------------
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+class CpuBackend:
+    """The device that every machine has."""
+
+    def __init__(self) -> None:
+        self.pool = _Pool()
+        self.device = Device("cpu", 0, self, _processor(), frozenset(dtypes.ALL))
+
+    def devices(self) -> list[Device]:
+        return [self.device]
+
+    def allocate(self, nbytes: int) -> Slab:
+        block = _Block(self.pool, size_class(nbytes))
+        return Slab(self.device, nbytes, block.block[0], block)
+
+    def upload(self, buffer: Buffer, array: np.ndarray) -> None:
+        """Copy a NumPy array of the buffer's size in."""
+        if array.nbytes != buffer.nbytes:
+            raise problem(DeviceError, "upload", f"an array of {array.nbytes} bytes", f"{buffer.nbytes} bytes")
+        data = np.ascontiguousarray(array)
+        ctypes.memmove(buffer.pointer, data.ctypes.data, data.nbytes)
+        COUNTERS.uploads += 1
+        COUNTERS.upload_bytes += data.nbytes
+
+    def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        """A NumPy array of its own with the buffer's elements."""
+        array = np.empty(shape, dtype.numpy)
+        if array.nbytes > buffer.nbytes:
+            raise problem(DeviceError, "download", f"a buffer of {buffer.nbytes} bytes", f"{array.nbytes} bytes")
+        ctypes.memmove(array.ctypes.data, buffer.pointer, array.nbytes)
+        COUNTERS.downloads += 1
+        COUNTERS.download_bytes += array.nbytes
+        return array
+
+    def copy(self, target: Buffer, source: Buffer) -> None:
+        ctypes.memmove(target.pointer, source.pointer, source.nbytes)
+
+    def slot_table(self, count: int) -> Any:
+        """A table of `count` addresses for `CpuExecutable.run`; fill it by index."""
+        return (ctypes.c_uint64 * max(count, 1))()
+
+    def executable(self, plan: Plan) -> CpuExecutable:
+        return CpuExecutable(plan)
+
+    def source(self, kernel: Kernel) -> str:
+        """The text that `kernel` is compiled from."""
+        return source(kernel)
+
+    def synchronise(self) -> None:
+        """Plans run to their end before `run` returns: nothing to wait for."""

@@ -1,0 +1,93 @@
+"""The reference backend: NumPy evaluates one primitive after the other. Slow, simple, and the oracle for the others.
+
+It runs graphs, not plans; `evaluate_nodes` is what `compiler.evaluate` calls for tensors on this device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.backends.base import Buffer, Device, Executable, Slab
+from weft.compiler.plan import Plan
+from weft.counters import COUNTERS
+from weft.dtypes import ALL, DType
+from weft.errors import GraphError, IndexRangeError, problem
+from weft.graph.node import Node, toposort
+from weft.graph.primitives import evaluate
+
+
+class ReferenceBackend:
+    """Memory is NumPy byte arrays; there is one device, `reference`."""
+
+    def __init__(self) -> None:
+        self._device = Device("reference", 0, self, "NumPy interpreter", frozenset(ALL))
+
+    def devices(self) -> list[Device]:
+        return [self._device]
+
+    def allocate(self, nbytes: int) -> Slab:
+        memory = np.zeros(max(nbytes, 1), np.uint8)
+        return Slab(self._device, nbytes, memory.ctypes.data, memory)
+
+    def upload(self, buffer: Buffer, array: np.ndarray) -> None:
+        COUNTERS.uploads += 1
+        COUNTERS.upload_bytes += buffer.nbytes
+        _bytes(buffer)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        COUNTERS.downloads += 1
+        COUNTERS.download_bytes += buffer.nbytes
+        return _array(buffer, shape, dtype).copy()
+
+    def copy(self, target: Buffer, source: Buffer) -> None:
+        _bytes(target)[:] = _bytes(source)
+
+    def executable(self, plan: Plan) -> Executable:
+        raise problem(GraphError, "reference backend", "a plan", "a graph: this backend interprets nodes", "use device 'cpu'")
+
+    def synchronise(self) -> None:
+        """Nothing is ever under way."""
+
+    def evaluate_nodes(self, nodes: Sequence[Node], float64: bool = False) -> list[np.ndarray]:
+        """The values of `nodes`, which also get a buffer each. With `float64`, floats are computed in double precision
+        throughout and nothing is stored, so the answer is better than the node's dtype could hold."""
+        values: dict[Node, np.ndarray] = {}
+        for node in toposort(nodes):
+            if node.buffer is not None:
+                value = _array(node.buffer, node.shape, node.dtype)
+                values[node] = value.astype(np.float64) if float64 and node.dtype.kind == "f" else value
+                continue
+            if node.op == "input":
+                raise problem(GraphError, "reference backend", f"the placeholder {node!r}", "a node with a value")
+            arrays = [values[src] for src in node.srcs]
+            if node.op == "gather":
+                _check_range(node, arrays[1])
+            values[node] = evaluate(node, arrays, float64)
+        if not float64:
+            for node in nodes:
+                if node.buffer is None:
+                    node.buffer = self._store(values[node])
+        return [values[node] for node in nodes]
+
+    def _store(self, value: np.ndarray) -> Buffer:
+        buffer = Buffer(self.allocate(value.nbytes), 0, value.nbytes)
+        _bytes(buffer)[:] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        return buffer
+
+
+def _bytes(buffer: Buffer) -> np.ndarray:
+    return buffer.slab.owner[buffer.offset : buffer.offset + buffer.nbytes]
+
+
+def _array(buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    return _bytes(buffer).view(dtype.numpy).reshape(shape)
+
+
+def _check_range(node: Node, index: np.ndarray) -> None:
+    extent = node.srcs[0].shape[node.attrs[0]]
+    wrong = index[(index < 0) | (index >= extent)]
+    if wrong.size:
+        where = f" at {node.site}" if node.site else ""
+        raise problem(IndexRangeError, f"gather{where}", f"the index {wrong[0]}", f"0 to {extent - 1} on axis {node.attrs[0]}")

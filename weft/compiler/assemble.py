@@ -1,0 +1,230 @@
+"""assemble: the passes in order, from a program to a plan.
+
+simplify -> decompose -> fuse -> memory -> lower -> plan. Every pass keeps the graph legal; with CHECK on (as in the
+tests) the spec runs after each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from weft.backends.base import Device
+from weft.compiler import memory
+from weft.compiler.decompose import decompose
+from weft.compiler.fuse import Fused, base_of, fuse, ordered
+from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, lower_scatter, result_nodes
+from weft.compiler.matmul import tiles
+from weft.compiler.memory import Storage
+from weft.compiler.plan import Gemm, Launch, Place, Plan, Slot, Step
+from weft.compiler.program import Program
+from weft.compiler.region import Region
+from weft.compiler.simplify import simplify
+from weft.dtypes import DType, int64
+from weft.graph import spec
+from weft.graph.node import Node
+from weft.graph.primitives import make
+from weft.kernels import cpu, index as ix
+from weft.kernels.index import Axis
+from weft.kernels.language import LAUNCH_RANGES, BufferParam, Kernel, Load, Loop, Store, Var
+
+CHECK = False  # run the graph's spec after every pass; tests switch it on
+TASK_BYTES = 32768  # a task is worth at least about this much memory traffic
+MOST_TASKS = 64
+
+
+def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, int]]]:
+    """The plan of a program, and for each output that is not written in place its (slot, byte offset)."""
+    outputs = _prepare(program)
+    nodes = _sorted(outputs, program.leaves)
+    written = {write.output for write in program.writes}
+    fused = fuse(nodes, outputs, program.leaves, written)
+    storage = memory.assign(fused, program, outputs)
+    order = ordered(fused.regions)
+    result_nodes(order, [base_of(node) for node in outputs] + [v for v, _, _ in storage.copies] + list(storage.roots), fused.homes)
+    extra = {storage.place(value)[0]: len(order) for value, _, _ in storage.copies}
+    scratch = {region: _product_home(region, storage) for region in order if region.form == "dot"}
+    memory.lay_out(storage, fused, order, program.leaves, extra)
+    return _Assembly(program, fused, storage, order, scratch).plan(outputs, written)
+
+
+def _prepare(program: Program) -> list[Node]:
+    outputs = simplify(program.nodes, program.outputs, program.leaves)
+    _check(outputs)
+    outputs = decompose(_sorted(outputs, program.leaves), outputs, program.leaves)
+    _check(outputs)
+    leaves = set(program.leaves)
+    own: set[Node] = set()
+    written = {write.output for write in program.writes}
+    for position, node in enumerate(outputs):
+        base = _contiguous_base(node, leaves)
+        if base in leaves or (position in written and node in own):
+            outputs[position] = make("copy", (node,))
+        own.add(node)
+    return outputs
+
+
+def _contiguous_base(node: Node, leaves: set[Node]) -> Node:
+    while node not in leaves and node.op == "reshape":
+        node = node.srcs[0]
+    return node
+
+
+def _check(outputs: Sequence[Node]) -> None:
+    if CHECK:
+        spec.check(outputs)
+
+
+def _sorted(outputs: Sequence[Node], leaves: Sequence[Node]) -> list[Node]:
+    """Nodes below `outputs`, sources first, stopping at leaves."""
+    stop = set(leaves)
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack = [(node, False) for node in reversed(outputs)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            if node not in stop:
+                stack.extend((source, False) for source in reversed(node.srcs))
+    return order
+
+
+def _product_home(region: Region, storage: Storage) -> Node:
+    """Where a matrix product is written before its epilogue: its own memory, or that of a sink computed from it."""
+    anchor = region.anchor
+    assert anchor is not None
+    if anchor in region.kept_results:
+        return anchor
+    for sink in region.sinks:
+        if sink is not anchor and sink.dtype is anchor.dtype and sink.size == anchor.size:
+            root = storage.place(sink)[0]
+            if not any(storage.place(read)[0] is root for read in region.reads):
+                storage.roots[anchor] = storage.place(sink)
+                return sink
+    return anchor
+
+
+class _Assembly:
+    """Turns ordered regions with assigned memory into steps."""
+
+    def __init__(self, program: Program, fused: Fused, storage: Storage, order: list[Region], scratch: dict[Region, Node]):
+        self.program, self.fused, self.storage, self.order, self.scratch = program, fused, storage, order, scratch
+        self.slots: list[Slot] = [Slot("input", leaf.nbytes, memory.label(leaf)) for leaf in program.leaves]
+        self.slot_of: dict[Node, int] = {leaf: k for k, leaf in enumerate(program.leaves)}
+        for root in storage.outputs:
+            self.slot_of[root] = len(self.slots)
+            self.slots.append(Slot("output", root.nbytes, memory.label(root)))
+        self.arena = len(self.slots)
+        self.slots.append(Slot("arena", storage.arena_bytes, "arena"))
+        self.status = len(self.slots)
+        self.sites: list[str] = []
+
+    def plan(self, outputs: Sequence[Node], written: set[int]) -> tuple[Plan, list[tuple[int, int]]]:
+        steps: list[Step] = [self._step(region) for region in self.order]
+        for value, leaf, offset in self.storage.copies:
+            steps.append(self._copy(value, leaf, offset))
+        self.slots.append(Slot("status", 4 * len(self.sites), "status"))
+        plan = Plan(tuple(steps), tuple(self.slots), tuple(self.storage.intervals), "", tuple(self.sites))
+        places = [self.place(base_of(node)) for position, node in enumerate(outputs) if position not in written]
+        return plan, [(place.slot, place.offset) for place in places]
+
+    def place(self, node: Node, offset: int = 0) -> Place:
+        if node is STATUS:
+            return Place(self.status, 4 * len(self.sites))
+        root, at = self.storage.place(node)
+        slot = self.slot_of.get(root)
+        if slot is None:
+            return Place(self.arena, self.storage.arena[root] + at + offset)
+        return Place(slot, at + offset)
+
+    def _step(self, region: Region) -> Step:
+        if region.form == "dot":
+            return self._gemm(region)
+        lowered = lower_scatter(region) if region.form == "scatter" else lower(region)
+        kernel = cpu.schedule(lowered.nest)
+        return self._launch(kernel, lowered, region)
+
+    def _launch(self, kernel: Kernel, lowered: Lowered, region: Region) -> Launch:
+        places = tuple([self.place(node) for node in lowered.uses])
+        self.sites.extend(lowered.sites)
+        moved = _traffic(region)
+        chunk = _chunk(lowered, moved, region)
+        return Launch(kernel, places, lowered.scalars, lowered.points, chunk, moved, lowered.flops)
+
+    def _gemm(self, region: Region) -> Gemm:
+        anchor = region.anchor
+        assert anchor is not None
+        a, b = region.operands
+        *batch_shape, m, n = anchor.shape
+        batch, k = math.prod(batch_shape), anchor.srcs[0].shape[-1]
+        size = anchor.dtype.itemsize
+        epilogue = None
+        if any(sink is not anchor for sink in region.sinks):
+            lowered, axes = lower_epilogue(region)
+            epilogue = self._launch(cpu.schedule_tile(lowered.nest, *axes), lowered, region)
+        tile_m, tile_n = tiles(batch, m, n, k)
+        return Gemm(
+            name=f"gemm_{'x'.join(map(str, (*batch_shape, m, n, k)))}" + (f"_{epilogue.name}" if epilogue else ""),
+            dtype=anchor.dtype, batch=batch, m=m, n=n, k=k,
+            a=self.place(a.base, a.offset * size), b=self.place(b.base, b.offset * size), c=self.place(self.scratch[region]),
+            lda=a.leading, ldb=b.leading, ldc=n, transpose_a=a.transposed, transpose_b=b.transposed,
+            stride_a=a.batch_stride, stride_b=b.batch_stride, stride_c=m * n,
+            tile_m=tile_m, tile_n=tile_n, epilogue=epilogue,
+            bytes=_traffic(region), flops=2 * batch * m * n * k + (epilogue.flops if epilogue else 0),
+        )  # fmt: skip
+
+    def _copy(self, value: Node, leaf: Node, offset: int) -> Launch:
+        """A value that could not be computed in place goes to its leaf after everything else."""
+        kernel = copy_kernel(leaf.dtype)
+        places = (self.place(value, offset), self.place(leaf))
+        return Launch(kernel, places, (), leaf.size, _even(leaf.size, 8192, 1024), 2 * leaf.nbytes, 0)
+
+
+def copy_kernel(dtype: DType) -> Kernel:
+    """Elements from one place to another."""
+    axis = Axis("i", 1 << 40)
+    store = Store("b1", ix.axis_index(axis), Load("b0", ix.axis_index(axis), dtype))
+    body = Loop(axis, Var("begin", int64), Var("end", int64), "vector", (store,), cpu.LANES)
+    buffers = (BufferParam("b0", dtype, False), BufferParam("b1", dtype, True))
+    return Kernel(f"copy_{dtype.name}", buffers, (), LAUNCH_RANGES, (body,))
+
+
+def _traffic(region: Region) -> int:
+    """Bytes that a region reads and writes, each element once."""
+    total = 0
+    reached: dict[Node, int] = {}
+    for node, at in region.accesses:
+        if node in region.reads:
+            axes = {axis for index in at for axis in ix.axes_of(index)}
+            elements = min(node.size, math.prod(axis.extent for axis in axes))
+            reached[node] = max(reached.get(node, 0), elements)
+    for node in region.reads:
+        total += reached.get(node, node.size) * node.dtype.itemsize
+    for sink in region.sinks:
+        if sink in region.kept_results or not sink.op.startswith("reduce_"):
+            total += sink.nbytes if sink is not region.anchor or sink in region.kept_results or len(region.sinks) == 1 else 0
+    return total + sum(partial.nbytes for partial in region.partials)
+
+
+def _chunk(lowered: Lowered, moved: int, region: Region) -> int:
+    """Points per task: enough to be worth handing out, few enough to share."""
+    points = lowered.points
+    if region.partials:
+        return 1
+    work = max(moved, 2 * lowered.flops) // max(points, 1) + 1
+    least = -(-TASK_BYTES // work)
+    if lowered.nest.side == "points":
+        return _even(points, least, cpu.LANES * 8)
+    if lowered.nest.side == "scatter":
+        return _even(points, -(-points // 16), 1)
+    return _even(points, least, 1)
+
+
+def _even(points: int, least: int, multiple: int) -> int:
+    """Task size at least `least`, a multiple of `multiple`, giving at most MOST_TASKS tasks."""
+    chunk = max(least, -(-points // MOST_TASKS), 1)
+    return -(-chunk // multiple) * multiple

@@ -1,0 +1,148 @@
+"""decompose: bring heavy nodes into the few forms that the fuser knows.
+
+Reductions get a canonical shape, and long ones are split in two; small matrix products become multiply and sum. All
+choices here depend on shapes alone. That is what makes results the same bits in whatever company a node is compiled:
+the order of additions is fixed before anything is fused, scheduled or tuned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from weft.compiler.simplify import reshape
+from weft.dtypes import DType
+from weft.graph.build import expand
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES, Primitive, make
+
+SMALL_DOT = 8192  # multiply-adds up to which a matrix product is a fused loop rather than a library call
+INNER = 64  # a last axis at least this long is worth its own vector loop
+COLUMNS_ALONE = 64  # rows that one pass over a column adds up before the sum is split
+ROWS_PER_CHUNK = 32  # at least this many rows make a chunk of a split column sum
+CHUNKS = 64  # at most this many chunks
+LONG = 32768  # elements from which a reduction with few results is split
+PER_CHUNK = 8192  # at least this many elements make a chunk of a split row sum
+
+
+def decompose(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) -> list[Node]:
+    """The outputs, rebuilt with canonical reductions, small products and self-contained concatenations."""
+    leaf_set = set(leaves)
+    new: dict[Node, Node] = {}
+    placed: set[Node] = set()
+    for node in nodes:
+        if node in leaf_set or not node.srcs:
+            new[node] = node
+            continue
+        srcs = tuple([new[source] for source in node.srcs])
+        if node.op == "dot":
+            new[node] = _dot(srcs)
+        elif node.op.startswith("reduce_"):
+            new[node] = _reduce(node.op[len("reduce_") :], srcs[0], node.attrs[0])
+        elif node.op == "concat":
+            leading = math.prod(node.shape[: node.attrs[0]]) == 1
+            parts = tuple([_part(source, leaf_set, placed, leading) for source in srcs])
+            new[node] = make("concat", parts, node.attrs)
+        elif srcs == node.srcs:
+            new[node] = node
+        else:
+            new[node] = make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
+    return [new[node] for node in outputs]
+
+
+def _dot(srcs: tuple[Node, ...]) -> Node:
+    a, b = srcs
+    *batch, m, k = a.shape
+    n = b.shape[-1]
+    if math.prod(batch) * m * n * k > SMALL_DOT or k == 0:
+        return make("dot", srcs)
+    full = (*batch, m, k, n)
+    left = expand(reshape(a, (*batch, m, k, 1)), full)
+    right = expand(reshape(b, (*batch, 1, k, n)), full)
+    return _reduce("sum", make("mul", (left, right)), (len(full) - 2,))
+
+
+def _reduce(op: str, source: Node, axes: tuple[int, ...]) -> Node:
+    """A reduction over the canonical shape: kept and reduced axes alternate, extents of 1 are gone."""
+    kept_shape = tuple([n for axis, n in enumerate(source.shape) if axis not in axes])
+    groups: list[tuple[bool, int]] = []
+    last = max(axis for axis, n in enumerate(source.shape) if n != 1)
+    for axis, extent in enumerate(source.shape):
+        if extent == 1:
+            continue
+        reduced = axis in axes
+        keep_apart = reduced and axis == last and extent >= INNER
+        if groups and groups[-1][0] == reduced and not keep_apart:
+            groups[-1] = (reduced, groups[-1][1] * extent)
+        else:
+            groups.append((reduced, extent))
+    shape = tuple([extent for _, extent in groups])
+    reduced_axes = tuple([position for position, (reduced, _) in enumerate(groups) if reduced])
+    x = reshape(source, shape)
+    split = _split(shape, reduced_axes)
+    if split is None:
+        out = make(f"reduce_{op}", (x,), (reduced_axes,))
+    else:
+        partial = make(f"partial_{op}", (x,), (reduced_axes, *split))
+        out = make(f"reduce_{op}", (partial,), ((0,),))
+    return reshape(out, kept_shape)
+
+
+def _split(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, int] | None:
+    """(axis to cut, length of a piece) where a reduction is long and yields little, else None."""
+    n = math.prod(shape[axis] for axis in axes)
+    kept = math.prod(shape) // n
+    if len(shape) - 1 in axes:
+        axis = max(axes, key=lambda position: shape[position])
+        count = min(CHUNKS, -(-n // PER_CHUNK), shape[axis])
+        if kept >= CHUNKS or n < LONG or count < 2:
+            return None
+        per = -(-shape[axis] // count)
+        return axis, -(-per // INNER) * INNER if axis == len(shape) - 1 else per
+    if axes != (0,) or n <= COLUMNS_ALONE:
+        return None
+    return 0, -(-n // min(CHUNKS, -(-n // ROWS_PER_CHUNK)))
+
+
+def _part(source: Node, leaves: Collection[Node], placed: set[Node], leading: bool) -> Node:
+    """A part of a concatenation that can be computed right into its place; copied there where it cannot."""
+    base = source
+    while base.op == "reshape" and base not in leaves:
+        base = base.srcs[0]
+    kind = PRIMITIVES[base.op].kind
+    if not leading or base in leaves or base in placed or kind not in ("elementwise", "reduce", "dot", "scatter"):
+        return make("copy", (source,))
+    placed.add(base)
+    return source
+
+
+# --- primitives that only the compiler makes -------------------------------------------------------------------------
+
+
+def _partial_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    (source,), (axes, axis, per) = srcs, attrs
+    kept = [n for position, n in enumerate(source.shape) if position not in axes]
+    return (-(-source.shape[axis] // per), *kept), source.dtype
+
+
+def _partial_of(function):
+    def run(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+        axes, axis, per = node.attrs
+        (x,) = arrays
+        pieces = [np.take(x, range(at, min(at + per, x.shape[axis])), axis) for at in range(0, x.shape[axis], per)]
+        return np.stack([function(piece, axis=axes) for piece in pieces]).astype(dtype)
+
+    return run
+
+
+def _same_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    return srcs[0].shape, srcs[0].dtype
+
+
+PRIMITIVES["copy"] = Primitive("copy", "elementwise", 1, _same_shape, lambda node, arrays, dtype: arrays[0])
+for _name, _function in {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}.items():
+    PRIMITIVES[f"partial_{_name}"] = Primitive(
+        f"partial_{_name}", "reduce", 1, _partial_shape, _partial_of(_function)
+    )

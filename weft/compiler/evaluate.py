@@ -1,0 +1,132 @@
+"""evaluate: compute nodes now. The path of every tensor whose value is read outside a compiled function.
+
+Programs are found again by their key, so a Python loop pays for tracing only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from weft.backends.base import Buffer, Device, Executable
+from weft.compiler import program as programs
+from weft.compiler.assemble import assemble
+from weft.compiler.plan import Plan
+from weft.compiler.program import Program
+from weft.counters import COUNTERS
+from weft.errors import BufferError_, IndexRangeError, problem
+from weft.graph.node import Node
+
+MOST_PLANS = 2048  # plans kept in memory; the least recently used goes first
+
+
+@dataclass(slots=True)
+class Entry:
+    """A compiled program: its plan, the native form, and where the outputs are: (slot, byte offset) each."""
+
+    plan: Plan
+    executable: Executable
+    outputs: list[tuple[int, int]]
+
+
+_plans: OrderedDict[tuple, Entry] = OrderedDict()
+
+
+def entry_for(program: Program, device: Device) -> Entry:
+    """The compiled form of a program, from memory where the same program was seen before."""
+    entry = _plans.get(program.key)
+    if entry is not None:
+        _plans.move_to_end(program.key)
+        COUNTERS.plans_reused += 1
+        return entry
+    started = time.perf_counter()
+    plan, outputs = assemble(program, device)
+    entry = Entry(plan, device.backend.executable(plan), outputs)
+    COUNTERS.plans_built += 1
+    COUNTERS.compile_seconds += time.perf_counter() - started
+    _plans[program.key] = entry
+    if len(_plans) > MOST_PLANS:
+        _plans.popitem(last=False)
+    return entry
+
+
+def evaluate(nodes: Sequence[Node]) -> None:
+    """Compute `nodes`; afterwards each has its `buffer`."""
+    by_device: dict[Any, list[Node]] = {}
+    for node in nodes:
+        if node.buffer is None:
+            by_device.setdefault(node.device, []).append(node)
+        else:
+            check_live(node.buffer)
+    for device, pending in by_device.items():
+        run = getattr(device.backend, "evaluate_nodes", None)
+        if run is not None:
+            run(pending)
+        else:
+            _evaluate_on(device, list(dict.fromkeys(pending)))
+
+
+def _evaluate_on(device: Device, pending: list[Node]) -> None:
+    located = programs.locate(pending, {})
+    for buffer in located.values():
+        if buffer is not None:
+            check_live(buffer)
+    todo: list[Node] = []
+    for node in pending:
+        buffer = located.get(node)
+        if buffer is None or buffer.slab.pinned:
+            located.pop(node, None)
+            todo.append(node)
+        else:
+            node.buffer = buffer
+    if not todo:
+        return
+    program, buffers = programs.build(todo, located)
+    entry = entry_for(program, device)
+    for node, buffer in zip(todo, run_entry(entry, device, [b for b in buffers if b is not None]), strict=True):
+        buffer.nbytes = node.nbytes
+        node.buffer = buffer
+
+
+def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer]) -> list[Buffer]:
+    """Run a plan once with fresh outputs; returns the memory of each output."""
+    backend, plan = device.backend, entry.plan
+    table = backend.slot_table(len(plan.slots))
+    slabs: dict[int, Any] = {}
+    for number, buffer in enumerate(inputs):
+        table[number] = buffer.slab.pointer + buffer.offset
+    for number in range(len(inputs), len(plan.slots)):
+        slab = slabs[number] = backend.allocate(plan.slots[number].nbytes)
+        table[number] = slab.pointer
+    status = slabs[len(plan.slots) - 1]
+    if plan.sites:
+        backend.clear(Buffer(status, 0, 4 * len(plan.sites)))
+    entry.executable.run(table)
+    COUNTERS.plans_run += 1
+    if plan.sites:
+        raise_bad_index(backend, status, plan)
+    return [Buffer(slabs[slot], offset, 0) for slot, offset in entry.outputs]
+
+
+def raise_bad_index(backend: Any, status: Any, plan: Plan) -> None:
+    """Raise for the first line whose index left its axis, and clear the status words."""
+    words = backend.peek(Buffer(status, 0, 4 * len(plan.sites)))
+    for word, site in zip(words, plan.sites, strict=True):
+        if word:
+            backend.clear(Buffer(status, 0, 4 * len(plan.sites)))
+            raise problem(
+                IndexRangeError, site, "an index tensor with values out of range", "0 <= index < extent (or -extent <= index)",
+                "check the indices; the values used were clamped",
+            )  # fmt: skip
+
+
+def check_live(buffer: Buffer) -> None:
+    """Raise if the memory was given away."""
+    if buffer.state != "live":
+        raise problem(
+            BufferError_, "tensor", f"a tensor whose memory was {buffer.state}", "a live tensor",
+            "use the value that replaced it, or clone() it before",
+        )  # fmt: skip

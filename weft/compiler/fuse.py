@@ -1,0 +1,387 @@
+"""fuse: divide a graph into regions, each one kernel.
+
+Walks the nodes that must exist in memory or end a loop (sinks) in topological order and puts each into a region that
+already computes what it needs, if the indices agree and no cycle arises; else it opens a new one. What lies between
+sinks is computed inside the regions that use it; a value that would be expensive to compute again is stored by the
+first region that had it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from weft.compiler.access import MOVEMENT, row_major
+from weft.compiler.matmul import operand_view
+from weft.compiler.program import slice_offset
+from weft.compiler.region import Conflict, Region, Walk
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES
+
+DEEP = 200  # longest chain of nodes inside one kernel
+DEAR = 60  # operations per element from which a value is stored rather than computed twice
+CANDIDATES = 6  # how many regions a sink tries to join
+COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow": 30, "log1p": 14, "expm1": 14,
+        "random": 40, "div": 4, "sqrt": 4, "mod": 6}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A node that is computed right into its part of a concatenation, `offset` elements from the start."""
+
+    root: Node
+    offset: int
+
+
+@dataclass(slots=True)
+class Fused:
+    """The regions (see `ordered`), which of them store each node, and the nodes that live inside a concatenation."""
+
+    regions: list[Region]
+    stored: dict[Node, tuple[Region, ...]]
+    homes: dict[Node, Home]
+
+
+def fuse(nodes: Sequence[Node], outputs: Sequence[Node], leaves: Sequence[Node], written: Collection[int] = ()) -> Fused:
+    """Divide the graph of `nodes` (topologically sorted) into regions. `written` outputs replace leaves."""
+    return _Fuser(nodes, outputs, leaves, written).run()
+
+
+def base_of(node: Node) -> Node:
+    """The node whose contiguous memory also holds `node`: reshapes are free."""
+    while node.op == "reshape":
+        node = node.srcs[0]
+    return node
+
+
+def window_base(node: Node, leaves: Collection[Node]) -> Node:
+    """The computed value that `node` is a contiguous part of, or its `base_of` where there is none."""
+    part = node
+    while part not in leaves and (part.op == "reshape" or (part.op == "slice" and slice_offset(part) is not None)):
+        part = part.srcs[0]
+    return base_of(node) if part in leaves or part.op in MOVEMENT - {"copy"} else part
+
+
+class _Fuser:
+    def __init__(self, nodes: Sequence[Node], outputs: Sequence[Node], leaves: Sequence[Node], written: Collection[int]):
+        self.nodes = nodes
+        self.leaves = set(leaves)
+        self.stored: dict[Node, tuple[Region, ...]] = {leaf: () for leaf in leaves}
+        self.regions: list[Region] = []
+        self.homes: dict[Node, Home] = {}
+        self.users: dict[Node, list[Region]] = {}  # regions that read or compute a node
+        self.reads: dict[Node, frozenset[Node]] = {}  # large memory behind an elementwise node
+        self.cost: dict[Node, int] = {}
+        self.sinks = self._choose_sinks(outputs, written)
+
+    def run(self) -> Fused:
+        for node in self.nodes:
+            if node not in self.sinks or node in self.stored:
+                continue
+            if node.op == "concat":
+                self._place_concat(node)
+            else:
+                self._assign(node)
+        return Fused(self.regions, self.stored, self.homes)
+
+    # --- sinks -------------------------------------------------------------------------------------------------------
+
+    def _choose_sinks(self, outputs: Sequence[Node], written: Collection[int]) -> set[Node]:
+        sinks: set[Node] = set()
+        for position, node in enumerate(outputs):
+            base = window_base(node, self.leaves) if position in written else base_of(node)
+            assert base not in self.leaves, "an output that is a leaf must be copied"
+            sinks.add(base)
+        depth: dict[Node, int] = {}
+        for node in self.nodes:
+            if node in self.leaves:
+                depth[node] = 0
+                continue
+            kind = PRIMITIVES[node.op].kind
+            if kind in ("reduce", "dot", "scatter", "concat"):
+                sinks.add(node)
+                depth[node] = 0
+            else:
+                depth[node] = 1 + max((depth[source] for source in node.srcs), default=-1)
+                if depth[node] > DEEP and kind == "elementwise":
+                    sinks.add(node)
+                    depth[node] = 0
+            if kind == "dot":
+                for source in node.srcs:
+                    self._need(self._operand(source), sinks)
+            elif kind == "gather":
+                self._need(_under_movement(node.srcs[0], self.leaves), sinks)
+            elif kind == "scatter":
+                self._need(node.srcs[0], sinks)
+            elif kind == "concat":
+                for source in node.srcs:
+                    sinks.add(base_of(source) if source.op == "reshape" else source)
+            self._weigh(node, kind, sinks)
+        return sinks
+
+    def _need(self, node: Node, sinks: set[Node]) -> None:
+        if node not in self.leaves:
+            sinks.add(node)
+
+    def _operand(self, node: Node) -> Node:
+        """What has to be in memory for a matrix product to read `node`: its base if the library can take the view."""
+        view = operand_view(node, self.leaves)
+        return node if view is None else view.base
+
+    def _weigh(self, node: Node, kind: str, sinks: set[Node]) -> None:
+        """How much memory and arithmetic stand behind one element of `node` if it is computed in place."""
+        if node in self.leaves or node in sinks or kind in ("gather",):
+            self.reads[node] = frozenset((node,)) if node.size > 1 else frozenset()
+            self.cost[node] = 0
+            return
+        found: frozenset[Node] = frozenset()
+        cost = COST.get(node.op, 1 if kind == "elementwise" else 0)
+        for source in node.srcs:
+            found |= self.reads[source]
+            cost += self.cost[source]
+        self.reads[node] = frozenset([leaf for leaf in found if 2 * leaf.size >= node.size])
+        self.cost[node] = cost
+
+    # --- putting a sink into a region --------------------------------------------------------------------------------
+
+    def _assign(self, node: Node) -> None:
+        kind = PRIMITIVES[node.op].kind
+        if kind == "dot":
+            self._open(Region(len(self.regions), "dot", node.shape, anchor=node), node)
+        elif kind == "scatter":
+            self._open(Region(len(self.regions), "scatter", node.srcs[1].shape, anchor=node), node)
+        elif node.op.startswith("partial_"):
+            self._assign_partial(node)
+        elif kind == "reduce":
+            self._assign_reduce(node)
+        else:
+            for region in self._candidates(node):
+                if self._join(region, node):
+                    return
+            self._open(Region(len(self.regions), "map", node.shape), node)
+
+    def _assign_reduce(self, node: Node) -> None:
+        shape, reduced = node.srcs[0].shape, node.attrs[0]
+        form = "rows" if len(shape) - 1 in reduced else "cols"
+        for region in self._candidates(node):
+            if (region.form, region.shape, region.reduced) == (form, shape, reduced):
+                if self._join(region, node):
+                    return
+            elif region.form == "map" and self._upgrade(region, form, shape, reduced, node):
+                return
+        self._open(Region(len(self.regions), form, shape, reduced), node)
+
+    def _assign_partial(self, node: Node) -> None:
+        shape, (reduced, _, _) = node.srcs[0].shape, node.attrs
+        if len(shape) - 1 not in reduced:  # columns: ride along with a region that walks the same rows
+            columns = tuple([k for k in range(len(shape)) if k not in reduced])
+            for region in self._candidates(node):
+                if region.form == "rows" and (region.shape, region.reduced) == (shape, columns):
+                    if self._join(region, node):
+                        return
+                elif region.form == "map" and self._upgrade(region, "rows", shape, columns, node):
+                    return
+            self._open(Region(len(self.regions), "rows", shape, columns), node)
+        else:
+            self._open(Region(len(self.regions), "split", shape, reduced), node)
+
+    def _candidates(self, node: Node) -> list[Region]:
+        """Regions that compute or read something that `node` needs, latest first."""
+        found: dict[Region, None] = {}
+        stack, seen = list(node.srcs), set()
+        while stack:
+            source = stack.pop()
+            if source in seen:
+                continue
+            seen.add(source)
+            if 4 * source.size >= node.size or source.op not in MOVEMENT:
+                for region in self.users.get(source, ()):
+                    found[region] = None
+            writers = self.stored.get(source)
+            if writers is None:
+                stack.extend(source.srcs)
+            else:
+                for region in writers:
+                    found[region] = None
+        ordered = sorted(found, key=lambda region: region.number, reverse=True)
+        return [region for region in ordered if region.form not in ("scatter", "split")][:CANDIDATES]
+
+    def _join(self, region: Region, node: Node) -> bool:
+        """Add `node` to `region` if its indices fit and no cycle arises."""
+        at = self._domain_index(region, node)
+        if at is None:
+            return False
+        if self._is_partial(node) and not _same_chunks(region.partials, node):
+            return False
+        walk = Walk(region, self.stored, self._home_for)
+        try:
+            for source in self._walked(node):
+                walk.visit(source, at)
+        except Conflict:
+            return False
+        if region.form == "dot" and not walk.touched:
+            return False
+        if not walk.touched and not any(read in region.reads and read.size > 1 for read in walk.reads):
+            if not any(source in region.inlined for source in walk.inlined):
+                return False
+        if any(writer.before & region.bit for writer in self._writers(walk, region)):
+            return False
+        self._commit(region, node, walk)
+        return True
+
+    def _open(self, region: Region, node: Node) -> None:
+        """A new region with `node` as its first sink."""
+        self.regions.append(region)
+        walk = Walk(region, self.stored, self._home_for)
+        if region.form == "dot":
+            views = [operand_view(source, self.leaves) or operand_view(source, {source}) for source in node.srcs]
+            region.operands = tuple([view for view in views if view is not None])
+            walk.reads.update({view.base: None for view in region.operands})
+        elif region.form == "scatter":
+            walk.reads[node.srcs[0]] = None
+            walk.visit(node.srcs[1], region.index)
+        else:
+            at = self._domain_index(region, node)
+            assert at is not None, f"{node} does not fit the region opened for it"
+            for source in self._walked(node):
+                walk.visit(source, at)
+        self._commit(region, node, walk)
+
+    def _upgrade(self, region: Region, form: str, shape: tuple[int, ...], reduced: tuple[int, ...], node: Node) -> bool:
+        """Turn an elementwise region into one that also folds `node`, if all its sinks fit the new domain."""
+        if region.partials:
+            return False
+        trial = Region(region.number, form, shape, reduced, before=region.before)
+        held = {sink: self.stored.pop(sink) for sink in region.sinks}
+        walk = Walk(trial, self.stored, self._home_for)
+        self.regions[region.number] = trial
+        try:
+            for sink in [*region.sinks, node]:
+                at = self._domain_index(trial, sink)
+                if at is None:
+                    raise Conflict
+                for source in self._walked(sink):
+                    walk.visit(source, at)
+            if any(writer.before & trial.bit for writer in self._writers(walk, trial)):
+                raise Conflict
+        except Conflict:
+            self.stored.update(held)
+            self.regions[region.number] = region
+            return False
+        for users in self.users.values():
+            users[:] = [trial if user is region else user for user in users]
+        for stored, writers in list(self.stored.items()):
+            if region in writers:
+                self.stored[stored] = tuple([trial if writer is region else writer for writer in writers])
+        trial.sinks = list(region.sinks)
+        for sink in held:
+            self.stored[sink] = (trial,)
+        self._commit(trial, node, walk)
+        return True
+
+    def _commit(self, region: Region, node: Node, walk: Walk) -> None:
+        for read in walk.reads:
+            if read not in self.stored:  # a dear value: the region that computed it first stores it now
+                home = self._home_for(read, region)
+                assert home is not None
+                home.sinks.append(read)
+                self.stored[read] = (home,)
+        region.reads.update(walk.reads)
+        region.accesses.update(walk.accesses)
+        for source, at in walk.inlined.items():
+            region.inlined.setdefault(source, at)
+        for writer in self._writers(walk, region):
+            region.before |= writer.before | writer.bit
+        for other in self.regions:
+            if other.before & region.bit:
+                other.before |= region.before
+        for source in (*walk.reads, *walk.inlined):
+            users = self.users.setdefault(source, [])
+            if region not in users:
+                users.append(region)
+        if self._is_partial(node):
+            region.partials.append(node)
+        else:
+            region.sinks.append(node)
+            kind = PRIMITIVES[node.op].kind
+            if kind in ("reduce", "dot"):
+                at = region.indices_for(node.shape) if kind == "dot" else tuple([region.index[k] for k in region.kept])
+                assert at is not None
+                region.place[node] = at
+        self.stored[node] = (region,)
+
+    def _domain_index(self, region: Region, node: Node):
+        """The region's axes as indices into what is walked for `node`: the source of a reduction, else itself."""
+        return region.indices_for(self._walked(node)[0].shape if PRIMITIVES[node.op].kind == "reduce" else node.shape)
+
+    def _walked(self, node: Node) -> tuple[Node, ...]:
+        kind = PRIMITIVES[node.op].kind
+        return node.srcs if kind == "reduce" else (node,)
+
+    @staticmethod
+    def _is_partial(node: Node) -> bool:
+        return node.op.startswith("partial_") and len(node.srcs[0].shape) - 1 not in node.attrs[0]
+
+    def _writers(self, walk: Walk, region: Region) -> list[Region]:
+        """Regions that must run before `region` for what `walk` reads."""
+        found: dict[Region, None] = {}
+        for read in walk.reads:
+            writers = self.stored.get(read)
+            if writers is None:
+                home = self._home_for(read, region)
+                writers = () if home is None else (home,)
+            for writer in writers:
+                if writer is not region:
+                    found[writer] = None
+        return list(found)
+
+    def _home_for(self, node: Node, region: Region) -> Region | None:
+        """The earlier region that should store `node` because computing it again is dear; None to compute it here."""
+        users = self.users.get(node)
+        if not users or region in users:
+            return None
+        if len(self.reads[node]) < 2 and self.cost[node] < DEAR:
+            return None
+        for other in users:
+            at = other.inlined.get(node)
+            fits = at is not None and node.size > 1 and at == other.indices_for(node.shape)
+            if fits and not other.before & region.bit and other.form not in ("scatter", "split"):
+                return other
+        return None
+
+    # --- concatenations and order ------------------------------------------------------------------------------------
+
+    def _place_concat(self, node: Node) -> None:
+        """All parts were stored before (they are sinks): give each its place in the whole."""
+        axis, at = node.attrs[0], 0
+        strides = row_major(node.shape)
+        writers: dict[Region, None] = {}
+        for source in node.srcs:
+            base = base_of(source)
+            self.homes[base] = Home(node, at * strides[axis])
+            for region in self.stored[base]:
+                writers[region] = None
+            at += source.shape[axis]
+        self.stored[node] = tuple(writers)
+
+
+def ordered(regions: Sequence[Region]) -> list[Region]:
+    """Regions sorted so that each comes after all that it depends on, otherwise in order of creation."""
+    done, out, waiting = 0, [], list(regions)
+    while waiting:
+        ready = next((region for region in waiting if region.before & ~done == 0), None)
+        assert ready is not None, "regions depend on each other in a circle"
+        out.append(ready)
+        done |= ready.bit
+        waiting.remove(ready)
+    return out
+
+
+def _under_movement(node: Node, leaves: set[Node]) -> Node:
+    while node.op in MOVEMENT and node not in leaves:
+        node = node.srcs[0]
+    return node
+
+
+def _same_chunks(partials: Sequence[Node], node: Node) -> bool:
+    return all(other.attrs[2] == node.attrs[2] for other in partials)

@@ -1,0 +1,81 @@
+"""matmul: how a matrix library reads an operand, and the tile grid of a product. Shapes decide, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from weft.compiler.access import MOVEMENT, address, row_major, source_index
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES
+from weft.kernels import index as ix
+from weft.kernels.index import Axis
+
+TILE_FLOPS = 2_000_000  # a tile is worth at least about this much work
+MOST_TILES = 32
+SMALLEST_TILE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A matrix operand [*batch, rows, cols] as strides into the memory of `base`."""
+
+    base: Node
+    offset: int
+    transposed: bool
+    leading: int
+    batch_stride: int
+
+
+def operand_view(node: Node, leaves: Collection[Node]) -> View | None:
+    """`node` as a view that BLAS can read: one of the last two axes contiguous, one stride for all batches. Else None."""
+    shape = node.shape
+    axes = [Axis(f"v{k}", extent) for k, extent in enumerate(shape)]
+    at = tuple([ix.axis_index(axis) for axis in axes])
+    base = node
+    while base.op in MOVEMENT and base not in leaves and base.op not in ("pad", "copy"):
+        at = source_index(base, at)[0]
+        base = base.srcs[0]
+    if base not in leaves and (base.op in ("pad",) or PRIMITIVES[base.op].kind == "generate"):
+        return None
+    position = address(at, row_major(base.shape), 0)
+    if not all(position.linear_in(axis) for axis in axes):
+        return None
+    *batch, rows, cols = [(axis.extent, position.coefficient(axis)) for axis in axes]
+    stride = _one_stride(batch)
+    if stride is None:
+        return None
+    (m, row_step), (n, col_step) = rows, cols
+    if (col_step == 1 or n == 1) and (row_step >= n or m == 1):
+        return View(base, position.const, False, row_step if m > 1 else max(n, 1), stride)
+    if (row_step == 1 or m == 1) and (col_step >= m or n == 1):
+        return View(base, position.const, True, col_step if n > 1 else max(m, 1), stride)
+    return None
+
+
+def _one_stride(batch: list[tuple[int, int]]) -> int | None:
+    """The distance between consecutive matrices, if it is the same for all."""
+    steps = [(extent, step) for extent, step in batch if extent > 1]
+    for (_, outer), (extent, inner) in zip(steps, steps[1:], strict=False):
+        if outer != inner * extent:
+            return None
+    return steps[-1][1] if steps else 0
+
+
+def tiles(batch: int, m: int, n: int, k: int) -> tuple[int, int]:
+    """Tile height and width: halve the longer side until there are enough tiles or they get small."""
+    wanted = min(MOST_TILES, 2 * batch * m * n * k // TILE_FLOPS)
+    height, width = m, n
+    while batch * -(-m // height) * -(-n // width) < wanted:
+        if width >= height and width > SMALLEST_TILE:
+            width = _half(width)
+        elif height > SMALLEST_TILE:
+            height = _half(height)
+        else:
+            break
+    return height, width
+
+
+def _half(extent: int) -> int:
+    """Half of an extent, rounded up to a multiple of 16."""
+    return -(-extent // 32) * 16

@@ -1,0 +1,172 @@
+"""Program: a graph ready to compile, with its leaves numbered and a canonical key.
+
+Two graphs of the same form give the same key, whatever nodes they are made of, so a Python loop that builds its graph
+anew each time finds its plan again. Contiguous views of computed values count as leaves: slicing a batch out of a data
+set changes an address, not the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from weft.backends.base import Buffer
+from weft.graph.node import Node
+
+_PASS_THROUGH = frozenset({"stop_gradient", "variable"})
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Output number `output` is to be written in place to the memory of leaf number `leaf` (donated storage)."""
+
+    output: int
+    leaf: int
+
+
+@dataclass(slots=True)
+class Program:
+    """`leaves` are read from memory, `outputs` are wanted, `writes` say which outputs replace which leaves.
+
+    `overlaps` lists (inner leaf, outer leaf, byte offset) for leaves whose memory lies inside another leaf's.
+    """
+
+    nodes: list[Node]
+    leaves: list[Node]
+    outputs: list[Node]
+    writes: list[Write] = field(default_factory=list)
+    overlaps: list[tuple[int, int, int]] = field(default_factory=list)
+    key: tuple = ()
+
+
+def locate(outputs: Sequence[Node], bindings: Mapping[Node, Buffer | None]) -> dict[Node, Buffer | None]:
+    """Where nodes below `outputs` already live: computed nodes, bound placeholders and contiguous views of both.
+
+    A placeholder bound to None has memory that is known only at run time (an argument of a compiled function).
+    """
+    located: dict[Node, Buffer | None] = {}
+    for node in _postorder(outputs, bindings):
+        if node.buffer is not None:
+            located[node] = node.buffer
+        elif node in bindings:
+            located[node] = bindings[node]
+        elif node.op in _PASS_THROUGH or node.op == "reshape":
+            source = located.get(node.srcs[0])
+            if source is not None:
+                located[node] = source
+        elif node.op == "slice":
+            source = located.get(node.srcs[0])
+            offset = slice_offset(node) if source is not None else None
+            if source is not None and offset is not None:
+                located[node] = Buffer(source.slab, source.offset + offset, node.nbytes)
+        elif node.op == "concat":
+            joined = _adjacent(node, located)
+            if joined is not None:
+                located[node] = joined
+    return located
+
+
+def _postorder(outputs: Sequence[Node], bindings: Mapping[Node, Buffer | None]) -> list[Node]:
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack = [(node, False) for node in reversed(outputs)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            if node.buffer is None and node not in bindings:
+                stack.extend((source, False) for source in reversed(node.srcs))
+    return order
+
+
+def slice_offset(node: Node) -> int | None:
+    """Byte offset of a slice that is one contiguous run of its source, else None."""
+    starts, _, steps = node.attrs
+    source = node.srcs[0]
+    if not node.size:
+        return None
+    offset, stride, run = 0, source.dtype.itemsize, True
+    for axis in range(len(source.shape) - 1, -1, -1):
+        extent = node.shape[axis]
+        if extent != 1 and (steps[axis] != 1 or not run):
+            return None
+        if extent != source.shape[axis]:
+            run = False  # axes further out must have extent 1
+        offset += starts[axis] * stride
+        stride *= source.shape[axis]
+    return offset
+
+
+def _adjacent(node: Node, located: Mapping[Node, Buffer | None]) -> Buffer | None:
+    """The memory of a concatenation along the first axis whose parts already lie one after the other."""
+    if node.attrs[0] != 0:
+        return None
+    first = located.get(node.srcs[0])
+    if first is None:
+        return None
+    end = first.offset
+    for source in node.srcs:
+        buffer = located.get(source)
+        if buffer is None or buffer.slab is not first.slab or buffer.offset != end:
+            return None
+        end += source.nbytes
+    return Buffer(first.slab, first.offset, end - first.offset)
+
+
+def build(
+    outputs: Sequence[Node], located: Mapping[Node, Buffer | None], targets: Mapping[int, Node] | None = None
+) -> tuple[Program, list[Buffer | None]]:
+    """Number the graph under `outputs`. `targets` maps an output's position to the leaf it is to be written to.
+
+    Returns the program and, for each leaf, its memory (None for an argument).
+    """
+    targets = targets or {}
+    nodes: list[Node] = []
+    number: dict[Node, int] = {}
+    leaves: list[Node] = []
+    form: list[tuple] = []
+    roots = list(outputs) + [node for node in targets.values()]
+    for node in _postorder(roots, located):
+        number[node] = len(nodes)
+        nodes.append(node)
+        if node in located:
+            leaves.append(node)
+            form.append(("leaf", node.shape, node.dtype))
+        else:
+            attrs = repr(node.attrs) if node.op == "const" else node.attrs[1:] if node.op == "variable" else node.attrs
+            sources = tuple([number[source] for source in node.srcs])
+            form.append((node.op, sources, attrs, node.shape, node.dtype))
+    leaf_number = {leaf: position for position, leaf in enumerate(leaves)}
+    buffers = [located[leaf] for leaf in leaves]
+    writes = [Write(position, leaf_number[leaf]) for position, leaf in targets.items()]
+    overlaps = _overlaps(buffers, leaves) if writes else []
+    device = outputs[0].device
+    key = (
+        device,
+        tuple(form),
+        tuple([number[node] for node in outputs]),
+        tuple([(write.output, write.leaf) for write in writes]),
+        tuple(overlaps),
+    )
+    return Program(nodes, leaves, list(outputs), writes, overlaps, key), buffers
+
+
+def _overlaps(buffers: Sequence[Buffer | None], leaves: Sequence[Node]) -> list[tuple[int, int, int]]:
+    """Pairs of leaves of which one lies inside the other's memory."""
+    by_slab: dict[int, list[tuple[int, int, int]]] = {}
+    for position, (buffer, leaf) in enumerate(zip(buffers, leaves, strict=True)):
+        if buffer is not None and leaf.size:
+            by_slab.setdefault(id(buffer.slab), []).append((buffer.offset, buffer.offset + leaf.nbytes, position))
+    pairs: list[tuple[int, int, int]] = []
+    for ranges in by_slab.values():
+        ranges.sort(key=lambda item: (item[0], -item[1]))
+        for place, (start, stop, outer) in enumerate(ranges):
+            for inner_start, inner_stop, inner in ranges[place + 1 :]:
+                if inner_start >= stop:
+                    break
+                if inner_stop <= stop:
+                    pairs.append((inner, outer, inner_start - start))
+    return sorted(pairs)

@@ -1,0 +1,149 @@
+"""Region: one future kernel. A loop domain, the nodes computed in it, and what it reads and stores.
+
+The domain of a region has one axis per dimension of `shape`; the positions in `reduced` are reduce axes, the rest are
+parallel. A node belongs to a region when every index it is needed at can be written in the region's axes: `Walk` finds
+out by following indices down through elementwise and movement nodes to memory or to a reduction of the same region.
+
+form   what the region is
+map    elementwise values over the domain
+rows   the last axis is reduced: each parallel point folds its row, in as many stages as reductions depend on each other
+cols   the last axis is kept: neighbouring points fold side by side
+split  a `partial_*` over rows: each chunk of the cut axis folds on its own
+dot    a matrix product with elementwise epilogues over its result
+scatter  rows added into a table
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from weft.compiler.access import MOVEMENT, Indices, source_index
+from weft.compiler.matmul import View
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES
+from weft.kernels import index as ix
+from weft.kernels.index import Axis
+
+
+@dataclass(slots=True, eq=False)
+class Region:
+    """One future kernel; see the module's text for `form`."""
+
+    number: int
+    form: str
+    shape: tuple[int, ...]
+    reduced: tuple[int, ...] = ()
+    anchor: Node | None = None
+    operands: tuple[View, ...] = ()  # how the anchor reads its sources
+    sinks: list[Node] = field(default_factory=list)  # what it stores, or folds for later stages
+    partials: list[Node] = field(default_factory=list)  # column sums over its parallel axes, by chunks of rows
+    index: Indices = ()
+    place: dict[Node, Indices] = field(default_factory=dict)  # reductions (and the anchor) and where they are known
+    reads: dict[Node, None] = field(default_factory=dict)  # memory that it reads
+    inlined: dict[Node, Indices] = field(default_factory=dict)  # nodes computed on the way, at their first index
+    accesses: dict[tuple[Node, Indices], None] = field(default_factory=dict)  # what is read (or counted) where
+    kept_results: set[Node] = field(default_factory=set)  # folds that somebody outside reads
+    before: int = 0  # bit set of the regions that must run earlier, closed under "before"
+
+    def __post_init__(self) -> None:
+        if not self.index:
+            axes = [
+                Axis(f"d{k}", extent, "reduce" if k in self.reduced else "parallel") for k, extent in enumerate(self.shape)
+            ]
+            self.index = tuple([ix.axis_index(axis) for axis in axes])
+
+    @property
+    def bit(self) -> int:
+        return 1 << self.number
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Positions of the parallel axes."""
+        return tuple([k for k in range(len(self.shape)) if k not in self.reduced])
+
+    def indices_for(self, shape: tuple[int, ...]) -> Indices | None:
+        """How the region's axes index a value of `shape`: element by element, or once per parallel point."""
+        if shape == self.shape:
+            return self.index
+        size, domain, points = _prod(shape), _prod(self.shape), _prod(tuple([self.shape[k] for k in self.kept]))
+        if size == domain:
+            return ix.reshape(self.index, self.shape, shape)
+        if size == points and self.reduced:
+            kept = tuple([self.shape[k] for k in self.kept])
+            return ix.reshape(tuple([self.index[k] for k in self.kept]), kept, shape)
+        return None
+
+
+def _prod(shape: tuple[int, ...]) -> int:
+    out = 1
+    for extent in shape:
+        out *= extent
+    return out
+
+
+class Conflict(Exception):
+    """A node is needed at an index at which the region does not know it."""
+
+
+class Walk:
+    """Follows one node down to memory in a region's axes, without changing the region."""
+
+    __slots__ = ("accesses", "dear", "inlined", "reads", "region", "seen", "stored", "touched")
+
+    def __init__(self, region: Region, stored, dear):
+        self.region = region
+        self.stored = stored  # node -> regions that store it
+        self.dear = dear  # node -> region in which it should be stored rather than computed again, or None
+        self.reads: dict[Node, None] = {}
+        self.inlined: dict[Node, Indices] = {}
+        self.accesses: dict[tuple[Node, Indices], None] = {}
+        self.touched = False  # whether something of the region itself was used
+        self.seen: set[tuple[Node, Indices]] = set()
+
+    def visit(self, root: Node, at: Indices) -> None:
+        """Collect what computing `root` at `at` reads. Raises Conflict where that is not possible here."""
+        region = self.region
+        stack = [(root, at)]
+        while stack:
+            item = stack.pop()
+            if item in self.seen:
+                continue
+            self.seen.add(item)
+            node, at = item
+            place = region.place.get(node)
+            if place is not None:
+                if place != at:
+                    raise Conflict
+                self.touched = True
+                continue
+            writers = self.stored.get(node)
+            if writers is not None and (not writers or region not in writers):
+                self.reads[node] = None
+                self.accesses[item] = None
+                continue
+            if not node.srcs:
+                if node.op == "iota":
+                    self.accesses[item] = None
+                continue
+            op = node.op
+            if op in MOVEMENT:
+                stack.append((node.srcs[0], source_index(node, at)[0]))
+                self.inlined.setdefault(node, at)
+            elif op == "gather":
+                axis, rank = node.attrs[0], len(node.srcs[1].shape)
+                stack.append((node.srcs[1], at[axis : axis + rank]))
+                loaded = ix.axis_index(Axis(f"g{id(node)}", node.srcs[0].shape[axis], "value"))
+                stack.append((node.srcs[0], (*at[:axis], loaded, *at[axis + rank :])))
+            elif op == "random":
+                self.reads[node.srcs[0]] = None
+                self.accesses[item] = None
+            elif PRIMITIVES[op].kind == "elementwise":
+                home = self.dear(node, region)
+                if home is not None:
+                    self.reads[node] = None
+                    self.accesses[item] = None
+                    continue
+                self.inlined.setdefault(node, at)
+                stack.extend([(source, at) for source in node.srcs])
+            else:
+                raise Conflict

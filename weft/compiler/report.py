@@ -1,0 +1,98 @@
+"""report: a plan for people. What kernels it has, what they move and compute, how much memory it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from weft.compiler.plan import Gemm, Interval, Launch, Plan, Slot
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """One step: its name, the source of its kernel ('' for a library call without one), bytes moved and operations."""
+
+    name: str
+    source: str
+    bytes: int
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Predicted memory of a plan, before it runs. `arena` maps temporaries to places and lifetimes."""
+
+    inputs: int
+    outputs: int
+    arena_bytes: int
+    arena: tuple[Interval, ...]
+    slots: tuple[Slot, ...]
+
+    @property
+    def peak(self) -> int:
+        """Bytes alive at once while the plan runs: inputs, outputs and the arena."""
+        return self.inputs + self.outputs + self.arena_bytes
+
+    def __str__(self) -> str:
+        lines = [
+            f"peak {_size(self.peak)}: inputs and state {_size(self.inputs)}, outputs {_size(self.outputs)},"
+            f" arena {_size(self.arena_bytes)}"
+        ]
+        if self.arena:
+            lines.append(f"{'offset':>10}  {'size':>10}  steps      temporary")
+        for interval in sorted(self.arena, key=lambda item: (item.offset, item.first)):
+            steps = f"{interval.first}-{interval.last}"
+            lines.append(f"{interval.offset:>10}  {_size(interval.nbytes):>10}  {steps:<9}  {interval.label}")
+        return "\n".join(lines)
+
+
+class PlanReport:
+    """What `step.plan` returns. Print it for a table."""
+
+    def __init__(self, plan: Plan, device: Any):
+        self.plan = plan
+        self._device = device
+
+    def kernels(self) -> list[KernelReport]:
+        """One entry per step, in order of execution."""
+        source = self._device.backend.source
+        out = []
+        for step in self.plan.steps:
+            kernel = step.kernel if isinstance(step, Launch) else step.epilogue.kernel if step.epilogue else None
+            out.append(KernelReport(step.name, source(kernel) if kernel else "", step.bytes, step.flops))
+        return out
+
+    def memory(self) -> MemoryReport:
+        """Predicted peak and the arena map."""
+        by_kind = {"input": 0, "output": 0}
+        for slot in self.plan.slots:
+            if slot.kind in by_kind:
+                by_kind[slot.kind] += slot.nbytes
+        return MemoryReport(by_kind["input"], by_kind["output"], self.plan.arena_bytes, self.plan.arena, self.plan.slots)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all steps read and write."""
+        return sum(step.bytes for step in self.plan.steps)
+
+    def __len__(self) -> int:
+        return len(self.plan.steps)
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.plan.steps)} kernels on {self._device}"]
+        for number, step in enumerate(self.plan.steps):
+            kind = "library" if isinstance(step, Gemm) else "kernel"
+            lines.append(f"{number:>3}  {kind:<8} {_size(step.bytes):>10}  {step.flops:>12} flop  {step.name}")
+        return "\n".join([*lines, str(self.memory()).splitlines()[0]])
+
+    __repr__ = __str__
+
+
+def _size(nbytes: int) -> str:
+    """Bytes in a readable unit."""
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} GiB"

@@ -1,0 +1,289 @@
+"""simplify: the same values from fewer nodes.
+
+Markers go away, constants fold, chains of movement merge, identities vanish, empty values become constants. Every rule
+keeps the bits of the result: nothing here reassociates floating-point arithmetic. Nodes are interned, so rebuilding a
+graph also merges common subexpressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from weft.graph.build import const, expand
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES, evaluate, make
+
+IDENTITY = {"reduce_sum": 0, "reduce_prod": 1, "reduce_max": -np.inf, "reduce_min": np.inf}
+
+
+def simplify(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) -> list[Node]:
+    """The outputs, rebuilt in simpler form over the same leaves. `nodes` is topologically sorted."""
+    leaf_set = set(leaves)
+    new: dict[Node, Node] = {}
+    for node in nodes:
+        if node in leaf_set or node.op in ("const", "iota"):
+            new[node] = node
+            continue
+        srcs = tuple([new[source] for source in node.srcs])
+        new[node] = _rewrite(node, srcs)
+    return [new[node] for node in outputs]
+
+
+def _rewrite(node: Node, srcs: tuple[Node, ...]) -> Node:
+    """One node over simplified sources, with the rules applied until none fits."""
+    if not node.size:
+        return filled(0, node)
+    kind = PRIMITIVES[node.op].kind
+    if kind == "elementwise" and node.op != "variable" and all(_scalar(source) is not None for source in srcs):
+        folded = _fold(node, srcs)
+        if folded is not None:
+            return folded
+    rule = _RULES.get(node.op)
+    if rule is not None:
+        out = rule(node, srcs)
+        if out is not None:
+            return out
+    if all(a is b for a, b in zip(srcs, node.srcs, strict=True)):
+        return node
+    return make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
+
+
+def filled(value: float | int | bool, like: Node) -> Node:
+    """A node of `like`'s shape and dtype with `value` everywhere."""
+    return spread(const(value, like.dtype, like.device), like.shape)
+
+
+def spread(scalar: Node, shape: tuple[int, ...]) -> Node:
+    """A scalar repeated over `shape`."""
+    if not shape:
+        return scalar
+    return expand(make("reshape", (scalar,), ((1,) * len(shape),)), shape)
+
+
+def reshape(node: Node, shape: tuple[int, ...]) -> Node:
+    return node if node.shape == shape else _reshape_of(node, shape)
+
+
+def _scalar(node: Node) -> float | int | bool | None:
+    """The value of a node that is one constant everywhere, else None."""
+    while node.op in ("expand", "reshape", "permute", "flip", "slice"):
+        node = node.srcs[0]
+    return node.attrs[0] if node.op == "const" else None
+
+
+def is_scalar(node: Node, value: float) -> bool:
+    """Whether a node is `value` everywhere (the sign of zero counts)."""
+    found = _scalar(node)
+    return found is not None and found == value and (value != 0 or str(found)[0] != "-")
+
+
+def _fold(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    arrays = [np.array(_scalar(source), dtype=source.dtype.numpy) for source in srcs]
+    scalars = tuple([const(array.item(), source.dtype, source.device) for array, source in zip(arrays, srcs, strict=True)])
+    small = make(node.op, scalars, node.attrs, dtype=node.dtype, device=node.device)
+    with np.errstate(all="ignore"):
+        value = evaluate(small, arrays)
+    return spread(const(np.asarray(value).item(), node.dtype, node.device), node.shape)
+
+
+def _drop(node: Node, srcs: tuple[Node, ...]) -> Node:
+    return srcs[0]
+
+
+def _cast(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    return srcs[0] if srcs[0].dtype is node.dtype else None
+
+
+def _neg(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    return srcs[0].srcs[0] if srcs[0].op == "neg" else None
+
+
+def _add(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    a, b = srcs
+    if node.dtype.kind != "f":
+        if is_scalar(b, 0):
+            return a
+        if is_scalar(a, 0):
+            return b
+    if b.op == "neg":
+        return make("sub", (a, b.srcs[0]))
+    return None
+
+
+def _sub(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    return srcs[0] if is_scalar(srcs[1], 0) else None
+
+
+def _mul(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    a, b = srcs
+    if is_scalar(b, 1):
+        return a
+    if is_scalar(a, 1):
+        return b
+    return None
+
+
+def _div(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    return srcs[0] if is_scalar(srcs[1], 1) else None
+
+
+def _pow(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    a, b = srcs
+    if is_scalar(b, 1):
+        return a
+    if is_scalar(b, 2):
+        return make("mul", (a, a))
+    return None
+
+
+def _select(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    condition, a, b = srcs
+    if a is b:
+        return a
+    value = _scalar(condition)
+    return None if value is None else a if value else b
+
+
+def _reshape(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    return _reshape_of(srcs[0], node.shape)
+
+
+def _reshape_of(source: Node, shape: tuple[int, ...]) -> Node:
+    while source.op == "reshape":
+        source = source.srcs[0]
+    if source.shape == shape:
+        return source
+    value = _scalar(source)
+    if value is not None and source.op != "const":
+        return spread(const(value, source.dtype, source.device), shape)
+    return make("reshape", (source,), (shape,))
+
+
+def _permute(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    (source,), order = srcs, node.attrs[0]
+    if source.op == "permute":
+        inner = source.attrs[0]
+        order = tuple([inner[axis] for axis in order])
+        source = source.srcs[0]
+    if order == tuple(range(len(order))):
+        return source
+    if _scalar(source) is not None:
+        return spread(const(_scalar(source), source.dtype, source.device), node.shape)
+    moved = [axis for axis in order if source.shape[axis] != 1]
+    if moved == sorted(moved):  # only axes of extent 1 move, so memory order stays
+        return _reshape_of(source, node.shape)
+    return make("permute", (source,), (order,))
+
+
+def _expand(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    source = srcs[0]
+    if source.op == "expand":
+        source = source.srcs[0]
+    return expand(source, node.shape)
+
+
+def _slice(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    source = srcs[0]
+    if node.shape == source.shape:
+        return source
+    if _scalar(source) is not None:
+        return spread(const(_scalar(source), source.dtype, source.device), node.shape)
+    return _slice_of_concat(node, source) if source.op == "concat" else None
+
+
+def _slice_of_concat(node: Node, source: Node) -> Node | None:
+    """A slice that stays within one part reads that part alone."""
+    starts, stops, steps = node.attrs
+    axis, offset = source.attrs[0], 0
+    for part in source.srcs:
+        extent = part.shape[axis]
+        if offset <= starts[axis] and stops[axis] <= offset + extent:
+            starts = (*starts[:axis], starts[axis] - offset, *starts[axis + 1 :])
+            stops = (*stops[:axis], stops[axis] - offset, *stops[axis + 1 :])
+            return _slice_of(part, starts, stops, steps)
+        offset += extent
+    return None
+
+
+def _slice_of(source: Node, starts: tuple[int, ...], stops: tuple[int, ...], steps: tuple[int, ...]) -> Node:
+    whole = all(a == 0 and b == n and s == 1 for a, b, s, n in zip(starts, stops, steps, source.shape, strict=True))
+    return source if whole else make("slice", (source,), (starts, stops, steps))
+
+
+def _pad(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    lows, highs, value = node.attrs
+    if not any(lows) and not any(highs):
+        return srcs[0]
+    if not srcs[0].size:
+        return filled(value, node)
+    return None
+
+
+def _concat(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    axis = node.attrs[0]
+    parts = [source for source in srcs if source.shape[axis]]
+    if len(parts) == 1:
+        return parts[0]
+    whole = _joined_slices(parts, axis)
+    if whole is not None:
+        return whole
+    return make("concat", tuple(parts), (axis,)) if len(parts) < len(srcs) else None
+
+
+def _joined_slices(parts: list[Node], axis: int) -> Node | None:
+    """Slices that together make up their source, in order, are that source."""
+    source, end = None, 0
+    for part in parts:
+        while part.op == "reshape":
+            part = part.srcs[0]
+        if part.op != "slice" or len(part.shape) != 1 or (source is not None and part.srcs[0] is not source):
+            return None
+        source = part.srcs[0]
+        (start,), (stop,), (step,) = part.attrs
+        if start != end or step != 1:
+            return None
+        end = stop
+    return source if source is not None and end == source.shape[0] and axis == 0 else None
+
+
+def _reduce(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    source, axes = srcs[0], node.attrs[0]
+    if not source.size:
+        value = IDENTITY[node.op]
+        return filled(value if node.dtype.kind == "f" or abs(value) < 2 else 0, node)
+    if all(source.shape[axis] == 1 for axis in axes):
+        return _reshape_of(source, node.shape)
+    return None
+
+
+def _gather(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    if _scalar(srcs[0]) is not None:
+        return filled(_scalar(srcs[0]), node)  # type: ignore[arg-type]
+    return None
+
+
+_RULES: dict[str, Callable[[Node, tuple[Node, ...]], Node | None]] = {
+    "variable": _drop,
+    "stop_gradient": _drop,
+    "cast": _cast,
+    "neg": _neg,
+    "add": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "div": _div,
+    "pow": _pow,
+    "select": _select,
+    "reshape": _reshape,
+    "permute": _permute,
+    "expand": _expand,
+    "slice": _slice,
+    "pad": _pad,
+    "concat": _concat,
+    "gather": _gather,
+    "reduce_sum": _reduce,
+    "reduce_prod": _reduce,
+    "reduce_max": _reduce,
+    "reduce_min": _reduce,
+}

@@ -1,0 +1,131 @@
+"""Trace: what a function did while `weft.compile` watched it.
+
+A tensor that existed before is a *cell*: its first read makes a placeholder, every assignment is remembered, and the
+function's effect is "new values for these cells". The trace never touches the cells themselves, so a function that
+raises half-way leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from weft.dtypes import uint32
+from weft.errors import GraphError, problem
+from weft.graph.node import Node, placeholder
+from weft.state import STATE
+
+
+class Cell:
+    """One tensor from outside: its placeholder, its present node, and whether it was assigned."""
+
+    __slots__ = ("node", "placeholder", "tensor", "written")
+
+    def __init__(self, tensor: Any, node: Node):
+        self.tensor = tensor
+        self.placeholder = node
+        self.node = node
+        self.written = False
+
+
+class Trace:
+    """The record of one run of a function with placeholders."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.cells: dict[int, Cell] = {}
+        self.made: dict[int, weakref.ref] = {}
+        self.grads: dict[int, tuple[Any, Any]] = {}  # tensors whose .grad was looked at, and what it was
+        self.draws: dict[int, tuple[Any, Node, int]] = {}  # generators: state placeholder and number of draws
+        self.guards: list[tuple[Callable[[], Any], Any]] = []
+        self._outer: Any = None
+
+    def __enter__(self) -> Trace:
+        self._outer, STATE.trace = STATE.trace, self
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        STATE.trace = self._outer
+        if kind is not None:
+            self.restore_grads()
+
+    # Called by Tensor while this trace is active.
+
+    def read(self, tensor: Any) -> Node:
+        """The node of a tensor: its own if it was made here, else the cell's present value."""
+        cell = self.cells.get(id(tensor))
+        if cell is not None:
+            return cell.node
+        if id(tensor) in self.made:
+            return tensor._node
+        return self._cell(tensor).node
+
+    def write(self, tensor: Any, node: Node) -> None:
+        """Assign a tensor inside the trace."""
+        if id(tensor) in self.made:
+            tensor._node = node
+            return
+        cell = self.cells.get(id(tensor)) or self._cell(tensor)
+        cell.node = node
+        cell.written = True
+
+    def created(self, tensor: Any) -> None:
+        """Remember a tensor made here; it may leave only as a result or an assignment."""
+        key = id(tensor)
+        self.made[key] = weakref.ref(tensor, lambda _: self.made.pop(key, None))
+
+    def touch_grad(self, tensor: Any) -> None:
+        """Remember what `.grad` was before the function looked at it or set it."""
+        if id(tensor) not in self.made:
+            self.grads.setdefault(id(tensor), (tensor, tensor._grad))
+
+    def draw(self, generator: Any, count: int = 1) -> tuple[Node, int]:
+        """The state node and number of the next random draw."""
+        _, state, drawn = self.draws.get(id(generator)) or (
+            generator,
+            placeholder((2,), uint32, generator.device),
+            0,
+        )
+        self.draws[id(generator)] = (generator, state, drawn + count)
+        return state, drawn
+
+    def guard(self, read: Callable[[], Any]) -> Any:
+        """A value that the function branches on: read it now, and trace again when it changes."""
+        value = read()
+        self.guards.append((read, value))
+        return value
+
+    def present(self, tensor: Any) -> Node | None:
+        """The node of a tensor as far as it is known, without making it a cell."""
+        cell = self.cells.get(id(tensor))
+        return cell.node if cell is not None else tensor._node
+
+    def _cell(self, tensor: Any) -> Cell:
+        shape, dtype, device = tensor._form_now()
+        cell = self.cells[id(tensor)] = Cell(tensor, placeholder(shape, dtype, device))
+        return cell
+
+    def restore_grads(self) -> None:
+        for tensor, grad in self.grads.values():
+            tensor._grad = grad
+
+    def check_escapes(self, allowed: set[int]) -> None:
+        """Raise if a tensor made here is still reachable although it was neither returned nor assigned."""
+        if not any(key not in allowed for key in self.made):
+            return
+        gc.collect()
+        for key, reference in list(self.made.items()):
+            tensor = reference()
+            if tensor is not None and key not in allowed:
+                holders = [type(holder).__name__ for holder in gc.get_referrers(tensor)]
+                shape, dtype, _ = tensor._form_now()
+                del tensor
+                raise problem(
+                    GraphError, f"weft.compile({self.name})",
+                    f"a tensor of shape {shape} and {dtype} made inside the function that is still held outside it"
+                    f" (by a {', '.join(holders[:3]) or 'reference'})",
+                    "tensors made inside to be returned or assigned to a tensor from outside",
+                    "return it, or keep it with `cell.copy_(value)` on a tensor made before",
+                )  # fmt: skip

@@ -1,0 +1,147 @@
+"""Tensors from data and from nothing: what users call to begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import dtypes
+from weft.backends.base import Device
+from weft.device import get
+from weft.dtypes import DType, float32, int64
+from weft.errors import ShapeError, problem
+from weft.graph import build
+from weft.graph.build import Number, Shape
+from weft.graph.node import Node
+from weft.ops import creation
+from weft.ops.common import fit_number, normal_shape, number_kind
+from weft.tensor import Tensor, _known_dtype, from_host
+
+DeviceLike = str | Device | None
+Size = int | Sequence[int]
+
+
+def _leaf(node: Node, requires_grad: bool) -> Tensor:
+    return Tensor(node).requires_grad_(requires_grad)
+
+
+def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """A new tensor with a copy of `data`: numbers, nested lists, a NumPy array or a tensor.
+
+    Python floats become float32 and ints int64; arrays keep their dtype unless `dtype` is given.
+
+    >>> weft.tensor([[1, 2], [3, 4]], dtype=weft.float32)
+    tensor([[1., 2.],
+            [3., 4.]])
+    """
+    if isinstance(data, Tensor):
+        copied = data.detach().to(device=device or data.device)
+        return _leaf((copied if dtype is None else copied.to(dtype)).node, requires_grad)
+    typed = isinstance(data, (np.ndarray, np.generic))
+    try:
+        array = np.asarray(data)
+    except ValueError:
+        raise problem(ShapeError, "tensor", "nested lists of unequal length", "a rectangular nesting") from None
+    if dtype is not None:
+        array = array.astype(dtype.numpy)
+    elif not typed and array.dtype == np.float64:
+        array = array.astype(np.float32)
+    return _leaf(from_host(array, device), requires_grad)
+
+
+def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike = None) -> Tensor:
+    """`data` itself if it is a tensor as asked for, else a new tensor."""
+    if isinstance(data, Tensor):
+        return data.to(dtype=dtype, device=device)
+    return tensor(data, dtype=dtype, device=device)
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A tensor with a copy of the array, in its dtype."""
+    _known_dtype("from_numpy", array.dtype)
+    return tensor(array)
+
+
+def full(
+    size: Size, fill_value: Number, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """One number everywhere; its dtype is that of `weft.tensor(fill_value)` unless given.
+
+    >>> weft.full((2,), 7)
+    tensor([7, 7])
+    """
+    if dtype is None:
+        dtype = {"b": dtypes.bool_, "i": int64, "f": float32}[number_kind("full", fill_value)]
+    shape = _shape("full", (size,))
+    return _leaf(build.full(shape, fit_number("full", fill_value, dtype), dtype, get(device)), requires_grad)
+
+
+def _shape(who: str, size: Sequence[Any]) -> Shape:
+    shape = normal_shape(who, size)
+    if min(shape, default=0) < 0:
+        raise problem(ShapeError, who, f"shape {shape}", "extents of at least 0")
+    return shape
+
+
+def zeros(*size: Size, dtype: DType = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """Zeros: `zeros(2, 3)` or `zeros((2, 3))`."""
+    return full(_shape("zeros", size), 0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def ones(*size: Size, dtype: DType = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """Ones."""
+    return full(_shape("ones", size), 1, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def empty(*size: Size, dtype: DType = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+    """Zeros: nothing here is ever uninitialised."""
+    return full(_shape("empty", size), 0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def full_like(x: Tensor, fill_value: Number, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
+    """One number everywhere, with the shape, dtype and device of `x`."""
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=x.device, requires_grad=requires_grad)
+
+
+def zeros_like(x: Tensor, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
+    """Zeros with the shape, dtype and device of `x`."""
+    return full_like(x, 0, dtype=dtype, requires_grad=requires_grad)
+
+
+def ones_like(x: Tensor, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
+    """Ones with the shape, dtype and device of `x`."""
+    return full_like(x, 1, dtype=dtype, requires_grad=requires_grad)
+
+
+def arange(
+    start: Number, end: Number | None = None, step: Number = 1, *, dtype: DType | None = None, device: DeviceLike = None
+) -> Tensor:
+    """start, start + step, ... below end; `arange(end)` starts at 0. int64 unless a float is given.
+
+    >>> weft.arange(0.0, 1.0, 0.25)
+    tensor([0.0000, 0.2500, 0.5000, 0.7500])
+    """
+    start, end = (0, start) if end is None else (start, end)
+    kinds = {number_kind("arange", value) for value in (start, end, step)}
+    return Tensor(creation.arange(start, end, step, dtype or (float32 if "f" in kinds else int64), get(device)))
+
+
+def linspace(start: float, end: float, steps: int, *, dtype: DType = float32, device: DeviceLike = None) -> Tensor:
+    """`steps` evenly spaced numbers from start to end, both included.
+
+    >>> weft.linspace(0, 1, 3)
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    return Tensor(creation.linspace(float(start), float(end), steps, dtype, get(device)))
+
+
+def eye(n: int, m: int | None = None, *, dtype: DType = float32, device: DeviceLike = None) -> Tensor:
+    """The identity: 1 on the main diagonal of [n, m].
+
+    >>> weft.eye(2)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    return Tensor(creation.eye(*_shape("eye", (n, n if m is None else m)), dtype, get(device)))

@@ -1,0 +1,87 @@
+"""Devices by name. Backends are imported when first asked for, so `import weft` loads none of them.
+
+`auto` is the best device of this version, the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+from weft.backends.base import Device
+from weft.errors import DeviceError, problem
+
+_BACKENDS = {
+    "cpu": ("weft.backends.cpu", "CpuBackend"),
+    "reference": ("weft.backends.reference", "ReferenceBackend"),
+    "null": ("weft.backends.null", "NullBackend"),
+}
+_PLANNED = ("cuda", "hip", "opencl", "webgpu")
+_loaded: dict[str, Any] = {}
+_default: list[Device] = []  # the innermost `with device(...)` last
+
+
+def _backend(kind: str) -> Any:
+    if kind not in _loaded:
+        module, name = _BACKENDS[kind]
+        _loaded[kind] = getattr(importlib.import_module(module), name)()
+    return _loaded[kind]
+
+
+def get(device: str | Device | None = None) -> Device:
+    """The device called `cpu`, `reference`, `null` or `auto`; None is the default device.
+
+    >>> weft.get_device("reference").name
+    'reference'
+    """
+    if isinstance(device, Device):
+        return device
+    if device is None:
+        return default_device()
+    kind, _, number = str(device).partition(":")
+    if kind == "auto":
+        kind = "cpu"
+    if kind in _BACKENDS:
+        found = _backend(kind).devices()
+        if not number or (number.isdigit() and int(number) < len(found)):
+            return found[int(number or 0)]
+        raise problem(DeviceError, "device", f"{device!r}", f"one of {[one.name for one in found]}")
+    expected = f"one of {sorted(_BACKENDS)}"
+    if kind in _PLANNED:
+        raise problem(DeviceError, "device", f"{device!r}, for which this version has no backend yet", expected, "use 'cpu'")
+    raise problem(DeviceError, "device", f"{device!r}", expected, "use 'auto' for the best device present")
+
+
+def default_device() -> Device:
+    """The device on which tensors are made when none is named."""
+    if not _default:
+        _default.append(get("auto"))
+    return _default[-1]
+
+
+def set_default_device(device: str | Device) -> None:
+    """Make tensors on `device` from now on."""
+    _default[:] = [get(device)]
+
+
+@contextlib.contextmanager
+def device(name: str | Device) -> Iterator[Device]:
+    """Make tensors on `name` inside a `with` block.
+
+    >>> with weft.device("reference"):
+    ...     weft.ones(1).device.name
+    'reference'
+    """
+    outer = list(_default)
+    _default.append(get(name))
+    try:
+        yield _default[-1]
+    finally:
+        _default[:] = outer
+
+
+def devices() -> list[Device]:
+    """The devices that compute here: every one of every backend but `null`."""
+    return [one for kind in _BACKENDS if kind != "null" for one in _backend(kind).devices()]

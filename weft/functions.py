@@ -1,0 +1,136 @@
+"""The functions of the top level: tensor methods under their own name, and those that have no first tensor."""
+
+from __future__ import annotations
+
+from weft.ops import elementwise, movement
+from weft.tensor import Tensor, evaluate, lift
+
+where = lift(elementwise.where)
+cat = concat = lift(movement.cat)
+stack = lift(movement.stack)
+
+
+def eval(*tensors: Tensor) -> None:  # noqa: A001
+    """Compute the values of these tensors now, as one program.
+
+    >>> x = weft.ones(2) + 1
+    >>> weft.eval(x)
+    """
+    evaluate(tensors)
+
+
+add = Tensor.add
+sub = Tensor.sub
+mul = Tensor.mul
+div = Tensor.div
+floor_divide = Tensor.floor_divide
+remainder = Tensor.remainder
+fmod = Tensor.fmod
+pow = Tensor.pow
+maximum = Tensor.maximum
+minimum = Tensor.minimum
+
+addcmul = Tensor.addcmul
+addcdiv = Tensor.addcdiv
+lerp = Tensor.lerp
+neg = Tensor.neg
+abs = Tensor.abs
+sign = Tensor.sign
+square = Tensor.square
+reciprocal = Tensor.reciprocal
+
+exp = Tensor.exp
+exp2 = Tensor.exp2
+expm1 = Tensor.expm1
+log = Tensor.log
+log2 = Tensor.log2
+log10 = Tensor.log10
+log1p = Tensor.log1p
+sqrt = Tensor.sqrt
+rsqrt = Tensor.rsqrt
+erf = Tensor.erf
+
+sin = Tensor.sin
+cos = Tensor.cos
+tan = Tensor.tan
+tanh = Tensor.tanh
+floor = Tensor.floor
+ceil = Tensor.ceil
+trunc = Tensor.trunc
+round = Tensor.round
+
+lt = Tensor.lt
+le = Tensor.le
+gt = Tensor.gt
+ge = Tensor.ge
+eq = Tensor.eq
+ne = Tensor.ne
+isnan = Tensor.isnan
+isinf = Tensor.isinf
+isfinite = Tensor.isfinite
+
+logical_and = Tensor.logical_and
+logical_or = Tensor.logical_or
+logical_xor = Tensor.logical_xor
+logical_not = Tensor.logical_not
+
+bitwise_and = Tensor.bitwise_and
+bitwise_or = Tensor.bitwise_or
+bitwise_xor = Tensor.bitwise_xor
+bitwise_not = Tensor.bitwise_not
+bitwise_left_shift = Tensor.bitwise_left_shift
+bitwise_right_shift = Tensor.bitwise_right_shift
+
+masked_fill = Tensor.masked_fill
+clamp = Tensor.clamp
+relu = Tensor.relu
+sigmoid = Tensor.sigmoid
+softmax = Tensor.softmax
+log_softmax = Tensor.log_softmax
+
+sum = Tensor.sum
+mean = Tensor.mean
+prod = Tensor.prod
+var = Tensor.var
+std = Tensor.std
+logsumexp = Tensor.logsumexp
+
+max = Tensor.max
+min = Tensor.min
+amax = Tensor.amax
+amin = Tensor.amin
+argmax = Tensor.argmax
+argmin = Tensor.argmin
+any = Tensor.any
+all = Tensor.all
+count_nonzero = Tensor.count_nonzero
+
+reshape = Tensor.reshape
+permute = Tensor.permute
+transpose = Tensor.transpose
+t = Tensor.t
+movedim = Tensor.movedim
+broadcast_to = Tensor.broadcast_to
+squeeze = Tensor.squeeze
+unsqueeze = Tensor.unsqueeze
+flatten = Tensor.flatten
+unflatten = Tensor.unflatten
+
+split = Tensor.split
+chunk = Tensor.chunk
+unbind = Tensor.unbind
+flip = Tensor.flip
+roll = Tensor.roll
+tile = Tensor.tile
+tril = Tensor.tril
+triu = Tensor.triu
+index_select = Tensor.index_select
+
+matmul = Tensor.matmul
+mm = Tensor.mm
+bmm = Tensor.bmm
+mv = Tensor.mv
+dot = Tensor.dot
+outer = Tensor.outer
+clone = Tensor.clone
+numel = Tensor.numel

@@ -1,0 +1,56 @@
+"""The reverse walk: from outputs back to the nodes asked for, one rule at a time, adding where paths meet.
+
+No gradient passes `stop_gradient` or a node that is not a float. The walk goes on below nodes whose value is known
+already: a value that was read still has a history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from weft.grad.rules import RULES
+from weft.graph.build import add
+from weft.graph.node import Node
+
+
+def history(roots: Iterable[Node]) -> list[Node]:
+    """Every node that a gradient of `roots` can reach, sources before users."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(root, False) for root in roots]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif node not in seen and node.dtype.kind == "f" and node.op != "stop_gradient":
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((src, False) for src in node.srcs)
+    return order
+
+
+def gradients(
+    outputs: Sequence[Node], seeds: Sequence[Node], wrt: Sequence[Node], order: Sequence[Node] | None = None
+) -> list[Node | None]:
+    """The gradient of sum(outputs * seeds) in each node of `wrt`; None where no path leads there.
+
+    `seeds[i]` has the shape and dtype of `outputs[i]`. `order`, if the caller has it, is `history(outputs)`.
+    """
+    order = history(outputs) if order is None else order
+    targets = set(wrt)
+    between = set()  # the nodes on a path from `wrt` to the outputs
+    for node in order:
+        if node in targets or any(src in between for src in node.srcs):
+            between.add(node)
+    total: dict[Node, Node] = {}
+    for output, seed in zip(outputs, seeds, strict=True):
+        total[output] = add(total[output], seed) if output in total else seed
+    for node in reversed(order):
+        if node not in between or node not in total or not any(src in between for src in node.srcs):
+            continue
+        g = total[node] if node in targets else total.pop(node)
+        for src, part in zip(node.srcs, RULES[node.op](node, g), strict=True):
+            if part is not None and src in between:
+                assert part.shape == src.shape and part.dtype is src.dtype, (node, src, part)
+                total[src] = add(total[src], part) if src in total else part
+    return [total.get(node) for node in wrt]

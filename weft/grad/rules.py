@@ -1,0 +1,172 @@
+"""All gradients, one row per primitive: `RULES[op](node, g)` gives one gradient per source, None where none flows.
+
+`g` has the shape and dtype of the node. Rules are built from the same primitives, so gradients of gradients work.
+Conventions at ties: `max`/`min` give each side half, `reduce_max`/`reduce_min` share among equal elements, `abs` has
+slope 0 at 0, `pow` has slope 0 in the exponent at base 0, `floor` and comparisons have none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from weft.graph.build import (
+    add, cast, div, dot, eq, expand, flip, gather, kept, like, lt, mul, narrow, neg, pad, permute, place, reduce, reshape,
+    scatter_add, select, slice_, sub, swap_last, unary,
+)  # fmt: skip
+from weft.graph.node import Node
+from weft.graph.primitives import make
+
+Gradients = tuple[Node | None, ...]
+
+
+def _pow(node: Node, g: Node) -> Gradients:
+    base, exponent = node.srcs
+    slope = mul(exponent, make("pow", (base, sub(exponent, 1.0))))
+    in_base = select(eq(exponent, 0.0), 0.0, mul(g, slope))
+    at_zero = eq(base, 0.0)  # log(0) would make 0 * inf there
+    in_exponent = select(at_zero, 0.0, mul(g, mul(node, unary("log", select(at_zero, 1.0, base)))))
+    return in_base, in_exponent
+
+
+def _extremum(node: Node, g: Node) -> Gradients:
+    """max and min: the loser gets nothing, ties halve. With a NaN on either side both get `g`, as in PyTorch."""
+    a, b = node.srcs
+    low, high = (a, b) if node.op == "max" else (b, a)
+    shared = select(eq(a, b), mul(g, 0.5), g)
+    return select(lt(low, high), 0.0, shared), select(lt(high, low), 0.0, shared)
+
+
+def _abs(node: Node, g: Node) -> Gradients:
+    x = node.srcs[0]
+    return (select(lt(x, 0.0), neg(g), select(eq(x, 0.0), 0.0, g)),)
+
+
+def _back(node: Node, g: Node) -> Node:
+    """`g` of a reduction repeated over the axes that it dropped."""
+    shape = node.srcs[0].shape
+    return expand(reshape(g, kept(shape, node.attrs[0])), shape)
+
+
+def _reduce_extremum(node: Node, g: Node) -> Gradients:
+    x = node.srcs[0]
+    hit = cast(eq(x, _back(node, node)), g.dtype)
+    ties = reduce("reduce_sum", hit, node.attrs[0])
+    return (mul(hit, _back(node, div(g, ties))),)
+
+
+def _reduce_prod(node: Node, g: Node) -> Gradients:
+    """The product of the others: y / x where nothing is zero; with one zero in a row, only the zero has a slope."""
+    x = node.srcs[0]
+    zero = eq(x, 0.0)
+    zeros = _back(node, reduce("reduce_sum", cast(zero, g.dtype), node.attrs[0]))
+    nonzero = select(zero, 1.0, x)
+    product = _back(node, reduce("reduce_prod", nonzero, node.attrs[0]))
+    alone = select(eq(zeros, cast(zero, g.dtype)), div(product, nonzero), 0.0)  # no zero but possibly this one
+    return (mul(_back(node, g), alone),)
+
+
+def _expand(node: Node, g: Node) -> Gradients:
+    shape = node.srcs[0].shape
+    axes = [axis for axis, extent in enumerate(shape) if extent != node.shape[axis]]
+    return (reshape(reduce("reduce_sum", g, axes), shape),)
+
+
+def _permute(node: Node, g: Node) -> Gradients:
+    order = node.attrs[0]
+    return (permute(g, sorted(range(len(order)), key=order.__getitem__)),)
+
+
+def _slice(node: Node, g: Node) -> Gradients:
+    starts, _, steps = node.attrs
+    return (place(g, node.srcs[0].shape, starts, steps),)
+
+
+def _pad(node: Node, g: Node) -> Gradients:
+    lows, highs, _ = node.attrs
+    stops = tuple(extent - high for extent, high in zip(node.shape, highs, strict=True))
+    return (slice_(g, lows, stops),)
+
+
+def _concat(node: Node, g: Node) -> Gradients:
+    axis, start, parts = node.attrs[0], 0, []
+    for src in node.srcs:
+        parts.append(narrow(g, axis, start, start + src.shape[axis]))
+        start += src.shape[axis]
+    return tuple(parts)
+
+
+def _gather(node: Node, g: Node) -> Gradients:
+    """Add each row of `g` to the row it came from: index axes to the front, scatter, the gathered axis back in place."""
+    x, index = node.srcs
+    axis, rank, depth = node.attrs[0], len(x.shape), len(index.shape)
+    order = (*range(axis, axis + depth), *range(axis), *range(axis + depth, len(g.shape)))
+    rest = x.shape[:axis] + x.shape[axis + 1 :]
+    rows = reshape(permute(g, order), (index.size, *rest))
+    summed = scatter_add(reshape(index, (index.size,)), rows, x.shape[axis])
+    return permute(summed, (*range(1, axis + 1), 0, *range(axis + 1, rank))), None
+
+
+def _select(node: Node, g: Node) -> Gradients:
+    condition = node.srcs[0]
+    return None, select(condition, g, 0.0), select(condition, 0.0, g)
+
+
+def _cast(node: Node, g: Node) -> Gradients:
+    return (cast(g, node.srcs[0].dtype),)
+
+
+def _erf(node: Node, g: Node) -> Gradients:
+    x = node.srcs[0]
+    return (mul(g, mul(unary("exp", neg(mul(x, x))), 2.0 / math.sqrt(math.pi))),)
+
+
+def _mod(node: Node, g: Node) -> Gradients:
+    a, b = node.srcs
+    return g, neg(mul(g, unary("floor", div(a, b))))
+
+
+def _dot(node: Node, g: Node) -> Gradients:
+    a, b = node.srcs
+    return dot(g, swap_last(b)), dot(swap_last(a), g)
+
+
+RULES: dict[str, Callable[[Node, Node], Gradients]] = {
+    "variable": lambda node, g: (g,),
+    "neg": lambda node, g: (neg(g),),
+    "abs": _abs,
+    "exp": lambda node, g: (mul(g, node),),
+    "log": lambda node, g: (div(g, node.srcs[0]),),
+    "sqrt": lambda node, g: (div(mul(g, 0.5), node),),
+    "sin": lambda node, g: (mul(g, unary("cos", node.srcs[0])),),
+    "cos": lambda node, g: (neg(mul(g, unary("sin", node.srcs[0]))),),
+    "tanh": lambda node, g: (mul(g, sub(1.0, mul(node, node))),),
+    "erf": _erf,
+    "log1p": lambda node, g: (div(g, add(node.srcs[0], 1.0)),),
+    "expm1": lambda node, g: (mul(g, add(node, 1.0)),),
+    "add": lambda node, g: (g, g),
+    "sub": lambda node, g: (g, neg(g)),
+    "mul": lambda node, g: (mul(g, node.srcs[1]), mul(g, node.srcs[0])),
+    "div": lambda node, g: (div(g, node.srcs[1]), neg(mul(div(g, node.srcs[1]), node))),
+    "pow": _pow,
+    "max": _extremum,
+    "min": _extremum,
+    "mod": _mod,
+    "select": _select,
+    "cast": _cast,
+    "reduce_sum": lambda node, g: (_back(node, g),),
+    "reduce_max": _reduce_extremum,
+    "reduce_min": _reduce_extremum,
+    "reduce_prod": _reduce_prod,
+    "reshape": lambda node, g: (reshape(g, node.srcs[0].shape),),
+    "permute": _permute,
+    "expand": _expand,
+    "slice": _slice,
+    "pad": _pad,
+    "flip": lambda node, g: (flip(g, node.attrs[0]),),
+    "concat": _concat,
+    "gather": _gather,
+    "scatter_add": lambda node, g: (None, gather(g, node.srcs[0], 0)),
+    "dot": _dot,
+    "floor": lambda node, g: (like(g, 0.0),),
+}

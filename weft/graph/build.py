@@ -1,0 +1,204 @@
+"""Short names for making nodes: what operations and gradient rules are written in.
+
+These builders neither promote nor broadcast: two nodes must have one shape and dtype, and a Python number becomes a
+constant like its partner. Movement that changes nothing returns its source.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from weft.dtypes import DType, int64
+from weft.graph.node import Node
+from weft.graph.primitives import make
+
+Number = int | float | bool
+Shape = tuple[int, ...]
+
+_CONVERT = {"b": bool, "i": int, "u": int, "f": float}
+_variables = itertools.count()
+
+
+def const(value: Number, dtype: DType, device: Any) -> Node:
+    """A scalar, shape ()."""
+    return make("const", (), (_CONVERT[dtype.kind](value),), dtype=dtype, device=device)
+
+
+def full(shape: Shape, value: Number, dtype: DType, device: Any) -> Node:
+    """A constant of any shape."""
+    return expand_to(const(value, dtype, device), shape)
+
+
+def like(x: Node, value: Number) -> Node:
+    """A constant with the shape, dtype and device of `x`."""
+    return full(x.shape, value, x.dtype, x.device)
+
+
+def iota(shape: Shape, axis: int, device: Any, dtype: DType = int64) -> Node:
+    """The index along `axis`, everywhere in `shape`."""
+    return make("iota", (), (shape, axis), dtype=dtype, device=device)
+
+
+def unary(op: str, x: Node) -> Node:
+    return make(op, (x,))
+
+
+def binary(op: str, a: Node | Number, b: Node | Number) -> Node:
+    """`op(a, b)`; at most one of them is a number."""
+    if not isinstance(b, Node):
+        assert isinstance(a, Node)
+        b = like(a, b)
+    elif not isinstance(a, Node):
+        a = like(b, a)
+    return make(op, (a, b))
+
+
+def add(a: Node | Number, b: Node | Number) -> Node:
+    return binary("add", a, b)
+
+
+def sub(a: Node | Number, b: Node | Number) -> Node:
+    return binary("sub", a, b)
+
+
+def mul(a: Node | Number, b: Node | Number) -> Node:
+    return binary("mul", a, b)
+
+
+def div(a: Node | Number, b: Node | Number) -> Node:
+    return binary("div", a, b)
+
+
+def neg(x: Node) -> Node:
+    return make("neg", (x,))
+
+
+def lt(a: Node | Number, b: Node | Number) -> Node:
+    return binary("lt", a, b)
+
+
+def eq(a: Node | Number, b: Node | Number) -> Node:
+    return binary("eq", a, b)
+
+
+def select(condition: Node, a: Node | Number, b: Node | Number) -> Node:
+    """`a` where the condition holds, else `b`; at most one of them is a number."""
+    if not isinstance(b, Node):
+        assert isinstance(a, Node)
+        b = like(a, b)
+    elif not isinstance(a, Node):
+        a = like(b, a)
+    return make("select", (condition, a, b))
+
+
+def cast(x: Node, dtype: DType) -> Node:
+    return x if x.dtype is dtype else make("cast", (x,), (dtype,))
+
+
+def stop_gradient(x: Node) -> Node:
+    return x if x.op == "stop_gradient" else make("stop_gradient", (x,))
+
+
+def variable(x: Node) -> Node:
+    """`x` as a node of its own, equal to no other."""
+    return make("variable", (x,), (next(_variables),))
+
+
+def reduce(op: str, x: Node, axes: Sequence[int], keepdim: bool = False) -> Node:
+    """`reduce_sum`, `reduce_max`, `reduce_min` or `reduce_prod` over normalised axes; no axes, no change."""
+    if not axes:
+        return x
+    result = make(op, (x,), (tuple(sorted(axes)),))
+    return reshape(result, kept(x.shape, axes)) if keepdim else result
+
+
+def kept(shape: Shape, axes: Sequence[int]) -> Shape:
+    """`shape` with extent 1 on `axes`."""
+    return tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
+
+
+def reshape(x: Node, shape: Shape) -> Node:
+    return x if x.shape == shape else make("reshape", (x,), (shape,))
+
+
+def permute(x: Node, order: Sequence[int]) -> Node:
+    order = tuple(order)
+    return x if order == tuple(range(len(order))) else make("permute", (x,), (order,))
+
+
+def swap_last(x: Node) -> Node:
+    """The matrix transpose: the last two axes exchanged."""
+    rank = len(x.shape)
+    return make("permute", (x,), ((*range(rank - 2), rank - 1, rank - 2),))
+
+
+def expand(x: Node, shape: Shape) -> Node:
+    """Repeat axes of extent 1; the rank stays."""
+    return x if x.shape == shape else make("expand", (x,), (shape,))
+
+
+def expand_to(x: Node, shape: Shape) -> Node:
+    """Broadcast: add leading axes, then repeat axes of extent 1."""
+    return expand(reshape(x, (1,) * (len(shape) - len(x.shape)) + x.shape), shape)
+
+
+def slice_(x: Node, starts: Shape, stops: Shape, steps: Shape | None = None) -> Node:
+    steps = steps or (1,) * len(starts)
+    if stops == x.shape and not any(starts) and all(step == 1 for step in steps):
+        return x
+    return make("slice", (x,), (starts, stops, steps))
+
+
+def narrow(x: Node, axis: int, start: int, stop: int) -> Node:
+    """The part [start, stop) of one axis."""
+    starts, stops = [0] * len(x.shape), list(x.shape)
+    starts[axis], stops[axis] = start, stop
+    return slice_(x, tuple(starts), tuple(stops))
+
+
+def pad(x: Node, lows: Shape, highs: Shape, value: Number = 0) -> Node:
+    """Add `lows` and `highs` elements of `value` around every axis."""
+    if not any(lows) and not any(highs):
+        return x
+    return make("pad", (x,), (lows, highs, _CONVERT[x.dtype.kind](value)))
+
+
+def flip(x: Node, axes: Sequence[int]) -> Node:
+    return make("flip", (x,), (tuple(sorted(axes)),)) if axes else x
+
+
+def concat(xs: Sequence[Node], axis: int) -> Node:
+    return xs[0] if len(xs) == 1 else make("concat", tuple(xs), (axis,))
+
+
+def gather(x: Node, index: Node, axis: int, site: str | None = None) -> Node:
+    return make("gather", (x, index), (axis,), site=site)
+
+
+def scatter_add(index: Node, src: Node, count: int) -> Node:
+    return make("scatter_add", (index, src), (count,))
+
+
+def dot(a: Node, b: Node) -> Node:
+    return make("dot", (a, b))
+
+
+def place(x: Node, shape: Shape, starts: Shape, steps: Shape, value: Number = 0) -> Node:
+    """Undo a slice: `x` put at `starts`, every `steps`, into a field of `value` with the given shape."""
+    for axis, step in enumerate(steps):
+        if step > 1 and x.shape[axis] > 1:
+            x = _spread(x, axis, step, value)
+    highs = tuple(extent - start - have for extent, start, have in zip(shape, starts, x.shape, strict=True))
+    return pad(x, starts, highs, value)
+
+
+def _spread(x: Node, axis: int, step: int, value: Number) -> Node:
+    """`step - 1` elements of `value` between neighbours along `axis`: [n, 1] padded to [n, step], laid out flat, trimmed."""
+    count, rank = x.shape[axis], len(x.shape)
+    before, after = x.shape[:axis], x.shape[axis + 1 :]
+    highs = [0] * (rank + 1)
+    highs[axis + 1] = step - 1
+    apart = pad(reshape(x, (*before, count, 1, *after)), (0,) * (rank + 1), tuple(highs), value)
+    return narrow(reshape(apart, (*before, count * step, *after)), axis, 0, (count - 1) * step + 1)

@@ -1,0 +1,171 @@
+"""What each primitive means, in NumPy: one short function per primitive. The reference backend is made of these.
+
+A function gets the node, the arrays of its sources and the NumPy dtype to answer in (the node's own, or float64 in the
+reference's high-precision mode). Conventions that NumPy leaves open: integer division by zero gives 0, an integer to a
+negative power is the truncated quotient, a float that fits no integer casts to what the machine gives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from weft.graph.node import Node
+
+Evaluation = Callable[[Node, Sequence[np.ndarray], np.dtype], np.ndarray]
+
+PHILOX_MULTIPLIER = np.uint64(0xD256D193)
+PHILOX_WEYL = 0x9E3779B9
+
+
+def philox(counter0: np.ndarray, counter1: int, key: int) -> np.ndarray:
+    """Word 0 of Philox2x32-10 for each counter (counter0[i], counter1) under `key`; all words are uint32.
+
+    >>> hex(philox(np.array([0], np.uint32), 0, 0)[0])
+    '0xff1dae59'
+    """
+    word0 = counter0.astype(np.uint64)
+    word1 = np.full(word0.shape, counter1, np.uint64)
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    for turn in range(10):
+        product = word0 * PHILOX_MULTIPLIER
+        word0, word1 = (product >> half) ^ np.uint64((key + turn * PHILOX_WEYL) & 0xFFFFFFFF) ^ word1, product & low
+    return word0.astype(np.uint32)
+
+
+def _random(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    shape, draw = node.attrs
+    key, base = (int(word) for word in arrays[0])
+    index = np.arange(node.size, dtype=np.uint64).astype(np.uint32)
+    return philox(index, (base + draw) & 0xFFFFFFFF, key).reshape(shape)
+
+
+def _iota(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    shape, axis = node.attrs
+    line = np.arange(shape[axis], dtype=dtype).reshape((-1,) + (1,) * (len(shape) - axis - 1))
+    return np.broadcast_to(line, shape)
+
+
+def _div(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    return np.floor_divide(*arrays) if dtype.kind in "iu" else np.divide(*arrays)
+
+
+def _pow(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    base, exponent = arrays
+    if dtype.kind != "i":
+        return np.power(base, exponent)
+    odd = np.where(exponent % 2 == 0, 1, base)  # 1 and -1 to a negative power; every other base gives 0
+    return np.where(exponent < 0, np.where(np.abs(base) == 1, odd, 0), np.power(base, np.maximum(exponent, 0)))
+
+
+def _erf(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    return np.frompyfunc(math.erf, 1, 1)(arrays[0]).astype(dtype) if arrays[0].size else arrays[0]
+
+
+def _cast(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    return arrays[0] != 0 if dtype.kind == "b" else arrays[0].astype(dtype)
+
+
+def _slice(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    return arrays[0][tuple(slice(*bounds) for bounds in zip(*node.attrs, strict=True))]
+
+
+def _pad(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    lows, _, value = node.attrs
+    out = np.full(node.shape, value, dtype)
+    out[tuple(slice(low, low + extent) for low, extent in zip(lows, arrays[0].shape, strict=True))] = arrays[0]
+    return out
+
+
+def _gather(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    x, index = arrays
+    axis = node.attrs[0]
+    return np.take(x, np.clip(index, 0, max(x.shape[axis] - 1, 0)), axis=axis)
+
+
+def _scatter_add(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    index, src = arrays
+    out = np.zeros(node.shape, dtype)
+    np.add.at(out, np.clip(index, 0, max(node.attrs[0] - 1, 0)), src)
+    return out
+
+
+def _plain(function: Callable[..., np.ndarray]) -> Evaluation:
+    """A primitive that is one NumPy function of its sources."""
+    return lambda node, arrays, dtype: function(*arrays)
+
+
+def _reduce(function: Callable[..., np.ndarray]) -> Evaluation:
+    return lambda node, arrays, dtype: function(arrays[0], axis=node.attrs[0])
+
+
+def _typed_reduce(function: Callable[..., np.ndarray]) -> Evaluation:
+    """Sums and products: told the dtype, because NumPy would widen small integers."""
+    return lambda node, arrays, dtype: function(arrays[0], axis=node.attrs[0], dtype=dtype)
+
+
+EVALUATIONS: dict[str, Evaluation] = {
+    "const": lambda node, arrays, dtype: np.asarray(node.attrs[0], dtype),
+    "iota": _iota,
+    "random": _random,
+    "variable": lambda node, arrays, dtype: arrays[0],
+    "stop_gradient": lambda node, arrays, dtype: arrays[0],
+    "neg": _plain(np.negative),
+    "abs": _plain(np.abs),
+    "exp": _plain(np.exp),
+    "log": _plain(np.log),
+    "sqrt": _plain(np.sqrt),
+    "sin": _plain(np.sin),
+    "cos": _plain(np.cos),
+    "tanh": _plain(np.tanh),
+    "erf": _erf,
+    "floor": _plain(np.floor),
+    "log1p": _plain(np.log1p),
+    "expm1": _plain(np.expm1),
+    "not": _plain(np.invert),
+    "add": _plain(np.add),
+    "sub": _plain(np.subtract),
+    "mul": _plain(np.multiply),
+    "div": _div,
+    "pow": _pow,
+    "max": _plain(np.maximum),
+    "min": _plain(np.minimum),
+    "mod": _plain(np.mod),
+    "lt": _plain(np.less),
+    "le": _plain(np.less_equal),
+    "eq": _plain(np.equal),
+    "ne": _plain(np.not_equal),
+    "and": _plain(np.bitwise_and),
+    "or": _plain(np.bitwise_or),
+    "xor": _plain(np.bitwise_xor),
+    "shl": _plain(np.left_shift),
+    "shr": _plain(np.right_shift),
+    "select": _plain(np.where),
+    "cast": _cast,
+    "reduce_sum": _typed_reduce(np.sum),
+    "reduce_prod": _typed_reduce(np.prod),
+    "reduce_max": _reduce(np.max),
+    "reduce_min": _reduce(np.min),
+    "reshape": lambda node, arrays, dtype: arrays[0].reshape(node.shape),
+    "permute": lambda node, arrays, dtype: arrays[0].transpose(node.attrs[0]),
+    "expand": lambda node, arrays, dtype: np.broadcast_to(arrays[0], node.shape),
+    "slice": _slice,
+    "pad": _pad,
+    "flip": lambda node, arrays, dtype: np.flip(arrays[0], node.attrs[0]),
+    "concat": lambda node, arrays, dtype: np.concatenate(arrays, node.attrs[0]),
+    "gather": _gather,
+    "scatter_add": _scatter_add,
+    "dot": _plain(np.matmul),
+}
+
+
+def evaluate(node: Node, arrays: Sequence[np.ndarray], float64: bool = False) -> np.ndarray:
+    """The value of `node` given the values of its sources, in its dtype (every float as float64 if asked)."""
+    wide = float64 and node.dtype.kind == "f"
+    dtype = np.dtype(np.float64) if wide else node.dtype.numpy
+    with np.errstate(all="ignore"):
+        result = np.asarray(EVALUATIONS[node.op](node, arrays, dtype), dtype)
+    assert result.shape == node.shape, (node, result.shape)
+    return result

@@ -1,0 +1,203 @@
+"""The primitives: one row each, and `make`, the only way to a new node.
+
+A row is the primitive's name, its kind, how many sources it takes, the rule that gives shape and dtype, and its meaning
+in NumPy. Rules assert rather than explain: operations have checked what the user gave before they come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from weft.dtypes import DType, bool_, uint32
+from weft.graph.evaluate import EVALUATIONS, Evaluation, evaluate
+from weft.graph.node import Node, intern_node
+
+__all__ = ["PRIMITIVES", "Primitive", "evaluate", "make"]
+
+Shape = tuple[int, ...]
+Rule = Callable[[tuple[Node, ...], tuple, "DType | None"], tuple[Shape, DType]]
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """One row of the table. `arity` is the number of sources, None for any number above zero."""
+
+    name: str
+    kind: str  # leaf, generate, elementwise, movement, reduce, gather, scatter, concat or dot
+    arity: int | None
+    shape_rule: Rule
+    evaluate: Evaluation | None  # None for leaves, whose value lives in a buffer
+
+
+def _given(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    assert dtype is not None
+    return (), dtype
+
+
+def _iota(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    shape, axis = attrs
+    assert dtype is not None and dtype.kind == "i" and 0 <= axis < len(shape)
+    return shape, dtype
+
+
+def _random(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    assert srcs[0].shape == (2,) and srcs[0].dtype is uint32
+    return attrs[0], uint32
+
+
+def _same(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    return srcs[0].shape, srcs[0].dtype
+
+
+def _float(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    assert srcs[0].dtype.kind == "f", srcs
+    return srcs[0].shape, srcs[0].dtype
+
+
+def _pair(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    a, b = srcs
+    assert a.shape == b.shape and a.dtype is b.dtype, srcs
+    return a.shape, a.dtype
+
+
+def _compare(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    return _pair(srcs, attrs, dtype)[0], bool_
+
+
+def _bits(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    assert srcs[0].dtype.kind in "biu", srcs
+    return _pair(srcs, attrs, dtype) if len(srcs) == 2 else _same(srcs, attrs, dtype)
+
+
+def _select(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    condition, a, b = srcs
+    assert condition.dtype is bool_ and condition.shape == a.shape, srcs
+    return _pair((a, b), attrs, dtype)
+
+
+def _cast(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    return srcs[0].shape, attrs[0]
+
+
+def _reduce(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    axes = attrs[0]
+    shape = srcs[0].shape
+    assert axes and list(axes) == sorted(set(axes)) and 0 <= axes[0] and axes[-1] < len(shape), (srcs, axes)
+    return tuple(extent for axis, extent in enumerate(shape) if axis not in axes), srcs[0].dtype
+
+
+def _reshape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    size = 1
+    for extent in attrs[0]:
+        size *= extent
+    assert size == srcs[0].size, (srcs, attrs)
+    return attrs[0], srcs[0].dtype
+
+
+def _permute(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    shape, order = srcs[0].shape, attrs[0]
+    assert sorted(order) == list(range(len(shape))), (srcs, attrs)
+    return tuple(shape[axis] for axis in order), srcs[0].dtype
+
+
+def _expand(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    shape = attrs[0]
+    assert len(shape) == len(srcs[0].shape), (srcs, attrs)
+    assert all(old in (1, new) for old, new in zip(srcs[0].shape, shape, strict=True)), (srcs, attrs)
+    return shape, srcs[0].dtype
+
+
+def _slice(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    shape = []
+    for extent, start, stop, step in zip(srcs[0].shape, *attrs, strict=True):
+        assert 0 <= start <= stop <= extent and step > 0, (srcs, attrs)
+        shape.append((stop - start + step - 1) // step)
+    return tuple(shape), srcs[0].dtype
+
+
+def _pad(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    lows, highs, _ = attrs
+    assert min(lows, default=0) >= 0 and min(highs, default=0) >= 0, attrs
+    return tuple(low + extent + high for extent, low, high in zip(srcs[0].shape, lows, highs, strict=True)), srcs[0].dtype
+
+
+def _flip(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    assert attrs[0] and all(0 <= axis < len(srcs[0].shape) for axis in attrs[0]), (srcs, attrs)
+    return srcs[0].shape, srcs[0].dtype
+
+
+def _concat(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    axis, first = attrs[0], srcs[0]
+    rest = first.shape[:axis], first.shape[axis + 1 :]
+    for src in srcs:
+        assert src.dtype is first.dtype and (src.shape[:axis], src.shape[axis + 1 :]) == rest, (srcs, attrs)
+    return rest[0] + (sum(src.shape[axis] for src in srcs),) + rest[1], first.dtype
+
+
+def _gather(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    x, index = srcs
+    axis = attrs[0]
+    assert index.dtype.kind in "iu" and 0 <= axis < len(x.shape), (srcs, attrs)
+    return x.shape[:axis] + index.shape + x.shape[axis + 1 :], x.dtype
+
+
+def _scatter_add(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    index, src = srcs
+    assert index.dtype.kind in "iu" and index.shape == src.shape[:1], (srcs, attrs)
+    return (attrs[0], *src.shape[1:]), src.dtype
+
+
+def _dot(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    a, b = srcs
+    assert a.dtype is b.dtype and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2], srcs
+    return (*a.shape[:-1], b.shape[-1]), a.dtype
+
+
+_ROWS: list[tuple[str, str, int | None, Rule]] = [
+    ("buffer input", "leaf", 0, _given),
+    ("const", "generate", 0, _given),
+    ("iota", "generate", 0, _iota),
+    ("random", "generate", 1, _random),
+    ("variable stop_gradient", "elementwise", 1, _same),
+    ("neg abs", "elementwise", 1, _same),
+    ("exp log sqrt sin cos tanh erf floor log1p expm1", "elementwise", 1, _float),
+    ("not", "elementwise", 1, _bits),
+    ("add sub mul div pow max min mod", "elementwise", 2, _pair),
+    ("lt le eq ne", "elementwise", 2, _compare),
+    ("and or xor shl shr", "elementwise", 2, _bits),
+    ("select", "elementwise", 3, _select),
+    ("cast", "elementwise", 1, _cast),
+    ("reduce_sum reduce_max reduce_min reduce_prod", "reduce", 1, _reduce),
+    ("reshape", "movement", 1, _reshape),
+    ("permute", "movement", 1, _permute),
+    ("expand", "movement", 1, _expand),
+    ("slice", "movement", 1, _slice),
+    ("pad", "movement", 1, _pad),
+    ("flip", "movement", 1, _flip),
+    ("concat", "concat", None, _concat),
+    ("gather", "gather", 2, _gather),
+    ("scatter_add", "scatter", 2, _scatter_add),
+    ("dot", "dot", 2, _dot),
+]
+
+PRIMITIVES: dict[str, Primitive] = {
+    name: Primitive(name, kind, arity, rule, EVALUATIONS.get(name))
+    for names, kind, arity, rule in _ROWS
+    for name in names.split()
+}
+
+
+def make(
+    op: str,
+    srcs: tuple[Node, ...] = (),
+    attrs: tuple = (),
+    *,
+    dtype: DType | None = None,
+    device: Any = None,
+    site: str | None = None,
+) -> Node:
+    """The node `op(srcs, attrs)`. `dtype` and `device` are for nodes without sources; others take them from these."""
+    shape, result = PRIMITIVES[op].shape_rule(srcs, attrs, dtype)
+    return intern_node(op, srcs, attrs, shape, result, srcs[0].device if srcs else device, site)

@@ -1,0 +1,151 @@
+"""The CPU schedule: points go to workers in chunks, the axis that lies side by side in memory goes to vector lanes.
+
+Lane counts of folds depend on the folded extent alone, so that the order of additions does not change with what else a
+kernel does.
+"""
+
+from __future__ import annotations
+
+from weft.dtypes import bool_, int64
+from weft.kernels import index as ix
+from weft.kernels.index import Axis, Index
+from weft.kernels.language import (
+    LAUNCH_RANGES,
+    TILE_RANGES,
+    Expr,
+    Fold,
+    If,
+    IndexValue,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    Op,
+    Stmt,
+    Store,
+    Update,
+    Var,
+)
+from weft.kernels.nest import Nest
+
+LANES = 32
+_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
+_IDENTITY = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
+
+
+def lanes(extent: int) -> int:
+    """Vector width for a loop of `extent`: the next power of two, at most LANES."""
+    width = 1
+    while width < min(extent, LANES):
+        width *= 2
+    return width
+
+
+def schedule(nest: Nest) -> Kernel:
+    """A nest as a kernel for one worker and a range of points (or chunks of points)."""
+    begin, end = Var("begin", int64), Var("end", int64)
+    if nest.side == "scatter":
+        body: tuple[Stmt, ...] = _scatter(nest, begin, end)
+    elif nest.columns:
+        body = (_chunk_loop(nest, begin, end),)
+    elif nest.side == "points":
+        body = (Loop(nest.points, begin, end, "vector", _at_point(nest), LANES),)
+    else:
+        body = (Loop(nest.points, begin, end, "task", _at_point(nest)),)
+    return Kernel(nest.name, nest.buffers, nest.scalars, LAUNCH_RANGES, body, nest.definitions)
+
+
+def schedule_tile(nest: Nest, batch: Axis, row: Axis, col: Axis) -> Kernel:
+    """The epilogue of a matrix product as a kernel over one tile; `batch` is fixed inside it."""
+    ranges = [Var(name, int64) for name in TILE_RANGES]
+    across = Loop(col, ranges[3], ranges[4], "vector", _together(nest.point_stores), LANES)
+    body = Loop(row, ranges[1], ranges[2], "serial", (across,))
+    once = Loop(batch, ranges[0], Op("add", (ranges[0], Literal(1, int64)), int64), "serial", (body,))
+    return Kernel(nest.name, nest.buffers, nest.scalars, TILE_RANGES, (once,), nest.definitions)
+
+
+def _at_point(nest: Nest) -> tuple[Stmt, ...]:
+    """What happens at one point: fold stage by stage, store, then walk the inner axes again for what needs the folds."""
+    body: list[Stmt] = []
+    for stage in nest.stages:
+        updates = tuple([Update(accumulator.name, value) for accumulator, value in stage])
+        body.append(Fold(tuple([accumulator for accumulator, _ in stage]), _inner_loops(nest, updates)))
+    body.extend(_together(nest.point_stores))
+    final: list[Stmt] = list(_together(nest.inner_stores))
+    for column in nest.columns:
+        at = ix.add(ix.scale(ix.axis_index(CHUNK), column.width), column.index)
+        dtype = column.accumulator.dtype
+        running = Op(_COMBINE[column.accumulator.op], (Load(column.buffer, at, dtype), column.value), dtype)
+        final.append(Store(column.buffer, at, running))
+    if final:
+        body.extend(_inner_loops(nest, tuple(final)))
+    if nest.lane is None:
+        return tuple(body)
+    return (Loop(nest.lane, 0, nest.lane.extent, "vector", tuple(body), lanes(nest.lane.extent)),)
+
+
+def _together(stores: tuple[Store, ...]) -> tuple[Stmt, ...]:
+    """All values first, then all stores: memory that is updated in place is read before it is written."""
+    if len(stores) == 1:
+        return stores
+    names = [f"{store.buffer}_value" if store.mask is None else f"{store.buffer}_{k}" for k, store in enumerate(stores)]
+    lets = [Let(name, store.value) for name, store in zip(names, stores, strict=True)]
+    ready = [Store(s.buffer, s.index, Var(n, s.value.dtype), s.mask) for n, s in zip(names, stores, strict=True)]
+    return (*lets, *ready)
+
+
+def _inner_loops(nest: Nest, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    spans = list(nest.inner)
+    if nest.side == "inner":
+        last = spans.pop()
+        body = (Loop(last.axis, last.start, last.stop, "vector", body, lanes(last.axis.extent)),)
+    for span in reversed(spans):
+        body = (Loop(span.axis, span.start, span.stop, "serial", body),)
+    return body
+
+
+def _scatter(nest: Nest, begin: Expr, end: Expr) -> tuple[Stmt, ...]:
+    """Clear this worker's rows of the table, then walk all source rows in order and add those that belong here."""
+    (add,), (span,), col = nest.inner_stores, nest.inner, nest.lane
+    assert col is not None
+    dtype, width = add.value.dtype, lanes(col.extent)
+    cleared = ix.add(ix.scale(Index(((nest.points, 1),), 0), col.extent), ix.axis_index(col))
+    clear = Loop(col, 0, col.extent, "vector", (Store(add.buffer, cleared, Literal(0, dtype)),), width)
+    total = Op("add", (Load(add.buffer, add.index, dtype), add.value), dtype)
+    across = Loop(col, 0, col.extent, "vector", (Store(add.buffer, add.index, total),), width)
+    target = IndexValue(Index(((Axis("target", nest.points.extent, "value"), 1),), 0), int64)
+    mine = Op("and", (Op("le", (begin, target), bool_), Op("lt", (target, end), bool_)), bool_)
+    walk = Loop(span.axis, span.start, span.stop, "serial", (If(mine, (across,)),))
+    return Loop(nest.points, begin, end, "task", (clear,)), walk
+
+
+CHUNK = Axis("chunk", 1 << 40)
+
+
+def _chunk_loop(nest: Nest, begin: Expr, end: Expr) -> Loop:
+    """Column sums: each chunk of points clears its partial sums, then adds point after point."""
+    clear: list[Stmt] = []
+    for column in nest.columns:
+        at = ix.add(ix.scale(ix.axis_index(CHUNK), column.width), column.index)
+        clear.append(Store(column.buffer, at, Literal(_identity(column.accumulator), column.accumulator.dtype)))
+    chunk = IndexValue(ix.axis_index(CHUNK), int64)
+    per = Var("per_chunk", int64)
+    first = Op("mul", (chunk, per), int64)
+    last = Op("min", (Op("add", (first, per), int64), Var("points", int64)), int64)
+    walk = Loop(nest.points, first, last, "serial", _at_point(nest))
+    return Loop(CHUNK, begin, end, "task", (*_inner_loops(nest, tuple(clear)), walk))
+
+
+def _identity(accumulator) -> float | int | bool:
+    """The value that a fold of this kind starts from."""
+    dtype, value = accumulator.dtype, _IDENTITY[accumulator.op]
+    if dtype.kind == "f" or abs(value) < 2:
+        return value
+    low, high = (0, 1) if dtype.kind == "b" else (0, 2**32 - 1) if dtype.kind == "u" else _signed(dtype.itemsize)
+    return high if value > 0 else low
+
+
+def _signed(itemsize: int) -> tuple[int, int]:
+    return -(2 ** (8 * itemsize - 1)), 2 ** (8 * itemsize - 1) - 1
+

@@ -1,0 +1,59 @@
+"""Nest: a region's computation as loops, before a schedule places them on hardware.
+
+A nest says what is computed at each point of one flat parallel axis, over which inner axes it folds and what it stores.
+The CPU and the GPU schedule both start from it. Nothing in a nest depends on the number of points, so a new batch size
+uses the same kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.kernels.index import Axis, Index
+from weft.kernels.language import Accumulator, BufferParam, Expr, ScalarParam, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One inner loop, from `start` to `stop`."""
+
+    axis: Axis
+    start: Expr | int
+    stop: Expr | int
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSum:
+    """A running sum over points: `buffer[chunk * width + index] = op over the chunk's points of value`."""
+
+    buffer: str
+    index: Index
+    width: int
+    accumulator: Accumulator
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Loops without a schedule.
+
+    points: the flat parallel axis. `side`: which axis lies side by side in memory and belongs in vector lanes: 'points',
+    'lane' (a second parallel axis, `lane`) or 'inner' (the last inner axis); 'scatter' marks a nest whose inner store
+    adds into row `target` of a table that has one row per point. stages: folds over the inner axes, each
+    using the results of those before. `columns`, if any, are summed over chunks of points; the launch then counts
+    chunks, with the scalars 'points' and 'per_chunk'.
+    """
+
+    name: str
+    points: Axis
+    side: str
+    lane: Axis | None
+    inner: tuple[Span, ...]
+    stages: tuple[tuple[tuple[Accumulator, Expr], ...], ...]
+    point_stores: tuple[Store, ...]
+    inner_stores: tuple[Store, ...]
+    columns: tuple[ColumnSum, ...]
+    buffers: tuple[BufferParam, ...]
+    scalars: tuple[ScalarParam, ...]
+    definitions: Mapping[str, Expr]

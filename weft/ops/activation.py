@@ -1,0 +1,158 @@
+"""Activations. Each is written so that values and gradients stay finite wherever the true ones are."""
+
+from __future__ import annotations
+
+import math
+
+from weft.errors import DTypeError, problem
+from weft.graph import build
+from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
+from weft.graph.node import Node
+from weft.graph.primitives import make
+from weft.ops.common import need_float, normal_axis, to_float
+from weft.ops.elementwise import clamp
+
+
+def relu(x: Node) -> Node:
+    """max(x, 0), with slope 0 at 0; NaN stays NaN.
+
+    >>> weft.relu(weft.tensor([-1.0, 0.0, 2.0]))
+    tensor([0., 0., 2.])
+    """
+    return select(make("le", (x, build.like(x, 0))), 0, x)
+
+
+def relu6(x: Node) -> Node:
+    """min(max(x, 0), 6)."""
+    return hardtanh(x, 0.0, 6.0)
+
+
+def hardtanh(x: Node, min_val: float = -1.0, max_val: float = 1.0) -> Node:
+    """`x` held between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
+    low = select(make("le", (x, build.like(x, min_val))), min_val, x)
+    return select(make("le", (build.like(x, max_val), x)), max_val, low)
+
+
+def leaky_relu(x: Node, negative_slope: float = 0.01) -> Node:
+    """x above 0, negative_slope * x below."""
+    need_float("leaky_relu", x)
+    return select(lt(0.0, x), x, mul(x, negative_slope))
+
+
+def elu(x: Node, alpha: float = 1.0) -> Node:
+    """x above 0, alpha * (e^x - 1) below."""
+    need_float("elu", x)
+    above = lt(0.0, x)
+    return select(above, x, mul(unary("expm1", select(above, 0.0, x)), alpha))
+
+
+def selu(x: Node) -> Node:
+    """The scaled `elu` that keeps mean 0 and variance 1."""
+    return mul(elu(x, 1.6732632423543772848170429916717), 1.0507009873554804934193349852946)
+
+
+def _minus_abs(x: Node) -> Node:
+    """-|x|, with slope -1 at 0: `abs` has slope 0 there, which would be wrong for sums that are smooth at 0."""
+    return select(lt(x, 0.0), x, neg(x))
+
+
+def sigmoid(x: Node) -> Node:
+    """1 / (1 + e^-x), from e^-|x| so that nothing overflows.
+
+    >>> weft.sigmoid(weft.tensor([-1000.0, 0.0, 1000.0]))
+    tensor([0.0000, 0.5000, 1.0000])
+    """
+    x = to_float(x)
+    small = unary("exp", _minus_abs(x))
+    return div(select(lt(x, 0.0), small, 1.0), add(small, 1.0))
+
+
+def logsigmoid(x: Node) -> Node:
+    """log(sigmoid(x)) without overflow."""
+    need_float("logsigmoid", x)
+    return sub(select(lt(x, 0.0), x, 0.0), unary("log1p", unary("exp", _minus_abs(x))))
+
+
+def softplus(x: Node, beta: float = 1.0, threshold: float = 20.0) -> Node:
+    """log(1 + e^(beta x)) / beta; x itself where beta x > threshold."""
+    need_float("softplus", x)
+    scaled = mul(x, beta)
+    linear = lt(threshold, scaled)
+    curve = unary("log1p", unary("exp", select(linear, 0.0, scaled)))
+    return select(linear, x, mul(curve, 1.0 / beta))
+
+
+def silu(x: Node) -> Node:
+    """x * sigmoid(x)."""
+    need_float("silu", x)
+    return mul(x, sigmoid(x))
+
+
+def mish(x: Node) -> Node:
+    """x * tanh(softplus(x))."""
+    return mul(x, unary("tanh", softplus(x)))
+
+
+def gelu(x: Node, approximate: str = "none") -> Node:
+    """x * Phi(x) with the normal distribution function; `approximate="tanh"` is the tanh form.
+
+    >>> weft.nn.functional.gelu(weft.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1587,  0.0000,  0.8413])
+    """
+    need_float("gelu", x)
+    if approximate == "none":
+        bell = unary("erf", mul(x, math.sqrt(0.5)))
+    elif approximate == "tanh":
+        cubic = add(x, mul(mul(mul(x, x), x), 0.044715))
+        bell = unary("tanh", mul(cubic, math.sqrt(2.0 / math.pi)))
+    else:
+        raise problem(DTypeError, "gelu", f"approximate={approximate!r}", "'none' or 'tanh'")
+    return mul(mul(x, 0.5), add(bell, 1.0))
+
+
+def hardsigmoid(x: Node) -> Node:
+    """(x + 3) / 6 held between 0 and 1."""
+    need_float("hardsigmoid", x)
+    return mul(hardtanh(add(x, 3.0), 0.0, 6.0), 1.0 / 6.0)
+
+
+def hardswish(x: Node) -> Node:
+    """x * clip(x + 3, 0, 6) / 6."""
+    need_float("hardswish", x)
+    return mul(mul(x, clamp(add(x, 3.0), 0.0, 6.0)), 1.0 / 6.0)
+
+
+def softsign(x: Node) -> Node:
+    """x / (1 + |x|)."""
+    need_float("softsign", x)
+    return div(x, add(unary("abs", x), 1.0))
+
+
+def shifted(who: str, x: Node, dim: int) -> tuple[Node, tuple[int, ...]]:
+    """`x` less its maximum along `dim` (which no gradient passes), and the axes: the common start of the softmaxes."""
+    need_float(who, x)
+    if not x.shape:
+        return sub(x, stop_gradient(x)), ()
+    axes = (normal_axis(who, dim, len(x.shape)),)
+    if not x.size:
+        return x, axes
+    peak = stop_gradient(reduce("reduce_max", x, axes, keepdim=True))
+    return sub(x, expand(peak, x.shape)), axes
+
+
+def softmax(x: Node, dim: int) -> Node:
+    """e^x divided by its sum along `dim`, shifted by the maximum.
+
+    >>> weft.softmax(weft.tensor([1000.0, 1000.0]), 0)
+    tensor([0.5000, 0.5000])
+    """
+    z, axes = shifted("softmax", x, dim)
+    e = unary("exp", z)
+    return div(e, expand(reduce("reduce_sum", e, axes, keepdim=True), x.shape))
+
+
+def log_softmax(x: Node, dim: int) -> Node:
+    """log(softmax(x)) without overflow."""
+    z, axes = shifted("log_softmax", x, dim)
+    total = reduce("reduce_sum", unary("exp", z), axes, keepdim=True)
+    return sub(z, expand(unary("log", total), x.shape))

@@ -1,0 +1,159 @@
+"""What every operation shares: promotion, broadcasting, axes, and the errors for them.
+
+An operand is a Node or a Python number. Numbers are weak: they take the tensor's dtype, except that a float meeting an
+integer tensor makes float32 and an integer meeting a bool tensor makes int64.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from weft.dtypes import DType, float32, int64, promote
+from weft.errors import DeviceError, DTypeError, ShapeError, problem
+from weft.graph import build
+from weft.graph.build import Number, Shape
+from weft.graph.node import Node
+
+Operand = Node | Number
+
+
+def weak_dtype(kind: str, dtype: DType) -> DType:
+    """The dtype in which a weak value of `kind` ('b', 'i' or 'f') meets a tensor of `dtype`."""
+    if kind == "f":
+        return dtype if dtype.kind == "f" else float32
+    return int64 if kind == "i" and dtype.kind == "b" else dtype
+
+
+def number_kind(who: str, value: object) -> str:
+    """'b', 'i' or 'f' for a Python number; an error for anything else."""
+    for kind, types in (("b", bool), ("i", int), ("f", float)):
+        if isinstance(value, types):
+            return kind
+    raise problem(DTypeError, who, f"a {type(value).__name__}", "a tensor or a Python number", "convert it with weft.tensor")
+
+
+def same_device(who: str, nodes: Sequence[Node]) -> Any:
+    """The one device of `nodes`."""
+    device = nodes[0].device
+    for node in nodes:
+        if node.device is not device:
+            given = f"tensors on {device} and {node.device}"
+            raise problem(DeviceError, who, given, "all on one device", "move one with .to(device)")
+    return device
+
+
+def result_dtype(who: str, operands: Sequence[Operand]) -> DType:
+    """The dtype in which operands meet; at least one is a node."""
+    dtype: DType | None = None
+    for operand in operands:
+        if isinstance(operand, Node):
+            dtype = operand.dtype if dtype is None else promote(dtype, operand.dtype)
+    assert dtype is not None
+    for operand in operands:
+        if not isinstance(operand, Node):
+            dtype = weak_dtype(number_kind(who, operand), dtype)
+    return dtype
+
+
+def broadcast_shapes(who: str, shapes: Sequence[Shape]) -> Shape:
+    """The shape in which `shapes` meet, by NumPy's rule."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0]
+    rank = max(map(len, shapes))
+    result = [1] * rank
+    for shape in shapes:
+        for axis, extent in enumerate(shape, rank - len(shape)):
+            if extent != 1:
+                if result[axis] not in (1, extent):
+                    given = "shapes " + " and ".join(map(str, shapes))
+                    raise problem(
+                        ShapeError, who, given, "shapes that broadcast: from the last axis on, equal or 1", "reshape one of them"
+                    )
+                result[axis] = extent
+    return tuple(result)
+
+
+def meet(who: str, *operands: Operand, dtype: DType | None = None) -> tuple[Node, ...]:
+    """Operands as nodes of one dtype (their promotion unless given), shape and device."""
+    nodes = [operand for operand in operands if isinstance(operand, Node)]
+    if not nodes:
+        raise problem(DTypeError, who, "only Python numbers", "at least one tensor", "wrap a number with weft.tensor")
+    device = same_device(who, nodes)
+    target = dtype or result_dtype(who, operands)
+    shape = broadcast_shapes(who, [node.shape for node in nodes])
+    return tuple(spread(who, operand, shape, target, device) for operand in operands)
+
+
+def spread(who: str, operand: Operand, shape: Shape, dtype: DType, device: Any) -> Node:
+    """One operand in the dtype and shape that were found for all."""
+    if isinstance(operand, Node):
+        return build.expand_to(build.cast(operand, dtype), shape)
+    return build.full(shape, fit_number(who, operand, dtype), dtype, device)
+
+
+def fit_number(who: str, value: Number, dtype: DType) -> Number:
+    """`value`, checked against the range of an integer dtype."""
+    if dtype.kind in "iu":
+        bits = dtype.itemsize * 8
+        low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if dtype.kind == "i" else (0, (1 << bits) - 1)
+        if not low <= value <= high:
+            raise problem(DTypeError, who, f"the number {value}", f"one that fits {dtype.name}", "cast the tensor to a wider dtype")
+    return value
+
+
+def to_float(x: Node) -> Node:
+    """`x` itself if it is a float, else as float32."""
+    return x if x.dtype.kind == "f" else build.cast(x, float32)
+
+
+def need_float(who: str, x: Node) -> None:
+    if x.dtype.kind != "f":
+        raise problem(DTypeError, who, f"a {x.dtype.name} tensor", "float32 or float64", "convert it with .float()")
+
+
+def need_integer(who: str, x: Node) -> None:
+    if x.dtype.kind not in "iu":
+        raise problem(DTypeError, who, f"a {x.dtype.name} tensor", "an integer tensor", "convert it with .long()")
+
+
+def need_bits(who: str, x: Node) -> None:
+    if x.dtype.kind == "f":
+        raise problem(DTypeError, who, f"a {x.dtype.name} tensor", "a bool or integer tensor", "compare it or cast it first")
+
+
+def as_int(who: str, value: object, what: str) -> int:
+    """`value` as a Python int, or an error that names `what` it should be."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise problem(DTypeError, who, f"{value!r} for the {what}", "an int") from None
+
+
+def normal_axis(who: str, axis: int, rank: int) -> int:
+    """`axis` counted from the front; negative ones count from the back. A scalar has the axes 0 and -1, as in PyTorch."""
+    axis, bound = as_int(who, axis, "axis"), max(rank, 1)
+    if not -bound <= axis < bound:
+        raise problem(
+            ShapeError, who, f"axis {axis} for a tensor of rank {rank}", f"{-bound} to {bound - 1}", "count the axes of x.shape"
+        )
+    return axis % bound
+
+
+def normal_axes(who: str, dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+    """Sorted axes, each once; None and () mean all of them."""
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
+        return tuple(range(rank))
+    given = list(dim) if isinstance(dim, (tuple, list)) else [dim]
+    axes = [normal_axis(who, axis, rank) for axis in given]
+    if len(set(axes)) != len(axes):
+        raise problem(ShapeError, who, f"axes {tuple(given)}", "each axis once")
+    return tuple(sorted(axes)) if rank else ()
+
+
+def normal_shape(who: str, shape: Sequence[Any]) -> Shape:
+    """A shape from `f(2, 3)` or `f((2, 3))`: a tuple of ints that are not negative, except -1 where the caller allows."""
+    if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
+        shape = shape[0]
+    return tuple(as_int(who, extent, "shape") for extent in shape)

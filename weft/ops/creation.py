@@ -1,0 +1,94 @@
+"""Nodes made from nothing: constants, ranges, identities and random numbers.
+
+Random numbers come from bits of a counter-based generator: `state` is the uint32 pair (key, base) and `draw` a small
+number, so that element i of draw d is the same on every device, fused or not.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from weft.dtypes import DType, float64, int64
+from weft.errors import DTypeError, ShapeError, problem
+from weft.graph import build
+from weft.graph.build import Number, Shape
+from weft.graph.node import Node
+from weft.graph.primitives import make
+from weft.ops.common import need_float
+
+
+def arange(start: Number, end: Number, step: Number, dtype: DType, device: Any) -> Node:
+    """start, start + step, ... up to but not including end."""
+    if step == 0 or (end - start) / step < 0:
+        raise problem(ShapeError, "arange", f"{start} to {end} by {step}", "a step that leads from start to end")
+    count = max(math.ceil((end - start) / step), 0)
+    work = float64 if dtype.kind == "f" else int64  # so that a long float range does not drift
+    numbers = build.cast(build.iota((count,), 0, device), work)
+    return build.cast(build.add(build.mul(numbers, step), start), dtype)
+
+
+def linspace(start: float, end: float, steps: int, dtype: DType, device: Any) -> Node:
+    """`steps` numbers from start to end, both included; each half counts from its own end."""
+    if steps < 0:
+        raise problem(ShapeError, "linspace", f"{steps} steps", "at least 0")
+    numbers = build.cast(build.iota((steps,), 0, device), float64)
+    gap = (end - start) / (steps - 1) if steps > 1 else 0.0
+    up = build.add(build.mul(numbers, gap), start)
+    down = build.sub(end, build.mul(build.sub(float(steps - 1), numbers), gap))
+    return build.cast(build.select(build.lt(numbers, steps / 2), up, down), dtype)
+
+
+def eye(rows: int, columns: int, dtype: DType, device: Any) -> Node:
+    """1 on the main diagonal, 0 elsewhere: [rows, columns]."""
+    shape = (rows, columns)
+    return build.cast(make("eq", (build.iota(shape, 0, device), build.iota(shape, 1, device))), dtype)
+
+
+def bits(state: Node, draw: int, shape: Shape) -> Node:
+    """uint32 random bits."""
+    return make("random", (state,), (shape, draw))
+
+
+def uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
+    """Uniform in [0, 1): 24 random bits. One draw."""
+    high = build.cast(build.binary("shr", bits(state, draw, shape), 8), dtype)
+    return build.mul(high, 2.0**-24)
+
+
+def normal(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
+    """Mean 0, variance 1, by Box and Muller. Two draws."""
+    radius = build.unary("sqrt", build.mul(build.unary("log", build.sub(1.0, uniform(state, draw, shape, dtype))), -2.0))
+    angle = build.mul(uniform(state, draw + 1, shape, dtype), 2.0 * math.pi)
+    return build.mul(radius, build.unary("cos", angle))
+
+
+def integers(state: Node, draw: int, low: int, high: int, shape: Shape, dtype: DType) -> Node:
+    """Whole numbers in [low, high), at most 2^31 of them: the high half of a 32 by 31 bit product. One draw."""
+    span = high - low
+    if not 0 < span <= 1 << 31:
+        raise problem(ShapeError, "randint", f"low={low} and high={high}", "low < high, at most 2^31 apart")
+    product = build.mul(build.cast(bits(state, draw, shape), int64), span)
+    return build.cast(build.add(build.binary("shr", product, 32), low), dtype)
+
+
+def bernoulli(state: Node, draw: int, p: Node) -> Node:
+    """1 with probability `p`, else 0, in the dtype of `p`. One draw."""
+    need_float("bernoulli", p)
+    return build.cast(build.lt(uniform(state, draw, p.shape, p.dtype), p), p.dtype)
+
+
+def keep_mask(state: Node, draw: int, shape: Shape, probability: float) -> Node:
+    """True with the given probability, below 1: random bits compared with a threshold. One draw."""
+    return build.lt(bits(state, draw, shape), min(round(probability * 2.0**32), 2**32 - 1))
+
+
+def dropout(x: Node, p: float, state: Node, draw: int) -> Node:
+    """Each element 0 with probability `p` in (0, 1), else divided by 1 - p. One draw."""
+    need_float("dropout", x)
+    return build.select(keep_mask(state, draw, x.shape, 1.0 - p), build.mul(x, 1.0 / (1.0 - p)), 0.0)
+
+
+def check_probability(who: str, p: float) -> None:
+    if not 0.0 <= p <= 1.0:
+        raise problem(DTypeError, who, f"p={p}", "a probability, 0 to 1")

@@ -1,0 +1,101 @@
+"""Matrix products. Everything ends in the primitive `dot`; transposed operands are permutations, not copies."""
+
+from __future__ import annotations
+
+import math
+
+from weft.dtypes import bool_
+from weft.errors import DTypeError, ShapeError, problem
+from weft.graph import build
+from weft.graph.node import Node
+from weft.ops.common import broadcast_shapes, same_device
+from weft.ops.elementwise import add
+
+
+def _check(who: str, a: Node, b: Node) -> None:
+    same_device(who, [a, b])
+    if a.dtype is not b.dtype or a.dtype is bool_:
+        raise problem(DTypeError, who, f"{a.dtype.name} and {b.dtype.name}", "two tensors of one number type", "cast one with .to")
+
+
+def matmul(a: Node, b: Node) -> Node:
+    """The matrix product of the last two axes; the axes before them broadcast. A vector is a row on the left and a
+    column on the right, and that axis is dropped from the result.
+
+    >>> weft.matmul(weft.tensor([[1.0, 2.0], [3.0, 4.0]]), weft.tensor([1.0, 1.0]))
+    tensor([3., 7.])
+    """
+    _check("matmul", a, b)
+    if not a.shape or not b.shape:
+        raise problem(ShapeError, "matmul", f"shapes {a.shape} and {b.shape}", "at least one axis each", "use * for scalars")
+    if a.shape[-1] != b.shape[-2 if len(b.shape) > 1 else 0]:
+        given = f"shapes {a.shape} and {b.shape}"
+        raise problem(ShapeError, "matmul", given, "[..., M, K] and [..., K, N] with one K", "transpose one with .mT")
+    if len(a.shape) == len(b.shape) == 1:
+        return build.reduce("reduce_sum", build.mul(a, b), (0,))
+    if len(a.shape) == 1:
+        product = matmul(build.reshape(a, (1, *a.shape)), b)
+        return build.reshape(product, product.shape[:-2] + product.shape[-1:])
+    if len(b.shape) == 1:
+        product = matmul(a, build.reshape(b, (*b.shape, 1)))
+        return build.reshape(product, product.shape[:-1])
+    if len(b.shape) == 2:  # all leading axes of `a` are rows of one product
+        rows = build.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1]))
+        return build.reshape(build.dot(rows, b), (*a.shape[:-1], b.shape[-1]))
+    batch = broadcast_shapes("matmul", [a.shape[:-2], b.shape[:-2]])
+    return build.dot(build.expand_to(a, batch + a.shape[-2:]), build.expand_to(b, batch + b.shape[-2:]))
+
+
+def rmatmul(b: Node, a: Node) -> Node:
+    """a @ b with the operands exchanged."""
+    return matmul(a, b)
+
+
+def _with_ranks(who: str, a: Node, b: Node, ranks: tuple[int, int]) -> Node:
+    if (len(a.shape), len(b.shape)) != ranks:
+        raise problem(ShapeError, who, f"shapes {a.shape} and {b.shape}", f"ranks {ranks[0]} and {ranks[1]}", "use matmul")
+    return matmul(a, b)
+
+
+def mm(a: Node, b: Node) -> Node:
+    """[M, K] @ [K, N]."""
+    return _with_ranks("mm", a, b, (2, 2))
+
+
+def bmm(a: Node, b: Node) -> Node:
+    """[B, M, K] @ [B, K, N]."""
+    return _with_ranks("bmm", a, b, (3, 3))
+
+
+def mv(a: Node, b: Node) -> Node:
+    """[M, K] @ [K]."""
+    return _with_ranks("mv", a, b, (2, 1))
+
+
+def dot(a: Node, b: Node) -> Node:
+    """The sum of products of two vectors."""
+    return _with_ranks("dot", a, b, (1, 1))
+
+
+def outer(a: Node, b: Node) -> Node:
+    """[M] and [N] to the [M, N] products of each with each."""
+    _check("outer", a, b)
+    if len(a.shape) != 1 or len(b.shape) != 1:
+        raise problem(ShapeError, "outer", f"shapes {a.shape} and {b.shape}", "two vectors")
+    shape = a.shape + b.shape
+    return build.mul(build.expand(build.reshape(a, (*a.shape, 1)), shape), build.expand_to(b, shape))
+
+
+def linear(input: Node, weight: Node, bias: Node | None = None) -> Node:  # noqa: A002
+    """input [..., K] times the transpose of weight [N, K] plus bias [N]: [..., N].
+
+    >>> weft.nn.functional.linear(weft.ones(1, 2), weft.tensor([[1.0, 2.0], [3.0, 4.0]]), weft.tensor([0.5, 0.5]))
+    tensor([[3.5000, 7.5000]])
+    """
+    if not input.shape or len(weight.shape) != 2 or input.shape[-1] != weight.shape[-1]:
+        given = f"input {input.shape} and weight {weight.shape}"
+        raise problem(ShapeError, "linear", given, "[..., K] and [N, K]", "the weight is stored as [out, in]")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise problem(ShapeError, "linear", f"a bias of shape {bias.shape}", f"{weight.shape[:1]}")
+    product = matmul(input, build.swap_last(weight))
+    return product if bias is None else add(product, bias)

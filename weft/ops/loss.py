@@ -1,0 +1,231 @@
+"""Losses. `reduction` is 'mean', 'sum' or 'none'; shapes of prediction and target must be equal, not only broadcast.
+
+Cross entropy finds the class by comparing an iota with the label, so forward and backward are row reductions over the
+class axis and elementwise arithmetic. A label outside the classes that is not `ignore_index` makes the loss NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+from weft.dtypes import int64
+from weft.errors import DTypeError, ShapeError, problem
+from weft.graph import build
+from weft.graph.build import add, div, expand, lt, mul, neg, reduce, reshape, select, sub, unary
+from weft.graph.node import Node
+from weft.graph.primitives import make
+from weft.ops.activation import shifted
+from weft.ops.common import meet, need_float, same_device
+from weft.ops.movement import movedim
+from weft.ops.reduce import mean
+
+
+def _reduced(who: str, loss: Node, reduction: str) -> Node:
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return reduce("reduce_sum", loss, range(len(loss.shape)))
+    if reduction == "mean":
+        return mean(loss)
+    raise problem(DTypeError, who, f"reduction={reduction!r}", "'mean', 'sum' or 'none'")
+
+
+def _pair(who: str, input: Node, target: Node) -> tuple[Node, Node]:  # noqa: A002
+    if input.shape != target.shape:
+        given = f"input {input.shape} and target {target.shape}"
+        raise problem(ShapeError, who, given, "equal shapes", "reshape or expand one of them on purpose")
+    input, target = meet(who, input, target)  # noqa: A001
+    need_float(who, input)
+    return input, target
+
+
+def mse_loss(input: Node, target: Node, reduction: str = "mean") -> Node:  # noqa: A002
+    """(input - target) squared.
+
+    >>> weft.nn.functional.mse_loss(weft.tensor([1.0, 2.0]), weft.tensor([1.0, 4.0]))
+    tensor(2.)
+    """
+    input, target = _pair("mse_loss", input, target)  # noqa: A001
+    error = sub(input, target)
+    return _reduced("mse_loss", mul(error, error), reduction)
+
+
+def l1_loss(input: Node, target: Node, reduction: str = "mean") -> Node:  # noqa: A002
+    """|input - target|."""
+    input, target = _pair("l1_loss", input, target)  # noqa: A001
+    return _reduced("l1_loss", unary("abs", sub(input, target)), reduction)
+
+
+def smooth_l1_loss(input: Node, target: Node, reduction: str = "mean", beta: float = 1.0) -> Node:  # noqa: A002
+    """e = |input - target|: e^2 / (2 beta) below beta, e - beta / 2 above."""
+    if beta == 0:
+        return l1_loss(input, target, reduction)
+    input, target = _pair("smooth_l1_loss", input, target)  # noqa: A001
+    e = unary("abs", sub(input, target))
+    loss = select(lt(e, beta), mul(mul(e, e), 0.5 / beta), sub(e, 0.5 * beta))
+    return _reduced("smooth_l1_loss", loss, reduction)
+
+
+def huber_loss(input: Node, target: Node, reduction: str = "mean", delta: float = 1.0) -> Node:  # noqa: A002
+    """e = |input - target|: e^2 / 2 up to delta, delta * (e - delta / 2) above."""
+    input, target = _pair("huber_loss", input, target)  # noqa: A001
+    e = unary("abs", sub(input, target))
+    loss = select(lt(delta, e), mul(sub(e, 0.5 * delta), delta), mul(mul(e, e), 0.5))
+    return _reduced("huber_loss", loss, reduction)
+
+
+def binary_cross_entropy_with_logits(
+    input: Node,  # noqa: A002
+    target: Node,
+    weight: Node | None = None,
+    reduction: str = "mean",
+    pos_weight: Node | None = None,
+) -> Node:
+    """-[w y log s(z) + (1 - y) log(1 - s(z))] from logits z, as max(z, 0) - z y + log(1 + e^-|z|)."""
+    who = "binary_cross_entropy_with_logits"
+    z, y = _pair(who, input, target)
+    below = lt(z, 0.0)
+    tail = unary("log1p", unary("exp", select(below, z, neg(z))))  # log(1 + e^-|z|), with the right slope at 0
+    if pos_weight is None:
+        loss = add(sub(select(below, 0.0, z), mul(z, y)), tail)
+    else:
+        positive = add(mul(sub(meet(who, z, pos_weight)[1], 1.0), y), 1.0)  # 1 + (w - 1) y
+        loss = add(mul(sub(1.0, y), z), mul(positive, add(tail, select(below, neg(z), 0.0))))
+    loss = loss if weight is None else mul(*meet(who, loss, weight))
+    return _reduced(who, loss, reduction)
+
+
+def binary_cross_entropy(
+    input: Node,  # noqa: A002
+    target: Node,
+    weight: Node | None = None,
+    reduction: str = "mean",
+) -> Node:
+    """-[y log p + (1 - y) log(1 - p)] from probabilities, the logarithms held above -100."""
+    p, y = _pair("binary_cross_entropy", input, target)
+    loss = neg(add(mul(y, _held_log(p)), mul(sub(1.0, y), _held_log(sub(1.0, p)))))
+    loss = loss if weight is None else mul(*meet("binary_cross_entropy", loss, weight))
+    return _reduced("binary_cross_entropy", loss, reduction)
+
+
+def _held_log(p: Node) -> Node:
+    """log(p), but -100 at 0, where the slope counts as 0."""
+    zero = build.eq(p, 0.0)
+    value = unary("log", select(zero, 1.0, p))
+    return select(make("or", (zero, lt(value, -100.0))), -100.0, value)
+
+
+def nll_loss(
+    input: Node,  # noqa: A002
+    target: Node,
+    weight: Node | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Node:
+    """-input[class] from log-probabilities [N, K, ...] and labels [N, ...]; see `cross_entropy`."""
+    need_float("nll_loss", input)
+    rows, labels = _class_rows("nll_loss", input, target)
+    hit = _hits(rows, labels)
+    picked = reduce("reduce_sum", select(hit, rows, 0.0), (len(rows.shape) - 1,))
+    return _over_labels("nll_loss", neg(picked), hit, labels, weight, ignore_index, reduction)
+
+
+def cross_entropy(
+    input: Node,  # noqa: A002
+    target: Node,
+    weight: Node | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Node:
+    """-log softmax(input)[class]: logits [N, K, ...] (or [K]) with integer labels [N, ...], or with class probabilities
+    of the shape of the logits. `weight` [K] scales each class; the mean divides by the weights of the labels used.
+
+    >>> weft.nn.functional.cross_entropy(weft.tensor([[2.0, 0.0]]), weft.tensor([0]))
+    tensor(0.1269)
+    """
+    who = "cross_entropy"
+    need_float(who, input)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise problem(DTypeError, who, f"label_smoothing={label_smoothing}", "0 to 1")
+    if target.dtype.kind == "f":
+        return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
+    rows, labels = _class_rows(who, input, target)
+    z, axes = shifted(who, rows, -1)
+    log_total = unary("log", reduce("reduce_sum", unary("exp", z), axes))
+    hit = _hits(rows, labels)
+    loss = sub(log_total, reduce("reduce_sum", select(hit, z, 0.0), axes))
+    if not label_smoothing:
+        return _over_labels(who, loss, hit, labels, weight, ignore_index, reduction)
+    classes = rows.shape[-1]
+    spread = sub(expand(reshape(log_total, (*labels.shape, 1)), z.shape), z)  # -log softmax
+    if weight is not None:
+        spread = mul(*meet(who, spread, weight))
+    smooth = mul(reduce("reduce_sum", spread, axes), label_smoothing / classes)
+    return _over_labels(who, mul(loss, 1.0 - label_smoothing), hit, labels, weight, ignore_index, reduction, smooth)
+
+
+def _class_rows(who: str, input: Node, target: Node) -> tuple[Node, Node]:  # noqa: A002
+    """Logits with the class axis last, and their labels, after checking both."""
+    same_device(who, [input, target])
+    rank = len(input.shape)
+    if target.dtype.kind not in "iu":
+        raise problem(DTypeError, who, f"a target of {target.dtype.name}", "integer class labels", "convert it with .long()")
+    axis = 0 if rank == 1 else 1
+    if rank == 0 or input.shape[:axis] + input.shape[axis + 1 :] != target.shape:
+        given = f"input {input.shape} and target {target.shape}"
+        raise problem(ShapeError, who, given, "[N, K, ...] and [N, ...], or [K] and []", "classes are axis 1 of the input")
+    return movedim(input, axis, -1), target
+
+
+def _hits(rows: Node, labels: Node) -> Node:
+    """Where the class number equals the label: bool [..., K]."""
+    dtype = labels.dtype if labels.dtype.kind == "i" else int64
+    wide = expand(reshape(build.cast(labels, dtype), (*labels.shape, 1)), rows.shape)
+    return make("eq", (build.iota(rows.shape, len(rows.shape) - 1, rows.device, dtype), wide))
+
+
+def _over_labels(
+    who: str,
+    loss: Node,
+    hit: Node,
+    labels: Node,
+    weight: Node | None,
+    ignore_index: int,
+    reduction: str,
+    smooth: Node | None = None,
+) -> Node:
+    """Weigh, drop ignored labels, mark impossible ones, reduce."""
+    counted = make("ne", (labels, build.like(labels, ignore_index)))
+    possible = make("and", (make("le", (build.like(labels, 0), labels)), lt(labels, hit.shape[-1])))
+    share = build.like(loss, 1.0)
+    if weight is not None:
+        if weight.shape != hit.shape[-1:]:
+            raise problem(ShapeError, who, f"a weight of shape {weight.shape}", f"one per class: {hit.shape[-1:]}")
+        per_class = build.expand_to(build.cast(weight, loss.dtype), hit.shape)
+        share = reduce("reduce_sum", select(hit, per_class, 0.0), (len(hit.shape) - 1,))
+        loss = mul(loss, share)
+    loss = loss if smooth is None else add(loss, smooth)
+    loss = select(counted, select(possible, loss, math.nan), 0.0)
+    if reduction != "mean":
+        return _reduced(who, loss, reduction)
+    axes = range(len(loss.shape))
+    return div(reduce("reduce_sum", loss, axes), reduce("reduce_sum", select(counted, share, 0.0), axes))
+
+
+def _soft_cross_entropy(input: Node, target: Node, weight: Node | None, reduction: str, smoothing: float) -> Node:  # noqa: A002
+    """Cross entropy with class probabilities; the mean divides by the number of samples."""
+    who = "cross_entropy"
+    input, target = _pair(who, input, target)  # noqa: A001
+    if not input.shape:
+        raise problem(ShapeError, who, "scalars", "[N, K, ...] or [K]")
+    axis = 0 if len(input.shape) == 1 else 1
+    rows, share = movedim(input, axis, -1), movedim(target, axis, -1)
+    if smoothing:
+        share = add(mul(share, 1.0 - smoothing), smoothing / rows.shape[-1])
+    if weight is not None:
+        share = mul(*meet(who, share, weight))
+    z, axes = shifted(who, rows, -1)
+    log_total = unary("log", reduce("reduce_sum", unary("exp", z), axes, keepdim=True))
+    loss = reduce("reduce_sum", mul(share, sub(expand(log_total, z.shape), z)), axes)
+    return _reduced(who, loss, reduction)

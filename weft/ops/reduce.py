@@ -1,0 +1,206 @@
+"""Reductions over any set of axes: sums, extrema, means, variances, arguments of extrema.
+
+`dim` is None (all axes), an int or several; `keepdim` leaves extent 1. Sums and products of bool and integer tensors
+are int64. A maximum over no elements raises; a sum over none is 0 and a product 1.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from weft.dtypes import DType, bool_, int64
+from weft.errors import ShapeError, problem
+from weft.graph import build
+from weft.graph.node import Node
+from weft.graph.primitives import make
+from weft.ops.common import need_float, normal_axes, normal_axis
+from weft.ops.elementwise import isfinite, isnan, maximum, minimum
+
+Dim = int | Sequence[int] | None
+
+
+class ValuesIndices(NamedTuple):
+    """What `max(dim)` and `min(dim)` return."""
+
+    values: Node
+    indices: Node
+
+
+def _widened(x: Node, dtype: DType | None) -> Node:
+    if dtype is None:
+        dtype = x.dtype if x.dtype.kind == "f" else int64
+    return build.cast(x, dtype)
+
+
+def sum(x: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:  # noqa: A001
+    """The sum over `dim`.
+
+    >>> weft.ones(2, 3).sum(1)
+    tensor([3., 3.])
+    """
+    x = _widened(x, dtype)
+    return build.reduce("reduce_sum", x, normal_axes("sum", dim, len(x.shape)), keepdim)
+
+
+def prod(x: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:
+    """The product over `dim`. Its gradient is right with zeros among the factors (of first order)."""
+    x = _widened(x, dtype)
+    return build.reduce("reduce_prod", x, normal_axes("prod", dim, len(x.shape)), keepdim)
+
+
+def _count(x: Node, axes: Sequence[int]) -> int:
+    return math.prod(x.shape[axis] for axis in axes)
+
+
+def mean(x: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:
+    """The mean over `dim`, for float tensors; NaN over no elements.
+
+    >>> weft.tensor([[1.0, 3.0], [5.0, 7.0]]).mean(0)
+    tensor([3., 5.])
+    """
+    x = x if dtype is None else build.cast(x, dtype)
+    need_float("mean", x)
+    axes = normal_axes("mean", dim, len(x.shape))
+    total = build.reduce("reduce_sum", x, axes, keepdim)
+    count = _count(x, axes)
+    return build.mul(total, 1.0 / count) if count else build.div(total, 0.0)
+
+
+def var(x: Node, dim: Dim = None, *, correction: float = 1, keepdim: bool = False) -> Node:
+    """The variance over `dim`, in two passes, divided by `count - correction`.
+
+    >>> weft.var(weft.tensor([1.0, 2.0, 3.0, 4.0]), correction=0)
+    tensor(1.2500)
+    """
+    need_float("var", x)
+    axes = normal_axes("var", dim, len(x.shape))
+    centred = build.sub(x, build.expand(mean(x, axes, True), x.shape))
+    total = build.reduce("reduce_sum", build.mul(centred, centred), axes, keepdim)
+    return build.div(total, builtins.max(_count(x, axes) - correction, 0.0))
+
+
+def std(x: Node, dim: Dim = None, *, correction: float = 1, keepdim: bool = False) -> Node:
+    """The square root of `var`."""
+    return build.unary("sqrt", var(x, dim, correction=correction, keepdim=keepdim))
+
+
+def _need_elements(who: str, x: Node, axes: Sequence[int]) -> None:
+    if _count(x, axes) == 0:
+        raise problem(ShapeError, who, f"shape {x.shape} over axes {tuple(axes)}", "at least one element per result")
+
+
+def _extremum(op: str, who: str, x: Node, dim: Dim, keepdim: bool) -> Node:
+    axes = normal_axes(who, dim, len(x.shape))
+    _need_elements(who, x, axes)
+    return build.reduce(op, x, axes, keepdim)
+
+
+def amax(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:
+    """The maximum over `dim`; NaN wins. The gradient is shared among equal maxima."""
+    return _extremum("reduce_max", "amax", x, dim, keepdim)
+
+
+def amin(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:
+    """The minimum over `dim`; NaN wins. The gradient is shared among equal minima."""
+    return _extremum("reduce_min", "amin", x, dim, keepdim)
+
+
+def _argument(op: str, who: str, x: Node, dim: int | None, keepdim: bool) -> Node:
+    """The first index at which the extremum (or a NaN) stands: the least of the indices that hit."""
+    if dim is None:
+        flat = build.reshape(x, (x.size,))
+        index = _argument(op, who, flat, 0, False)
+        return build.reshape(index, (1,) * len(x.shape)) if keepdim else index
+    axis = normal_axis(who, dim, len(x.shape))
+    if not x.shape:
+        return build.full((), 0, int64, x.device)
+    _need_elements(who, x, (axis,))
+    best = build.expand(build.reduce(op, x, (axis,), True), x.shape)
+    hit = make("eq", (x, best))
+    if x.dtype.kind == "f":
+        hit = make("or", (hit, isnan(x)))
+    index = build.select(hit, build.iota(x.shape, axis, x.device), x.shape[axis])
+    return build.reduce("reduce_min", index, (axis,), keepdim)
+
+
+def argmax(x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
+    """The index of the maximum, int64: the first on ties, the first NaN if there is one.
+
+    >>> weft.argmax(weft.tensor([1.0, 5.0, 5.0]))
+    tensor(1)
+    """
+    return _argument("reduce_max", "argmax", x, dim, keepdim)
+
+
+def argmin(x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
+    """The index of the minimum, int64: the first on ties, the first NaN if there is one."""
+    return _argument("reduce_min", "argmin", x, dim, keepdim)
+
+
+def _with_index(op: str, who: str, x: Node, dim: int, keepdim: bool) -> ValuesIndices:
+    """Pick the element by its index, so that the gradient goes to that one element."""
+    axis = normal_axis(who, dim, len(x.shape))
+    index = _argument(op, who, x, dim, True)
+    if not x.shape:
+        return ValuesIndices(x, index)
+    here = make("eq", (build.iota(x.shape, axis, x.device), build.expand(index, x.shape)))
+    number = build.cast(x, int64) if x.dtype is bool_ else x
+    values = build.cast(build.reduce("reduce_sum", build.select(here, number, 0), (axis,), keepdim), x.dtype)
+    return ValuesIndices(values, build.reshape(index, values.shape))
+
+
+def max(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:  # noqa: A001
+    """The maximum of all elements; with `dim`, (values, indices), the gradient to the first maximum; with a tensor
+    instead of `dim`, `maximum`.
+
+    >>> weft.max(weft.tensor([[1.0, 4.0], [3.0, 2.0]]), 1).indices
+    tensor([1, 0])
+    """
+    if isinstance(dim, Node):
+        return maximum(x, dim)
+    return amax(x) if dim is None else _with_index("reduce_max", "max", x, dim, keepdim)
+
+
+def min(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:  # noqa: A001
+    """The minimum of all elements; with `dim`, (values, indices); with a tensor instead of `dim`, `minimum`."""
+    if isinstance(dim, Node):
+        return minimum(x, dim)
+    return amin(x) if dim is None else _with_index("reduce_min", "min", x, dim, keepdim)
+
+
+def any(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:  # noqa: A001
+    """Whether any element is not zero; False over none."""
+    axes = normal_axes("any", dim, len(x.shape))
+    hits = build.cast(build.cast(x, bool_), int64)
+    return build.cast(build.reduce("reduce_sum", hits, axes, keepdim), bool_)
+
+
+def all(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:  # noqa: A001
+    """Whether every element is not zero; True over none."""
+    return build.unary("not", any(build.unary("not", build.cast(x, bool_)), dim, keepdim))
+
+
+def logsumexp(x: Node, dim: Dim, keepdim: bool = False) -> Node:
+    """log(sum(exp(x))) over `dim`, shifted by the maximum; -inf over nothing but -inf, with gradient 0 there.
+
+    >>> weft.logsumexp(weft.tensor([1000.0, 1000.0]), 0)
+    tensor(1000.6931)
+    """
+    need_float("logsumexp", x)
+    axes = normal_axes("logsumexp", dim, len(x.shape))
+    if _count(x, axes) == 0:
+        return build.full(sum(x, axes, keepdim).shape, -math.inf, x.dtype, x.device)
+    peak = build.stop_gradient(build.reduce("reduce_max", x, axes, True))
+    shift = build.select(isfinite(peak), peak, 0.0)
+    total = build.reduce("reduce_sum", build.unary("exp", build.sub(x, build.expand(shift, x.shape))), axes, True)
+    nothing = build.eq(total, 0.0)
+    result = build.select(nothing, -math.inf, build.add(build.unary("log", build.select(nothing, 1.0, total)), shift))
+    return result if keepdim else build.reshape(result, sum(x, axes).shape)
+
+
+def count_nonzero(x: Node, dim: Dim = None) -> Node:
+    """How many elements are not zero, int64."""
+    return sum(build.cast(x, bool_), dim)

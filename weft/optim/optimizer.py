@@ -1,0 +1,236 @@
+"""Optimizer: what all optimizers share. Groups, flat state, hyper-parameters on the device, state_dict.
+
+A subclass names its hyper-parameters and state vectors and writes `update`, an expression over flat vectors.
+Hyper-parameters are tensor elements, so a learning rate can change between replays of a compiled step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft.errors import GraphError, WeftError, problem
+from weft.optim.flat import buckets, join, pack, split
+from weft.state import STATE
+from weft.tensor import Tensor, take_consumed
+
+
+class Group(dict):
+    """One parameter group: a dict of hyper-parameters and 'params'. Setting a number writes it to the device."""
+
+    def __init__(self, options: Mapping[str, Any], order: tuple[str, ...]):
+        super().__init__(options)
+        self.order = order
+        self.buckets: list[Bucket] = []
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        super().__setitem__(key, value)
+        for bucket in self.buckets:
+            bucket.write_hyper(self.numbers())
+
+    def numbers(self) -> list[float]:
+        """The numeric hyper-parameters in the optimizer's order; a pair such as `betas` gives two."""
+        out: list[float] = []
+        for name in self.order:
+            value = self[name]
+            out.extend(map(float, value) if isinstance(value, tuple | list) else [float(value)])
+        return out
+
+
+class Bucket:
+    """The parameters of a group that share dtype and device, with their state as flat vectors."""
+
+    def __init__(self, params: list[Tensor], numbers: list[float], state_names: tuple[str, ...]):
+        self.params = params
+        dtype, device = params[0].dtype, params[0].device
+        total = sum(param.numel() for param in params)
+        self.hyper = weft.tensor(np.array(numbers, dtype.numpy), device=device)
+        self.step = weft.zeros((), dtype=dtype, device=device)
+        self.state = {name: weft.zeros(total, dtype=dtype, device=device) for name in state_names}
+        weft.eval(self.step, *self.state.values())
+        pack(params)
+
+    def write_hyper(self, numbers: list[float]) -> None:
+        self.hyper.copy_(weft.tensor(np.array(numbers, self.hyper.dtype.numpy), device=self.hyper.device))
+
+
+class Optimizer:
+    """Base class. `params` is an iterable of tensors or of dicts with 'params' and own hyper-parameters.
+
+    Subclasses set `hyper` (names in order), `state_names`, and define
+    `update(group, p, g, h, t, state) -> (new p, {name: new state})` on flat vectors; `h` maps hyper-parameter names to
+    device scalars, `t` is the step count starting at 1.
+    """
+
+    hyper: tuple[str, ...] = ()
+    state_names: tuple[str, ...] = ()
+
+    def __init__(self, params: Iterable[Tensor] | Iterable[dict], defaults: Mapping[str, Any]):
+        self.defaults = dict(defaults)
+        self.param_groups: list[Group] = []
+        given = [params] if isinstance(params, Tensor) else list(params)
+        if not given:
+            raise problem(GraphError, type(self).__name__, "no parameters", "at least one tensor", "pass model parameters")
+        groups = given if isinstance(given[0], dict) else [{"params": given}]
+        for group in groups:
+            self.add_param_group(group)  # type: ignore[arg-type]
+
+    def add_param_group(self, options: Mapping[str, Any]) -> None:
+        """Add parameters with hyper-parameters of their own."""
+        params = [options["params"]] if isinstance(options["params"], Tensor) else list(options["params"])
+        known = {id(param) for group in self.param_groups for param in group["params"]}
+        for param in params:
+            self._check(param, known)
+            known.add(id(param))
+        group = Group({**self.defaults, **options, "params": params}, self.hyper)
+        numbers = group.numbers()
+        for positions in buckets(params):
+            group.buckets.append(Bucket([params[k] for k in positions], numbers, self._state_of(group)))
+        self.param_groups.append(group)
+
+    def _check(self, param: Any, known: set[int]) -> None:
+        who = type(self).__name__
+        if not isinstance(param, Tensor):
+            raise problem(GraphError, who, f"a {type(param).__name__}", "tensors", "pass tensors that require grad")
+        if not param.is_leaf:
+            raise problem(GraphError, who, "a tensor that is the result of an operation", "leaf tensors", "use detach()")
+        if id(param) in known:
+            raise problem(GraphError, who, "the same tensor twice", "each parameter once", "remove the duplicate")
+
+    def _state_of(self, group: Group) -> tuple[str, ...]:
+        """Names of the state vectors that this group's hyper-parameters call for."""
+        return self.state_names
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget gradients, or set them to zero."""
+        for param in itertools.chain.from_iterable(group["params"] for group in self.param_groups):
+            if param.grad is None:
+                continue
+            if set_to_none:
+                param.grad = None
+            else:
+                param.grad.zero_()
+
+    def step(self) -> None:
+        """Update all parameters that have a gradient. Outside a compiled function this computes everything pending."""
+        fresh: list[Tensor] = []
+        later: list[tuple[list[Tensor], Tensor]] = []
+        with weft.no_grad():
+            for group in self.param_groups:
+                for bucket in group.buckets:
+                    self._step_bucket(group, bucket, fresh, later)
+        if STATE.trace is not None:
+            return
+        weft.eval(*fresh, *take_consumed())
+        with weft.no_grad():
+            for tensors, flat in later:
+                for tensor, part in zip(tensors, split(flat, tensors), strict=True):
+                    tensor._assign(part.node)
+
+    def _step_bucket(self, group: Group, bucket: Bucket, fresh: list[Tensor], later: list) -> None:
+        active = [k for k, param in enumerate(bucket.params) if param.grad is not None]
+        if not active:
+            return
+        params = [bucket.params[k] for k in active]
+        grads = [param.grad for param in params]
+        for param, grad in zip(params, grads, strict=True):
+            if grad.shape != param.shape:
+                raise problem(
+                    WeftError, f"{type(self).__name__}.step", f"a gradient of shape {grad.shape} for a parameter of shape {param.shape}",
+                    "equal shapes", "set .grad to a tensor like the parameter",
+                )  # fmt: skip
+        p, g = join([param.detach() for param in params]), join(grads)
+        state = {name: self._pick(flat, bucket.params, active) for name, flat in bucket.state.items()}
+        t = bucket.step + 1.0
+        h = {name: bucket.hyper[k] for k, name in enumerate(self._hyper_names(group))}
+        new_p, new_state = self.update(group, p, g, h, t, state)
+        bucket.step._assign(t.node)
+        for name, value in new_state.items():
+            whole = self._merge(bucket.state[name], value, bucket.params, active)
+            bucket.state[name]._assign(whole.node)
+        if STATE.trace is not None:
+            for param, part in zip(params, split(new_p, params), strict=True):
+                param._assign(part.node)
+            return
+        fresh += [new_p, g, bucket.step, *bucket.state.values()]
+        later += [(params, new_p), (grads, g)]
+
+    def _hyper_names(self, group: Group) -> list[str]:
+        names: list[str] = []
+        for name in self.hyper:
+            value = group[name]
+            names.extend([f"{name}{k + 1}" for k in range(len(value))] if isinstance(value, tuple | list) else [name])
+        return names
+
+    @staticmethod
+    def _pick(flat: Tensor, params: list[Tensor], active: list[int]) -> Tensor:
+        if len(active) == len(params):
+            return flat
+        parts = split(flat, params)
+        return join([parts[k] for k in active])
+
+    @staticmethod
+    def _merge(flat: Tensor, value: Tensor, params: list[Tensor], active: list[int]) -> Tensor:
+        if len(active) == len(params):
+            return value
+        parts = split(flat, params)
+        for k, part in zip(active, split(value, [params[k] for k in active]), strict=True):
+            parts[k] = part
+        return join(parts)
+
+    def update(self, group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor], t: Tensor, state: dict[str, Tensor]):
+        """New parameters and new state, as flat vectors. Subclasses define it."""
+        raise TypeError(f"{type(self).__name__} must define update()")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Step counts, state per parameter and hyper-parameters, in torch's layout, as tensors and numbers."""
+        state: dict[int, dict[str, Any]] = {}
+        groups, number = [], 0
+        for group in self.param_groups:
+            index = {id(param): number + k for k, param in enumerate(group["params"])}
+            number += len(index)
+            for bucket in group.buckets:
+                for name, flat in bucket.state.items():
+                    for param, part in zip(bucket.params, split(flat.clone(), bucket.params), strict=True):
+                        state.setdefault(index[id(param)], {})[name] = part
+                for param in bucket.params:
+                    state.setdefault(index[id(param)], {})["step"] = bucket.step.clone()
+            groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": list(index.values())})
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned (or the same layout from torch, with arrays for tensors)."""
+        groups, state = state_dict["param_groups"], state_dict["state"]
+        counts = [len(group["params"]) for group in groups]
+        if counts != [len(group["params"]) for group in self.param_groups]:
+            raise problem(
+                WeftError, "load_state_dict", f"groups of {counts} parameters",
+                f"groups of {[len(group['params']) for group in self.param_groups]}", "load into the same model",
+            )  # fmt: skip
+        for group, saved in zip(self.param_groups, groups, strict=True):
+            for key, value in saved.items():
+                if key != "params":
+                    group[key] = value
+            index = {id(param): number for param, number in zip(group["params"], saved["params"], strict=True)}
+            for bucket in group.buckets:
+                self._load_bucket(bucket, [state.get(index[id(param)], {}) for param in bucket.params])
+
+    @staticmethod
+    def _load_bucket(bucket: Bucket, saved: list[Mapping[str, Any]]) -> None:
+        with weft.no_grad():
+            for name, flat in bucket.state.items():
+                parts = [entry.get(name) for entry in saved]
+                if any(part is not None for part in parts):
+                    arrays = [
+                        np.zeros(param.numel()) if part is None else np.asarray(part).reshape(-1)
+                        for param, part in zip(bucket.params, parts, strict=True)
+                    ]
+                    value = np.concatenate(arrays).astype(flat.dtype.numpy)
+                    flat.copy_(weft.tensor(value, device=flat.device))
+            steps = [float(np.asarray(entry["step"])) for entry in saved if "step" in entry]
+            if steps:
+                bucket.step.fill_(max(steps))

@@ -1,0 +1,152 @@
+"""Random numbers: a generator is a key and a count of draws, so every result follows from the seed alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.backends.base import Device
+from weft.device import get
+from weft.dtypes import DType, float32, int64
+from weft.graph.node import Node
+from weft.ops import creation
+from weft.ops.common import need_float, normal_shape
+from weft.state import STATE
+from weft.tensor import Tensor, from_host, lift
+
+
+class Generator:
+    """A stream of draws. `draw()` hands out the state for the next ones; the same seed gives the same stream.
+
+    >>> a, b = weft.Generator(7), weft.Generator(7)
+    >>> bool((weft.rand(3, generator=a) == weft.rand(3, generator=b)).all())
+    True
+    """
+
+    __slots__ = ("__weakref__", "counter", "key", "seed")
+
+    def __init__(self, seed: int = 0):
+        self.manual_seed(seed)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start the stream of `seed` (any integer; 64 bits of it count)."""
+        self.seed = seed & (2**64 - 1)
+        self.key = _mix(self.seed)
+        self.counter = 0
+        return self
+
+    def get_state(self) -> tuple[int, int]:
+        """(seed, draws made), to be given to `set_state` later."""
+        return self.seed, self.counter
+
+    def set_state(self, state: tuple[int, int]) -> None:
+        """Go back to a state."""
+        self.manual_seed(state[0])
+        self.counter = state[1]
+
+    def draw(self, device: Device, count: int) -> tuple[Node, int]:
+        """The state node and the number of the first of `count` draws on it.
+
+        Outside a trace every call uploads its own pair (key, counter) and numbers from 0, so that equal calls make
+        equal graphs and share a plan.
+        """
+        if STATE.trace is not None:
+            draws = [STATE.trace.draw(self) for _ in range(count)]
+            return draws[0]
+        state = from_host(np.array([self.key, self.counter & 0xFFFFFFFF], np.uint32), device)
+        self.counter += count
+        return state, 0
+
+
+def _mix(seed: int) -> int:
+    """32 well-mixed bits of a 64-bit seed (the finaliser of splitmix64)."""
+    mask = 2**64 - 1
+    z = (seed + 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & mask
+    return (z ^ (z >> 31)) >> 32
+
+
+default_generator = Generator(0)
+
+
+def manual_seed(seed: int) -> Generator:
+    """Seed the default generator."""
+    return default_generator.manual_seed(seed)
+
+
+def _leaf(node: Node, requires_grad: bool) -> Tensor:
+    return Tensor(node).requires_grad_(requires_grad)
+
+
+def rand(
+    *size: int | Sequence[int], generator: Generator | None = None, dtype: DType = float32, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """Uniform in [0, 1).
+
+    >>> weft.rand(2, 3).shape
+    (2, 3)
+    """
+    state, draw = (generator or default_generator).draw(get(device), 1)
+    return _leaf(creation.uniform(state, draw, normal_shape("rand", size), dtype), requires_grad)
+
+
+def randn(
+    *size: int | Sequence[int], generator: Generator | None = None, dtype: DType = float32, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """Normal with mean 0 and variance 1."""
+    state, draw = (generator or default_generator).draw(get(device), 2)
+    return _leaf(creation.normal(state, draw, normal_shape("randn", size), dtype), requires_grad)
+
+
+def randint(
+    *bounds_and_size: Any, generator: Generator | None = None, dtype: DType = int64, device: Any = None
+) -> Tensor:
+    """Whole numbers: `randint(high, size)` in [0, high), `randint(low, high, size)` in [low, high).
+
+    >>> bool((weft.randint(3, 5, (100,)) >= 3).all())
+    True
+    """
+    *bounds, size = bounds_and_size
+    low, high = bounds if len(bounds) == 2 else (0, *bounds)
+    state, draw = (generator or default_generator).draw(get(device), 1)
+    return Tensor(creation.integers(state, draw, low, high, normal_shape("randint", size), dtype))
+
+
+def rand_like(x: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """`rand` with the shape, dtype and device of `x`."""
+    return rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+
+
+def randn_like(x: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """`randn` with the shape, dtype and device of `x`."""
+    return randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+
+
+def bernoulli(p: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """1 with probability `p`, element by element, else 0; no gradient."""
+    need_float("bernoulli", p._shared())
+    state, draw = (generator or default_generator).draw(p.device, 1)
+    return Tensor(creation.bernoulli(state, draw, p.detach().node))
+
+
+_dropout = lift(creation.dropout)
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, generator: Generator | None = None) -> Tensor:
+    """While training, each element 0 with probability `p` and otherwise divided by 1 - p.
+
+    >>> weft.nn.functional.dropout(weft.ones(3), 0.5, training=False)
+    tensor([1., 1., 1.])
+    """
+    creation.check_probability("dropout", p)
+    if not training or p == 0.0:
+        return x
+    if p == 1.0:
+        return x * 0.0
+    state, draw = (generator or default_generator).draw(x.device, 1)
+    return _dropout(x, p, Tensor(state), draw)

@@ -1,0 +1,699 @@
+"""The kernel language as LLVM IR text: vector loops become vector instructions here, nothing is left to heuristics.
+
+`render` prints one function `void @NAME(ptr slots, ptr args, ptr range)` from a kernel in normal form:
+
+- `slots` is a table of pointers; `args` holds two i64 for each buffer (slot number, byte offset), then one i64 for each
+  scalar (integers as such, floats as the bits of a double); `range` holds one i64 for each of `kernel.ranges`;
+- a 'vector' loop is a loop of full vectors and, where the trip count is not known to be a multiple of the width, one
+  masked iteration. Values that do not vary between lanes stay scalar and are spread next to their definition;
+- no fast-math flags and no contraction: an element's bits do not depend on the lane or the chunk that computed it.
+
+The name is made from a hash of the code, so equal kernels are one. `render.llvm_ops` prints single operations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from weft import dtypes
+from weft.dtypes import DType
+from weft.errors import GraphError, problem
+from weft.kernels import index as ix
+from weft.kernels.index import Axis, Index, Quotient
+from weft.kernels.language import (
+    Expr,
+    Fold,
+    If,
+    IndexValue,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Local,
+    Loop,
+    Op,
+    Stmt,
+    Store,
+    Update,
+    Var,
+)
+from weft.render import llvm_ops as ops
+from weft.render.llvm_ops import constant, identity, memory_type, register_type, splat_text, vector_type
+
+PLACEHOLDER = "@kernel"
+
+
+def render(kernel: Kernel) -> str:
+    """LLVM IR of `kernel`, which must be in normal form. The first line is a comment with its name, for people."""
+    body = _Renderer(kernel).text()
+    symbol = "@weft_" + hashlib.sha256(body.encode()).hexdigest()[:32]
+    return f"; {kernel.name}\n" + body.replace(PLACEHOLDER + "(", symbol + "(", 1)
+
+
+def symbol_of(text: str) -> str:
+    """The name of the function in the text that `render` made."""
+    start = text.index("@weft_") + 1
+    return text[start : text.index("(", start)]
+
+
+@dataclass(slots=True)
+class _Value:
+    """A value in registers: its text, its dtype, its lanes (0 for a scalar) and the block it was made in."""
+
+    text: str
+    dtype: DType
+    lanes: int
+    scope: _Scope
+
+
+@dataclass(slots=True, eq=False)
+class _Vector:
+    """The vector loop being printed. `mask` is the text of the active lanes in a tail, else None."""
+
+    axis: Axis
+    width: int
+    mask: str | None
+
+
+@dataclass(slots=True, eq=False)
+class _Scope:
+    """A block being printed. Lines added to an outer scope land before the inner one: that is how code is hoisted."""
+
+    depth: int
+    label: str
+    vector: _Vector | None
+    lines: list[str] = field(default_factory=list)
+    names: dict[str, _Value] = field(default_factory=dict)
+    memo: dict[tuple, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Accumulator:
+    """A running reduction in the stack slot `pointer`; `joined` where its lanes are joined after the fold."""
+
+    op: str
+    dtype: DType
+    lanes: int
+    pointer: str
+    joined: bool
+
+
+class _Renderer:
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.count = 0
+        self.entry: list[str] = []  # stack slots
+        self.declared: set[str] = set()
+        self.scope = _Scope(0, "entry", None)
+        self.scopes = [self.scope]
+        self.buffers: dict[str, tuple[str, DType]] = {}
+        self.accumulators: dict[str, _Accumulator] = {}
+
+    # --- the whole function ---
+
+    def text(self) -> str:
+        self.prologue()
+        self.block(self.kernel.body)
+        lines = [f"define void {PLACEHOLDER}(ptr %slots, ptr %args, ptr %range) nounwind {{", "entry:"]
+        lines += self.entry + self.scope.lines + ["  ret void", "}"]
+        return "\n".join(lines + sorted(self.declared)) + "\n"
+
+    def prologue(self) -> None:
+        for number, buffer in enumerate(self.kernel.buffers):
+            slot = self.word("%args", 2 * number)
+            offset = self.word("%args", 2 * number + 1)
+            place = self.emit(f"getelementptr ptr, ptr %slots, i64 {slot}")
+            base = self.emit(f"load ptr, ptr {place}")
+            self.buffers[buffer.name] = self.emit(f"getelementptr i8, ptr {base}, i64 {offset}"), buffer.dtype
+        for number, scalar in enumerate(self.kernel.scalars):
+            raw = self.word("%args", 2 * len(self.kernel.buffers) + number)
+            kind = register_type(scalar.dtype)
+            if scalar.dtype.kind == "f":
+                text = self.emit(f"bitcast i64 {raw} to double")
+                text = text if kind == "double" else self.emit(f"fptrunc double {text} to {kind}")
+            elif scalar.dtype is dtypes.bool_:
+                text = self.emit(f"icmp ne i64 {raw}, 0")
+            else:
+                text = raw if kind == "i64" else self.emit(f"trunc i64 {raw} to {kind}")
+            self.bind(scalar.name, text, scalar.dtype, 0)
+        for number, name in enumerate(self.kernel.ranges):
+            self.bind(name, self.word("%range", number), dtypes.int64, 0)
+
+    def word(self, table: str, number: int) -> str:
+        place = self.emit(f"getelementptr i64, ptr {table}, i64 {number}")
+        return self.emit(f"load i64, ptr {place}")
+
+    # --- writing lines ---
+
+    def fresh(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def emit(self, code: str, scope: _Scope | None = None) -> str:
+        """Add an instruction that makes a value; its name."""
+        name = self.fresh("%v")
+        (scope or self.scope).lines.append(f"  {name} = {code}")
+        return name
+
+    def do(self, code: str) -> None:
+        self.scope.lines.append("  " + code)
+
+    def call(self, intrinsic: str, result: str, arguments: str, signature: str) -> str:
+        """A call of an LLVM intrinsic; its name, or nothing for a void one."""
+        self.declared.add(f"declare {result} @{intrinsic}({signature})")
+        code = f"call {result} @{intrinsic}({arguments})"
+        if result == "void":
+            self.do(code)
+            return ""
+        return self.emit(code)
+
+    def memoised(self, scope: _Scope, key: tuple, codes: Iterable[str]) -> str:
+        """The value of a chain of instructions in `scope`, each with `$` for the one before; made once."""
+        text = scope.memo.get(key)
+        if text is None:
+            text = ""
+            for code in codes:
+                text = self.emit(code.replace("$", text), scope)
+            scope.memo[key] = text
+        return text
+
+    def bind(self, name: str, text: str, dtype: DType, lanes: int) -> None:
+        self.scope.names[name] = _Value(text, dtype, lanes, self.scope)
+
+    def find(self, name: str) -> _Value:
+        for scope in reversed(self.scopes):
+            value = scope.names.get(name)
+            if value is not None:
+                return value
+        raise problem(GraphError, "render.llvm", f"a kernel that uses '{name}' undefined", "a kernel in normal form")
+
+    # --- values ---
+
+    def value(self, expr: Expr) -> _Value:
+        if isinstance(expr, Literal):
+            return _Value(constant(expr.value, expr.dtype), expr.dtype, 0, self.scopes[0])
+        assert isinstance(expr, Var), expr
+        return self.find(expr.name)
+
+    def spread(self, value: _Value, width: int) -> str:
+        """The text of `value` in `width` lanes (0: as a scalar)."""
+        if value.lanes == width:
+            return value.text
+        return self.splat(value.text, register_type(value.dtype), width, value.scope)
+
+    def splat(self, text: str, kind: str, width: int, scope: _Scope) -> str:
+        if not text.startswith("%"):
+            return splat_text(text, kind)
+        vector = vector_type(kind, width)
+        codes = (
+            f"insertelement {vector} poison, {kind} {text}, i64 0",
+            f"shufflevector {vector} $, {vector} poison, {vector_type('i32', width)} zeroinitializer",
+        )
+        return self.memoised(scope, ("splat", text, width), codes)
+
+    # --- statements ---
+
+    def block(self, body: tuple[Stmt, ...]) -> None:
+        for stmt in body:
+            match stmt:
+                case Let(name, value):
+                    self.let(name, value)
+                case Store():
+                    self.store(stmt)
+                case Loop(kind="vector", width=width) if width > 1:
+                    self.vector_loop(stmt)
+                case Loop():
+                    self.scalar_loop(stmt)
+                case Fold():
+                    self.fold(stmt)
+                case Update(name, value):
+                    self.update(name, value)
+                case If(condition, inner):
+                    self.branch(condition, inner)
+                case Local(name, dtype, size):
+                    pointer = self.fresh("%local")
+                    self.entry.append(f"  {pointer} = alloca [{max(size, 1)} x {memory_type(dtype)}], align 64")
+                    self.buffers[name] = pointer, dtype
+                case _:
+                    raise problem(GraphError, "render.llvm", f"a {type(stmt).__name__}", "a kernel scheduled for CPU")
+
+    def let(self, name: str, value: Expr) -> None:
+        match value:
+            case Op():
+                args = [self.value(arg) for arg in value.args]
+                lanes = max(arg.lanes for arg in args)
+                texts = [self.spread(arg, lanes) for arg in args]
+                text = ops.operation(self, value, texts, lanes)
+                self.bind(name, text, value.dtype, lanes)
+            case Load():
+                self.load(name, value)
+            case IndexValue(index, dtype):
+                vector = self.scope.vector
+                bits = dtype.itemsize * 8
+                if vector is not None and self.varies(index):
+                    self.bind(name, self.lanes_of(index, bits), dtype, vector.width)
+                else:
+                    text = self.number(index)
+                    self.bind(name, text if bits == 64 else self.emit(f"trunc i64 {text} to i{bits}"), dtype, 0)
+            case _:
+                known = self.value(value)
+                self.bind(name, known.text, known.dtype, known.lanes)
+
+    def as_i64(self, bound: Expr | int) -> str:
+        if isinstance(bound, int):
+            return str(bound)
+        return self.widened(self.value(bound))
+
+    def widened(self, value: _Value) -> str:
+        """An integer value as i64, scalar."""
+        if value.dtype.itemsize == 8 or not value.text.startswith("%"):
+            return value.text
+        extend = "zext" if value.dtype.kind == "u" else "sext"
+        return self.memoised(value.scope, ("i64", value.text), (f"{extend} i32 {value.text} to i64",))
+
+    def scalar_loop(self, loop: Loop) -> None:
+        start, stop = self.as_i64(loop.start), self.as_i64(loop.stop)
+        certain = isinstance(loop.start, int) and isinstance(loop.stop, int) and loop.start < loop.stop
+        self.counted(loop, start, stop, 1, certain, self.scope.vector)
+
+    def counted(self, loop: Loop, start: str, stop: str, step: int, certain: bool, vector: _Vector | None) -> None:
+        """A loop tested at its end, behind a test that it runs at all unless that is `certain`."""
+        number = self.fresh("")
+        head, end = f"loop{number}", f"end{number}"
+        outer = self.scope
+        axis, following = f"%{_clean(loop.axis.name)}{number}", f"%next{number}"
+        self.enter(head, vector)
+        self.bind(loop.axis.name, axis, dtypes.int64, 0)
+        self.block(loop.body)
+        self.do(f"{following} = add i64 {axis}, {step}")
+        again = self.emit(f"icmp slt i64 {following}, {stop}")
+        self.do(f"br i1 {again}, label %{head}, label %{end}")
+        inner = self.leave()
+        if certain:
+            self.do(f"br label %{head}")
+        else:
+            runs = self.emit(f"icmp slt i64 {start}, {stop}")
+            self.do(f"br i1 {runs}, label %{head}, label %{end}")
+        phi = f"  {axis} = phi i64 [ {start}, %{outer.label} ], [ {following}, %{inner.label} ]"
+        self.scope.lines += [f"{head}:", phi, *inner.lines, f"{end}:"]
+        self.scope.label = end
+
+    def enter(self, label: str, vector: _Vector | None) -> None:
+        self.scope = _Scope(self.scope.depth + 1, label, vector)
+        self.scopes.append(self.scope)
+
+    def leave(self) -> _Scope:
+        inner = self.scopes.pop()
+        self.scope = self.scopes[-1]
+        return inner
+
+    def vector_loop(self, loop: Loop) -> None:
+        if self.scope.vector is not None:
+            raise problem(GraphError, "render.llvm", f"vector loop '{loop.axis.name}' in a vector loop", "one at a time")
+        width = loop.width
+        if isinstance(loop.start, int) and isinstance(loop.stop, int):
+            trips = max(loop.stop - loop.start, 0)
+            whole = loop.start + trips // width * width
+            if whole > loop.start:
+                self.counted(loop, str(loop.start), str(whole), width, True, _Vector(loop.axis, width, None))
+            if whole < loop.stop:
+                bits = ", ".join(f"i1 {int(lane < loop.stop - whole)}" for lane in range(width))
+                self.enter(self.scope.label, _Vector(loop.axis, width, f"<{bits}>"))
+                inner = self.tail(loop, str(whole))
+                self.scope.lines += inner.lines
+                self.scope.label = inner.label
+            return
+        start, stop = self.as_i64(loop.start), self.as_i64(loop.stop)
+        difference = self.emit(f"sub i64 {stop}, {start}")
+        trips_text = self.call("llvm.smax.i64", "i64", f"i64 {difference}, i64 0", "i64, i64")
+        rest = self.emit(f"urem i64 {trips_text}, {width}")
+        whole_text = self.emit(f"sub i64 {trips_text}, {rest}")
+        middle = self.emit(f"add i64 {start}, {whole_text}")
+        self.counted(loop, start, middle, width, False, _Vector(loop.axis, width, None))
+        number = self.fresh("")
+        body, end = f"tail{number}", f"end{number}"
+        self.enter(body, _Vector(loop.axis, width, None))
+        limit = self.splat(self.emit(f"trunc i64 {rest} to i32"), "i32", width, self.scope)
+        mask = self.emit(f"icmp ult {vector_type('i32', width)} {_lane_numbers(width, 32)}, {limit}")
+        self.scope.vector = _Vector(loop.axis, width, mask)
+        inner = self.tail(loop, middle)
+        uneven = self.emit(f"icmp ne i64 {rest}, 0")
+        self.do(f"br i1 {uneven}, label %{body}, label %{end}")
+        self.scope.lines += [f"{body}:", *inner.lines, f"  br label %{end}", f"{end}:"]
+        self.scope.label = end
+
+    def tail(self, loop: Loop, start: str) -> _Scope:
+        """The last, masked iteration of a vector loop, in the scope just entered."""
+        self.bind(loop.axis.name, start, dtypes.int64, 0)
+        self.block(loop.body)
+        return self.leave()
+
+    def branch(self, condition: Expr, body: tuple[Stmt, ...]) -> None:
+        test = self.value(condition)
+        if test.lanes:
+            raise problem(GraphError, "render.llvm", "an `If` that varies between lanes", "a uniform condition or a mask")
+        number = self.fresh("")
+        then, end = f"then{number}", f"end{number}"
+        self.enter(then, self.scope.vector)
+        self.block(body)
+        self.do(f"br label %{end}")
+        inner = self.leave()
+        self.do(f"br i1 {test.text}, label %{then}, label %{end}")
+        self.scope.lines += [f"{then}:", *inner.lines, f"{end}:"]
+        self.scope.label = end
+
+    # --- reductions ---
+
+    def fold(self, fold: Fold) -> None:
+        around = self.scope.vector
+        widths = _update_widths(fold.body, around.width if around else 0)
+        for accumulator in fold.accumulators:
+            found = widths.get(accumulator.name, set()) | ({around.width} if around else set())
+            if len(found - {0}) > 1:
+                raise problem(
+                    GraphError, "render.llvm", f"accumulator '{accumulator.name}' in widths {sorted(found)}", "one width"
+                )
+            lanes = max(found, default=0)
+            kind = vector_type(register_type(accumulator.dtype), lanes)
+            pointer = self.fresh("%sum")
+            self.entry.append(f"  {pointer} = alloca {kind}")
+            self.do(f"store {kind} {identity(accumulator.op, accumulator.dtype, lanes)}, ptr {pointer}")
+            self.accumulators[accumulator.name] = _Accumulator(
+                accumulator.op, accumulator.dtype, lanes, pointer, bool(lanes) and around is None
+            )
+        self.block(fold.body)
+        for accumulator in fold.accumulators:
+            state = self.accumulators.pop(accumulator.name)
+            kind = vector_type(register_type(state.dtype), state.lanes)
+            text = self.emit(f"load {kind}, ptr {state.pointer}")
+            lanes = state.lanes
+            if state.joined:
+                text, lanes = self.join(state, text), 0
+            self.bind(accumulator.name, text, state.dtype, lanes)
+
+    def join(self, state: _Accumulator, text: str) -> str:
+        """The lanes of `text` halved and combined until one is left."""
+        kind, width = register_type(state.dtype), state.lanes
+        while width > 1:
+            half = width // 2
+            source, target = vector_type(kind, width), vector_type(kind, half)
+            parts = []
+            for first in (0, half):
+                picks = ", ".join(f"i32 {lane}" for lane in range(first, first + half))
+                shuffle = f"shufflevector {source} {text}, {source} poison, {vector_type('i32', half)} <{picks}>"
+                parts.append(self.emit(shuffle))
+            text = ops.combine(self, state.op, parts[0], parts[1], state.dtype, half)
+            width = half
+            if half == 1:
+                text = self.emit(f"extractelement {target} {text}, i64 0")
+        return text
+
+    def update(self, name: str, expr: Expr) -> None:
+        state = self.accumulators[name]
+        vector, value = self.scope.vector, self.value(expr)
+        kind = vector_type(register_type(state.dtype), state.lanes)
+        text = self.spread(value, state.lanes)
+        if state.joined and vector is None:  # beside the vector loop: counts once, in lane 0
+            scalar = register_type(state.dtype)
+            text = self.emit(
+                f"insertelement {kind} {identity(state.op, state.dtype, state.lanes)}, {scalar} {value.text}, i64 0"
+            )
+        elif state.joined and vector is not None and vector.mask is not None:
+            neutral = identity(state.op, state.dtype, state.lanes)
+            text = self.emit(f"select {vector_type('i1', state.lanes)} {vector.mask}, {kind} {text}, {kind} {neutral}")
+        before = self.emit(f"load {kind}, ptr {state.pointer}")
+        after = ops.combine(self, state.op, text, before, state.dtype, state.lanes)
+        self.do(f"store {kind} {after}, ptr {state.pointer}")
+
+    # --- indices ---
+
+    def varies(self, index: Index) -> bool:
+        """Whether `index` differs between the lanes of the vector loop around."""
+        return any(self.axis_varies(axis) for axis in ix.axes_of(index))
+
+    def axis_varies(self, axis: Axis) -> bool:
+        vector = self.scope.vector
+        return vector is not None and (axis.name == vector.axis.name or self.find(axis.name).lanes > 0)
+
+    def atom_varies(self, atom: ix.Atom) -> bool:
+        return self.axis_varies(atom) if isinstance(atom, Axis) else self.varies(atom.value)
+
+    def home(self, index: Index) -> _Scope:
+        """The innermost block that defines an axis of `index`."""
+        found = self.scopes[0]
+        for axis in ix.axes_of(index):
+            scope = self.find(axis.name).scope
+            if scope.depth > found.depth:
+                found = scope
+        return found
+
+    def number(self, index: Index) -> str:
+        """The value of an index that does not vary between lanes, as i64, computed as far outside as it can be."""
+        if index.is_const:
+            return str(index.const)
+        text = self.linear(index)
+        return self.emit(f"add i64 {text}, {index.const}") if index.const else text
+
+    def linear(self, index: Index) -> str:
+        """`number` without the constant: the terms from the outermost block inwards, each prefix computed once."""
+        homes = [(self.home(Index(((atom, 1),), 0)), atom, factor) for atom, factor in index.terms]
+        homes.sort(key=lambda item: item[0].depth)
+        text, done = "", []
+        for scope, atom, factor in homes:
+            done.append((atom, factor))
+            value = self.atom(atom, scope)
+            codes = [] if factor == 1 else [f"mul i64 {value}, {factor}"]
+            term = "$" if codes else value
+            if text:
+                codes.append(f"add i64 {text}, {term}")
+            text = self.memoised(scope, ("linear", tuple(done)), codes) if codes else value
+        return text
+
+    def atom(self, atom: ix.Atom, scope: _Scope) -> str:
+        if isinstance(atom, Axis):
+            return self.widened(self.find(atom.name))
+        key = ("atom", atom)
+        if key not in scope.memo:
+            saved, self.scope = self.scope, scope
+            value = self.number(atom.value)
+            scope.memo[key] = ops.divide_index(self, value, atom, "i64", isinstance(atom, Quotient))
+            self.scope = saved
+        return scope.memo[key]
+
+    def lanes_of(self, index: Index, bits: int) -> str:
+        """A varying index in lanes of `bits` bits, right modulo 2**bits."""
+        vector = self.scope.vector
+        assert vector is not None
+        small = -(2**31) <= index.low and index.high < 2**31
+        if bits == 64 and small:
+            narrow = self.lanes_of(index, 32)
+            wide = vector_type("i64", vector.width)
+            return self.emit(f"sext {vector_type('i32', vector.width)} {narrow} to {wide}")
+        kind = vector_type(f"i{bits}", vector.width)
+        uniform = Index(tuple(term for term in index.terms if not self.atom_varies(term[0])), index.const)
+        text = ""
+        for atom, factor in index.terms:
+            if not self.atom_varies(atom):
+                continue
+            term = self.lane_atom(atom, bits)
+            if factor != 1:
+                term = self.emit(f"mul {kind} {term}, {splat_text(str(factor), f'i{bits}')}")
+            text = self.emit(f"add {kind} {text}, {term}") if text else term
+        if uniform.terms or uniform.const:
+            offset = self.number(uniform)
+            if bits != 64 and offset.startswith("%"):
+                offset = self.emit(f"trunc i64 {offset} to i{bits}")
+            text = self.emit(f"add {kind} {text}, {self.splat(offset, f'i{bits}', vector.width, self.scope)}")
+        return text
+
+    def lane_atom(self, atom: ix.Atom, bits: int) -> str:
+        """One varying atom in lanes of `bits` bits, computed once in the innermost block that it depends on."""
+        vector = self.scope.vector
+        assert vector is not None
+        scope = self.home(Index(((atom, 1),), 0))
+        key = ("lanes", atom, bits)
+        if key in scope.memo:
+            return scope.memo[key]
+        saved, self.scope = self.scope, scope
+        width, kind = vector.width, vector_type(f"i{bits}", vector.width)
+        if isinstance(atom, Axis):
+            value = self.find(atom.name)
+            if atom.name == vector.axis.name:
+                base = value.text
+                if bits != 64 and base.startswith("%"):
+                    base = self.emit(f"trunc i64 {base} to i{bits}")
+                text = self.emit(f"add {kind} {self.splat(base, f'i{bits}', width, scope)}, {_lane_numbers(width, bits)}")
+            else:
+                text = ops.resize(self, value.text, value.dtype, bits, width)
+        else:
+            inside = 32 if -(2**31) <= atom.value.low and atom.value.high < 2**31 else 64
+            value_text = self.lanes_of(atom.value, inside)
+            text = ops.divide_index(self, value_text, atom, vector_type(f"i{inside}", width), isinstance(atom, Quotient))
+            text = ops.resize(self, text, dtypes.int32 if inside == 32 else dtypes.int64, bits, width)
+        self.scope = saved
+        scope.memo[key] = text
+        return text
+
+    # --- memory ---
+
+    def pointer(self, buffer: str, index: Index) -> str:
+        """The address of an element whose index does not vary between lanes."""
+        base, dtype = self.buffers[buffer]
+        kind = memory_type(dtype)
+        if index.terms:
+            scope = self.home(Index(index.terms, 0))
+            offset = self.linear(index)
+            base = self.memoised(scope, ("at", buffer, index.terms), (f"getelementptr {kind}, ptr {base}, i64 {offset}",))
+        return self.emit(f"getelementptr {kind}, ptr {base}, i64 {index.const}") if index.const else base
+
+    def places(self, buffer: str, index: Index) -> tuple[str, str]:
+        """How the lanes of a vector access lie in memory, and their address: ('along' | 'against' | 'apart', text)."""
+        vector = self.scope.vector
+        assert vector is not None
+        varying = tuple(term for term in index.terms if self.atom_varies(term[0]))
+        uniform = Index(tuple(term for term in index.terms if not self.atom_varies(term[0])), index.const)
+        kind = memory_type(self.buffers[buffer][1])
+        if len(varying) == 1 and isinstance(varying[0][0], Axis) and varying[0][0].name == vector.axis.name:
+            if varying[0][1] == 1:
+                return "along", self.pointer(buffer, index)
+            if varying[0][1] == -1:
+                last = self.pointer(buffer, index)
+                return "against", self.emit(f"getelementptr {kind}, ptr {last}, i64 {1 - vector.width}")
+        base = self.pointer(buffer, uniform)
+        part = Index(varying, 0)
+        bits = 32 if -(2**31) <= part.low and part.high < 2**31 else 64
+        lanes = self.lanes_of(part, bits)
+        return "apart", self.emit(f"getelementptr {kind}, ptr {base}, {vector_type(f'i{bits}', vector.width)} {lanes}")
+
+    def active(self, mask: Expr | None) -> str | None:
+        """The lanes in which an access happens: those of the loop and those of its own mask; None for all."""
+        vector = self.scope.vector
+        assert vector is not None
+        if mask is None:
+            return vector.mask
+        own = self.spread(self.value(mask), vector.width)
+        if vector.mask is None:
+            return own
+        return self.emit(f"and {vector_type('i1', vector.width)} {own}, {vector.mask}")
+
+    def load(self, name: str, load: Load) -> None:
+        dtype, kind = load.dtype, memory_type(load.dtype)
+        vector = self.scope.vector
+        masked = load.mask is not None and self.value(load.mask).lanes > 0
+        if vector is None or not (self.varies(load.index) or masked):
+            text = self.scalar_load(load, kind)
+            lanes = 0
+        else:
+            text = self.vector_load(load, kind, vector)
+            lanes = vector.width
+        self.bind(name, ops.from_memory(self, text, dtype, lanes), dtype, lanes)
+
+    def scalar_load(self, load: Load, kind: str) -> str:
+        address = self.pointer(load.buffer, load.index)
+        if load.mask is None:
+            return self.emit(f"load {kind}, ptr {address}, align {load.dtype.itemsize}")
+        if not any("%nothing = " in line for line in self.entry):
+            self.entry += ["  %nothing = alloca i64", "  store i64 0, ptr %nothing"]
+        test = self.value(load.mask).text
+        safe = self.emit(f"select i1 {test}, ptr {address}, ptr %nothing")
+        return self.emit(f"load {kind}, ptr {safe}, align {load.dtype.itemsize}")
+
+    def vector_load(self, load: Load, kind: str, vector: _Vector) -> str:
+        width, align = vector.width, load.dtype.itemsize
+        mask, lanes = self.active(load.mask), vector_type(kind, width)
+        if not self.varies(load.index):
+            way, address = "apart", self.splat(self.pointer(load.buffer, load.index), "ptr", width, self.scope)
+        else:
+            way, address = self.places(load.buffer, load.index)
+        suffix, bits = f"v{width}{ops.suffix(kind)}", vector_type("i1", width)
+        if way == "apart":
+            chosen = mask or splat_text("true", "i1")
+            pointers = vector_type("ptr", width)
+            return self.call(
+                f"llvm.masked.gather.{suffix}.v{width}p0",
+                lanes,
+                f"{pointers} align {align} {address}, {bits} {chosen}, {lanes} zeroinitializer",
+                f"{pointers}, {bits}, {lanes}",
+            )
+        if mask is None:
+            text = self.emit(f"load {lanes}, ptr {address}, align {align}")
+        else:
+            chosen = mask if way == "along" else ops.reverse(self, mask, "i1", width)
+            text = self.call(
+                f"llvm.masked.load.{suffix}.p0",
+                lanes,
+                f"ptr align {align} {address}, {bits} {chosen}, {lanes} zeroinitializer",
+                f"ptr, {bits}, {lanes}",
+            )
+        return text if way == "along" else ops.reverse(self, text, kind, width)
+
+    def store(self, store: Store) -> None:
+        dtype = self.buffers[store.buffer][1]
+        kind, align = memory_type(dtype), dtype.itemsize
+        vector, value = self.scope.vector, self.value(store.value)
+        masked = store.mask is not None and self.value(store.mask).lanes > 0
+        if vector is None or not (value.lanes or masked or self.varies(store.index)):
+            self.scalar_store(store, ops.to_memory(self, value.text, dtype, 0), kind, align)
+            return
+        if not self.varies(store.index):
+            raise problem(GraphError, "render.llvm", f"lanes that all store to {store.buffer}[{store.index}]", "one store")
+        width, bits = vector.width, vector_type("i1", vector.width)
+        lanes, suffix = vector_type(kind, width), f"v{width}{ops.suffix(kind)}"
+        text = ops.to_memory(self, self.spread(value, width), dtype, width)
+        mask = self.active(store.mask)
+        way, address = self.places(store.buffer, store.index)
+        if way == "apart":
+            chosen, pointers = mask or splat_text("true", "i1"), vector_type("ptr", width)
+            self.call(
+                f"llvm.masked.scatter.{suffix}.v{width}p0",
+                "void",
+                f"{lanes} {text}, {pointers} align {align} {address}, {bits} {chosen}",
+                f"{lanes}, {pointers}, {bits}",
+            )
+            return
+        if way == "against":
+            text = ops.reverse(self, text, kind, width)
+            mask = mask and ops.reverse(self, mask, "i1", width)
+        if mask is None:
+            self.do(f"store {lanes} {text}, ptr {address}, align {align}")
+        else:
+            self.call(
+                f"llvm.masked.store.{suffix}.p0",
+                "void",
+                f"{lanes} {text}, ptr align {align} {address}, {bits} {mask}",
+                f"{lanes}, ptr, {bits}",
+            )
+
+    def scalar_store(self, store: Store, text: str, kind: str, align: int) -> None:
+        address = self.pointer(store.buffer, store.index)
+        code = f"store {kind} {text}, ptr {address}, align {align}"
+        if store.mask is None:
+            self.do(code)
+            return
+        number = self.fresh("")
+        self.do(f"br i1 {self.value(store.mask).text}, label %then{number}, label %end{number}")
+        self.scope.lines += [f"then{number}:", "  " + code, f"  br label %end{number}", f"end{number}:"]
+        self.scope.label = f"end{number}"
+
+
+def _clean(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
+
+
+def _lane_numbers(width: int, bits: int) -> str:
+    return "<" + ", ".join(f"i{bits} {lane}" for lane in range(width)) + ">"
+
+
+def _update_widths(body: tuple[Stmt, ...], width: int) -> dict[str, set[int]]:
+    """For every accumulator, the widths of the vector loops in which it is updated (0: none)."""
+    found: dict[str, set[int]] = {}
+    for stmt in body:
+        if isinstance(stmt, Update):
+            found.setdefault(stmt.name, set()).add(width)
+        elif isinstance(stmt, Loop | If | Fold):
+            inner = stmt.width if isinstance(stmt, Loop) and stmt.kind == "vector" and stmt.width > 1 else width
+            for name, widths in _update_widths(stmt.body, inner).items():
+                found.setdefault(name, set()).update(widths)
+    return found
