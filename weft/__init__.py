@@ -3,8 +3,11 @@
 This file is the table of contents; everything is made elsewhere.
 """
 
+# ruff: noqa: F401, I001
+
 from weft import nn, testing
 from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
+from weft.compiled import compile
 from weft.creation import (
     arange, as_tensor, empty, eye, from_numpy, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like,
 )  # fmt: skip
@@ -27,6 +30,8 @@ from weft.random import (
     Generator, bernoulli, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
 )  # fmt: skip
 from weft.tensor import Tensor
+
+from weft import optim
 
 float = float32
 double = float64

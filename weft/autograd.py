@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from weft.cell import LEAVES, remember_consumed
 from weft.errors import DTypeError, GraphError, ShapeError, problem
 from weft.grad.engine import gradients, history
 from weft.graph import build
 from weft.graph.node import Node
 from weft.state import STATE
-from weft.tensor import LEAVES, Tensor, _consumed
+from weft.tensor import Tensor
 from weft.tree import flatten, unflatten
 
 
@@ -31,7 +31,7 @@ class _GradMode(contextlib.ContextDecorator):
         STATE.grad_enabled = self._outer.pop()
 
 
-class no_grad(_GradMode):  # noqa: N801
+class no_grad(_GradMode):
     """Inside, results require no gradient: `with weft.no_grad(): ...`, or as a decorator.
 
     >>> x = weft.ones(1, requires_grad=True)
@@ -43,7 +43,7 @@ class no_grad(_GradMode):  # noqa: N801
     enabled = False
 
 
-class enable_grad(_GradMode):  # noqa: N801
+class enable_grad(_GradMode):
     """Inside, gradients are recorded even within `no_grad`."""
 
     enabled = True
@@ -70,22 +70,30 @@ def _leaves(order: Sequence[Node]) -> list[tuple[Node, Tensor]]:
     return found
 
 
-def backward(tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool = False, create_graph: bool = False) -> None:
+def backward(
+    tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool = False, create_graph: bool = False
+) -> None:
     """Add d(tensor * gradient) / d(leaf) to `.grad` of every leaf below that requires grad.
 
     `gradient` has the shape of the tensor and may be left out for one element. Without `retain_graph` the history is
     given up: a second call raises. With `create_graph` the gradients can be differentiated again.
     """
     if tensor.dtype.kind != "f":
-        raise problem(DTypeError, "backward()", f"a {tensor.dtype.name} tensor", "a float tensor", "cast the inputs to float")
+        raise problem(
+            DTypeError, "backward()", f"a {tensor.dtype.name} tensor", "a float tensor", "cast the inputs to float"
+        )
     if not tensor.requires_grad:
         given = "a tensor that does not require grad and has no history"
-        raise problem(GraphError, "backward()", given, "a result of tensors with requires_grad=True", "set it on the inputs")
+        raise problem(
+            GraphError, "backward()", given, "a result of tensors with requires_grad=True", "set it on the inputs"
+        )
     if tensor._consumed:
         raise _twice("backward()")
     if gradient is None and tensor.numel() != 1:
         given = f"a tensor of shape {tensor.shape} and no gradient"
-        raise problem(ShapeError, "backward()", given, "one element", "reduce it with .sum() or .mean(), or pass gradient=")
+        raise problem(
+            ShapeError, "backward()", given, "one element", "reduce it with .sum() or .mean(), or pass gradient="
+        )
     if gradient is not None and gradient.shape != tensor.shape:
         raise problem(ShapeError, "backward()", f"a gradient of shape {gradient.shape}", f"{tensor.shape}")
     root = tensor.node
@@ -99,9 +107,7 @@ def backward(tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool 
         if g is not None:
             _accumulate(leaf, g, create_graph)
     if not (retain_graph or create_graph or tensor.is_leaf):
-        tensor._consumed = True
-        _consumed[:] = [ref for ref in _consumed if ref() is not None]
-        _consumed.append(weakref.ref(tensor))
+        remember_consumed(tensor)
 
 
 def _accumulate(leaf: Tensor, g: Node, create_graph: bool) -> None:
@@ -115,7 +121,9 @@ def _accumulate(leaf: Tensor, g: Node, create_graph: bool) -> None:
         held._requires_grad, held.is_leaf = True, False
 
 
-def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def value_and_grad(
+    fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """A function that returns (value, gradients): `fn` gives a scalar; the gradients have the structure of the argument
     `argnums` (nested tuples, lists and dicts of tensors), or are a tuple of these for several.
 
@@ -137,14 +145,22 @@ def value_and_grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has
         result, extra = value if has_aux else (value, None)
         if not isinstance(result, Tensor) or result.numel() != 1 or result.dtype.kind != "f":
             given = f"shape {result.shape}" if isinstance(result, Tensor) else f"a {type(result).__name__}"
-            raise problem(ShapeError, "grad", f"{given} from the function", "one float element", "reduce it with .sum() or .mean()")
+            raise problem(
+                ShapeError,
+                "grad",
+                f"{given} from the function",
+                "one float element",
+                "reduce it with .sum() or .mean()",
+            )
         root = result.node
         targets = [item.node for item in fresh]
         order = history([root])
         outside = STATE.grad_enabled and any(leaf not in _Identity(fresh) for _, leaf in _leaves(order))
         outside = outside or (STATE.grad_enabled and any(item.requires_grad for item in inputs))
         found = gradients([root], [build.like(root, 1.0)], targets, order)
-        grads = [_result(build.like(node, 0.0) if g is None else g, outside) for node, g in zip(targets, found, strict=True)]
+        grads = [
+            _result(build.like(node, 0.0) if g is None else g, outside) for node, g in zip(targets, found, strict=True)
+        ]
         answer = unflatten(structure, grads)
         value = _result(root, outside)
         return ((value, extra) if has_aux else value), (tuple(answer) if several else answer[0])

@@ -17,7 +17,7 @@ from weft.graph.build import Number, Shape
 from weft.graph.node import Node
 from weft.ops import creation
 from weft.ops.common import fit_number, normal_shape, number_kind
-from weft.tensor import Tensor, _known_dtype, from_host
+from weft.tensor import Tensor, from_host, known_dtype
 
 DeviceLike = str | Device | None
 Size = int | Sequence[int]
@@ -60,12 +60,17 @@ def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike = None) 
 
 def from_numpy(array: np.ndarray) -> Tensor:
     """A tensor with a copy of the array, in its dtype."""
-    _known_dtype("from_numpy", array.dtype)
+    known_dtype("from_numpy", array.dtype)
     return tensor(array)
 
 
 def full(
-    size: Size, fill_value: Number, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False
+    size: Size,
+    fill_value: Number,
+    *,
+    dtype: DType | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """One number everywhere; its dtype is that of `weft.tensor(fill_value)` unless given.
 
@@ -144,4 +149,5 @@ def eye(n: int, m: int | None = None, *, dtype: DType = float32, device: DeviceL
     tensor([[1., 0.],
             [0., 1.]])
     """
-    return Tensor(creation.eye(*_shape("eye", (n, n if m is None else m)), dtype, get(device)))
+    rows, columns = _shape("eye", (n, n if m is None else m))
+    return Tensor(creation.eye(rows, columns, dtype, get(device)))

@@ -50,7 +50,9 @@ def get(device: str | Device | None = None) -> Device:
         raise problem(DeviceError, "device", f"{device!r}", f"one of {[one.name for one in found]}")
     expected = f"one of {sorted(_BACKENDS)}"
     if kind in _PLANNED:
-        raise problem(DeviceError, "device", f"{device!r}, for which this version has no backend yet", expected, "use 'cpu'")
+        raise problem(
+            DeviceError, "device", f"{device!r}, for which this version has no backend yet", expected, "use 'cpu'"
+        )
     raise problem(DeviceError, "device", f"{device!r}", expected, "use 'auto' for the best device present")
 
 

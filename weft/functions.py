@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from weft.cell import evaluate
 from weft.ops import elementwise, movement
-from weft.tensor import Tensor, evaluate, lift
+from weft.tensor import Tensor, lift
 
 where = lift(elementwise.where)
 cat = concat = lift(movement.cat)
 stack = lift(movement.stack)
 
 
-def eval(*tensors: Tensor) -> None:  # noqa: A001
+def eval(*tensors: Tensor) -> None:
     """Compute the values of these tensors now, as one program.
 
     >>> x = weft.ones(2) + 1

@@ -10,10 +10,10 @@ from weft.dtypes import bool_, float32, int64
 from weft.state import STATE
 
 if TYPE_CHECKING:
-    from weft.tensor import Tensor
+    from weft.cell import TensorCell
 
 
-def text(tensor: Tensor) -> str:
+def text(tensor: TensorCell) -> str:
     """The value, the dtype unless it is a usual one, the device unless it is the default, and requires_grad."""
     if STATE.trace is not None:
         return f"tensor(<traced>, shape={tensor.shape}, dtype={tensor.dtype!r})"
@@ -22,7 +22,7 @@ def text(tensor: Tensor) -> str:
         parts.append(f"size={tensor.shape}")
     if tensor.dtype not in (float32, int64, bool_):
         parts.append(f"dtype={tensor.dtype!r}")
-    if tensor.requires_grad:
+    if tensor._requires_grad:
         parts.append("requires_grad=True")
     return f"tensor({', '.join(parts)})"
 

@@ -25,9 +25,10 @@ class Generator:
     True
     """
 
-    __slots__ = ("__weakref__", "counter", "key", "seed")
+    __slots__ = ("__weakref__", "counter", "device", "key", "seed")
 
     def __init__(self, seed: int = 0):
+        self.device: Device | None = None  # where the last draw was made
         self.manual_seed(seed)
 
     def manual_seed(self, seed: int) -> Generator:
@@ -52,9 +53,9 @@ class Generator:
         Outside a trace every call uploads its own pair (key, counter) and numbers from 0, so that equal calls make
         equal graphs and share a plan.
         """
+        self.device = device
         if STATE.trace is not None:
-            draws = [STATE.trace.draw(self) for _ in range(count)]
-            return draws[0]
+            return STATE.trace.draw(self, device, count)
         state = from_host(np.array([self.key, self.counter & 0xFFFFFFFF], np.uint32), device)
         self.counter += count
         return state, 0
@@ -129,7 +130,7 @@ def randn_like(x: Tensor, *, generator: Generator | None = None) -> Tensor:
 
 def bernoulli(p: Tensor, *, generator: Generator | None = None) -> Tensor:
     """1 with probability `p`, element by element, else 0; no gradient."""
-    need_float("bernoulli", p._shared())
+    need_float("bernoulli", p.node)
     state, draw = (generator or default_generator).draw(p.device, 1)
     return Tensor(creation.bernoulli(state, draw, p.detach().node))
 

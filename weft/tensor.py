@@ -1,22 +1,23 @@
-"""Tensor: the user's mutable cell. It holds a node and wraps operations; it computes nothing itself.
+"""Tensor: what the user holds. It wraps operations on nodes and computes nothing itself.
 
-`lift` turns an operation on nodes into one on tensors; the class body below is the table of methods made with it. A
-tensor's value is computed when it is read. Assigning (in-place operations, `x[i] = v`) rebinds the cell to a new node.
+`lift` turns an operation on nodes into one on tensors; the class body below is the table of methods made with it.
+In-place operations and `x[i] = v` rebind the tensor to a new node; nothing else ever sees the change.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from weft.backends.base import Buffer, Device
-from weft.dtypes import DType, bool_, float32, float64, int32, int64
-from weft.errors import BufferError_, DTypeError, GraphError, ShapeError, problem
+from weft.cell import TensorCell, evaluate
+from weft.cell import take_consumed as take_consumed
+from weft.dtypes import ALL, DType, bool_, float32, float64, int32, int64
+from weft.dtypes import from_numpy as dtype_from_numpy
+from weft.errors import DTypeError, GraphError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, placeholder
 from weft.ops import activation, elementwise, indexing, linalg, movement, reduce
@@ -24,39 +25,6 @@ from weft.ops.common import weak_dtype
 from weft.state import STATE, VERSION
 
 MAX_DEPTH = 2000  # longest chain of operations that is kept without computing it
-
-LEAVES: weakref.WeakKeyDictionary[Node, weakref.ref[Tensor]] = weakref.WeakKeyDictionary()
-_consumed: list[weakref.ref[Tensor]] = []
-
-
-def take_consumed() -> list[Tensor]:
-    """The live tensors whose history a `backward()` used up and whose value nobody has read yet; the list is emptied.
-
-    An optimizer evaluates them together with its update, so that reading the loss afterwards computes nothing twice.
-    """
-    alive = [tensor for ref in _consumed if (tensor := ref()) is not None]
-    _consumed.clear()
-    return [tensor for tensor in alive if tensor._node is not None and tensor._node.buffer is None]
-
-
-def evaluate(tensors: Iterable[Tensor]) -> None:
-    """Compute the values of several tensors as one program: `weft.eval(a, b)`."""
-    tensors = list(tensors)
-    if STATE.trace is not None:
-        raise _inside_compile("eval()")
-    nodes = [tensor.node for tensor in tensors]
-    waiting = [node for node in nodes if node.buffer is None]
-    if waiting:
-        from weft.compiler.evaluate import evaluate as compute  # the compiler is loaded when a value is first needed
-
-        compute(waiting)
-    for tensor, node in zip(tensors, nodes, strict=True):
-        tensor._settle(node)
-
-
-def _inside_compile(who: str) -> Exception:
-    given = "a tensor inside weft.compile, where values are not known yet"
-    return problem(GraphError, who, given, "only operations on tensors", "return the tensor, or choose with weft.where")
 
 
 def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
@@ -70,12 +38,10 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
         weak = False
         for tensor in tensors:
             weak = weak or tensor.weak
-        if weak:
-            strong = [tensor for tensor in tensors if not tensor.weak]
-            if strong:
-                weak = False
-                nodes = [_unwrap(arg, [], strong[0].dtype) for arg in args]
-                named = {key: _unwrap(value, [], strong[0].dtype) for key, value in kwargs.items()}
+        if weak and (strong := [tensor for tensor in tensors if not tensor.weak]):
+            weak = False
+            nodes = [_unwrap(arg, [], strong[0].dtype) for arg in args]
+            named = {key: _unwrap(value, [], strong[0].dtype) for key, value in kwargs.items()}
         return _wrap(op(*nodes, **named), tensors, weak, view)
 
     return call
@@ -129,23 +95,22 @@ def from_host(array: np.ndarray, device: str | Device | None = None) -> Node:
     from weft.device import get
 
     place = get(device)
-    dtype = _known_dtype("from_numpy", array.dtype)
+    dtype = known_dtype("from_numpy", array.dtype)
     buffer = Buffer(place.backend.allocate(array.nbytes), 0, array.nbytes)
     place.backend.upload(buffer, np.ascontiguousarray(array).reshape(array.shape))
     return leaf(buffer, array.shape, dtype, place)
 
 
-def _known_dtype(who: str, dtype: np.dtype) -> DType:
-    from weft.dtypes import ALL, from_numpy
-
-    known = from_numpy(dtype)
+def known_dtype(who: str, dtype: np.dtype) -> DType:
+    """The Weft dtype of a NumPy dtype, or an error."""
+    known = dtype_from_numpy(dtype)
     if known is None:
         expected = "one of " + ", ".join(one.name for one in ALL)
         raise problem(DTypeError, who, f"an array of {dtype}", expected, "convert it with array.astype first")
     return known
 
 
-class Tensor:
+class Tensor(TensorCell):
     """A value of some shape, dtype and device, computed when read. Made by `weft.tensor`, `weft.zeros`, ... and by
     operations, not by calling the class.
 
@@ -155,79 +120,8 @@ class Tensor:
     tensor([2., 4.])
     """
 
-    __slots__ = (
-        "__weakref__", "_buffer", "_consumed", "_form", "_grad", "_node", "_owned", "_requires_grad", "_view", "is_leaf", "name", "weak",
-    )  # fmt: skip
+    __slots__ = ()
     __array_ufunc__ = None  # so that NumPy leaves mixed expressions to us
-
-    def __init__(self, node: Node | None, requires_grad: bool = False, is_leaf: bool = True):
-        self._node = node
-        self._requires_grad = requires_grad
-        self._grad: Tensor | None = None
-        self._buffer: Buffer | None = None  # set while a compiled function keeps the value in its own storage
-        self._form: tuple[tuple[int, ...], DType] | None = None  # shape and dtype of what lies in `_buffer`
-        self._consumed = False  # backward() has used up the history
-        self._owned: Node | None = None  # the node registered in LEAVES for this tensor
-        self._view = ""
-        self.is_leaf = is_leaf
-        self.name: str | None = None
-        self.weak = False  # takes the dtype of its partner, as Python numbers do
-        if STATE.trace is not None:
-            STATE.trace.created(self)
-
-    # ---- the cell ----------------------------------------------------------------------------------------------
-
-    @property
-    def node(self) -> Node:
-        """The node that holds the value now. Reading it under gradients makes a leaf findable for `backward()`."""
-        if STATE.trace is not None:
-            node = STATE.trace.read(self)
-        else:
-            node = self._node
-            if node is None:
-                from weft.compiler.cells import expose
-
-                node = expose(self)
-        if self._requires_grad and STATE.grad_enabled and (self.is_leaf or self._consumed) and self._owned is not node:
-            node = self._own(node)
-        return node
-
-    def _own(self, node: Node) -> Node:
-        """Register a node that stands for this leaf alone, making one if the present node is shared."""
-        owner = LEAVES.get(node)
-        other = owner() if owner is not None else None
-        if node.op not in ("buffer", "input", "variable") or (other is not None and other is not self):
-            if not self._consumed:
-                node = build.variable(node)
-            if STATE.trace is not None:
-                STATE.trace.write(self, node)
-            else:
-                self._node = node
-        LEAVES[node] = weakref.ref(self)
-        self._owned = node if STATE.trace is None else None
-        return node
-
-    def _assign(self, node: Node) -> None:
-        """Rebind the cell."""
-        if STATE.trace is not None:
-            STATE.trace.write(self, node)
-            return
-        self._node = node
-        if self._buffer is not None:
-            VERSION.bump()
-
-    def _settle(self, node: Node) -> None:
-        """Once the value is known, forget a history that no gradient will need."""
-        if self._node is node and node.srcs and (not self._requires_grad or self.is_leaf or self._consumed):
-            self._node = leaf(node.buffer, node.shape, node.dtype, node.device)
-
-    def _form_now(self) -> tuple[tuple[int, ...], DType, Device]:
-        """Shape, dtype and device, without making or registering a node."""
-        node = self._node if STATE.trace is None else STATE.trace.present(self)
-        if node is not None:
-            return node.shape, node.dtype, node.device
-        assert self._form is not None and self._buffer is not None
-        return (*self._form, self._buffer.slab.device)
 
     @staticmethod
     def _stand_in(
@@ -238,92 +132,8 @@ class Tensor:
         tensor.weak = weak
         return tensor
 
-    # ---- what it is --------------------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._form_now()[0]
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def dtype(self) -> DType:
-        return self._form_now()[1]
-
-    @property
-    def device(self) -> Device:
-        return self._form_now()[2]
-
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or one extent of it."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def dim(self) -> int:
-        """The number of axes."""
-        return self.ndim
-
-    def numel(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise problem(ShapeError, "len", "a scalar tensor", "at least one axis", "use numel()")
-        return self.shape[0]
-
-    # ---- values ------------------------------------------------------------------------------------------------
-
-    def numpy(self) -> np.ndarray:
-        """The value as a new NumPy array. Reading computes; inside weft.compile it raises."""
-        if STATE.trace is not None:
-            raise _inside_compile("numpy()/item()/bool()")
-        evaluate([self])
-        node = self._node
-        assert node is not None
-        if node.buffer.state != "live":
-            given = f"a tensor whose storage was {node.buffer.state}"
-            raise problem(BufferError_, "numpy()", given, "live storage", "clone() the tensor before it is given away")
-        return node.device.backend.download(node.buffer, node.shape, node.dtype)
-
-    def item(self) -> float | int | bool:
-        """The one element as a Python number."""
-        if self.numel() != 1:
-            raise problem(ShapeError, "item()", f"shape {self.shape}", "one element", "use tolist() or reduce it first")
-        return self.numpy().item()
-
-    def tolist(self) -> Any:
-        """The value as nested lists of Python numbers."""
-        return self.numpy().tolist()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
-
-    def __bool__(self) -> bool:
-        if self.numel() != 1:
-            raise problem(ShapeError, "bool()", f"shape {self.shape}", "one element", "use .any() or .all()")
-        return bool(self.item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __index__(self) -> int:
-        if self.dtype.kind not in "iu":
-            raise problem(DTypeError, "index", f"a {self.dtype.name} tensor as an int", "an integer tensor of one element")
-        return int(self.item())
-
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.unbind(0))
-
-    def __repr__(self) -> str:
-        from weft.printing import text
-
-        return text(self)
 
     # ---- gradients ---------------------------------------------------------------------------------------------
 
@@ -342,14 +152,20 @@ class Tensor:
         if not self.is_leaf:
             raise problem(GraphError, "requires_grad_", "the result of an operation", "a leaf", "use x.detach()")
         if requires_grad and self.dtype.kind != "f":
-            raise problem(DTypeError, "requires_grad_", f"a {self.dtype.name} tensor", "a float tensor", "use x.float()")
+            raise problem(
+                DTypeError, "requires_grad_", f"a {self.dtype.name} tensor", "a float tensor", "use x.float()"
+            )
         self._requires_grad = requires_grad
         if self._buffer is not None:
             VERSION.bump()
         if STATE.trace is None and self._node is not None:
             # a node of its own, so that what was computed from the old one stays apart
             old = self._node
-            self._node = leaf(old.buffer, old.shape, old.dtype, old.device) if old.buffer else build.variable(build.stop_gradient(old))
+            self._node = (
+                leaf(old.buffer, old.shape, old.dtype, old.device)
+                if old.buffer
+                else build.variable(build.stop_gradient(old))
+            )
         return self
 
     @property
@@ -384,7 +200,9 @@ class Tensor:
 
     # ---- other dtypes and devices ------------------------------------------------------------------------------
 
-    def to(self, target: DType | str | Device | None = None, *, dtype: DType | None = None, device: Any = None) -> Tensor:
+    def to(
+        self, target: DType | str | Device | None = None, *, dtype: DType | None = None, device: Any = None
+    ) -> Tensor:
         """In another dtype, on another device, or both. Between devices the value passes through the host."""
         if isinstance(target, DType):
             dtype = target
@@ -401,14 +219,16 @@ class Tensor:
             return self
         if self._requires_grad and STATE.grad_enabled:
             given = "a tensor that requires grad"
-            raise problem(GraphError, "to(device)", given, "one that does not: gradients stay on a device", "use x.detach()")
+            raise problem(
+                GraphError, "to(device)", given, "one that does not: gradients stay on a device", "use x.detach()"
+            )
         return Tensor(from_host(self.numpy(), place))
 
     def cpu(self) -> Tensor:
         """On the CPU."""
         return self._moved("cpu")
 
-    def float(self) -> Tensor:  # noqa: A003
+    def float(self) -> Tensor:
         """As float32."""
         return self.to(float32)
 
@@ -416,7 +236,7 @@ class Tensor:
         """As float64."""
         return self.to(float64)
 
-    def int(self) -> Tensor:  # noqa: A003
+    def int(self) -> Tensor:
         """As int32."""
         return self.to(int32)
 
@@ -424,7 +244,7 @@ class Tensor:
         """As int64."""
         return self.to(int64)
 
-    def bool(self) -> Tensor:  # noqa: A003
+    def bool(self) -> Tensor:
         """As bool: whether each element is not zero."""
         return self.to(bool_)
 
@@ -441,7 +261,9 @@ class Tensor:
             raise problem(GraphError, who, given, "no in-place operation on it", "put it under weft.no_grad()")
         if self._view:
             given = f"the result of {self._view}(), which shares nothing with its source"
-            raise problem(GraphError, who, given, "a tensor of its own", "write x = x + ..., or x[index] = value on the source")
+            raise problem(
+                GraphError, who, given, "a tensor of its own", "write x = x + ..., or x[index] = value on the source"
+            )
         if value.shape != self.shape:
             raise problem(ShapeError, who, f"a result of shape {value.shape}", f"that of the tensor, {self.shape}")
         if value.dtype.rank > self.dtype.rank and value.dtype.kind != self.dtype.kind:
@@ -468,12 +290,6 @@ class Tensor:
         """Become zeros."""
         return self.fill_(0)
 
-    def set_(self, source: Tensor) -> Tensor:
-        """Become `source` without the checks of the in-place operations, and without its history."""
-        self._assign(build.stop_gradient(source.node))
-        self._owned = None
-        return self
-
     def _in_place(name: str) -> Callable[..., Tensor]:  # type: ignore[misc]  # runs while the class is made
         def call(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             return self._replace(name + "_", getattr(self, name)(*args, **kwargs))
@@ -484,7 +300,9 @@ class Tensor:
     def _augmented(name: str) -> Callable[..., Tensor]:  # type: ignore[misc]
         def call(self: Tensor, other: Any) -> Tensor:
             result = getattr(self, name)(other)
-            return result if self._view == "index" else self._replace(name + "_", result)  # x[i] += v assigns afterwards
+            return (
+                result if self._view == "index" else self._replace(name + "_", result)
+            )  # x[i] += v assigns afterwards
 
         return call
 
@@ -535,7 +353,9 @@ class Tensor:
     abs = __abs__ = lift(elementwise.abs)
     sign, square, reciprocal = lift(elementwise.sign), lift(elementwise.square), lift(elementwise.reciprocal)
     exp, exp2, expm1 = lift(elementwise.exp), lift(elementwise.exp2), lift(elementwise.expm1)
-    log, log2, log10, log1p = (lift(op) for op in (elementwise.log, elementwise.log2, elementwise.log10, elementwise.log1p))
+    log, log2, log10, log1p = (
+        lift(op) for op in (elementwise.log, elementwise.log2, elementwise.log10, elementwise.log1p)
+    )
     sqrt, rsqrt, erf = lift(elementwise.sqrt), lift(elementwise.rsqrt), lift(elementwise.erf)
     sin, cos, tan, tanh = (lift(op) for op in (elementwise.sin, elementwise.cos, elementwise.tan, elementwise.tanh))
     floor, ceil, trunc, round = (

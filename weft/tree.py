@@ -28,6 +28,15 @@ def unflatten(structure: Any, leaves: Sequence[Any]) -> Any:
     return _put(structure, iter(leaves))
 
 
+def is_leaf(structure: Any) -> bool:
+    """Whether the structure is a single leaf.
+
+    >>> is_leaf(flatten(1)[1]), is_leaf(flatten([1])[1])
+    (True, False)
+    """
+    return structure is LEAF
+
+
 def _take(tree: Any, leaves: list[Any]) -> Any:
     if isinstance(tree, dict):
         return {key: _take(value, leaves) for key, value in tree.items()}

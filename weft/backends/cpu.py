@@ -164,7 +164,7 @@ class CpuExecutable:
         launches = [step if isinstance(step, Launch) else step.epilogue for step in plan.steps]
         distinct = {id(launch.kernel): launch.kernel for launch in launches if launch is not None}
         functions = dict(zip(distinct, compile_kernels(list(distinct.values())), strict=True))
-        arguments = [_arguments(launch) for launch in launches]
+        arguments = [argument_words(launch) for launch in launches]
         rows = []
         for step, launch, words in zip(plan.steps, launches, arguments, strict=True):
             function = functions[id(launch.kernel)] if launch else 0
@@ -191,7 +191,8 @@ class CpuExecutable:
         self._run(self._plan, slots)
 
 
-def _arguments(launch: Launch | None) -> Any:
+def argument_words(launch: Launch | None) -> Any:
+    """What a kernel reads through its `args`: slot and offset of each buffer, then the scalars."""
     words: list[int] = []
     if launch is not None:
         for place in launch.places:
@@ -296,6 +297,18 @@ class CpuBackend:
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         ctypes.memmove(target.pointer, source.pointer, source.nbytes)
+
+    def view(self, buffer: Buffer, dtype: DType) -> np.ndarray:
+        """The memory itself as a vector, for small values that the host writes before each run. Not a transfer."""
+        raw = (ctypes.c_char * buffer.nbytes).from_address(buffer.pointer)
+        return np.frombuffer(raw, dtype.numpy)
+
+    def peek(self, buffer: Buffer) -> np.ndarray:
+        """The status words of a plan."""
+        return self.view(buffer, dtypes.int32)
+
+    def clear(self, buffer: Buffer) -> None:
+        ctypes.memset(buffer.pointer, 0, buffer.nbytes)
 
     def slot_table(self, count: int) -> Any:
         """A table of `count` addresses for `CpuExecutable.run`; fill it by index."""

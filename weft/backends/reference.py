@@ -45,7 +45,9 @@ class ReferenceBackend:
         _bytes(target)[:] = _bytes(source)
 
     def executable(self, plan: Plan) -> Executable:
-        raise problem(GraphError, "reference backend", "a plan", "a graph: this backend interprets nodes", "use device 'cpu'")
+        raise problem(
+            GraphError, "reference backend", "a plan", "a graph: this backend interprets nodes", "use device 'cpu'"
+        )
 
     def synchronise(self) -> None:
         """Nothing is ever under way."""
@@ -90,4 +92,6 @@ def _check_range(node: Node, index: np.ndarray) -> None:
     wrong = index[(index < 0) | (index >= extent)]
     if wrong.size:
         where = f" at {node.site}" if node.site else ""
-        raise problem(IndexRangeError, f"gather{where}", f"the index {wrong[0]}", f"0 to {extent - 1} on axis {node.attrs[0]}")
+        raise problem(
+            IndexRangeError, f"gather{where}", f"the index {wrong[0]}", f"0 to {extent - 1} on axis {node.attrs[0]}"
+        )

@@ -8,6 +8,7 @@ first region that had it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from weft.graph.primitives import PRIMITIVES
 DEEP = 200  # longest chain of nodes inside one kernel
 DEAR = 60  # operations per element from which a value is stored rather than computed twice
 CANDIDATES = 6  # how many regions a sink tries to join
+SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a kernel
 COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow": 30, "log1p": 14, "expm1": 14,
         "random": 40, "div": 4, "sqrt": 4, "mod": 6}  # fmt: skip
 
@@ -96,6 +98,7 @@ class _Fuser:
         for node in self.nodes:
             if node in self.leaves:
                 depth[node] = 0
+                self._weigh(node, "leaf", sinks)
                 continue
             kind = PRIMITIVES[node.op].kind
             if kind in ("reduce", "dot", "scatter", "concat"):
@@ -203,8 +206,19 @@ class _Fuser:
             else:
                 for region in writers:
                     found[region] = None
-        ordered = sorted(found, key=lambda region: region.number, reverse=True)
-        return [region for region in ordered if region.form not in ("scatter", "split")][:CANDIDATES]
+        latest = sorted(found, key=lambda region: region.number, reverse=True)
+        related = [region for region in latest if region.form not in ("scatter", "split")][:CANDIDATES]
+        return related + [region for region in self._alike(node) if region not in found]
+
+    def _alike(self, node: Node) -> list[Region]:
+        """Small regions of the form that `node` would open: unrelated work of one kind shares a launch."""
+        if PRIMITIVES[node.op].kind == "reduce":
+            key = (node.srcs[0].shape, node.attrs[0])
+        else:
+            key = (node.shape, ())
+        if math.prod(key[0]) > SMALL:
+            return []
+        return [region for region in self.regions[-8:] if (region.shape, region.reduced) == key and region.form in ("map", "rows", "cols")]
 
     def _join(self, region: Region, node: Node) -> bool:
         """Add `node` to `region` if its indices fit and no cycle arises."""
@@ -221,8 +235,9 @@ class _Fuser:
             return False
         if region.form == "dot" and not walk.touched:
             return False
-        if not walk.touched and not any(read in region.reads and read.size > 1 for read in walk.reads):
-            if not any(source in region.inlined for source in walk.inlined):
+        if not walk.touched and math.prod(region.shape) > SMALL:
+            shared = any(read in region.reads and read.size > 1 for read in walk.reads)
+            if not shared and not any(source in region.inlined for source in walk.inlined):
                 return False
         if any(writer.before & region.bit for writer in self._writers(walk, region)):
             return False

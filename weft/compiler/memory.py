@@ -172,6 +172,8 @@ def lay_out(storage: Storage, fused: Fused, order: Sequence[Region], leaves: Seq
     last: dict[Node, int] = {}
     for step, region in enumerate(order):
         for node in (*region.sinks, *region.partials):
+            if node.op.startswith("reduce_") and node not in region.kept_results:
+                continue  # folded and used up inside the region
             root = storage.place(node)[0]
             first.setdefault(root, step)
             last[root] = max(last.get(root, step), step)

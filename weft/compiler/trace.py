@@ -38,7 +38,7 @@ class Trace:
         self.cells: dict[int, Cell] = {}
         self.made: dict[int, weakref.ref] = {}
         self.grads: dict[int, tuple[Any, Any]] = {}  # tensors whose .grad was looked at, and what it was
-        self.draws: dict[int, tuple[Any, Node, int]] = {}  # generators: state placeholder and number of draws
+        self.draws: dict[tuple, tuple[Any, Node, int]] = {}  # generators: state placeholder and number of draws
         self.guards: list[tuple[Callable[[], Any], Any]] = []
         self._outer: Any = None
 
@@ -81,14 +81,12 @@ class Trace:
         if id(tensor) not in self.made:
             self.grads.setdefault(id(tensor), (tensor, tensor._grad))
 
-    def draw(self, generator: Any, count: int = 1) -> tuple[Node, int]:
-        """The state node and number of the next random draw."""
-        _, state, drawn = self.draws.get(id(generator)) or (
-            generator,
-            placeholder((2,), uint32, generator.device),
-            0,
-        )
-        self.draws[id(generator)] = (generator, state, drawn + count)
+    def draw(self, generator: Any, device: Any, count: int = 1) -> tuple[Node, int]:
+        """The state node and the number of the first of `count` random draws."""
+        key = (id(generator), device)
+        known = self.draws.get(key)
+        state, drawn = (known[1], known[2]) if known else (placeholder((2,), uint32, device), 0)
+        self.draws[key] = (generator, state, drawn + count)
         return state, drawn
 
     def guard(self, read: Callable[[], Any]) -> Any:

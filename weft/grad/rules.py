@@ -11,8 +11,30 @@ import math
 from collections.abc import Callable
 
 from weft.graph.build import (
-    add, cast, div, dot, eq, expand, flip, gather, kept, like, lt, mul, narrow, neg, pad, permute, place, reduce, reshape,
-    scatter_add, select, slice_, sub, swap_last, unary,
+    add,
+    cast,
+    div,
+    dot,
+    eq,
+    expand,
+    flip,
+    gather,
+    kept,
+    like,
+    lt,
+    mul,
+    narrow,
+    neg,
+    permute,
+    place,
+    reduce,
+    reshape,
+    scatter_add,
+    select,
+    slice_,
+    sub,
+    swap_last,
+    unary,
 )  # fmt: skip
 from weft.graph.node import Node
 from weft.graph.primitives import make
@@ -97,7 +119,7 @@ def _concat(node: Node, g: Node) -> Gradients:
 
 
 def _gather(node: Node, g: Node) -> Gradients:
-    """Add each row of `g` to the row it came from: index axes to the front, scatter, the gathered axis back in place."""
+    """Add each row of `g` to the row it came from: index axes to the front, scatter, the axis back in place."""
     x, index = node.srcs
     axis, rank, depth = node.attrs[0], len(x.shape), len(index.shape)
     order = (*range(axis, axis + depth), *range(axis), *range(axis + depth, len(g.shape)))

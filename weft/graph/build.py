@@ -195,7 +195,7 @@ def place(x: Node, shape: Shape, starts: Shape, steps: Shape, value: Number = 0)
 
 
 def _spread(x: Node, axis: int, step: int, value: Number) -> Node:
-    """`step - 1` elements of `value` between neighbours along `axis`: [n, 1] padded to [n, step], laid out flat, trimmed."""
+    """`step - 1` elements of `value` between neighbours: [n, 1] padded to [n, step], laid out flat, trimmed."""
     count, rank = x.shape[axis], len(x.shape)
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     highs = [0] * (rank + 1)

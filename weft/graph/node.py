@@ -51,7 +51,13 @@ _interned: weakref.WeakValueDictionary[tuple, Node] = weakref.WeakValueDictionar
 
 
 def intern_node(
-    op: str, srcs: tuple[Node, ...], attrs: tuple, shape: tuple[int, ...], dtype: DType, device: Any, site: str | None = None
+    op: str,
+    srcs: tuple[Node, ...],
+    attrs: tuple,
+    shape: tuple[int, ...],
+    dtype: DType,
+    device: Any,
+    site: str | None = None,
 ) -> Node:
     """The one node with these fields. Callers have checked the arguments (see `graph.primitives.make`)."""
     # 0.0 and -0.0 and 1 and True compare equal, so a constant's type and sign belong in its key.

@@ -120,7 +120,9 @@ def _slice(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[S
 def _pad(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
     lows, highs, _ = attrs
     assert min(lows, default=0) >= 0 and min(highs, default=0) >= 0, attrs
-    return tuple(low + extent + high for extent, low, high in zip(srcs[0].shape, lows, highs, strict=True)), srcs[0].dtype
+    return tuple(low + extent + high for extent, low, high in zip(srcs[0].shape, lows, highs, strict=True)), srcs[
+        0
+    ].dtype
 
 
 def _flip(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:

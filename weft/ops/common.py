@@ -31,7 +31,9 @@ def number_kind(who: str, value: object) -> str:
     for kind, types in (("b", bool), ("i", int), ("f", float)):
         if isinstance(value, types):
             return kind
-    raise problem(DTypeError, who, f"a {type(value).__name__}", "a tensor or a Python number", "convert it with weft.tensor")
+    raise problem(
+        DTypeError, who, f"a {type(value).__name__}", "a tensor or a Python number", "convert it with weft.tensor"
+    )
 
 
 def same_device(who: str, nodes: Sequence[Node]) -> Any:
@@ -69,7 +71,11 @@ def broadcast_shapes(who: str, shapes: Sequence[Shape]) -> Shape:
                 if result[axis] not in (1, extent):
                     given = "shapes " + " and ".join(map(str, shapes))
                     raise problem(
-                        ShapeError, who, given, "shapes that broadcast: from the last axis on, equal or 1", "reshape one of them"
+                        ShapeError,
+                        who,
+                        given,
+                        "shapes that broadcast: from the last axis on, equal or 1",
+                        "reshape one of them",
                     )
                 result[axis] = extent
     return tuple(result)
@@ -99,7 +105,13 @@ def fit_number(who: str, value: Number, dtype: DType) -> Number:
         bits = dtype.itemsize * 8
         low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if dtype.kind == "i" else (0, (1 << bits) - 1)
         if not low <= value <= high:
-            raise problem(DTypeError, who, f"the number {value}", f"one that fits {dtype.name}", "cast the tensor to a wider dtype")
+            raise problem(
+                DTypeError,
+                who,
+                f"the number {value}",
+                f"one that fits {dtype.name}",
+                "cast the tensor to a wider dtype",
+            )
     return value
 
 
@@ -120,7 +132,9 @@ def need_integer(who: str, x: Node) -> None:
 
 def need_bits(who: str, x: Node) -> None:
     if x.dtype.kind == "f":
-        raise problem(DTypeError, who, f"a {x.dtype.name} tensor", "a bool or integer tensor", "compare it or cast it first")
+        raise problem(
+            DTypeError, who, f"a {x.dtype.name} tensor", "a bool or integer tensor", "compare it or cast it first"
+        )
 
 
 def as_int(who: str, value: object, what: str) -> int:
@@ -132,11 +146,15 @@ def as_int(who: str, value: object, what: str) -> int:
 
 
 def normal_axis(who: str, axis: int, rank: int) -> int:
-    """`axis` counted from the front; negative ones count from the back. A scalar has the axes 0 and -1, as in PyTorch."""
+    """`axis` counted from the front; negative ones count from the back. A scalar has axes 0 and -1, as in PyTorch."""
     axis, bound = as_int(who, axis, "axis"), max(rank, 1)
     if not -bound <= axis < bound:
         raise problem(
-            ShapeError, who, f"axis {axis} for a tensor of rank {rank}", f"{-bound} to {bound - 1}", "count the axes of x.shape"
+            ShapeError,
+            who,
+            f"axis {axis} for a tensor of rank {rank}",
+            f"{-bound} to {bound - 1}",
+            "count the axes of x.shape",
         )
     return axis % bound
 
@@ -145,7 +163,7 @@ def normal_axes(who: str, dim: int | Sequence[int] | None, rank: int) -> tuple[i
     """Sorted axes, each once; None and () mean all of them."""
     if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         return tuple(range(rank))
-    given = list(dim) if isinstance(dim, (tuple, list)) else [dim]
+    given: list[Any] = list(dim) if isinstance(dim, (tuple, list)) else [dim]
     axes = [normal_axis(who, axis, rank) for axis in given]
     if len(set(axes)) != len(axes):
         raise problem(ShapeError, who, f"axes {tuple(given)}", "each axis once")
@@ -153,7 +171,7 @@ def normal_axes(who: str, dim: int | Sequence[int] | None, rank: int) -> tuple[i
 
 
 def normal_shape(who: str, shape: Sequence[Any]) -> Shape:
-    """A shape from `f(2, 3)` or `f((2, 3))`: a tuple of ints that are not negative, except -1 where the caller allows."""
+    """A shape from `f(2, 3)` or `f((2, 3))`, as a tuple of ints."""
     if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
         shape = shape[0]
     return tuple(as_int(who, extent, "shape") for extent in shape)

@@ -58,7 +58,9 @@ def uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
 
 def normal(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
     """Mean 0, variance 1, by Box and Muller. Two draws."""
-    radius = build.unary("sqrt", build.mul(build.unary("log", build.sub(1.0, uniform(state, draw, shape, dtype))), -2.0))
+    radius = build.unary(
+        "sqrt", build.mul(build.unary("log", build.sub(1.0, uniform(state, draw, shape, dtype))), -2.0)
+    )
     angle = build.mul(uniform(state, draw + 1, shape, dtype), 2.0 * math.pi)
     return build.mul(radius, build.unary("cos", angle))
 

@@ -1,4 +1,7 @@
-"""Elementwise operations: arithmetic, comparison, functions, selection. Each is a few primitives; operands broadcast."""
+"""Elementwise operations: arithmetic, comparison, selection, functions. Each is a few primitives.
+
+Operands broadcast and promote.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,15 @@ from weft.graph import build
 from weft.graph.node import Node
 from weft.graph.primitives import make
 from weft.ops.common import (
-    Operand, broadcast_shapes, meet, need_bits, number_kind, result_dtype, same_device, spread, to_float,
+    Operand,
+    broadcast_shapes,
+    meet,
+    need_bits,
+    number_kind,
+    result_dtype,
+    same_device,
+    spread,
+    to_float,
 )  # fmt: skip
 
 
@@ -121,7 +132,7 @@ def fmod(a: Operand, b: Operand) -> Node:
     return build.select(build.lt(a, 0), build.neg(rest), rest)
 
 
-def pow(a: Operand, b: Operand) -> Node:  # noqa: A001
+def pow(a: Operand, b: Operand) -> Node:
     """a to the power b. Small whole exponents, 0.5 and -1 become products, roots and quotients.
 
     >>> weft.tensor([1.0, 2.0, 3.0]) ** 2
@@ -131,7 +142,9 @@ def pow(a: Operand, b: Operand) -> Node:  # noqa: A001
         number_kind("pow", b)
         dtype = result_dtype("pow", (a, b))
         if dtype.kind in "iu" and b < 0:
-            raise problem(DTypeError, "pow", f"{a.dtype.name} to the power {b}", "an exponent of 0 or more", "use x.float()")
+            raise problem(
+                DTypeError, "pow", f"{a.dtype.name} to the power {b}", "an exponent of 0 or more", "use x.float()"
+            )
         x = build.cast(a, dtype)
         if b in (1, 2, 3):
             return x if b == 1 else build.mul(x, x) if b == 2 else build.mul(build.mul(x, x), x)
@@ -308,7 +321,7 @@ def masked_fill(x: Node, mask: Node, value: Operand) -> Node:
     return build.cast(where(mask, value, x), x.dtype)
 
 
-def clamp(x: Node, min: Operand | None = None, max: Operand | None = None) -> Node:  # noqa: A002
+def clamp(x: Node, min: Operand | None = None, max: Operand | None = None) -> Node:
     """`x` held between `min` and `max`; the gradient passes where min <= x <= max. NaN stays NaN.
 
     >>> weft.clamp(weft.tensor([-2.0, 0.5, 2.0]), -1, 1)
@@ -331,7 +344,7 @@ def neg(x: Node) -> Node:
     return build.neg(x)
 
 
-def abs(x: Node) -> Node:  # noqa: A001
+def abs(x: Node) -> Node:
     """|x|; the gradient at 0 is 0."""
     return build.unary("abs", x)
 
@@ -442,7 +455,7 @@ def trunc(x: Node) -> Node:
     return build.select(build.lt(x, 0), ceil(x), floor(x)) if x.dtype.kind == "f" else x
 
 
-def round(x: Node) -> Node:  # noqa: A001
+def round(x: Node) -> Node:
     """The nearest whole number, ties to even; the gradient is 0.
 
     >>> weft.round(weft.tensor([0.5, 1.5, 2.4]))

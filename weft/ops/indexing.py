@@ -19,7 +19,14 @@ from weft.graph.build import Shape
 from weft.graph.node import Node
 from weft.graph.primitives import make
 from weft.ops.common import (
-    Operand, as_int, broadcast_shapes, need_float, need_integer, normal_axis, same_device, spread,
+    Operand,
+    as_int,
+    broadcast_shapes,
+    need_float,
+    need_integer,
+    normal_axis,
+    same_device,
+    spread,
 )  # fmt: skip
 from weft.ops.elementwise import where
 
@@ -57,7 +64,12 @@ def resolve(x: Node, key: Any) -> Region:
         raise problem(IndexRangeError, "index", given, f"at most {len(x.shape)} and one")
     place = ellipses[0] if ellipses else len(items)
     items[place : place + 1] = [slice(None)] * (len(x.shape) - used)
-    starts, stops, steps, flips, shape, tensors = [], [], [], [], [], []
+    starts: list[int] = []
+    stops: list[int] = []
+    steps: list[int] = []
+    flips: list[int] = []
+    shape: list[int] = []
+    tensors: list[tuple[int, Node]] = []
     for item in items:
         if item is None:
             shape.append(1)
@@ -96,7 +108,9 @@ def _whole(item: object, axis: int, extent: int) -> int:
         raise problem(DTypeError, "index", f"{item}", "ints, slices, None, Ellipsis or integer tensors", "use an int")
     number = as_int("index", item, "index")
     if not -extent <= number < extent:
-        raise problem(IndexRangeError, "index", f"{number} on axis {axis} of extent {extent}", f"{-extent} to {extent - 1}")
+        raise problem(
+            IndexRangeError, "index", f"{number} on axis {axis} of extent {extent}", f"{-extent} to {extent - 1}"
+        )
     return number % extent
 
 
@@ -134,7 +148,9 @@ def _by_tensors(x: Node, tensors: Sequence[tuple[int, Node]]) -> Node:
     first, last = tensors[0][0], tensors[-1][0]
     same_device("index", [x, *(item for _, item in tensors)])
     if [axis for axis, _ in tensors] != list(range(first, last + 1)):
-        raise problem(ShapeError, "index", "tensor indices with other indices between them", "them side by side", "permute first")
+        raise problem(
+            ShapeError, "index", "tensor indices with other indices between them", "them side by side", "permute first"
+        )
     if len(tensors) == 1:
         return build.gather(x, _wrapped(tensors[0][1], x.shape[first]), first, user_site())
     shape = broadcast_shapes("index", [item.shape for _, item in tensors])
@@ -168,13 +184,17 @@ def set_index(x: Node, key: Any, value: Operand) -> Node:
     """
     if isinstance(key, Node) and key.dtype is bool_:
         if key.shape != x.shape[: len(key.shape)]:
-            raise problem(ShapeError, "x[mask] = value", f"a mask of shape {key.shape} for {x.shape}", "its leading axes")
+            raise problem(
+                ShapeError, "x[mask] = value", f"a mask of shape {key.shape} for {x.shape}", "its leading axes"
+            )
         mask = build.expand(build.reshape(key, key.shape + (1,) * (len(x.shape) - len(key.shape))), x.shape)
         return where(mask, spread("x[mask] = value", _fitting(value, x, x.shape), x.shape, x.dtype, x.device), x)
     region = resolve(x, key)
     if region.tensors:
         expected = "ints, slices and bool masks"
-        raise problem(GraphError, "x[index] = value", "an integer tensor as index", expected, "write weft.where(mask, value, x)")
+        raise problem(
+            GraphError, "x[index] = value", "an integer tensor as index", expected, "write weft.where(mask, value, x)"
+        )
     filling = spread("x[index] = value", _fitting(value, x, region.shape), region.shape, x.dtype, x.device)
     filling = build.flip(build.reshape(filling, region.sliced), region.flips)
     if region.sliced == x.shape:
@@ -188,7 +208,9 @@ def _fitting(value: Operand, x: Node, shape: Shape) -> Operand:
     if isinstance(value, Node):
         same_device("x[index] = value", [x, value])
         if broadcast_shapes("x[index] = value", [value.shape, shape]) != shape:
-            raise problem(ShapeError, "x[index] = value", f"a value of shape {value.shape}", f"one that broadcasts to {shape}")
+            raise problem(
+                ShapeError, "x[index] = value", f"a value of shape {value.shape}", f"one that broadcasts to {shape}"
+            )
     return value
 
 
@@ -198,12 +220,15 @@ def index_select(x: Node, dim: int, index: Node) -> Node:
     need_integer("index_select", index)
     same_device("index_select", [x, index])
     if len(index.shape) > 1 or not x.shape:
-        raise problem(ShapeError, "index_select", f"shapes {x.shape} and {index.shape}", "a tensor with axes, and a vector")
+        raise problem(
+            ShapeError, "index_select", f"shapes {x.shape} and {index.shape}", "a tensor with axes, and a vector"
+        )
     return build.gather(x, build.reshape(index, (index.size,)), axis, user_site())
 
 
-def embedding(input: Node, weight: Node, padding_idx: int | None = None) -> Node:  # noqa: A002
-    """Rows of `weight` [count, width] by number: `input` [...] gives [..., width]. The row `padding_idx` gets no gradient.
+def embedding(input: Node, weight: Node, padding_idx: int | None = None) -> Node:
+    """Rows of `weight` [count, width] by number: `input` [...] gives [..., width].
+    The row `padding_idx` gets no gradient.
 
     >>> weft.nn.functional.embedding(weft.tensor([1, 0]), weft.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([[3., 4.],

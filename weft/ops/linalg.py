@@ -15,7 +15,9 @@ from weft.ops.elementwise import add
 def _check(who: str, a: Node, b: Node) -> None:
     same_device(who, [a, b])
     if a.dtype is not b.dtype or a.dtype is bool_:
-        raise problem(DTypeError, who, f"{a.dtype.name} and {b.dtype.name}", "two tensors of one number type", "cast one with .to")
+        raise problem(
+            DTypeError, who, f"{a.dtype.name} and {b.dtype.name}", "two tensors of one number type", "cast one with .to"
+        )
 
 
 def matmul(a: Node, b: Node) -> Node:
@@ -27,7 +29,9 @@ def matmul(a: Node, b: Node) -> Node:
     """
     _check("matmul", a, b)
     if not a.shape or not b.shape:
-        raise problem(ShapeError, "matmul", f"shapes {a.shape} and {b.shape}", "at least one axis each", "use * for scalars")
+        raise problem(
+            ShapeError, "matmul", f"shapes {a.shape} and {b.shape}", "at least one axis each", "use * for scalars"
+        )
     if a.shape[-1] != b.shape[-2 if len(b.shape) > 1 else 0]:
         given = f"shapes {a.shape} and {b.shape}"
         raise problem(ShapeError, "matmul", given, "[..., M, K] and [..., K, N] with one K", "transpose one with .mT")
@@ -53,7 +57,9 @@ def rmatmul(b: Node, a: Node) -> Node:
 
 def _with_ranks(who: str, a: Node, b: Node, ranks: tuple[int, int]) -> Node:
     if (len(a.shape), len(b.shape)) != ranks:
-        raise problem(ShapeError, who, f"shapes {a.shape} and {b.shape}", f"ranks {ranks[0]} and {ranks[1]}", "use matmul")
+        raise problem(
+            ShapeError, who, f"shapes {a.shape} and {b.shape}", f"ranks {ranks[0]} and {ranks[1]}", "use matmul"
+        )
     return matmul(a, b)
 
 
@@ -86,7 +92,7 @@ def outer(a: Node, b: Node) -> Node:
     return build.mul(build.expand(build.reshape(a, (*a.shape, 1)), shape), build.expand_to(b, shape))
 
 
-def linear(input: Node, weight: Node, bias: Node | None = None) -> Node:  # noqa: A002
+def linear(input: Node, weight: Node, bias: Node | None = None) -> Node:
     """input [..., K] times the transpose of weight [N, K] plus bias [N]: [..., N].
 
     >>> weft.nn.functional.linear(weft.ones(1, 2), weft.tensor([[1.0, 2.0], [3.0, 4.0]]), weft.tensor([0.5, 0.5]))

@@ -30,52 +30,52 @@ def _reduced(who: str, loss: Node, reduction: str) -> Node:
     raise problem(DTypeError, who, f"reduction={reduction!r}", "'mean', 'sum' or 'none'")
 
 
-def _pair(who: str, input: Node, target: Node) -> tuple[Node, Node]:  # noqa: A002
+def _pair(who: str, input: Node, target: Node) -> tuple[Node, Node]:
     if input.shape != target.shape:
         given = f"input {input.shape} and target {target.shape}"
         raise problem(ShapeError, who, given, "equal shapes", "reshape or expand one of them on purpose")
-    input, target = meet(who, input, target)  # noqa: A001
+    input, target = meet(who, input, target)
     need_float(who, input)
     return input, target
 
 
-def mse_loss(input: Node, target: Node, reduction: str = "mean") -> Node:  # noqa: A002
+def mse_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
     """(input - target) squared.
 
     >>> weft.nn.functional.mse_loss(weft.tensor([1.0, 2.0]), weft.tensor([1.0, 4.0]))
     tensor(2.)
     """
-    input, target = _pair("mse_loss", input, target)  # noqa: A001
+    input, target = _pair("mse_loss", input, target)
     error = sub(input, target)
     return _reduced("mse_loss", mul(error, error), reduction)
 
 
-def l1_loss(input: Node, target: Node, reduction: str = "mean") -> Node:  # noqa: A002
+def l1_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
     """|input - target|."""
-    input, target = _pair("l1_loss", input, target)  # noqa: A001
+    input, target = _pair("l1_loss", input, target)
     return _reduced("l1_loss", unary("abs", sub(input, target)), reduction)
 
 
-def smooth_l1_loss(input: Node, target: Node, reduction: str = "mean", beta: float = 1.0) -> Node:  # noqa: A002
+def smooth_l1_loss(input: Node, target: Node, reduction: str = "mean", beta: float = 1.0) -> Node:
     """e = |input - target|: e^2 / (2 beta) below beta, e - beta / 2 above."""
     if beta == 0:
         return l1_loss(input, target, reduction)
-    input, target = _pair("smooth_l1_loss", input, target)  # noqa: A001
+    input, target = _pair("smooth_l1_loss", input, target)
     e = unary("abs", sub(input, target))
     loss = select(lt(e, beta), mul(mul(e, e), 0.5 / beta), sub(e, 0.5 * beta))
     return _reduced("smooth_l1_loss", loss, reduction)
 
 
-def huber_loss(input: Node, target: Node, reduction: str = "mean", delta: float = 1.0) -> Node:  # noqa: A002
+def huber_loss(input: Node, target: Node, reduction: str = "mean", delta: float = 1.0) -> Node:
     """e = |input - target|: e^2 / 2 up to delta, delta * (e - delta / 2) above."""
-    input, target = _pair("huber_loss", input, target)  # noqa: A001
+    input, target = _pair("huber_loss", input, target)
     e = unary("abs", sub(input, target))
     loss = select(lt(delta, e), mul(sub(e, 0.5 * delta), delta), mul(mul(e, e), 0.5))
     return _reduced("huber_loss", loss, reduction)
 
 
 def binary_cross_entropy_with_logits(
-    input: Node,  # noqa: A002
+    input: Node,
     target: Node,
     weight: Node | None = None,
     reduction: str = "mean",
@@ -96,7 +96,7 @@ def binary_cross_entropy_with_logits(
 
 
 def binary_cross_entropy(
-    input: Node,  # noqa: A002
+    input: Node,
     target: Node,
     weight: Node | None = None,
     reduction: str = "mean",
@@ -116,7 +116,7 @@ def _held_log(p: Node) -> Node:
 
 
 def nll_loss(
-    input: Node,  # noqa: A002
+    input: Node,
     target: Node,
     weight: Node | None = None,
     ignore_index: int = -100,
@@ -131,7 +131,7 @@ def nll_loss(
 
 
 def cross_entropy(
-    input: Node,  # noqa: A002
+    input: Node,
     target: Node,
     weight: Node | None = None,
     ignore_index: int = -100,
@@ -165,16 +165,20 @@ def cross_entropy(
     return _over_labels(who, mul(loss, 1.0 - label_smoothing), hit, labels, weight, ignore_index, reduction, smooth)
 
 
-def _class_rows(who: str, input: Node, target: Node) -> tuple[Node, Node]:  # noqa: A002
+def _class_rows(who: str, input: Node, target: Node) -> tuple[Node, Node]:
     """Logits with the class axis last, and their labels, after checking both."""
     same_device(who, [input, target])
     rank = len(input.shape)
     if target.dtype.kind not in "iu":
-        raise problem(DTypeError, who, f"a target of {target.dtype.name}", "integer class labels", "convert it with .long()")
+        raise problem(
+            DTypeError, who, f"a target of {target.dtype.name}", "integer class labels", "convert it with .long()"
+        )
     axis = 0 if rank == 1 else 1
     if rank == 0 or input.shape[:axis] + input.shape[axis + 1 :] != target.shape:
         given = f"input {input.shape} and target {target.shape}"
-        raise problem(ShapeError, who, given, "[N, K, ...] and [N, ...], or [K] and []", "classes are axis 1 of the input")
+        raise problem(
+            ShapeError, who, given, "[N, K, ...] and [N, ...], or [K] and []", "classes are axis 1 of the input"
+        )
     return movedim(input, axis, -1), target
 
 
@@ -213,10 +217,10 @@ def _over_labels(
     return div(reduce("reduce_sum", loss, axes), reduce("reduce_sum", select(counted, share, 0.0), axes))
 
 
-def _soft_cross_entropy(input: Node, target: Node, weight: Node | None, reduction: str, smoothing: float) -> Node:  # noqa: A002
+def _soft_cross_entropy(input: Node, target: Node, weight: Node | None, reduction: str, smoothing: float) -> Node:
     """Cross entropy with class probabilities; the mean divides by the number of samples."""
     who = "cross_entropy"
-    input, target = _pair(who, input, target)  # noqa: A001
+    input, target = _pair(who, input, target)
     if not input.shape:
         raise problem(ShapeError, who, "scalars", "[N, K, ...] or [K]")
     axis = 0 if len(input.shape) == 1 else 1

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.node import Node
 from weft.graph.primitives import make
-from weft.ops.common import as_int, fit_number, normal_axes, normal_axis, normal_shape, number_kind, result_dtype, same_device
+from weft.ops.common import (
+    as_int,
+    fit_number,
+    normal_axes,
+    normal_axis,
+    normal_shape,
+    number_kind,
+    result_dtype,
+    same_device,
+)
 
 
 def reshape(x: Node, *shape: int | Sequence[int]) -> Node:
@@ -26,7 +36,11 @@ def reshape(x: Node, *shape: int | Sequence[int]) -> Node:
     fits = known == x.size if not unknown else unknown == 1 and known > 0 and x.size % known == 0
     if not fits or min(wanted, default=0) < -1:
         raise problem(
-            ShapeError, "reshape", f"shape {x.shape} ({x.size} elements) to {wanted}", "as many elements", "use -1 for one axis"
+            ShapeError,
+            "reshape",
+            f"shape {x.shape} ({x.size} elements) to {wanted}",
+            "as many elements",
+            "use -1 for one axis",
         )
     return build.reshape(x, tuple(x.size // known if extent == -1 else extent for extent in wanted))
 
@@ -54,7 +68,9 @@ def transpose(x: Node, dim0: int, dim1: int) -> Node:
 def t(x: Node) -> Node:
     """The transpose of a matrix; vectors and scalars stay."""
     if len(x.shape) > 2:
-        raise problem(ShapeError, "t", f"shape {x.shape}", "at most two axes", "use .mT for the last two axes or permute")
+        raise problem(
+            ShapeError, "t", f"shape {x.shape}", "at most two axes", "use .mT for the last two axes or permute"
+        )
     return build.permute(x, range(len(x.shape))[::-1])
 
 
@@ -84,7 +100,10 @@ def expand(x: Node, *sizes: int | Sequence[int]) -> Node:
     wanted = normal_shape("expand", sizes)
     extra = len(wanted) - len(x.shape)
     old = (1,) * extra + x.shape
-    new = tuple(have if want == -1 and axis >= extra else want for axis, (want, have) in enumerate(zip(wanted, old, strict=False)))
+    new = tuple(
+        have if want == -1 and axis >= extra else want
+        for axis, (want, have) in enumerate(zip(wanted, old, strict=False))
+    )
     if extra < 0 or any(have not in (1, want) or want < 0 for want, have in zip(new, old, strict=True)):
         raise problem(ShapeError, "expand", f"shape {x.shape} to {wanted}", "axes of extent 1 where the extent changes")
     return build.expand_to(x, new)
@@ -150,8 +169,8 @@ def roll(x: Node, shifts: int | Sequence[int], dims: int | Sequence[int] | None 
     """
     if dims is None:
         return build.reshape(roll(build.reshape(x, (x.size,)), shifts, 0), x.shape)
-    shift_list = list(shifts) if isinstance(shifts, (tuple, list)) else [shifts]
-    dim_list = list(dims) if isinstance(dims, (tuple, list)) else [dims]
+    shift_list: list[Any] = list(shifts) if isinstance(shifts, (tuple, list)) else [shifts]
+    dim_list: list[Any] = list(dims) if isinstance(dims, (tuple, list)) else [dims]
     if len(shift_list) != len(dim_list):
         raise problem(ShapeError, "roll", f"{len(shift_list)} shifts for {len(dim_list)} dims", "as many of both")
     for shift, dim in zip(shift_list, dim_list, strict=True):
@@ -174,10 +193,14 @@ def pad(x: Node, pad: Sequence[int], mode: str = "constant", value: Number | Non
     if mode != "constant":
         raise problem(ShapeError, "pad", f"mode={mode!r}", "'constant'; this version has no other")
     if len(pad) % 2 or len(pad) > 2 * rank:
-        raise problem(ShapeError, "pad", f"{tuple(pad)} for shape {x.shape}", "a low and a high number for some of the last axes")
+        raise problem(
+            ShapeError, "pad", f"{tuple(pad)} for shape {x.shape}", "a low and a high number for some of the last axes"
+        )
     lows, highs = [0] * rank, [0] * rank
     for place in range(len(pad) // 2):
-        lows[rank - 1 - place], highs[rank - 1 - place] = (as_int("pad", n, "padding") for n in pad[2 * place : 2 * place + 2])
+        lows[rank - 1 - place], highs[rank - 1 - place] = (
+            as_int("pad", n, "padding") for n in pad[2 * place : 2 * place + 2]
+        )
     if any(low + high + extent < 0 for low, high, extent in zip(lows, highs, x.shape, strict=True)):
         raise problem(ShapeError, "pad", f"{tuple(pad)} for shape {x.shape}", "extents that stay at least 0")
     starts = tuple(max(-low, 0) for low in lows)
@@ -206,7 +229,9 @@ def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
     for node in tensors:
         if len(node.shape) != len(first.shape) or build.kept(node.shape, (axis,)) != build.kept(first.shape, (axis,)):
             given = f"shapes {first.shape} and {node.shape} along axis {axis}"
-            raise problem(ShapeError, "cat", given, "equal extents on the other axes", "reshape one of them or use stack")
+            raise problem(
+                ShapeError, "cat", given, "equal extents on the other axes", "reshape one of them or use stack"
+            )
     dtype = result_dtype("cat", tensors)
     return build.concat([build.cast(node, dtype) for node in tensors], axis)
 
@@ -243,7 +268,9 @@ def chunk(x: Node, chunks: int, dim: int = 0) -> tuple[Node, ...]:
     """At most `chunks` pieces of equal size along `dim` (the last may be smaller)."""
     axis = normal_axis("chunk", dim, len(x.shape))
     if chunks < 1 or not x.shape:
-        raise problem(ShapeError, "chunk", f"{chunks} chunks of shape {x.shape}", "at least 1 chunk of at least one axis")
+        raise problem(
+            ShapeError, "chunk", f"{chunks} chunks of shape {x.shape}", "at least 1 chunk of at least one axis"
+        )
     return split(x, max(-(-x.shape[axis] // chunks), 1), axis)
 
 

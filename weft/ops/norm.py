@@ -15,7 +15,9 @@ from weft.ops.elementwise import add, mul
 from weft.ops.reduce import mean
 
 
-def _row_axes(who: str, x: Node, normalized_shape: Sequence[int] | int, affine: Sequence[Node | None]) -> tuple[int, ...]:
+def _row_axes(
+    who: str, x: Node, normalized_shape: Sequence[int] | int, affine: Sequence[Node | None]
+) -> tuple[int, ...]:
     need_float(who, x)
     tail: Shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     rank = len(x.shape)
@@ -33,7 +35,11 @@ def _scaled(x: Node, power: Node, eps: float) -> Node:
 
 
 def layer_norm(
-    x: Node, normalized_shape: Sequence[int] | int, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5
+    x: Node,
+    normalized_shape: Sequence[int] | int,
+    weight: Node | None = None,
+    bias: Node | None = None,
+    eps: float = 1e-5,
 ) -> Node:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last axes; the variance divides by the count.
 
@@ -47,7 +53,9 @@ def layer_norm(
     return y if bias is None else add(y, bias)
 
 
-def rms_norm(x: Node, normalized_shape: Sequence[int] | int, weight: Node | None = None, eps: float | None = None) -> Node:
+def rms_norm(
+    x: Node, normalized_shape: Sequence[int] | int, weight: Node | None = None, eps: float | None = None
+) -> Node:
     """x / sqrt(mean(x^2) + eps) * weight over the last axes; `eps` is the dtype's epsilon unless given."""
     axes = _row_axes("rms_norm", x, normalized_shape, (weight,))
     small = float(np.finfo(x.dtype.numpy).eps) if eps is None else eps

@@ -35,7 +35,7 @@ def _widened(x: Node, dtype: DType | None) -> Node:
     return build.cast(x, dtype)
 
 
-def sum(x: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:  # noqa: A001
+def sum(x: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:
     """The sum over `dim`.
 
     >>> weft.ones(2, 3).sum(1)
@@ -152,7 +152,7 @@ def _with_index(op: str, who: str, x: Node, dim: int, keepdim: bool) -> ValuesIn
     return ValuesIndices(values, build.reshape(index, values.shape))
 
 
-def max(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:  # noqa: A001
+def max(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:
     """The maximum of all elements; with `dim`, (values, indices), the gradient to the first maximum; with a tensor
     instead of `dim`, `maximum`.
 
@@ -164,21 +164,21 @@ def max(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node |
     return amax(x) if dim is None else _with_index("reduce_max", "max", x, dim, keepdim)
 
 
-def min(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:  # noqa: A001
+def min(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:
     """The minimum of all elements; with `dim`, (values, indices); with a tensor instead of `dim`, `minimum`."""
     if isinstance(dim, Node):
         return minimum(x, dim)
     return amin(x) if dim is None else _with_index("reduce_min", "min", x, dim, keepdim)
 
 
-def any(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:  # noqa: A001
+def any(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:
     """Whether any element is not zero; False over none."""
     axes = normal_axes("any", dim, len(x.shape))
     hits = build.cast(build.cast(x, bool_), int64)
     return build.cast(build.reduce("reduce_sum", hits, axes, keepdim), bool_)
 
 
-def all(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:  # noqa: A001
+def all(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:
     """Whether every element is not zero; True over none."""
     return build.unary("not", any(build.unary("not", build.cast(x, bool_)), dim, keepdim))
 

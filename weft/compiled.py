@@ -25,7 +25,9 @@ from weft.dtypes import float32, uint32
 from weft.errors import DeviceError, GraphError, problem
 from weft.graph.build import add, cast, eq, iota, mul
 from weft.graph.node import Node, leaf, placeholder
+from weft.device import default_device
 from weft.state import STATE, VERSION
+from weft.tensor import Tensor, from_host
 
 STATIC = (int, bool, str, bytes, type(None))
 
@@ -126,8 +128,6 @@ class Compiled:
 
     def _fresh(self, variant: Variant, output: Output) -> Any:
         """A new tensor on new memory for an output whose last value somebody kept."""
-        from weft.tensor import Tensor
-
         device = variant.device
         assert device is not None and variant.entry is not None
         slab = device.backend.allocate(variant.entry.plan.slots[output.slot].nbytes)
@@ -223,8 +223,6 @@ class Compiled:
     # --- tracing -----------------------------------------------------------------------------------------------------
 
     def _trace(self, flat: list[Any], structure: Any, spec: tuple) -> Variant:
-        from weft.tensor import Tensor
-
         COUNTERS.traces += 1
         trace = Trace(self.name)
         variant = Variant()
@@ -387,8 +385,6 @@ class Compiled:
         variant.outputs = [Output(node, *place) for node, place in zip(results, entry.outputs, strict=True)]
         variant.run = entry.executable.run
         variant.retained += [arena, status]
-        from weft.tensor import Tensor
-
         slots = dict(variant.arguments)
         forms = variant.spec[1]
         if all(form[0] == "tensor" for form in forms) and _is_flat(variant.spec[0], len(forms)):
@@ -438,8 +434,6 @@ def compile(function: Callable | None = None, *, donate: Sequence[int] = ()) -> 
 
 
 def _as_argument(value: Any) -> Any:
-    from weft.tensor import Tensor, as_tensor
-
     if isinstance(value, np.ndarray):
         return as_tensor(value)
     if isinstance(value, Tensor) and value._node is not None and value._node.buffer is not None:
@@ -449,8 +443,6 @@ def _as_argument(value: Any) -> Any:
 
 
 def _form(value: Any) -> tuple:
-    from weft.tensor import Tensor
-
     if isinstance(value, Tensor):
         shape, dtype, device = value._form_now()
         return ("tensor", shape, dtype, device, value.requires_grad)
@@ -472,8 +464,6 @@ def _is_flat(structure: Any, count: int) -> bool:
 
 def _device_of(flat: list[Any]) -> Device:
     from weft.device import default_device
-    from weft.tensor import Tensor
-
     return next((value.device for value in flat if isinstance(value, Tensor)), default_device())
 
 

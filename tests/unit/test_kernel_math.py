@@ -1,0 +1,199 @@
+"""Transcendental functions of the kernel language: error bounds over wide ranges, ends of the range, random bits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.unit.kernel_harness import begin, call, end, kernel_of
+from weft import dtypes
+from weft.errors import DTypeError
+from weft.kernels import math as km
+from weft.kernels.index import Axis, axis_index
+from weft.kernels.language import Literal, Load, Loop, Store
+
+rng = np.random.default_rng(1)
+COUNT = 200_001
+TINY = {dtypes.float32: 1e-38, dtypes.float64: 1e-307}
+FLOATS = [dtypes.float32, dtypes.float64]
+
+
+def evaluate(name, *arrays):
+    """The function called `name` of NumPy arrays, through a compiled kernel."""
+    arrays = [np.ascontiguousarray(array) for array in arrays]
+    dtype = dtypes.from_numpy(arrays[0].dtype)
+    n = len(arrays[0])
+    i = Axis("i", n)
+    args = tuple(Load(f"x{number}", axis_index(i), dtype) for number in range(len(arrays)))
+    body = (Loop(i, begin, end, "vector", (Store("out", axis_index(i), km.build(name, args, dtype)),), 16),)
+    inputs, out = {f"x{number}": array for number, array in enumerate(arrays)}, np.empty(n, arrays[0].dtype)
+    call(kernel_of(name, inputs, {"out": out}, body), inputs, {"out": out}, None, (0, n))
+    return out
+
+
+def exact(name, *arrays):
+    """The same in a wider format: float64 for float32, the long double for float64."""
+    with np.errstate(all="ignore"):
+        if name == "erf":
+            return np.array([math.erf(float(value)) for value in arrays[0]])
+        wide = np.float64 if arrays[0].dtype == np.float32 else np.longdouble
+        return getattr(np, {"pow": "power"}.get(name, name))(*(array.astype(wide) for array in arrays))
+
+
+def ulps(found, expected, dtype):
+    """The largest error in units in the last place of the expected result."""
+    rounded = expected.astype(dtype.numpy)
+    assert np.isfinite(found).all()
+    unit = np.maximum(np.spacing(np.abs(rounded)), np.finfo(dtype.numpy).smallest_subnormal).astype(expected.dtype)
+    return float((np.abs(found.astype(expected.dtype) - expected) / unit).max())
+
+
+def signed_powers(low, high, count=COUNT):
+    """Numbers of both signs spread evenly over the exponents from `low` to `high`."""
+    sizes = np.exp(rng.uniform(np.log(low), np.log(high), count))
+    return sizes * np.where(rng.random(count) < 0.5, -1, 1)
+
+
+def inputs_of(name, dtype):
+    small = dtype is dtypes.float32
+    top, tiny = (88.7, 1e-38) if small else (709.7, 1e-307)
+    ranges = {
+        "exp": lambda: np.concatenate([rng.uniform(-top, top, COUNT), signed_powers(1e-10, 1.0)]),
+        "expm1": lambda: np.concatenate([rng.uniform(-40, top, COUNT), signed_powers(tiny, 2.0), rng.uniform(-2, 2, COUNT)]),
+        "log": lambda: np.concatenate([np.abs(signed_powers(tiny, 1 / tiny)), rng.uniform(0.5, 2, COUNT)]),
+        "log1p": lambda: np.concatenate([np.abs(signed_powers(tiny, 1 / tiny)), rng.uniform(-0.9999, 2, COUNT)]),
+        "tanh": lambda: np.concatenate([rng.uniform(-20, 20, COUNT), signed_powers(tiny, 1.0)]),
+        "erf": lambda: np.concatenate([rng.uniform(-6, 6, COUNT), signed_powers(1e-30, 1.0)]),
+        "sin": lambda: np.concatenate([signed_powers(1e-20, 1e5 if small else 1e9), rng.uniform(-10, 10, COUNT)]),
+    }
+    ranges["cos"] = ranges["sin"]
+    return ranges[name]().astype(dtype.numpy)
+
+
+BOUNDS = {
+    "exp": (1.5, 2),
+    "expm1": (3, 4),
+    "log": (1.5, 2),
+    "log1p": (2, 3),
+    "tanh": (4, 5),
+    "erf": (2, 4),
+    "sin": (2, 2),
+    "cos": (2, 2),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_error_bound(name, dtype):
+    x = inputs_of(name, dtype)
+    assert ulps(evaluate(name, x), exact(name, x), dtype) <= BOUNDS[name][dtype is dtypes.float64]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_exp_rounds_results_below_the_normal_range(dtype):
+    low, high = (-103.9, -87.4) if dtype is dtypes.float32 else (-745.0, -708.4)
+    x = np.linspace(low, high, 10_001).astype(dtype.numpy)
+    assert ulps(evaluate("exp", x), exact("exp", x), dtype) <= 1.0
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", BOUNDS)
+def test_special_values(name, dtype):
+    tiny, huge = np.finfo(dtype.numpy).smallest_subnormal, np.finfo(dtype.numpy).max
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, tiny, -tiny, huge, -huge], dtype.numpy)
+    found, expected = evaluate(name, x), exact(name, x)
+    if name in ("sin", "cos"):  # huge arguments are outside the stated range, but stay in [-1, 1]
+        assert (np.abs(found[-2:]) <= 1).all()
+        found, expected = found[:-2], expected[:-2]
+    with np.errstate(over="ignore"):
+        expected = expected.astype(dtype.numpy)
+    for this, other, at in zip(found, expected, x, strict=False):
+        if np.isfinite(other):
+            assert np.signbit(this) == np.signbit(other), (name, at)
+            assert abs(this - other) <= 4 * np.spacing(abs(other)), (name, at, this, other)
+        else:
+            np.testing.assert_equal(this, other, err_msg=f"{name}({at})")
+
+
+def test_tanh_and_erf_are_odd_to_the_bit():
+    x = signed_powers(1e-6, 10.0).astype("f")
+    for name in ("tanh", "erf", "sin"):
+        assert (-evaluate(name, x)).tobytes() == evaluate(name, -x).tobytes()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_pow_error_bound(dtype):
+    top = 80 if dtype is dtypes.float32 else 600
+    x = np.exp(rng.uniform(-10, 10, COUNT)).astype(dtype.numpy)
+    y = (rng.uniform(-1, 1, COUNT) * top / np.maximum(np.abs(np.log(x)), 1e-3)).astype(dtype.numpy)
+    near = rng.uniform(0.9, 1.1, COUNT).astype(dtype.numpy)
+    for base, exponent in ((x, y), (near, y), (x, rng.integers(-6, 7, COUNT).astype(dtype.numpy))):
+        expected = exact("pow", base, exponent)
+        moderate = (expected > TINY[dtype]) & (expected < 1 / TINY[dtype])
+        found = evaluate("pow", base, exponent)[moderate]
+        assert ulps(found, expected[moderate], dtype) <= (3 if dtype is dtypes.float32 else 8)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_pow_special_values(dtype):
+    tiny, huge = np.finfo(dtype.numpy).smallest_subnormal, np.finfo(dtype.numpy).max
+    special = np.array([0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 2.5, np.inf, -np.inf, np.nan, tiny, huge, -huge], dtype.numpy)
+    x, y = (grid.ravel() for grid in np.meshgrid(special, special))
+    found = evaluate("pow", x, y)
+    with np.errstate(all="ignore"):
+        expected = np.array([_c_pow(float(a), float(b)) for a, b in zip(x, y, strict=True)]).astype(dtype.numpy)
+    np.testing.assert_allclose(found, expected, rtol=1e-6 if dtype is dtypes.float32 else 1e-14)
+    finite = expected == 0
+    assert (np.signbit(found) == np.signbit(expected))[finite].all()
+
+
+def _c_pow(a, b):
+    with np.errstate(all="ignore"):
+        return float(np.power(np.float64(a), np.float64(b)))
+
+
+@pytest.mark.parametrize("exponent", [-1.0, 0.5, 1.0, 2.0, 3.0])
+def test_simple_literal_powers_are_products(exponent):
+    n = 1000
+    x = np.abs(rng.standard_normal(n)).astype("f")
+    i = Axis("i", n)
+    value = km.build("pow", (Load("x", axis_index(i), dtypes.float32), Literal(exponent, dtypes.float32)), dtypes.float32)
+    out = np.empty(n, "f")
+    body = (Loop(i, begin, end, "vector", (Store("out", axis_index(i), value),), 16),)
+    call(kernel_of("pow", {"x": x}, {"out": out}, body), {"x": x}, {"out": out}, None, (0, n))
+    products = {-1.0: 1 / x, 0.5: np.sqrt(x), 1.0: x, 2.0: x * x, 3.0: x * x * x}
+    np.testing.assert_array_equal(out, products[exponent])
+
+
+def test_integers_are_refused():
+    with pytest.raises(DTypeError, match="exp: given a int32 argument; expected float32 or float64"):
+        km.build("exp", (Literal(1, dtypes.int32),), dtypes.int32)
+
+
+@pytest.mark.parametrize(
+    "counter,key,word",
+    [
+        ((0x00000000, 0x00000000), 0x00000000, 0xFF1DAE59),
+        ((0xFFFFFFFF, 0xFFFFFFFF), 0xFFFFFFFF, 0x2C3F628B),
+        ((0x243F6A88, 0x85A308D3), 0x13198A2E, 0xDD7CE038),
+    ],
+)
+def test_philox_known_answers(counter, key, word):
+    words = np.array([key, *counter], np.uint32)
+    for width in (1, 8):
+        n = 20
+        i = Axis("i", n)
+        x = np.repeat(words, n)
+        args = (Load("x", _shifted(i, part * n), dtypes.uint32) for part in range(3))
+        out = np.zeros(n, np.uint32)
+        body = (Loop(i, begin, end, "vector", (Store("out", axis_index(i), km.philox(*args)),), width),)
+        call(kernel_of("philox", {"x": x}, {"out": out}, body), {"x": x}, {"out": out}, None, (0, n))
+        assert (out == word).all()
+
+
+def _shifted(axis, offset):
+    from weft.kernels import index as ix
+
+    return ix.add(axis_index(axis), ix.const(offset))

@@ -1,0 +1,70 @@
+"""The null backend: compiles everything, runs nothing. For tests of the compiler; reading a value raises."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from weft import dtypes
+from weft.backends.base import Buffer, Device, Slab
+from weft.compiler.plan import Plan
+from weft.dtypes import DType
+from weft.errors import DeviceError, problem
+from weft.kernels.language import Kernel
+from weft.kernels.normal import normalise
+from weft.render.llvm import render
+
+
+class NullExecutable:
+    """A plan that was compiled; running it does nothing."""
+
+    def __init__(self, plan: Plan):
+        self.plan = plan
+
+    def run(self, slots: list[int]) -> None:
+        """Nothing happens."""
+
+
+class NullBackend:
+    """Device `null`. Memory has sizes but no contents."""
+
+    def __init__(self) -> None:
+        self._device = Device("null", 0, self, "compiles, runs nothing", frozenset(dtypes.ALL))
+        self._next = 64
+
+    def devices(self) -> list[Device]:
+        return [self._device]
+
+    def allocate(self, nbytes: int) -> Slab:
+        pointer, self._next = self._next, self._next + -(-max(nbytes, 1) // 64) * 64
+        return Slab(self._device, nbytes, pointer, None)
+
+    def slot_table(self, count: int) -> list[int]:
+        return [0] * count
+
+    def executable(self, plan: Plan) -> NullExecutable:
+        return NullExecutable(plan)
+
+    def source(self, kernel: Kernel) -> str:
+        """The kernel's text, as the CPU would compile it."""
+        return render(normalise(kernel))
+
+    def upload(self, buffer: Buffer, array: np.ndarray) -> None:
+        """The bytes are dropped."""
+
+    def copy(self, target: Buffer, source: Buffer) -> None:
+        """There is nothing to copy."""
+
+    def clear(self, buffer: Buffer) -> None:
+        """There is nothing to clear."""
+
+    def peek(self, buffer: Buffer) -> np.ndarray:
+        return np.zeros(buffer.nbytes // 4, np.int32)
+
+    def view(self, buffer: Buffer, dtype: DType) -> np.ndarray:
+        return np.zeros(buffer.nbytes // dtype.itemsize, dtype.numpy)
+
+    def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        raise problem(DeviceError, "numpy()", "a tensor on the null device, which runs nothing", "a device that computes", "use .to('cpu')")
+
+    def synchronise(self) -> None:
+        """Nothing is ever in flight."""

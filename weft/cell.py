@@ -1,0 +1,227 @@
+"""The cell under a tensor: which node holds its value now, how that changes, and how the value is read.
+
+A tensor is read by computing its node, and assigned by rebinding to another node. A leaf that requires grad is
+registered with its node whenever it is used, so that `backward()` finds it. While `weft.compile` traces, the trace decides both.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from weft.backends.base import Buffer, Device
+from weft.dtypes import DType
+from weft.errors import BufferError_, DTypeError, GraphError, ShapeError, problem
+from weft.graph import build
+from weft.graph.node import Node, leaf
+from weft.state import STATE, VERSION
+
+LEAVES: weakref.WeakKeyDictionary[Node, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+_consumed: list[weakref.ref[Any]] = []
+
+
+def remember_consumed(tensor: TensorCell) -> None:
+    """Note that `backward()` has used up the history of `tensor`, whose value may still be wanted."""
+    tensor._consumed = True
+    if STATE.trace is None:
+        _consumed[:] = [ref for ref in _consumed if ref() is not None]
+        _consumed.append(weakref.ref(tensor))
+
+
+def take_consumed() -> list[Any]:
+    """The live tensors whose history a `backward()` used up and whose value nobody has read yet; the list is emptied.
+
+    An optimizer evaluates them together with its update, so that reading the loss afterwards computes nothing twice.
+    """
+    alive = [tensor for ref in _consumed if (tensor := ref()) is not None]
+    _consumed.clear()
+    return [tensor for tensor in alive if tensor._node is not None and tensor._node.buffer is None]
+
+
+def evaluate(tensors: Iterable[TensorCell]) -> None:
+    """Compute the values of several tensors as one program: `weft.eval(a, b)`."""
+    tensors = list(tensors)
+    if STATE.trace is not None:
+        raise inside_compile("eval()")
+    nodes = [tensor.node for tensor in tensors]
+    waiting = [node for node in nodes if node.buffer is None]
+    if waiting:
+        from weft.compiler.evaluate import evaluate as compute  # the compiler is loaded when a value is first needed
+
+        compute(waiting)
+    for tensor, node in zip(tensors, nodes, strict=True):
+        tensor._settle(node)
+
+
+def inside_compile(who: str) -> Exception:
+    """The error for reading a value while a function is traced."""
+    given = "a tensor inside weft.compile, where values are not known yet"
+    return problem(GraphError, who, given, "only operations on tensors", "return the tensor, or choose with weft.where")
+
+
+class TensorCell:
+    """What every tensor has: a node, flags, and ways to read the value. `Tensor` adds the operations."""
+
+    __slots__ = (
+        "__weakref__", "_buffer", "_consumed", "_form", "_grad", "_node", "_owned", "_requires_grad", "_view",
+        "is_leaf", "name", "weak",
+    )  # fmt: skip
+
+    def __init__(self, node: Node | None, requires_grad: bool = False, is_leaf: bool = True):
+        self._node = node
+        self._requires_grad = requires_grad
+        self._grad: Any = None
+        self._buffer: Buffer | None = None  # set while a compiled function keeps the value in its own storage
+        self._form: tuple[tuple[int, ...], DType] | None = None  # shape and dtype of what lies in `_buffer`
+        self._consumed = False  # backward() has used up the history
+        self._owned: Node | None = None  # the node registered in LEAVES for this tensor
+        self._view = ""
+        self.is_leaf = is_leaf
+        self.name: str | None = None
+        self.weak = False  # takes the dtype of its partner, as Python numbers do
+        if STATE.trace is not None:
+            STATE.trace.created(self)
+
+    # ---- the cell ----------------------------------------------------------------------------------------------
+
+    @property
+    def node(self) -> Node:
+        """The node that holds the value now. Reading it under gradients makes a leaf findable for `backward()`."""
+        if STATE.trace is not None:
+            node = STATE.trace.read(self)
+        else:
+            node = self._node
+            if node is None:
+                from weft.compiler.cells import expose
+
+                node = expose(self)
+        if self._requires_grad and STATE.grad_enabled and (self.is_leaf or self._consumed) and self._owned is not node:
+            node = self._own(node)
+        return node
+
+    def _own(self, node: Node) -> Node:
+        """Register a node that stands for this leaf alone, making one if the present node is shared."""
+        owner = LEAVES.get(node)
+        other = owner() if owner is not None else None
+        if node.op not in ("buffer", "input", "variable") or (other is not None and other is not self):
+            if not self._consumed:
+                node = build.variable(node)
+            if STATE.trace is not None:
+                STATE.trace.write(self, node)
+            else:
+                self._node = node
+        LEAVES[node] = weakref.ref(self)
+        self._owned = node if STATE.trace is None else None
+        return node
+
+    def _assign(self, node: Node) -> None:
+        """Rebind the cell."""
+        if STATE.trace is not None:
+            STATE.trace.write(self, node)
+            return
+        self._node = node
+        if self._buffer is not None:
+            VERSION.bump()
+
+    def _settle(self, node: Node) -> None:
+        """Once the value is known, forget a history that no gradient will need."""
+        if self._node is node and node.srcs and (not self._requires_grad or self.is_leaf or self._consumed):
+            self._node = leaf(node.buffer, node.shape, node.dtype, node.device)
+
+    def _form_now(self) -> tuple[tuple[int, ...], DType, Device]:
+        """Shape, dtype and device, without making or registering a node."""
+        node = self._node if STATE.trace is None else STATE.trace.present(self)
+        if node is not None:
+            return node.shape, node.dtype, node.device
+        assert self._form is not None and self._buffer is not None
+        return (*self._form, self._buffer.slab.device)
+
+    # ---- what it is --------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._form_now()[0]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return self._form_now()[1]
+
+    @property
+    def device(self) -> Device:
+        return self._form_now()[2]
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or one extent of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """The number of axes."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise problem(ShapeError, "len", "a scalar tensor", "at least one axis", "use numel()")
+        return self.shape[0]
+
+    # ---- values ------------------------------------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray:
+        """The value as a new NumPy array. Reading computes; inside weft.compile it raises."""
+        if STATE.trace is not None:
+            raise inside_compile("numpy()/item()/bool()")
+        evaluate([self])
+        node = self._node
+        assert node is not None
+        if node.buffer.state != "live":
+            given = f"a tensor whose storage was {node.buffer.state}"
+            raise problem(BufferError_, "numpy()", given, "live storage", "clone() the tensor before it is given away")
+        return node.device.backend.download(node.buffer, node.shape, node.dtype)
+
+    def item(self) -> float | int | bool:
+        """The one element as a Python number."""
+        if self.numel() != 1:
+            raise problem(ShapeError, "item()", f"shape {self.shape}", "one element", "use tolist() or reduce it first")
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """The value as nested lists of Python numbers."""
+        return self.numpy().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __bool__(self) -> bool:
+        if self.numel() != 1:
+            raise problem(ShapeError, "bool()", f"shape {self.shape}", "one element", "use .any() or .all()")
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu":
+            raise problem(
+                DTypeError, "index", f"a {self.dtype.name} tensor as an int", "an integer tensor of one element"
+            )
+        return int(self.item())
+
+    def __repr__(self) -> str:
+        from weft.printing import text
+
+        return text(self)
