@@ -303,17 +303,17 @@ class Compiled:
     def _capture(self, cells: list) -> dict[Any, Buffer]:
         """Give every cell a fixed place. Cells that are written move, slab by slab, into memory that nobody else holds."""
         evaluate([cell.tensor._node for cell in cells if cell.tensor._node is not None])
-        moving: dict[Slab, list] = {}
+        moving: list[Any] = []
         for cell in cells:
             tensor = cell.tensor
             if tensor._buffer is None:
                 tensor._form = tensor._form_now()[:2]
                 tensor._buffer = tensor._node.buffer
             if cell.written and not tensor._buffer.slab.pinned:
-                moving.setdefault(tensor._buffer.slab, []).append(tensor)
-        for slab, tensors in moving.items():
-            start = min(tensor._buffer.offset for tensor in tensors)
-            stop = max(tensor._buffer.offset + tensor._buffer.nbytes for tensor in tensors)
+                moving.append(tensor)
+        for tensors in _apart(moving):
+            slab, start = tensors[0]._buffer.slab, tensors[0]._buffer.offset
+            stop = tensors[-1]._buffer.offset + tensors[-1]._buffer.nbytes
             backend = slab.device.backend
             own = backend.allocate(stop - start)
             own.pinned = True
@@ -455,6 +455,24 @@ def _form(value: Any) -> tuple:
         "tensors, NumPy arrays, numbers, strings, None, and tuples, lists or dicts of them",
         "close over other objects instead of passing them",
     )  # fmt: skip
+
+
+def _apart(tensors: list[Any]) -> list[list[Any]]:
+    """Tensors grouped so that those of a group lie side by side in one slab, without overlap, in order of address."""
+    groups: list[list[Any]] = []
+    waiting = sorted(tensors, key=lambda tensor: (id(tensor._buffer.slab), tensor._buffer.offset))
+    while waiting:
+        group, rest = [waiting[0]], []
+        for tensor in waiting[1:]:
+            last = group[-1]._buffer
+            same = tensor._buffer.slab is last.slab
+            if same and tensor._buffer.offset >= last.offset + last.nbytes and last.nbytes:
+                group.append(tensor)
+            else:
+                rest.append(tensor)
+        groups.append(group)
+        waiting = rest
+    return groups
 
 
 def _is_flat(structure: Any, count: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import math
 
 import numpy as np
@@ -10,11 +12,14 @@ import pytest
 from tests.unit.kernel_harness import begin, call, end, kernel_of
 from weft import dtypes
 from weft.errors import DTypeError
+from weft.kernels import index as ix
 from weft.kernels import math as km
 from weft.kernels.index import Axis, axis_index
 from weft.kernels.language import Literal, Load, Loop, Store
 
 rng = np.random.default_rng(1)
+_libm = ctypes.CDLL(ctypes.util.find_library("m"))
+_libm.pow.restype, _libm.pow.argtypes = ctypes.c_double, (ctypes.c_double, ctypes.c_double)
 COUNT = 200_001
 TINY = {dtypes.float32: 1e-38, dtypes.float64: 1e-307}
 FLOATS = [dtypes.float32, dtypes.float64]
@@ -79,8 +84,8 @@ BOUNDS = {
     "log1p": (2, 3),
     "tanh": (4, 5),
     "erf": (2, 4),
-    "sin": (2, 2),
-    "cos": (2, 2),
+    "sin": (1.5, 1.5),
+    "cos": (1.5, 1.5),
 }
 
 
@@ -133,7 +138,7 @@ def test_pow_error_bound(dtype):
         expected = exact("pow", base, exponent)
         moderate = (expected > TINY[dtype]) & (expected < 1 / TINY[dtype])
         found = evaluate("pow", base, exponent)[moderate]
-        assert ulps(found, expected[moderate], dtype) <= (3 if dtype is dtypes.float32 else 8)
+        assert ulps(found, expected[moderate], dtype) <= (3 if dtype is dtypes.float32 else 10)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -142,16 +147,11 @@ def test_pow_special_values(dtype):
     special = np.array([0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 2.5, np.inf, -np.inf, np.nan, tiny, huge, -huge], dtype.numpy)
     x, y = (grid.ravel() for grid in np.meshgrid(special, special))
     found = evaluate("pow", x, y)
-    with np.errstate(all="ignore"):
-        expected = np.array([_c_pow(float(a), float(b)) for a, b in zip(x, y, strict=True)]).astype(dtype.numpy)
+    with np.errstate(over="ignore"):
+        expected = np.array([_libm.pow(a, b) for a, b in zip(x, y, strict=True)]).astype(dtype.numpy)
     np.testing.assert_allclose(found, expected, rtol=1e-6 if dtype is dtypes.float32 else 1e-14)
     finite = expected == 0
     assert (np.signbit(found) == np.signbit(expected))[finite].all()
-
-
-def _c_pow(a, b):
-    with np.errstate(all="ignore"):
-        return float(np.power(np.float64(a), np.float64(b)))
 
 
 @pytest.mark.parametrize("exponent", [-1.0, 0.5, 1.0, 2.0, 3.0])
@@ -194,6 +194,4 @@ def test_philox_known_answers(counter, key, word):
 
 
 def _shifted(axis, offset):
-    from weft.kernels import index as ix
-
     return ix.add(axis_index(axis), ix.const(offset))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from weft.backends.base import Device
 from weft.compiler import memory
@@ -22,7 +23,7 @@ from weft.compiler.region import Region
 from weft.compiler.simplify import simplify
 from weft.dtypes import DType, int64
 from weft.graph import spec
-from weft.graph.node import Node
+from weft.graph.node import Node, placeholder
 from weft.graph.primitives import make
 from weft.kernels import cpu, index as ix
 from weft.kernels.index import Axis
@@ -35,7 +36,7 @@ MOST_TASKS = 64
 
 def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, int]]]:
     """The plan of a program, and for each output that is not written in place its (slot, byte offset)."""
-    outputs = _prepare(program)
+    program, outputs = _prepare(program)
     nodes = _sorted(outputs, program.leaves)
     written = {write.output for write in program.writes}
     fused = fuse(nodes, outputs, program.leaves, written)
@@ -48,8 +49,11 @@ def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, in
     return _Assembly(program, fused, storage, order, scratch).plan(outputs, written)
 
 
-def _prepare(program: Program) -> list[Node]:
-    outputs = simplify(program.nodes, program.outputs, program.leaves)
+def _prepare(program: Program) -> tuple[Program, list[Node]]:
+    """The program over stand-ins for its leaves, and its outputs in the form that the fuser takes."""
+    stand_ins = {leaf: placeholder(leaf.shape, leaf.dtype, leaf.device) for leaf in program.leaves}
+    outputs = simplify(program.nodes, program.outputs, stand_ins)
+    program = replace(program, leaves=list(stand_ins.values()))
     _check(outputs)
     outputs = decompose(_sorted(outputs, program.leaves), outputs, program.leaves)
     _check(outputs)
@@ -61,7 +65,7 @@ def _prepare(program: Program) -> list[Node]:
         if base in leaves or (position in written and node in own):
             outputs[position] = make("copy", (node,))
         own.add(node)
-    return outputs
+    return program, outputs
 
 
 def _contiguous_base(node: Node, leaves: set[Node]) -> Node:

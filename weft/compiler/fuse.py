@@ -29,9 +29,10 @@ COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A node that is computed right into its part of a concatenation, `offset` elements from the start."""
+    """A node that is computed right into its part of a concatenation: element strides and offset there."""
 
     root: Node
+    strides: tuple[int, ...]
     offset: int
 
 
@@ -268,7 +269,7 @@ class _Fuser:
             return False
         trial = Region(region.number, form, shape, reduced, before=region.before)
         held = {sink: self.stored.pop(sink) for sink in region.sinks}
-        walk = Walk(trial, self.stored, self._home_for)
+        walk = Walk(trial, self.stored, lambda value, _: self._home_for(value, region))
         self.regions[region.number] = trial
         try:
             for sink in [*region.sinks, node]:
@@ -295,13 +296,11 @@ class _Fuser:
         return True
 
     def _commit(self, region: Region, node: Node, walk: Walk) -> None:
-        for read in walk.reads:
-            if read not in self.stored:  # a dear value: the region that computed it first stores it now
-                home = self._home_for(read, region)
-                assert home is not None
+        for read, home in walk.reads.items():
+            if home is not None and read not in self.stored:  # a dear value: who computed it first stores it now
                 home.sinks.append(read)
                 self.stored[read] = (home,)
-        region.reads.update(walk.reads)
+            region.reads[read] = None
         region.accesses.update(walk.accesses)
         for source, at in walk.inlined.items():
             region.inlined.setdefault(source, at)
@@ -340,12 +339,8 @@ class _Fuser:
     def _writers(self, walk: Walk, region: Region) -> list[Region]:
         """Regions that must run before `region` for what `walk` reads."""
         found: dict[Region, None] = {}
-        for read in walk.reads:
-            writers = self.stored.get(read)
-            if writers is None:
-                home = self._home_for(read, region)
-                writers = () if home is None else (home,)
-            for writer in writers:
+        for read, home in walk.reads.items():
+            for writer in self.stored.get(read, () if home is None else (home,)):
                 if writer is not region:
                     found[writer] = None
         return list(found)
@@ -373,7 +368,8 @@ class _Fuser:
         writers: dict[Region, None] = {}
         for source in node.srcs:
             base = base_of(source)
-            self.homes[base] = Home(node, at * strides[axis])
+            own = strides if base is source else row_major(base.shape)
+            self.homes[base] = Home(node, own, at * strides[axis])
             for region in self.stored[base]:
                 writers[region] = None
             at += source.shape[axis]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.compiler.access import MOVEMENT, Condition, Indices, address, row_major, source_index
+from weft.compiler.fuse import Home
 from weft.compiler.region import Region
 from weft.dtypes import DType, bool_, int32, int64, uint32
 from weft.graph.node import Node
@@ -292,7 +293,8 @@ class _Builder:
         return sink in self.source.kept_results
 
     def _store(self, sink: Node, at: Indices, value: Expr) -> Store:
-        return Store(self._buffer(sink, written=True), address(at, row_major(sink.shape), 0), value)
+        strides = self.source.strides.get(sink) or row_major(sink.shape)
+        return Store(self._buffer(sink, written=True), address(at, strides, 0), value)
 
     def _column(self, partial: Node) -> ColumnSum:
         value = self._at_domain(partial.srcs[0])
@@ -488,10 +490,11 @@ def _name(region: Region) -> str:
     return "_".join([region.form, *list(words)[:5], "x".join(map(str, region.shape)) or "scalar"])
 
 
-def result_nodes(regions: Sequence[Region], outputs: Sequence[Node], homes: Mapping[Node, object]) -> None:
-    """Note in each region which of its folds somebody outside needs in memory."""
+def result_nodes(regions: Sequence[Region], outputs: Sequence[Node], homes: Mapping[Node, Home]) -> None:
+    """Note in each region which of its folds somebody outside needs in memory, and which sinks have strides of their own."""
     wanted = set(outputs) | set(homes)
     for region in regions:
         wanted.update(region.reads)
     for region in regions:
         region.kept_results = {sink for sink in region.sinks if sink in wanted}
+        region.strides = {sink: homes[sink].strides for sink in region.sinks if sink in homes}

@@ -43,6 +43,7 @@ class Region:
     inlined: dict[Node, Indices] = field(default_factory=dict)  # nodes computed on the way, at their first index
     accesses: dict[tuple[Node, Indices], None] = field(default_factory=dict)  # what is read (or counted) where
     kept_results: set[Node] = field(default_factory=set)  # folds that somebody outside reads
+    strides: dict[Node, tuple[int, ...]] = field(default_factory=dict)  # of sinks that are parts of a concatenation
     before: int = 0  # bit set of the regions that must run earlier, closed under "before"
 
     def __post_init__(self) -> None:
@@ -94,7 +95,7 @@ class Walk:
         self.region = region
         self.stored = stored  # node -> regions that store it
         self.dear = dear  # node -> region in which it should be stored rather than computed again, or None
-        self.reads: dict[Node, None] = {}
+        self.reads: dict[Node, Region | None] = {}  # memory read; with the region that is to store it, if none does yet
         self.inlined: dict[Node, Indices] = {}
         self.accesses: dict[tuple[Node, Indices], None] = {}
         self.touched = False  # whether something of the region itself was used
@@ -140,7 +141,7 @@ class Walk:
             elif PRIMITIVES[op].kind == "elementwise":
                 home = self.dear(node, region)
                 if home is not None:
-                    self.reads[node] = None
+                    self.reads[node] = home
                     self.accesses[item] = None
                     continue
                 self.inlined.setdefault(node, at)

@@ -7,7 +7,7 @@ graph also merges common subexpressions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -18,16 +18,20 @@ from weft.graph.primitives import PRIMITIVES, evaluate, make
 IDENTITY = {"reduce_sum": 0, "reduce_prod": 1, "reduce_max": -np.inf, "reduce_min": np.inf}
 
 
-def simplify(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) -> list[Node]:
-    """The outputs, rebuilt in simpler form over the same leaves. `nodes` is topologically sorted."""
-    leaf_set = set(leaves)
+def simplify(nodes: list[Node], outputs: list[Node], leaves: Mapping[Node, Node]) -> list[Node]:
+    """The outputs, rebuilt in simpler form. `nodes` is topologically sorted; `leaves` maps each leaf to its stand-in.
+
+    Stand-ins are opaque: a plan serves every program of the same form, so nothing may depend on what a leaf once was.
+    """
     new: dict[Node, Node] = {}
     for node in nodes:
-        if node in leaf_set or node.op in ("const", "iota"):
+        stand_in = leaves.get(node)
+        if stand_in is not None:
+            new[node] = stand_in
+        elif not node.srcs:
             new[node] = node
-            continue
-        srcs = tuple([new[source] for source in node.srcs])
-        new[node] = _rewrite(node, srcs)
+        else:
+            new[node] = _rewrite(node, tuple([new[source] for source in node.srcs]))
     return [new[node] for node in outputs]
 
 

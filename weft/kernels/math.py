@@ -10,8 +10,8 @@ zero. The largest errors, in units in the last place (ulp) of the result, as tes
 | log, log1p | 1.5, 2 | 2, 3 | -inf at 0 (-1), NaN below |
 | tanh | 4 | 5 | -1 and 1 |
 | erf | 2 | 4 | -1 and 1 |
-| sin, cos | 2 for abs(x) <= 1e5 | 2 for abs(x) <= 1e9 | NaN at inf; beyond the range accuracy is lost, yet abs(result) <= 1 |
-| pow | 3 | 8 | as C99: pow(x, 0) = pow(1, y) = 1, a negative base needs an integer exponent, else NaN |
+| sin, cos | 1.5 for abs(x) <= 1e5 | 1.5 for abs(x) <= 1e9 | NaN at inf; beyond the range accuracy is lost, yet abs(result) <= 1 |
+| pow | 3 | 10 | as C99: pow(x, 0) = pow(1, y) = 1, a negative base needs an integer exponent, else NaN |
 
 `fma` is one rounding on every backend; nothing else here may be contracted or reordered. `philox` is the random bits.
 """
@@ -50,14 +50,15 @@ class _Format:
     magic_bits: int
     sign_bit: int
     ln2: tuple[float, float]
-    pi: tuple[float, float, float]
+    half_pi: tuple[float, float, float]
     exp_limit: float  # beyond it exp is 0 or inf; both powers of two that scale the result stay in range
     expm1_range: tuple[float, float]
     exp: tuple[float, ...]  # (exp(r) - 1 - r) / r**2 for abs(r) < 0.35
     expm1: tuple[float, ...]  # the same, weighted for a small relative error of exp(r) - 1
     log: tuple[float, ...]
     atanh: tuple[float, ...]  # (atanh(s) - s) / s**3 in s**2, for pow
-    sin: tuple[float, ...]  # (sin(r) - r) / r**3 in r**2 for abs(r) <= pi/2
+    sin: tuple[float, ...]  # (sin(r) - r) / r**3 in r**2 for abs(r) <= 0.8
+    cos: tuple[float, ...]  # (cos(r) - 1 + r**2 / 2) / r**4 in r**2
     erf_small: tuple[float, ...]  # erf(x)/x - 1 in x**2
     erf_large: tuple[float, ...]  # log(erfc(x)) in x - erf_shift
     erf_split: float
@@ -86,14 +87,15 @@ _FORMATS = {
         magic_bits=_bits(1.5 * 2.0**23, dtypes.float32),
         sign_bit=-(2**31),
         ln2=(0.6931471824645996, -1.9046542121259336e-09),
-        pi=(3.1415927410125732, -8.742277657347586e-08, -3.4302490200117637e-15),
+        half_pi=(1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),
         exp_limit=150.0,
         expm1_range=(-20.0, 88.8),
         exp=(0.0013951819, 0.008369599, 0.041666187, 0.16666512, 0.5),
         expm1=(0.00019915654, 0.0013942047, 0.00833327, 0.041666344, 0.16666667, 0.5),
         log=(0.069154054, -0.11789809, 0.118729606, -0.12384348, 0.14218661, -0.16669251, 0.20002227, -0.24999987, 0.3333331),
         atanh=(0.11791066, 0.14268655, 0.20000167, 0.3333333),
-        sin=(-2.3907361e-08, 2.7526519e-06, -0.00019840892, 0.008333331, -0.16666667),
+        sin=(-0.00019505239, 0.00833209, -0.16666654),
+        cos=(2.4424933e-05, -0.0013887252, 0.041666646),
         erf_small=(8.3451974e-05, -0.0008137431, 0.005200634, -0.02685927, 0.11283694, -0.37612635, 0.12837917),
         erf_large=(-2.1162428e-05, 0.0004352243, -0.004174667, 0.025128681, -0.108294025, -0.6333346, -1.1295209, 0.00017588028),
         erf_split=0.925,
@@ -108,7 +110,7 @@ _FORMATS = {
         magic_bits=_bits(1.5 * 2.0**52, dtypes.float64),
         sign_bit=-(2**63),
         ln2=(0.6931471805599453, 2.3190468138462996e-17),
-        pi=(3.141592653589793, 1.2246467991473532e-16, -2.9947698097183397e-33),
+        half_pi=(1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33),
         exp_limit=1000.0,
         expm1_range=(-45.0, 709.8),
         exp=(
@@ -130,9 +132,12 @@ _FORMATS = {
             0.09090909082587402, 0.11111111111162462, 0.14285714285714105, 0.2, 0.3333333333333333,
         ),
         sin=(
-            -7.98353736232987e-18, 2.8102270144532248e-15, -7.647128382019588e-13, 1.6059043224312754e-10,
-            -2.505210837890152e-08, 2.7557319223943706e-06, -0.00019841269841269687, 0.008333333333333333,
-            -0.16666666666666666,
+            1.5890770291493316e-10, -2.5050655792262466e-08, 2.7557313050788292e-06, -0.00019841269828002413,
+            0.008333333333320222, -0.16666666666666624,
+        ),
+        cos=(
+            -1.1355521547097425e-11, 2.08756449355376e-09, -2.755731378773466e-07, 2.480158728757547e-05,
+            -0.001388888888887116, 0.04166666666666658,
         ),
         erf_small=(
             -4.233124650461926e-12, 8.710461937312833e-11, -1.21649675634089e-09, 1.4792469453107219e-08,
@@ -233,14 +238,19 @@ def _split_exponent(x: Expr, f: _Format) -> tuple[Op, Op]:
     return _op("sub", _as_whole(shifted), f.magic_bits), r
 
 
-def exp(x: Expr) -> Expr:
-    """e**x. The power of two is applied in two steps, so that results below the normal range round once."""
+def _exp_of_sum(x: Expr, low: Expr | None) -> Op:
+    """e**(x + low). The power of two is applied in two steps, so that results below the normal range round once."""
     f = _FORMATS[x.dtype]
     n, r = _split_exponent(_clamp(x, -f.exp_limit, f.exp_limit), f)
-    value = _polynomial((*f.exp, 1.0, 1.0), r)
+    value = _polynomial((*f.exp, 1.0, 1.0), r if low is None else _op("add", r, low))
     half = _op("shr", n, 1)
     scaled = _op("mul", value, _power_of_two(half, f))
     return _op("mul", scaled, _power_of_two(_op("sub", n, half), f))
+
+
+def exp(x: Expr) -> Expr:
+    """e**x."""
+    return _exp_of_sum(x, None)
 
 
 def _expm1_inside(x: Expr) -> Op:
@@ -335,27 +345,31 @@ def log1p(x: Expr) -> Expr:
 # --- circular functions ----------------------------------------------------------------------------------------------
 
 
-def _circular(x: Expr, half: float) -> Op:
-    """(-1)**k * sin(x - (k + half) * pi) for the integer k nearest to x/pi - half."""
+def _circular(x: Expr, quadrants: int) -> Op:
+    """sin(x + quadrants * pi/2), by the quadrant of x: the sine or cosine of what is left, with a sign."""
     f = _FORMATS[x.dtype]
-    shifted = _op("add", _fma(x, 1.0 / math.pi, -half), f.magic) if half else _fma(x, 1.0 / math.pi, f.magic)
-    turns = _op("add", _op("sub", shifted, f.magic), half) if half else _op("sub", shifted, f.magic)
-    r = x
-    for part in f.pi:
-        r = _fma(turns, -part, r)
-    r = _clamp(r, -math.pi / 2, math.pi / 2)
+    shifted = _fma(x, 2.0 / math.pi, f.magic)
+    r: Expr = x
+    for part in f.half_pi:
+        r = _fma(_op("sub", shifted, f.magic), -part, r)
+    r = _clamp(r, -0.8, 0.8)
     square = _op("mul", r, r)
-    value = _fma(_op("mul", square, r), _polynomial(f.sin, square), r)
-    odd = _op("shl", _as_whole(shifted), f.mantissa + (8 if f.real is dtypes.float32 else 11))
-    return _as_real(_op("xor", _as_whole(value), odd), f)
+    sine = _fma(_op("mul", square, r), _polynomial(f.sin, square), r)
+    cosine = _fma(_op("mul", square, square), _polynomial(f.cos, square), _fma(square, -0.5, 1.0))
+    quadrant = _op("add", _as_whole(shifted), quadrants)
+    value = _select(_op("eq", _op("and", quadrant, 1), 0), sine, cosine)
+    minus = _op("and", _op("shl", quadrant, f.whole.itemsize * 8 - 2), f.sign_bit)
+    return _as_real(_op("xor", _as_whole(value), minus), f)
 
 
 def sin(x: Expr) -> Expr:
-    return _keep_zero(x, _circular(x, 0.0))
+    """The sine of an angle in radians."""
+    return _keep_zero(x, _circular(x, 0))
 
 
 def cos(x: Expr) -> Expr:
-    return _op("neg", _circular(x, 0.5))
+    """The cosine of an angle in radians."""
+    return _circular(x, 1)
 
 
 # --- powers ----------------------------------------------------------------------------------------------------------
@@ -392,10 +406,8 @@ def pow(x: Expr, y: Expr) -> Expr:
     high, low = _log_in_two(size, f)
     product = _op("mul", high, y)
     rest = _fma(low, y, _fma(high, y, _op("neg", product)))
-    bounded = _clamp(product, -f.exp_limit, f.exp_limit)
-    power = exp(bounded)
-    inside = _both(_op("eq", bounded, product), _op("lt", power, math.inf))
-    value = _select(inside, _fma(power, rest, power), power)
+    inside = _op("lt", _op("abs", product), f.exp_limit)
+    value = _exp_of_sum(product, _select(inside, rest, 0.0))
     # |x| at an end of the range, or y infinite: the result is 0 or inf.
     x_ends = _either(_op("eq", size, 0.0), _op("eq", size, math.inf))
     y_ends = _op("eq", _op("abs", y), math.inf)
