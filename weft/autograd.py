@@ -169,7 +169,7 @@ def value_and_grad(
 
 
 def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """A function that returns the gradients of `fn` (with `has_aux`: the gradients and the extra); see `value_and_grad`.
+    """A function that returns the gradients of `fn` (with `has_aux`: gradients and extra); see `value_and_grad`.
 
     >>> cube = lambda x: x**3
     >>> weft.grad(weft.grad(cube))(weft.tensor(2.0))

@@ -1,7 +1,8 @@
 """The cell under a tensor: which node holds its value now, how that changes, and how the value is read.
 
 A tensor is read by computing its node, and assigned by rebinding to another node. A leaf that requires grad is
-registered with its node whenever it is used, so that `backward()` finds it. While `weft.compile` traces, the trace decides both.
+registered with its node whenever it is used, so that `backward()` finds it. While `weft.compile` traces, the trace
+decides both.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class _Runtime:
     """The native functions. The team of workers starts at the first plan that needs it, also in a forked child."""
 
     def __init__(self) -> None:
-        addresses = jit().runtime()
+        addresses = jit().runtime_addresses
         self.run = ctypes.CFUNCTYPE(None)(addresses["weft_run"])
         self.reset = ctypes.CFUNCTYPE(None, ctypes.c_int64)(addresses["weft_reset"])
         self.stop = ctypes.CFUNCTYPE(None)(addresses["weft_stop"])

@@ -103,7 +103,8 @@ class Jit:
         COUNTERS.compile_seconds += time.perf_counter() - started
         return [self.addresses[symbol] for symbol in symbols]
 
-    def runtime(self) -> dict[str, int]:
+    @functools.cached_property
+    def runtime_addresses(self) -> dict[str, int]:
         """The addresses of the native runtime's functions."""
         text = native.runtime_ir()
         with self.lock:

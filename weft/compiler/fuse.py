@@ -159,33 +159,29 @@ class _Fuser:
         elif kind == "reduce":
             self._assign_reduce(node)
         else:
-            for region in self._candidates(node):
-                if self._join(region, node):
-                    return
-            self._open(Region(len(self.regions), "map", node.shape), node)
+            if not self._join(self._candidates(node), node):
+                self._open(Region(len(self.regions), "map", node.shape), node)
 
     def _assign_reduce(self, node: Node) -> None:
         shape, reduced = node.srcs[0].shape, node.attrs[0]
         form = "rows" if len(shape) - 1 in reduced else "cols"
-        for region in self._candidates(node):
-            if (region.form, region.shape, region.reduced) == (form, shape, reduced):
-                if self._join(region, node):
-                    return
-            elif region.form == "map" and self._upgrade(region, form, shape, reduced, node):
-                return
-        self._open(Region(len(self.regions), form, shape, reduced), node)
+        if not self._fold_into(node, form, shape, reduced):
+            self._open(Region(len(self.regions), form, shape, reduced), node)
+
+    def _fold_into(self, node: Node, form: str, shape: tuple[int, ...], reduced: tuple[int, ...]) -> bool:
+        """Add a fold to a region of that form, or to an elementwise one that can become it."""
+        candidates = self._candidates(node)
+        same = [region for region in candidates if (region.form, region.shape, region.reduced) == (form, shape, reduced)]
+        if self._join(same, node):
+            return True
+        return any(self._upgrade(region, form, shape, reduced, node) for region in candidates if region.form == "map")
 
     def _assign_partial(self, node: Node) -> None:
         shape, (reduced, _, _) = node.srcs[0].shape, node.attrs
         if len(shape) - 1 not in reduced:  # columns: ride along with a region that walks the same rows
             columns = tuple([k for k in range(len(shape)) if k not in reduced])
-            for region in self._candidates(node):
-                if region.form == "rows" and (region.shape, region.reduced) == (shape, columns):
-                    if self._join(region, node):
-                        return
-                elif region.form == "map" and self._upgrade(region, "rows", shape, columns, node):
-                    return
-            self._open(Region(len(self.regions), "rows", shape, columns), node)
+            if not self._fold_into(node, "rows", shape, columns):
+                self._open(Region(len(self.regions), "rows", shape, columns), node)
         else:
             self._open(Region(len(self.regions), "split", shape, reduced), node)
 
@@ -221,29 +217,43 @@ class _Fuser:
             return []
         return [region for region in self.regions[-8:] if (region.shape, region.reduced) == key and region.form in ("map", "rows", "cols")]
 
-    def _join(self, region: Region, node: Node) -> bool:
-        """Add `node` to `region` if its indices fit and no cycle arises."""
+    def _join(self, candidates: Sequence[Region], node: Node) -> bool:
+        """Add `node` to the candidate that has to wait least for it, if there is one whose indices fit."""
+        best: tuple[int, Region, Walk] | None = None
+        for region in candidates:
+            walk = self._fits(region, node)
+            if walk is not None:
+                waits = _after(self._writers(walk, region)) & ~region.before
+                if best is None or waits.bit_count() < best[0]:
+                    best = (waits.bit_count(), region, walk)
+        if best is None:
+            return False
+        self._commit(best[1], node, best[2])
+        return True
+
+    def _fits(self, region: Region, node: Node) -> Walk | None:
+        """What `node` would read as a member of `region`; None if indices differ, a cycle arises or it gains nothing."""
         at = self._domain_index(region, node)
-        if at is None:
-            return False
-        if self._is_partial(node) and not _same_chunks(region.partials, node):
-            return False
+        if at is None or (self._is_partial(node) and not _same_chunks(region.partials, node)):
+            return None
         walk = Walk(region, self.stored, self._home_for)
         try:
             for source in self._walked(node):
                 walk.visit(source, at)
         except Conflict:
-            return False
-        if region.form == "dot" and not walk.touched:
-            return False
-        if not walk.touched and math.prod(region.shape) > SMALL:
+            return None
+        writers = self._writers(walk, region)
+        if any(writer.before & region.bit for writer in writers):
+            return None
+        if walk.touched:
+            return walk
+        if region.form == "dot" or _delays(region, writers):
+            return None
+        if math.prod(region.shape) > SMALL:
             shared = any(read in region.reads and read.size > 1 for read in walk.reads)
             if not shared and not any(source in region.inlined for source in walk.inlined):
-                return False
-        if any(writer.before & region.bit for writer in self._writers(walk, region)):
-            return False
-        self._commit(region, node, walk)
-        return True
+                return None
+        return walk
 
     def _open(self, region: Region, node: Node) -> None:
         """A new region with `node` as its first sink."""
@@ -272,12 +282,15 @@ class _Fuser:
         walk = Walk(trial, self.stored, lambda value, _: self._home_for(value, region))
         self.regions[region.number] = trial
         try:
-            for sink in [*region.sinks, node]:
+            for sink in [node, *region.sinks]:
                 at = self._domain_index(trial, sink)
                 if at is None:
                     raise Conflict
                 for source in self._walked(sink):
                     walk.visit(source, at)
+                uses = any(held_sink in walk.inlined for held_sink in held)
+                if sink is node and not uses and _delays(region, self._writers(walk, trial)):
+                    raise Conflict
             if any(writer.before & trial.bit for writer in self._writers(walk, trial)):
                 raise Conflict
         except Conflict:
@@ -392,6 +405,19 @@ def _under_movement(node: Node, leaves: set[Node]) -> Node:
     while node.op in MOVEMENT and node not in leaves:
         node = node.srcs[0]
     return node
+
+
+def _delays(region: Region, writers: Sequence[Region]) -> bool:
+    """Whether a value that needs only `writers` would have to wait for more by joining `region`."""
+    return bool(region.before & ~_after(writers))
+
+
+def _after(writers: Sequence[Region]) -> int:
+    """The regions that come before someone who needs `writers`, as a bit set."""
+    before = 0
+    for writer in writers:
+        before |= writer.before | writer.bit
+    return before
 
 
 def _same_chunks(partials: Sequence[Node], node: Node) -> bool:

@@ -175,10 +175,25 @@ def _permute(node: Node, srcs: tuple[Node, ...]) -> Node | None:
         return source
     if _scalar(source) is not None:
         return spread(const(_scalar(source), source.dtype, source.device), node.shape)
+    if source.op == "dot" and order == _swapped(len(order)):  # (AB)ᵀ = BᵀAᵀ: the library reads either way
+        a, b = source.srcs
+        return make("dot", (_transposed(b), _transposed(a)))
     moved = [axis for axis in order if source.shape[axis] != 1]
     if moved == sorted(moved):  # only axes of extent 1 move, so memory order stays
         return _reshape_of(source, node.shape)
     return make("permute", (source,), (order,))
+
+
+def _swapped(rank: int) -> tuple[int, ...]:
+    """The order that exchanges the last two axes."""
+    return (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _transposed(node: Node) -> Node:
+    order = _swapped(len(node.shape))
+    if node.op == "permute" and node.attrs[0] == order:
+        return node.srcs[0]
+    return make("permute", (node,), (order,))
 
 
 def _expand(node: Node, srcs: tuple[Node, ...]) -> Node | None:

@@ -61,7 +61,7 @@ def _pow(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarra
 
 
 def _erf(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    return np.frompyfunc(math.erf, 1, 1)(arrays[0]).astype(dtype) if arrays[0].size else arrays[0]
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(arrays[0])).astype(dtype)
 
 
 def _cast(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:

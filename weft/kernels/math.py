@@ -10,7 +10,7 @@ zero. The largest errors, in units in the last place (ulp) of the result, as tes
 | log, log1p | 1.5, 2 | 2, 3 | -inf at 0 (-1), NaN below |
 | tanh | 4 | 5 | -1 and 1 |
 | erf | 2 | 4 | -1 and 1 |
-| sin, cos | 1.5 for abs(x) <= 1e5 | 1.5 for abs(x) <= 1e9 | NaN at inf; beyond the range accuracy is lost, yet abs(result) <= 1 |
+| sin, cos | 2 for abs(x) <= 1e5 | 2 for abs(x) <= 1e9 | NaN at inf; beyond the range accuracy is lost, yet abs(result) <= 1 |
 | pow | 3 | 10 | as C99: pow(x, 0) = pow(1, y) = 1, a negative base needs an integer exponent, else NaN |
 
 `fma` is one rounding on every backend; nothing else here may be contracted or reordered. `philox` is the random bits.
