@@ -76,9 +76,11 @@ RECORDS = [
     Record("count_nonzero", weft.count_nonzero, torch.count_nonzero, [sample(T((3, 4), 0, 1)), sample(T((3, 4), 0, 1), 1)], ALL,
            differentiable=False),
     Record("logsumexp", weft.logsumexp, torch.logsumexp, [
-        sample(T((3, 4)), 1), sample(T((3, 4)), (0, 1), True), sample(T((3, 4), 900.0, 1000.0), 0), sample(T((2, 0)), 1),
+        sample(T((3, 4)), 1), sample(T((3, 4)), (0, 1), True), sample(T((2, 0)), 1),
         sample(T((4, 3), layout="transposed"), -1),
     ], errors=[(lambda: weft.logsumexp(weft.arange(3), 0), weft.DTypeError, "logsumexp: given a int64 tensor")]),
+    Record("logsumexp_large", weft.logsumexp, torch.logsumexp, [sample(T((3, 4), 900.0, 1000.0), 0)],
+           tolerance={"float32": (1e-4, 1e-6), "float64": (1e-10, 1e-12)}),  # torch subtracts the rounded result
     Record("logsumexp_infinite", weft.logsumexp, torch.logsumexp, [
         sample(T(values=[[-INF, -INF], [-INF, 1.0], [INF, 1.0], [NAN, 1.0]]), 1),
     ], differentiable=False),

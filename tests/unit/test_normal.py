@@ -180,7 +180,7 @@ def test_constant_masks_vanish():
     both = Op("and", (true, true), dtypes.bool_)
     body = over_i(Store("out", at_i, Load("x", at_i, FLOAT, both)), Store("out", at_i, Load("x", at_i, FLOAT, false)))
     assert show(normal(body)) == ["for i:", "  t0 = x[i]", "  out[i] = t0", "  out[i] = 0.0"]
-    assert show(normal(over_i(Store("out", at_i, load("x", at_i), false)))) == ["t0 = x[i]"] or True
+    assert show(normal(over_i(Store("out", at_i, load("x", at_i), false)))) == ["for i:"]
 
 
 def test_folding_keeps_float_semantics():

@@ -41,7 +41,7 @@ def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, in
     written = {write.output for write in program.writes}
     fused = fuse(nodes, outputs, program.leaves, written)
     storage = memory.assign(fused, program, outputs)
-    order = ordered(fused.regions)
+    order = [region for region in ordered(fused.regions) if math.prod(region.shape)]  # empty values need no kernel
     result_nodes(order, [base_of(node) for node in outputs] + [v for v, _, _ in storage.copies] + list(storage.roots), fused.homes)
     extra = {storage.place(value)[0]: len(order) for value, _, _ in storage.copies}
     scratch = {region: _product_home(region, storage) for region in order if region.form == "dot"}

@@ -56,7 +56,7 @@ def _dot(srcs: tuple[Node, ...]) -> Node:
     a, b = srcs
     *batch, m, k = a.shape
     n = b.shape[-1]
-    if math.prod(batch) * m * n * k > SMALL_DOT or k == 0:
+    if math.prod(batch) * m * n * k > SMALL_DOT:
         return make("dot", srcs)
     full = (*batch, m, k, n)
     left = expand(reshape(a, (*batch, m, k, 1)), full)
@@ -67,6 +67,8 @@ def _dot(srcs: tuple[Node, ...]) -> Node:
 def _reduce(op: str, source: Node, axes: tuple[int, ...]) -> Node:
     """A reduction over the canonical shape: kept and reduced axes alternate, extents of 1 are gone."""
     kept_shape = tuple([n for axis, n in enumerate(source.shape) if axis not in axes])
+    if all(source.shape[axis] == 1 for axis in axes):
+        return reshape(source, kept_shape)
     groups: list[tuple[bool, int]] = []
     last = max(axis for axis, n in enumerate(source.shape) if n != 1)
     for axis, extent in enumerate(source.shape):

@@ -283,6 +283,11 @@ def _gather(node: Node, srcs: tuple[Node, ...]) -> Node | None:
     return None
 
 
+def _of_nothing(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    """A product over, or a sum of, no elements is zero."""
+    return None if srcs[1].size else filled(0, node)
+
+
 _RULES: dict[str, Callable[[Node, tuple[Node, ...]], Node | None]] = {
     "variable": _drop,
     "stop_gradient": _drop,
@@ -301,6 +306,8 @@ _RULES: dict[str, Callable[[Node, tuple[Node, ...]], Node | None]] = {
     "pad": _pad,
     "concat": _concat,
     "gather": _gather,
+    "dot": _of_nothing,
+    "scatter_add": _of_nothing,
     "reduce_sum": _reduce,
     "reduce_prod": _reduce,
     "reduce_max": _reduce,

@@ -97,11 +97,12 @@ class _Normaliser:
                 result = self.lower(value)
                 self.names[name] = _Result(result.expr, result.scope, None)
             case Store(buffer, index, value, mask):
-                lowered = self.lower(value).expr
                 condition = None if mask is None else self.lower(mask).expr
+                if isinstance(condition, Literal) and not condition.value:
+                    return
+                lowered = self.lower(value).expr
                 self.index_scope(index)
-                if condition is None or not isinstance(condition, Literal) or condition.value:
-                    out.append(Store(buffer, index, lowered, _unless_true(condition)))
+                out.append(Store(buffer, index, lowered, _unless_true(condition)))
                 self.epoch += 1
             case Update(name, value):
                 out.append(Update(name, self.lower(value).expr))

@@ -59,37 +59,6 @@ def symbol_of(text: str) -> str:
 
 
 @dataclass(slots=True)
-class _Value:
-    """A value in registers: its text, its dtype, its lanes (0 for a scalar) and the block it was made in."""
-
-    text: str
-    dtype: DType
-    lanes: int
-    scope: _Scope
-
-
-@dataclass(slots=True, eq=False)
-class _Vector:
-    """The vector loop being printed. `mask` is the text of the active lanes in a tail, else None."""
-
-    axis: Axis
-    width: int
-    mask: str | None
-
-
-@dataclass(slots=True, eq=False)
-class _Scope:
-    """A block being printed. Lines added to an outer scope land before the inner one: that is how code is hoisted."""
-
-    depth: int
-    label: str
-    vector: _Vector | None
-    lines: list[str] = field(default_factory=list)
-    names: dict[str, _Value] = field(default_factory=dict)
-    memo: dict[tuple, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class _Accumulator:
     """A running reduction in the stack slot `pointer`; `joined` where its lanes are joined after the fold."""
 
@@ -100,13 +69,13 @@ class _Accumulator:
     joined: bool
 
 
-class _Renderer:
+class _Renderer(BlockWriter):
     def __init__(self, kernel: Kernel):
         self.kernel = kernel
         self.count = 0
         self.entry: list[str] = []  # stack slots
         self.declared: set[str] = set()
-        self.scope = _Scope(0, "entry", None)
+        self.scope = Scope(0, "entry", None)
         self.scopes = [self.scope]
         self.buffers: dict[str, tuple[str, DType]] = {}
         self.accumulators: dict[str, _Accumulator] = {}
@@ -144,74 +113,6 @@ class _Renderer:
     def word(self, table: str, number: int) -> str:
         place = self.emit(f"getelementptr i64, ptr {table}, i64 {number}")
         return self.emit(f"load i64, ptr {place}")
-
-    # --- writing lines ---
-
-    def fresh(self, prefix: str) -> str:
-        self.count += 1
-        return f"{prefix}{self.count}"
-
-    def emit(self, code: str, scope: _Scope | None = None) -> str:
-        """Add an instruction that makes a value; its name."""
-        name = self.fresh("%v")
-        (scope or self.scope).lines.append(f"  {name} = {code}")
-        return name
-
-    def do(self, code: str) -> None:
-        self.scope.lines.append("  " + code)
-
-    def call(self, intrinsic: str, result: str, arguments: str, signature: str) -> str:
-        """A call of an LLVM intrinsic; its name, or nothing for a void one."""
-        self.declared.add(f"declare {result} @{intrinsic}({signature})")
-        code = f"call {result} @{intrinsic}({arguments})"
-        if result == "void":
-            self.do(code)
-            return ""
-        return self.emit(code)
-
-    def memoised(self, scope: _Scope, key: tuple, codes: Iterable[str]) -> str:
-        """The value of a chain of instructions in `scope`, each with `$` for the one before; made once."""
-        text = scope.memo.get(key)
-        if text is None:
-            text = ""
-            for code in codes:
-                text = self.emit(code.replace("$", text), scope)
-            scope.memo[key] = text
-        return text
-
-    def bind(self, name: str, text: str, dtype: DType, lanes: int) -> None:
-        self.scope.names[name] = _Value(text, dtype, lanes, self.scope)
-
-    def find(self, name: str) -> _Value:
-        for scope in reversed(self.scopes):
-            value = scope.names.get(name)
-            if value is not None:
-                return value
-        raise problem(GraphError, "render.llvm", f"a kernel that uses '{name}' undefined", "a kernel in normal form")
-
-    # --- values ---
-
-    def value(self, expr: Expr) -> _Value:
-        if isinstance(expr, Literal):
-            return _Value(constant(expr.value, expr.dtype), expr.dtype, 0, self.scopes[0])
-        assert isinstance(expr, Var), expr
-        return self.find(expr.name)
-
-    def spread(self, value: _Value, width: int) -> str:
-        """The text of `value` in `width` lanes (0: as a scalar)."""
-        if value.lanes == width:
-            return value.text
-        return self.splat(value.text, register_type(value.dtype), width, value.scope)
-
-    def splat(self, text: str, kind: str, width: int, scope: _Scope) -> str:
-        if not text.startswith("%"):
-            return splat_text(text, kind)
-        vector = vector_type(kind, width)
-        codes = (
-            f"insertelement {vector} poison, {kind} {text}, i64 0",
-            f"shufflevector {vector} $, {vector} poison, {vector_type('i32', width)} zeroinitializer",
-        )
-        return self.memoised(scope, ("splat", text, width), codes)
 
     # --- statements ---
 
@@ -266,19 +167,12 @@ class _Renderer:
             return str(bound)
         return self.widened(self.value(bound))
 
-    def widened(self, value: _Value) -> str:
-        """An integer value as i64, scalar."""
-        if value.dtype.itemsize == 8 or not value.text.startswith("%"):
-            return value.text
-        extend = "zext" if value.dtype.kind == "u" else "sext"
-        return self.memoised(value.scope, ("i64", value.text), (f"{extend} i32 {value.text} to i64",))
-
     def scalar_loop(self, loop: Loop) -> None:
         start, stop = self.as_i64(loop.start), self.as_i64(loop.stop)
         certain = isinstance(loop.start, int) and isinstance(loop.stop, int) and loop.start < loop.stop
         self.counted(loop, start, stop, 1, certain, self.scope.vector)
 
-    def counted(self, loop: Loop, start: str, stop: str, step: int, certain: bool, vector: _Vector | None) -> None:
+    def counted(self, loop: Loop, start: str, stop: str, step: int, certain: bool, vector: Vector | None) -> None:
         """A loop tested at its end, behind a test that it runs at all unless that is `certain`."""
         number = self.fresh("")
         head, end = f"loop{number}", f"end{number}"
@@ -300,15 +194,6 @@ class _Renderer:
         self.scope.lines += [f"{head}:", phi, *inner.lines, f"{end}:"]
         self.scope.label = end
 
-    def enter(self, label: str, vector: _Vector | None) -> None:
-        self.scope = _Scope(self.scope.depth + 1, label, vector)
-        self.scopes.append(self.scope)
-
-    def leave(self) -> _Scope:
-        inner = self.scopes.pop()
-        self.scope = self.scopes[-1]
-        return inner
-
     def vector_loop(self, loop: Loop) -> None:
         if self.scope.vector is not None:
             raise problem(GraphError, "render.llvm", f"vector loop '{loop.axis.name}' in a vector loop", "one at a time")
@@ -317,10 +202,10 @@ class _Renderer:
             trips = max(loop.stop - loop.start, 0)
             whole = loop.start + trips // width * width
             if whole > loop.start:
-                self.counted(loop, str(loop.start), str(whole), width, True, _Vector(loop.axis, width, None))
+                self.counted(loop, str(loop.start), str(whole), width, True, Vector(loop.axis, width, None))
             if whole < loop.stop:
                 bits = ", ".join(f"i1 {int(lane < loop.stop - whole)}" for lane in range(width))
-                self.enter(self.scope.label, _Vector(loop.axis, width, f"<{bits}>"))
+                self.enter(self.scope.label, Vector(loop.axis, width, f"<{bits}>"))
                 inner = self.tail(loop, str(whole))
                 self.scope.lines += inner.lines
                 self.scope.label = inner.label
@@ -331,20 +216,20 @@ class _Renderer:
         rest = self.emit(f"urem i64 {trips_text}, {width}")
         whole_text = self.emit(f"sub i64 {trips_text}, {rest}")
         middle = self.emit(f"add i64 {start}, {whole_text}")
-        self.counted(loop, start, middle, width, False, _Vector(loop.axis, width, None))
+        self.counted(loop, start, middle, width, False, Vector(loop.axis, width, None))
         number = self.fresh("")
         body, end = f"tail{number}", f"end{number}"
-        self.enter(body, _Vector(loop.axis, width, None))
+        self.enter(body, Vector(loop.axis, width, None))
         limit = self.splat(self.emit(f"trunc i64 {rest} to i32"), "i32", width, self.scope)
-        mask = self.emit(f"icmp ult {vector_type('i32', width)} {_lane_numbers(width, 32)}, {limit}")
-        self.scope.vector = _Vector(loop.axis, width, mask)
+        mask = self.emit(f"icmp ult {vector_type('i32', width)} {lane_numbers(width, 32)}, {limit}")
+        self.scope.vector = Vector(loop.axis, width, mask)
         inner = self.tail(loop, middle)
         uneven = self.emit(f"icmp ne i64 {rest}, 0")
         self.do(f"br i1 {uneven}, label %{body}, label %{end}")
         self.scope.lines += [f"{body}:", *inner.lines, f"  br label %{end}", f"{end}:"]
         self.scope.label = end
 
-    def tail(self, loop: Loop, start: str) -> _Scope:
+    def tail(self, loop: Loop, start: str) -> Scope:
         """The last, masked iteration of a vector loop, in the scope just entered."""
         self.bind(loop.axis.name, start, dtypes.int64, 0)
         self.block(loop.body)
@@ -427,115 +312,6 @@ class _Renderer:
         after = ops.combine(self, state.op, text, before, state.dtype, state.lanes)
         self.do(f"store {kind} {after}, ptr {state.pointer}")
 
-    # --- indices ---
-
-    def varies(self, index: Index) -> bool:
-        """Whether `index` differs between the lanes of the vector loop around."""
-        return any(self.axis_varies(axis) for axis in ix.axes_of(index))
-
-    def axis_varies(self, axis: Axis) -> bool:
-        vector = self.scope.vector
-        return vector is not None and (axis.name == vector.axis.name or self.find(axis.name).lanes > 0)
-
-    def atom_varies(self, atom: ix.Atom) -> bool:
-        return self.axis_varies(atom) if isinstance(atom, Axis) else self.varies(atom.value)
-
-    def home(self, index: Index) -> _Scope:
-        """The innermost block that defines an axis of `index`."""
-        found = self.scopes[0]
-        for axis in ix.axes_of(index):
-            scope = self.find(axis.name).scope
-            if scope.depth > found.depth:
-                found = scope
-        return found
-
-    def number(self, index: Index) -> str:
-        """The value of an index that does not vary between lanes, as i64, computed as far outside as it can be."""
-        if index.is_const:
-            return str(index.const)
-        text = self.linear(index)
-        return self.emit(f"add i64 {text}, {index.const}") if index.const else text
-
-    def linear(self, index: Index) -> str:
-        """`number` without the constant: the terms from the outermost block inwards, each prefix computed once."""
-        homes = [(self.home(Index(((atom, 1),), 0)), atom, factor) for atom, factor in index.terms]
-        homes.sort(key=lambda item: item[0].depth)
-        text, done = "", []
-        for scope, atom, factor in homes:
-            done.append((atom, factor))
-            value = self.atom(atom, scope)
-            codes = [] if factor == 1 else [f"mul i64 {value}, {factor}"]
-            term = "$" if codes else value
-            if text:
-                codes.append(f"add i64 {text}, {term}")
-            text = self.memoised(scope, ("linear", tuple(done)), codes) if codes else value
-        return text
-
-    def atom(self, atom: ix.Atom, scope: _Scope) -> str:
-        if isinstance(atom, Axis):
-            return self.widened(self.find(atom.name))
-        key = ("atom", atom)
-        if key not in scope.memo:
-            saved, self.scope = self.scope, scope
-            value = self.number(atom.value)
-            scope.memo[key] = ops.divide_index(self, value, atom, "i64", isinstance(atom, Quotient))
-            self.scope = saved
-        return scope.memo[key]
-
-    def lanes_of(self, index: Index, bits: int) -> str:
-        """A varying index in lanes of `bits` bits, right modulo 2**bits."""
-        vector = self.scope.vector
-        assert vector is not None
-        small = -(2**31) <= index.low and index.high < 2**31
-        if bits == 64 and small:
-            narrow = self.lanes_of(index, 32)
-            wide = vector_type("i64", vector.width)
-            return self.emit(f"sext {vector_type('i32', vector.width)} {narrow} to {wide}")
-        kind = vector_type(f"i{bits}", vector.width)
-        uniform = Index(tuple(term for term in index.terms if not self.atom_varies(term[0])), index.const)
-        text = ""
-        for atom, factor in index.terms:
-            if not self.atom_varies(atom):
-                continue
-            term = self.lane_atom(atom, bits)
-            if factor != 1:
-                term = self.emit(f"mul {kind} {term}, {splat_text(str(factor), f'i{bits}')}")
-            text = self.emit(f"add {kind} {text}, {term}") if text else term
-        if uniform.terms or uniform.const:
-            offset = self.number(uniform)
-            if bits != 64 and offset.startswith("%"):
-                offset = self.emit(f"trunc i64 {offset} to i{bits}")
-            text = self.emit(f"add {kind} {text}, {self.splat(offset, f'i{bits}', vector.width, self.scope)}")
-        return text
-
-    def lane_atom(self, atom: ix.Atom, bits: int) -> str:
-        """One varying atom in lanes of `bits` bits, computed once in the innermost block that it depends on."""
-        vector = self.scope.vector
-        assert vector is not None
-        scope = self.home(Index(((atom, 1),), 0))
-        key = ("lanes", atom, bits)
-        if key in scope.memo:
-            return scope.memo[key]
-        saved, self.scope = self.scope, scope
-        width, kind = vector.width, vector_type(f"i{bits}", vector.width)
-        if isinstance(atom, Axis):
-            value = self.find(atom.name)
-            if atom.name == vector.axis.name:
-                base = value.text
-                if bits != 64 and base.startswith("%"):
-                    base = self.emit(f"trunc i64 {base} to i{bits}")
-                text = self.emit(f"add {kind} {self.splat(base, f'i{bits}', width, scope)}, {_lane_numbers(width, bits)}")
-            else:
-                text = ops.resize(self, value.text, value.dtype, bits, width)
-        else:
-            inside = 32 if -(2**31) <= atom.value.low and atom.value.high < 2**31 else 64
-            value_text = self.lanes_of(atom.value, inside)
-            text = ops.divide_index(self, value_text, atom, vector_type(f"i{inside}", width), isinstance(atom, Quotient))
-            text = ops.resize(self, text, dtypes.int32 if inside == 32 else dtypes.int64, bits, width)
-        self.scope = saved
-        scope.memo[key] = text
-        return text
-
     # --- memory ---
 
     def pointer(self, buffer: str, index: Index) -> str:
@@ -600,7 +376,7 @@ class _Renderer:
         safe = self.emit(f"select i1 {test}, ptr {address}, ptr %nothing")
         return self.emit(f"load {kind}, ptr {safe}, align {load.dtype.itemsize}")
 
-    def vector_load(self, load: Load, kind: str, vector: _Vector) -> str:
+    def vector_load(self, load: Load, kind: str, vector: Vector) -> str:
         width, align = vector.width, load.dtype.itemsize
         mask, lanes = self.active(load.mask), vector_type(kind, width)
         if not self.varies(load.index):
@@ -637,9 +413,14 @@ class _Renderer:
         if vector is None or not (value.lanes or masked or self.varies(store.index)):
             self.scalar_store(store, ops.to_memory(self, value.text, dtype, 0), kind, align)
             return
-        if not self.varies(store.index):
-            raise problem(GraphError, "render.llvm", f"lanes that all store to {store.buffer}[{store.index}]", "one store")
         width, bits = vector.width, vector_type("i1", vector.width)
+        if not self.varies(store.index):
+            if value.lanes:
+                raise problem(GraphError, "render.llvm", f"lanes that all store to {store.buffer}[{store.index}]", "one store")
+            active = self.active(store.mask)
+            anyone = self.call(f"llvm.vector.reduce.or.v{width}i1", "i1", f"{bits} {active}", bits)
+            self.scalar_store(store, ops.to_memory(self, value.text, dtype, 0), kind, align, anyone)
+            return
         lanes, suffix = vector_type(kind, width), f"v{width}{ops.suffix(kind)}"
         text = ops.to_memory(self, self.spread(value, width), dtype, width)
         mask = self.active(store.mask)
@@ -666,24 +447,20 @@ class _Renderer:
                 f"{lanes}, ptr, {bits}",
             )
 
-    def scalar_store(self, store: Store, text: str, kind: str, align: int) -> None:
+    def scalar_store(self, store: Store, text: str, kind: str, align: int, condition: str = "") -> None:
         address = self.pointer(store.buffer, store.index)
         code = f"store {kind} {text}, ptr {address}, align {align}"
         if store.mask is None:
             self.do(code)
             return
         number = self.fresh("")
-        self.do(f"br i1 {self.value(store.mask).text}, label %then{number}, label %end{number}")
+        self.do(f"br i1 {condition or self.value(store.mask).text}, label %then{number}, label %end{number}")
         self.scope.lines += [f"then{number}:", "  " + code, f"  br label %end{number}", f"end{number}:"]
         self.scope.label = f"end{number}"
 
 
 def _clean(name: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in name)
-
-
-def _lane_numbers(width: int, bits: int) -> str:
-    return "<" + ", ".join(f"i{bits} {lane}" for lane in range(width)) + ">"
 
 
 def _update_widths(body: tuple[Stmt, ...], width: int) -> dict[str, set[int]]:
