@@ -100,6 +100,7 @@ class ChainRunner:
 
     def run(self, steps: int):
         for _ in range(steps):
+            result = None  # given up first, so that its memory can be used again
             result = self.step()
         return result
 

@@ -91,6 +91,7 @@ class ChainRunner:
 
     def run(self, steps: int) -> tuple[torch.Tensor, ...]:
         for _ in range(steps):
+            result = None  # given up first, so that its memory can be used again
             result = self.step()
         return result
 

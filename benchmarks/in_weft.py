@@ -54,9 +54,9 @@ class TrainingRunner:
 class ChainRunner:
     def __init__(self, case: Chain):
         arrays, upstream = case.arrays()
-        leaves = [weft.tensor(array, requires_grad=True) for array in arrays]
+        leaves = [weft.tensor(array) for array in arrays]
         upstream = weft.tensor(upstream)
-        used = leaves if case.operations != ("softmax",) else leaves[:1]
+        used = (0,) if case.operations == ("softmax",) else (0, 1, 2)
 
         def function(x, weight, bias):
             for name in case.operations:
@@ -70,15 +70,22 @@ class ChainRunner:
                     x = F.gelu(x + bias) * weight
             return x
 
+        def weighted(*leaves):
+            out = function(*leaves)
+            return (out * upstream).sum(), out  # the gradient of this sum is that of `out` for the given upstream
+
+        differentiate = weft.value_and_grad(weighted, argnums=used, has_aux=True)
+
         @weft.compile
         def step():
-            out = function(*leaves)
-            return (out.detach(), *weft.grad((out * upstream).sum(), used))
+            (_, out), gradients = differentiate(*leaves)
+            return out.detach(), *gradients
 
         self.step = step
 
     def run(self, steps: int):
         for _ in range(steps):
+            result = None  # given up first, so that its memory can be used again
             result = self.step()
         return result
 

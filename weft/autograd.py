@@ -130,7 +130,7 @@ def value_and_grad(
     With `has_aux`, `fn` returns (value, extra) and the result is ((value, extra), gradients).
 
     >>> weft.value_and_grad(lambda x: (x * x).sum())(weft.tensor([1.0, 3.0]))
-    (tensor(10., requires_grad=True), tensor([2., 6.]))
+    (tensor(10.), tensor([2., 6.]))
     """
     several = not isinstance(argnums, int)
     numbers: Sequence[int] = argnums if not isinstance(argnums, int) else (argnums,)

@@ -130,8 +130,8 @@ class TensorCell:
 
     def _settle(self, node: Node) -> None:
         """Once the value is known, forget a history that no gradient will need."""
-        if self._node is node and node.srcs and (not self._requires_grad or self.is_leaf or self._consumed):
-            self._node = leaf(node.buffer, node.shape, node.dtype, node.device)
+        if self._node is node and node.op != "buffer" and (not self._requires_grad or self.is_leaf or self._consumed):
+            self._node, self._owned = leaf(node.buffer, node.shape, node.dtype, node.device), None
 
     def _form_now(self) -> tuple[tuple[int, ...], DType, Device]:
         """Shape, dtype and device, without making or registering a node."""

@@ -1,14 +1,45 @@
-"""The functions of the top level: tensor methods under their own name, and those that have no first tensor."""
+"""Operations as functions of tensors: what `weft` and `weft.nn.functional` re-export.
+
+Those that are methods too are taken from `Tensor`, so each is lifted from its nodes in one place.
+"""
 
 from __future__ import annotations
 
 from weft.cell import evaluate
-from weft.ops import elementwise, movement
+from weft.ops import activation, elementwise, indexing, linalg, loss, movement, norm
 from weft.tensor import Tensor, lift
 
 where = lift(elementwise.where)
 cat = concat = lift(movement.cat)
 stack = lift(movement.stack)
+
+linear = lift(linalg.linear)
+embedding = lift(indexing.embedding)
+one_hot = lift(indexing.one_hot)
+pad = lift(movement.pad)
+relu6 = lift(activation.relu6)
+leaky_relu = lift(activation.leaky_relu)
+elu = lift(activation.elu)
+selu = lift(activation.selu)
+gelu = lift(activation.gelu)
+silu = lift(activation.silu)
+mish = lift(activation.mish)
+softplus = lift(activation.softplus)
+softsign = lift(activation.softsign)
+hardswish = lift(activation.hardswish)
+hardsigmoid = lift(activation.hardsigmoid)
+hardtanh = lift(activation.hardtanh)
+logsigmoid = lift(activation.logsigmoid)
+layer_norm = lift(norm.layer_norm)
+rms_norm = lift(norm.rms_norm)
+cross_entropy = lift(loss.cross_entropy)
+nll_loss = lift(loss.nll_loss)
+mse_loss = lift(loss.mse_loss)
+l1_loss = lift(loss.l1_loss)
+smooth_l1_loss = lift(loss.smooth_l1_loss)
+huber_loss = lift(loss.huber_loss)
+binary_cross_entropy = lift(loss.binary_cross_entropy)
+binary_cross_entropy_with_logits = lift(loss.binary_cross_entropy_with_logits)
 
 
 def eval(*tensors: Tensor) -> None:

@@ -76,7 +76,9 @@ def test_gradient(record: Record, device: str) -> None:
                         one.backward(weft.tensor(seed), retain_graph=True)
                         two.backward(torch.tensor(seed), retain_graph=True)
                 for one, two in zip(inputs.weft_leaves, inputs.torch_leaves, strict=True):
-                    assert (one.grad is None) == (two.grad is None) or two.grad.abs().sum() == 0, f"{record.name} {sample}"
+                    assert (one.grad is None) == (two.grad is None) or two.grad.abs().sum() == 0, (
+                        f"{record.name} {sample}"
+                    )
                     if one.grad is not None:
                         check([one.grad.node])
                         compare(one.grad, two.grad, record, f"{record.name} {sample} {dtype}")
@@ -84,7 +86,9 @@ def test_gradient(record: Record, device: str) -> None:
 
 def is_smooth(sample: Sample) -> bool:
     """Whether finite differences make sense: random inputs, not chosen kinks, ties and infinities; and few of them."""
-    tensors = [arg for part in sample.args for arg in (part if isinstance(part, list) else [part]) if hasattr(arg, "layout")]
+    tensors = [
+        arg for part in sample.args for arg in (part if isinstance(part, list) else [part]) if hasattr(arg, "layout")
+    ]
     size = sum(int(np.prod(tensor.shape)) for tensor in tensors)
     return all(tensor.values is None or tensor.dtype for tensor in tensors) and 0 < size <= 64
 

@@ -48,7 +48,14 @@ def unary(name, low=-2.0, high=2.0, dtypes=FLOATS, special=False, **options):
 
 def binary(name, low=-2.0, high=2.0, low_b=None, high_b=None, dtypes=FLOATS, extra=(), **options):
     samples = [*pairs(low, high, low_b, high_b), *extra]
-    errors = [*options.pop("errors", []), (lambda: getattr(weft, name)(weft.ones(2), weft.ones(3)), weft.ShapeError, rf"\w+: given shapes \(2,\) and \(3,\)")]
+    errors = [
+        *options.pop("errors", []),
+        (
+            lambda: getattr(weft, name)(weft.ones(2), weft.ones(3)),
+            weft.ShapeError,
+            r"\w+: given shapes \(2,\) and \(3,\)",
+        ),
+    ]
     return Record(name, getattr(weft, name), getattr(torch, name), samples, dtypes, errors=errors, **options)
 
 
@@ -64,7 +71,9 @@ def mixed(name, op):
 
 
 def no_gradient(name, dtypes=NUMBERS, **ranges):
-    return binary(name, dtypes=dtypes, differentiable=False, **ranges, extra=[sample(T(values=[1, 2, 2]), T(values=[2, 2, 1]))])
+    return binary(
+        name, dtypes=dtypes, differentiable=False, **ranges, extra=[sample(T(values=[1, 2, 2]), T(values=[2, 2, 1]))]
+    )
 
 
 RECORDS = [
@@ -96,33 +105,73 @@ RECORDS = [
     unary("isinf", dtypes=FLOATS, special=True, differentiable=False),
     unary("isfinite", dtypes=FLOATS, special=True, differentiable=False),
     unary("logical_not", dtypes=ALL, differentiable=False),
-    unary("bitwise_not", dtypes=(*INTEGERS, "bool"), differentiable=False,
-          errors=[(lambda: ~weft.ones(1), weft.DTypeError, "bitwise_not: given a float32 tensor")]),
+    unary(
+        "bitwise_not",
+        dtypes=(*INTEGERS, "bool"),
+        differentiable=False,
+        errors=[(lambda: ~weft.ones(1), weft.DTypeError, "bitwise_not: given a float32 tensor")],
+    ),
     binary("add", dtypes=NUMBERS, extra=[sample(T((3,)), T((3,)), alpha=2)]),
-    binary("sub", dtypes=NUMBERS, extra=[sample(T((3,)), T((3,)), alpha=3)],
-           errors=[(lambda: weft.tensor([True]) - weft.tensor([True]), weft.DTypeError, "sub: given bool tensors")]),
+    binary(
+        "sub",
+        dtypes=NUMBERS,
+        extra=[sample(T((3,)), T((3,)), alpha=3)],
+        errors=[(lambda: weft.tensor([True]) - weft.tensor([True]), weft.DTypeError, "sub: given bool tensors")],
+    ),
     binary("mul", dtypes=NUMBERS),
     binary("div", low_b=0.5, high_b=3.0),
     Record("div_int", weft.div, torch.div, pairs(-9, 9, 1, 4), INTEGERS, differentiable=False),
-    Record("div_floor", lambda a, b: weft.div(a, b, rounding_mode="floor"), lambda a, b: torch.div(a, b, rounding_mode="floor"),
-           pairs(-9, 9, 1, 4), NUMBERS, differentiable=False),
-    Record("div_trunc", lambda a, b: weft.div(a, b, rounding_mode="trunc"), lambda a, b: torch.div(a, b, rounding_mode="trunc"),
-           pairs(-9, 9, 1, 4), NUMBERS, differentiable=False,
-           errors=[(lambda: weft.div(weft.ones(1), 2, rounding_mode="up"), weft.DTypeError, "rounding_mode='up'")]),
+    Record(
+        "div_floor",
+        lambda a, b: weft.div(a, b, rounding_mode="floor"),
+        lambda a, b: torch.div(a, b, rounding_mode="floor"),
+        pairs(-9, 9, 1, 4),
+        NUMBERS,
+        differentiable=False,
+    ),
+    Record(
+        "div_trunc",
+        lambda a, b: weft.div(a, b, rounding_mode="trunc"),
+        lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+        pairs(-9, 9, 1, 4),
+        NUMBERS,
+        differentiable=False,
+        errors=[(lambda: weft.div(weft.ones(1), 2, rounding_mode="up"), weft.DTypeError, "rounding_mode='up'")],
+    ),
     binary("floor_divide", -9, 9, 1, 4, dtypes=NUMBERS, differentiable=False),
-    binary("remainder", -9, 9, 1, 4, dtypes=NUMBERS, extra=[sample(T(values=[7, -7, 7, -7]), T(values=[3, 3, -3, -3]))]),
+    binary(
+        "remainder", -9, 9, 1, 4, dtypes=NUMBERS, extra=[sample(T(values=[7, -7, 7, -7]), T(values=[3, 3, -3, -3]))]
+    ),
     binary("fmod", -9, 9, 1, 4, dtypes=NUMBERS, extra=[sample(T(values=[7, -7, 7, -7]), T(values=[3, 3, -3, -3]))]),
-    binary("pow", 0.5, 2.0, -2.0, 2.0, extra=[sample(T((3,)), number) for number in (0, 1, 2, 3, 4)]
-           + [sample(T((3,), 0.5), number) for number in (0.5, -1, -0.5, 2.5)] + [sample(T(values=[0.0, 0.0]), T(values=[2.0, 0.0]))],
-           errors=[(lambda: weft.tensor([2]) ** -1, weft.DTypeError, "pow: given int64 to the power -1")]),
+    binary(
+        "pow",
+        0.5,
+        2.0,
+        -2.0,
+        2.0,
+        extra=[sample(T((3,)), number) for number in (0, 1, 2, 3, 4)]
+        + [sample(T((3,), 0.5), number) for number in (0.5, -1, -0.5, 2.5)]
+        + [sample(T(values=[0.0, 0.0]), T(values=[2.0, 0.0]))],
+        errors=[(lambda: weft.tensor([2]) ** -1, weft.DTypeError, "pow: given int64 to the power -1")],
+    ),
     Record("pow_int", weft.pow, torch.pow, pairs(-3, 3, 0, 3), INTEGERS, differentiable=False),
     Record("rpow", lambda x: 2.0**x, lambda x: 2.0**x, shapes()),
     Record("rsub", lambda x: 2 - x, lambda x: 2 - x, shapes(), NUMBERS),
     Record("rdiv", lambda x: 2 / x, lambda x: 2 / x, shapes(0.5, 2.0)),
     Record("rfloordiv", lambda x: 7 // x, lambda x: 7 // x, shapes(1, 3), NUMBERS, differentiable=False),
     Record("rmod", lambda x: 7 % x, lambda x: 7 % x, shapes(1, 3), NUMBERS, differentiable=False),
-    Record("maximum", weft.maximum, torch.maximum, [*pairs()[:-1], sample(T(values=[1.0, 2.0, NAN]), T(values=[1.0, NAN, 0.0]))]),
-    Record("minimum", weft.minimum, torch.minimum, [*pairs()[:-1], sample(T(values=[1.0, 2.0, NAN]), T(values=[1.0, NAN, 0.0]))]),
+    Record(
+        "maximum",
+        weft.maximum,
+        torch.maximum,
+        [*pairs()[:-1], sample(T(values=[1.0, 2.0, NAN]), T(values=[1.0, NAN, 0.0]))],
+    ),
+    Record(
+        "minimum",
+        weft.minimum,
+        torch.minimum,
+        [*pairs()[:-1], sample(T(values=[1.0, 2.0, NAN]), T(values=[1.0, NAN, 0.0]))],
+    ),
     Record("addcmul", weft.addcmul, torch.addcmul, [sample(T((3,)), T((2, 3)), T((1,)), value=0.5)]),
     Record("addcdiv", weft.addcdiv, torch.addcdiv, [sample(T((3,)), T((2, 3)), T((1,), 1, 2), value=0.5)]),
     Record("lerp", weft.lerp, torch.lerp, [sample(T((3,)), T((3,)), 0.3), sample(T((3,)), T((3,)), T((3,)))]),
@@ -130,31 +179,63 @@ RECORDS = [
     Record("logical_and", weft.logical_and, torch.logical_and, pairs()[:-1], ALL, differentiable=False),
     Record("logical_or", weft.logical_or, torch.logical_or, pairs()[:-1], ALL, differentiable=False),
     Record("logical_xor", weft.logical_xor, torch.logical_xor, pairs()[:-1], ALL, differentiable=False),
-    binary("bitwise_and", 0, 15, dtypes=(*INTEGERS, "bool"), differentiable=False,
-           errors=[(lambda: weft.ones(1) & weft.ones(1), weft.DTypeError, "bitwise_and: given a float32 tensor")]),
+    binary(
+        "bitwise_and",
+        0,
+        15,
+        dtypes=(*INTEGERS, "bool"),
+        differentiable=False,
+        errors=[(lambda: weft.ones(1) & weft.ones(1), weft.DTypeError, "bitwise_and: given a float32 tensor")],
+    ),
     binary("bitwise_or", 0, 15, dtypes=(*INTEGERS, "bool"), differentiable=False),
     binary("bitwise_xor", 0, 15, dtypes=(*INTEGERS, "bool"), differentiable=False),
     binary("bitwise_left_shift", -9, 9, 0, 4, dtypes=INTEGERS, differentiable=False),
     binary("bitwise_right_shift", -99, 99, 0, 4, dtypes=INTEGERS, differentiable=False),
-    Record("where", weft.where, torch.where, [
-        sample(T((3, 4), dtype="bool"), T((3, 4)), T((4,))),
-        sample(T((3, 1), dtype="bool"), T((1, 4)), 0.5),
-        sample(T((3,), dtype="bool"), 1.0, T(())),
-        sample(T((0,), dtype="bool"), T((1,)), T((1,))),
-    ], errors=[(lambda: weft.where(weft.ones(1), 1.0, 2.0), weft.DTypeError, "where: given a condition of type float32")]),
-    Record("masked_fill", weft.masked_fill, torch.masked_fill, [sample(T((3, 4)), T((3, 4), dtype="bool"), -1.0)], NUMBERS),
-    Record("clamp", weft.clamp, torch.clamp, [
-        sample(T((3, 4)), -0.5, 1), sample(T((3, 4)), min=0.25), sample(T((3, 4)), max=0.25), sample(T((3,)), T(()), None),
-        sample(T(values=[-1.0, 0.0, 1.0, 2.0]), -1.0, 1.0),
-    ], errors=[(lambda: weft.clamp(weft.ones(1)), weft.DTypeError, "clamp: given neither min nor max")]),
+    Record(
+        "where",
+        weft.where,
+        torch.where,
+        [
+            sample(T((3, 4), dtype="bool"), T((3, 4)), T((4,))),
+            sample(T((3, 1), dtype="bool"), T((1, 4)), 0.5),
+            sample(T((3,), dtype="bool"), 1.0, T(())),
+            sample(T((0,), dtype="bool"), T((1,)), T((1,))),
+        ],
+        errors=[
+            (lambda: weft.where(weft.ones(1), 1.0, 2.0), weft.DTypeError, "where: given a condition of type float32")
+        ],
+    ),
+    Record(
+        "masked_fill", weft.masked_fill, torch.masked_fill, [sample(T((3, 4)), T((3, 4), dtype="bool"), -1.0)], NUMBERS
+    ),
+    Record(
+        "clamp",
+        weft.clamp,
+        torch.clamp,
+        [
+            sample(T((3, 4)), -0.5, 1),
+            sample(T((3, 4)), min=0.25),
+            sample(T((3, 4)), max=0.25),
+            sample(T((3,)), T(()), None),
+            sample(T(values=[-1.0, 0.0, 1.0, 2.0]), -1.0, 1.0),
+        ],
+        errors=[(lambda: weft.clamp(weft.ones(1)), weft.DTypeError, "clamp: given neither min nor max")],
+    ),
     Record("clamp_nan", weft.clamp, torch.clamp, [sample(T(values=[-1.0, NAN, INF]), -1.0, 1.0)], differentiable=False),
     mixed("promote_add", lambda a, b: a + b),
     mixed("promote_mul", lambda a, b: a * b),
     mixed("promote_div", lambda a, b: a / b),
     mixed("promote_lt", lambda a, b: a < b),
     *[
-        Record(f"cast_{name}", lambda x, name=name: x.to(getattr(weft, name)), lambda x, name=name: x.to(getattr(torch, name)),
-               shapes(-3, 3), ALL, differentiable=name in FLOATS, finite_differences=name == "float64")
+        Record(
+            f"cast_{name}",
+            lambda x, name=name: x.to(getattr(weft, name)),
+            lambda x, name=name: x.to(getattr(torch, name)),
+            shapes(-3, 3),
+            ALL,
+            differentiable=name in FLOATS,
+            finite_differences=name == "float64",
+        )
         for name in ALL
     ],
-]  # fmt: skip
+]

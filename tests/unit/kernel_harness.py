@@ -64,4 +64,3 @@ def call(kernel, inputs, outputs, body, span, definitions=None, scalars=()):
 
 def plan_of(*steps):
     return Plan(steps, (), (), "test")
-

@@ -1,8 +1,9 @@
-"""The CPU backend's memory, plans and worker team: same bits for any thread count, products, fork, idling, the disk cache."""
+"""The CPU backend: memory, plans, the worker team (same bits for any thread count), products, fork, the disk cache."""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -24,7 +25,19 @@ from weft.errors import DeviceError
 from weft.kernels import index as ix
 from weft.kernels import math as km
 from weft.kernels.index import Axis, axis_index
-from weft.kernels.language import TILE_RANGES, Accumulator, BufferParam, Fold, Kernel, Literal, Load, Loop, Store, Update, Var
+from weft.kernels.language import (
+    TILE_RANGES,
+    Accumulator,
+    BufferParam,
+    Fold,
+    Kernel,
+    Literal,
+    Load,
+    Loop,
+    Store,
+    Update,
+    Var,
+)
 
 rng = np.random.default_rng(2)
 
@@ -53,7 +66,7 @@ def test_allocations_are_aligned_and_reused():
 def test_live_allocations_do_not_overlap():
     slabs = [backend.allocate(size) for size in (1, 64, 65, 300, 5000, 1 << 20) for _ in range(5)]
     spans = sorted((slab.pointer, slab.pointer + slab.nbytes) for slab in slabs)
-    assert all(before[1] <= after[0] for before, after in zip(spans, spans[1:], strict=False))
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(spans))
 
 
 def test_size_classes_waste_at_most_a_quarter():
@@ -111,7 +124,10 @@ def three_steps(rows, columns, work=1 << 30):
 
 
 def arrays_of(rows, columns):
-    return [(rng.standard_normal(rows * columns) * 0.1 - 4).astype("f"), *(np.zeros(n, "f") for n in (rows * columns, rows, rows))]
+    return [
+        (rng.standard_normal(rows * columns) * 0.1 - 4).astype("f"),
+        *(np.zeros(n, "f") for n in (rows * columns, rows, rows)),
+    ]
 
 
 def test_thread_counts_give_the_same_bits():
@@ -169,7 +185,10 @@ def test_concurrent_callers_get_their_own_results():
 
     def caller(seed):
         own = np.random.default_rng(seed)
-        arrays = [(own.standard_normal(101 * 203) * 0.1 - 4).astype("f"), *(np.zeros(n, "f") for n in (101 * 203, 101, 101))]
+        arrays = [
+            (own.standard_normal(101 * 203) * 0.1 - 4).astype("f"),
+            *(np.zeros(n, "f") for n in (101 * 203, 101, 101)),
+        ]
         expected = np.exp(arrays[0].astype("d")).reshape(101, 203).sum(1)
         slots = table(arrays)
         for _ in range(100):
@@ -225,7 +244,9 @@ def test_tiled_product(dtype, ta, tb, own, monkeypatch):
         monkeypatch.setattr(cpu.runtime(), "products", {key: addresses[name] for key, name in names.items()})
     for m, n, k, batch in ((100, 70, 33, 1), (5, 3, 2, 4), (64, 48, 1, 2)):
         left, right, found = multiply(product(m, n, k, batch=batch, dtype=dtype, ta=ta, tb=tb), dtype)
-        np.testing.assert_allclose(found, left.astype("d") @ right.astype("d"), rtol=1e-4, atol=1e-4 if dtype is FLOAT else 1e-12)
+        np.testing.assert_allclose(
+            found, left.astype("d") @ right.astype("d"), rtol=1e-4, atol=1e-4 if dtype is FLOAT else 1e-12
+        )
 
 
 def test_product_with_a_repeated_operand():
@@ -328,13 +349,17 @@ def script(folder, extra="", **environment):
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     settings = {**os.environ, "WEFT_CACHE_DIR": str(folder), **environment}
     code = SCRIPT.format(root=root, extra=extra)
-    done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=60, cwd=root)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=settings, capture_output=True, text=True, timeout=60, cwd=root
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
 def test_the_process_ends_cleanly_while_a_daemon_runs_plans(tmp_path):
-    extra = "threading.Thread(target=lambda: [executable.run(table(arrays)) for _ in iter(int, 1)], daemon=True).start()"
+    extra = (
+        "threading.Thread(target=lambda: [executable.run(table(arrays)) for _ in iter(int, 1)], daemon=True).start()"
+    )
     assert script(tmp_path, extra + "; time.sleep(0.1)", WEFT_NUM_THREADS="3")[2] == "True"
 
 

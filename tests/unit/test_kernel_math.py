@@ -66,7 +66,9 @@ def inputs_of(name, dtype):
     top, tiny = (88.7, 1e-38) if small else (709.7, 1e-307)
     ranges = {
         "exp": lambda: np.concatenate([rng.uniform(-top, top, COUNT), signed_powers(1e-10, 1.0)]),
-        "expm1": lambda: np.concatenate([rng.uniform(-40, top, COUNT), signed_powers(tiny, 2.0), rng.uniform(-2, 2, COUNT)]),
+        "expm1": lambda: np.concatenate(
+            [rng.uniform(-40, top, COUNT), signed_powers(tiny, 2.0), rng.uniform(-2, 2, COUNT)]
+        ),
         "log": lambda: np.concatenate([np.abs(signed_powers(tiny, 1 / tiny)), rng.uniform(0.5, 2, COUNT)]),
         "log1p": lambda: np.concatenate([np.abs(signed_powers(tiny, 1 / tiny)), rng.uniform(-0.9999, 2, COUNT)]),
         "tanh": lambda: np.concatenate([rng.uniform(-20, 20, COUNT), signed_powers(tiny, 1.0)]),
@@ -144,7 +146,9 @@ def test_pow_error_bound(dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_pow_special_values(dtype):
     tiny, huge = np.finfo(dtype.numpy).smallest_subnormal, np.finfo(dtype.numpy).max
-    special = np.array([0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 2.5, np.inf, -np.inf, np.nan, tiny, huge, -huge], dtype.numpy)
+    special = np.array(
+        [0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 2.5, np.inf, -np.inf, np.nan, tiny, huge, -huge], dtype.numpy
+    )
     x, y = (grid.ravel() for grid in np.meshgrid(special, special))
     found = evaluate("pow", x, y)
     with np.errstate(over="ignore"):
@@ -159,7 +163,9 @@ def test_simple_literal_powers_are_products(exponent):
     n = 1000
     x = np.abs(rng.standard_normal(n)).astype("f")
     i = Axis("i", n)
-    value = km.build("pow", (Load("x", axis_index(i), dtypes.float32), Literal(exponent, dtypes.float32)), dtypes.float32)
+    value = km.build(
+        "pow", (Load("x", axis_index(i), dtypes.float32), Literal(exponent, dtypes.float32)), dtypes.float32
+    )
     out = np.empty(n, "f")
     body = (Loop(i, begin, end, "vector", (Store("out", axis_index(i), value),), 16),)
     call(kernel_of("pow", {"x": x}, {"out": out}, body), {"x": x}, {"out": out}, None, (0, n))

@@ -54,7 +54,13 @@ def test_elementwise_with_tail(n, static):
     start, stop = (0, n) if static else (begin, end)
     x, y = rng.standard_normal(n).astype("f"), rng.standard_normal(n).astype("f")
     out = np.full(n + 8, 7.0, "f")
-    run("fma", {"x": x, "y": y}, {"out": out}, (Loop(i, start, stop, "vector", (Store("out", axis_index(i), value),), 16),), n)
+    run(
+        "fma",
+        {"x": x, "y": y},
+        {"out": out},
+        (Loop(i, start, stop, "vector", (Store("out", axis_index(i), value),), 16),),
+        n,
+    )
     np.testing.assert_array_equal(out[:n], x * y + np.float32(1.5))
     assert (out[n:] == 7.0).all()
 
@@ -96,7 +102,13 @@ def test_quotients_and_remainders_in_lanes():
     whole, part = ix.floordiv(axis_index(i), 21), ix.remainder(axis_index(i), 7)
     value = op("add", load("x", whole), load("y", part))
     x, y, out = rng.standard_normal(5).astype("f"), rng.standard_normal(7).astype("f"), np.zeros(n, "f")
-    run("broadcast", {"x": x, "y": y}, {"out": out}, (Loop(i, begin, end, "vector", (Store("out", axis_index(i), value),), 8),), n)
+    run(
+        "broadcast",
+        {"x": x, "y": y},
+        {"out": out},
+        (Loop(i, begin, end, "vector", (Store("out", axis_index(i), value),), 8),),
+        n,
+    )
     np.testing.assert_array_equal(out, x[np.arange(n) // 21] + y[np.arange(n) % 7])
 
 
@@ -157,7 +169,9 @@ def test_masked_store_leaves_the_rest():
 def _softmax(rows, columns, width):
     r, c, d = Axis("r", rows), Axis("c", columns, "reduce"), Axis("d", columns)
     at_c, at_d = position((r, columns), (c, 1)), position((r, columns), (d, 1))
-    top = Fold((Accumulator("top", "max", FLOAT),), (Loop(c, 0, columns, "vector", (Update("top", load("x", at_c)),), width),))
+    top = Fold(
+        (Accumulator("top", "max", FLOAT),), (Loop(c, 0, columns, "vector", (Update("top", load("x", at_c)),), width),)
+    )
     shifted = km.exp(op("sub", load("x", at_c), Var("top", FLOAT)))
     loop = Loop(c, 0, columns, "vector", (Store("tmp", axis_index(c), shifted), Update("total", shifted)), width)
     total = Fold((Accumulator("total", "sum", FLOAT),), (loop,))
@@ -186,13 +200,17 @@ def test_reductions(name, numpy, dtype, kind):
     x = (rng.standard_normal((rows, columns)) * 3).astype(dtype.numpy)
     out = np.zeros(rows, dtype.numpy)
     run("reduce", {"x": x}, {"out": out}, body, rows)
-    np.testing.assert_allclose(out, numpy(x, axis=1, dtype=dtype.numpy) if name in ("sum", "prod") else numpy(x, axis=1), rtol=1e-5)
+    np.testing.assert_allclose(
+        out, numpy(x, axis=1, dtype=dtype.numpy) if name in ("sum", "prod") else numpy(x, axis=1), rtol=1e-5
+    )
 
 
 def test_reduction_order_is_lanes_then_a_halving_tree():
     n, width = 37, 8
     i = Axis("i", n, "reduce")
-    fold = Fold((Accumulator("a", "sum", FLOAT),), (Loop(i, 0, n, "vector", (Update("a", load("x", axis_index(i))),), width),))
+    fold = Fold(
+        (Accumulator("a", "sum", FLOAT),), (Loop(i, 0, n, "vector", (Update("a", load("x", axis_index(i))),), width),)
+    )
     x, out = rng.standard_normal(n).astype("f"), np.zeros(1, "f")
     run("sum", {"x": x}, {"out": out}, (fold, Store("out", ix.ZERO, Var("a", FLOAT))), 1)
     lanes = np.zeros(width, "f")
@@ -220,7 +238,13 @@ def test_maximum_propagates_nan_from_any_lane():
 def test_fold_of_two_loops_and_a_scalar_update():
     rows, columns = 5, 19
     r, c = Axis("r", rows, "reduce"), Axis("c", columns, "reduce")
-    loop = Loop(r, 0, rows, "serial", (Loop(c, 0, columns, "vector", (Update("a", load("x", position((r, columns), (c, 1)))),), 8),))
+    loop = Loop(
+        r,
+        0,
+        rows,
+        "serial",
+        (Loop(c, 0, columns, "vector", (Update("a", load("x", position((r, columns), (c, 1)))),), 8),),
+    )
     fold = Fold((Accumulator("a", "sum", FLOAT),), (loop, Update("a", Literal(100.0, FLOAT))))
     x, out = rng.standard_normal((rows, columns)).astype("f"), np.zeros(1, "f")
     run("total", {"x": x}, {"out": out}, (fold, Store("out", ix.ZERO, Var("a", FLOAT))), 1)
@@ -231,7 +255,10 @@ def test_fold_of_two_loops_and_a_scalar_update():
 def test_column_sums_fold_lane_by_lane(columns):
     rows = 9
     r, c = Axis("r", rows, "reduce"), Axis("c", columns)
-    fold = Fold((Accumulator("a", "sum", FLOAT),), (Loop(r, 0, rows, "serial", (Update("a", load("x", position((r, columns), (c, 1)))),)),))
+    fold = Fold(
+        (Accumulator("a", "sum", FLOAT),),
+        (Loop(r, 0, rows, "serial", (Update("a", load("x", position((r, columns), (c, 1)))),)),),
+    )
     body = (Loop(c, begin, end, "vector", (fold, Store("out", axis_index(c), Var("a", FLOAT))), 8),)
     x, out = rng.standard_normal((rows, columns)).astype("f"), np.zeros(columns, "f")
     run("columns", {"x": x}, {"out": out}, body, columns)
@@ -299,13 +326,31 @@ def test_integer_operations(name, dtype):
     i = Axis("i", n)
     value = Op(name, (Load("a", axis_index(i), dtype), Load("b", axis_index(i), dtype)), dtype)
     with np.errstate(all="ignore"):
-        numpy = {"div": np.floor_divide, "mod": np.remainder, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and}
-        numpy |= {"or": np.bitwise_or, "xor": np.bitwise_xor, "shl": np.left_shift, "shr": np.right_shift, "add": np.add}
+        numpy = {
+            "div": np.floor_divide,
+            "mod": np.remainder,
+            "sub": np.subtract,
+            "mul": np.multiply,
+            "and": np.bitwise_and,
+        }
+        numpy |= {
+            "or": np.bitwise_or,
+            "xor": np.bitwise_xor,
+            "shl": np.left_shift,
+            "shr": np.right_shift,
+            "add": np.add,
+        }
         numpy |= {"max": np.maximum, "min": np.minimum}
         expected = numpy[name](a, b)
     for kind in ("vector", "serial"):
         out = np.zeros(n, dtype.numpy)
-        run(name, {"a": a, "b": b}, {"out": out}, (Loop(i, begin, end, kind, (Store("out", axis_index(i), value),), 8),), n)
+        run(
+            name,
+            {"a": a, "b": b},
+            {"out": out},
+            (Loop(i, begin, end, kind, (Store("out", axis_index(i), value),), 8),),
+            n,
+        )
         np.testing.assert_array_equal(out, expected)
 
 
@@ -320,12 +365,25 @@ def test_float_operations(name, dtype):
     target = dtypes.bool_ if compare else dtype
     value = Op(name, (Load("a", axis_index(i), dtype), Load("b", axis_index(i), dtype)), target)
     with np.errstate(all="ignore"):
-        numpy = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum}
+        numpy = {
+            "add": np.add,
+            "sub": np.subtract,
+            "mul": np.multiply,
+            "div": np.divide,
+            "max": np.maximum,
+            "min": np.minimum,
+        }
         numpy |= {"lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal}
         expected = a - b * np.floor(a / b) if name == "mod" else numpy[name](a, b)
     for kind in ("vector", "serial"):
         out = np.zeros(n, target.numpy)
-        run(name, {"a": a, "b": b}, {"out": out}, (Loop(i, begin, end, kind, (Store("out", axis_index(i), value),), 8),), n)
+        run(
+            name,
+            {"a": a, "b": b},
+            {"out": out},
+            (Loop(i, begin, end, kind, (Store("out", axis_index(i), value),), 8),),
+            n,
+        )
         np.testing.assert_array_equal(out, expected)
 
 
@@ -351,7 +409,13 @@ def test_float_to_integer_saturates_and_nan_is_zero():
     i = Axis("i", len(x))
     value = Op("cast", (load("x", axis_index(i)),), dtypes.int32)
     out = np.zeros(len(x), np.int32)
-    run("cast", {"x": x}, {"out": out}, (Loop(i, begin, end, "vector", (Store("out", axis_index(i), value),), 8),), len(x))
+    run(
+        "cast",
+        {"x": x},
+        {"out": out},
+        (Loop(i, begin, end, "vector", (Store("out", axis_index(i), value),), 8),),
+        len(x),
+    )
     assert out.tolist() == [2**31 - 1, -(2**31), 0, 2**31 - 1, -(2**31), 5, -5]
 
 
@@ -383,7 +447,13 @@ def test_any_and_all_of_bools():
 
 
 def test_scalar_parameters_of_every_dtype():
-    values = [(dtypes.float32, 0.1), (dtypes.float64, 0.1), (dtypes.int32, -5), (dtypes.int64, -(2**40)), (dtypes.uint32, 2**32 - 1)]
+    values = [
+        (dtypes.float32, 0.1),
+        (dtypes.float64, 0.1),
+        (dtypes.int32, -5),
+        (dtypes.int64, -(2**40)),
+        (dtypes.uint32, 2**32 - 1),
+    ]
     values.append((dtypes.bool_, True))
     for dtype, value in values:
         out = np.zeros(19, dtype.numpy)
@@ -402,7 +472,9 @@ def test_scalar_parameters_of_every_dtype():
 def test_equal_code_has_one_name_and_the_kernel_name_is_a_comment():
     i = Axis("i", 8)
     body = (Loop(i, 0, 8, "vector", (Store("out", axis_index(i), Literal(1.0, FLOAT)),), 8),)
-    texts = [render(normalise(Kernel(name, (BufferParam("out", FLOAT, True),), (), (), body))) for name in ("one", "two")]
+    texts = [
+        render(normalise(Kernel(name, (BufferParam("out", FLOAT, True),), (), (), body))) for name in ("one", "two")
+    ]
     assert texts[0].startswith("; one\n")
     assert symbol_of(texts[0]) == symbol_of(texts[1])
     assert texts[0].split("\n", 1)[1] == texts[1].split("\n", 1)[1]
@@ -412,7 +484,13 @@ def test_no_fast_math_and_no_contraction():
     i = Axis("i", 32)
     value = op("add", op("mul", load("x", axis_index(i)), load("x", axis_index(i))), Literal(1.0, FLOAT))
     kernel = Kernel("k", (BufferParam("x", FLOAT, False), BufferParam("out", FLOAT, True)), (), ("begin", "end"), ())
-    kernel = Kernel("k", kernel.buffers, (), kernel.ranges, (Loop(i, begin, end, "vector", (Store("out", axis_index(i), value),), 8),))
+    kernel = Kernel(
+        "k",
+        kernel.buffers,
+        (),
+        kernel.ranges,
+        (Loop(i, begin, end, "vector", (Store("out", axis_index(i), value),), 8),),
+    )
     text = render(normalise(kernel))
     assert not any(flag in text for flag in (" fast ", "contract", "reassoc", "nnan", "fma"))
 

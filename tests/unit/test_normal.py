@@ -129,7 +129,11 @@ def test_loads_of_written_memory_stay_and_are_read_again_after_a_store():
 
 
 def test_a_let_keeps_a_value_over_a_store():
-    body = (Let("old", load("out", at_i)), Store("out", at_i, Literal(0.0, FLOAT)), Store("out", at_i, Var("old", FLOAT)))
+    body = (
+        Let("old", load("out", at_i)),
+        Store("out", at_i, Literal(0.0, FLOAT)),
+        Store("out", at_i, Var("old", FLOAT)),
+    )
     assert show(normal(over_i(*body))) == ["for i:", "  t0 = out[i]", "  out[i] = 0.0", "  out[i] = t0"]
 
 
@@ -141,7 +145,11 @@ def test_written_memory_is_not_read_outside_the_loop_that_uses_it():
 
 
 def test_local_arrays_are_written_memory():
-    body = (Local("tmp", FLOAT, 16), over_j(Store("tmp", at_j, load("x", at_j))), over_i(over_j(Store("out", at_ij, load("tmp", at_i)))))
+    body = (
+        Local("tmp", FLOAT, 16),
+        over_j(Store("tmp", at_j, load("x", at_j))),
+        over_i(over_j(Store("out", at_ij, load("tmp", at_i)))),
+    )
     assert show(normal(*body))[3:] == ["for i:", "  for j:", "    t1 = tmp[i]", "    out[16*i + j] = t1"]
 
 
@@ -185,7 +193,9 @@ def test_constant_masks_vanish():
 
 def test_folding_keeps_float_semantics():
     zero, minus = Literal(0.0, FLOAT), Literal(-0.0, FLOAT)
-    body = over_i(Store("out", at_i, op("add", load("x", at_i), zero)), Store("out", at_i, op("mul", load("x", at_i), minus)))
+    body = over_i(
+        Store("out", at_i, op("add", load("x", at_i), zero)), Store("out", at_i, op("mul", load("x", at_i), minus))
+    )
     assert show(normal(body))[2:] == ["  t1 = add(t0, 0.0)", "  out[i] = t1", "  t2 = mul(t0, -0.0)", "  out[i] = t2"]
     third = op("add", Literal(0.1, FLOAT), Literal(0.2, FLOAT))
     (store,) = normal(Store("out", ix.ZERO, third))

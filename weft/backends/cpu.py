@@ -12,6 +12,7 @@ import functools
 import os
 import platform
 import struct
+import threading
 from typing import Any
 
 import numpy as np
@@ -128,9 +129,14 @@ class _Runtime:
         self.reset(count - 1)
 
 
-@functools.cache
+_lock = threading.Lock()
+_create_runtime = functools.cache(_Runtime)
+
+
 def runtime() -> _Runtime:
-    return _Runtime()
+    """The one runtime of this process."""
+    with _lock:
+        return _create_runtime()
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------

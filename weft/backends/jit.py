@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Any
 
-from weft.backends import native
+from weft.backends import native, native_gemm
 from weft.counters import COUNTERS
 from weft.render import llvm as render
 
@@ -83,16 +83,16 @@ class Jit:
 
     def _target_machine(self) -> Any:
         target = self.llvm.Target.from_default_triple()
-        return target.create_target_machine(
-            cpu=self.cpu, features=self.features, opt=2, reloc="pic", codemodel="small"
-        )
+        return target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, reloc="pic", codemodel="small")
 
     def kernels(self, texts: list[str]) -> list[int]:
         """The addresses of the functions that `render` printed in `texts`."""
         started = time.perf_counter()
         symbols = [render.symbol_of(text) for text in texts]
         with self.lock:
-            missing = {symbol: text for symbol, text in zip(symbols, texts, strict=True) if symbol not in self.addresses}
+            missing = {
+                symbol: text for symbol, text in zip(symbols, texts, strict=True) if symbol not in self.addresses
+            }
             COUNTERS.kernels_reused += len(texts) - len(missing)
             for symbol, text in missing.items():
                 self._load(symbol, text)
@@ -106,7 +106,7 @@ class Jit:
     @functools.cached_property
     def runtime_addresses(self) -> dict[str, int]:
         """The addresses of the native runtime's functions."""
-        text = native.runtime_ir()
+        text = native.runtime_ir() + native_gemm.module_part()
         with self.lock:
             self._load("runtime" + hashlib.sha256(text.encode()).hexdigest(), text, counted=False)
             self.engine.finalize_object()
@@ -127,7 +127,7 @@ class Jit:
         self.engine.add_object_file(self.llvm.ObjectFileRef.from_data(payload))
 
     def _compile(self, text: str) -> bytes:
-        """IR to object code. The IR is vector code already: stack slots become registers, the rest is code generation."""
+        """IR to object code. The IR is vector code already: stack slots become registers, then code is generated."""
         llvm = self.llvm
         module = llvm.parse_assembly(text, llvm.create_context())
         builder = llvm.create_pass_builder(self.machine, llvm.PipelineTuningOptions(speed_level=0))
@@ -138,6 +138,11 @@ class Jit:
         return payload
 
 
-@functools.cache
+_lock = threading.Lock()
+_create_jit = functools.cache(Jit)
+
+
 def jit() -> Jit:
-    return Jit()
+    """The one compiler of this process."""
+    with _lock:
+        return _create_jit()

@@ -1,23 +1,29 @@
 """The native runtime of the CPU backend: a worker team and an interpreter of plans, as LLVM IR compiled once.
 
-A plan is data, a table of step records (`STEP_FIELDS`). `run` walks it on the caller's thread. A step that is worth
-sharing is published as one word, `ticket` = (serial number of the step << 32) | tasks not yet claimed; a thread claims a
-task by exchanging the word for one less, runs it, and adds one to `done`. The caller claims tasks like any worker and
-goes on to the next step when all are done: it never waits for a worker that is asleep, and a second caller who finds
-the team busy runs its plan alone. Which thread runs a task changes nothing in the result.
+A plan is data, a table of step records (`STEP_FIELDS`). `weft_run` walks it on the caller's thread. A step worth
+sharing is published as one word, `ticket` = (serial number of the step << 32) | tasks not yet claimed; a thread claims a task by
+exchanging the word for one less, runs it, and adds one to `done`. The caller claims tasks like any worker and goes on to
+the next step when all are done: it never waits for a worker that is asleep, and a second caller who finds the team busy
+runs its plan alone. Which thread runs a task changes nothing in the result.
 
 Workers are pthreads, made at the first shared step. They spin for `SPIN_NANOSECONDS` after the last task and then sleep
 on a condition variable. `weft_reset` makes the team new in a forked child; `weft_stop` ends it at exit.
+
+The text below is LLVM IR with four short forms that `_expand` writes out: `%x = step FIELD` and `%x = plan FIELD` load a
+field of a record (i64, or ptr where that is said), `%x = team FIELD [order]` loads a word of the team, `team FIELD = value
+[order]` stores one, and `%x = place FIELD` is its address. Loads and stores with an order are atomic.
 """
 
 from __future__ import annotations
 
 import platform
+import re
 
 SPIN_NANOSECONDS = 80_000
+MAX_WORKERS = 255
 
-# One record per step, all i64. A launch calls `function` for tasks of `chunk` points out of `extent`; a product calls it
-# as BLAS for each tile, then `epilogue`. Matrices are (slot, byte offset, bytes per row, bytes per batch element).
+# One record per step. A launch calls `function` for tasks of `chunk` points out of `extent`; a product calls it as CBLAS
+# for each tile, then `epilogue`. Matrices are (slot, byte offset, bytes per row, bytes per batch element).
 STEP_FIELDS = (
     "kind", "function", "args", "extent", "chunk", "tasks", "serial", "epilogue", "epilogue_args",
     "m", "n", "k", "tile_m", "tile_n", "tiles_m", "tiles_n", "itemsize", "transpose_a", "transpose_b",
@@ -27,373 +33,460 @@ STEP_FIELDS = (
 LAUNCH, PRODUCT = 0, 1
 PLAIN, TRANSPOSED = 111, 112  # as CBLAS numbers them
 
-# The plan record handed to `weft_run`, all i64.
+# The record that `weft_run` takes; `alone` where the plan is too small to share, `products` where it calls OpenBLAS.
 PLAN_FIELDS = ("steps", "count", "alone", "products", "get_threads", "set_threads")
 
-# The team, in words of 8 bytes; words that different threads write lie on cache lines of their own.
-_TICKET, _DONE, _STEP, _SLOTS, _STATE, _BUSY, _SLEEPERS, _STOP = 0, 16, 32, 33, 48, 49, 64, 80
-_WORKERS, _BLAS_USERS, _BLAS_THREADS, _BLAS_LOCK, _MUTEX, _CONDITION, _THREADS = 81, 96, 97, 98, 112, 128, 144
-MAX_WORKERS = 255
-_TEAM_WORDS = _THREADS + MAX_WORKERS + 1
+# The team, by word of 8 bytes; words that different threads write lie on cache lines of their own. `serial` is the
+# number of the next shared step, 0 as long as there are no workers.
+_TEAM = {
+    "ticket": 0, "done": 16, "step": 32, "slots": 33, "serial": 48, "busy": 49, "sleepers": 64, "stop": 80, "workers": 81,
+    "blas_users": 96, "blas_threads": 97, "blas_lock": 98, "mutex": 112, "condition": 128, "threads": 144,
+}  # fmt: skip
+_TEAM_WORDS = _TEAM["threads"] + MAX_WORKERS + 1
 
+_RUNTIME = r"""
+@team = internal global [TEAM_WORDS x i64] zeroinitializer, align 128
 
-def _pause() -> str:
-    if platform.machine().lower() in ("x86_64", "amd64"):
-        return "call void @llvm.x86.sse2.pause()"
-    if platform.machine().lower() in ("arm64", "aarch64"):
-        return 'call void asm sideeffect "yield", ""()'
-    return "fence seq_cst"
+; Run the tasks [first, last) of a step.
+define internal void @work(ptr %step, ptr %slots, i64 %first, i64 %last) {
+entry:
+  %range = alloca [5 x i64]
+  %kind = step kind
+  %launch = icmp eq i64 %kind, 0
+  br i1 %launch, label %one, label %tiles
+one:
+  %chunk = step chunk
+  %extent = step extent
+  %begin = mul i64 %first, %chunk
+  %over = mul i64 %last, %chunk
+  %end = call i64 @llvm.smin.i64(i64 %over, i64 %extent)
+  store i64 %begin, ptr %range
+  %range.end = getelementptr i64, ptr %range, i64 1
+  store i64 %end, ptr %range.end
+  %function = step function ptr
+  %args = step args ptr
+  call void %function(ptr %slots, ptr %args, ptr %range)
+  ret void
+tiles:
+  %some = icmp slt i64 %first, %last
+  br i1 %some, label %tile, label %out
+tile:
+  %t = phi i64 [ %first, %tiles ], [ %t.next, %tile ]
+  call void @tile(ptr %step, ptr %slots, i64 %t, ptr %range)
+  %t.next = add i64 %t, 1
+  %again = icmp slt i64 %t.next, %last
+  br i1 %again, label %tile, label %out
+out:
+  ret void
+}
 
+; Claim one task of the published step and run it; whether there was one.
+define internal i1 @help() {
+entry:
+  %ticket = team ticket acquire
+  %left = and i64 %ticket, 4294967295
+  %any = icmp ne i64 %left, 0
+  br i1 %any, label %claim, label %none
+claim:
+  %less = sub i64 %ticket, 1
+  %word = place ticket
+  %pair = cmpxchg ptr %word, i64 %ticket, i64 %less acq_rel acquire
+  %won = extractvalue { i64, i1 } %pair, 1
+  br i1 %won, label %mine, label %lost
+mine:
+  ; The step cannot end before this task is done, so its record stays valid.
+  %step.word = team step
+  %step = inttoptr i64 %step.word to ptr
+  %slots.word = team slots
+  %slots = inttoptr i64 %slots.word to ptr
+  %tasks = step tasks
+  %first = sub i64 %tasks, %left
+  %last = add i64 %first, 1
+  call void @work(ptr %step, ptr %slots, i64 %first, i64 %last)
+  %done = place done
+  %was = atomicrmw add ptr %done, i64 1 release
+  ret i1 true
+lost:
+  ret i1 true
+none:
+  ret i1 false
+}
 
-def _field(name: str) -> int:
-    return STEP_FIELDS.index(name)
-
-
-class _Function:
-    """Helps to write one IR function: named field reads and fresh names."""
-
-    def __init__(self, head: str):
-        self.lines = [head + " {", "entry:"]
-        self.count = 0
-
-    def __call__(self, text: str) -> None:
-        self.lines += [line if line.endswith(":") else "  " + line for line in text.split("\n")]
-
-    def value(self, code: str) -> str:
-        self.count += 1
-        self.lines.append(f"  %v{self.count} = {code}")
-        return f"%v{self.count}"
-
-    def sum(self, a: str, b: str) -> str:
-        return self.value(f"add i64 {a}, {b}")
-
-    def product(self, a: str, b: str) -> str:
-        return self.value(f"mul i64 {a}, {b}")
-
-    def word(self, table: str, number: int, kind: str = "i64") -> str:
-        return self.value(f"load {kind}, ptr {self.place(table, number)}")
-
-    def place(self, table: str, number: int) -> str:
-        return self.value(f"getelementptr i64, ptr {table}, i64 {number}")
-
-    def field(self, name: str, kind: str = "i64") -> str:
-        return self.word("%step", _field(name), kind)
-
-    def atomic(self, number: int, order: str = "acquire") -> str:
-        return self.value(f"load atomic i64, ptr {self.place('@team', number)} {order}, align 8")
-
-    def publish(self, number: int, text: str, order: str = "release") -> None:
-        place = self.place("@team", number)
-        self(f"store atomic i64 {text}, ptr {place} {order}, align 8")
-
-    def end(self) -> str:
-        return "\n".join([*self.lines, "}", ""])
-
-
-def _work() -> str:
-    """`work(step, slots, first, last)`: run those tasks of a step."""
-    f = _Function("define internal void @work(ptr %step, ptr %slots, i64 %first, i64 %last)")
-    f("%range = alloca [5 x i64]")
-    kind = f.field("kind")
-    f(f"%launch = icmp eq i64 {kind}, {LAUNCH}\nbr i1 %launch, label %one, label %tiles\none:")
-    chunk, extent = f.field("chunk"), f.field("extent")
-    begin, over = f.value(f"mul i64 %first, {chunk}"), f.value(f"mul i64 %last, {chunk}")
-    end = f.value(f"call i64 @llvm.smin.i64(i64 {over}, i64 {extent})")
-    f(f"store i64 {begin}, ptr %range")
-    place = f.place("%range", 1)
-    f(f"store i64 {end}, ptr {place}")
-    function, args = f.field("function", "ptr"), f.field("args", "ptr")
-    f(f"call void {function}(ptr %slots, ptr {args}, ptr %range)\nret void\ntiles:")
-    f("%more = icmp slt i64 %first, %last\nbr i1 %more, label %tile, label %out\ntile:")
-    f("%t = phi i64 [ %first, %tiles ], [ %t.next, %tile ]")
-    f("call void @tile(ptr %step, ptr %slots, i64 %t, ptr %range)")
-    f("%t.next = add i64 %t, 1\n%again = icmp slt i64 %t.next, %last\nbr i1 %again, label %tile, label %out\nout:\nret void")
-    return f.end()
-
-
-def _tile() -> str:
-    """`tile(step, slots, t, range)`: one tile of a batched product, and its epilogue."""
-    f = _Function("define internal void @tile(ptr %step, ptr %slots, i64 %t, ptr %range)")
-    rows, columns = f.field("tiles_m"), f.field("tiles_n")
-    per_batch = f.value(f"mul i64 {rows}, {columns}")
-    batch, rest = f.value(f"sdiv i64 %t, {per_batch}"), f.value(f"srem i64 %t, {per_batch}")
-    row, column = f.value(f"sdiv i64 {rest}, {columns}"), f.value(f"srem i64 {rest}, {columns}")
-    edges = {}
-    for name, number in (("m", row), ("n", column)):
-        size, tile = f.field(name), f.field(f"tile_{name}")
-        first = f.value(f"mul i64 {number}, {tile}")
-        beyond = f.value(f"add i64 {first}, {tile}")
-        last = f.value(f"call i64 @llvm.smin.i64(i64 {beyond}, i64 {size})")
-        edges[name] = first, last, f.value(f"sub i64 {last}, {first}")
-    (row0, row1, m), (col0, col1, n) = edges["m"], edges["n"]
-    itemsize, k = f.field("itemsize"), f.field("k")
-    places, pitches = {}, {}
-    for name in "abc":
-        slot, pitch = f.field(f"{name}_slot"), f.field(f"{name}_row")
-        base = f.value(f"load ptr, ptr {f.value(f'getelementptr ptr, ptr %slots, i64 {slot}')}")
-        down, along = {"a": (row0, "0"), "b": ("0", col0), "c": (row0, col0)}[name]
-        if name != "c":  # a transposed operand is stepped through the other way round
-            swapped = f.value(f"icmp eq i64 {f.field(f'transpose_{name}')}, {TRANSPOSED}")
-            down, along = (
-                f.value(f"select i1 {swapped}, i64 {along}, i64 {down}"),
-                f.value(f"select i1 {swapped}, i64 {down}, i64 {along}"),
-            )
-        offset = f.sum(f.field(f"{name}_offset"), f.product(batch, f.field(f"{name}_batch")))
-        offset = f.sum(offset, f.sum(f.product(down, pitch), f.product(along, itemsize)))
-        places[name] = f.value(f"getelementptr i8, ptr {base}, i64 {offset}")
-        pitches[name] = f.value(f"sdiv i64 {pitch}, {itemsize}")
-    function = f.field("function", "ptr")
-    ta, tb = (f.value(f"trunc i64 {f.field(f'transpose_{name}')} to i32") for name in "ab")
-
-    def call(kind: str) -> str:
-        return (
-            f"call void {function}(i32 101, i32 {ta}, i32 {tb}, i64 {m}, i64 {n}, i64 {k}, {kind} 1.0, "
-            f"ptr {places['a']}, i64 {pitches['a']}, ptr {places['b']}, i64 {pitches['b']}, {kind} 0.0, "
-            f"ptr {places['c']}, i64 {pitches['c']})"
-        )
-
-    empty = f.value(f"icmp eq i64 {k}, 0")
-    f(f"br i1 {empty}, label %clear, label %multiply\nclear:")
-    f("%z = phi i64 [ 0, %entry ], [ %z.next, %clear ]\n%z.next = add i64 %z, 1")
-    start = f.value(f"getelementptr i8, ptr {places['c']}, i64 {f.product('%z', f.field('c_row'))}")
-    width = f.product(n, itemsize)
-    f(f"call void @llvm.memset.p0.i64(ptr {start}, i8 0, i64 {width}, i1 false)")
-    f(f"%z.more = icmp slt i64 %z.next, {m}\nbr i1 %z.more, label %clear, label %after\nmultiply:")
-    f(f"%single = icmp eq i64 {itemsize}, 4\nbr i1 %single, label %s, label %d")
-    f(f"s:\n{call('float')}\nbr label %after\nd:\n{call('double')}\nbr label %after\nafter:")
-    epilogue, args = f.field("epilogue", "ptr"), f.field("epilogue_args", "ptr")
-    f(f"%has = icmp ne ptr {epilogue}, null\nbr i1 %has, label %finish, label %out\nfinish:")
-    for number, text in enumerate((batch, row0, row1, col0, col1)):
-        place = f.place("%range", number)
-        f(f"store i64 {text}, ptr {place}")
-    f(f"call void {epilogue}(ptr %slots, ptr {args}, ptr %range)\nbr label %out\nout:\nret void")
-    return f.end()
-
-
-def _help() -> str:
-    """`help()`: claim one task and run it; whether there was one."""
-    f = _Function("define internal i1 @help()")
-    ticket = f.atomic(_TICKET)
-    left = f.value(f"and i64 {ticket}, 4294967295")
-    f(f"%any = icmp ne i64 {left}, 0\nbr i1 %any, label %claim, label %none\nclaim:")
-    less = f.value(f"sub i64 {ticket}, 1")
-    pair = f.value(f"cmpxchg ptr {f.place('@team', _TICKET)}, i64 {ticket}, i64 {less} acq_rel acquire")
-    won = f.value(f"extractvalue {{ i64, i1 }} {pair}, 1")
-    f(f"br i1 {won}, label %mine, label %lost\nmine:")
-    step, slots = f.word("@team", _STEP, "ptr"), f.word("@team", _SLOTS, "ptr")
-    tasks = f.word(step, _field("tasks"))
-    first = f.value(f"sub i64 {tasks}, {left}")
-    last = f.value(f"add i64 {first}, 1")
-    f(f"call void @work(ptr {step}, ptr {slots}, i64 {first}, i64 {last})")
-    f(f"%was = atomicrmw add ptr {f.place('@team', _DONE)}, i64 1 release\nret i1 true\nlost:\nret i1 true\nnone:\nret i1 false")
-    return f.end()
-
-
-def _clock() -> str:
-    return """define internal i64 @clock() {
+define internal i64 @clock() {
+entry:
   %time = alloca [2 x i64]
-  %ok = call i32 @clock_gettime(i32 CLOCK, ptr %time)
-  %s = load i64, ptr %time
-  %p = getelementptr i64, ptr %time, i64 1
-  %ns = load i64, ptr %p
-  %whole = mul i64 %s, 1000000000
+  %ok = call i32 @clock_gettime(i32 MONOTONIC, ptr %time)
+  %seconds = load i64, ptr %time
+  %fraction = getelementptr i64, ptr %time, i64 1
+  %ns = load i64, ptr %fraction
+  %whole = mul i64 %seconds, 1000000000
   %now = add i64 %whole, %ns
   ret i64 %now
 }
-""".replace("CLOCK", "6" if platform.system() == "Darwin" else "1")
+
+; A worker's life: help, spin, sleep, until it is told to stop.
+define internal ptr @worker(ptr %nothing) {
+entry:
+  br label %busy
+busy:
+  %found = call i1 @help()
+  br i1 %found, label %busy, label %idle
+idle:
+  %since = call i64 @clock()
+  br label %spin
+spin:
+  %round = phi i64 [ 0, %idle ], [ %round.next, %wait ], [ %round.next, %look ]
+  %round.next = add i64 %round, 1
+  %ticket = team ticket acquire
+  %stop = team stop acquire
+  %left = and i64 %ticket, 4294967295
+  %work = icmp ne i64 %left, 0
+  br i1 %work, label %busy, label %rest
+rest:
+  %stopped = icmp ne i64 %stop, 0
+  br i1 %stopped, label %out, label %wait
+wait:
+  PAUSE
+  %phase = and i64 %round, 31
+  %often = icmp ne i64 %phase, 31
+  br i1 %often, label %spin, label %look
+look:
+  %now = call i64 @clock()
+  %passed = sub i64 %now, %since
+  %early = icmp slt i64 %passed, SPIN_NANOSECONDS
+  br i1 %early, label %spin, label %sleep
+sleep:
+  %mutex = place mutex
+  %condition = place condition
+  %sleepers = place sleepers
+  %locked = call i32 @pthread_mutex_lock(ptr %mutex)
+  br label %check
+check:
+  ; First say that we sleep, then look for work: @share does it the other way round, so one of the two sees the other.
+  %said = atomicrmw add ptr %sleepers, i64 1 seq_cst
+  %ticket.now = team ticket seq_cst
+  %stop.now = team stop seq_cst
+  %left.now = and i64 %ticket.now, 4294967295
+  %reason = or i64 %left.now, %stop.now
+  %wake = icmp ne i64 %reason, 0
+  br i1 %wake, label %up, label %lie
+lie:
+  %woken = call i32 @pthread_cond_wait(ptr %condition, ptr %mutex)
+  br label %check
+up:
+  %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
+  %over = icmp ne i64 %stop.now, 0
+  br i1 %over, label %out, label %busy
+out:
+  ret ptr null
+}
+
+define internal void @wake_all() {
+entry:
+  %mutex = place mutex
+  %condition = place condition
+  %locked = call i32 @pthread_mutex_lock(ptr %mutex)
+  %told = call i32 @pthread_cond_broadcast(ptr %condition)
+  %unlocked = call i32 @pthread_mutex_unlock(ptr %mutex)
+  ret void
+}
+
+; Publish a step, help with it, and wait until it is done.
+define internal void @share(ptr %step, ptr %slots) {
+entry:
+  %serial = team serial
+  %serial.next = add i64 %serial, 1
+  team serial = %serial.next
+  %tasks = step tasks
+  %step.word = ptrtoint ptr %step to i64
+  team step = %step.word
+  %slots.word = ptrtoint ptr %slots to i64
+  team slots = %slots.word
+  team done = 0 monotonic
+  %high = shl i64 %serial, 32
+  %ticket = or i64 %high, %tasks
+  team ticket = %ticket seq_cst
+  %sleepers = team sleepers seq_cst
+  %asleep = icmp ne i64 %sleepers, 0
+  br i1 %asleep, label %wake, label %work
+wake:
+  team sleepers = 0 seq_cst
+  call void @wake_all()
+  br label %work
+work:
+  %found = call i1 @help()
+  br i1 %found, label %work, label %wait
+wait:
+  %round = phi i64 [ 0, %work ], [ %round.next, %pause ], [ %round.next, %yield ]
+  %round.next = add i64 %round, 1
+  %done = team done acquire
+  %all = icmp eq i64 %done, %tasks
+  br i1 %all, label %out, label %more
+more:
+  %short = icmp slt i64 %round, 2000
+  br i1 %short, label %pause, label %yield
+pause:
+  PAUSE
+  br label %wait
+yield:
+  %yielded = call i32 @sched_yield()
+  br label %wait
+out:
+  ret void
+}
+
+; Walk the steps of a plan: alone where it says so, the team is busy, or there is none.
+define void @weft_run(ptr %plan, ptr %slots) {
+entry:
+  %products = plan products
+  %blas = icmp ne i64 %products, 0
+  br i1 %blas, label %single, label %start
+single:
+  call void @blas_enter(ptr %plan)
+  br label %start
+start:
+  %steps = plan steps ptr
+  %count = plan count
+  %alone = plan alone
+  %workers = team workers
+  %stop = team stop acquire
+  %none = icmp eq i64 %workers, 0
+  %tiny = icmp ne i64 %alone, 0
+  %closed = icmp ne i64 %stop, 0
+  %either = or i1 %none, %tiny
+  %solo = or i1 %either, %closed
+  br i1 %solo, label %walk, label %try
+try:
+  %busy = place busy
+  %pair = cmpxchg ptr %busy, i64 0, i64 1 acq_rel acquire
+  %mine = extractvalue { i64, i1 } %pair, 1
+  br i1 %mine, label %lead, label %walk
+lead:
+  %serial.now = team serial
+  %fresh = icmp eq i64 %serial.now, 0
+  br i1 %fresh, label %hire, label %walk
+hire:
+  call void @start()
+  br label %walk
+walk:
+  %leads = phi i1 [ false, %start ], [ false, %try ], [ true, %lead ], [ true, %hire ]
+  %some = icmp sgt i64 %count, 0
+  br i1 %some, label %each, label %last
+each:
+  %i = phi i64 [ 0, %walk ], [ %i.next, %next ]
+  %at = mul i64 %i, STEP_BYTES
+  %step = getelementptr i8, ptr %steps, i64 %at
+  %serial = step serial
+  %shared = icmp eq i64 %serial, 0
+  %together = and i1 %shared, %leads
+  br i1 %together, label %team, label %self
+team:
+  call void @share(ptr %step, ptr %slots)
+  br label %next
+self:
+  %tasks = step tasks
+  call void @work(ptr %step, ptr %slots, i64 0, i64 %tasks)
+  br label %next
+next:
+  %i.next = add i64 %i, 1
+  %again = icmp slt i64 %i.next, %count
+  br i1 %again, label %each, label %last
+last:
+  br i1 %leads, label %free, label %after
+free:
+  team busy = 0 release
+  br label %after
+after:
+  br i1 %blas, label %restore, label %out
+restore:
+  call void @blas_leave(ptr %plan)
+  br label %out
+out:
+  ret void
+}
+
+; OpenBLAS has one thread from the first plan that needs it until the last one has left.
+define internal void @blas_lock() {
+entry:
+  %lock = place blas_lock
+  br label %try
+try:
+  %pair = cmpxchg ptr %lock, i64 0, i64 1 acq_rel acquire
+  %mine = extractvalue { i64, i1 } %pair, 1
+  br i1 %mine, label %out, label %again
+again:
+  %yielded = call i32 @sched_yield()
+  br label %try
+out:
+  ret void
+}
+
+define internal void @blas_enter(ptr %plan) {
+entry:
+  call void @blas_lock()
+  %users = team blas_users
+  %more = add i64 %users, 1
+  team blas_users = %more
+  %first = icmp eq i64 %users, 0
+  br i1 %first, label %set, label %out
+set:
+  %get = plan get_threads ptr
+  %threads = call i32 %get()
+  %word = sext i32 %threads to i64
+  team blas_threads = %word
+  %put = plan set_threads ptr
+  call void %put(i32 1)
+  br label %out
+out:
+  team blas_lock = 0 release
+  ret void
+}
+
+define internal void @blas_leave(ptr %plan) {
+entry:
+  call void @blas_lock()
+  %users = team blas_users
+  %fewer = sub i64 %users, 1
+  team blas_users = %fewer
+  %last = icmp eq i64 %fewer, 0
+  br i1 %last, label %set, label %out
+set:
+  %word = team blas_threads
+  %threads = trunc i64 %word to i32
+  %put = plan set_threads ptr
+  call void %put(i32 %threads)
+  br label %out
+out:
+  team blas_lock = 0 release
+  ret void
+}
+
+; Make the workers. One that cannot be made leaves 0 as its thread.
+define internal void @start() {
+entry:
+  %mutex = place mutex
+  %condition = place condition
+  %a = call i32 @pthread_mutex_init(ptr %mutex, ptr null)
+  %b = call i32 @pthread_cond_init(ptr %condition, ptr null)
+  team serial = 1
+  %workers = team workers
+  %threads = place threads
+  br label %next
+next:
+  %i = phi i64 [ 0, %entry ], [ %i.next, %made ]
+  %i.next = add i64 %i, 1
+  %thread = getelementptr i64, ptr %threads, i64 %i
+  %failed = call i32 @pthread_create(ptr %thread, ptr null, ptr @worker, ptr null)
+  %lacks = icmp ne i32 %failed, 0
+  br i1 %lacks, label %lack, label %made
+lack:
+  store i64 0, ptr %thread
+  br label %made
+made:
+  %more = icmp slt i64 %i.next, %workers
+  br i1 %more, label %next, label %out
+out:
+  ret void
+}
+
+; End the workers and wait for them; plans run alone from then on.
+define void @weft_stop() {
+entry:
+  team stop = 1 seq_cst
+  %serial = team serial
+  %alive = icmp ne i64 %serial, 0
+  br i1 %alive, label %wake, label %out
+wake:
+  call void @wake_all()
+  %workers = team workers
+  %threads = place threads
+  br label %next
+next:
+  %i = phi i64 [ 0, %wake ], [ %i.next, %joined ]
+  %i.next = add i64 %i, 1
+  %place = getelementptr i64, ptr %threads, i64 %i
+  %thread = load i64, ptr %place
+  %exists = icmp ne i64 %thread, 0
+  br i1 %exists, label %join, label %joined
+join:
+  %ended = call i32 @pthread_join(i64 %thread, ptr null)
+  br label %joined
+joined:
+  %more = icmp slt i64 %i.next, %workers
+  br i1 %more, label %next, label %out
+out:
+  ret void
+}
+
+; Forget the team, as after a fork, and have `workers` at the next shared step.
+define void @weft_reset(i64 %workers) {
+entry:
+  call void @llvm.memset.p0.i64(ptr @team, i8 0, i64 TEAM_BYTES, i1 false)
+  team workers = %workers
+  ret void
+}
+
+declare i64 @llvm.smin.i64(i64, i64)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+declare i32 @clock_gettime(i32, ptr)
+declare i32 @sched_yield()
+declare i32 @pthread_mutex_init(ptr, ptr)
+declare i32 @pthread_mutex_lock(ptr)
+declare i32 @pthread_mutex_unlock(ptr)
+declare i32 @pthread_cond_init(ptr, ptr)
+declare i32 @pthread_cond_wait(ptr, ptr)
+declare i32 @pthread_cond_broadcast(ptr)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+"""
 
 
-def _worker() -> str:
-    """A worker's life: help, spin, sleep, until `stop`."""
-    f = _Function("define internal ptr @worker(ptr %nothing)")
-    f("br label %busy\nbusy:\n%found = call i1 @help()\nbr i1 %found, label %busy, label %idle\nidle:")
-    f("%since = call i64 @clock()\nbr label %spin\nspin:")
-    f("%round = phi i64 [ 0, %idle ], [ %round.next, %wait ], [ %round.next, %look ]\n%round.next = add i64 %round, 1")
-    ticket, stop = f.atomic(_TICKET), f.atomic(_STOP)
-    left = f.value(f"and i64 {ticket}, 4294967295")
-    f(f"%work = icmp ne i64 {left}, 0\nbr i1 %work, label %busy, label %rest\nrest:")
-    f(f"%stopped = icmp ne i64 {stop}, 0\nbr i1 %stopped, label %out, label %wait\nwait:")
-    f(f"{_pause()}\n%phase = and i64 %round, 31\n%often = icmp ne i64 %phase, 31\nbr i1 %often, label %spin, label %look\nlook:")
-    f("%now = call i64 @clock()\n%passed = sub i64 %now, %since")
-    f(f"%early = icmp slt i64 %passed, {SPIN_NANOSECONDS}\nbr i1 %early, label %spin, label %sleep\nsleep:")
-    mutex, condition = f.place("@team", _MUTEX), f.place("@team", _CONDITION)
-    f(f"%l = call i32 @pthread_mutex_lock(ptr {mutex})\nbr label %check\ncheck:")
-    f(f"%c = atomicrmw add ptr {f.place('@team', _SLEEPERS)}, i64 1 seq_cst")
-    ticket, stop = f.atomic(_TICKET, "seq_cst"), f.atomic(_STOP, "seq_cst")
-    left = f.value(f"and i64 {ticket}, 4294967295")
-    reason = f.value(f"or i64 {left}, {stop}")
-    f(f"%wake = icmp ne i64 {reason}, 0\nbr i1 %wake, label %up, label %lie\nlie:")
-    f(f"%w = call i32 @pthread_cond_wait(ptr {condition}, ptr {mutex})\nbr label %check\nup:")
-    f(f"%u = call i32 @pthread_mutex_unlock(ptr {mutex})\nbr label %busy2\nbusy2:")
-    f(f"%over = icmp ne i64 {stop}, 0\nbr i1 %over, label %out, label %busy\nout:\nret ptr null")
-    return f.end()
+def _pause() -> tuple[str, str]:
+    """The instruction that tells the processor we are spinning, and its declaration."""
+    machine = platform.machine().lower()
+    if machine in ("x86_64", "amd64"):
+        return "call void @llvm.x86.sse2.pause()", "declare void @llvm.x86.sse2.pause()\n"
+    if machine in ("arm64", "aarch64"):
+        return 'call void asm sideeffect "yield", ""()', ""
+    return "fence seq_cst", ""
 
 
-def _share() -> str:
-    """`share(step, slots, serial)`: publish a step, help with it, and wait until it is done."""
-    f = _Function("define internal void @share(ptr %step, ptr %slots, i64 %serial)")
-    tasks = f.field("tasks")
-    for number, text in ((_STEP, "%step"), (_SLOTS, "%slots")):
-        place = f.place("@team", number)
-        f(f"store ptr {text}, ptr {place}")
-    f.publish(_DONE, "0", "monotonic")
-    high = f.value("shl i64 %serial, 32")
-    f.publish(_TICKET, f.value(f"or i64 {high}, {tasks}"), "seq_cst")
-    sleepers = f.atomic(_SLEEPERS, "seq_cst")
-    f(f"%asleep = icmp ne i64 {sleepers}, 0\nbr i1 %asleep, label %wake, label %work\nwake:")
-    f.publish(_SLEEPERS, "0", "seq_cst")
-    mutex, condition = f.place("@team", _MUTEX), f.place("@team", _CONDITION)
-    f(f"%l = call i32 @pthread_mutex_lock(ptr {mutex})\n%b = call i32 @pthread_cond_broadcast(ptr {condition})")
-    f(f"%u = call i32 @pthread_mutex_unlock(ptr {mutex})\nbr label %work\nwork:")
-    f("%found = call i1 @help()\nbr i1 %found, label %work, label %wait\nwait:")
-    f("%round = phi i64 [ 0, %work ], [ %round.next, %pause ], [ %round.next, %yield ]\n%round.next = add i64 %round, 1")
-    done = f.atomic(_DONE)
-    f(f"%all = icmp eq i64 {done}, {tasks}\nbr i1 %all, label %out, label %more\nmore:")
-    f("%short = icmp slt i64 %round, 2000\nbr i1 %short, label %pause, label %yield")
-    f(f"pause:\n{_pause()}\nbr label %wait\nyield:\n%y = call i32 @sched_yield()\nbr label %wait\nout:\nret void")
-    return f.end()
+_RECORDS = {"step": STEP_FIELDS, "plan": PLAN_FIELDS}
+_FORMS = re.compile(
+    r"(?m)^  (?:%(?P<name>[\w.]+) = (?P<table>step|plan|team|place) (?P<field>\w+)(?: (?P<how>\w+))?"
+    r"|team (?P<target>\w+) = (?P<value>%?[\w.]+)(?: (?P<order>\w+))?)$"
+)
 
 
-def _run() -> str:
-    """`weft_run(plan, slots)`: walk the steps. Alone where the plan says so, the team is busy, or there is none."""
-    f = _Function("define void @weft_run(ptr %plan, ptr %slots)")
-    steps, count, alone, products = (f.word("%plan", number, kind) for number, kind in enumerate(("ptr", "i64", "i64", "i64")))
-    f(f"%blas = icmp ne i64 {products}, 0\nbr i1 %blas, label %single, label %start\nsingle:")
-    f("call void @blas_enter(ptr %plan)\nbr label %start\nstart:")
-    workers, stop = f.word("@team", _WORKERS), f.atomic(_STOP)
-    f(f"%none = icmp eq i64 {workers}, 0\n%tiny = icmp ne i64 {alone}, 0\n%closed = icmp ne i64 {stop}, 0")
-    f("%o = or i1 %none, %tiny\n%solo = or i1 %o, %closed\nbr i1 %solo, label %walk, label %try\ntry:")
-    pair = f.value(f"cmpxchg ptr {f.place('@team', _BUSY)}, i64 0, i64 1 acq_rel acquire")
-    f(f"%mine = extractvalue {{ i64, i1 }} {pair}, 1\nbr i1 %mine, label %lead, label %walk\nlead:")
-    state = f.word("@team", _STATE)
-    f(f"%fresh = icmp eq i64 {state}, 0\nbr i1 %fresh, label %hire, label %walk\nhire:")
-    f("call void @start()\nbr label %walk\nwalk:")
-    f("%leads = phi i1 [ false, %start ], [ false, %try ], [ true, %lead ], [ true, %hire ]")
-    f(f"%some = icmp sgt i64 {count}, 0\nbr i1 %some, label %each, label %last\neach:")
-    f("%i = phi i64 [ 0, %walk ], [ %i.next, %next ]")
-    f(f"%at = mul i64 %i, {8 * len(STEP_FIELDS)}\n%step = getelementptr i8, ptr {steps}, i64 %at")
-    tasks, serial = f.field("tasks"), f.field("serial")
-    f(f"%parallel = icmp eq i64 {serial}, 0\n%together = and i1 %parallel, %leads\nbr i1 %together, label %team, label %self")
-    place = f"getelementptr i64, ptr @team, i64 {_STATE}"
-    f(f"team:\n%p = {place}\n%number = load i64, ptr %p\n%number.next = add i64 %number, 1\nstore i64 %number.next, ptr %p")
-    f("call void @share(ptr %step, ptr %slots, i64 %number)\nbr label %next")
-    f(f"self:\ncall void @work(ptr %step, ptr %slots, i64 0, i64 {tasks})\nbr label %next")
-    f(f"next:\n%i.next = add i64 %i, 1\n%again = icmp slt i64 %i.next, {count}\nbr i1 %again, label %each, label %last\nlast:")
-    f("br i1 %leads, label %free, label %after\nfree:")
-    f.publish(_BUSY, "0")
-    f("br label %after\nafter:\nbr i1 %blas, label %restore, label %out\nrestore:")
-    f("call void @blas_leave(ptr %plan)\nbr label %out\nout:\nret void")
-    return f.end()
+def expand(text: str) -> str:
+    """LLVM IR from a text with the short forms of the module docstring."""
+    count = 0
 
+    def write(found: re.Match[str]) -> str:
+        nonlocal count
+        count += 1
+        name, table, field, how = found["name"], found["table"], found["field"], found["how"]
+        place = f"%{name}" if table == "place" else f"%at{count}"
+        if table in _RECORDS:
+            position = f"  {place} = getelementptr i64, ptr %{table}, i64 {_RECORDS[table].index(field)}\n"
+            return position + f"  %{name} = load {how or 'i64'}, ptr {place}"
+        position = f"  {place} = getelementptr i64, ptr @team, i64 {_TEAM[field or found['target']]}"
+        if table == "place":
+            return position
+        order = how or found["order"]
+        atomic, ending = (" atomic", f" {order}, align 8") if order else ("", "")
+        if table == "team":
+            return f"{position}\n  %{name} = load{atomic} i64, ptr {place}{ending}"
+        return f"{position}\n  store{atomic} i64 {found['value']}, ptr {place}{ending}"
 
-def _blas(enter: bool) -> str:
-    """Set OpenBLAS to one thread for the first plan that needs it, and back after the last one."""
-    f = _Function(f"define internal void @blas_{'enter' if enter else 'leave'}(ptr %plan)")
-    lock, users, threads = (f.place("@team", number) for number in (_BLAS_LOCK, _BLAS_USERS, _BLAS_THREADS))
-    getter, setter = (f.word("%plan", PLAN_FIELDS.index(name), "ptr") for name in ("get_threads", "set_threads"))
-    f("br label %lock\nlock:")
-    f(f"%p = cmpxchg ptr {lock}, i64 0, i64 1 acq_rel acquire\n%ok = extractvalue {{ i64, i1 }} %p, 1")
-    f("br i1 %ok, label %inside, label %again\nagain:\n%y = call i32 @sched_yield()\nbr label %lock\ninside:")
-    f(f"%n = load i64, ptr {users}\n%m = {'add' if enter else 'sub'} i64 %n, 1\nstore i64 %m, ptr {users}")
-    f(f"%edge = icmp eq i64 {'%n' if enter else '%m'}, 0\nbr i1 %edge, label %change, label %out\nchange:")
-    if enter:
-        f(f"%t = call i32 {getter}()\n%w = sext i32 %t to i64\nstore i64 %w, ptr {threads}")
-        f(f"%many = icmp ne i32 %t, 1\nbr i1 %many, label %set, label %out\nset:\ncall void {setter}(i32 1)\nbr label %out")
-    else:
-        f(f"%w = load i64, ptr {threads}\n%t = trunc i64 %w to i32")
-        f(f"%many = icmp ne i32 %t, 1\nbr i1 %many, label %set, label %out\nset:\ncall void {setter}(i32 %t)\nbr label %out")
-    f(f"out:\nstore atomic i64 0, ptr {lock} release, align 8\nret void")
-    return f.end()
-
-
-def _life() -> str:
-    """`start`, `weft_stop` and `weft_reset(workers)`."""
-    f = _Function("define internal void @start()")
-    mutex, condition = f.place("@team", _MUTEX), f.place("@team", _CONDITION)
-    f(f"%a = call i32 @pthread_mutex_init(ptr {mutex}, ptr null)\n%b = call i32 @pthread_cond_init(ptr {condition}, ptr null)")
-    place = f.place("@team", _STATE)
-    f(f"store i64 1, ptr {place}")
-    workers = f.word("@team", _WORKERS)
-    f(f"br label %next\nnext:\n%i = phi i64 [ 0, %entry ], [ %n, %made ]\n%n = add i64 %i, 1\n%w = add i64 %i, {_THREADS}")
-    f("%t = getelementptr i64, ptr @team, i64 %w\n%c = call i32 @pthread_create(ptr %t, ptr null, ptr @worker, ptr null)")
-    f("%failed = icmp ne i32 %c, 0\nbr i1 %failed, label %lack, label %made\nlack:\nstore i64 0, ptr %t\nbr label %made\nmade:")
-    f(f"%more = icmp slt i64 %n, {workers}\nbr i1 %more, label %next, label %out\nout:\nret void")
-    start = f.end()
-    f = _Function("define void @weft_stop()")
-    f.publish(_STOP, "1", "seq_cst")
-    state, workers = f.word("@team", _STATE), f.word("@team", _WORKERS)
-    f(f"%alive = icmp ne i64 {state}, 0\nbr i1 %alive, label %wake, label %out\nwake:")
-    mutex, condition = f.place("@team", _MUTEX), f.place("@team", _CONDITION)
-    f(f"%l = call i32 @pthread_mutex_lock(ptr {mutex})\n%b = call i32 @pthread_cond_broadcast(ptr {condition})")
-    f(f"%u = call i32 @pthread_mutex_unlock(ptr {mutex})\nbr label %next\nnext:")
-    f(f"%i = phi i64 [ 0, %wake ], [ %n, %joined ]\n%n = add i64 %i, 1\n%w = add i64 %i, {_THREADS}")
-    f("%p = getelementptr i64, ptr @team, i64 %w\n%t = load i64, ptr %p\n%is = icmp ne i64 %t, 0")
-    f("br i1 %is, label %join, label %joined\njoin:\n%j = call i32 @pthread_join(i64 %t, ptr null)\nbr label %joined\njoined:")
-    f(f"%more = icmp slt i64 %n, {workers}\nbr i1 %more, label %next, label %out\nout:\nret void")
-    stop = f.end()
-    f = _Function("define void @weft_reset(i64 %workers)")
-    f(f"call void @llvm.memset.p0.i64(ptr @team, i8 0, i64 {8 * _TEAM_WORDS}, i1 false)")
-    place = f.place("@team", _WORKERS)
-    f(f"store i64 %workers, ptr {place}\nret void")
-    return start + stop + f.end()
-
-
-def _own_gemm(kind: str, name: str) -> str:
-    """A product with the signature of CBLAS (row-major, beta 0) for machines without it: rows of 8 columns at a time."""
-    size, short = (4, "f32") if kind == "float" else (8, "f64")
-    f = _Function(
-        f"define void @{name}(i32 %order, i32 %ta, i32 %tb, i64 %m, i64 %n, i64 %k, {kind} %alpha, "
-        f"ptr %a, i64 %lda, ptr %b, i64 %ldb, {kind} %beta, ptr %c, i64 %ldc)"
-    )
-    f("%sa = icmp eq i32 %ta, 112\n%sb = icmp eq i32 %tb, 112")
-    f("%ai = select i1 %sa, i64 1, i64 %lda\n%ak = select i1 %sa, i64 %lda, i64 1")
-    f("%bk = select i1 %sb, i64 1, i64 %ldb\n%bj = select i1 %sb, i64 %ldb, i64 1")
-    f("%one = insertelement <8 x i64> poison, i64 %bj, i64 0")
-    f("%bjs = shufflevector <8 x i64> %one, <8 x i64> poison, <8 x i32> zeroinitializer")
-    f("%lanes = mul <8 x i64> %bjs, <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7>\nbr label %row\nrow:")
-    f("%i = phi i64 [ 0, %entry ], [ %i.next, %row.end ]\n%i0 = mul i64 %i, %ai\n%c0 = mul i64 %i, %ldc\nbr label %column\ncolumn:")
-    f("%j = phi i64 [ 0, %row ], [ %j.next, %column.end ]\n%left = sub i64 %n, %j\n%l1 = insertelement <8 x i64> poison, i64 %left, i64 0")
-    f("%ls = shufflevector <8 x i64> %l1, <8 x i64> poison, <8 x i32> zeroinitializer")
-    f("%mask = icmp slt <8 x i64> <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7>, %ls\n%j0 = mul i64 %j, %bj\nbr label %inner\ninner:")
-    f(f"%q = phi i64 [ 0, %column ], [ %q.next, %inner ]\n%sum = phi <8 x {kind}> [ zeroinitializer, %column ], [ %sum.next, %inner ]")
-    f("%q1 = mul i64 %q, %ak\n%q2 = add i64 %q1, %i0\n%q3 = mul i64 %q, %bk\n%q4 = add i64 %q3, %j0")
-    f(f"%pa = getelementptr {kind}, ptr %a, i64 %q2\n%x = load {kind}, ptr %pa, align {size}\n%pb = getelementptr {kind}, ptr %b, i64 %q4")
-    f(f"%pbs = getelementptr {kind}, ptr %pb, <8 x i64> %lanes")
-    f(f"%y = call <8 x {kind}> @llvm.masked.gather.v8{short}.v8p0(<8 x ptr> align {size} %pbs, <8 x i1> %mask, <8 x {kind}> zeroinitializer)")
-    f(f"%x1 = insertelement <8 x {kind}> poison, {kind} %x, i64 0")
-    f(f"%xs = shufflevector <8 x {kind}> %x1, <8 x {kind}> poison, <8 x i32> zeroinitializer")
-    f(f"%sum.next = call <8 x {kind}> @llvm.fma.v8{short}(<8 x {kind}> %xs, <8 x {kind}> %y, <8 x {kind}> %sum)")
-    f("%q.next = add i64 %q, 1\n%q.more = icmp slt i64 %q.next, %k\nbr i1 %q.more, label %inner, label %column.end\ncolumn.end:")
-    f(f"%c1 = add i64 %c0, %j\n%pc = getelementptr {kind}, ptr %c, i64 %c1")
-    f(f"call void @llvm.masked.store.v8{short}.p0(<8 x {kind}> %sum.next, ptr align {size} %pc, <8 x i1> %mask)")
-    f("%j.next = add i64 %j, 8\n%j.more = icmp slt i64 %j.next, %n\nbr i1 %j.more, label %column, label %row.end\nrow.end:")
-    f("%i.next = add i64 %i, 1\n%i.more = icmp slt i64 %i.next, %m\nbr i1 %i.more, label %row, label %out\nout:\nret void")
-    declarations = (
-        f"declare <8 x {kind}> @llvm.masked.gather.v8{short}.v8p0(<8 x ptr>, <8 x i1>, <8 x {kind}>)\n"
-        f"declare <8 x {kind}> @llvm.fma.v8{short}(<8 x {kind}>, <8 x {kind}>, <8 x {kind}>)\n"
-        f"declare void @llvm.masked.store.v8{short}.p0(<8 x {kind}>, ptr, <8 x i1>)\n"
-    )
-    return f.end() + declarations
+    return _FORMS.sub(write, text)
 
 
 def runtime_ir() -> str:
-    """The whole runtime as one module."""
-    parts = [
-        f"@team = internal global [{_TEAM_WORDS} x i64] zeroinitializer, align 128",
-        "declare i64 @llvm.smin.i64(i64, i64)",
-        "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)",
-        "declare i32 @clock_gettime(i32, ptr)",
-        "declare i32 @sched_yield()",
-        "declare i32 @pthread_mutex_init(ptr, ptr)",
-        "declare i32 @pthread_mutex_lock(ptr)",
-        "declare i32 @pthread_mutex_unlock(ptr)",
-        "declare i32 @pthread_cond_init(ptr, ptr)",
-        "declare i32 @pthread_cond_wait(ptr, ptr)",
-        "declare i32 @pthread_cond_broadcast(ptr)",
-        "declare i32 @pthread_create(ptr, ptr, ptr, ptr)",
-        "declare i32 @pthread_join(i64, ptr)",
-    ]
-    if "x86" in _pause():
-        parts.append("declare void @llvm.x86.sse2.pause()")
-    parts += [_tile(), _work(), _help(), _clock(), _worker(), _share(), _blas(True), _blas(False), _life(), _run()]
-    return "\n".join(parts) + _own_gemm("float", "weft_sgemm") + _own_gemm("double", "weft_dgemm")
+    """The runtime as LLVM IR; `native_gemm.module_part` belongs into the same module."""
+    pause, declaration = _pause()
+    text = _RUNTIME.replace("PAUSE", pause).replace("SPIN_NANOSECONDS", str(SPIN_NANOSECONDS))
+    text = text.replace("MONOTONIC", "6" if platform.system() == "Darwin" else "1")
+    text = text.replace("TEAM_WORDS", str(_TEAM_WORDS)).replace("TEAM_BYTES", str(8 * _TEAM_WORDS))
+    text = text.replace("STEP_BYTES", str(8 * len(STEP_FIELDS)))
+    return expand(text) + declaration

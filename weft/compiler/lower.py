@@ -36,6 +36,9 @@ from weft.kernels.nest import ColumnSum, Nest, Span
 STATUS = Node()  # stands for the plan's status words among the buffers of a kernel
 STATUS.op, STATUS.dtype, STATUS.shape = "status", int32, ()
 
+OUTERMOST = Var("outermost", int64)  # the extent of axis 0: an argument, so that a new batch size needs no new kernel
+PER_PIECE = Var("per_piece", int64)  # how much of the cut axis one piece of a split reduction takes
+
 LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf")})  # the rest are scalar parameters
 TRANSCENDENTAL = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "pow"})
 
@@ -156,7 +159,7 @@ def _lower_fold(region: Region) -> Lowered:
     for k in region.reduced:
         axis = Axis(f"r{k}", shape[k], "reduce")
         index[k] = ix.axis_index(axis)
-        spans.append(Span(axis, 0, shape[k]))
+        spans.append(Span(axis, 0, shape[k] if k else OUTERMOST))
     lane = None
     outer = list(kept)
     if region.form == "cols":
@@ -192,9 +195,9 @@ def _lower_split(region: Region) -> Lowered:
         axis = Axis(f"r{k}", shape[k], "reduce")
         index[k] = ix.axis_index(axis)
         if k == cut and pieces > 1:
-            start = Op("mul", (IndexValue(piece, int64), Literal(per, int64)), int64)
-            stop = Op("min", (Op("add", (start, Literal(per, int64)), int64), Literal(shape[k], int64)), int64)
-            spans.append(Span(axis, start, stop))
+            extent = Literal(shape[k], int64) if k else OUTERMOST
+            start = Op("mul", (IndexValue(piece, int64), PER_PIECE), int64)
+            spans.append(Span(axis, start, Op("min", (Op("add", (start, PER_PIECE), int64), extent), int64)))
         else:
             spans.append(Span(axis, 0, shape[k]))
     return _Builder(region, tuple(index), (piece, *rest)).nest(points, "inner", None, tuple(spans))
@@ -257,6 +260,10 @@ class _Builder:
         for check, inside in self.checks:
             (inner_stores if inside else point_stores).append(check)
         scalars = list(self.scalars.values())
+        if 0 in source.reduced:
+            scalars.append((ScalarParam(OUTERMOST.name, int64), source.shape[0]))
+        if source.form == "split":
+            scalars.append((ScalarParam(PER_PIECE.name, int64), source.sinks[0].attrs[2]))
         if columns:
             scalars.append((ScalarParam("points", int64), points.extent))
             scalars.append((ScalarParam("per_chunk", int64), source.partials[0].attrs[2]))

@@ -46,6 +46,8 @@ def locate(outputs: Sequence[Node], bindings: Mapping[Node, Buffer | None]) -> d
     """
     located: dict[Node, Buffer | None] = {}
     for node in _postorder(outputs, bindings):
+        if node.op == "const":
+            continue  # cheaper to write down than to read, even where somebody computed it
         if node.buffer is not None:
             located[node] = node.buffer
         elif node in bindings:

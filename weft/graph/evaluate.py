@@ -1,8 +1,8 @@
 """What each primitive means, in NumPy: one short function per primitive. The reference backend is made of these.
 
 A function gets the node, the arrays of its sources and the NumPy dtype to answer in (the node's own, or float64 in the
-reference's high-precision mode). Conventions that NumPy leaves open: integer division by zero gives 0, an integer to a
-negative power is the truncated quotient, a float that fits no integer casts to what the machine gives.
+reference's high-precision mode). Conventions that NumPy leaves open: integer division by zero gives 0, and a float
+that fits no integer casts to what the machine gives.
 """
 
 from __future__ import annotations
@@ -50,14 +50,6 @@ def _iota(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarr
 
 def _div(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
     return np.floor_divide(*arrays) if dtype.kind in "iu" else np.divide(*arrays)
-
-
-def _pow(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    base, exponent = arrays
-    if dtype.kind != "i":
-        return np.power(base, exponent)
-    odd = np.where(exponent % 2 == 0, 1, base)  # 1 and -1 to a negative power; every other base gives 0
-    return np.where(exponent < 0, np.where(np.abs(base) == 1, odd, 0), np.power(base, np.maximum(exponent, 0)))
 
 
 def _erf(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
@@ -129,7 +121,7 @@ EVALUATIONS: dict[str, Evaluation] = {
     "sub": _plain(np.subtract),
     "mul": _plain(np.multiply),
     "div": _div,
-    "pow": _pow,
+    "pow": _plain(np.power),
     "max": _plain(np.maximum),
     "min": _plain(np.minimum),
     "mod": _plain(np.mod),

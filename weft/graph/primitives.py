@@ -62,6 +62,11 @@ def _pair(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Sh
     return a.shape, a.dtype
 
 
+def _float_pair(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    assert srcs[0].dtype.kind == "f", srcs
+    return _pair(srcs, attrs, dtype)
+
+
 def _compare(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
     return _pair(srcs, attrs, dtype)[0], bool_
 
@@ -166,7 +171,8 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("neg abs", "elementwise", 1, _same),
     ("exp log sqrt sin cos tanh erf floor log1p expm1", "elementwise", 1, _float),
     ("not", "elementwise", 1, _bits),
-    ("add sub mul div pow max min mod", "elementwise", 2, _pair),
+    ("add sub mul div max min mod", "elementwise", 2, _pair),
+    ("pow", "elementwise", 2, _float_pair),
     ("lt le eq ne", "elementwise", 2, _compare),
     ("and or xor shl shr", "elementwise", 2, _bits),
     ("select", "elementwise", 3, _select),

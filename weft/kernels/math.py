@@ -10,7 +10,7 @@ zero. The largest errors, in units in the last place (ulp) of the result, as tes
 | log, log1p | 1.5, 2 | 2, 3 | -inf at 0 (-1), NaN below |
 | tanh | 4 | 5 | -1 and 1 |
 | erf | 2 | 4 | -1 and 1 |
-| sin, cos | 2 for abs(x) <= 1e5 | 2 for abs(x) <= 1e9 | NaN at inf; beyond the range accuracy is lost, yet abs(result) <= 1 |
+| sin, cos | 2 up to 1e5 | 2 up to 1e9 | NaN at inf; for larger abs(x) accuracy is lost, yet abs(result) <= 1 |
 | pow | 3 | 10 | as C99: pow(x, 0) = pow(1, y) = 1, a negative base needs an integer exponent, else NaN |
 
 `fma` is one rounding on every backend; nothing else here may be contracted or reordered. `philox` is the random bits.
@@ -92,12 +92,18 @@ _FORMATS = {
         expm1_range=(-20.0, 88.8),
         exp=(0.0013951819, 0.008369599, 0.041666187, 0.16666512, 0.5),
         expm1=(0.00019915654, 0.0013942047, 0.00833327, 0.041666344, 0.16666667, 0.5),
-        log=(0.069154054, -0.11789809, 0.118729606, -0.12384348, 0.14218661, -0.16669251, 0.20002227, -0.24999987, 0.3333331),
+        log=(
+            0.069154054, -0.11789809, 0.118729606, -0.12384348, 0.14218661, -0.16669251, 0.20002227, -0.24999987,
+            0.3333331,
+        ),
         atanh=(0.11791066, 0.14268655, 0.20000167, 0.3333333),
         sin=(-0.00019505239, 0.00833209, -0.16666654),
         cos=(2.4424933e-05, -0.0013887252, 0.041666646),
         erf_small=(8.3451974e-05, -0.0008137431, 0.005200634, -0.02685927, 0.11283694, -0.37612635, 0.12837917),
-        erf_large=(-2.1162428e-05, 0.0004352243, -0.004174667, 0.025128681, -0.108294025, -0.6333346, -1.1295209, 0.00017588028),
+        erf_large=(
+            -2.1162428e-05, 0.0004352243, -0.004174667, 0.025128681, -0.108294025, -0.6333346, -1.1295209,
+            0.00017588028,
+        ),
         erf_split=0.925,
         erf_shift=0.0,
         erf_end=4.0,

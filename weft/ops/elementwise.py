@@ -150,7 +150,25 @@ def pow(a: Operand, b: Operand) -> Node:
             return x if b == 1 else build.mul(x, x) if b == 2 else build.mul(build.mul(x, x), x)
         if b in (0.5, -0.5, -1):
             return build.unary("sqrt", x) if b == 0.5 else rsqrt(x) if b == -0.5 else reciprocal(x)
-    return _arithmetic("pow", "pow", a, b)
+    base, exponent = meet("pow", a, b)
+    return make("pow", (base, exponent)) if base.dtype.kind == "f" else _integer_pow(base, exponent)
+
+
+def _integer_pow(base: Node, exponent: Node) -> Node:
+    """Six squarings. Exponents above 63 keep their parity only, which is exact for the bases -1, 0 and 1 (all others
+    have overflowed by then); a negative exponent gives the truncated quotient 1 / base^-exponent."""
+    if base.dtype is bool_:
+        raise problem(DTypeError, "pow", "bool tensors", "numbers", "cast one with .int()")
+    negative = build.lt(exponent, 0)
+    size = build.select(negative, build.neg(exponent), exponent)
+    size = build.select(build.lt(63, size), build.add(build.binary("and", size, 1), 62), size)
+    result, square_of = build.like(base, 1), base
+    for bit in range(6):
+        odd = build.binary("ne", build.binary("and", size, 1 << bit), 0)
+        result = build.select(odd, build.mul(result, square_of), result)
+        square_of = build.mul(square_of, square_of)
+    is_unit = build.eq(build.unary("abs", base), 1)
+    return make("select", (negative, build.select(is_unit, result, 0), result))
 
 
 def rpow(b: Operand, a: Operand) -> Node:
@@ -202,12 +220,14 @@ def le(a: Operand, b: Operand) -> Node:
 
 def gt(a: Operand, b: Operand) -> Node:
     """a > b, bool."""
-    return _binary("lt", "gt", b, a)
+    a, b = meet("gt", a, b)
+    return make("lt", (b, a))
 
 
 def ge(a: Operand, b: Operand) -> Node:
     """a >= b, bool."""
-    return _binary("le", "ge", b, a)
+    a, b = meet("ge", a, b)
+    return make("le", (b, a))
 
 
 def eq(a: Operand, b: Operand) -> Node:

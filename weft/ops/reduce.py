@@ -173,21 +173,25 @@ def min(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node |
 
 def any(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:
     """Whether any element is not zero; False over none."""
-    axes = normal_axes("any", dim, len(x.shape))
+    return _any("any", x, dim, keepdim)
+
+
+def _any(who: str, x: Node, dim: Dim, keepdim: bool) -> Node:
+    axes = normal_axes(who, dim, len(x.shape))
     hits = build.cast(build.cast(x, bool_), int64)
     return build.cast(build.reduce("reduce_sum", hits, axes, keepdim), bool_)
 
 
 def all(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:
     """Whether every element is not zero; True over none."""
-    return build.unary("not", any(build.unary("not", build.cast(x, bool_)), dim, keepdim))
+    return build.unary("not", _any("all", build.unary("not", build.cast(x, bool_)), dim, keepdim))
 
 
 def logsumexp(x: Node, dim: Dim, keepdim: bool = False) -> Node:
     """log(sum(exp(x))) over `dim`, shifted by the maximum; -inf over nothing but -inf, with gradient 0 there.
 
-    >>> weft.logsumexp(weft.tensor([1000.0, 1000.0]), 0)
-    tensor(1000.6931)
+    >>> weft.logsumexp(weft.tensor([1000.0, 0.0]), 0)
+    tensor(1000.)
     """
     need_float("logsumexp", x)
     axes = normal_axes("logsumexp", dim, len(x.shape))

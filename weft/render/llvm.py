@@ -8,20 +8,19 @@
   masked iteration. Values that do not vary between lanes stay scalar and are spread next to their definition;
 - no fast-math flags and no contraction: an element's bits do not depend on the lane or the chunk that computed it.
 
-The name is made from a hash of the code, so equal kernels are one. `render.llvm_ops` prints single operations.
+The name is made from a hash of the code, so equal kernels are one. `render.llvm_blocks` keeps blocks, values
+and indices, `render.llvm_ops` prints single operations.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from weft import dtypes
 from weft.dtypes import DType
 from weft.errors import GraphError, problem
-from weft.kernels import index as ix
-from weft.kernels.index import Axis, Index, Quotient
+from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
     Expr,
     Fold,
@@ -29,7 +28,6 @@ from weft.kernels.language import (
     IndexValue,
     Kernel,
     Let,
-    Literal,
     Load,
     Local,
     Loop,
@@ -37,10 +35,10 @@ from weft.kernels.language import (
     Stmt,
     Store,
     Update,
-    Var,
 )
 from weft.render import llvm_ops as ops
-from weft.render.llvm_ops import constant, identity, memory_type, register_type, splat_text, vector_type
+from weft.render.llvm_blocks import BlockWriter, Scope, Vector, lane_numbers
+from weft.render.llvm_ops import identity, memory_type, register_type, splat_text, vector_type
 
 PLACEHOLDER = "@kernel"
 
@@ -70,13 +68,12 @@ class _Accumulator:
 
 
 class _Renderer(BlockWriter):
+    """Prints statements, reductions and memory accesses."""
+
     def __init__(self, kernel: Kernel):
+        super().__init__()
         self.kernel = kernel
-        self.count = 0
         self.entry: list[str] = []  # stack slots
-        self.declared: set[str] = set()
-        self.scope = Scope(0, "entry", None)
-        self.scopes = [self.scope]
         self.buffers: dict[str, tuple[str, DType]] = {}
         self.accumulators: dict[str, _Accumulator] = {}
 
@@ -196,7 +193,7 @@ class _Renderer(BlockWriter):
 
     def vector_loop(self, loop: Loop) -> None:
         if self.scope.vector is not None:
-            raise problem(GraphError, "render.llvm", f"vector loop '{loop.axis.name}' in a vector loop", "one at a time")
+            raise problem(GraphError, "render.llvm", f"vector loop '{loop.axis.name}' in another", "one at a time")
         width = loop.width
         if isinstance(loop.start, int) and isinstance(loop.stop, int):
             trips = max(loop.stop - loop.start, 0)
@@ -238,7 +235,7 @@ class _Renderer(BlockWriter):
     def branch(self, condition: Expr, body: tuple[Stmt, ...]) -> None:
         test = self.value(condition)
         if test.lanes:
-            raise problem(GraphError, "render.llvm", "an `If` that varies between lanes", "a uniform condition or a mask")
+            raise problem(GraphError, "render.llvm", "an `If` that varies between lanes", "a uniform one or a mask")
         number = self.fresh("")
         then, end = f"then{number}", f"end{number}"
         self.enter(then, self.scope.vector)
@@ -257,9 +254,8 @@ class _Renderer(BlockWriter):
         for accumulator in fold.accumulators:
             found = widths.get(accumulator.name, set()) | ({around.width} if around else set())
             if len(found - {0}) > 1:
-                raise problem(
-                    GraphError, "render.llvm", f"accumulator '{accumulator.name}' in widths {sorted(found)}", "one width"
-                )
+                given = f"accumulator '{accumulator.name}' in widths {sorted(found)}"
+                raise problem(GraphError, "render.llvm", given, "one width")
             lanes = max(found, default=0)
             kind = vector_type(register_type(accumulator.dtype), lanes)
             pointer = self.fresh("%sum")
@@ -321,7 +317,8 @@ class _Renderer(BlockWriter):
         if index.terms:
             scope = self.home(Index(index.terms, 0))
             offset = self.linear(index)
-            base = self.memoised(scope, ("at", buffer, index.terms), (f"getelementptr {kind}, ptr {base}, i64 {offset}",))
+            code = f"getelementptr {kind}, ptr {base}, i64 {offset}"
+            base = self.memoised(scope, ("at", buffer, index.terms), (code,))
         return self.emit(f"getelementptr {kind}, ptr {base}, i64 {index.const}") if index.const else base
 
     def places(self, buffer: str, index: Index) -> tuple[str, str]:
@@ -370,8 +367,9 @@ class _Renderer(BlockWriter):
         address = self.pointer(load.buffer, load.index)
         if load.mask is None:
             return self.emit(f"load {kind}, ptr {address}, align {load.dtype.itemsize}")
-        if not any("%nothing = " in line for line in self.entry):
+        if "%nothing" not in self.scopes[0].memo.values():
             self.entry += ["  %nothing = alloca i64", "  store i64 0, ptr %nothing"]
+            self.scopes[0].memo[("nothing",)] = "%nothing"
         test = self.value(load.mask).text
         safe = self.emit(f"select i1 {test}, ptr {address}, ptr %nothing")
         return self.emit(f"load {kind}, ptr {safe}, align {load.dtype.itemsize}")
@@ -416,7 +414,8 @@ class _Renderer(BlockWriter):
         width, bits = vector.width, vector_type("i1", vector.width)
         if not self.varies(store.index):
             if value.lanes:
-                raise problem(GraphError, "render.llvm", f"lanes that all store to {store.buffer}[{store.index}]", "one store")
+                given = f"lanes that all store to {store.buffer}[{store.index}]"
+            raise problem(GraphError, "render.llvm", given, "a place for each lane")
             active = self.active(store.mask)
             anyone = self.call(f"llvm.vector.reduce.or.v{width}i1", "i1", f"{bits} {active}", bits)
             self.scalar_store(store, ops.to_memory(self, value.text, dtype, 0), kind, align, anyone)

@@ -1,4 +1,4 @@
-"""Where lines of LLVM IR go: nested blocks, the values defined in them, and indices computed as far outside as they can be.
+"""Where lines of LLVM IR go: nested blocks, the values defined in them, and indices, computed as far outside as can be.
 
 `BlockWriter` is the lower half of the renderer (`render.llvm` prints statements on top of it). A line added to an outer
 block lands before the inner block that is still being written; that is all it takes to hoist code out of a loop.
@@ -194,7 +194,7 @@ class BlockWriter:
         if key not in scope.memo:
             saved, self.scope = self.scope, scope
             value = self.number(atom.value)
-            scope.memo[key] = ops.divide_index(self, value, atom, "i64", isinstance(atom, Quotient))
+            scope.memo[key] = ops.divide_index(self, value, atom, "i64")
             self.scope = saved
         return scope.memo[key]
 
@@ -240,13 +240,13 @@ class BlockWriter:
                 base = value.text
                 if bits != 64 and base.startswith("%"):
                     base = self.emit(f"trunc i64 {base} to i{bits}")
-                text = self.emit(f"add {kind} {self.splat(base, f'i{bits}', width, scope)}, {lane_numbers(width, bits)}")
+                spread = self.splat(base, f"i{bits}", width, scope)
+                text = self.emit(f"add {kind} {spread}, {lane_numbers(width, bits)}")
             else:
                 text = ops.resize(self, value.text, value.dtype, bits, width)
         else:
             inside = 32 if -(2**31) <= atom.value.low and atom.value.high < 2**31 else 64
-            value_text = self.lanes_of(atom.value, inside)
-            text = ops.divide_index(self, value_text, atom, vector_type(f"i{inside}", width), isinstance(atom, Quotient))
+            text = ops.divide_index(self, self.lanes_of(atom.value, inside), atom, vector_type(f"i{inside}", width))
             text = ops.resize(self, text, dtypes.int32 if inside == 32 else dtypes.int64, bits, width)
         self.scope = saved
         scope.memo[key] = text
@@ -254,4 +254,5 @@ class BlockWriter:
 
 
 def lane_numbers(width: int, bits: int) -> str:
+    """The constant 0, 1, 2, ... in lanes."""
     return "<" + ", ".join(f"i{bits} {lane}" for lane in range(width)) + ">"

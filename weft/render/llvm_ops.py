@@ -121,9 +121,9 @@ def resize(w: Writer, text: str, dtype: DType, bits: int, lanes: int) -> str:
     return w.emit(f"{code} {vector_type(f'i{have}', lanes)} {text} to {vector_type(f'i{bits}', lanes)}")
 
 
-def divide_index(w: Writer, value: str, atom: Quotient | Remainder, kind: str, quotient: bool) -> str:
+def divide_index(w: Writer, value: str, atom: Quotient | Remainder, kind: str) -> str:
     """`value // divisor` or `value % divisor`, rounded down, for a positive constant divisor."""
-    d = atom.divisor
+    d, quotient = atom.divisor, isinstance(atom, Quotient)
     scalar = kind.split(" x ")[1].rstrip(">") if kind.startswith("<") else kind
 
     def number(n: int) -> str:
@@ -143,7 +143,8 @@ def divide_index(w: Writer, value: str, atom: Quotient | Remainder, kind: str, q
             return w.emit(f"urem {kind} {lifted}, {number(d)}")
         divided = w.emit(f"udiv {kind} {lifted}, {number(d)}")
         return w.emit(f"sub {kind} {divided}, {number(lift)}")
-    raise problem(GraphError, "render.llvm", f"an index in [{atom.value.low}, {atom.value.high}]", "one that fits int64")
+    given = f"an index in [{atom.value.low}, {atom.value.high}]"
+    raise problem(GraphError, "render.llvm", given, "one that fits int64")
 
 
 # --- operations ------------------------------------------------------------------------------------------------------

@@ -43,10 +43,10 @@ def find() -> Blas | None:
         try:
             library = ctypes.CDLL(path)
             names = ("cblas_sgemm64_", "cblas_dgemm64_", "openblas_get_num_threads64_", "openblas_set_num_threads64_")
-            addresses = [ctypes.cast(getattr(library, "scipy_" + name), ctypes.c_void_p).value or 0 for name in names]
+            found = [ctypes.cast(getattr(library, "scipy_" + name), ctypes.c_void_p).value or 0 for name in names]
         except (OSError, AttributeError):
             continue
-        return Blas(path, *addresses, library)
+        return Blas(path, found[0], found[1], found[2], found[3], library)
     return None
 
 
