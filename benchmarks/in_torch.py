@@ -30,7 +30,6 @@ class TrainingRunner:
         last = len(parameters) // 2 - 1
 
         def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            optimizer.zero_grad(set_to_none=True)
             for layer in range(last + 1):
                 x = F.linear(x, parameters[2 * layer], parameters[2 * layer + 1])
                 if layer != last:
@@ -38,6 +37,7 @@ class TrainingRunner:
             loss = measure(x, y)
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
             return loss
 
         self.step = torch.compile(step) if compiled else step

@@ -29,7 +29,6 @@ class TrainingRunner:
 
         @weft.compile
         def step(x, y):
-            optimizer.zero_grad()
             for layer in range(last + 1):
                 x = F.linear(x, parameters[2 * layer], parameters[2 * layer + 1])
                 if layer != last:
@@ -37,6 +36,7 @@ class TrainingRunner:
             loss = measure(x, y)
             loss.backward()
             optimizer.step()
+            optimizer.zero_grad()
             return loss
 
         self.step = step

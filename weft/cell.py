@@ -109,8 +109,7 @@ class TensorCell:
         owner = LEAVES.get(node)
         other = owner() if owner is not None else None
         if node.op not in ("buffer", "input", "variable") or (other is not None and other is not self):
-            if not self._consumed:
-                node = build.variable(node)
+            node = build.variable(node)
             if STATE.trace is not None:
                 STATE.trace.write(self, node)
             else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,12 +83,20 @@ class Compiled:
         self.variants: list[Variant] = []
         self.last: Variant | None = None
         self.donate = frozenset(donate)
+        self.retraces: list[str] = []  # why each trace after the first was made
+        self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if STATE.trace is not None:
+            return self.function(*args, **kwargs)  # inside another compiled function this one is part of it
+        with self._lock:
+            return self._call(args, kwargs)
+
+    def _call(self, args: tuple, kwargs: dict) -> Any:
         variant = self.last
         if variant is not None and not kwargs and variant.version == VERSION.value and not EXPOSED:
             fast = variant.fast
-            if fast is not None and len(fast) == len(args) and STATE.trace is None and STATE.grad_enabled is variant.grad_enabled:
+            if fast is not None and len(fast) == len(args) and STATE.grad_enabled is variant.grad_enabled:
                 table = variant.table
                 for tensor, (kind, slot, shape, dtype) in zip(args, fast, strict=True):
                     if type(tensor) is not kind:
@@ -101,8 +110,6 @@ class Compiled:
                     table[slot] = buffer.slab.pointer + buffer.offset
                 else:
                     return self._finish(variant)
-        if STATE.trace is not None:
-            return self.function(*args, **kwargs)  # inside another compiled function this one is part of it
         return self._slow(args, kwargs)
 
     # --- replay ------------------------------------------------------------------------------------------------------
@@ -112,22 +119,21 @@ class Compiled:
         table = variant.table
         if variant.draws:
             self._seed(variant)
-        results = []
         for output in variant.outputs:
             tensor = output.tensor
             if tensor is None or sys.getrefcount(tensor) > 3 or sys.getrefcount(tensor._node) > 2:
-                tensor = self._fresh(variant, output)
-            results.append(tensor)
+                tensor = None
+                self._fresh(variant, output)
         variant.run(table)  # type: ignore[misc]
         COUNTERS.plans_run += 1
         if variant.status is not None:
             raise_bad_index(variant.device.backend, variant.status, variant.entry.plan)  # type: ignore[union-attr]
         if variant.single:
-            return results[0]
-        return self._unflatten(variant, results)
+            return variant.outputs[0].tensor
+        return self._unflatten(variant)
 
-    def _fresh(self, variant: Variant, output: Output) -> Any:
-        """A new tensor on new memory for an output whose last value somebody kept."""
+    def _fresh(self, variant: Variant, output: Output) -> None:
+        """New tensors on new memory for outputs whose last value somebody kept."""
         device = variant.device
         assert device is not None and variant.entry is not None
         slab = device.backend.allocate(variant.entry.plan.slots[output.slot].nbytes)
@@ -136,10 +142,9 @@ class Compiled:
             if other.slot == output.slot:
                 node = leaf(Buffer(slab, other.offset, other.nbytes), other.shape, other.dtype, device)
                 other.tensor = Tensor(node)
-        return output.tensor
 
-    def _unflatten(self, variant: Variant, results: list[Any]) -> Any:
-        values = iter(results)
+    def _unflatten(self, variant: Variant) -> Any:
+        values = iter([output.tensor for output in variant.outputs])
         flat = [next(values) if constant is _TENSOR else constant for constant in variant.constants]
         return tree.unflatten(variant.structure, flat)
 
@@ -163,6 +168,8 @@ class Compiled:
         retire_exposed()
         variant = next((v for v in self.variants if self._matches(v, spec)), None)
         if variant is None:
+            if self.last is not None:
+                self.retraces.append(self._difference(self.last, spec))
             variant = self._trace(flat, structure, spec)
             self.variants.append(variant)
         self._bind(variant, flat)
@@ -181,6 +188,21 @@ class Compiled:
             and all(read() == value for read, value in variant.guards)
             and all(tensor._form_now() == form for tensor, form in variant.keep)
         )
+
+    def _difference(self, variant: Variant, spec: tuple) -> str:
+        """In words, what keeps a call from using `variant`."""
+        if spec[0] != variant.spec[0]:
+            return "the arguments have another structure"
+        for position, (old, new) in enumerate(zip(variant.spec[1], spec[1], strict=True)):
+            if old != new:
+                return f"argument {position} was {_words(old)} and is {_words(new)}"
+        if variant.grad_enabled != STATE.grad_enabled:
+            return f"gradients are {'on' if STATE.grad_enabled else 'off'} now"
+        if any((tensor._grad is None) != was_none for tensor, was_none in variant.grads_before):
+            return "a .grad that was None is not, or the other way round"
+        if any(read() != value for read, value in variant.guards):
+            return "a value that the function branches on has changed"
+        return "a captured tensor has another shape, dtype or device"
 
     def _bind(self, variant: Variant, flat: list[Any]) -> None:
         """Put the addresses of arguments and of rebound cells into the slot table."""
@@ -455,6 +477,13 @@ def _form(value: Any) -> tuple:
         "tensors, NumPy arrays, numbers, strings, None, and tuples, lists or dicts of them",
         "close over other objects instead of passing them",
     )  # fmt: skip
+
+
+def _words(form: tuple) -> str:
+    """A form of an argument for people."""
+    if form[0] == "tensor":
+        return f"{form[2].name}{list(form[1])} on {form[3]}" + (" with grad" if form[4] else "")
+    return "a float" if form[0] == "float" else repr(form[2])
 
 
 def _apart(tensors: list[Any]) -> list[list[Any]]:

@@ -79,11 +79,11 @@ def train(
 
     @weft.compile
     def step(rows: weft.Tensor) -> weft.Tensor:
-        optimizer.zero_grad()
         loss = F.cross_entropy(network(train_x[rows], parameters), train_y[rows])
         loss.backward()
         weft.optim.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
+        optimizer.zero_grad()
         return loss
 
     steps_per_epoch = len(train_x) // batch

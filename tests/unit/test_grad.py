@@ -82,6 +82,15 @@ def test_a_second_backward_raises():
         (loss * 2).backward()
 
 
+def test_an_equal_loss_is_not_the_consumed_one():
+    x = leaf(3.0)
+    first = (x * x).sum()
+    first.backward()
+    first.item()
+    (x * x).sum().backward()
+    assert x.grad.tolist() == [12.0]
+
+
 def test_retain_graph_keeps_the_history():
     x = leaf(1.0)
     loss = (x * x).sum()

@@ -306,7 +306,7 @@ class CpuBackend:
 
     def view(self, buffer: Buffer, dtype: DType) -> np.ndarray:
         """The memory itself as a vector, for small values that the host writes before each run. Not a transfer."""
-        raw = (ctypes.c_char * buffer.nbytes).from_address(buffer.pointer)
+        raw: Any = (ctypes.c_char * buffer.nbytes).from_address(buffer.pointer)
         return np.frombuffer(raw, dtype.numpy)
 
     def peek(self, buffer: Buffer) -> np.ndarray:

@@ -1,16 +1,16 @@
 """The native runtime of the CPU backend: a worker team and an interpreter of plans, as LLVM IR compiled once.
 
 A plan is data, a table of step records (`STEP_FIELDS`). `weft_run` walks it on the caller's thread. A step worth
-sharing is published as one word, `ticket` = (serial number of the step << 32) | tasks not yet claimed; a thread claims a task by
-exchanging the word for one less, runs it, and adds one to `done`. The caller claims tasks like any worker and goes on to
-the next step when all are done: it never waits for a worker that is asleep, and a second caller who finds the team busy
-runs its plan alone. Which thread runs a task changes nothing in the result.
+sharing is published as one word, `ticket` = (serial number of the step << 32) | tasks not yet claimed; a thread claims
+a task by exchanging the word for one less, runs it, and adds one to `done`. The caller claims tasks like any worker and
+goes on to the next step when all are done: it never waits for a worker that is asleep, and a second caller who finds
+the team busy runs its plan alone. Which thread runs a task changes nothing in the result.
 
 Workers are pthreads, made at the first shared step. They spin for `SPIN_NANOSECONDS` after the last task and then sleep
 on a condition variable. `weft_reset` makes the team new in a forked child; `weft_stop` ends it at exit.
 
-The text below is LLVM IR with four short forms that `_expand` writes out: `%x = step FIELD` and `%x = plan FIELD` load a
-field of a record (i64, or ptr where that is said), `%x = team FIELD [order]` loads a word of the team, `team FIELD = value
+The text below is LLVM IR with short forms that `expand` writes out: `%x = step FIELD` and `%x = plan FIELD` load a field
+of a record (i64, or ptr where that is said), `%x = team FIELD [order]` loads a word of the team, `team FIELD = value
 [order]` stores one, and `%x = place FIELD` is its address. Loads and stores with an order are atomic.
 """
 
@@ -22,8 +22,8 @@ import re
 SPIN_NANOSECONDS = 80_000
 MAX_WORKERS = 255
 
-# One record per step. A launch calls `function` for tasks of `chunk` points out of `extent`; a product calls it as CBLAS
-# for each tile, then `epilogue`. Matrices are (slot, byte offset, bytes per row, bytes per batch element).
+# One record per step. A launch calls `function` for tasks of `chunk` points out of `extent`; a product calls it as
+# CBLAS for each tile, then `epilogue`. Matrices are (slot, byte offset, bytes per row, bytes per batch element).
 STEP_FIELDS = (
     "kind", "function", "args", "extent", "chunk", "tasks", "serial", "epilogue", "epilogue_args",
     "m", "n", "k", "tile_m", "tile_n", "tiles_m", "tiles_n", "itemsize", "transpose_a", "transpose_b",
@@ -39,8 +39,8 @@ PLAN_FIELDS = ("steps", "count", "alone", "products", "get_threads", "set_thread
 # The team, by word of 8 bytes; words that different threads write lie on cache lines of their own. `serial` is the
 # number of the next shared step, 0 as long as there are no workers.
 _TEAM = {
-    "ticket": 0, "done": 16, "step": 32, "slots": 33, "serial": 48, "busy": 49, "sleepers": 64, "stop": 80, "workers": 81,
-    "blas_users": 96, "blas_threads": 97, "blas_lock": 98, "mutex": 112, "condition": 128, "threads": 144,
+    "ticket": 0, "done": 16, "step": 32, "slots": 33, "serial": 48, "busy": 49, "sleepers": 64, "stop": 80,
+    "workers": 81, "blas_users": 96, "blas_threads": 97, "blas_lock": 98, "mutex": 112, "condition": 128, "threads": 144,
 }  # fmt: skip
 _TEAM_WORDS = _TEAM["threads"] + MAX_WORKERS + 1
 

@@ -1,4 +1,4 @@
-"""Matrix products in the native runtime: `tile` runs one tile of a step, by CBLAS or by the simple product written here.
+"""Matrix products in the native runtime: `tile` runs one tile of a step, by CBLAS or by the simple product below.
 
 `weft_sgemm` and `weft_dgemm` have the signature of CBLAS (row-major, beta 0) and need nothing; they serve where NumPy
 brings no OpenBLAS. Each goes through a row of C eight columns at a time.
