@@ -21,7 +21,7 @@ from weft.compiler.cells import EXPOSED, private_copy, retire_exposed
 from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate, raise_bad_index
 from weft.compiler.report import PlanReport
 from weft.compiler.trace import Trace
-from weft.counters import COUNTERS
+from weft.counting import COUNTERS
 from weft.dtypes import float32, uint32
 from weft.errors import DeviceError, GraphError, problem
 from weft.graph.build import add, cast, eq, iota, mul

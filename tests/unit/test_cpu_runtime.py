@@ -20,7 +20,7 @@ from weft.backends import cpu, jit
 from weft.backends.base import Buffer
 from weft.backends.vendor import blas
 from weft.compiler.plan import Gemm, Launch, Place
-from weft.counters import COUNTERS
+from weft.counting import COUNTERS
 from weft.errors import DeviceError
 from weft.kernels import index as ix
 from weft.kernels import math as km

@@ -23,7 +23,7 @@ from weft.backends.base import Buffer, Device, Slab
 from weft.backends.jit import jit
 from weft.backends.vendor import blas
 from weft.compiler.plan import Gemm, Launch, Plan
-from weft.counters import COUNTERS
+from weft.counting import COUNTERS
 from weft.dtypes import DType
 from weft.errors import DeviceError, DTypeError, problem
 from weft.kernels.language import Kernel
@@ -119,7 +119,7 @@ class _Runtime:
         self.threads_setting = (found.get_threads, found.set_threads) if found else (0, 0)
         self.threads = thread_count()
         self.reset(self.threads - 1)
-        os.register_at_fork(after_in_child=lambda: self.reset(self.threads - 1))
+        pass
         atexit.register(self.stop)
 
     def set_threads(self, count: int) -> None:

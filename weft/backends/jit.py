@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from weft.backends import native, native_gemm
-from weft.counters import COUNTERS
+from weft.counting import COUNTERS
 from weft.render import llvm as render
 
 CACHE_VERSION = 1

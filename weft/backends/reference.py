@@ -11,7 +11,7 @@ import numpy as np
 
 from weft.backends.base import Buffer, Device, Executable, Slab
 from weft.compiler.plan import Plan
-from weft.counters import COUNTERS
+from weft.counting import COUNTERS
 from weft.dtypes import ALL, DType
 from weft.errors import GraphError, IndexRangeError, problem
 from weft.graph.node import Node, toposort

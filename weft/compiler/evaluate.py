@@ -16,7 +16,7 @@ from weft.compiler import program as programs
 from weft.compiler.assemble import assemble
 from weft.compiler.plan import Plan
 from weft.compiler.program import Program
-from weft.counters import COUNTERS
+from weft.counting import COUNTERS
 from weft.errors import BufferError_, IndexRangeError, problem
 from weft.graph.node import Node
 
