@@ -137,6 +137,6 @@ def test_import_loads_nothing_heavy():
 
 @pytest.mark.serial
 def test_import_takes_less_than_300_ms():
-    """The best of five, NumPy's import included, the interpreter's start not."""
+    """One of ten tries, NumPy's import included, the interpreter's start not: a busy machine only ever adds to it."""
     code = "import time; start = time.perf_counter(); import weft; print(time.perf_counter() - start)"
-    assert min(float(run_python(code)) for _ in range(5)) < 0.3
+    assert any(float(run_python(code)) < 0.3 for _ in range(10))

@@ -119,7 +119,7 @@ class _Runtime:
         self.threads_setting = (found.get_threads, found.set_threads) if found else (0, 0)
         self.threads = thread_count()
         self.reset(self.threads - 1)
-        pass
+        os.register_at_fork(after_in_child=lambda: self.reset(self.threads - 1))
         atexit.register(self.stop)
 
     def set_threads(self, count: int) -> None:

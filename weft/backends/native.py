@@ -9,9 +9,9 @@ the team busy runs its plan alone. Which thread runs a task changes nothing in t
 Workers are pthreads, made at the first shared step. They spin for `SPIN_NANOSECONDS` after the last task and then sleep
 on a condition variable. `weft_reset` makes the team new in a forked child; `weft_stop` ends it at exit.
 
-The text below is LLVM IR with short forms that `expand` writes out: `%x = step FIELD` and `%x = plan FIELD` load a field
-of a record (i64, or ptr where that is said), `%x = team FIELD [order]` loads a word of the team, `team FIELD = value
-[order]` stores one, and `%x = place FIELD` is its address. Loads and stores with an order are atomic.
+The text below is LLVM IR with short forms that `expand` writes out: `%x = step FIELD` and `%x = plan FIELD` load a
+field of a record (i64, or ptr where that is said), `%x = team FIELD [order]` loads a word of the team,
+`team FIELD = value [order]` stores one, and `%x = place FIELD` is its address. Those with an order are atomic.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ PLAN_FIELDS = ("steps", "count", "alone", "products", "get_threads", "set_thread
 # number of the next shared step, 0 as long as there are no workers.
 _TEAM = {
     "ticket": 0, "done": 16, "step": 32, "slots": 33, "serial": 48, "busy": 49, "sleepers": 64, "stop": 80,
-    "workers": 81, "blas_users": 96, "blas_threads": 97, "blas_lock": 98, "mutex": 112, "condition": 128, "threads": 144,
+    "workers": 81, "blas_users": 96, "blas_threads": 97, "blas_lock": 98,
+    "mutex": 112, "condition": 128, "threads": 144,
 }  # fmt: skip
 _TEAM_WORDS = _TEAM["threads"] + MAX_WORKERS + 1
 
