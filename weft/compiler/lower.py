@@ -356,8 +356,6 @@ class _Builder:
             return Op("select", (mask, inside, self._const(node.attrs[2], node.dtype)), node.dtype)
         args = tuple([self.value(source, at, conditions) for source in node.srcs])
         self.flops += 1
-        if op == "pow" and node.dtype.kind != "f":
-            return _integer_power(*args, node.dtype)
         if op in TRANSCENDENTAL:
             return kernel_math.build(op, args, node.dtype)
         return Op(op, args, node.dtype)
@@ -430,17 +428,6 @@ class _Builder:
                 self.memo[key] = test
             mask = test if mask is None else Op("and", (mask, test), bool_)
         return mask
-
-
-def _integer_power(base: Expr, exponent: Expr, dtype: DType) -> Expr:
-    """Exact, modulo the dtype's range, by repeated squaring. A negative exponent counts as its bits do: give none."""
-    zero, one = Literal(0, dtype), Literal(1, dtype)
-    result: Expr = one
-    for bit in range(8 * dtype.itemsize - (dtype.kind == "i")):  # without the sign
-        is_set = Op("ne", (Op("and", (exponent, Literal(1 << bit, dtype)), dtype), zero), bool_)
-        result = Op("select", (is_set, Op("mul", (result, base), dtype), result), dtype)
-        base = Op("mul", (base, base), dtype)
-    return result
 
 
 def lower_epilogue(region: Region) -> tuple[Lowered, tuple[Axis, Axis, Axis]]:

@@ -97,7 +97,9 @@ class Loop:
     """Run `body` for `axis` from `start` to `stop`.
 
     kind: 'serial' in order; 'task' any order, split over workers or blocks; 'vector' in lanes of `width`; 'threads'
-    over the threads of one GPU block. `start` and `stop` are integers, or expressions of scalars, ranges and outer axes.
+    over the `width` threads of one GPU block, thread t taking start + t, start + t + width, ...; 'grid' over the threads
+    (`width` to a block) of all blocks. A `Barrier` may stand inside 'task' and 'serial' loops only, since all threads of
+    a block go through those together. `start` and `stop` are integers, or expressions of scalars, ranges and outer axes.
     """
 
     axis: Axis
@@ -123,6 +125,8 @@ class Fold:
 
     In a vector loop inside the fold each lane keeps its own partial result and a fixed tree joins the lanes at the end;
     the order of additions thus depends on extents and width only. A fold inside a vector loop folds lane by lane.
+    In a 'threads' loop inside the fold each thread keeps its own partial result and reads just that afterwards: a GPU
+    schedule joins them through a `Local`, in the open.
     """
 
     accumulators: tuple[Accumulator, ...]
@@ -147,7 +151,7 @@ class If:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Barrier:
-    """All threads of a GPU block wait for each other. CPU schedules never emit it."""
+    """All threads of a GPU block wait for each other and see each other's stores. CPU schedules never emit it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,11 +186,24 @@ class ScalarParam:
     dtype: DType
 
 
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How a GPU kernel is launched: blocks of exactly `threads` threads; `items` threads' worth of work for each point
+    of the launch range. Any number of blocks gives the same bits; more than the work fills are idle."""
+
+    threads: int
+    items: int
+
+    def blocks(self, points: int, most: int = 1 << 20) -> int:
+        """Blocks that give every thread of a launch over `points` something to do, at most `most`."""
+        return max(1, min(most, -(-points * self.items // self.threads)))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
     """One kernel. `ranges` are int64 variables that the caller sets per task: ('begin', 'end') for a launch,
     ('batch', 'row0', 'row1', 'col0', 'col1') for the epilogue of a tile. `definitions` gives the expression of every
-    axis of kind 'value' (an integer loaded at run time and used inside an index)."""
+    axis of kind 'value' (an integer loaded at run time and used inside an index). `geometry` is there for GPU kernels."""
 
     name: str
     buffers: tuple[BufferParam, ...]
@@ -194,6 +211,7 @@ class Kernel:
     ranges: tuple[str, ...]
     body: tuple[Stmt, ...]
     definitions: Mapping[str, Expr] = field(default_factory=dict)
+    geometry: Geometry | None = None
 
 
 LAUNCH_RANGES = ("begin", "end")

@@ -415,7 +415,7 @@ class _Renderer(BlockWriter):
         if not self.varies(store.index):
             if value.lanes:
                 given = f"lanes that all store to {store.buffer}[{store.index}]"
-            raise problem(GraphError, "render.llvm", given, "a place for each lane")
+                raise problem(GraphError, "render.llvm", given, "a place for each lane")
             active = self.active(store.mask)
             anyone = self.call(f"llvm.vector.reduce.or.v{width}i1", "i1", f"{bits} {active}", bits)
             self.scalar_store(store, ops.to_memory(self, value.text, dtype, 0), kind, align, anyone)

@@ -1,0 +1,82 @@
+"""Other axes in the same computation: a nest with its axes replaced by indices, as when two loops become one.
+
+The index algebra cancels what it can: a row-major access through `flat // n` and `flat % n` is `flat` again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.kernels import index as ix
+from weft.kernels.index import Axis, Index
+from weft.kernels.language import Expr, IndexValue, Load, Op, Store
+from weft.kernels.nest import ColumnSum, Nest, Span
+
+
+def substitute(nest: Nest, values: dict[Axis, Index]) -> Nest:
+    """`nest` with every use of the axes in `values` replaced; the loops themselves are the caller's to change."""
+    if not values:
+        return nest
+    new = _Substitution(values)
+    return replace(
+        nest,
+        stages=tuple([tuple([(acc, new.expr(value)) for acc, value in stage]) for stage in nest.stages]),
+        inner=tuple([Span(span.axis, new.bound(span.start), new.bound(span.stop)) for span in nest.inner]),
+        point_stores=tuple([new.store(store) for store in nest.point_stores]),
+        inner_stores=tuple([new.store(store) for store in nest.inner_stores]),
+        columns=tuple([new.column(column) for column in nest.columns]),
+        definitions={name: new.expr(value) for name, value in nest.definitions.items()},
+    )
+
+
+class _Substitution:
+    """Rewrites expressions, keeping shared parts shared."""
+
+    def __init__(self, values: dict[Axis, Index]):
+        self.values = values
+        self.done: dict[int, Expr] = {}  # by id; the nest keeps the originals alive
+
+    def index(self, index: Index) -> Index:
+        return ix.substitute(index, self.values)
+
+    def store(self, store: Store) -> Store:
+        mask = None if store.mask is None else self.expr(store.mask)
+        return Store(store.buffer, self.index(store.index), self.expr(store.value), mask)
+
+    def column(self, column: ColumnSum) -> ColumnSum:
+        return replace(column, index=self.index(column.index), value=self.expr(column.value))
+
+    def bound(self, bound: Expr | int) -> Expr | int:
+        return bound if isinstance(bound, int) else self.expr(bound)
+
+    def expr(self, expr: Expr) -> Expr:
+        """The new form of `expr`. Iterative: fused chains are deeper than Python's stack."""
+        pending = [expr]
+        while pending:
+            top = pending[-1]
+            missing = [part for part in _parts(top) if id(part) not in self.done]
+            if missing:
+                pending.extend(missing)
+                continue
+            pending.pop()
+            if id(top) not in self.done:
+                self.done[id(top)] = self.rebuilt(top)
+        return self.done[id(expr)]
+
+    def rebuilt(self, expr: Expr) -> Expr:
+        match expr:
+            case Op(name, args, dtype):
+                new = tuple([self.done[id(arg)] for arg in args])
+                return expr if all(a is b for a, b in zip(args, new, strict=True)) else Op(name, new, dtype)
+            case Load(buffer, index, dtype, mask):
+                return Load(buffer, self.index(index), dtype, None if mask is None else self.done[id(mask)])
+            case IndexValue(index, dtype):
+                return IndexValue(self.index(index), dtype)
+            case _:
+                return expr
+
+
+def _parts(expr: Expr) -> tuple[Expr, ...]:
+    if isinstance(expr, Op):
+        return expr.args
+    return (expr.mask,) if isinstance(expr, Load) and expr.mask is not None else ()
