@@ -22,7 +22,7 @@ from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate, raise
 from weft.compiler.report import PlanReport
 from weft.compiler.trace import Trace
 from weft.counting import COUNTERS
-from weft.dtypes import float32, uint32
+from weft.dtypes import DType, float32, float64, uint32
 from weft.errors import DeviceError, GraphError, problem
 from weft.graph.build import add, cast, eq, iota, mul
 from weft.graph.node import Node, leaf, placeholder
@@ -34,14 +34,16 @@ STATIC = (int, bool, str, bytes, type(None))
 
 
 class Output:
-    """One returned tensor: its slot, and the tensor handed out last (used again if nobody kept it)."""
+    """One returned tensor: its slot, and the tensor handed out last, which is used again if nobody kept it or a view."""
 
-    __slots__ = ("dtype", "nbytes", "offset", "shape", "slot", "tensor")
+    __slots__ = ("dtype", "holders", "nbytes", "offset", "shape", "slab", "slot", "tensor")
 
     def __init__(self, node: Node, slot: int, offset: int):
         self.shape, self.dtype, self.nbytes = node.shape, node.dtype, node.nbytes
         self.slot, self.offset = slot, offset
         self.tensor: Any = None
+        self.slab: Slab | None = None
+        self.holders = 0  # references to the slab when only this function holds it
 
 
 class Variant:
@@ -70,7 +72,7 @@ class Variant:
         self.keep: list[Any] = []
         self.status: Slab | None = None
         self.retained: list[Any] = []  # memory that must live as long as the variant
-        self.fast: list[tuple[int, int, tuple, Any]] | None = None  # (position, slot, shape, dtype) if all are tensors
+        self.fast: list[tuple] | None = None  # (slot, shape, dtype, device, requires_grad) each, if all are tensors
 
 
 class Compiled:
@@ -98,11 +100,11 @@ class Compiled:
             fast = variant.fast
             if fast is not None and len(fast) == len(args) and STATE.grad_enabled is variant.grad_enabled:
                 table = variant.table
-                for tensor, (kind, slot, shape, dtype) in zip(args, fast, strict=True):
-                    if type(tensor) is not kind:
+                for tensor, (slot, shape, dtype, device, requires_grad) in zip(args, fast, strict=True):
+                    if type(tensor) is not Tensor or tensor._requires_grad is not requires_grad:
                         break
                     node = tensor._node
-                    if node is None or node.shape != shape or node.dtype is not dtype:
+                    if node is None or node.shape != shape or node.dtype is not dtype or node.device is not device:
                         break
                     buffer = node.buffer
                     if buffer is None or buffer.slab.pinned or buffer.state != "live":
@@ -121,11 +123,15 @@ class Compiled:
             self._seed(variant)
         for output in variant.outputs:
             tensor = output.tensor
-            if tensor is None or sys.getrefcount(tensor) > 3 or sys.getrefcount(tensor._node) > 2:
+            if (
+                tensor is None
+                or sys.getrefcount(tensor) > 3
+                or sys.getrefcount(tensor._node) > 2
+                or sys.getrefcount(output.slab) > output.holders
+            ):
                 tensor = None
                 self._fresh(variant, output)
         variant.run(table)  # type: ignore[misc]
-        COUNTERS.plans_run += 1
         if variant.status is not None:
             raise_bad_index(variant.device.backend, variant.status, variant.entry.plan)  # type: ignore[union-attr]
         if variant.single:
@@ -138,10 +144,11 @@ class Compiled:
         assert device is not None and variant.entry is not None
         slab = device.backend.allocate(variant.entry.plan.slots[output.slot].nbytes)
         variant.table[output.slot] = slab.pointer
-        for other in variant.outputs:
-            if other.slot == output.slot:
-                node = leaf(Buffer(slab, other.offset, other.nbytes), other.shape, other.dtype, device)
-                other.tensor = Tensor(node)
+        together = [other for other in variant.outputs if other.slot == output.slot]
+        for other in together:
+            node = leaf(Buffer(slab, other.offset, other.nbytes), other.shape, other.dtype, device)
+            other.tensor, other.slab = Tensor(node), slab
+            other.holders = 2 * len(together) + 1  # each output and its buffer, and the question itself
 
     def _unflatten(self, variant: Variant) -> Any:
         values = iter([output.tensor for output in variant.outputs])
@@ -257,7 +264,7 @@ class Compiled:
                 if isinstance(value, Tensor):
                     stand_in = Tensor._stand_in(value.shape, value.dtype, value.device, value.requires_grad)
                 elif isinstance(value, float):
-                    stand_in = Tensor._stand_in((), float32, device, False, weak=True)
+                    stand_in = Tensor._stand_in((), _scalar_dtype(device), device, False, weak=True)
                 else:
                     stand_ins.append(value)
                     continue
@@ -266,12 +273,13 @@ class Compiled:
             args, kwargs = tree.unflatten(structure, stand_ins)
             result = self.function(*args, **kwargs)
             returned, variant.structure = tree.flatten(result)
-            outputs = [value.node if isinstance(value, Tensor) else None for value in returned]
+            outputs = [_result(value) if isinstance(value, Tensor) else None for value in returned]
             kept = self._kept_grads(trace)
             kept_nodes = [grad.node for _, grad, made in kept if made]
         variant.constants = [value if node is None else _TENSOR for value, node in zip(returned, outputs, strict=True)]
-        allowed = {id(value) for value in (*returned, *stand_ins)} | {id(grad) for _, grad, made in kept if made}
+        allowed = {id(value) for value in returned} | {id(grad) for _, grad, made in kept if made}
         del args, kwargs, result, stand_ins[:]
+        stand_in = None
         result_nodes = [node for node in outputs if node is not None]
         try:
             trace.check_escapes(allowed)
@@ -300,7 +308,8 @@ class Compiled:
         variant.guards = trace.guards
         variant.grads_before = [(tensor, before is None) for tensor, before in trace.grads.values()]
         buffers = self._capture(cells)
-        bindings: dict[Node, Buffer | None] = {cell.placeholder: buffers[cell] for cell in cells}
+        # A cell that is only read may be rebound from outside, so its address is looked up at each call.
+        bindings = {cell.placeholder: buffers[cell] if buffers[cell].slab.pinned else None for cell in cells}
         for _, node, _scalar in bound:
             bindings[node] = None
         scalar_slab = self._scalar_memory(variant, bound, bindings, backend)
@@ -352,13 +361,14 @@ class Compiled:
         count = sum(is_scalar for _, _, is_scalar in bound)
         if not count:
             return None
-        slab = backend.allocate(4 * count)
-        variant.scalar_view = backend.view(Buffer(slab, 0, 4 * count), float32)
+        dtype = next(node.dtype for _, node, is_scalar in bound if is_scalar)
+        slab = backend.allocate(dtype.itemsize * count)
+        variant.scalar_view = backend.view(Buffer(slab, 0, dtype.itemsize * count), dtype)
         for position, node, is_scalar in bound:
             if is_scalar:
                 index = len(variant.scalars)
                 variant.scalars.append((position, index))
-                bindings[node] = Buffer(slab, 4 * index, 4)
+                bindings[node] = Buffer(slab, dtype.itemsize * index, dtype.itemsize)
         return slab
 
     def _draw_state(self, variant: Variant, trace: Trace, bindings: dict, outputs: list, targets: dict, backend: Any) -> None:
@@ -391,11 +401,14 @@ class Compiled:
 
     def _fill_table(self, variant, entry, program, leaf_buffers, bound, cells, buffers, results, backend) -> None:
         plan = entry.plan
-        table = variant.table = backend.slot_table(len(plan.slots))
+        table = variant.table = backend.slot_table(len(plan.slots) + 1)
         slot_of = {node: slot for slot, node in enumerate(program.leaves)}
         for slot, buffer in enumerate(leaf_buffers):
             if buffer is not None:
                 table[slot] = buffer.pointer
+        for cell in cells:
+            if cell.placeholder in slot_of:
+                table[slot_of[cell.placeholder]] = buffers[cell].pointer
         variant.arguments = [(position, slot_of[node]) for position, node, is_scalar in bound if not is_scalar and node in slot_of]
         variant.cells = [(cell.tensor, buffers[cell], slot_of.get(cell.placeholder, -1), cell.written) for cell in cells]
         arena = backend.allocate(plan.slots[-2].nbytes)
@@ -410,9 +423,9 @@ class Compiled:
         slots = dict(variant.arguments)
         forms = variant.spec[1]
         if all(form[0] == "tensor" for form in forms) and _is_flat(variant.spec[0], len(forms)):
-            spare = len(plan.slots) - 1  # an argument that the program does not read still needs somewhere to go
-            if len(slots) == len(forms):
-                variant.fast = [(Tensor, slots.get(k, spare), form[1], form[2]) for k, form in enumerate(forms)]
+            spare = len(plan.slots)  # where the address of an argument goes that the program does not read
+            if not self.donate:
+                variant.fast = [(slots.get(k, spare), *form[1:]) for k, form in enumerate(forms)]
 
     # --- looking inside ----------------------------------------------------------------------------------------------
 
@@ -456,11 +469,13 @@ def compile(function: Callable | None = None, *, donate: Sequence[int] = ()) -> 
 
 
 def _as_argument(value: Any) -> Any:
+    """Tensors for NumPy arrays, Python numbers for NumPy's; a tensor whose memory was given away raises here."""
     if isinstance(value, np.ndarray):
-        return as_tensor(value)
+        return Tensor(from_host(value))
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, Tensor) and value._node is not None and value._node.buffer is not None:
-        if value._node.buffer.state != "live":
-            check_live(value._node.buffer)
+        check_live(value._node.buffer)
     return value
 
 
@@ -502,6 +517,16 @@ def _apart(tensors: list[Any]) -> list[list[Any]]:
         groups.append(group)
         waiting = rest
     return groups
+
+
+def _scalar_dtype(device: Device) -> DType:
+    """What a float argument is held in: as precise as the device has it, since it takes its partner's dtype anyway."""
+    return float64 if float64 in device.dtypes else float32
+
+
+def _result(tensor: Tensor) -> Node:
+    """The node of a result; a number that met no tensor becomes float32, as it would have."""
+    return cast(tensor.node, float32) if tensor.weak and tensor.dtype is float64 else tensor.node
 
 
 def _is_flat(structure: Any, count: int) -> bool:

@@ -534,10 +534,14 @@ def test_shapes_and_dtypes_are_guarded():
 
 def test_devices_are_guarded():
     step = weft.compile(lambda x: x + 1.0)
-    assert step(weft.ones(3)).tolist() == [2.0] * 3
-    assert step(weft.ones(3)).tolist() == [2.0] * 3
-    assert step(weft.ones(3, device="null")).device.name == "null"
-    assert step(weft.ones(3)).tolist() == [2.0] * 3
+    here, elsewhere = weft.ones(3), weft.ones(3, device="reference")
+    weft.eval(here)
+    weft.eval(elsewhere)
+    for _ in range(2):
+        assert step(here).tolist() == [2.0] * 3
+    with pytest.raises(weft.GraphError, match="reference backend"):  # it interprets; it compiles nothing
+        step(elsewhere)
+    assert step(here).tolist() == [2.0] * 3
 
 
 def test_two_devices_are_refused():
@@ -578,8 +582,12 @@ def test_the_last_short_batch_compiles_no_kernels():
         lambda x: x.softmax(-1),
         lambda x: F.layer_norm(x, (x.shape[-1],)),
         lambda x: (x * x).sum(1),
+        lambda x: (x * x).mean(0),
+        lambda x: (x * x).mean(),
+        lambda x: x[:, :5] @ x[:5, :6],
+        lambda x: x[:, :5].mT @ x[:, :6],
     ],
-    ids=["elementwise", "softmax", "layer_norm", "row sum"],
+    ids=["elementwise", "softmax", "layer_norm", "row sum", "column sum", "sum", "small product", "small gradient"],
 )
 def test_another_number_of_rows_compiles_no_kernels(function):
     step = weft.compile(function)
@@ -1029,11 +1037,11 @@ def test_a_donated_argument_is_gone():
         x = weft.ones(3)
         weft.eval(x)
         assert step(x, y).tolist() == [2.0] * 3
-        with pytest.raises(weft.BufferError_, match="donated to scale"):
+        with pytest.raises(weft.BufferError_, match="donated to .*scale"):
             x.numpy()
-        with pytest.raises(weft.BufferError_, match="donated to scale"):
+        with pytest.raises(weft.BufferError_, match="donated to .*scale"):
             step(x, y)
-        with pytest.raises(weft.BufferError_, match="donated to scale"):
+        with pytest.raises(weft.BufferError_, match="donated to .*scale"):
             (x + 1.0).numpy()
         assert y.tolist() == [2.0] * 3
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from weft.backends.base import Device
 from weft.compiler import memory
-from weft.compiler.decompose import decompose
+from weft.compiler.decompose import copy_of, decompose
 from weft.compiler.fuse import Fused, base_of, fuse, ordered
 from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, lower_scatter, result_nodes
 from weft.compiler.matmul import tiles
@@ -24,7 +24,6 @@ from weft.compiler.simplify import simplify
 from weft.dtypes import DType, int64
 from weft.graph import spec
 from weft.graph.node import Node, placeholder
-from weft.graph.primitives import make
 from weft.kernels import cpu, index as ix
 from weft.kernels.index import Axis
 from weft.kernels.language import LAUNCH_RANGES, BufferParam, Kernel, Load, Loop, Store, Var
@@ -63,7 +62,7 @@ def _prepare(program: Program) -> tuple[Program, list[Node]]:
     for position, node in enumerate(outputs):
         base = _contiguous_base(node, leaves)
         if base in leaves or (position in written and node in own):
-            outputs[position] = make("copy", (node,))
+            outputs[position] = copy_of(node)
         own.add(node)
     return program, outputs
 

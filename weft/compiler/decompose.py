@@ -7,6 +7,7 @@ the order of additions is fixed before anything is fused, scheduled or tuned.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 
@@ -115,9 +116,17 @@ def _part(source: Node, leaves: Collection[Node], placed: set[Node], leading: bo
         base = base.srcs[0]
     kind = PRIMITIVES[base.op].kind
     if not leading or base in leaves or base in placed or kind not in ("elementwise", "reduce", "dot", "scatter"):
-        return make("copy", (source,))
+        return copy_of(source)
     placed.add(base)
     return source
+
+
+_copies = itertools.count()
+
+
+def copy_of(source: Node) -> Node:
+    """The same value in memory of its own; every copy is its own node."""
+    return make("copy", (source,), (next(_copies),))
 
 
 # --- primitives that only the compiler makes -------------------------------------------------------------------------

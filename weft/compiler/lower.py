@@ -36,7 +36,6 @@ from weft.kernels.nest import ColumnSum, Nest, Span
 STATUS = Node()  # stands for the plan's status words among the buffers of a kernel
 STATUS.op, STATUS.dtype, STATUS.shape = "status", int32, ()
 
-OUTERMOST = Var("outermost", int64)  # the extent of axis 0: an argument, so that a new batch size needs no new kernel
 PER_PIECE = Var("per_piece", int64)  # how much of the cut axis one piece of a split reduction takes
 
 LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf")})  # the rest are scalar parameters
@@ -159,7 +158,7 @@ def _lower_fold(region: Region) -> Lowered:
     for k in region.reduced:
         axis = Axis(f"r{k}", shape[k], "reduce")
         index[k] = ix.axis_index(axis)
-        spans.append(Span(axis, 0, shape[k] if k else OUTERMOST))
+        spans.append(Span(axis, 0, _bound(region, k)))
     lane = None
     outer = list(kept)
     if region.form == "cols":
@@ -195,12 +194,22 @@ def _lower_split(region: Region) -> Lowered:
         axis = Axis(f"r{k}", shape[k], "reduce")
         index[k] = ix.axis_index(axis)
         if k == cut and pieces > 1:
-            extent = Literal(shape[k], int64) if k else OUTERMOST
+            bound = _bound(region, k)
+            extent = Literal(bound, int64) if isinstance(bound, int) else bound
             start = Op("mul", (IndexValue(piece, int64), PER_PIECE), int64)
             spans.append(Span(axis, start, Op("min", (Op("add", (start, PER_PIECE), int64), extent), int64)))
         else:
-            spans.append(Span(axis, 0, shape[k]))
+            spans.append(Span(axis, 0, _bound(region, k)))
     return _Builder(region, tuple(index), (piece, *rest)).nest(points, "inner", None, tuple(spans))
+
+
+def _bound(region: Region, k: int) -> Var | int:
+    """Where the loop over reduced axis `k` ends: an argument, so that a new extent needs no new kernel.
+
+    Only a vector loop over an inner axis knows its extent, which spares it the tail.
+    """
+    in_lanes = region.form != "cols" and k == len(region.shape) - 1
+    return region.shape[k] if in_lanes and k else Var(f"extent{k}", int64)
 
 
 def _index(axis: Axis) -> Index:
@@ -260,8 +269,10 @@ class _Builder:
         for check, inside in self.checks:
             (inner_stores if inside else point_stores).append(check)
         scalars = list(self.scalars.values())
-        if 0 in source.reduced:
-            scalars.append((ScalarParam(OUTERMOST.name, int64), source.shape[0]))
+        for k in source.reduced:
+            bound = _bound(source, k)
+            if isinstance(bound, Var):
+                scalars.append((ScalarParam(bound.name, int64), source.shape[k]))
         if source.form == "split":
             scalars.append((ScalarParam(PER_PIECE.name, int64), source.sinks[0].attrs[2]))
         if columns:

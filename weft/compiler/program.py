@@ -54,8 +54,8 @@ def locate(outputs: Sequence[Node], bindings: Mapping[Node, Buffer | None]) -> d
             located[node] = bindings[node]
         elif node.op in _PASS_THROUGH or node.op == "reshape":
             source = located.get(node.srcs[0])
-            if source is not None:
-                located[node] = source
+            if source is not None:  # a buffer of its own, so that holders of the slab can be counted
+                located[node] = Buffer(source.slab, source.offset, source.nbytes)
         elif node.op == "slice":
             source = located.get(node.srcs[0])
             offset = slice_offset(node) if source is not None else None

@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.dtypes import DType, bool_, int64
+from weft.dtypes import bool_, int64
 from weft.kernels import index as ix
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
@@ -61,8 +61,9 @@ def schedule(nest: Nest, block: int = BLOCK) -> Kernel:
 def schedule_tile(nest: Nest, batch: Axis, row: Axis, col: Axis, block: int = BLOCK) -> Kernel:
     """The epilogue of a matrix product as a kernel over all its elements, which the launch range counts."""
     flat, values = _joined("i", (batch, row, col))
-    body = _together(substitute(nest, values).point_stores)
-    return _kernel(substitute(nest, values), (Loop(flat, BEGIN, END, "grid", body, block),), Geometry(block, 1))
+    nest = substitute(nest, values)
+    loop = Loop(flat, BEGIN, END, "grid", _together(nest.point_stores), block)
+    return _kernel(nest, (loop,), Geometry(block, 1))
 
 
 # --- thread per point ------------------------------------------------------------------------------------------------
@@ -99,16 +100,16 @@ def _rows_of_chunks(nest: Nest, block: int) -> Kernel:
     """Row folds and column sums at once: a block takes a chunk of points, row after row. A thread meets the same columns
     in every row, so it alone reads and writes their running sums."""
     nest, rows = _rows(nest, block)
-    chunk, first, last = _chunk_of(nest)
+    chunk = _chunks(nest)
     clear: list[Stmt] = []
     final: list[Stmt] = list(_together(nest.inner_stores))
     for column in nest.columns:
         at = ix.add(ix.scale(ix.axis_index(chunk), column.width), column.index)
         accumulator = column.accumulator
-        clear.append(Store(column.buffer, at, Literal(_identity(accumulator.op, accumulator.dtype), accumulator.dtype)))
+        clear.append(Store(column.buffer, at, Literal(accumulator.identity, accumulator.dtype)))
         running = Load(column.buffer, at, accumulator.dtype)
         final.append(Store(column.buffer, at, Op(_COMBINE[accumulator.op], (running, column.value), accumulator.dtype)))
-    walk = Loop(nest.points, first, last, "serial", rows.at_point(nest, tuple(final)))
+    walk = Loop(nest.points, *_points_of(_at(chunk)), "serial", rows.at_point(nest, tuple(final)))
     loop = Loop(chunk, BEGIN, END, "task", (*rows.along(tuple(clear)), walk))
     return _kernel(nest, (*rows.locals(nest), loop), Geometry(rows.width, rows.width))
 
@@ -186,7 +187,7 @@ class _Rows:
         return Loop(self.thread, 0, count, "threads", body, self.width)
 
     def locals(self, nest: Nest) -> list[Local]:
-        """The arrays of all folds; a stage may use those of the stage before where dtypes agree, but need not."""
+        """The arrays in which partial results meet, two for every accumulator."""
         every = [accumulator for stage in nest.stages for accumulator, _ in stage]
         sizes = ((_all, self.width), (_few, self.groups))
         return [Local(name(acc), acc.dtype, size) for acc in every for name, size in sizes]
@@ -207,16 +208,15 @@ def _few(accumulator: Accumulator) -> str:
 
 def _thread_per_column(nest: Nest, block: int) -> Kernel:
     """Column sums alone: a thread takes one column of one chunk and adds its points in order."""
-    chunk, first, last = _chunk_of(nest)
+    chunk = _chunks(nest)
     axes = tuple([span.axis for span in nest.inner])
     items = math.prod([axis.extent for axis in axes])
     flat, values = _joined("i", (chunk, *axes))
-    which = values.get(chunk, ix.ZERO)
+    which = values[chunk]
     nest = substitute(nest, values)
     sums = tuple([Accumulator(f"sum{k}", c.accumulator.op, c.accumulator.dtype) for k, c in enumerate(nest.columns)])
     updates = [Update(total.name, column.value) for total, column in zip(sums, nest.columns, strict=True)]
-    bounds = [substitute_bound(bound, chunk, which) for bound in (first, last)]
-    walk = Loop(nest.points, *bounds, "serial", (*updates, *_together(nest.inner_stores)))
+    walk = Loop(nest.points, *_points_of(which), "serial", (*updates, *_together(nest.inner_stores)))
     body: list[Stmt] = [Fold(sums, (walk,))]
     for total, column in zip(sums, nest.columns, strict=True):
         at = ix.add(ix.scale(which, column.width), column.index)
@@ -231,10 +231,9 @@ def _scatter(nest: Nest, block: int) -> Kernel:
     assert col is not None
     flat, values = _joined("i", (nest.points, col))
     nest = substitute(nest, values)
-    row = values.get(nest.points, ix.ZERO)
     (moved,) = nest.inner_stores
     target = IndexValue(Index(((Axis("target", nest.points.extent, "value"), 1),), 0), int64)
-    mine = Op("eq", (target, IndexValue(row, int64)), bool_)
+    mine = Op("eq", (target, IndexValue(values[nest.points], int64)), bool_)
     total = Accumulator("total", "sum", moved.value.dtype)
     update = If(mine, (Update(total.name, moved.value),))
     fold = Fold((total,), (Loop(span.axis, span.start, span.stop, "serial", (update,)),))
@@ -254,6 +253,8 @@ def _joined(name: str, axes: tuple[Axis, ...]) -> tuple[Axis, dict[Axis, Index]]
     """One axis that runs through `axes` in row-major order, and each of them as an index of it."""
     shape = tuple([axis.extent for axis in axes])
     flat = Axis(name, math.prod(shape), axes[-1].kind)
+    if not flat.extent:
+        return flat, dict.fromkeys(axes, ix.ZERO)
     return flat, dict(zip(axes, ix.delinearise(_at(flat), shape), strict=True))
 
 
@@ -273,9 +274,16 @@ def _times(bound: Expr | int, factor: int) -> Expr | int:
     return bound if factor == 1 else Op("mul", (bound, Literal(factor, int64)), int64)
 
 
-def _chunk_of(nest: Nest) -> tuple[Axis, Expr, Expr]:
-    """The axis that counts chunks of points, and the first and last point of one."""
-    raise NotImplementedError
+def _chunks(nest: Nest) -> Axis:
+    """The axis that counts chunks of points."""
+    return Axis("chunk", nest.points.extent)
+
+
+def _points_of(chunk: Index) -> tuple[Expr, Expr]:
+    """Where the points of a chunk begin and end."""
+    per = Var("per_chunk", int64)
+    first = Op("mul", (IndexValue(chunk, int64), per), int64)
+    return first, Op("min", (Op("add", (first, per), int64), Var("points", int64)), int64)
 
 
 def _together(stores: Sequence[Store]) -> tuple[Stmt, ...]:
@@ -286,14 +294,3 @@ def _together(stores: Sequence[Store]) -> tuple[Stmt, ...]:
     lets = [Let(name, store.value) for name, store in zip(names, stores, strict=True)]
     ready = [Store(s.buffer, s.index, Var(n, s.value.dtype), s.mask) for n, s in zip(names, stores, strict=True)]
     return (*lets, *ready)
-
-
-def _identity(op: str, dtype: DType) -> float | int | bool:
-    """The value that a fold of this kind starts from."""
-    if op in ("sum", "prod"):
-        return int(op == "prod")
-    if dtype.kind == "f":
-        return -math.inf if op == "max" else math.inf
-    bits = 8 * dtype.itemsize
-    low, high = {"b": (0, 1), "u": (0, 2**bits - 1)}.get(dtype.kind, (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
-    return low if op == "max" else high

@@ -9,6 +9,7 @@ print that normal form and decide nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -117,6 +118,18 @@ class Accumulator:
     name: str
     op: str
     dtype: DType
+
+    @property
+    def identity(self) -> float | int | bool:
+        """The value that the reduction starts from."""
+        if self.op in ("sum", "prod"):
+            return int(self.op == "prod")
+        if self.dtype.kind == "f":
+            return -math.inf if self.op == "max" else math.inf
+        bits = 8 * self.dtype.itemsize
+        signed = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+        low, high = {"b": (False, True), "u": (0, 2**bits - 1)}.get(self.dtype.kind, signed)
+        return low if self.op == "max" else high
 
 
 @dataclass(frozen=True, slots=True, eq=False)

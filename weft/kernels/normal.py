@@ -12,7 +12,7 @@ them and does common-subexpression elimination and loop-invariant code motion on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -43,9 +43,7 @@ def normalise(kernel: Kernel) -> Kernel:
     """The normal form of `kernel`, as described in the module docstring."""
     normaliser = _Normaliser(kernel)
     normaliser.block(kernel.body)
-    return Kernel(
-        kernel.name, kernel.buffers, kernel.scalars, kernel.ranges, tuple(normaliser.scope.out), kernel.definitions
-    )
+    return replace(kernel, body=tuple(normaliser.scope.out))
 
 
 @dataclass(slots=True, eq=False)

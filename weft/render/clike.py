@@ -1,0 +1,240 @@
+"""The kernel language as C-like text for GPUs, with one table for each language (`render.dialects`).
+
+`render` prints kernels that a GPU schedule made, in normal form, as one source text:
+
+- a kernel's parameters are its buffers as typed pointers, its scalars by value, then its ranges as 64-bit integers;
+- it is launched with exactly `geometry.threads` threads to a block and any number of blocks: a 'task' loop strides over
+  blocks, a 'threads' loop over the threads of a block, a 'grid' loop over all threads;
+- no fast-math and no contraction: a fused multiply-add stands where the kernel says so, and compilers must be told not
+  to make others (`-fmad=false`);
+- loop variables and indices whose ranges allow it are 32 bits wide. Where more than 2**30 threads would be launched, an
+  axis that is longer than 2**30 is 64 bits wide anyway.
+
+A name is made from what the kernel does and a hash of its code, so equal kernels are one. `render.clike_ops` prints
+single operations.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from weft import dtypes
+from weft.errors import GraphError, problem
+from weft.kernels.index import Atom, Axis, Index, Quotient
+from weft.kernels.language import (
+    Barrier,
+    BufferParam,
+    Expr,
+    Fold,
+    If,
+    IndexValue,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Local,
+    Loop,
+    Op,
+    Stmt,
+    Store,
+    Update,
+    Var,
+)
+from weft.render.clike_ops import Operations
+from weft.render.dialects import Dialect
+
+NARROW = 1 << 30  # an axis up to this extent has a 32-bit variable: one stride beyond its end still fits
+
+
+def render(kernel: Kernel, dialect: Dialect) -> str:
+    """The source text of one kernel in normal form."""
+    return render_all([kernel], dialect)
+
+
+def render_all(kernels: Iterable[Kernel], dialect: Dialect) -> str:
+    """The source text of several kernels, each printed once, with the helper functions that they share before them."""
+    operations = Operations(dialect)
+    texts: dict[str, str] = {}
+    for kernel in kernels:
+        texts.setdefault(symbol(kernel, dialect), _Renderer(kernel, operations).text(symbol(kernel, dialect)))
+    helpers = "\n".join(operations.helpers.values())
+    return "\n\n".join(part for part in (dialect.header, helpers, *texts.values()) if part) + "\n"
+
+
+def symbol(kernel: Kernel, dialect: Dialect) -> str:
+    """The name of the function that `render` makes of a kernel."""
+    code = _Renderer(kernel, Operations(dialect)).text("")
+    clean = "".join(letter if letter.isalnum() else "_" for letter in kernel.name)
+    return f"{clean}_{hashlib.sha256(code.encode()).hexdigest()[:8]}"
+
+
+class _Renderer:
+    def __init__(self, kernel: Kernel, operations: Operations):
+        self.kernel = kernel
+        self.ops = operations
+        self.dialect = operations.dialect
+        self.lines: list[str] = []
+        self.depth = 1
+        self.memory = {buffer.name: buffer.dtype for buffer in kernel.buffers}
+        self.accumulators: dict[str, tuple[str, dtypes.DType]] = {}
+
+    # --- the whole function ---
+
+    def text(self, name: str) -> str:
+        geometry = self.kernel.geometry
+        if geometry is None:
+            raise problem(GraphError, "render.clike", f"'{self.kernel.name}' without a geometry", "a kernel scheduled for GPU")
+        parameters = [self.parameter(buffer) for buffer in self.kernel.buffers]
+        parameters += [f"{self.ops.type(scalar.dtype)} {scalar.name}" for scalar in self.kernel.scalars]
+        parameters += [f"{self.ops.type(dtypes.int64)} {name}" for name in self.kernel.ranges]
+        self.block(self.kernel.body)
+        head = self.dialect.kernel.format(threads=geometry.threads, name=name)
+        return "\n".join([f"// {self.kernel.name}", f"{head}({', '.join(parameters)})", "{", *self.lines, "}"])
+
+    def parameter(self, buffer: BufferParam) -> str:
+        kind = self.ops.memory_type(buffer.dtype)
+        return self.dialect.pointer.format(type=kind if buffer.written else f"const {kind}", name=buffer.name)
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    # --- statements ---
+
+    def block(self, body: tuple[Stmt, ...]) -> None:
+        for stmt in body:
+            match stmt:
+                case Let(name, value):
+                    self.line(f"const {self.ops.type(value.dtype)} {name} = {self.let(value)};")
+                case Store():
+                    self.store(stmt)
+                case Loop():
+                    self.loop(stmt)
+                case Fold():
+                    self.fold(stmt)
+                case Update(name, value):
+                    op, dtype = self.accumulators[name]
+                    self.line(f"{name} = {self.ops.combine(op, self.value(value), name, dtype)};")
+                case If(condition, inner):
+                    self.nested(f"if ({self.value(condition)})", inner)
+                case Barrier():
+                    self.line(self.dialect.barrier)
+                case Local(name, dtype, size):
+                    self.memory[name] = dtype
+                    self.line(self.dialect.local.format(type=self.ops.memory_type(dtype), name=name, size=size))
+
+    def nested(self, head: str, body: tuple[Stmt, ...], first: str = "") -> None:
+        self.line(f"{head} {{")
+        self.depth += 1
+        if first:
+            self.line(first)
+        self.block(body)
+        self.depth -= 1
+        self.line("}")
+
+    def store(self, store: Store) -> None:
+        mask = "" if store.mask is None else f"if ({self.value(store.mask)}) "
+        self.line(f"{mask}{store.buffer}[{self.index(store.index)}] = {self.value(store.value)};")
+
+    def fold(self, fold: Fold) -> None:
+        for acc in fold.accumulators:
+            self.accumulators[acc.name] = acc.op, acc.dtype
+            self.line(f"{self.ops.type(acc.dtype)} {acc.name} = {self.ops.literal(acc.identity, acc.dtype)};")
+        self.block(fold.body)
+
+    def loop(self, loop: Loop) -> None:
+        name, kind = loop.axis.name, self.axis_type(loop.axis)
+        start, stop = self.bound(loop.start, loop.axis), self.bound(loop.stop, loop.axis)
+        thread, block, blocks = self.dialect.thread, self.dialect.block, self.dialect.blocks
+        offset, step = "", "1"
+        if loop.kind == "threads":
+            if loop.start == 0 and isinstance(loop.stop, int) and loop.stop <= loop.width:
+                self.once(loop, f"{kind} {name} = {thread}")
+                return
+            offset, step = thread, str(loop.width)
+        elif loop.kind == "task":
+            offset, step = block, blocks
+        elif loop.kind == "grid":
+            offset, step = f"{self.as_type(block, kind)} * {loop.width} + {thread}", f"{self.as_type(blocks, kind)} * {loop.width}"
+        elif loop.kind != "serial":
+            raise problem(GraphError, "render.clike", f"a '{loop.kind}' loop", "a kernel scheduled for GPU")
+        first = offset if offset and start == "0" else f"{start} + {offset}" if offset else start
+        self.nested(f"for ({kind} {name} = {first}; {name} < {stop}; {name} += {step})", loop.body)
+
+    def once(self, loop: Loop, definition: str) -> None:
+        """A 'threads' loop that no thread goes through twice."""
+        everyone = loop.stop == loop.width
+        guard = "" if everyone else f"if ({self.dialect.thread} < {loop.stop}) "
+        self.line(f"{guard}{{")
+        self.depth += 1
+        self.line(f"const {definition};")
+        self.block(loop.body)
+        self.depth -= 1
+        self.line("}")
+
+    def bound(self, bound: Expr | int, axis: Axis) -> str:
+        if isinstance(bound, int):
+            return str(bound)
+        text = self.value(bound)
+        return text if axis.extent > NARROW or isinstance(bound, Literal) else f"(int){text}"
+
+    # --- values ---
+
+    def value(self, expr: Expr) -> str:
+        if isinstance(expr, Literal):
+            return self.ops.literal(expr.value, expr.dtype)
+        assert isinstance(expr, Var), expr
+        return expr.name
+
+    def let(self, value: Expr) -> str:
+        match value:
+            case Op():
+                return self.ops.operation(value, [self.value(arg) for arg in value.args])
+            case Load(buffer, index, dtype, mask):
+                element = f"{buffer}[{self.index(index)}]"
+                if dtype is dtypes.bool_:
+                    element = f"{element} != 0"
+                return element if mask is None else f"{self.value(mask)} ? {element} : {self.ops.literal(0, dtype)}"
+            case IndexValue(index, dtype):
+                text = self.index(index)
+                simple = text.replace("_", "").isalnum()
+                return f"({self.ops.type(dtype)}){text if simple else f'({text})'}"
+            case _:
+                return self.value(value)
+
+    # --- indices ---
+
+    def axis_type(self, axis: Axis) -> str:
+        return self.ops.type(dtypes.int64 if axis.extent > NARROW else dtypes.int32)
+
+    def as_type(self, text: str, kind: str) -> str:
+        return text if kind == self.ops.type(dtypes.int32) else f"({kind}){text}"
+
+    def index(self, index: Index) -> str:
+        """An index as a sum, in 32 bits where no part of it can leave them."""
+        reach = abs(index.const) + sum(abs(factor) * max(abs(atom.low), abs(atom.high)) for atom, factor in index.terms)
+        wide = reach >= 2**31
+        parts = []
+        for atom, factor in index.terms:
+            text = self.atom(atom)
+            if wide:
+                text = f"({self.ops.type(dtypes.int64)}){text}"
+            parts.append(text if factor == 1 else f"-{text}" if factor == -1 else f"{text} * {factor}")
+        if index.const or not parts:
+            parts.append(str(index.const))
+        return " + ".join(parts).replace("+ -", "- ")
+
+    def atom(self, atom: Atom) -> str:
+        """An axis, or a quotient or remainder rounded down: by a shift, or with the value moved up to be positive."""
+        if isinstance(atom, Axis):
+            return atom.name
+        divisor, quotient = atom.divisor, isinstance(atom, Quotient)
+        inside = self.index(atom.value)
+        inside = f"({inside})" if " " in inside else inside
+        if divisor & (divisor - 1) == 0:
+            return f"({inside} >> {divisor.bit_length() - 1})" if quotient else f"({inside} & {divisor - 1})"
+        lift = max(-(atom.value.low // divisor), 0)
+        if lift:
+            inside = f"({inside} + {lift * divisor})"
+        divided = f"{inside} {'/' if quotient else '%'} {divisor}"
+        return f"({divided} - {lift})" if lift and quotient else f"({divided})"

@@ -1,0 +1,78 @@
+"""The tables of `render.clike`: how one C-like language spells types, launches, shared memory and built-in functions.
+
+A table is all that differs between CUDA, HIP and OpenCL. Keys of `calls` and `constants` are `operation_dtype`, those of
+bit casts `to_from`; what a table does not list is written in plain C by the renderer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One C-like language. `kernel`, `pointer` and `local` are formats; the rest is text put in as it is."""
+
+    name: str
+    header: str  # what stands before everything else
+    kernel: str  # of {threads} to a block and {name}
+    function: str  # how a helper function is declared
+    pointer: str  # a parameter, of {type} and {name}
+    local: str  # an array shared by a block, of {type}, {name} and {size}
+    barrier: str
+    thread: str  # number of this thread in its block
+    block: str  # number of this block
+    blocks: str  # number of blocks
+    types: Mapping[str, str]  # by dtype, with 'uint64' and 'byte' (a bool in memory)
+    suffixes: Mapping[str, str]  # of literals
+    constants: Mapping[str, str]
+    calls: Mapping[str, str]
+
+
+CUDA = Dialect(
+    name="cuda",
+    header="",
+    kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}',
+    function="static __device__ inline",
+    pointer="{type}* {name}",
+    local="__shared__ {type} {name}[{size}];",
+    barrier="__syncthreads();",
+    thread="(int)threadIdx.x",
+    block="(int)blockIdx.x",
+    blocks="(int)gridDim.x",
+    types={
+        "bool": "bool",
+        "byte": "unsigned char",
+        "uint32": "unsigned int",
+        "uint64": "unsigned long long",
+        "int32": "int",
+        "int64": "long long",
+        "float32": "float",
+        "float64": "double",
+    },
+    suffixes={"uint32": "u", "int32": "", "int64": "LL", "float32": "f", "float64": ""},
+    constants={
+        "inf_float32": "__int_as_float(0x7f800000)",
+        "nan_float32": "__int_as_float(0x7fc00000)",
+        "inf_float64": "__longlong_as_double(0x7ff0000000000000LL)",
+        "nan_float64": "__longlong_as_double(0x7ff8000000000000LL)",
+    },
+    calls={
+        "fma_float32": "fmaf",
+        "fma_float64": "fma",
+        "sqrt_float32": "sqrtf",
+        "sqrt_float64": "sqrt",
+        "floor_float32": "floorf",
+        "floor_float64": "floor",
+        "abs_float32": "fabsf",
+        "abs_float64": "fabs",
+        "mulhi_uint32": "__umulhi",
+        "int32_float32": "__float_as_int",
+        "uint32_float32": "__float_as_uint",
+        "float32_int32": "__int_as_float",
+        "float32_uint32": "__uint_as_float",
+        "int64_float64": "__double_as_longlong",
+        "float64_int64": "__longlong_as_double",
+    },
+)
