@@ -592,7 +592,7 @@ def test_the_last_short_batch_compiles_no_kernels():
 def test_another_number_of_rows_compiles_no_kernels(function):
     step = weft.compile(function)
     step(weft.ones(96, 40))
-    short = weft.ones(41, 40)
+    short = weft.ones(70, 40)
     weft.eval(short)
     compiled = kernels_made()
     step(short)
@@ -641,6 +641,26 @@ def test_requires_grad_of_a_cell_is_guarded():
     step()
     assert frozen.grad is None
     np.testing.assert_array_equal(w.grad.numpy(), frozen.numpy())
+
+
+def test_a_retrace_tells_its_cause():
+    w = parameter(2)
+
+    @weft.compile
+    def step(x, count):
+        (w * x).sum().backward()
+        return x.sum() * count
+
+    step(weft.ones(2), 1)
+    assert step.retraces == []
+    step(weft.ones(2), 1)
+    w.grad = None
+    step(weft.ones(2, dtype=weft.float64).float(), 2)
+    with weft.no_grad():
+        weft.compile(lambda x: x)(weft.ones(1))
+    assert len(step.retraces) == 2
+    assert ".grad that was None" in step.retraces[0]
+    assert "argument 1" in step.retraces[1]
 
 
 def test_other_arguments_are_refused_by_name():

@@ -38,10 +38,10 @@ class Adam(Optimizer):
         super().__init__(params, defaults)
 
     def _state_of(self, group: Group) -> tuple[str, ...]:
-        return (*self.state_names, "max_exp_avg_sq") if group["amsgrad"] else self.state_names
+        return (*self.state_names, "max_exp_avg_sq") if group.choice("amsgrad") else self.state_names
 
     def update(self, group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor], t: Tensor, state: dict[str, Tensor]):
-        if group["weight_decay"]:
+        if group.choice("weight_decay"):
             if self.decoupled:
                 p = p * (1.0 - h["lr"] * h["weight_decay"])
             else:
@@ -50,7 +50,7 @@ class Adam(Optimizer):
         v = h["betas2"] * state["exp_avg_sq"] + (1.0 - h["betas2"]) * (g * g)
         new = {"exp_avg": m, "exp_avg_sq": v}
         second = v
-        if group["amsgrad"]:
+        if group.choice("amsgrad"):
             second = new["max_exp_avg_sq"] = state["max_exp_avg_sq"].maximum(v)
         rate = h["lr"] / (1.0 - h["betas1"] ** t)
         scale = (1.0 - h["betas2"] ** t).sqrt()

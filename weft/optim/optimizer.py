@@ -7,7 +7,7 @@ Hyper-parameters are tensor elements, so a learning rate can change between repl
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,22 +15,31 @@ import numpy as np
 import weft
 from weft.errors import GraphError, WeftError, problem
 from weft.optim.flat import buckets, join, pack, split
-from weft.state import STATE
+from weft.state import STATE, VERSION
 from weft.tensor import Tensor, take_consumed
 
 
 class Group(dict):
     """One parameter group: a dict of hyper-parameters and 'params'. Setting a number writes it to the device."""
 
-    def __init__(self, options: Mapping[str, Any], order: tuple[str, ...]):
+    def __init__(self, options: Mapping[str, Any], order: tuple[str, ...], state_of: Callable[[Group], tuple[str, ...]]):
         super().__init__(options)
         self.order = order
+        self.state_of = state_of
         self.buckets: list[Bucket] = []
 
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
+        VERSION.bump()
         for bucket in self.buckets:
             bucket.write_hyper(self.numbers())
+            bucket.add_state(self.state_of(self))
+
+    def choice(self, name: str) -> bool:
+        """Whether a hyper-parameter takes part in the update at all. A compiled step is traced again when that changes."""
+        if STATE.trace is not None:
+            return STATE.trace.guard(lambda: bool(self[name]))
+        return bool(self[name])
 
     def numbers(self) -> list[float]:
         """The numeric hyper-parameters in the optimizer's order; a pair such as `betas` gives two."""
@@ -50,9 +59,18 @@ class Bucket:
         total = sum(param.numel() for param in params)
         self.hyper = weft.tensor(np.array(numbers, dtype.numpy), device=device)
         self.step = weft.zeros((), dtype=dtype, device=device)
-        self.state = {name: weft.zeros(total, dtype=dtype, device=device) for name in state_names}
-        weft.eval(self.step, *self.state.values())
+        self.total = total
+        self.state: dict[str, Tensor] = {}
+        self.add_state(state_names)
+        weft.eval(self.step)
         pack(params)
+
+    def add_state(self, names: tuple[str, ...]) -> None:
+        """Zeros for state vectors that are not there yet."""
+        for name in names:
+            if name not in self.state:
+                self.state[name] = weft.zeros(self.total, dtype=self.hyper.dtype, device=self.hyper.device)
+                weft.eval(self.state[name])
 
     def write_hyper(self, numbers: list[float]) -> None:
         self.hyper.copy_(weft.tensor(np.array(numbers, self.hyper.dtype.numpy), device=self.hyper.device))
@@ -86,7 +104,7 @@ class Optimizer:
         for param in params:
             self._check(param, known)
             known.add(id(param))
-        group = Group({**self.defaults, **options, "params": params}, self.hyper)
+        group = Group({**self.defaults, **options, "params": params}, self.hyper, self._state_of)
         numbers = group.numbers()
         for positions in buckets(params):
             group.buckets.append(Bucket([params[k] for k in positions], numbers, self._state_of(group)))
@@ -140,11 +158,12 @@ class Optimizer:
         for param, grad in zip(params, grads, strict=True):
             if grad.shape != param.shape:
                 raise problem(
-                    WeftError, f"{type(self).__name__}.step", f"a gradient of shape {grad.shape} for a parameter of shape {param.shape}",
-                    "equal shapes", "set .grad to a tensor like the parameter",
+                    WeftError, f"{type(self).__name__}.step", f"a gradient of shape {grad.shape}",
+                    f"the parameter's shape {param.shape}", "set .grad to a tensor like the parameter",
                 )  # fmt: skip
         p, g = join([param.detach() for param in params]), join(grads)
-        state = {name: self._pick(flat, bucket.params, active) for name, flat in bucket.state.items()}
+        wanted = self._state_of(group)
+        state = {name: self._pick(bucket.state[name], bucket.params, active) for name in wanted}
         t = bucket.step + 1.0
         h = {name: bucket.hyper[k] for k, name in enumerate(self._hyper_names(group))}
         new_p, new_state = self.update(group, p, g, h, t, state)

@@ -36,19 +36,19 @@ class SGD(Optimizer):
                 WeftError, "SGD", f"nesterov with momentum {momentum} and dampening {dampening}",
                 "momentum above 0 and no dampening", "set momentum=0.9 or nesterov=False",
             )  # fmt: skip
-        defaults = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov}
-        super().__init__(params, defaults)
+        rates = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        super().__init__(params, {**rates, "nesterov": nesterov})
 
     def _state_of(self, group: Group) -> tuple[str, ...]:
-        return ("momentum_buffer",) if group["momentum"] else ()
+        return ("momentum_buffer",) if group.choice("momentum") else ()
 
     def update(self, group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor], t: Tensor, state: dict[str, Tensor]):
-        if group["weight_decay"]:
+        if group.choice("weight_decay"):
             g = g + h["weight_decay"] * p
         if not state:
             return p - h["lr"] * g, {}
         buffer = h["momentum"] * state["momentum_buffer"] + (1.0 - h["dampening"]) * g
-        if group["dampening"]:
+        if group.choice("dampening"):
             buffer = weft.where(t == 1.0, g, buffer)
-        direction = g + h["momentum"] * buffer if group["nesterov"] else buffer
+        direction = g + h["momentum"] * buffer if group.choice("nesterov") else buffer
         return p - h["lr"] * direction, {"momentum_buffer": buffer}

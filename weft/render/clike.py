@@ -17,6 +17,7 @@ single operations.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable
 
 from weft import dtypes
@@ -123,11 +124,9 @@ class _Renderer:
                     self.memory[name] = dtype
                     self.line(self.dialect.local.format(type=self.ops.memory_type(dtype), name=name, size=size))
 
-    def nested(self, head: str, body: tuple[Stmt, ...], first: str = "") -> None:
+    def nested(self, head: str, body: tuple[Stmt, ...]) -> None:
         self.line(f"{head} {{")
         self.depth += 1
-        if first:
-            self.line(first)
         self.block(body)
         self.depth -= 1
         self.line("}")
@@ -159,16 +158,19 @@ class _Renderer:
         elif loop.kind != "serial":
             raise problem(GraphError, "render.clike", f"a '{loop.kind}' loop", "a kernel scheduled for GPU")
         first = offset if offset and start == "0" else f"{start} + {offset}" if offset else start
-        self.nested(f"for ({kind} {name} = {first}; {name} < {stop}; {name} += {step})", loop.body)
+        advance = f"{name}++" if step == "1" else f"{name} += {step}"
+        self.nested(f"for ({kind} {name} = {first}; {name} < {stop}; {advance})", loop.body)
 
     def once(self, loop: Loop, definition: str) -> None:
         """A 'threads' loop that no thread goes through twice."""
-        everyone = loop.stop == loop.width
-        guard = "" if everyone else f"if ({self.dialect.thread} < {loop.stop}) "
+        thread = self.dialect.thread
+        guard = "" if loop.stop == loop.width else f"if ({thread} == 0) " if loop.stop == 1 else f"if ({thread} < {loop.stop}) "
         self.line(f"{guard}{{")
+        first = len(self.lines)
         self.depth += 1
-        self.line(f"const {definition};")
         self.block(loop.body)
+        if any(re.search(rf"\b{loop.axis.name}\b", line) for line in self.lines[first:]):
+            self.lines.insert(first, "    " * self.depth + f"const {definition};")
         self.depth -= 1
         self.line("}")
 
@@ -215,8 +217,11 @@ class _Renderer:
         reach = abs(index.const) + sum(abs(factor) * max(abs(atom.low), abs(atom.high)) for atom, factor in index.terms)
         wide = reach >= 2**31
         parts = []
+        alone = len(index.terms) == 1 and not index.const and not wide
         for atom, factor in index.terms:
             text = self.atom(atom)
+            if " " in text and not (alone and factor == 1):
+                text = f"({text})"
             if wide:
                 text = f"({self.ops.type(dtypes.int64)}){text}"
             parts.append(text if factor == 1 else f"-{text}" if factor == -1 else f"{text} * {factor}")
@@ -232,9 +237,9 @@ class _Renderer:
         inside = self.index(atom.value)
         inside = f"({inside})" if " " in inside else inside
         if divisor & (divisor - 1) == 0:
-            return f"({inside} >> {divisor.bit_length() - 1})" if quotient else f"({inside} & {divisor - 1})"
+            return f"{inside} >> {divisor.bit_length() - 1}" if quotient else f"{inside} & {divisor - 1}"
         lift = max(-(atom.value.low // divisor), 0)
         if lift:
             inside = f"({inside} + {lift * divisor})"
         divided = f"{inside} {'/' if quotient else '%'} {divisor}"
-        return f"({divided} - {lift})" if lift and quotient else f"({divided})"
+        return f"{divided} - {lift}" if lift and quotient else divided
