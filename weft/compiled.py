@@ -306,7 +306,7 @@ class Compiled:
         backend = device.backend
         variant.device = device
         variant.guards = trace.guards
-        variant.grads_before = [(tensor, before is None) for tensor, before in trace.grads.values()]
+        variant.grads_before = trace.grads_read
         buffers = self._capture(cells)
         # A cell that is only read may be rebound from outside, so its address is looked up at each call.
         bindings = {cell.placeholder: buffers[cell] if buffers[cell].slab.pinned else None for cell in cells}

@@ -178,7 +178,7 @@ class Tensor(TensorCell):
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if STATE.trace is not None:
-            STATE.trace.touch_grad(self)
+            STATE.trace.touch_grad(self, written=True)
         if value is not None and (value.shape != self.shape or value.dtype is not self.dtype):
             given, expected = f"{value.dtype.name}{list(value.shape)}", f"{self.dtype.name}{list(self.shape)}"
             raise problem(ShapeError, "grad", given, expected)

@@ -7,7 +7,7 @@ import torch
 import weft
 
 SHAPES = [(5, 3), (4,), (), (2, 1, 3), (70,)]
-TOLERANCE = {"float32": {"rtol": 2e-6, "atol": 1e-6}, "float64": {"rtol": 1e-13, "atol": 1e-14}}
+TOLERANCE = {"float32": {"rtol": 1e-6, "atol": 1e-6}, "float64": {"rtol": 1e-14, "atol": 1e-14}}
 
 
 @pytest.fixture(params=["cpu"], autouse=True)
@@ -22,10 +22,11 @@ def arrays(dtype="float32", seed=0):
 
 
 def loss_of(params, target):
-    """A loss whose gradients differ from step to step and are of size about 1."""
+    """A bowl around `2 + target`, far enough from all parameters that no gradient is near zero, and not steep: what
+    differs in one step is not blown up in the next."""
     total = 0.0
     for number, param in enumerate(params):
-        total = total + ((param * (number + 1.0) - target).tanh() ** 2).sum()
+        total = total + ((param - (target + 2.0)) ** 2).sum() * (0.25 + 0.1 * number)
     return total
 
 

@@ -38,6 +38,7 @@ class Trace:
         self.cells: dict[int, Cell] = {}
         self.made: dict[int, weakref.ref] = {}
         self.grads: dict[int, tuple[Any, Any]] = {}  # tensors whose .grad was looked at, and what it was
+        self.grads_read: list[tuple[Any, bool]] = []  # those looked at before they were set, and whether they were None
         self.draws: dict[tuple, tuple[Any, Node, int]] = {}  # generators: state placeholder and number of draws
         self.guards: list[tuple[Callable[[], Any], Any]] = []
         self._outer: Any = None
@@ -76,10 +77,15 @@ class Trace:
         key = id(tensor)
         self.made[key] = weakref.ref(tensor, lambda _: self.made.pop(key, None))
 
-    def touch_grad(self, tensor: Any) -> None:
-        """Remember what `.grad` was before the function looked at it or set it."""
-        if id(tensor) not in self.made:
-            self.grads.setdefault(id(tensor), (tensor, tensor._grad))
+    def touch_grad(self, tensor: Any, written: bool = False) -> None:
+        """Remember what `.grad` was before the function looked at it or set it.
+
+        Whether it was None matters only to a function that looked before it set.
+        """
+        if id(tensor) not in self.made and id(tensor) not in self.grads:
+            self.grads[id(tensor)] = (tensor, tensor._grad)
+            if not written:
+                self.grads_read.append((tensor, tensor._grad is None))
 
     def draw(self, generator: Any, device: Any, count: int = 1) -> tuple[Node, int]:
         """The state node and the number of the first of `count` random draws."""

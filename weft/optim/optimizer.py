@@ -126,11 +126,9 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients, or set them to zero."""
         for param in itertools.chain.from_iterable(group["params"] for group in self.param_groups):
-            if param.grad is None:
-                continue
             if set_to_none:
                 param.grad = None
-            else:
+            elif param.grad is not None:
                 param.grad.zero_()
 
     def step(self) -> None:
