@@ -69,7 +69,7 @@ class Variant:
         self.device: Device | None = None
         self.table: Any = None
         self.run: Callable[[Any], None] | None = None
-        self.keep: list[Any] = []
+        self.keep: list[tuple[Any, tuple]] = []  # captured tensors and the forms that are taken for granted
         self.status: Slab | None = None
         self.retained: list[Any] = []  # memory that must live as long as the variant
         self.fast: list[tuple] | None = None  # (slot, shape, dtype, device, requires_grad) each, if all are tensors
@@ -193,7 +193,7 @@ class Compiled:
             and variant.grad_enabled == STATE.grad_enabled
             and all((tensor._grad is None) == was_none for tensor, was_none in variant.grads_before)
             and all(read() == value for read, value in variant.guards)
-            and all(tensor._form_now() == form for tensor, form in variant.keep)
+            and all(_cell_form(tensor) == form for tensor, form in variant.keep)
         )
 
     def _difference(self, variant: Variant, spec: tuple) -> str:
@@ -209,7 +209,7 @@ class Compiled:
             return "a .grad that was None is not, or the other way round"
         if any(read() != value for read, value in variant.guards):
             return "a value that the function branches on has changed"
-        return "a captured tensor has another shape, dtype or device"
+        return "a captured tensor has another shape, dtype, device or requires_grad"
 
     def _bind(self, variant: Variant, flat: list[Any]) -> None:
         """Put the addresses of arguments and of rebound cells into the slot table."""
@@ -328,7 +328,7 @@ class Compiled:
         entry = variant.entry = entry_for(program, device)
         self._fill_table(variant, entry, program, leaf_buffers, bound, cells, buffers, results, backend)
         variant.grads_after = [(tensor, grad) for tensor, grad, _ in kept]
-        variant.keep = [(cell.tensor, cell.tensor._form_now()) for cell in cells]
+        variant.keep = [(cell.tensor, _cell_form(cell.tensor)) for cell in cells]
         variant.retained += [scalar_slab, grad_buffers, leaf_buffers]
 
     def _capture(self, cells: list) -> dict[Any, Buffer]:
@@ -492,6 +492,11 @@ def _form(value: Any) -> tuple:
         "tensors, NumPy arrays, numbers, strings, None, and tuples, lists or dicts of them",
         "close over other objects instead of passing them",
     )  # fmt: skip
+
+
+def _cell_form(tensor: Tensor) -> tuple:
+    """What a variant takes for granted of a captured tensor."""
+    return (*tensor._form_now(), tensor._requires_grad)
 
 
 def _words(form: tuple) -> str:
