@@ -501,7 +501,9 @@ def test_a_float_takes_the_dtype_of_its_partner():
 @pytest.mark.parametrize(("first", "second"), [(2, 3), (True, False), ("sum", "mean"), (1, True), (None, 1), (1, 1.0)])
 def test_other_arguments_are_static(first, second):
     def describe(x, what):
-        return x.sum() if what in ("sum", 1) and what is not True else x * (3 if what is None else float(len(str(what))))
+        return (
+            x.sum() if what in ("sum", 1) and what is not True else x * (3 if what is None else float(len(str(what))))
+        )
 
     step = weft.compile(lambda x, what: describe(x, what) if not isinstance(what, weft.Tensor) else x * what * 5)
     x = weft.ones(2)
@@ -523,7 +525,13 @@ def test_integers_choose_the_branch():
 
 def test_shapes_and_dtypes_are_guarded():
     step = weft.compile(lambda x: x.sum())
-    given = [weft.ones(3), weft.ones(4), weft.ones(3, 1), weft.ones(3, dtype=weft.float64), weft.ones(3, dtype=weft.int32)]
+    given = [
+        weft.ones(3),
+        weft.ones(4),
+        weft.ones(3, 1),
+        weft.ones(3, dtype=weft.float64),
+        weft.ones(3, dtype=weft.int32),
+    ]
     for number, x in enumerate(given):
         assert counted("traces", lambda x=x: step(x)) == 1, number
     for x in given:
@@ -989,7 +997,9 @@ def test_a_tensor_in_an_outer_list_is_refused():
         outside.append(x * 2.0)
         return x
 
-    expected = r"weft\.compile\(.*step\): given a tensor of shape \(3,\).*still held outside.*by a list.*return it, or keep"
+    expected = (
+        r"weft\.compile\(.*step\): given a tensor of shape \(3,\).*still held outside.*by a list.*return it, or keep"
+    )
     with pytest.raises(weft.GraphError, match=expected):
         step(weft.ones(3))
 
@@ -1029,9 +1039,9 @@ def test_an_argument_kept_outside_is_refused():
     "read",
     [
         lambda x: x.item(), lambda x: float(x), lambda x: int(x), lambda x: bool(x), lambda x: x.numpy(),
-        lambda x: x.tolist(), lambda x: repr(x), lambda x: weft.eval(x), lambda x: np.asarray(x),
+        lambda x: x.tolist(), lambda x: weft.eval(x), lambda x: np.asarray(x),
     ],
-    ids=["item", "float", "int", "bool", "numpy", "tolist", "repr", "eval", "asarray"],
+    ids=["item", "float", "int", "bool", "numpy", "tolist", "eval", "asarray"],
 )  # fmt: skip
 def test_reading_a_value_inside_is_refused(read):
     w = weft.ones(1)
@@ -1045,6 +1055,18 @@ def test_reading_a_value_inside_is_refused(read):
         with pytest.raises(weft.GraphError, match="inside weft.compile, where values are not known yet"):
             step(weft.ones(1))
     assert w.item() == 1.0
+
+
+def test_printing_inside_shows_the_form():
+    texts = []
+
+    @weft.compile
+    def step(x):
+        texts.append(repr(x * 2.0))
+        return x
+
+    step(weft.ones(3))
+    assert texts == ["tensor(<traced>, shape=(3,), dtype=weft.float32)"]
 
 
 def test_a_donated_argument_is_gone():

@@ -64,7 +64,13 @@ class NullBackend:
         return np.zeros(buffer.nbytes // dtype.itemsize, dtype.numpy)
 
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
-        raise problem(DeviceError, "numpy()", "a tensor on the null device, which runs nothing", "a device that computes", "use .to('cpu')")
+        raise problem(
+            DeviceError,
+            "numpy()",
+            "a tensor on the null device, which runs nothing",
+            "a device that computes",
+            "use .to('cpu')",
+        )
 
     def synchronise(self) -> None:
         """Nothing is ever in flight."""

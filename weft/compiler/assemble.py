@@ -41,7 +41,11 @@ def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, in
     fused = fuse(nodes, outputs, program.leaves, written)
     storage = memory.assign(fused, program, outputs)
     order = [region for region in ordered(fused.regions) if math.prod(region.shape)]  # empty values need no kernel
-    result_nodes(order, [base_of(node) for node in outputs] + [v for v, _, _ in storage.copies] + list(storage.roots), fused.homes)
+    result_nodes(
+        order,
+        [base_of(node) for node in outputs] + [v for v, _, _ in storage.copies] + list(storage.roots),
+        fused.homes,
+    )
     extra = {storage.place(value)[0]: len(order) for value, _, _ in storage.copies}
     scratch = {region: _product_home(region, storage) for region in order if region.form == "dot"}
     memory.lay_out(storage, fused, order, program.leaves, extra)
@@ -114,7 +118,9 @@ def _product_home(region: Region, storage: Storage) -> Node:
 class _Assembly:
     """Turns ordered regions with assigned memory into steps."""
 
-    def __init__(self, program: Program, fused: Fused, storage: Storage, order: list[Region], scratch: dict[Region, Node]):
+    def __init__(
+        self, program: Program, fused: Fused, storage: Storage, order: list[Region], scratch: dict[Region, Node]
+    ):
         self.program, self.fused, self.storage, self.order, self.scratch = program, fused, storage, order, scratch
         self.slots: list[Slot] = [Slot("input", leaf.nbytes, memory.label(leaf)) for leaf in program.leaves]
         self.slot_of: dict[Node, int] = {leaf: k for k, leaf in enumerate(program.leaves)}
@@ -209,7 +215,9 @@ def _traffic(region: Region) -> int:
         total += reached.get(node, node.size) * node.dtype.itemsize
     for sink in region.sinks:
         if sink in region.kept_results or not sink.op.startswith("reduce_"):
-            total += sink.nbytes if sink is not region.anchor or sink in region.kept_results or len(region.sinks) == 1 else 0
+            total += (
+                sink.nbytes if sink is not region.anchor or sink in region.kept_results or len(region.sinks) == 1 else 0
+            )
     return total + sum(partial.nbytes for partial in region.partials)
 
 

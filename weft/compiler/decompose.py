@@ -154,6 +154,4 @@ def _same_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tu
 
 PRIMITIVES["copy"] = Primitive("copy", "elementwise", 1, _same_shape, lambda node, arrays, dtype: arrays[0])
 for _name, _function in {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}.items():
-    PRIMITIVES[f"partial_{_name}"] = Primitive(
-        f"partial_{_name}", "reduce", 1, _partial_shape, _partial_of(_function)
-    )
+    PRIMITIVES[f"partial_{_name}"] = Primitive(f"partial_{_name}", "reduce", 1, _partial_shape, _partial_of(_function))

@@ -45,7 +45,9 @@ class Fused:
     homes: dict[Node, Home]
 
 
-def fuse(nodes: Sequence[Node], outputs: Sequence[Node], leaves: Sequence[Node], written: Collection[int] = ()) -> Fused:
+def fuse(
+    nodes: Sequence[Node], outputs: Sequence[Node], leaves: Sequence[Node], written: Collection[int] = ()
+) -> Fused:
     """Divide the graph of `nodes` (topologically sorted) into regions. `written` outputs replace leaves."""
     return _Fuser(nodes, outputs, leaves, written).run()
 
@@ -66,7 +68,9 @@ def window_base(node: Node, leaves: Collection[Node]) -> Node:
 
 
 class _Fuser:
-    def __init__(self, nodes: Sequence[Node], outputs: Sequence[Node], leaves: Sequence[Node], written: Collection[int]):
+    def __init__(
+        self, nodes: Sequence[Node], outputs: Sequence[Node], leaves: Sequence[Node], written: Collection[int]
+    ):
         self.nodes = nodes
         self.leaves = set(leaves)
         self.stored: dict[Node, tuple[Region, ...]] = {leaf: () for leaf in leaves}
@@ -171,7 +175,9 @@ class _Fuser:
     def _fold_into(self, node: Node, form: str, shape: tuple[int, ...], reduced: tuple[int, ...]) -> bool:
         """Add a fold to a region of that form, or to an elementwise one that can become it."""
         candidates = self._candidates(node)
-        same = [region for region in candidates if (region.form, region.shape, region.reduced) == (form, shape, reduced)]
+        same = [
+            region for region in candidates if (region.form, region.shape, region.reduced) == (form, shape, reduced)
+        ]
         if self._join(same, node):
             return True
         return any(self._upgrade(region, form, shape, reduced, node) for region in candidates if region.form == "map")
@@ -215,7 +221,11 @@ class _Fuser:
             key = (node.shape, ())
         if math.prod(key[0]) > SMALL:
             return []
-        return [region for region in self.regions[-8:] if (region.shape, region.reduced) == key and region.form in ("map", "rows", "cols")]
+        return [
+            region
+            for region in self.regions[-8:]
+            if (region.shape, region.reduced) == key and region.form in ("map", "rows", "cols")
+        ]
 
     def _join(self, candidates: Sequence[Region], node: Node) -> bool:
         """Add `node` to the candidate that has to wait least for it, if there is one whose indices fit."""

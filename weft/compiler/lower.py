@@ -75,7 +75,9 @@ def _lower_map(region: Region) -> Lowered:
     lane = Axis("col", groups[side].extent)
     others = [group for k, group in enumerate(groups) if k != side]
     points = Axis("row", math.prod(group.extent for group in others))
-    values = dict(zip([g.first for g in others], ix.delinearise(_index(points), tuple([g.extent for g in others])), strict=True))
+    values = dict(
+        zip([g.first for g in others], ix.delinearise(_index(points), tuple([g.extent for g in others])), strict=True)
+    )
     values[groups[side].first] = ix.axis_index(lane)
     index: list[Index] = []
     for group in groups:
@@ -285,7 +287,9 @@ class _Builder:
         )  # fmt: skip
         extent = source.partials[0].shape[0] if columns else points.extent
         flops = self.flops * math.prod(source.shape)
-        return Lowered(nest, tuple(self.buffers), tuple([value for _, value in scalars]), extent, flops, tuple(self.sites))
+        return Lowered(
+            nest, tuple(self.buffers), tuple([value for _, value in scalars]), extent, flops, tuple(self.sites)
+        )
 
     def _at_domain(self, node: Node) -> Expr:
         at = self.region.indices_for(node.shape)
@@ -413,7 +417,9 @@ class _Builder:
 
     def _check(self, node: Node, row: Expr, extent: int, at: Indices, conditions: tuple[Condition, ...]) -> None:
         """Record an index outside its axis in the status word of the user's line."""
-        inside = Op("and", (Op("le", (Literal(0, int64), row), bool_), Op("lt", (row, Literal(extent, int64)), bool_)), bool_)
+        inside = Op(
+            "and", (Op("le", (Literal(0, int64), row), bool_), Op("lt", (row, Literal(extent, int64)), bool_)), bool_
+        )
         bad: Expr = Op("not", (inside,), bool_)
         mask = self._mask(conditions)
         if mask is not None:
@@ -482,7 +488,12 @@ def lower_scatter(region: Region) -> Lowered:
     target = target if target.dtype is int64 else Op("cast", (target,), int64)
     builder.definitions["target"] = target
     value = builder.value(source, index, ())
-    place = Index(((Axis("target", count, "value"), columns), (col, 1)) if columns > 1 else ((Axis("target", count, "value"), 1),), 0)
+    place = Index(
+        ((Axis("target", count, "value"), columns), (col, 1))
+        if columns > 1
+        else ((Axis("target", count, "value"), 1),),
+        0,
+    )
     table = builder._buffer(node, written=True)
     scalars = list(builder.scalars.values())
     nest = Nest(

@@ -57,7 +57,9 @@ def _donate(fused: Fused, program: Program, outputs: Sequence[Node], storage: St
     for write in program.writes:
         value, offset = _window(outputs[write.output], fused)
         groups.setdefault(value, []).append((write.leaf, offset, outputs[write.output].nbytes))
-    wanted = {base_of(node) for position, node in enumerate(outputs) if position not in {w.output for w in program.writes}}
+    wanted = {
+        base_of(node) for position, node in enumerate(outputs) if position not in {w.output for w in program.writes}
+    }
     for value, windows in groups.items():
         target = _target(program, value, windows)
         if target is not None and value not in taken and value not in wanted and value not in fused.homes:
@@ -85,7 +87,9 @@ def _window(node: Node, fused: Fused) -> tuple[Node, int]:
 
 def _target(program: Program, value: Node, windows: Sequence[tuple[int, int, int]]) -> tuple[int, int] | None:
     """(leaf, byte offset) such that writing all of `value` there puts every window into its own leaf; None if none."""
-    if sum(nbytes for _, _, nbytes in windows) != value.nbytes or len({offset for _, offset, _ in windows}) != len(windows):
+    if sum(nbytes for _, _, nbytes in windows) != value.nbytes or len({offset for _, offset, _ in windows}) != len(
+        windows
+    ):
         return None
     first, first_offset, _ = windows[0]
     outer = [(first, 0)] + [(big, at) for small, big, at in program.overlaps if small == first]
@@ -165,7 +169,9 @@ def _order(regions: Sequence[Region], first: Region, second: Region) -> None:
 # --- the arena -------------------------------------------------------------------------------------------------------
 
 
-def lay_out(storage: Storage, fused: Fused, order: Sequence[Region], leaves: Sequence[Node], extra: dict[Node, int]) -> None:
+def lay_out(
+    storage: Storage, fused: Fused, order: Sequence[Region], leaves: Sequence[Node], extra: dict[Node, int]
+) -> None:
     """Give every remaining root an offset in the arena. `extra` maps roots to a step up to which they must live."""
     fixed = set(leaves) | set(storage.outputs)
     first: dict[Node, int] = {}
@@ -202,4 +208,3 @@ def lay_out(storage: Storage, fused: Fused, order: Sequence[Region], leaves: Seq
 def label(node: Node) -> str:
     """A name for people: what the value is."""
     return f"{node.op} {node.dtype.name}{list(node.shape)}"
-

@@ -49,7 +49,8 @@ class Region:
     def __post_init__(self) -> None:
         if not self.index:
             axes = [
-                Axis(f"d{k}", extent, "reduce" if k in self.reduced else "parallel") for k, extent in enumerate(self.shape)
+                Axis(f"d{k}", extent, "reduce" if k in self.reduced else "parallel")
+                for k, extent in enumerate(self.shape)
             ]
             self.index = tuple([ix.axis_index(axis) for axis in axes])
 

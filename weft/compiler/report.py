@@ -68,7 +68,9 @@ class PlanReport:
         for slot in self.plan.slots:
             if slot.kind in by_kind:
                 by_kind[slot.kind] += slot.nbytes
-        return MemoryReport(by_kind["input"], by_kind["output"], self.plan.arena_bytes, self.plan.arena, self.plan.slots)
+        return MemoryReport(
+            by_kind["input"], by_kind["output"], self.plan.arena_bytes, self.plan.arena, self.plan.slots
+        )
 
     @property
     def bytes(self) -> int:

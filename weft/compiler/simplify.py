@@ -85,7 +85,9 @@ def is_scalar(node: Node, value: float) -> bool:
 
 def _fold(node: Node, srcs: tuple[Node, ...]) -> Node | None:
     arrays = [np.array(_scalar(source), dtype=source.dtype.numpy) for source in srcs]
-    scalars = tuple([const(array.item(), source.dtype, source.device) for array, source in zip(arrays, srcs, strict=True)])
+    scalars = tuple(
+        [const(array.item(), source.dtype, source.device) for array, source in zip(arrays, srcs, strict=True)]
+    )
     small = make(node.op, scalars, node.attrs, dtype=node.dtype, device=node.device)
     with np.errstate(all="ignore"):
         value = evaluate(small, arrays)

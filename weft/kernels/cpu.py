@@ -148,4 +148,3 @@ def _identity(accumulator) -> float | int | bool:
 
 def _signed(itemsize: int) -> tuple[int, int]:
     return -(2 ** (8 * itemsize - 1)), 2 ** (8 * itemsize - 1) - 1
-

@@ -116,7 +116,9 @@ def _rows_of_chunks(nest: Nest, block: int) -> Kernel:
 
 def _rows(nest: Nest, block: int) -> tuple[Nest, _Rows]:
     """The nest with the axes that threads share joined into one: all behind the last span whose ends are expressions."""
-    cut = max([k for k, span in enumerate(nest.inner) if not (span.start == 0 and span.stop == span.axis.extent)], default=0)
+    cut = max(
+        [k for k, span in enumerate(nest.inner) if not (span.start == 0 and span.stop == span.axis.extent)], default=0
+    )
     outer, shared = nest.inner[:cut], nest.inner[cut:]
     if len(shared) > 1:
         axis, values = _joined("r", tuple([span.axis for span in shared]))

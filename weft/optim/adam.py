@@ -15,7 +15,9 @@ class Adam(Optimizer):
     >>> import weft
     >>> w = weft.tensor([1.0], requires_grad=True)
     >>> optimizer = weft.optim.Adam([w], lr=0.5)
-    >>> (w * w).sum().backward(); optimizer.step(); round(w.item(), 4)
+    >>> (w * w).sum().backward()
+    ... optimizer.step()
+    ... round(w.item(), 4)
     0.5
     """
 
@@ -63,7 +65,9 @@ class AdamW(Adam):
     >>> import weft
     >>> w = weft.tensor([1.0], requires_grad=True)
     >>> optimizer = weft.optim.AdamW([w], lr=0.5, weight_decay=0.0)
-    >>> (w * w).sum().backward(); optimizer.step(); round(w.item(), 4)
+    >>> (w * w).sum().backward()
+    ... optimizer.step()
+    ... round(w.item(), 4)
     0.5
     """
 

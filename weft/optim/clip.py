@@ -30,7 +30,13 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float, error_if
         total = sum([(flat * flat).sum() for flat in flats[1:]], (flats[0] * flats[0]).sum())
         norm = total.sqrt()
         if error_if_nonfinite and not bool(norm.isfinite()):
-            raise problem(GraphError, "clip_grad_norm_", "gradients whose norm is not finite", "finite gradients", "look for NaN or Inf")
+            raise problem(
+                GraphError,
+                "clip_grad_norm_",
+                "gradients whose norm is not finite",
+                "finite gradients",
+                "look for NaN or Inf",
+            )
         scale = (max_norm / (norm + 1e-6)).minimum(1.0)
         for group, flat in zip(groups, flats, strict=True):
             _assign(group, flat * scale)

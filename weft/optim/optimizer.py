@@ -22,7 +22,9 @@ from weft.tensor import Tensor, take_consumed
 class Group(dict):
     """One parameter group: a dict of hyper-parameters and 'params'. Setting a number writes it to the device."""
 
-    def __init__(self, options: Mapping[str, Any], order: tuple[str, ...], state_of: Callable[[Group], tuple[str, ...]]):
+    def __init__(
+        self, options: Mapping[str, Any], order: tuple[str, ...], state_of: Callable[[Group], tuple[str, ...]]
+    ):
         super().__init__(options)
         self.order = order
         self.state_of = state_of
@@ -92,7 +94,9 @@ class Optimizer:
         self.param_groups: list[Group] = []
         given = [params] if isinstance(params, Tensor) else list(params)
         if not given:
-            raise problem(GraphError, type(self).__name__, "no parameters", "at least one tensor", "pass model parameters")
+            raise problem(
+                GraphError, type(self).__name__, "no parameters", "at least one tensor", "pass model parameters"
+            )
         groups = given if isinstance(given[0], dict) else [{"params": given}]
         for group in groups:
             self.add_param_group(group)  # type: ignore[arg-type]
@@ -115,7 +119,9 @@ class Optimizer:
         if not isinstance(param, Tensor):
             raise problem(GraphError, who, f"a {type(param).__name__}", "tensors", "pass tensors that require grad")
         if not param.is_leaf:
-            raise problem(GraphError, who, "a tensor that is the result of an operation", "leaf tensors", "use detach()")
+            raise problem(
+                GraphError, who, "a tensor that is the result of an operation", "leaf tensors", "use detach()"
+            )
         if id(param) in known:
             raise problem(GraphError, who, "the same tensor twice", "each parameter once", "remove the duplicate")
 

@@ -16,7 +16,9 @@ class SGD(Optimizer):
     >>> import weft
     >>> w = weft.tensor([1.0], requires_grad=True)
     >>> optimizer = weft.optim.SGD([w], lr=0.5)
-    >>> (w * w).sum().backward(); optimizer.step(); w.item()
+    >>> (w * w).sum().backward()
+    ... optimizer.step()
+    ... w.item()
     0.0
     """
 

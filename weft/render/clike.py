@@ -85,7 +85,9 @@ class _Renderer:
     def text(self, name: str) -> str:
         geometry = self.kernel.geometry
         if geometry is None:
-            raise problem(GraphError, "render.clike", f"'{self.kernel.name}' without a geometry", "a kernel scheduled for GPU")
+            raise problem(
+                GraphError, "render.clike", f"'{self.kernel.name}' without a geometry", "a kernel scheduled for GPU"
+            )
         parameters = [self.parameter(buffer) for buffer in self.kernel.buffers]
         parameters += [f"{self.ops.type(scalar.dtype)} {scalar.name}" for scalar in self.kernel.scalars]
         parameters += [f"{self.ops.type(dtypes.int64)} {name}" for name in self.kernel.ranges]
@@ -154,7 +156,10 @@ class _Renderer:
         elif loop.kind == "task":
             offset, step = block, blocks
         elif loop.kind == "grid":
-            offset, step = f"{self.as_type(block, kind)} * {loop.width} + {thread}", f"{self.as_type(blocks, kind)} * {loop.width}"
+            offset, step = (
+                f"{self.as_type(block, kind)} * {loop.width} + {thread}",
+                f"{self.as_type(blocks, kind)} * {loop.width}",
+            )
         elif loop.kind != "serial":
             raise problem(GraphError, "render.clike", f"a '{loop.kind}' loop", "a kernel scheduled for GPU")
         first = offset if offset and start == "0" else f"{start} + {offset}" if offset else start
@@ -164,7 +169,13 @@ class _Renderer:
     def once(self, loop: Loop, definition: str) -> None:
         """A 'threads' loop that no thread goes through twice."""
         thread = self.dialect.thread
-        guard = "" if loop.stop == loop.width else f"if ({thread} == 0) " if loop.stop == 1 else f"if ({thread} < {loop.stop}) "
+        guard = (
+            ""
+            if loop.stop == loop.width
+            else f"if ({thread} == 0) "
+            if loop.stop == 1
+            else f"if ({thread} < {loop.stop}) "
+        )
         self.line(f"{guard}{{")
         first = len(self.lines)
         self.depth += 1

@@ -77,7 +77,11 @@ class Operations:
         if math.isinf(rounded):
             text = self.dialect.constants[f"inf_{dtype.name}"]
             return text if rounded > 0 else f"(-{text})"
-        text = np.format_float_scientific(rounded, trim="0") if _far(rounded) else np.format_float_positional(rounded, trim="0")
+        text = (
+            np.format_float_scientific(rounded, trim="0")
+            if _far(rounded)
+            else np.format_float_positional(rounded, trim="0")
+        )
         return f"({text}{suffix})" if text.startswith("-") else f"{text}{suffix}"
 
     def combine(self, op: str, value: str, before: str, dtype: DType) -> str:

@@ -1,0 +1,140 @@
+"""Runs plans of GPU kernels without the compiler knowing of a GPU backend: on an emulator here, on CUDA in tests/gpu.
+
+`HostBackend` keeps memory where NumPy can see it and hands every launch to `launch`, which a subclass provides. Matrix
+products are NumPy's. `gpu_schedules()` makes the compiler use the GPU schedule meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import numpy as np
+
+from weft import dtypes
+from weft.backends.base import Buffer, Device, Slab
+from weft.compiler import assemble
+from weft.compiler.plan import Gemm, Launch, Place, Plan
+from weft.dtypes import DType
+from weft.kernels import cpu, gpu
+from weft.kernels import index as ix
+from weft.kernels.index import Axis
+from weft.kernels.language import BufferParam, Kernel, Load, Store
+from weft.kernels.nest import Nest
+from weft.kernels.normal import normalise
+
+
+def copy_kernel(dtype: DType) -> Kernel:
+    """Elements from one place to another, as a nest and then for a GPU."""
+    axis = Axis("i", 1 << 30)
+    store = Store("b1", ix.axis_index(axis), Load("b0", ix.axis_index(axis), dtype))
+    buffers = (BufferParam("b0", dtype, False), BufferParam("b1", dtype, True))
+    return gpu.schedule(Nest(f"copy_{dtype.name}", axis, "points", None, (), (), (store,), (), (), buffers, (), {}))
+
+
+@contextlib.contextmanager
+def gpu_schedules() -> Iterator[None]:
+    """Plans made in this block hold kernels scheduled for GPUs."""
+    kept = assemble.cpu, assemble.copy_kernel
+    assemble.cpu = SimpleNamespace(**{**vars(cpu), "schedule": gpu.schedule, "schedule_tile": gpu.schedule_tile})
+    assemble.copy_kernel = copy_kernel
+    try:
+        yield
+    finally:
+        assemble.cpu, assemble.copy_kernel = kept
+
+
+def bytes_at(pointer: int, nbytes: int) -> np.ndarray:
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(pointer), np.uint8)
+
+
+class Executable:
+    """A plan that goes through `HostBackend.launch` step by step."""
+
+    def __init__(self, plan: Plan, backend: HostBackend):
+        self.plan, self.backend = plan, backend
+        self.ready = {id(step): self._ready(step) for step in plan.steps}
+
+    @staticmethod
+    def _ready(step: Launch | Gemm) -> Kernel | None:
+        kernel = step.kernel if isinstance(step, Launch) else step.epilogue and step.epilogue.kernel
+        return normalise(kernel) if kernel else None
+
+    def run(self, slots: list[int]) -> None:
+        for step in self.plan.steps:
+            launch, extent = step, 0
+            if isinstance(step, Gemm):
+                self._multiply(step, slots)
+                launch, extent = step.epilogue, step.batch * step.m * step.n
+            if launch is not None:
+                arrays = [self._array(place, param.dtype, slots) for place, param in zip(launch.places, launch.kernel.buffers, strict=True)]
+                self.backend.launch(self.ready[id(step)], arrays, launch.scalars, extent or launch.extent)
+
+    def _array(self, place: Place, dtype: DType, slots: list[int]) -> np.ndarray:
+        """Everything from a place to the end of its slot."""
+        nbytes = (self.plan.slots[place.slot].nbytes - place.offset) // dtype.itemsize * dtype.itemsize
+        return bytes_at(slots[place.slot] + place.offset, nbytes).view(dtype.numpy)
+
+    def _multiply(self, g: Gemm, slots: list[int]) -> None:
+        a, b, c = (self._array(place, g.dtype, slots) for place in (g.a, g.b, g.c))
+
+        def matrices(flat, rows, cols, leading, stride, transposed):
+            size = flat.itemsize
+            steps = (size, leading * size) if transposed else (leading * size, size)
+            return np.lib.stride_tricks.as_strided(flat, (g.batch, rows, cols), (stride * size, *steps))
+
+        left = matrices(a, g.m, g.k, g.lda, g.stride_a, g.transpose_a)
+        right = matrices(b, g.k, g.n, g.ldb, g.stride_b, g.transpose_b)
+        matrices(c, g.m, g.n, g.ldc, g.stride_c, False)[:] = left @ right
+
+
+class HostBackend:
+    """Memory in NumPy arrays; `kernels` are all that plans on this device were made of, in normal form."""
+
+    def __init__(self, kind: str):
+        self.device = Device(kind, 0, self, kind, frozenset(dtypes.ALL))
+        self.kernels: list[Kernel] = []
+
+    def launch(self, kernel: Kernel, arrays: list[np.ndarray], scalars: tuple, extent: int) -> None:
+        """Run a kernel over [0, extent)."""
+
+    def devices(self) -> list[Device]:
+        return [self.device]
+
+    def memory(self, nbytes: int) -> np.ndarray:
+        return np.zeros(nbytes, np.uint8)
+
+    def allocate(self, nbytes: int) -> Slab:
+        memory = self.memory(max(nbytes, 1))
+        return Slab(self.device, nbytes, memory.ctypes.data, memory)
+
+    def slot_table(self, count: int) -> list[int]:
+        return [0] * count
+
+    def executable(self, plan: Plan) -> Executable:
+        made = Executable(plan, self)
+        self.kernels.extend(kernel for kernel in made.ready.values() if kernel)
+        return made
+
+    def upload(self, buffer: Buffer, array: np.ndarray) -> None:
+        bytes_at(buffer.pointer, buffer.nbytes)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        return bytes_at(buffer.pointer, buffer.nbytes).view(dtype.numpy).reshape(shape).copy()
+
+    def view(self, buffer: Buffer, dtype: DType) -> np.ndarray:
+        return bytes_at(buffer.pointer, buffer.nbytes).view(dtype.numpy)
+
+    def peek(self, buffer: Buffer) -> np.ndarray:
+        return self.view(buffer, dtypes.int32).copy()
+
+    def copy(self, target: Buffer, source: Buffer) -> None:
+        bytes_at(target.pointer, target.nbytes)[:] = bytes_at(source.pointer, source.nbytes)
+
+    def clear(self, buffer: Buffer) -> None:
+        bytes_at(buffer.pointer, buffer.nbytes)[:] = 0
+
+    def synchronise(self) -> None:
+        """Every launch is finished when it returns."""

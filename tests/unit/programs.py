@@ -1,0 +1,194 @@
+"""Programs that between them make every kind of kernel of this version; each runs on any device.
+
+A program takes a `Make`, which gives it tensors, and returns the tensors that are wanted. `Make` draws the same numbers
+for every device, and `small` asks for shapes that an emulator gets through. `results` runs a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+import weft
+import weft.nn.functional as F
+from weft.backends.base import Device
+from weft.tensor import Tensor
+
+
+class Make:
+    """Makes tensors on one device from one seed."""
+
+    def __init__(self, device: Device | str, small: bool = False):
+        self.device, self.small = weft.get_device(device), small
+        self.rng = np.random.default_rng(0)
+        weft.manual_seed(5)
+
+    def __call__(self, *shape: int, grad: bool = False, dtype: str = "float32") -> Tensor:
+        array = self.rng.standard_normal(shape)
+        array = array > 0 if dtype == "bool" else (array * 10 if "int" in dtype else array).astype(dtype)
+        return weft.tensor(array, device=self.device, requires_grad=grad)
+
+    def labels(self, count: int, *shape: int) -> Tensor:
+        return weft.tensor(self.rng.integers(0, count, shape), device=self.device)
+
+    def size(self, small: int, large: int) -> int:
+        return small if self.small else large
+
+
+def elementwise(make: Make) -> list[Tensor]:
+    """Broadcasting, a tail that fills no block, transposed reads, exponentials of both float types."""
+    n = make.size(37, 1037)
+    x, bias, column = make(3, n), make(n), make(3, 1)
+    return [F.gelu(x * bias + column).transpose(0, 1), make(n, dtype="float64").tanh(), (make(5, 1) * make(1, 4)).exp()]
+
+
+def functions(make: Make) -> list[Tensor]:
+    """Every function that kernels.math builds."""
+    x = make(make.size(9, 600))
+    near = x.abs() + 0.1
+    wide = make(7, dtype="float64")
+    return [x.sin(), x.cos(), x.erf(), x.expm1(), near.log(), near.log1p(), near**x, near.sqrt(), x.floor(), wide.erf(), wide.abs().log()]
+
+
+def random(make: Make) -> list[Tensor]:
+    n = make.size(33, 3001)
+    x = make(n)
+    with weft.device(make.device):
+        return [weft.rand(n), F.dropout(x, 0.3, True) * 2, weft.randn(5, 7)]
+
+
+def softmax_long(make: Make) -> list[Tensor]:
+    x = make(3, make.size(70, 1000), grad=True)
+    y = x.softmax(-1)
+    (y * y).sum().backward()
+    return [y, x.grad, x.log_softmax(-1)]
+
+
+def softmax_short(make: Make) -> list[Tensor]:
+    x = make(make.size(5, 500), 10, grad=True)
+    y = x.log_softmax(-1)
+    (y * x).sum().backward()
+    return [y, x.grad, x.softmax(0)]
+
+
+def layer_norm(make: Make) -> list[Tensor]:
+    """The backward pass folds rows and adds up columns in one kernel."""
+    n = make.size(40, 300)
+    x, w, b = make(make.size(70, 200), n, grad=True), make(n, grad=True), make(n, grad=True)
+    y = F.layer_norm(x, (n,), w, b)
+    (y * y * y).sum().backward()
+    return [y, x.grad, w.grad, b.grad]
+
+
+def layer_norm_short(make: Make) -> list[Tensor]:
+    x, w, b = make(make.size(70, 400), 6, grad=True), make(6, grad=True), make(6, grad=True)
+    y = F.layer_norm(x, (6,), w, b)
+    (y * y).sum().backward()
+    return [x.grad, w.grad, b.grad]
+
+
+def cross_entropy(make: Make) -> list[Tensor]:
+    rows, classes = make.size(6, 80), make.size(40, 700)
+    x, few = make(rows, classes, grad=True), make(rows, 5, grad=True)
+    loss = F.cross_entropy(x, make.labels(classes, rows)) + F.cross_entropy(few, make.labels(5, rows), label_smoothing=0.1)
+    loss.backward()
+    return [loss, x.grad, few.grad]
+
+
+def sums(make: Make) -> list[Tensor]:
+    """Splits, columns, short and long rows, rows of several axes, every kind of fold."""
+    n = make.size(33000, 200_000)
+    many, cube = make(make.size(70, 900), 13), make(5, 6, make.size(66, 130))
+    return [
+        make(n).sum() if not make.small else make(3, 11).sum(), many.sum(0), many.amax(0), many.amin(1), cube.sum((0, 2)), cube.sum((0, 1)),
+        cube.prod(1), cube.amax((0, 2)), cube.sum(2), make(70, dtype="int64").amax(), (many > 0).all(0), (cube > 9).any(2), make(make.size(70, 400), 2, 40).sum((1, 2)),
+    ]  # fmt: skip
+
+
+def split_sum(make: Make) -> list[Tensor]:
+    """Long enough to be cut into pieces, with one axis and with two."""
+    return [make(33000).sum(), make(66, 500).sum()] if make.small else [make(300_000).sum(), make(1000, 200).amax()]
+
+
+def embedding(make: Make) -> list[Tensor]:
+    """A gather, and its gradient: rows added into a table."""
+    table = make(make.size(7, 50), make.size(5, 16), grad=True)
+    y = F.embedding(make.labels(table.shape[0], 3, 4), table)
+    (y * y).sum().backward()
+    one = make(6, grad=True)
+    (F.embedding(make.labels(6, 9), one.reshape(6, 1)) ** 2).sum().backward()
+    return [y, table.grad, one.grad]
+
+
+def movement(make: Make) -> list[Tensor]:
+    x, y = make(4, 6), make(4, 3)
+    padded = F.pad(x, (2, 1, 1, 0), value=1.5)
+    return [padded * 2, x.flip(1) + x, weft.cat([x, y], 1), x[1:4:2, ::2].exp(), x.reshape(3, 8).transpose(0, 1) + 1, weft.cat([x * 2, x + 1], 0), F.pad(x.flip(0), (1, 1)).sum(0)]
+
+
+def integers(make: Make) -> list[Tensor]:
+    """Integer, bool and float64 arithmetic, with wrapping, division by zero and casts out of range."""
+    a, b = make(60, dtype="int64"), make(60, dtype="int64")
+    small, other = make(60, dtype="int32"), make(60, dtype="int32")
+    big = weft.tensor(np.array([2**31 - 1, -(2**31), 7], np.int32), device=make.device)
+    odd = weft.tensor(np.array([np.nan, np.inf, -np.inf, 3e9, -1.5]), device=make.device)
+    flags = make(60, dtype="bool")
+    return [
+        a // b, a % b, small // other, a * b - a, a & b, a | b, a ^ ~b, small << other.abs(), small >> 2, a.abs(), a.maximum(b), big + big, big * 3, -big, odd.to(weft.int32), odd.to(weft.float32).to(weft.int64),
+        flags & (a > b), flags | (small == other), ~flags, flags.to(weft.float32), a.to(weft.float64) / 3, make(60, dtype="float64") % 0.7, weft.where(a > 0, small, other), odd.maximum(1.0), odd.amin(), make(9) != 0,
+    ]  # fmt: skip
+
+
+def linear(make: Make) -> list[Tensor]:
+    """A matrix product with an epilogue, plain and batched, and its gradients."""
+    x, w, b = make(make.size(32, 128), 32, grad=True), make(24, 32, grad=True), make(24, grad=True)
+    y = F.gelu(F.linear(x, w, b))
+    y.sum().backward()
+    batched = (make(2, 17, 33) @ make(2, 33, 18)).relu() * make(18)
+    return [y, x.grad, w.grad, b.grad, batched]
+
+
+def adam(make: Make) -> list[Tensor]:
+    """Two compiled steps: clipping by the global norm, then AdamW over one flat slab, written in place."""
+    params = [make(9, 7, grad=True), make(7, grad=True), make(3, grad=True)]
+    optimizer = weft.optim.AdamW(params, lr=0.1)
+
+    def step(x: Tensor) -> Tensor:
+        loss = ((x @ params[0] + params[1]) ** 2).mean() + params[2].exp().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        weft.optim.clip_grad_norm_(params, 0.5)
+        optimizer.step()
+        return loss
+
+    run = step if make.device.kind == "reference" else weft.compile(step)
+    losses = [run(make(5, 9)) for _ in range(2)]
+    return [*losses, *params]
+
+
+PROGRAMS: dict[str, Callable[[Make], list[Tensor]]] = {
+    program.__name__: program
+    for program in (
+        elementwise, functions, random, softmax_long, softmax_short, layer_norm, layer_norm_short, cross_entropy, sums,
+        split_sum, embedding, movement, integers, linear, adam,
+    )
+}  # fmt: skip
+
+
+def results(program: Callable[[Make], list[Tensor]], device: Device | str, small: bool = False) -> list[np.ndarray]:
+    """What a program computes on a device."""
+    tensors = program(Make(device, small))
+    weft.eval(*tensors)
+    return [tensor.detach().numpy() for tensor in tensors]
+
+
+def assert_equal_results(found: list[np.ndarray], expected: list[np.ndarray], rtol: float = 2e-5) -> None:
+    """Floats to a few units in the last place of what folds and functions may lose, everything else exactly."""
+    for position, (a, b) in enumerate(zip(found, expected, strict=True)):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        if a.dtype.kind == "f":
+            scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+            np.testing.assert_allclose(a, b, rtol, rtol * scale, err_msg=f"result {position}")
+        else:
+            np.testing.assert_array_equal(a, b, err_msg=f"result {position}")

@@ -1,0 +1,48 @@
+"""Every kernel of this version's programs, scheduled for GPUs and printed as CUDA, compiles to machine code.
+
+NVRTC needs no GPU and no driver. Kernels are printed once each and compiled in a few batches.
+"""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tests.unit.gpu_harness import HostBackend, gpu_schedules
+from tests.unit.programs import PROGRAMS, results
+from weft.kernels.language import Kernel
+from weft.render import clike
+from weft.render.dialects import CUDA
+
+core = pytest.importorskip("cuda.core", reason="NVRTC is not installed: pip install 'weft[cuda-compile]'")
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[str, Kernel]:
+    """All kernels by their name in the source text."""
+    found = HostBackend("collector")
+    with gpu_schedules():
+        for program in PROGRAMS.values():
+            for small in (True, False):
+                results(program, found.device, small)
+    return {clike.symbol(kernel, CUDA): kernel for kernel in found.kernels}
+
+
+def test_the_programs_make_every_kind_of_kernel(kernels):
+    forms = {name.split("_")[0] for name in kernels}
+    assert forms >= {"map", "rows", "cols", "split", "scatter", "dot"}
+    assert len(kernels) > 60
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_compiles(kernels, architecture):
+    source = clike.render_all(kernels.values(), CUDA)
+    options = core.ProgramOptions(arch=architecture, std="c++17", fmad=False)
+    said = io.StringIO()
+    code = core.Program(source, code_type="c++", options=options).compile("cubin", logs=said)
+    assert said.getvalue() == ""
+    for name in kernels:
+        assert name.encode() in code.code

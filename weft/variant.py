@@ -1,0 +1,355 @@
+"""Variant: a function traced under one set of guards, with its plan, its memory and its slot table.
+
+`build` makes one from a finished trace. What a replay needs lies ready in it: `Compiled` only compares, fills in addresses
+and runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft import tree
+from weft.backends.base import Buffer, Device, Slab
+from weft.compiler import program as programs
+from weft.compiler.cells import private_copy
+from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate
+from weft.compiler.trace import Cell, Trace
+from weft.dtypes import uint32
+from weft.errors import DeviceError, GraphError, problem
+from weft.graph.build import add, cast, eq, iota, mul
+from weft.graph.node import Node, leaf, placeholder
+from weft.state import STATE, VERSION
+from weft.tensor import Tensor
+
+
+class Output:
+    """One returned tensor: its slot, and the tensor handed out last, which serves again if nobody kept it or a view."""
+
+    __slots__ = ("dtype", "holders", "nbytes", "offset", "shape", "slab", "slot", "tensor")
+
+    def __init__(self, node: Node, slot: int, offset: int):
+        self.shape, self.dtype, self.nbytes = node.shape, node.dtype, node.nbytes
+        self.slot, self.offset = slot, offset
+        self.tensor: Any = None
+        self.slab: Slab | None = None
+        self.holders = 0  # references to the slab when only this function holds it
+
+
+class Variant:
+    """What one trace became. `spec` is (structure, forms) of the arguments; lists are ordered as the trace met things."""
+
+    def __init__(self, spec: tuple, device: Device, entry: Entry, table: Any):
+        self.spec = spec
+        self.device = device
+        self.entry = entry
+        self.table = table
+        self.run: Callable[[Any], None] = entry.executable.run
+        self.grad_enabled = STATE.grad_enabled
+        self.version = -1
+        self.guards: list[tuple[Callable[[], Any], Any]] = []
+        self.grads_before: list[tuple[Any, bool]] = []  # (tensor, whether .grad was None)
+        self.grads_after: list[tuple[Any, Any]] = []  # (tensor, .grad to leave behind)
+        self.cells: list[tuple[Any, Buffer, int, bool]] = []  # (tensor, memory, slot or -1, written)
+        self.forms: list[tuple[Any, tuple]] = []  # captured tensors and what is taken for granted of them
+        self.arguments: list[tuple[int, int]] = []  # (position among flat arguments, slot)
+        self.scalars: list[tuple[int, int]] = []  # (position among flat arguments, index in scalar memory)
+        self.scalar_view: np.ndarray | None = None
+        self.draws: list[list] = []  # [generator, state buffer, draws per run, (key, counter) on the device]
+        self.outputs: list[Output] = []
+        self.results: list[Any] = []  # leaves of the result: constants, and TENSOR where an output goes
+        self.structure: Any = None
+        self.single = False  # the result is one tensor
+        self.status: Slab | None = None
+        self.fast: list[tuple] | None = None  # (slot, shape, dtype, device, requires_grad) each, if all are tensors
+        self.retained: list[Any] = []  # memory that must live as long as the variant
+
+    def matches(self, spec: tuple) -> bool:
+        """Whether every guard holds."""
+        return (
+            self.spec == spec
+            and self.grad_enabled == STATE.grad_enabled
+            and all((tensor._grad is None) == was_none for tensor, was_none in self.grads_before)
+            and all(read() == value for read, value in self.guards)
+            and all(cell_form(tensor) == form for tensor, form in self.forms)
+        )
+
+    def difference(self, spec: tuple) -> str:
+        """In words, the first guard that does not hold."""
+        if spec[0] != self.spec[0]:
+            return "the arguments have another structure"
+        for position, (old, new) in enumerate(zip(self.spec[1], spec[1], strict=True)):
+            if old != new:
+                return f"argument {position} was {_words(old)} and is {_words(new)}"
+        if self.grad_enabled != STATE.grad_enabled:
+            return f"gradients are {'on' if STATE.grad_enabled else 'off'} now"
+        if any((tensor._grad is None) != was_none for tensor, was_none in self.grads_before):
+            return "a .grad that was None is not, or the other way round"
+        if any(read() != value for read, value in self.guards):
+            return "a value that the function branches on has changed"
+        return "a captured tensor has another shape, dtype, device or requires_grad"
+
+    def bind(self, flat: list[Any]) -> None:
+        """Put the addresses of arguments and of rebound cells into the slot table."""
+        evaluate([flat[position].node for position, _ in self.arguments])
+        for position, slot in self.arguments:
+            buffer = flat[position].node.buffer
+            check_live(buffer)
+            if buffer.slab.pinned:
+                buffer = flat[position] = private_copy(buffer)  # `flat` keeps it alive until the call is done
+            self.table[slot] = buffer.pointer
+        for position, index in self.scalars:
+            assert self.scalar_view is not None
+            self.scalar_view[index] = flat[position]
+        for number, (tensor, buffer, slot, written) in enumerate(self.cells):
+            if tensor._node is not None and tensor._node.buffer is not tensor._buffer:
+                evaluate([tensor._node])
+                if written:  # assigned from outside: the new value goes into the captured place
+                    buffer.slab.device.backend.copy(buffer, tensor._node.buffer)
+                    tensor._node = None
+                else:
+                    tensor._buffer = tensor._node.buffer
+            if tensor._buffer is not buffer:
+                self.cells[number] = (tensor, tensor._buffer, slot, written)
+                if slot >= 0:
+                    self.table[slot] = tensor._buffer.pointer
+
+    def renew(self, output: Output) -> None:
+        """New tensors on new memory for outputs whose last value somebody kept."""
+        slab = self.device.backend.allocate(self.entry.plan.slots[output.slot].nbytes)
+        self.table[output.slot] = slab.pointer
+        together = [other for other in self.outputs if other.slot == output.slot]
+        for other in together:
+            node = leaf(Buffer(slab, other.offset, other.nbytes), other.shape, other.dtype, self.device)
+            other.tensor, other.slab = Tensor(node), slab
+            other.holders = 2 * len(together) + 1  # each output and its buffer, and the question itself
+
+    def seed(self) -> None:
+        """Bring the device's random state in line with the generators, and count this run's draws."""
+        for record in self.draws:
+            generator, buffer, count, on_device = record
+            if (generator.key, generator.counter) != on_device:
+                state = np.array([generator.key, generator.counter & 0xFFFFFFFF], dtype=np.uint32)
+                self.device.backend.upload(buffer, state)
+            generator.counter += count
+            record[3] = (generator.key, generator.counter)
+
+    def leave_grads(self) -> None:
+        """Set the gradients that the function leaves behind."""
+        for tensor, grad in self.grads_after:
+            if tensor._grad is not grad:
+                tensor._grad = grad
+                VERSION.bump()
+
+    def result(self) -> Any:
+        """What the function returns, with this run's tensors in it."""
+        values = iter([output.tensor for output in self.outputs])
+        return tree.unflatten(self.structure, [next(values) if leaf is TENSOR else leaf for leaf in self.results])
+
+
+class _Marker:
+    """Stands in a result's structure where a tensor goes."""
+
+
+TENSOR = _Marker()
+
+
+def build(
+    trace: Trace,
+    spec: tuple,
+    bound: Sequence[tuple[int, Node, bool]],
+    results: Sequence[Node],
+    kept: Sequence[tuple[Any, Any, Node | None]],
+) -> Variant:
+    """Compile what a trace saw.
+
+    `bound` holds (position, placeholder, is scalar) of the arguments; `results` the returned nodes; `kept` holds (tensor,
+    .grad at the end, node of that gradient if it was made in the trace) for every .grad that the function changed.
+    """
+    return _Builder(trace, spec, bound, results, kept).variant()
+
+
+class _Builder:
+    """Collects a program's leaves (`bindings`), outputs and in-place targets, then compiles it."""
+
+    def __init__(self, trace: Trace, spec: tuple, bound: Sequence, results: Sequence[Node], kept: Sequence):
+        self.trace, self.spec, self.bound, self.results, self.kept = trace, spec, bound, results, kept
+        self.cells: list[Cell] = list(trace.cells.values())
+        made = [node for _, _, node in kept if node is not None]
+        arguments = [node for _, node, _ in bound]
+        self.device = _one_device(trace.name, [*results, *made, *arguments, *[cell.placeholder for cell in self.cells]])
+        self.backend = self.device.backend
+        self.bindings: dict[Node, Buffer | None] = dict.fromkeys(arguments)
+        self.outputs: list[Node] = list(results)
+        self.targets: dict[int, Node] = {}
+        self.retained: list[Any] = []
+
+    def variant(self) -> Variant:
+        places = self._capture()
+        scalars = self._scalar_memory()
+        for cell in self.cells:
+            if cell.written:
+                self._write(cell.node, cell.placeholder)
+        draws = [self._draw_state(*draw) for draw in self.trace.draws.values()]
+        for _, grad, node in self.kept:
+            if node is not None:
+                self._keep_grad(grad, node)
+        if not self.outputs:
+            given = "a function that returns no tensor and assigns none"
+            raise problem(GraphError, f"weft.compile({self.trace.name})", given, "an effect", "return a tensor")
+        located = programs.locate([*self.outputs, *self.targets.values()], self.bindings)
+        program, leaf_buffers = programs.build(self.outputs, located, self.targets)
+        entry = entry_for(program, self.device)
+        variant = Variant(self.spec, self.device, entry, self.backend.slot_table(len(entry.plan.slots) + 1))
+        self._fill_table(variant, program.leaves, leaf_buffers, places)
+        variant.guards, variant.grads_before = self.trace.guards, self.trace.grads_read
+        variant.grads_after = [(tensor, grad) for tensor, grad, _ in self.kept]
+        variant.forms = [(cell.tensor, cell_form(cell.tensor)) for cell in self.cells]
+        variant.draws = draws
+        variant.scalar_view = scalars
+        variant.outputs = [Output(node, *place) for node, place in zip(self.results, entry.outputs, strict=True)]
+        variant.retained = [*self.retained, leaf_buffers]
+        return variant
+
+    def _write(self, value: Node, target: Node) -> None:
+        """Let the program put `value` in the place of leaf `target`."""
+        self.targets[len(self.outputs)] = target
+        self.outputs.append(value)
+
+    def _pinned(self, nbytes: int) -> Buffer:
+        """Memory that the plan rewrites in place."""
+        slab = self.backend.allocate(nbytes)
+        slab.pinned = True
+        return Buffer(slab, 0, nbytes)
+
+    def _capture(self) -> dict[Cell, Buffer]:
+        """Give every cell a fixed place. Cells that are written move into memory that nobody else holds."""
+        evaluate([cell.tensor._node for cell in self.cells if cell.tensor._node is not None])
+        moving: list[Any] = []
+        for cell in self.cells:
+            tensor = cell.tensor
+            if tensor._buffer is None:
+                tensor._form = tensor._form_now()[:2]
+                tensor._buffer = tensor._node.buffer
+            if cell.written and not tensor._buffer.slab.pinned:
+                moving.append(tensor)
+        for tensors in _neighbours(moving):
+            slab, start = tensors[0]._buffer.slab, tensors[0]._buffer.offset
+            stop = tensors[-1]._buffer.offset + tensors[-1]._buffer.nbytes
+            own = self._pinned(stop - start)
+            self.backend.copy(own, Buffer(slab, start, stop - start))
+            for tensor in tensors:
+                tensor._buffer = Buffer(own.slab, tensor._buffer.offset - start, tensor._buffer.nbytes)
+            VERSION.bump()
+        places = {}
+        for cell in self.cells:
+            place = places[cell] = cell.tensor._buffer
+            if place.slab.pinned:
+                cell.tensor._node = None
+            # A cell that is only read may be rebound from outside, so its address is looked up at each call.
+            self.bindings[cell.placeholder] = place if place.slab.pinned else None
+        return places
+
+    def _scalar_memory(self) -> np.ndarray | None:
+        """Float arguments: numbers that the host writes before each run."""
+        nodes = [node for _, node, is_scalar in self.bound if is_scalar]
+        if not nodes:
+            return None
+        size = nodes[0].dtype.itemsize
+        slab = self.backend.allocate(size * len(nodes))
+        for index, node in enumerate(nodes):
+            self.bindings[node] = Buffer(slab, size * index, size)
+        self.retained.append(slab)
+        return self.backend.view(Buffer(slab, 0, size * len(nodes)), nodes[0].dtype)
+
+    def _draw_state(self, generator: Any, state: Node, count: int) -> list:
+        """Random state lives on the device; the plan advances it by the number of draws."""
+        buffer = self.bindings[state] = self._pinned(8)
+        step = mul(cast(eq(iota((2,), 0, state.device), 1), uint32), count)
+        self._write(add(state, step), state)
+        return [generator, buffer, count, None]
+
+    def _keep_grad(self, grad: Any, node: Node) -> None:
+        """A gradient that stays behind becomes a cell: the tensor keeps its identity, its memory is rewritten."""
+        place = placeholder(node.shape, node.dtype, node.device)
+        buffer = self.bindings[place] = self._pinned(node.nbytes)
+        self._write(node, place)
+        grad._form, grad._buffer, grad._node = (node.shape, node.dtype), buffer, None
+
+    def _fill_table(
+        self,
+        variant: Variant,
+        leaves: Sequence[Node],
+        leaf_buffers: Sequence[Buffer | None],
+        places: dict[Cell, Buffer],
+    ) -> None:
+        plan, table = variant.entry.plan, variant.table
+        slot_of = {node: slot for slot, node in enumerate(leaves)}
+        for slot, buffer in enumerate(leaf_buffers):
+            if buffer is not None:
+                table[slot] = buffer.pointer
+        for cell, place in places.items():
+            slot = slot_of.get(cell.placeholder, -1)
+            if slot >= 0:
+                table[slot] = place.pointer
+            variant.cells.append((cell.tensor, place, slot, cell.written))
+        for position, node, is_scalar in self.bound:
+            if is_scalar:
+                variant.scalars.append((position, len(variant.scalars)))
+            elif node in slot_of:
+                variant.arguments.append((position, slot_of[node]))
+        arena, status = [self.backend.allocate(max(slot.nbytes, 4)) for slot in plan.slots[-2:]]
+        table[len(plan.slots) - 2], table[len(plan.slots) - 1] = arena.pointer, status.pointer
+        self.retained += [arena, status]
+        if plan.sites:
+            self.backend.clear(Buffer(status, 0, 4 * len(plan.sites)))
+            variant.status = status
+        structure, forms = self.spec
+        plain = structure == tree.flatten((tuple(range(len(forms))), {}))[1]
+        if plain and all(form[0] == "tensor" for form in forms):
+            slots = dict(variant.arguments)
+            spare = len(plan.slots)  # where the address of an argument goes that the program does not read
+            variant.fast = [(slots.get(k, spare), *form[1:]) for k, form in enumerate(forms)]
+
+
+def cell_form(tensor: Tensor) -> tuple:
+    """What a variant takes for granted of a captured tensor."""
+    return (*tensor._form_now(), tensor._requires_grad)
+
+
+def _words(form: tuple) -> str:
+    """A form of an argument for people."""
+    if form[0] == "tensor":
+        return f"{form[2].name}{list(form[1])} on {form[3]}" + (" with grad" if form[4] else "")
+    return "a float" if form[0] == "float" else repr(form[2])
+
+
+def _neighbours(tensors: list[Any]) -> list[list[Any]]:
+    """Tensors grouped so that those of a group lie in one slab in order of address, without overlap."""
+    groups: list[list[Any]] = []
+    waiting = sorted(tensors, key=lambda tensor: (id(tensor._buffer.slab), tensor._buffer.offset))
+    while waiting:
+        group, rest = [waiting[0]], []
+        for tensor in waiting[1:]:
+            last = group[-1]._buffer
+            same = tensor._buffer.slab is last.slab
+            if same and tensor._buffer.offset >= last.offset + last.nbytes and last.nbytes:
+                group.append(tensor)
+            else:
+                rest.append(tensor)
+        groups.append(group)
+        waiting = rest
+    return groups
+
+
+def _one_device(name: str, nodes: Sequence[Node]) -> Device:
+    devices = {node.device for node in nodes}
+    if len(devices) > 1:
+        given = f"tensors on {', '.join(sorted(map(str, devices)))}"
+        raise problem(DeviceError, f"weft.compile({name})", given, "one device", "move them with .to(device)")
+    if not devices:
+        given = "a function that uses no tensor"
+        raise problem(GraphError, f"weft.compile({name})", given, "tensors", "call the plain function")
+    return devices.pop()
