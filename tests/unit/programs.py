@@ -128,16 +128,30 @@ def movement(make: Make) -> list[Tensor]:
 
 
 def integers(make: Make) -> list[Tensor]:
-    """Integer, bool and float64 arithmetic, with wrapping, division by zero and casts out of range."""
+    """Integer, bool and float64 arithmetic, with wrapping and division by zero."""
     a, b = make(60, dtype="int64"), make(60, dtype="int64")
     small, other = make(60, dtype="int32"), make(60, dtype="int32")
     big = weft.tensor(np.array([2**31 - 1, -(2**31), 7], np.int32), device=make.device)
     odd = weft.tensor(np.array([np.nan, np.inf, -np.inf, 3e9, -1.5]), device=make.device)
     flags = make(60, dtype="bool")
     return [
-        a // b, a % b, small // other, a * b - a, a & b, a | b, a ^ ~b, small << other.abs(), small >> 2, a.abs(), a.maximum(b), big + big, big * 3, -big, odd.to(weft.int32), odd.to(weft.float32).to(weft.int64),
+        a // b, a % b, small // other, a * b - a, a & b, a | b, a ^ ~b, small << other.abs(), small >> 2, a.abs(), a.maximum(b), big + big, big * 3, -big,
         flags & (a > b), flags | (small == other), ~flags, flags.to(weft.float32), a.to(weft.float64) / 3, make(60, dtype="float64") % 0.7, weft.where(a > 0, small, other), odd.maximum(1.0), odd.amin(), make(9) != 0,
     ]  # fmt: skip
+
+
+def casts(make: Make) -> list[Tensor]:
+    """Floats that no integer equals; `CASTS` is what they must become."""
+    odd = weft.tensor(np.array([np.nan, np.inf, -np.inf, 3e9, -1e19, -1.5]), device=make.device)
+    return [odd.to(weft.int32), odd.to(weft.float32).to(weft.int64), odd.to(weft.bool)]
+
+
+_LOW, _HIGH = -(2**63), 2**63 - 1
+CASTS = [
+    np.array([0, 2**31 - 1, -(2**31), 2**31 - 1, -(2**31), -1], np.int32),
+    np.array([0, _HIGH, _LOW, 3_000_000_000, _LOW, -1], np.int64),
+    np.ones(6, bool),
+]
 
 
 def linear(make: Make) -> list[Tensor]:
@@ -171,7 +185,7 @@ PROGRAMS: dict[str, Callable[[Make], list[Tensor]]] = {
     program.__name__: program
     for program in (
         elementwise, functions, random, softmax_long, softmax_short, layer_norm, layer_norm_short, cross_entropy, sums,
-        split_sum, embedding, movement, integers, linear, adam,
+        split_sum, embedding, movement, integers, casts, linear, adam,
     )
 }  # fmt: skip
 
@@ -181,6 +195,11 @@ def results(program: Callable[[Make], list[Tensor]], device: Device | str, small
     tensors = program(Make(device, small))
     weft.eval(*tensors)
     return [tensor.detach().numpy() for tensor in tensors]
+
+
+def expected_results(name: str, small: bool = False) -> list[np.ndarray]:
+    """What the NumPy interpreter says, or what is written here where NumPy leaves it open."""
+    return CASTS if name == "casts" else results(PROGRAMS[name], "reference", small)
 
 
 def assert_equal_results(found: list[np.ndarray], expected: list[np.ndarray], rtol: float = 2e-5) -> None:

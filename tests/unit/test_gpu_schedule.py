@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.emulator import Emulator
 from tests.unit.gpu_harness import gpu_schedules
-from tests.unit.programs import PROGRAMS, assert_equal_results, results
+from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
 
 
 def emulated(name: str, **options) -> list[np.ndarray]:
@@ -17,7 +17,7 @@ def emulated(name: str, **options) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_agrees_with_the_reference(name):
-    assert_equal_results(emulated(name), results(PROGRAMS[name], "reference", small=True))
+    assert_equal_results(emulated(name), expected_results(name, small=True))
 
 
 @pytest.mark.parametrize("name", ["softmax_long", "layer_norm", "embedding", "sums", "adam"])

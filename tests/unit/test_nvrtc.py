@@ -40,7 +40,7 @@ def test_the_programs_make_every_kind_of_kernel(kernels):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_compiles(kernels, architecture):
     source = clike.render_all(kernels.values(), CUDA)
-    options = core.ProgramOptions(arch=architecture, std="c++17", fmad=False)
+    options = core.ProgramOptions(arch=architecture, std="c++17", fma=False)
     said = io.StringIO()
     code = core.Program(source, code_type="c++", options=options).compile("cubin", logs=said)
     assert said.getvalue() == ""

@@ -56,8 +56,8 @@ class _Pool:
         address = array.ctypes.data
         return address + -address % ALIGNMENT, array
 
-    def give(self, size: int, block: tuple[int, np.ndarray]) -> None:
-        if self.kept + size <= POOL_LIMIT:
+    def give(self, size: int, block: tuple[int, np.ndarray], limit: int = POOL_LIMIT) -> None:
+        if self.kept + size <= limit:  # bound above, since module names are gone when the interpreter exits
             self.free.setdefault(size, []).append(block)
             self.kept += size
 

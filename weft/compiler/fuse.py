@@ -8,6 +8,7 @@ first region that had it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -75,7 +76,9 @@ class _Fuser:
         self.leaves = set(leaves)
         self.stored: dict[Node, tuple[Region, ...]] = {leaf: () for leaf in leaves}
         self.regions: list[Region] = []
+        self.numbers = itertools.count()
         self.homes: dict[Node, Home] = {}
+        self.position = {node: number for number, node in enumerate(nodes)}
         self.users: dict[Node, list[Region]] = {}  # regions that read or compute a node
         self.reads: dict[Node, frozenset[Node]] = {}  # large memory behind an elementwise node
         self.cost: dict[Node, int] = {}
@@ -89,6 +92,7 @@ class _Fuser:
                 self._place_concat(node)
             else:
                 self._assign(node)
+        self._merge()
         return Fused(self.regions, self.stored, self.homes)
 
     # --- sinks -------------------------------------------------------------------------------------------------------
@@ -155,22 +159,22 @@ class _Fuser:
     def _assign(self, node: Node) -> None:
         kind = PRIMITIVES[node.op].kind
         if kind == "dot":
-            self._open(Region(len(self.regions), "dot", node.shape, anchor=node), node)
+            self._open(Region(next(self.numbers), "dot", node.shape, anchor=node), node)
         elif kind == "scatter":
-            self._open(Region(len(self.regions), "scatter", node.srcs[1].shape, anchor=node), node)
+            self._open(Region(next(self.numbers), "scatter", node.srcs[1].shape, anchor=node), node)
         elif node.op.startswith("partial_"):
             self._assign_partial(node)
         elif kind == "reduce":
             self._assign_reduce(node)
         else:
             if not self._join(self._candidates(node), node):
-                self._open(Region(len(self.regions), "map", node.shape), node)
+                self._open(Region(next(self.numbers), "map", node.shape), node)
 
     def _assign_reduce(self, node: Node) -> None:
         shape, reduced = node.srcs[0].shape, node.attrs[0]
         form = "rows" if len(shape) - 1 in reduced else "cols"
         if not self._fold_into(node, form, shape, reduced):
-            self._open(Region(len(self.regions), form, shape, reduced), node)
+            self._open(Region(next(self.numbers), form, shape, reduced), node)
 
     def _fold_into(self, node: Node, form: str, shape: tuple[int, ...], reduced: tuple[int, ...]) -> bool:
         """Add a fold to a region of that form, or to an elementwise one that can become it."""
@@ -187,9 +191,9 @@ class _Fuser:
         if len(shape) - 1 not in reduced:  # columns: ride along with a region that walks the same rows
             columns = tuple([k for k in range(len(shape)) if k not in reduced])
             if not self._fold_into(node, "rows", shape, columns):
-                self._open(Region(len(self.regions), "rows", shape, columns), node)
+                self._open(Region(next(self.numbers), "rows", shape, columns), node)
         else:
-            self._open(Region(len(self.regions), "split", shape, reduced), node)
+            self._open(Region(next(self.numbers), "split", shape, reduced), node)
 
     def _candidates(self, node: Node) -> list[Region]:
         """Regions that compute or read something that `node` needs, latest first."""
@@ -285,40 +289,101 @@ class _Fuser:
 
     def _upgrade(self, region: Region, form: str, shape: tuple[int, ...], reduced: tuple[int, ...], node: Node) -> bool:
         """Turn an elementwise region into one that also folds `node`, if all its sinks fit the new domain."""
-        if region.partials:
-            return False
         trial = Region(region.number, form, shape, reduced, before=region.before)
-        held = {sink: self.stored.pop(sink) for sink in region.sinks}
-        walk = Walk(trial, self.stored, lambda value, _: self._home_for(value, region))
-        self.regions[region.number] = trial
+        return self._rebuild(trial, [region], node)
+
+    def _merge(self) -> None:
+        """Join regions of one form over one domain that share what they read, or are small: fewer kernels, fewer bytes."""
+        alike: dict[tuple, list[Region]] = {}
+        for region in self.regions:
+            if region.form in ("map", "rows", "cols"):
+                alike.setdefault((region.form, region.shape, region.reduced), []).append(region)
+        for group in alike.values():
+            for second in range(1, len(group)):
+                for first in range(second):
+                    a, b = group[first], group[second]
+                    if a is not b and self._worth_merging(a, b):
+                        before = (a.before | b.before) & ~(a.bit | b.bit)
+                        trial = Region(b.number, b.form, b.shape, b.reduced, before=before)
+                        if self._rebuild(trial, [a, b], None):
+                            group[:] = [trial if region in (a, b) else region for region in group]
+
+    def _worth_merging(self, a: Region, b: Region) -> bool:
+        both = a.bit | b.bit
+        if any(other.before & both and other.bit & (a.before | b.before) for other in self.regions if other not in (a, b)):
+            return False  # someone has to run between them
+        if math.prod(a.shape) <= SMALL:
+            return True
+        return any(read.size > 1 and 4 * read.size >= math.prod(a.shape) for read in a.reads if read in b.reads)
+
+    def _rebuild(self, trial: Region, regions: Sequence[Region], node: Node | None) -> bool:
+        """Put everything that `regions` compute, and `node`, into `trial` instead. False, and no change, where that fails."""
+        held = {sink: (region,) for region in regions for sink in (*region.sinks, *region.partials)}
+        members = sorted([*held, *([node] if node else [])], key=self.position.__getitem__)
+        for sink in held:
+            del self.stored[sink]
+        walk = Walk(trial, self.stored, lambda value, _: self._home_outside(value, regions))
         try:
-            for sink in [node, *region.sinks]:
-                at = self._domain_index(trial, sink)
-                if at is None:
+            for member in members:
+                at = self._domain_index(trial, member)
+                if at is None or (self._is_partial(member) and not _same_chunks(trial.partials, member)):
                     raise Conflict
-                for source in self._walked(sink):
+                for source in self._walked(member):
                     walk.visit(source, at)
-                uses = any(held_sink in walk.inlined for held_sink in held)
-                if sink is node and not uses and _delays(region, self._writers(walk, trial)):
-                    raise Conflict
-            if any(writer.before & trial.bit for writer in self._writers(walk, trial)):
+                self._settle(trial, member)
+            writers = self._writers(walk, trial)
+            if any(writer in regions or writer.before & trial.bit for writer in writers):
                 raise Conflict
+            if node is not None and not any(sink in walk.inlined for sink in held) and len(regions) == 1:
+                alone = Walk(trial, {**self.stored, **held}, self._home_for)
+                for source in self._walked(node):
+                    alone.visit(source, self._domain_index(trial, node))
+                if _delays(regions[0], self._writers(alone, trial)):
+                    raise Conflict
         except Conflict:
             self.stored.update(held)
-            self.regions[region.number] = region
             return False
-        for users in self.users.values():
-            users[:] = [trial if user is region else user for user in users]
-        for stored, writers in list(self.stored.items()):
-            if region in writers:
-                self.stored[stored] = tuple([trial if writer is region else writer for writer in writers])
-        trial.sinks = list(region.sinks)
+        self._replace(trial, regions)
         for sink in held:
             self.stored[sink] = (trial,)
-        self._commit(trial, node, walk)
+        if node is not None:
+            self.stored[node] = (trial,)
+        self._absorb(trial, walk)
         return True
 
+    def _replace(self, trial: Region, regions: Sequence[Region]) -> None:
+        """Let `trial` take the place of `regions` everywhere."""
+        gone = sum(region.bit for region in regions)
+        self.regions = [region for region in self.regions if region not in regions] + [trial]
+        for region in self.regions:
+            if region.before & gone:
+                region.before = (region.before & ~gone) | (trial.bit if region is not trial else 0)
+        for users in self.users.values():
+            users[:] = list(dict.fromkeys([trial if user in regions else user for user in users]))
+        for stored, writers in list(self.stored.items()):
+            if any(region in writers for region in regions):
+                self.stored[stored] = tuple(dict.fromkeys([trial if w in regions else w for w in writers]))
+
     def _commit(self, region: Region, node: Node, walk: Walk) -> None:
+        """Make `node`, for which `walk` found what is read, a member of `region`."""
+        self._settle(region, node)
+        self.stored[node] = (region,)
+        self._absorb(region, walk)
+
+    def _settle(self, region: Region, node: Node) -> None:
+        """Enter `node` among what `region` computes."""
+        if self._is_partial(node):
+            region.partials.append(node)
+            return
+        region.sinks.append(node)
+        kind = PRIMITIVES[node.op].kind
+        if kind == "dot":
+            region.place[node] = region.index
+        elif kind == "reduce":
+            region.place[node] = tuple([region.index[k] for k in region.kept])
+
+    def _absorb(self, region: Region, walk: Walk) -> None:
+        """Enter what `walk` found into `region`: memory read, values on the way, and who has to run before."""
         for read, home in walk.reads.items():
             if home is not None and read not in self.stored:  # a dear value: who computed it first stores it now
                 home.sinks.append(read)
@@ -336,16 +401,6 @@ class _Fuser:
             users = self.users.setdefault(source, [])
             if region not in users:
                 users.append(region)
-        if self._is_partial(node):
-            region.partials.append(node)
-        else:
-            region.sinks.append(node)
-            kind = PRIMITIVES[node.op].kind
-            if kind in ("reduce", "dot"):
-                at = region.indices_for(node.shape) if kind == "dot" else tuple([region.index[k] for k in region.kept])
-                assert at is not None
-                region.place[node] = at
-        self.stored[node] = (region,)
 
     def _domain_index(self, region: Region, node: Node):
         """The region's axes as indices into what is walked for `node`: the source of a reduction, else itself."""
@@ -367,6 +422,12 @@ class _Fuser:
                 if writer is not region:
                     found[writer] = None
         return list(found)
+
+    def _home_outside(self, node: Node, regions: Sequence[Region]) -> Region | None:
+        """`_home_for` a region that takes the place of others."""
+        if any(region in self.users.get(node, ()) for region in regions):
+            return None
+        return self._home_for(node, regions[-1])
 
     def _home_for(self, node: Node, region: Region) -> Region | None:
         """The earlier region that should store `node` because computing it again is dear; None to compute it here."""

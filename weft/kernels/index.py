@@ -128,15 +128,14 @@ def scale(a: Index, factor: int) -> Index:
 def _ordered(factors: dict[Atom, int]) -> tuple[tuple[Atom, int], ...]:
     """Terms in a canonical order, without zeros, with `d*(x//d) + x%d` folded back to `x`."""
     for atom, coefficient in list(factors.items()):
-        if isinstance(atom, Remainder) and coefficient:
-            whole = Quotient(atom.value, atom.divisor, atom.value.low // atom.divisor, atom.value.high // atom.divisor)
-            if factors.get(whole, 0) == coefficient * atom.divisor:
+        if isinstance(atom, Remainder) and coefficient and atom in factors:
+            quotient = floordiv(atom.value, atom.divisor)
+            if len(quotient.terms) != 1 or quotient.const or atom.value.const:
+                continue
+            whole, factor = quotient.terms[0]
+            if factor == 1 and factors.get(whole, 0) == coefficient * atom.divisor:
                 del factors[whole], factors[atom]
-                merged = add(Index(_ordered(factors), 0), scale(atom.value, coefficient))
-                if merged.const == 0:
-                    return merged.terms
-                factors[atom] = coefficient  # a constant would be lost here: keep the long form
-                factors[whole] = coefficient * atom.divisor
+                return add(Index(_ordered(factors), 0), scale(atom.value, coefficient)).terms
     kept = [(atom, coefficient) for atom, coefficient in factors.items() if coefficient]
     if len(kept) > 1:
         kept.sort(key=lambda term: _sort_key(term[0]))

@@ -1,0 +1,117 @@
+"""Compile cost and replay cost, in Python function calls: noise-free, so that a slower compiler is noticed."""
+
+import inspect
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import weft
+
+ROOT = Path(__file__).parents[2]
+
+def calls_of(function):
+    """Python functions entered while `function()` runs, without itself."""
+    count = 0
+
+    def profile(frame, event, argument):
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(profile)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count - 1
+
+
+def in_fresh_process(code, cache):
+    """Standard output of a new interpreter with a disk cache of its own."""
+    environment = {**os.environ, "WEFT_CACHE_DIR": str(cache)}
+    program = "import sys\n" + inspect.getsource(calls_of) + textwrap.dedent(code)
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [int(line) for line in done.stdout.split()]
+
+
+SOFTMAX = """
+    import weft
+    x = weft.ones(100, 37)
+    weft.eval(x)  # starts LLVM, which is not the compiler's cost
+    step = weft.compile(lambda x: x.softmax(-1))
+    print(calls_of(lambda: step(x)))
+    print(weft.counters()["kernels_compiled"])
+    print(len(step.plan))
+"""
+
+
+def test_a_cold_softmax(tmp_path):
+    calls, compiled, kernels = in_fresh_process(SOFTMAX, tmp_path)
+    assert compiled == 2 and kernels == 1  # one for weft.ones, one for the softmax: nothing came from a cache
+    assert calls < 10_000
+    again, compiled, _ = in_fresh_process(SOFTMAX, tmp_path)
+    assert compiled == 0  # from disk now
+    assert again < 10_000
+
+
+def training_step():
+    w, b = weft.ones(8, 4, requires_grad=True), weft.zeros(8, requires_grad=True)
+    optimizer = weft.optim.AdamW([w, b])
+
+    @weft.compile
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = ((weft.nn.functional.linear(x, w, b) - y) ** 2).mean()
+        loss.backward()
+        weft.optim.clip_grad_norm_([w, b], 1.0)
+        optimizer.step()
+        return loss
+
+    x, y = weft.ones(16, 4), weft.zeros(16, 8)
+    weft.eval(x, y)
+    return lambda: step(x, y)
+
+
+def test_a_replayed_call():
+    step = training_step()
+    for _ in range(3):
+        step()
+    assert calls_of(step) <= 8
+
+
+def test_a_replayed_call_whose_last_result_is_still_held():
+    step = training_step()
+    held = [step() for _ in range(3)]
+    assert calls_of(lambda: held.append(step())) <= 25
+
+
+def test_an_eager_step_finds_its_plan_again():
+    """Building the graph and its key, not compiling."""
+    x = weft.ones(100, 37)
+    weft.eval(x)
+
+    def read():
+        return (x * 2.0).softmax(-1).numpy()
+
+    first = calls_of(read)
+    read()
+    again = calls_of(read)
+    assert again < 600 and again < first / 5
+
+
+@pytest.mark.serial
+def test_a_replayed_call_costs_less_than_five_microseconds():
+    step, rounds = training_step(), []
+    step()
+    for _ in range(30):
+        start = time.perf_counter()
+        for _ in range(300):
+            step()
+        rounds.append((time.perf_counter() - start) / 300)
+    work = 2e-6  # of the kernels themselves, at most
+    assert min(rounds) < 5e-6 + work
