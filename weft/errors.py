@@ -15,6 +15,10 @@ class ShapeError(WeftError, ValueError):
     """Shapes, axes or sizes that do not fit."""
 
 
+class RangeError(WeftError, ValueError):
+    """A number outside the values that make sense."""
+
+
 class DTypeError(WeftError, TypeError):
     """A dtype that the operation cannot take."""
 

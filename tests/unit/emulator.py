@@ -35,7 +35,7 @@ from weft.kernels.language import (
 
 
 class Emulator(HostBackend):
-    """A device that emulates; `blocks` (None: as many as the kernel asks for) and `downwards` may be set at any time."""
+    """A device of so many blocks (None: as many as a kernel asks for) whose threads run upwards or downwards."""
 
     def __init__(self, blocks: int | None = None, downwards: bool = False):
         super().__init__("emulator")

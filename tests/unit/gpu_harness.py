@@ -69,7 +69,8 @@ class Executable:
                 self._multiply(step, slots)
                 launch, extent = step.epilogue, step.batch * step.m * step.n
             if launch is not None:
-                arrays = [self._array(place, param.dtype, slots) for place, param in zip(launch.places, launch.kernel.buffers, strict=True)]
+                bound = zip(launch.places, launch.kernel.buffers, strict=True)
+                arrays = [self._array(place, param.dtype, slots) for place, param in bound]
                 self.backend.launch(self.ready[id(step)], arrays, launch.scalars, extent or launch.extent)
 
     def _array(self, place: Place, dtype: DType, slots: list[int]) -> np.ndarray:

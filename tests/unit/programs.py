@@ -48,7 +48,8 @@ def functions(make: Make) -> list[Tensor]:
     x = make(make.size(9, 600))
     near = x.abs() + 0.1
     wide = make(7, dtype="float64")
-    return [x.sin(), x.cos(), x.erf(), x.expm1(), near.log(), near.log1p(), near**x, near.sqrt(), x.floor(), wide.erf(), wide.abs().log()]
+    curved = [x.sin(), x.cos(), x.erf(), x.expm1(), near.log(), near.log1p(), near**x]
+    return [*curved, near.sqrt(), x.floor(), wide.erf(), wide.abs().log(), wide.sin(), wide.abs() ** wide]
 
 
 def random(make: Make) -> list[Tensor]:
@@ -91,19 +92,19 @@ def layer_norm_short(make: Make) -> list[Tensor]:
 def cross_entropy(make: Make) -> list[Tensor]:
     rows, classes = make.size(6, 80), make.size(40, 700)
     x, few = make(rows, classes, grad=True), make(rows, 5, grad=True)
-    loss = F.cross_entropy(x, make.labels(classes, rows)) + F.cross_entropy(few, make.labels(5, rows), label_smoothing=0.1)
+    loss = F.cross_entropy(x, make.labels(classes, rows))
+    loss = loss + F.cross_entropy(few, make.labels(5, rows), label_smoothing=0.1)
     loss.backward()
     return [loss, x.grad, few.grad]
 
 
 def sums(make: Make) -> list[Tensor]:
-    """Splits, columns, short and long rows, rows of several axes, every kind of fold."""
-    n = make.size(33000, 200_000)
+    """Columns, short and long rows, rows of several axes, every kind of fold."""
     many, cube = make(make.size(70, 900), 13), make(5, 6, make.size(66, 130))
-    return [
-        make(n).sum() if not make.small else make(3, 11).sum(), many.sum(0), many.amax(0), many.amin(1), cube.sum((0, 2)), cube.sum((0, 1)),
-        cube.prod(1), cube.amax((0, 2)), cube.sum(2), make(70, dtype="int64").amax(), (many > 0).all(0), (cube > 9).any(2), make(make.size(70, 400), 2, 40).sum((1, 2)),
-    ]  # fmt: skip
+    rows = [many.amin(1), cube.sum(2), cube.sum((0, 2)), cube.amax((0, 2)), make(make.size(70, 400), 2, 40).sum((1, 2))]
+    columns = [many.sum(0), many.amax(0), cube.sum((0, 1)), cube.prod(1)]
+    others = [make(3, 11).sum(), make(70, dtype="int64").amax(), (many > 0).all(0), (cube > 9).any(2)]
+    return [*rows, *columns, *others]
 
 
 def split_sum(make: Make) -> list[Tensor]:
@@ -124,7 +125,9 @@ def embedding(make: Make) -> list[Tensor]:
 def movement(make: Make) -> list[Tensor]:
     x, y = make(4, 6), make(4, 3)
     padded = F.pad(x, (2, 1, 1, 0), value=1.5)
-    return [padded * 2, x.flip(1) + x, weft.cat([x, y], 1), x[1:4:2, ::2].exp(), x.reshape(3, 8).transpose(0, 1) + 1, weft.cat([x * 2, x + 1], 0), F.pad(x.flip(0), (1, 1)).sum(0)]
+    joined = [weft.cat([x, y], 1), weft.cat([x * 2, x + 1], 0)]
+    moved = [x.flip(1) + x, x[1:4:2, ::2].exp(), x.reshape(3, 8).transpose(0, 1) + 1]
+    return [padded * 2, F.pad(x.flip(0), (1, 1)).sum(0), *joined, *moved]
 
 
 def integers(make: Make) -> list[Tensor]:
@@ -134,10 +137,11 @@ def integers(make: Make) -> list[Tensor]:
     big = weft.tensor(np.array([2**31 - 1, -(2**31), 7], np.int32), device=make.device)
     odd = weft.tensor(np.array([np.nan, np.inf, -np.inf, 3e9, -1.5]), device=make.device)
     flags = make(60, dtype="bool")
-    return [
-        a // b, a % b, small // other, a * b - a, a & b, a | b, a ^ ~b, small << other.abs(), small >> 2, a.abs(), a.maximum(b), big + big, big * 3, -big,
-        flags & (a > b), flags | (small == other), ~flags, flags.to(weft.float32), a.to(weft.float64) / 3, make(60, dtype="float64") % 0.7, weft.where(a > 0, small, other), odd.maximum(1.0), odd.amin(), make(9) != 0,
-    ]  # fmt: skip
+    divided = [a // b, a % b, small // other, small % other, make(60, dtype="float64") % 0.7]
+    bits = [a & b, a | b, a ^ ~b, small << other.abs(), small >> 2, flags & (a > b), flags | (small == other), ~flags]
+    wrapped = [big + big, big * 3, -big, a * b - a, a.abs(), a.maximum(b)]
+    mixed = [flags.to(weft.float32), a.to(weft.float64) / 3, weft.where(a > 0, small, other), make(9) != 0]
+    return [*divided, *bits, *wrapped, *mixed, odd.maximum(1.0), odd.amin()]
 
 
 def casts(make: Make) -> list[Tensor]:

@@ -2,9 +2,10 @@
 
 Three placements cover all nests. *Thread per point*: one thread computes a point (or a point and its lane) alone, in a
 grid-stride loop. *Block per row*: the threads of a block stride along a row, keep partial results, and join them in two
-steps through memory that they share. *Thread per column*: a thread adds up its column of a chunk of points. Which thread
-adds what, and in which order partial results are joined, follows from extents alone; the number of blocks changes
-nothing. No floating-point atomics.
+steps through memory that they share. *Thread per column*: a thread adds up its column of a chunk of points.
+
+Which thread adds what, and in which order partial results are joined, follows from extents alone; the number of blocks
+changes nothing. There are no floating-point atomics.
 """
 
 from __future__ import annotations
@@ -97,8 +98,10 @@ def _block_per_row(nest: Nest, block: int) -> Kernel:
 
 
 def _rows_of_chunks(nest: Nest, block: int) -> Kernel:
-    """Row folds and column sums at once: a block takes a chunk of points, row after row. A thread meets the same columns
-    in every row, so it alone reads and writes their running sums."""
+    """Row folds and column sums at once: a block takes a chunk of points, row after row.
+
+    A thread meets the same columns in every row, so it alone reads and writes their running sums.
+    """
     nest, rows = _rows(nest, block)
     chunk = _chunks(nest)
     clear: list[Stmt] = []
@@ -115,7 +118,7 @@ def _rows_of_chunks(nest: Nest, block: int) -> Kernel:
 
 
 def _rows(nest: Nest, block: int) -> tuple[Nest, _Rows]:
-    """The nest with the axes that threads share joined into one: all behind the last span whose ends are expressions."""
+    """The nest with the axes that threads share joined into one: all from the last span that is not walked whole."""
     cut = max(
         [k for k, span in enumerate(nest.inner) if not (span.start == 0 and span.stop == span.axis.extent)], default=0
     )
@@ -153,8 +156,10 @@ class _Rows:
         return (*body, *self.along(final)) if final else tuple(body)
 
     def fold(self, stage: Sequence[tuple[Accumulator, Expr]]) -> tuple[Stmt, ...]:
-        """Partial results of all threads, then of `groups` threads, then one, in every thread. Each of the two arrays is
-        written again only behind a barrier that all its readers have reached."""
+        """Partial results of all threads, then of `groups` threads, then one, in every thread.
+
+        Each of the two arrays is written again only behind a barrier that all its readers have reached.
+        """
         groups, each = self.groups, Axis("k", self.width // self.groups)
         among = Axis("k", groups)
         parts = tuple([Accumulator(f"{acc.name}_part", acc.op, acc.dtype) for acc, _ in stage])

@@ -98,9 +98,10 @@ class Loop:
     """Run `body` for `axis` from `start` to `stop`.
 
     kind: 'serial' in order; 'task' any order, split over workers or blocks; 'vector' in lanes of `width`; 'threads'
-    over the `width` threads of one GPU block, thread t taking start + t, start + t + width, ...; 'grid' over the threads
-    (`width` to a block) of all blocks. A `Barrier` may stand inside 'task' and 'serial' loops only, since all threads of
-    a block go through those together. `start` and `stop` are integers, or expressions of scalars, ranges and outer axes.
+    over the `width` threads of one GPU block, thread t taking start + t, start + t + width, ...; 'grid' over the
+    threads (`width` to a block) of all blocks. A `Barrier` may stand inside 'task' and 'serial' loops only, which all
+    threads of a block go through together. `start` and `stop` are integers, or expressions of scalars, ranges and
+    outer axes.
     """
 
     axis: Axis
@@ -216,7 +217,7 @@ class Geometry:
 class Kernel:
     """One kernel. `ranges` are int64 variables that the caller sets per task: ('begin', 'end') for a launch,
     ('batch', 'row0', 'row1', 'col0', 'col1') for the epilogue of a tile. `definitions` gives the expression of every
-    axis of kind 'value' (an integer loaded at run time and used inside an index). `geometry` is there for GPU kernels."""
+    axis of kind 'value' (an integer loaded at run time and used inside an index). GPU kernels have a `geometry`."""
 
     name: str
     buffers: tuple[BufferParam, ...]

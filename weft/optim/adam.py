@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from weft.errors import WeftError, problem
-from weft.optim.optimizer import Group, Optimizer
+from weft.errors import RangeError, problem
+from weft.optim.optimizer import Group, Optimizer, check_numbers
 from weft.tensor import Tensor
 
 
@@ -34,8 +34,9 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
         amsgrad: bool = False,
     ):
+        check_numbers(type(self).__name__, lr=lr, eps=eps, weight_decay=weight_decay)
         if not all(0.0 <= beta < 1.0 for beta in betas):
-            raise problem(WeftError, type(self).__name__, f"betas {betas}", "two numbers in [0, 1)", "try (0.9, 0.999)")
+            raise problem(RangeError, type(self).__name__, f"betas {betas}", "two numbers in [0, 1)", "try (0.9, 0.999)")
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
         super().__init__(params, defaults)
 

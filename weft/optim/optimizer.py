@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.errors import GraphError, WeftError, problem
+from weft.errors import GraphError, RangeError, ShapeError, problem
 from weft.optim.flat import buckets, join, pack, split
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor, take_consumed
@@ -60,11 +60,12 @@ class Bucket:
         dtype, device = params[0].dtype, params[0].device
         total = sum(param.numel() for param in params)
         self.hyper = weft.tensor(np.array(numbers, dtype.numpy), device=device)
-        self.step = weft.zeros((), dtype=dtype, device=device)
+        self.steps = weft.zeros(len(params), dtype=dtype, device=device)  # updates made so far, per parameter
+        self.together = True  # whether all parameters have made the same number of updates
         self.total = total
         self.state: dict[str, Tensor] = {}
         self.add_state(state_names)
-        weft.eval(self.step)
+        weft.eval(self.steps)
         pack(params)
 
     def add_state(self, names: tuple[str, ...]) -> None:
@@ -162,16 +163,15 @@ class Optimizer:
         for param, grad in zip(params, grads, strict=True):
             if grad.shape != param.shape:
                 raise problem(
-                    WeftError, f"{type(self).__name__}.step", f"a gradient of shape {grad.shape}",
+                    ShapeError, f"{type(self).__name__}.step", f"a gradient of shape {grad.shape}",
                     f"the parameter's shape {param.shape}", "set .grad to a tensor like the parameter",
                 )  # fmt: skip
         p, g = join([param.detach() for param in params]), join(grads)
         wanted = self._state_of(group)
         state = {name: self._pick(bucket.state[name], bucket.params, active) for name in wanted}
-        t = bucket.step + 1.0
+        t = self._count(bucket, active)
         h = {name: bucket.hyper[k] for k, name in enumerate(self._hyper_names(group))}
         new_p, new_state = self.update(group, p, g, h, t, state)
-        bucket.step._assign(t.node)
         for name, value in new_state.items():
             whole = self._merge(bucket.state[name], value, bucket.params, active)
             bucket.state[name]._assign(whole.node)
@@ -179,8 +179,23 @@ class Optimizer:
             for param, part in zip(params, split(new_p, params), strict=True):
                 param._assign(part.node)
             return
-        fresh += [new_p, g, bucket.step, *bucket.state.values()]
+        fresh += [new_p, g, bucket.steps, *bucket.state.values()]
         later += [(params, new_p), (grads, g)]
+
+    @staticmethod
+    def _count(bucket: Bucket, active: list[int]) -> Tensor:
+        """Count this update; returns the number of updates: one number, or a vector like the flat parameters."""
+        if len(active) < len(bucket.params):
+            bucket.together = False
+        if STATE.trace is not None:
+            STATE.trace.guard(lambda: bucket.together)
+        if bucket.together:
+            steps = bucket.steps + 1.0
+            bucket.steps._assign(steps.node)
+            return steps[0]
+        steps = [bucket.steps[k] + 1.0 if k in active else bucket.steps[k] for k in range(len(bucket.params))]
+        bucket.steps._assign(weft.stack(steps).node)
+        return weft.cat([steps[k].expand(bucket.params[k].numel()) for k in active])
 
     def _hyper_names(self, group: Group) -> list[str]:
         names: list[str] = []
@@ -220,8 +235,8 @@ class Optimizer:
                 for name, flat in bucket.state.items():
                     for param, part in zip(bucket.params, split(flat.clone(), bucket.params), strict=True):
                         state.setdefault(index[id(param)], {})[name] = part
-                for param in bucket.params:
-                    state.setdefault(index[id(param)], {})["step"] = bucket.step.clone()
+                for k, param in enumerate(bucket.params):
+                    state.setdefault(index[id(param)], {})["step"] = bucket.steps[k].clone()
             groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": list(index.values())})
         return {"state": state, "param_groups": groups}
 
@@ -231,7 +246,7 @@ class Optimizer:
         counts = [len(group["params"]) for group in groups]
         if counts != [len(group["params"]) for group in self.param_groups]:
             raise problem(
-                WeftError, "load_state_dict", f"groups of {counts} parameters",
+                ShapeError, "load_state_dict", f"groups of {counts} parameters",
                 f"groups of {[len(group['params']) for group in self.param_groups]}", "load into the same model",
             )  # fmt: skip
         for group, saved in zip(self.param_groups, groups, strict=True):
@@ -246,14 +261,29 @@ class Optimizer:
     def _load_bucket(bucket: Bucket, saved: list[Mapping[str, Any]]) -> None:
         with weft.no_grad():
             for name, flat in bucket.state.items():
-                parts = [entry.get(name) for entry in saved]
-                if any(part is not None for part in parts):
-                    arrays = [
-                        np.zeros(param.numel()) if part is None else np.asarray(part).reshape(-1)
-                        for param, part in zip(bucket.params, parts, strict=True)
-                    ]
-                    value = np.concatenate(arrays).astype(flat.dtype.numpy)
-                    flat.copy_(weft.tensor(value, device=flat.device))
-            steps = [float(np.asarray(entry["step"])) for entry in saved if "step" in entry]
-            if steps:
-                bucket.step.fill_(max(steps))
+                arrays = [_part(entry.get(name), param, name) for entry, param in zip(saved, bucket.params, strict=True)]
+                if any(name in entry for entry in saved):
+                    flat.copy_(weft.tensor(np.concatenate(arrays).astype(flat.dtype.numpy), device=flat.device))
+            # Optimizers that count nothing save no step; state that was saved is proof of at least one.
+            steps = [float(np.asarray(entry.get("step", 1.0 if entry else 0.0))) for entry in saved]
+            bucket.steps.copy_(weft.tensor(np.array(steps, bucket.steps.dtype.numpy), device=bucket.steps.device))
+            bucket.together = len(set(steps)) == 1
+            VERSION.bump()
+
+
+def _part(value: Any, param: Tensor, name: str) -> np.ndarray:
+    """One parameter's share of a state vector, from what was saved."""
+    if value is None:
+        return np.zeros(param.numel())
+    array = np.asarray(value)
+    if array.shape != param.shape:
+        expected = f"{param.shape}, the shape of its parameter"
+        raise problem(ShapeError, "load_state_dict", f"{name} of shape {array.shape}", expected, "load into the same model")
+    return array.reshape(-1)
+
+
+def check_numbers(who: str, **numbers: float) -> None:
+    """Refuse hyper-parameters below zero."""
+    for name, value in numbers.items():
+        if not value >= 0.0:
+            raise problem(RangeError, who, f"{name} {value}", "a number that is not negative", f"choose {name} >= 0")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import weft
-from weft.errors import WeftError, problem
-from weft.optim.optimizer import Group, Optimizer
+from weft.errors import RangeError, problem
+from weft.optim.optimizer import Group, Optimizer, check_numbers
 from weft.tensor import Tensor
 
 
@@ -33,9 +33,10 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ):
+        check_numbers("SGD", lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
             raise problem(
-                WeftError, "SGD", f"nesterov with momentum {momentum} and dampening {dampening}",
+                RangeError, "SGD", f"nesterov with momentum {momentum} and dampening {dampening}",
                 "momentum above 0 and no dampening", "set momentum=0.9 or nesterov=False",
             )  # fmt: skip
         rates = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}

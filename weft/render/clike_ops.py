@@ -41,8 +41,10 @@ _BODIES = {
     ("mod", "f"): "return a - b * {floor}(a / b);",
     ("div", "u"): "return b == 0 ? 0 : a / b;",
     ("mod", "u"): "return b == 0 ? 0 : a % b;",
-    ("div", "i"): "if (b == 0) return 0; if (b == -1) return ({T})(({U})0 - ({U})a); return a / b - (a % b != 0 && (a ^ b) < 0);",
-    ("mod", "i"): "if (b == 0 || b == -1) return 0; {T} rest = a % b; return rest != 0 && (rest ^ b) < 0 ? rest + b : rest;",
+    ("div", "i"): "if (b == 0) return 0; if (b == -1) return ({T})(({U})0 - ({U})a); "
+    "return a / b - (a % b != 0 && (a ^ b) < 0);",
+    ("mod", "i"): "if (b == 0 || b == -1) return 0; const {T} rest = a % b; "
+    "return rest != 0 && (rest ^ b) < 0 ? rest + b : rest;",
 }  # fmt: skip
 _UNARY = ("neg", "abs")
 
@@ -102,9 +104,9 @@ class Operations:
                 return self.bitcast(texts[0], source, op.dtype)
             case "shl" | "shr":
                 amount = op.args[1]
-                plain = isinstance(amount, Literal) and 0 <= amount.value < 8 * op.dtype.itemsize
-                if plain and (op.name == "shr" or op.dtype.kind == "u"):
-                    return f"{texts[0]} {'<<' if op.name == 'shl' else '>>'} {amount.value}"
+                known = isinstance(amount, Literal) and 0 <= amount.value < 8 * op.dtype.itemsize
+                if known and (op.name == "shr" or op.dtype.kind == "u"):
+                    return f"{texts[0]} {'<<' if op.name == 'shl' else '>>'} {texts[1]}"
                 return self.helper(op.name, texts, op.dtype)
             case _:
                 return self.arithmetic(op.name, texts, op.dtype)

@@ -1,7 +1,7 @@
 """The tables of `render.clike`: how one C-like language spells types, launches, shared memory and built-in functions.
 
-A table is all that differs between CUDA, HIP and OpenCL. Keys of `calls` and `constants` are `operation_dtype`, those of
-bit casts `to_from`; what a table does not list is written in plain C by the renderer.
+A table is all that differs between CUDA, HIP and OpenCL. Keys of `calls` and `constants` are `operation_dtype`, those
+of bit casts `to_from`; what a table does not list is written in plain C by the renderer.
 """
 
 from __future__ import annotations
