@@ -184,6 +184,7 @@ class _Builder:
         self.bindings: dict[Node, Buffer | None] = dict.fromkeys(arguments)
         self.outputs: list[Node] = list(results)
         self.targets: dict[int, Node] = {}
+        self.spans: list[Node] = []
         self.retained: list[Any] = []
 
     def variant(self) -> Variant:
@@ -193,14 +194,12 @@ class _Builder:
             if cell.written:
                 self._write(cell.node, cell.placeholder)
         draws = [self._draw_state(*draw) for draw in self.trace.draws.values()]
-        for _, grad, node in self.kept:
-            if node is not None:
-                self._keep_grad(grad, node)
+        self._keep_grads()
         if not self.outputs:
             given = "a function that returns no tensor and assigns none"
             raise problem(GraphError, f"weft.compile({self.trace.name})", given, "an effect", "return a tensor")
-        located = programs.locate([*self.outputs, *self.targets.values()], self.bindings)
-        program, leaf_buffers = programs.build(self.outputs, located, self.targets)
+        located = programs.locate([*self.outputs, *self.targets.values(), *self.spans], self.bindings)
+        program, leaf_buffers = programs.build(self.outputs, located, self.targets, self.spans)
         entry = entry_for(program, self.device)
         variant = Variant(self.spec, self.device, entry, self.backend.slot_table(len(entry.plan.slots) + 1))
         self._fill_table(variant, program.leaves, leaf_buffers, places)
@@ -271,12 +270,26 @@ class _Builder:
         self._write(add(state, step), state)
         return [generator, buffer, count, None]
 
-    def _keep_grad(self, grad: Any, node: Node) -> None:
-        """A gradient that stays behind becomes a cell: the tensor keeps its identity, its memory is rewritten."""
-        place = placeholder(node.shape, node.dtype, node.device)
-        buffer = self.bindings[place] = self._pinned(node.nbytes)
-        self._write(node, place)
-        grad._form, grad._buffer, grad._node = (node.shape, node.dtype), buffer, None
+    def _keep_grads(self) -> None:
+        """Gradients that stay behind become cells: the tensors keep their identity, their memory is rewritten.
+
+        They lie one after the other in the order of their parameters, as an optimizer will read them.
+        """
+        made = [(tensor, grad, node) for tensor, grad, node in self.kept if node is not None]
+        made.sort(key=lambda item: _address(item[0]))
+        for dtype in dict.fromkeys(node.dtype for _, _, node in made):
+            together = [(grad, node) for _, grad, node in made if node.dtype is dtype]
+            slab = self._pinned(sum(node.nbytes for _, node in together)).slab
+            span = placeholder((slab.nbytes // dtype.itemsize,), dtype, self.device)
+            self.bindings[span] = Buffer(slab, 0, slab.nbytes)
+            self.spans.append(span)
+            offset = 0
+            for grad, node in together:
+                place = placeholder(node.shape, node.dtype, node.device)
+                buffer = self.bindings[place] = Buffer(slab, offset, node.nbytes)
+                self._write(node, place)
+                grad._form, grad._buffer, grad._node = (node.shape, node.dtype), buffer, None
+                offset += node.nbytes
 
     def _fill_table(
         self,
@@ -312,6 +325,11 @@ class _Builder:
             slots = dict(variant.arguments)
             spare = len(plan.slots)  # where the address of an argument goes that the program does not read
             variant.fast = [(slots.get(k, spare), *form[1:]) for k, form in enumerate(forms)]
+
+
+def _address(tensor: Any) -> tuple[int, int]:
+    """Sorts captured tensors by where they lie; others come first."""
+    return (0, 0) if tensor._buffer is None else (id(tensor._buffer.slab), tensor._buffer.offset)
 
 
 def cell_form(tensor: Tensor) -> tuple:

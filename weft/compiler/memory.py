@@ -33,7 +33,11 @@ class Storage:
 
     def place(self, node: Node) -> tuple[Node, int]:
         """(root, byte offset) of a stored node or a leaf."""
-        return self.roots.get(node, (node, 0))
+        offset = 0
+        while node in self.roots:
+            node, inside = self.roots[node]
+            offset += inside
+        return node, offset
 
 
 def assign(fused: Fused, program: Program, outputs: Sequence[Node]) -> Storage:
@@ -62,7 +66,7 @@ def _donate(fused: Fused, program: Program, outputs: Sequence[Node], storage: St
     }
     for value, windows in groups.items():
         target = _target(program, value, windows)
-        if target is not None and value not in taken and value not in wanted and value not in fused.homes:
+        if target is not None and value not in taken and value not in wanted:
             leaf, offset = target
             if _in_place(fused, program, value, leaf, offset):
                 storage.roots[value] = (program.leaves[leaf], offset)
@@ -76,6 +80,9 @@ def _window(node: Node, fused: Fused) -> tuple[Node, int]:
     """The stored value that `node` is a contiguous part of, and the byte offset of the part."""
     offset = 0
     while True:
+        home = fused.homes.get(node)
+        if home is not None:
+            return home.root, offset + home.offset * node.dtype.itemsize
         if node in fused.stored:
             return node, offset
         if node.op == "slice":
@@ -120,11 +127,13 @@ def _in_place(fused: Fused, program: Program, value: Node, leaf: int, offset: in
                 if outer == big:
                     touching[other] = inner_at - at
     writers = fused.stored[value]
+    nodes = {program.leaves[number]: at for number, at in touching.items()}
+    readers = [region for region in fused.regions if any(node in region.reads for node in nodes)]
+    if not readers:
+        return True
     if len(writers) != 1:
         return False
     (writer,) = writers
-    nodes = {program.leaves[number]: at for number, at in touching.items()}
-    readers = [region for region in fused.regions if any(node in region.reads for node in nodes)]
     for reader in readers:
         if reader is writer:
             if not _reads_what_it_writes(writer, value, nodes, offset):

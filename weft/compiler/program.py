@@ -119,9 +119,13 @@ def _adjacent(node: Node, located: Mapping[Node, Buffer | None]) -> Buffer | Non
 
 
 def build(
-    outputs: Sequence[Node], located: Mapping[Node, Buffer | None], targets: Mapping[int, Node] | None = None
+    outputs: Sequence[Node],
+    located: Mapping[Node, Buffer | None],
+    targets: Mapping[int, Node] | None = None,
+    spans: Sequence[Node] = (),
 ) -> tuple[Program, list[Buffer | None]]:
-    """Number the graph under `outputs`. `targets` maps an output's position to the leaf it is to be written to.
+    """Number the graph under `outputs`. `targets` maps an output's position to the leaf it is to be written to; `spans`
+    are leaves that nobody reads but that hold several targets side by side.
 
     Returns the program and, for each leaf, its memory (None for an argument).
     """
@@ -130,7 +134,7 @@ def build(
     number: dict[Node, int] = {}
     leaves: list[Node] = []
     form: list[tuple] = []
-    roots = list(outputs) + [node for node in targets.values()]
+    roots = [*outputs, *targets.values(), *spans]
     for node in _postorder(roots, located):
         number[node] = len(nodes)
         nodes.append(node)
