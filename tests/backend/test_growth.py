@@ -263,8 +263,8 @@ INTERRUPTS = """
     caught = 0
     for _ in range(40):
         timer = threading.Timer(random.uniform(0.002, 0.02), lambda: os.kill(os.getpid(), signal.SIGINT))
-        timer.start()
         try:
+            timer.start()
             while True:
                 step(x)
         except KeyboardInterrupt:

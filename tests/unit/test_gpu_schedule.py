@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from tests.unit.emulator import Emulator
 from tests.unit.gpu_harness import gpu_schedules
 from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
+from weft import dtypes
+from weft.kernels import gpu
+from weft.kernels import index as ix
+from weft.kernels.index import Axis, axis_index
+from weft.kernels.language import Accumulator, Barrier, BufferParam, Fold, If, Load, Loop, Stmt, Store, Var
+from weft.kernels.nest import Nest, Span
+from weft.kernels.normal import normalise
 
 
 def emulated(name: str, **options) -> list[np.ndarray]:
@@ -20,9 +29,66 @@ def test_agrees_with_the_reference(name):
     assert_equal_results(emulated(name), expected_results(name, small=True))
 
 
-@pytest.mark.parametrize("name", ["softmax_long", "layer_norm", "embedding", "sums", "adam"])
+@pytest.mark.parametrize("name", ["softmax_long", "layer_norm_short", "embedding", "split_sum", "adam"])
 def test_order_of_threads_and_number_of_blocks_change_nothing(name):
     first = emulated(name)
     for other in (emulated(name, blocks=1), emulated(name, blocks=3, downwards=True)):
         for a, b in zip(first, other, strict=True):
             assert a.tobytes() == b.tobytes()
+
+
+def row_sums(rows: int, cols: int, inner: tuple[int, ...] = ()) -> Nest:
+    """out[row] = sum of x[row], over one inner axis or over several."""
+    shape = inner or (cols,)
+    row, axes = Axis("row", rows), [Axis(f"r{k}", extent, "reduce") for k, extent in enumerate(shape)]
+    place = ix.linearise((axis_index(row), *map(axis_index, axes)), (rows, *shape))
+    stage = ((Accumulator("total", "sum", dtypes.float32), Load("x", place, dtypes.float32)),)
+    store = Store("out", axis_index(row), Var("total", dtypes.float32))
+    params = (BufferParam("x", dtypes.float32, False), BufferParam("out", dtypes.float32, True))
+    spans = tuple(Span(axis, 0, axis.extent) for axis in axes)
+    return Nest("row_sums", row, "inner", None, spans, (stage,), (store,), (), (), params, (), {})
+
+
+def without_barriers(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    kept = [stmt for stmt in body if not isinstance(stmt, Barrier)]
+    return tuple(
+        replace(stmt, body=without_barriers(stmt.body)) if isinstance(stmt, Loop | Fold | If) else stmt for stmt in kept
+    )
+
+
+def launched(kernel, x: np.ndarray, rows: int, downwards: bool = False) -> np.ndarray:
+    out = np.zeros(rows, np.float32)
+    Emulator(downwards=downwards).launch(normalise(kernel), [x.ravel(), out], (), rows)
+    return out
+
+
+@pytest.mark.parametrize("cols", [0, 1, 32, 33, 64, 100, 256, 257, 700])
+def test_rows_of_every_length(cols):
+    x = np.random.default_rng(0).standard_normal((3, cols)).astype(np.float32)
+    kernel = gpu.schedule(row_sums(3, cols))
+    np.testing.assert_allclose(launched(kernel, x, 3), x.astype(float).sum(1), 1e-5, 1e-5)
+    one_thread = cols <= gpu.SHORT
+    assert kernel.geometry.items == (1 if one_thread else kernel.geometry.threads)
+
+
+def test_threads_share_all_inner_axes():
+    x = np.random.default_rng(0).standard_normal((2, 90)).astype(np.float32)
+    several, one = gpu.schedule(row_sums(2, 0, (5, 6, 3))), gpu.schedule(row_sums(2, 90))
+    assert several.geometry == one.geometry
+    assert launched(several, x, 2).tobytes() == launched(one, x, 2).tobytes()
+
+
+def test_the_emulator_sees_a_missing_barrier():
+    x = np.random.default_rng(0).standard_normal((2, 100)).astype(np.float32)
+    kernel = gpu.schedule(row_sums(2, 100))
+    assert launched(kernel, x, 2).tobytes() == launched(kernel, x, 2, downwards=True).tobytes()
+    broken = replace(kernel, body=without_barriers(kernel.body))
+    assert launched(broken, x, 2).tobytes() != launched(broken, x, 2, downwards=True).tobytes()
+
+
+@pytest.mark.parametrize("block", [32, 64, 128])
+def test_smaller_blocks(block):
+    x = np.random.default_rng(0).standard_normal((2, 300)).astype(np.float32)
+    kernel = gpu.schedule(row_sums(2, 300), block)
+    assert kernel.geometry.threads == block
+    np.testing.assert_allclose(launched(kernel, x, 2), x.astype(float).sum(1), 1e-5, 1e-5)

@@ -9,9 +9,11 @@ import io
 
 import pytest
 
-from tests.unit.gpu_harness import HostBackend, gpu_schedules
+from tests.unit.gpu_harness import HostBackend, copy_kernel, gpu_schedules
 from tests.unit.programs import PROGRAMS, results
+from weft import dtypes
 from weft.kernels.language import Kernel
+from weft.kernels.normal import normalise
 from weft.render import clike
 from weft.render.dialects import CUDA
 
@@ -28,7 +30,8 @@ def kernels() -> dict[str, Kernel]:
         for program in PROGRAMS.values():
             for small in (True, False):
                 results(program, found.device, small)
-    return {clike.symbol(kernel, CUDA): kernel for kernel in found.kernels}
+    copies = [normalise(copy_kernel(dtype)) for dtype in dtypes.ALL]
+    return {clike.symbol(kernel, CUDA): kernel for kernel in (*found.kernels, *copies)}
 
 
 def test_the_programs_make_every_kind_of_kernel(kernels):

@@ -6,6 +6,8 @@ kernel does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from weft.dtypes import bool_, int64
 from weft.kernels import index as ix
 from weft.kernels.index import Axis, Index
@@ -28,6 +30,7 @@ from weft.kernels.language import (
     Var,
 )
 from weft.kernels.nest import Nest
+from weft.kernels.rowcache import RowCache
 
 LANES = 32
 _COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
@@ -67,32 +70,57 @@ def schedule_tile(nest: Nest, batch: Axis, row: Axis, col: Axis) -> Kernel:
 
 def _at_point(nest: Nest) -> tuple[Stmt, ...]:
     """What happens at one point: fold stage by stage, store, then walk the inner axes again for what needs the folds."""
-    body: list[Stmt] = []
-    for stage in nest.stages:
-        updates = tuple([Update(accumulator.name, value) for accumulator, value in stage])
-        body.append(Fold(tuple([accumulator for accumulator, _ in stage]), _inner_loops(nest, updates)))
+    walks = [[value for _, value in stage] for stage in nest.stages]
+    last = [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
+    cache = RowCache(_row(nest), [*walks, last])
+    body: list[Stmt] = list(cache.locals)
+    for number, (stage, values) in enumerate(zip(nest.stages, walks, strict=True)):
+        before, values = cache.enter(number, values)
+        accumulators = tuple([accumulator for accumulator, _ in stage])
+        updates = [Update(accumulator.name, value) for accumulator, value in zip(accumulators, values, strict=True)]
+        body.append(Fold(accumulators, _inner_loops(nest, (*before, *updates))))
     body.extend(_together(nest.point_stores))
-    final: list[Stmt] = list(_together(nest.inner_stores))
-    for column in nest.columns:
-        at = ix.add(ix.scale(ix.axis_index(CHUNK), column.width), column.index)
-        dtype = column.accumulator.dtype
-        running = Op(_COMBINE[column.accumulator.op], (Load(column.buffer, at, dtype), column.value), dtype)
-        final.append(Store(column.buffer, at, running))
-    if final:
+    if last:
+        before, values = cache.enter(len(walks), last)
+        stores = [_revalued(store, value) for store, value in zip(nest.inner_stores, values, strict=False)]
+        sums = values[len(stores) :]
+        final = [*before, *_together(stores, sums)]
+        for column, value in zip(nest.columns, _named(stores, sums), strict=True):
+            at = ix.add(ix.scale(ix.axis_index(CHUNK), column.width), column.index)
+            dtype = column.accumulator.dtype
+            running = Op(_COMBINE[column.accumulator.op], (Load(column.buffer, at, dtype), value), dtype)
+            final.append(Store(column.buffer, at, running))
         body.extend(_inner_loops(nest, tuple(final)))
     if nest.lane is None:
         return tuple(body)
     return (Loop(nest.lane, 0, nest.lane.extent, "vector", tuple(body), lanes(nest.lane.extent)),)
 
 
-def _together(stores: tuple[Store, ...]) -> tuple[Stmt, ...]:
-    """All values first, then all stores: memory that is updated in place is read before it is written."""
-    if len(stores) == 1:
-        return stores
-    names = [f"{store.buffer}_value" if store.mask is None else f"{store.buffer}_{k}" for k, store in enumerate(stores)]
-    lets = [Let(name, store.value) for name, store in zip(names, stores, strict=True)]
-    ready = [Store(s.buffer, s.index, Var(n, s.value.dtype), s.mask) for n, s in zip(names, stores, strict=True)]
+def _row(nest: Nest) -> Axis | None:
+    """The axis of a row whose values may be kept between loops: the only inner one, of known extent."""
+    if nest.side != "inner" or len(nest.inner) != 1 or not isinstance(nest.inner[0].stop, int):
+        return None
+    return nest.inner[0].axis
+
+
+def _revalued(store: Store, value: Expr) -> Store:
+    return Store(store.buffer, store.index, value, store.mask)
+
+
+def _together(stores: Sequence[Store], more: Sequence[Expr] = ()) -> tuple[Stmt, ...]:
+    """All values first (also `more`), then all stores: memory that is updated in place is read before it is written."""
+    if len(stores) + len(more) == 1 and stores:
+        return tuple(stores)
+    values = [*[store.value for store in stores], *more]
+    names = [f"out{k}" for k in range(len(values))]
+    lets = [Let(name, value) for name, value in zip(names, values, strict=True)]
+    ready = [_revalued(store, Var(name, store.value.dtype)) for name, store in zip(names, stores, strict=False)]
     return (*lets, *ready)
+
+
+def _named(stores: Sequence[Store], more: Sequence[Expr]) -> list[Expr]:
+    """The names under which `_together` keeps `more`."""
+    return [Var(f"out{len(stores) + k}", value.dtype) for k, value in enumerate(more)]
 
 
 def _inner_loops(nest: Nest, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

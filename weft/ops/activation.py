@@ -141,14 +141,14 @@ def shifted(who: str, x: Node, dim: int) -> tuple[Node, tuple[int, ...]]:
 
 
 def softmax(x: Node, dim: int) -> Node:
-    """e^x divided by its sum along `dim`, shifted by the maximum.
+    """e^x over its sum along `dim`, shifted by the maximum. Multiplies by 1/sum: one division a row, not one an element.
 
     >>> weft.softmax(weft.tensor([1000.0, 1000.0]), 0)
     tensor([0.5000, 0.5000])
     """
     z, axes = shifted("softmax", x, dim)
     e = unary("exp", z)
-    return div(e, expand(reduce("reduce_sum", e, axes, keepdim=True), x.shape))
+    return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), x.shape))
 
 
 def log_softmax(x: Node, dim: int) -> Node:

@@ -1,0 +1,154 @@
+"""rowcache: values that several loops over one row need are computed once and kept in a small local array.
+
+A softmax needs exp(x - max) for its sum and again for its result; a chain of norm, activation and softmax walks a row six
+times. Elementwise values that two or more of these walks share, and that cost more than reading them back, go through a
+`Local` of one row. What is computed does not change, only how often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.kernels import index as ix
+from weft.kernels.index import Axis
+from weft.kernels.language import Expr, IndexValue, Let, Load, Local, Op, Stmt, Store, Var
+
+WORTH = 8  # operations from which reading back beats computing again
+SLOW = {"div": 8, "sqrt": 8, "mod": 12}  # operations that count for more than one
+LONGEST = 8192  # elements of a row that may be kept
+MOST_BYTES = 1 << 18  # of all rows kept together
+
+
+class RowCache:
+    """Decides for the loops over `axis`, given by the values each computes, what to keep; then rewrites each loop."""
+
+    def __init__(self, axis: Axis | None, loops: Sequence[Sequence[Expr]]):
+        self.axis = axis
+        self.first: dict[Op, int] = {}  # kept value -> the loop that computes it
+        self.names: dict[Op, str] = {}
+        if axis is not None and axis.extent <= LONGEST and len(loops) > 1:
+            self._choose(axis, [_operations(values) for values in loops], loops)
+
+    @property
+    def locals(self) -> tuple[Local, ...]:
+        extent = self.axis.extent if self.axis is not None else 0
+        return tuple([Local(name, value.dtype, extent) for value, name in self.names.items()])
+
+    def enter(self, loop: int, values: Sequence[Expr]) -> tuple[tuple[Stmt, ...], list[Expr]]:
+        """What loop number `loop` does first, and its values, reading kept ones back."""
+        if not self.first:
+            return (), list(values)
+        assert self.axis is not None
+        known: dict[Op, Expr] = {}
+        before: list[Stmt] = []
+        used = _operations(values)
+        for value, name in self.names.items():
+            if value not in used:
+                continue
+            at, let = ix.axis_index(self.axis), f"{name}_{loop}"
+            if self.first[value] < loop:
+                before.append(Let(let, Load(name, at, value.dtype)))
+                known[value] = Var(let, value.dtype)
+        memo: dict[Op, Expr] = dict(known)
+        for value, name in self.names.items():
+            if self.first.get(value) == loop and value in used:
+                let = f"{name}_{loop}"
+                before.append(Let(let, _with(value, memo)))
+                before.append(Store(name, ix.axis_index(self.axis), Var(let, value.dtype)))
+                memo[value] = Var(let, value.dtype)
+        return tuple(before), [_with(value, memo) for value in values]
+
+    def _choose(self, axis: Axis, reach: list[dict[Op, None]], loops: Sequence[Sequence[Expr]]) -> None:
+        varies: dict[Op, bool] = {}
+        for operations in reach:
+            for operation in operations:  # arguments come before their users
+                varies[operation] = any(_varies(arg, axis, varies) for arg in operation.args)
+        uses: dict[Op, int] = {}
+        for operations in reach:
+            for operation in operations:
+                uses[operation] = uses.get(operation, 0) + varies[operation]
+        shared = {operation for operation, count in uses.items() if count > 1}
+        budget = MOST_BYTES
+        for operation in _border(shared, reach, loops):
+            cost = _cost(operation, shared, self.names)
+            size = operation.dtype.itemsize * axis.extent
+            if cost >= WORTH and size <= budget:
+                budget -= size
+                self.names[operation] = f"kept{len(self.names)}"
+                self.first[operation] = next(k for k, operations in enumerate(reach) if operation in operations)
+
+
+def _operations(values: Sequence[Expr]) -> dict[Op, None]:
+    """Every operation below `values`, arguments before users."""
+    found: dict[Op, None] = {}
+    stack: list[tuple[Expr, bool]] = [(value, False) for value in reversed(values)]
+    while stack:
+        value, done = stack.pop()
+        if isinstance(value, Load):
+            if value.mask is not None:
+                stack.append((value.mask, False))
+            continue
+        if not isinstance(value, Op) or value in found:
+            continue
+        if done:
+            found[value] = None
+        else:
+            stack.append((value, True))
+            stack.extend((arg, False) for arg in reversed(value.args))
+    return found
+
+
+def _varies(value: Expr, axis: Axis, known: dict[Op, bool]) -> bool:
+    """Whether a value changes along the row."""
+    if isinstance(value, Op):
+        return known[value]
+    if isinstance(value, Load | IndexValue):
+        axes = ix.axes_of(value.index)
+        return axis in axes or any(found.kind == "value" for found in axes)
+    return False
+
+
+def _border(shared: set[Op], reach: Sequence[dict[Op, None]], loops: Sequence[Sequence[Expr]]) -> list[Op]:
+    """Shared operations that something not shared uses: the ones to keep, small ones first."""
+    border: dict[Op, None] = {}
+    for operations, values in zip(reach, loops, strict=True):
+        for value in values:
+            if isinstance(value, Op) and value in shared:
+                border[value] = None
+        for operation in operations:
+            if operation not in shared:
+                for arg in operation.args:
+                    if isinstance(arg, Op) and arg in shared:
+                        border[arg] = None
+    order = {operation: k for operations in reach for k, operation in enumerate(operations)}
+    return sorted(border, key=lambda operation: order[operation])
+
+
+def _cost(root: Op, shared: set[Op], kept: dict[Op, str]) -> int:
+    """Operations to compute `root` again, counting what is kept already as free."""
+    seen: set[Op] = set()
+    stack: list[Expr] = [root]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, Op) and value in shared and value not in seen and value not in kept:
+            seen.add(value)
+            stack.extend(value.args)
+    return sum(SLOW.get(operation.name, 1) for operation in seen)
+
+
+def _with(value: Expr, known: dict[Op, Expr]) -> Expr:
+    """`value` with known operations replaced; parts that contain none stay the same objects."""
+    for operation in _operations([value]):
+        if operation not in known:
+            args = tuple([known.get(arg, arg) if isinstance(arg, Op) else _load_with(arg, known) for arg in operation.args])
+            same = all(new is old for new, old in zip(args, operation.args, strict=True))
+            known[operation] = operation if same else Op(operation.name, args, operation.dtype)
+    return known[value] if isinstance(value, Op) else _load_with(value, known)
+
+
+def _load_with(value: Expr, known: dict[Op, Expr]) -> Expr:
+    """A load whose mask may contain known operations."""
+    if not isinstance(value, Load) or not isinstance(value.mask, Op):
+        return value
+    mask = known.get(value.mask, value.mask)
+    return value if mask is value.mask else Load(value.buffer, value.index, value.dtype, mask)
