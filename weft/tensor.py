@@ -24,7 +24,7 @@ from weft.ops import activation, elementwise, indexing, linalg, movement, reduce
 from weft.ops.common import weak_dtype
 from weft.state import STATE, VERSION
 
-MAX_DEPTH = 2000  # longest chain of operations that is kept without computing it
+MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 
 
 def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
