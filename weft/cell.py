@@ -18,11 +18,12 @@ from weft.backends.base import Buffer, Device
 from weft.dtypes import DType
 from weft.errors import BufferError_, DTypeError, GraphError, ShapeError, problem
 from weft.graph import build
-from weft.graph.node import Node, leaf
+from weft.graph.node import Node, leaf, toposort
 from weft.state import STATE, VERSION
 
 LEAVES: weakref.WeakKeyDictionary[Node, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 _consumed: list[weakref.ref[Any]] = []
+_assigned: dict[int, weakref.ref[Any]] = {}  # cells assigned in place whose value was not computed yet
 
 
 def remember_consumed(tensor: TensorCell) -> None:
@@ -44,7 +45,11 @@ def take_consumed() -> list[Any]:
 
 
 def evaluate(tensors: Iterable[TensorCell]) -> None:
-    """Compute the values of several tensors as one program: `weft.eval(a, b)`."""
+    """Compute the values of several tensors as one program: `weft.eval(a, b)`.
+
+    Computed with them: cells that were assigned in place and lie on the way, and, below a tensor that `backward()` may
+    still be called on, the values that its gradient will read. So nothing is computed twice.
+    """
     tensors = list(tensors)
     if STATE.trace is not None:
         raise inside_compile("eval()")
@@ -53,9 +58,34 @@ def evaluate(tensors: Iterable[TensorCell]) -> None:
     if waiting:
         from weft.compiler.evaluate import evaluate as compute  # the compiler is loaded when a value is first needed
 
-        compute(waiting)
+        if _assigned:
+            on_the_way = set(toposort(waiting))
+            cells = [cell for ref in _assigned.values() if (cell := ref()) is not None and cell._node in on_the_way]
+            for cell in cells:
+                del _assigned[id(cell)]
+            tensors += cells
+            nodes += [cell._node for cell in cells]
+            waiting += [cell._node for cell in cells]
+        later = [node for tensor, node in zip(tensors, nodes, strict=True) if tensor._needs_history(node)]
+        compute(waiting, needed_later(later))
     for tensor, node in zip(tensors, nodes, strict=True):
         tensor._settle(node)
+
+
+def needed_later(roots: list[Node]) -> list[Node]:
+    """Uncomputed values below `roots` that a gradient will read: matrix products with their operands, and reductions."""
+    found: dict[Node, None] = {}
+    for node in toposort(roots):
+        if node.buffer is None and node.op == "dot":
+            found[node] = None
+            for source in node.srcs:
+                while source.op in ("reshape", "permute", "expand") and source.buffer is None:
+                    source = source.srcs[0]
+                if source.buffer is None and source.srcs:
+                    found[source] = None
+        elif node.buffer is None and node.op.startswith("reduce_"):
+            found[node] = None
+    return list(found)
 
 
 def inside_compile(who: str) -> Exception:
@@ -124,8 +154,15 @@ class TensorCell:
             STATE.trace.write(self, node)
             return
         self._node = node
+        if node.buffer is None:
+            key = id(self)
+            _assigned[key] = weakref.ref(self, lambda _: _assigned.pop(key, None))
         if self._buffer is not None:
             VERSION.bump()
+
+    def _needs_history(self, node: Node) -> bool:
+        """Whether a gradient may still flow back from here."""
+        return self._requires_grad and not self.is_leaf and not self._consumed and node.buffer is None
 
     def _settle(self, node: Node) -> None:
         """Once the value is known, forget a history that no gradient will need."""

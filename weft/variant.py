@@ -17,9 +17,7 @@ from weft.compiler import program as programs
 from weft.compiler.cells import private_copy
 from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate
 from weft.compiler.trace import Cell, Trace
-from weft.dtypes import uint32
 from weft.errors import DeviceError, GraphError, problem
-from weft.graph.build import add, cast, eq, iota, mul
 from weft.graph.node import Node, leaf, placeholder
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor
@@ -57,7 +55,7 @@ class Variant:
         self.arguments: list[tuple[int, int]] = []  # (position among flat arguments, slot)
         self.scalars: list[tuple[int, int]] = []  # (position among flat arguments, index in scalar memory)
         self.scalar_view: np.ndarray | None = None
-        self.draws: list[list] = []  # [generator, state buffer, draws per run, (key, counter) on the device]
+        self.draws: list[tuple[Any, np.ndarray, int]] = []  # (generator, memory of its state, draws per run)
         self.outputs: list[Output] = []
         self.results: list[Any] = []  # leaves of the result: constants, and TENSOR where an output goes
         self.structure: Any = None
@@ -127,14 +125,10 @@ class Variant:
             other.holders = 2 * len(together) + 1  # each output and its buffer, and the question itself
 
     def seed(self) -> None:
-        """Bring the device's random state in line with the generators, and count this run's draws."""
-        for record in self.draws:
-            generator, buffer, count, on_device = record
-            if (generator.key, generator.counter) != on_device:
-                state = np.array([generator.key, generator.counter & 0xFFFFFFFF], dtype=np.uint32)
-                self.device.backend.upload(buffer, state)
+        """Write the generators' present state where the plan reads it, and count this run's draws."""
+        for generator, state, count in self.draws:
+            state[0], state[1] = generator.key, generator.counter & 0xFFFFFFFF
             generator.counter += count
-            record[3] = (generator.key, generator.counter)
 
     def leave_grads(self) -> None:
         """Set the gradients that the function leaves behind."""
@@ -263,12 +257,12 @@ class _Builder:
         self.retained.append(slab)
         return self.backend.view(Buffer(slab, 0, size * len(nodes)), nodes[0].dtype)
 
-    def _draw_state(self, generator: Any, state: Node, count: int) -> list:
-        """Random state lives on the device; the plan advances it by the number of draws."""
-        buffer = self.bindings[state] = self._pinned(8)
-        step = mul(cast(eq(iota((2,), 0, state.device), 1), uint32), count)
-        self._write(add(state, step), state)
-        return [generator, buffer, count, None]
+    def _draw_state(self, generator: Any, state: Node, count: int) -> tuple[Any, np.ndarray, int]:
+        """(key, counter) of a generator: two numbers that the host writes before each run."""
+        slab = self.backend.allocate(state.nbytes)
+        buffer = self.bindings[state] = Buffer(slab, 0, state.nbytes)
+        self.retained.append(slab)
+        return generator, self.backend.view(buffer, state.dtype), count
 
     def _keep_grads(self) -> None:
         """Gradients that stay behind become cells: the tensors keep their identity, their memory is rewritten.

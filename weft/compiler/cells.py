@@ -8,12 +8,13 @@ that is still in use a private copy, so that no value changes under its holder.
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any
 
 from weft.backends.base import Buffer
 from weft.graph.node import Node, leaf
 
-EXPOSED: list[Any] = []  # captured tensors that have a leaf on the memory that will be rewritten
+EXPOSED: list[weakref.ref] = []  # captured tensors that have a leaf on the memory that will be rewritten
 
 
 def expose(tensor: Any) -> Node:
@@ -21,14 +22,15 @@ def expose(tensor: Any) -> Node:
     buffer, (shape, dtype) = tensor._buffer, tensor._form
     node = leaf(buffer, shape, dtype, buffer.slab.device)
     tensor._node = node
-    EXPOSED.append(tensor)
+    EXPOSED.append(weakref.ref(tensor))
     return node
 
 
 def retire_exposed() -> None:
     """Before memory is rewritten: keep the old value for whoever still holds it."""
-    for tensor in EXPOSED:
-        node = tensor._node
+    for reference in EXPOSED:
+        tensor = reference()
+        node = tensor._node if tensor is not None else None
         if node is None or node.buffer is not tensor._buffer:
             continue  # assigned from outside since: the next replay copies the new value into place
         tensor._node = None

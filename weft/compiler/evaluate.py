@@ -53,10 +53,10 @@ def entry_for(program: Program, device: Device) -> Entry:
     return entry
 
 
-def evaluate(nodes: Sequence[Node]) -> None:
-    """Compute `nodes`; afterwards each has its `buffer`."""
+def evaluate(nodes: Sequence[Node], also: Sequence[Node] = ()) -> None:
+    """Compute `nodes`, and `also` on the way; afterwards each has its `buffer`."""
     by_device: dict[Any, list[Node]] = {}
-    for node in nodes:
+    for node in (*nodes, *also):
         if node.buffer is None:
             by_device.setdefault(node.device, []).append(node)
         else:

@@ -312,14 +312,15 @@ class _Fuser:
         both = a.bit | b.bit
         if any(other.before & both and other.bit & (a.before | b.before) for other in self.regions if other not in (a, b)):
             return False  # someone has to run between them
-        if math.prod(a.shape) <= SMALL:
+        if math.prod(a.shape) <= SMALL or any(sink in b.reads for sink in a.sinks):
             return True
         return any(read.size > 1 and 4 * read.size >= math.prod(a.shape) for read in a.reads if read in b.reads)
 
     def _rebuild(self, trial: Region, regions: Sequence[Region], node: Node | None) -> bool:
         """Put everything that `regions` compute, and `node`, into `trial` instead. False, and no change, where that fails."""
         held = {sink: (region,) for region in regions for sink in (*region.sinks, *region.partials)}
-        members = sorted([*held, *([node] if node else [])], key=self.position.__getitem__)
+        spare = self._read_only_among(regions, held)
+        members = sorted([*held.keys() - spare, *([node] if node else [])], key=self.position.__getitem__)
         for sink in held:
             del self.stored[sink]
         walk = Walk(trial, self.stored, lambda value, _: self._home_outside(value, regions))
@@ -344,12 +345,17 @@ class _Fuser:
             self.stored.update(held)
             return False
         self._replace(trial, regions)
-        for sink in held:
+        for sink in held.keys() - spare:
             self.stored[sink] = (trial,)
         if node is not None:
             self.stored[node] = (trial,)
         self._absorb(trial, walk)
         return True
+
+    def _read_only_among(self, regions: Sequence[Region], sinks: Collection[Node]) -> set[Node]:
+        """Values that were stored only for others of `regions` to read: together they need no memory."""
+        others = [region for region in self.regions if region not in regions]
+        return {sink for sink in sinks if sink not in self.sinks and not any(sink in other.reads for other in others)}
 
     def _replace(self, trial: Region, regions: Sequence[Region]) -> None:
         """Let `trial` take the place of `regions` everywhere."""

@@ -1,0 +1,469 @@
+"""Random graphs over all primitives, for hypothesis.
+
+A graph is drawn over placeholders and transplanted to a device later. Every value carries a bound on its size and on the
+error that floating-point arithmetic may leave in it: what involves only exact operations must come out the same to the
+last bit everywhere, the rest within its error. Operations are chosen so that neither bound grows large, and operations
+with jumps (floor, comparisons, casts to integers) only look at exact values.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import strategies as st
+
+import weft
+from weft.dtypes import DType, bool_, float32, float64, from_numpy, int32, int64, uint32
+from weft.graph import build
+from weft.graph.node import Node, placeholder, toposort
+from weft.graph.primitives import make
+
+EXTENTS = [1, 3, 7, 17, 33, 64, 65]
+LARGEST = 6000  # elements of one value
+LARGE_SHAPES = [(130, 33), (300, 17), (40000,), (3, 12000), (2, 70, 33)]  # where sums are split
+MOST_BOUND, MOST_ERROR = 1e3, 1e-3
+HOME = weft.get_device("null")  # computes nothing, so drawn graphs stay as they are
+
+
+@dataclass(frozen=True)
+class Value:
+    """A node with bounds: |value| <= bound, and computed values differ from the true one by at most `error`."""
+
+    node: Node
+    bound: float
+    error: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        return self.error == 0.0
+
+    @property
+    def kind(self) -> str:
+        return self.node.dtype.kind
+
+
+@dataclass
+class Graph:
+    """What was drawn: leaves with their arrays, and the values to compare."""
+
+    leaves: dict[Node, np.ndarray] = field(default_factory=dict)
+    outputs: list[Value] = field(default_factory=list)
+
+    def on(self, device: str) -> list[Node]:
+        """The outputs over leaves on `device`."""
+        return transplant(self.outputs, {node: weft.tensor(array, device=device).node for node, array in self.leaves.items()})
+
+
+def transplant(outputs: list[Value], leaves: dict[Node, Node]) -> list[Node]:
+    """The same graph over other leaves, on their device."""
+    device = next(iter(leaves.values())).device
+    new: dict[Node, Node] = dict(leaves)
+    for node in toposort([value.node for value in outputs]):
+        if node not in new:
+            sources = tuple(new[source] for source in node.srcs)
+            new[node] = make(node.op, sources, node.attrs, dtype=node.dtype, device=device)
+    return [new[value.node] for value in outputs]
+
+
+def unit(dtype: DType) -> float:
+    """The relative error of one operation, with room for functions that are a few units off."""
+    return float(np.finfo(dtype.numpy).eps) if dtype.kind == "f" else 0.0
+
+
+class Builder:
+    """Draws one graph. Each method draws one operation; None where the bounds would be left."""
+
+    def __init__(self, draw, floats: DType, smooth: bool):
+        self.draw, self.floats, self.smooth = draw, floats, smooth
+        self.graph = Graph()
+        self.values: list[Value] = []
+        self.rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+        self.state = self.leaf_of(np.array([self.rng.integers(2**32), 5], np.uint32), 0.0).node
+        self.draws = 0
+
+    # ---- choosing ----------------------------------------------------------------------------------------------
+
+    def pick(self, options):
+        return self.draw(st.sampled_from(options))
+
+    def chance(self, one_in: int) -> bool:
+        return self.draw(st.integers(1, one_in)) == 1
+
+    def shape(self) -> tuple[int, ...]:
+        if self.chance(6):
+            return self.pick(LARGE_SHAPES)
+        shape: list[int] = []
+        for _ in range(self.draw(st.integers(0, 4))):
+            extent = self.pick(EXTENTS)
+            if math.prod(shape) * extent <= LARGEST:
+                shape.append(extent)
+        return tuple(shape)
+
+    def some(self, accept=lambda value: True) -> Value | None:
+        """A value drawn so far, the later ones more often."""
+        fitting = [value for value in self.values if accept(value)]
+        if not fitting:
+            return None
+        return fitting[-1 - min(self.draw(st.integers(0, 3)), len(fitting) - 1)] if self.chance(2) else self.pick(fitting)
+
+    def some_float(self) -> Value | None:
+        return self.some(lambda value: value.kind == "f")
+
+    # ---- leaves ------------------------------------------------------------------------------------------------
+
+    def leaf_of(self, array: np.ndarray, bound: float) -> Value:
+        node = placeholder(array.shape, from_numpy(array.dtype), HOME)
+        self.graph.leaves[node] = array
+        return Value(node, bound)
+
+    def leaf(self, shape: tuple[int, ...], dtype: DType) -> Value:
+        if dtype.kind == "f":
+            return self.leaf_of(self.rng.uniform(-2, 2, shape).astype(dtype.numpy), 2.0)
+        if dtype is bool_:
+            return self.leaf_of(self.rng.random(shape) < 0.5, 1.0)
+        return self.leaf_of(self.rng.integers(-9, 10, shape).astype(dtype.numpy), 9.0)
+
+    def new_leaf(self) -> Value:
+        kinds = [self.floats] if self.smooth else [self.floats, self.floats, self.floats, int32, int64, bool_, float64]
+        return self.leaf(self.shape(), self.pick(kinds))
+
+    def new_iota(self) -> Value | None:
+        shape = self.shape()
+        if not shape:
+            return None
+        axis = self.draw(st.integers(0, len(shape) - 1))
+        node = build.iota(shape, axis, HOME, self.pick([int32, int64]))
+        value = Value(node, float(shape[axis]))
+        return self.cast_to(value, self.floats) if self.smooth else value
+
+    def new_random(self) -> Value:
+        bits = make("random", (self.state,), (self.shape(), self.draws))
+        self.draws += 1
+        high = build.cast(build.binary("shr", bits, 8), self.floats)
+        return Value(build.mul(high, 2.0**-24), 1.0)
+
+    def new_constant(self) -> Value:
+        number = self.pick([0.0, 1.0, -0.5, 2.0, 0.1])
+        return Value(build.full(self.shape(), number, self.floats, HOME), abs(number))
+
+    # ---- elementwise -------------------------------------------------------------------------------------------
+
+    def partner(self, x: Value) -> Value:
+        """Another value of the same shape and dtype: drawn before, broadcast, a reduction of `x`, or new."""
+        shape, dtype = x.node.shape, x.node.dtype
+        way = self.draw(st.integers(0, 4))
+        if way == 0:
+            other = self.some(lambda value: value.node.shape == shape and value.node.dtype is dtype)
+            if other is not None:
+                return other
+        if way == 1:
+            other = self.some(lambda value: value.node.dtype is dtype and broadcasts(value.node.shape, shape))
+            if other is not None:
+                return Value(build.expand_to(other.node, shape), other.bound, other.error)
+        if way == 2 and shape and dtype is not bool_:
+            folded = self.reduced(x, keepdim=True)
+            if folded is not None:
+                return Value(build.expand(folded.node, shape), folded.bound, folded.error)
+        if way == 3:
+            number = self.pick([1, 2, -3]) if dtype.kind != "b" else True
+            return Value(build.full(shape, number, dtype, HOME), 3.0)
+        spread = tuple(1 if self.chance(3) else extent for extent in shape)
+        small = self.leaf(spread[self.draw(st.integers(0, len(spread))) :], dtype)
+        return Value(build.expand_to(small.node, shape), small.bound)
+
+    def unary(self) -> Value | None:
+        x = self.some_float()
+        if x is None:
+            return None
+        eps = unit(x.node.dtype)
+        op = self.pick(["neg", "abs", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "log1p", "expm1", "floor"])
+        if op in ("neg", "abs"):
+            return Value(build.unary(op, x.node), x.bound, x.error)
+        if op in ("sin", "cos", "tanh", "erf"):
+            slope = 1.2 if op == "erf" else 1.0
+            return Value(build.unary(op, x.node), 1.0, slope * x.error + 4 * eps)
+        if op in ("exp", "expm1"):
+            if x.bound > 3.0:
+                x = Value(build.unary("tanh", x.node), 1.0, x.error + 4 * eps)
+            top = math.exp(x.bound)
+            return Value(build.unary(op, x.node), top, top * (x.error + 4 * eps))
+        positive = Value(build.unary("abs", x.node), x.bound, x.error)
+        if op == "log1p":
+            return Value(build.unary(op, positive.node), math.log1p(x.bound), x.error + 4 * eps * (1 + x.bound))
+        if op == "log":
+            away = build.add(positive.node, 0.5)
+            return Value(build.unary(op, away), math.log(x.bound + 2.5), 2 * x.error + 8 * eps * (1 + x.bound))
+        if op == "sqrt":  # right to the last bit everywhere; steep at zero, so only where the source is exact
+            away = positive.node if x.exact else build.add(positive.node, 0.5)
+            error = 0.0 if x.exact else x.error + 4 * eps * (1 + x.bound)
+            return Value(build.unary(op, away), x.bound + 1.5, error)
+        return Value(build.unary(op, x.node), x.bound + 1.0) if x.exact and not self.smooth else None
+
+    def binary(self) -> Value | None:
+        x = self.some_float()
+        if x is None:
+            return None
+        y, eps = self.partner(x), unit(x.node.dtype)
+        op = self.pick(["add", "sub", "mul", "div", "max", "min", "pow"])
+        a, b = (x, y) if self.chance(2) else (y, x)
+        exact = a.exact and b.exact
+        if op in ("max", "min"):
+            return Value(build.binary(op, a.node, b.node), max(a.bound, b.bound), max(a.error, b.error))
+        if op in ("add", "sub"):
+            bound = a.bound + b.bound
+            return Value(build.binary(op, a.node, b.node), bound, 0.0 if exact else a.error + b.error + eps * bound)
+        if op == "mul":
+            bound = a.bound * b.bound
+            error = a.error * (b.bound + b.error) + b.error * a.bound + eps * bound
+            return Value(build.mul(a.node, b.node), bound, 0.0 if exact else error)
+        away = build.add(build.unary("abs", b.node), 0.5)
+        if op == "div":
+            error = 2 * a.error + 4 * a.bound * b.error + 4 * eps * a.bound
+            return Value(build.div(a.node, away), 2 * a.bound, 0.0 if exact else error)
+        if b.bound > 3.0:
+            return None
+        small = build.unary("tanh", a.node)  # pow: a base in [0.5, 3.5], an exponent in [-1, 1]
+        error = 6 * (a.error + b.error + 16 * eps)
+        return Value(make("pow", (away, small)), 4.0, error)
+
+    def whole(self) -> Value | None:
+        """Integer arithmetic."""
+        x = self.some(lambda value: value.kind == "i" and value.bound < 1e4)
+        if x is None:
+            return None
+        y = self.partner(x)
+        if y.bound >= 1e4:
+            return None
+        op = self.pick(["add", "sub", "mul", "max", "min", "and", "or", "xor", "div", "mod", "shl", "shr", "neg", "not", "abs"])
+        bound = x.bound + y.bound
+        if op in ("neg", "not", "abs"):
+            return Value(build.unary(op, x.node), x.bound + 1)
+        if op in ("shl", "shr"):
+            return Value(build.binary(op, x.node, self.draw(st.integers(0, 4))), 16 * x.bound)
+        if op in ("div", "mod"):
+            divisor = build.binary("max", build.unary("abs", y.node), 1)
+            divisor = build.neg(divisor) if self.chance(2) else divisor
+            return Value(build.binary(op, x.node, divisor), bound + 1)
+        if op in ("and", "or", "xor"):
+            return Value(build.binary(op, x.node, y.node), 2 * bound + 2)
+        return Value(build.binary(op, x.node, y.node), x.bound * y.bound if op == "mul" else bound)
+
+    def compare(self) -> Value | None:
+        x = self.some(lambda value: value.exact and value.kind != "b")
+        if x is None:
+            return None
+        y = self.partner(x)
+        return Value(build.binary(self.pick(["lt", "le", "eq", "ne"]), x.node, y.node), 1.0) if y.exact else None
+
+    def logic(self) -> Value | None:
+        x = self.some(lambda value: value.kind == "b")
+        if x is None:
+            return None
+        op = self.pick(["and", "or", "xor", "not", "eq", "ne"])
+        return Value(build.unary(op, x.node) if op == "not" else build.binary(op, x.node, self.partner(x).node), 1.0)
+
+    def select(self) -> Value | None:
+        x = self.some()
+        if x is None:
+            return None
+        shape, y = x.node.shape, self.partner(x)
+        condition = self.some(lambda value: value.kind == "b" and broadcasts(value.node.shape, shape))
+        condition = self.leaf(shape, bool_) if condition is None else condition
+        chosen = build.select(build.expand_to(condition.node, shape), x.node, y.node)
+        return Value(chosen, max(x.bound, y.bound), max(x.error, y.error))
+
+    def cast(self) -> Value | None:
+        x = self.some()
+        return None if x is None else self.cast_to(x, self.pick([float32, float64, int32, int64, bool_]))
+
+    def cast_to(self, x: Value, dtype: DType) -> Value | None:
+        if dtype.kind in "bi" and not x.exact:
+            return None
+        error = x.error
+        if dtype is float32 and (not x.exact or x.node.dtype is float64 or x.bound > 2**24):
+            error = x.error + unit(float32) * x.bound
+        if dtype is float32 and x.node.dtype is float64 and x.exact:
+            error = 0.0  # one rounding of the same number
+        return Value(build.cast(x.node, dtype), max(x.bound, 1.0), error)
+
+    def marker(self) -> Value | None:
+        x = self.some()
+        return None if x is None else Value(make(*self.pick([("stop_gradient", (x.node,)), ("variable", (x.node,), (self.draws,))])), x.bound, x.error)
+
+    # ---- reductions and products -------------------------------------------------------------------------------
+
+    def reduce(self) -> Value | None:
+        x = self.some(lambda value: value.node.shape and value.kind != "b")
+        return None if x is None else self.reduced(x, keepdim=self.chance(2))
+
+    def reduced(self, x: Value, keepdim: bool) -> Value | None:
+        shape = x.node.shape
+        axes = self.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1, max_size=len(shape)))
+        count = math.prod(shape[axis] for axis in axes)
+        op = self.pick(["reduce_sum", "reduce_sum", "reduce_max", "reduce_min", "reduce_prod"])
+        node = build.reduce(op, x.node, tuple(axes), keepdim)
+        if op in ("reduce_max", "reduce_min"):
+            return Value(node, x.bound, x.error)
+        if x.kind == "i":
+            return Value(node, x.bound * count) if op == "reduce_sum" and x.bound * count < 1e9 else None
+        eps = unit(x.node.dtype)
+        if op == "reduce_sum":  # as a mean, so that it stays small
+            bound = x.bound * count
+            error = x.error * count + (4 + math.sqrt(count)) * eps * bound
+            return Value(build.mul(node, 1.0 / count), x.bound, error / count + eps * x.bound)
+        if count > 16 or max(x.bound, 1.0) ** count > MOST_BOUND:
+            return None
+        bound = max(x.bound, 1.0) ** count
+        return Value(node, bound, count * bound * (x.error + 2 * eps))
+
+    def dot(self) -> Value | None:
+        x = self.some(lambda value: len(value.node.shape) >= 2 and value.kind == "f")
+        if x is None:
+            return None
+        *batch, rows, inner = x.node.shape
+        columns = self.pick([1, 3, 17, 33, 64])
+        if math.prod(batch) * rows * columns > LARGEST:
+            return None
+        if self.chance(4) and rows * rows * math.prod(batch) <= LARGEST:
+            y = Value(build.swap_last(x.node), x.bound, x.error)
+        elif self.chance(2):
+            transposed = self.leaf((*batch, columns, inner), x.node.dtype)
+            y = Value(build.swap_last(transposed.node), transposed.bound)
+        else:
+            plain = self.leaf((inner, columns), x.node.dtype)
+            y = Value(build.expand_to(plain.node, (*batch, inner, columns)), plain.bound)
+        bound, eps = inner * x.bound * y.bound, unit(x.node.dtype)
+        error = inner * (x.error * y.bound + y.error * x.bound) + (4 + math.sqrt(inner)) * eps * bound
+        product = build.mul(build.dot(x.node, y.node), 1.0 / inner)
+        return Value(product, bound / inner, error / inner + eps * bound / inner)
+
+    # ---- movement ----------------------------------------------------------------------------------------------
+
+    def movement(self) -> Value | None:
+        x = self.some()
+        if x is None:
+            return None
+        node, shape = x.node, x.node.shape
+        op = self.pick(["reshape", "permute", "expand", "slice", "pad", "flip", "concat", "squeeze"])
+        bound = x.bound
+        if op == "reshape":
+            node = build.reshape(node, self.other_shape(node.size))
+        elif op == "squeeze":
+            node = build.reshape(node, tuple(extent for extent in shape if extent != 1))
+        elif op == "permute":
+            node = build.permute(node, self.draw(st.permutations(range(len(shape)))))
+        elif op == "expand":
+            wide = tuple(self.pick([1, 3, 17]) if extent == 1 else extent for extent in shape)
+            wide = (self.pick([3, 7]), *wide) if self.chance(3) else wide
+            node = build.expand_to(node, wide) if math.prod(wide) <= LARGEST else node
+        elif op == "slice" and shape:
+            bounds = [sorted((self.draw(st.integers(0, n)), self.draw(st.integers(0, n)))) for n in shape]
+            starts = tuple(min(low, extent - 1) for (low, _), extent in zip(bounds, shape, strict=True))
+            stops = tuple(max(high, start + 1) for (_, high), start in zip(bounds, starts, strict=True))
+            node = build.slice_(node, starts, stops, tuple(self.pick([1, 1, 2, 3]) for _ in shape))
+        elif op == "pad" and shape:
+            lows, highs = (tuple(self.pick([0, 0, 1, 5]) for _ in shape) for _ in range(2))
+            number = self.pick([0, 1]) if x.kind != "f" else self.pick([0.0, -1.5])
+            grown = math.prod(low + n + high for low, n, high in zip(lows, shape, highs, strict=True))
+            node = build.pad(node, lows, highs, number) if grown <= 3 * LARGEST else node
+            bound = max(bound, 1.5)
+        elif op == "flip" and shape:
+            node = build.flip(node, self.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
+        elif op == "concat" and shape:
+            return self.concat(x)
+        return Value(node, bound, x.error)
+
+    def other_shape(self, size: int) -> tuple[int, ...]:
+        shape: list[int] = []
+        while size > 1 and len(shape) < 4:
+            divisors = [n for n in range(1, size + 1) if size % n == 0] if size <= 4096 else [1, 2, 3, 5, size]
+            divisors = [n for n in divisors if size % n == 0]
+            extent = self.pick(divisors)
+            shape.append(extent)
+            size //= extent
+        return (*shape, size) if size > 1 else tuple(shape)
+
+    def concat(self, x: Value) -> Value:
+        axis = self.draw(st.integers(0, len(x.node.shape) - 1))
+        parts = [x]
+        for _ in range(self.draw(st.integers(1, 3))):
+            fits = self.some(
+                lambda value: value.node.dtype is x.node.dtype
+                and build.kept(value.node.shape, (axis,)) == build.kept(x.node.shape, (axis,))
+            )
+            if fits is not None and sum(part.node.size for part in parts) + fits.node.size <= 3 * LARGEST:
+                parts.append(fits)
+        order = self.draw(st.permutations(parts))
+        node = build.concat([part.node for part in order], axis)
+        return Value(node, max(part.bound for part in parts), max(part.error for part in parts))
+
+    def index_for(self, shape: tuple[int, ...], extent: int) -> Node:
+        if self.chance(3) and shape:
+            counted = build.iota(shape, len(shape) - 1, HOME)
+            return build.binary("mod", build.mul(counted, 5), extent)
+        array = self.rng.integers(0, extent, shape).astype(self.pick([np.int32, np.int64]))
+        return self.leaf_of(array, float(extent)).node
+
+    def gather(self) -> Value | None:
+        x = self.some(lambda value: bool(value.node.shape))
+        if x is None:
+            return None
+        shape = x.node.shape
+        axis = self.draw(st.integers(0, len(shape) - 1))
+        picked = self.pick([(), (1,), (5,), (17,), (2, 3)])
+        if x.node.size // shape[axis] * math.prod(picked) > LARGEST:
+            return None
+        return Value(build.gather(x.node, self.index_for(picked, shape[axis]), axis), x.bound, x.error)
+
+    def scatter(self) -> Value | None:
+        x = self.some(lambda value: bool(value.node.shape) and value.kind == "f")
+        if x is None:
+            return None
+        rows, table = x.node.shape[0], self.pick([1, 3, 17, 40])
+        if x.node.size // rows * table > LARGEST:
+            return None
+        bound, eps = x.bound * rows, unit(x.node.dtype)
+        node = build.scatter_add(self.index_for((rows,), table), x.node, table)
+        error = x.error * rows + (4 + math.sqrt(rows)) * eps * bound
+        return Value(build.mul(node, 1.0 / rows), x.bound, error / rows + eps * x.bound)
+
+    # ---- the whole graph ---------------------------------------------------------------------------------------
+
+    def build(self, least: int, most: int) -> Graph:
+        self.values.append(self.leaf(self.shape(), self.floats))
+        common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.dot, self.gather,
+                  self.select, self.scatter, self.new_leaf, self.new_random, self.marker, self.new_iota, self.new_constant]  # fmt: skip
+        jumps = [] if self.smooth else [self.whole, self.compare, self.logic, self.cast]
+        for _ in range(self.draw(st.integers(least, most))):
+            value = self.pick(common + jumps)()
+            if value is not None and value.bound <= MOST_BOUND and value.error <= MOST_ERROR * max(value.bound, 1e-3):
+                self.values.append(value)
+        used = {source for value in self.values for source in toposort([value.node])[:-1]}
+        ends = [value for value in self.values if value.node not in used and value.node not in self.graph.leaves]
+        wanted = ends[-4:] if ends else self.values[-1:]
+        others = [value for value in self.values if value.node.srcs]
+        if others and self.chance(2):
+            wanted = [*wanted, self.pick(others)]
+        self.graph.outputs = list({value.node: value for value in wanted}.values())
+        needed = set(toposort([value.node for value in self.graph.outputs]))
+        self.graph.leaves = {node: array for node, array in self.graph.leaves.items() if node in needed}
+        return self.graph
+
+
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether `shape` broadcasts to `target`."""
+    if len(shape) > len(target):
+        return False
+    return all(have in (1, want) for have, want in zip(shape, target[len(target) - len(shape) :], strict=True))
+
+
+@st.composite
+def graphs(draw, least: int = 5, most: int = 25, floats: DType = float32, smooth: bool = False) -> Graph:
+    """A graph of about `least` to `most` operations. `smooth` leaves out integers and jumps, for gradients."""
+    graph = Builder(draw, floats, smooth).build(least, most)
+    if not graph.leaves:  # constants only: a leaf gives them a device
+        node = placeholder((2,), uint32, HOME)
+        graph.leaves[node] = np.zeros(2, np.uint32)
+    return graph

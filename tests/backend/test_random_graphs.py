@@ -1,0 +1,99 @@
+"""Random graphs through the whole compiler, with the spec on after every pass, against the reference interpreter.
+
+`WEFT_FUZZ=2000 pytest tests/backend/test_random_graphs.py` runs longer, with other graphs each time.
+"""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+
+import weft
+from tests.backend.random_graphs import Graph, graphs, transplant
+from weft.compiler import assemble
+from weft.dtypes import float64
+from weft.graph.show import show
+from weft.grad.engine import gradients
+from weft.graph import build
+from weft.tensor import Tensor
+
+FUZZ = int(os.environ.get("WEFT_FUZZ", "0"))
+
+
+def examples(count):
+    return settings(
+        max_examples=FUZZ or count, derandomize=not FUZZ, deadline=None, print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def spec_after_every_pass():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(assemble, "CHECK", True)
+        yield
+
+
+def values_of(nodes):
+    """The values of nodes, computed together."""
+    tensors = [Tensor(node) for node in nodes]
+    weft.eval(*tensors)
+    return [tensor.numpy() for tensor in tensors]
+
+
+def same_bits(one, two, what):
+    np.testing.assert_array_equal(one, two, err_msg=what, strict=True)
+
+
+def compare(actual, expected, value, text):
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape, text
+    if value.exact or actual.dtype.kind != "f":
+        np.testing.assert_array_equal(actual, expected, err_msg=text)
+    else:
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=2 * value.error, err_msg=text)
+
+
+@examples(150)
+@given(graphs())
+def test_against_the_reference(graph: Graph):
+    nodes = graph.on("cpu")
+    text = show(nodes)
+    event(f"operations: {len(text.splitlines()) // 20 * 20}")
+    together = values_of(nodes)
+    for actual, expected, value in zip(together, values_of(graph.on("reference")), graph.outputs, strict=True):
+        compare(actual, expected, value, text)
+
+
+@examples(60)
+@given(graphs(most=15))
+def test_alone_together_and_compiled_are_the_same_bits(graph: Graph):
+    text = show(graph.on("cpu"))
+    together = values_of(graph.on("cpu"))
+    for number, (one, node) in enumerate(zip(together, graph.on("cpu"), strict=True)):
+        same_bits(values_of([node])[0], one, f"output {number} alone\n{text}")
+    leaves = [weft.tensor(array, device="cpu") for array in graph.leaves.values()]
+    @weft.compile
+    def run(*tensors):
+        nodes = transplant(graph.outputs, dict(zip(graph.leaves, [tensor.node for tensor in tensors], strict=True)))
+        return [Tensor(node) for node in nodes]
+
+    for _ in range(2):
+        for number, (one, two) in enumerate(zip(together, run(*leaves), strict=True)):
+            same_bits(two.numpy(), one, f"output {number} compiled\n{text}")
+
+
+@examples(60)
+@given(graphs(most=12, floats=float64, smooth=True))
+def test_gradients_against_the_reference(graph: Graph):
+    """Reverse mode makes other graphs than people write. In double precision the two sides are as good as equal."""
+    results = []
+    for device in ("cpu", "reference"):
+        leaves = {node: weft.tensor(array, device=device).node for node, array in graph.leaves.items()}
+        roots = transplant(graph.outputs, leaves)
+        floats = [leaf for leaf in leaves.values() if leaf.dtype.kind == "f"]
+        found = gradients(roots, [build.like(root, 1.0) for root in roots], floats)
+        results.append(values_of([node for node in found if node is not None]))
+    for actual, expected in zip(*results, strict=True):
+        scale = max(np.abs(expected).max(initial=0.0), 1.0)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9 * scale, err_msg=show(roots))
