@@ -106,7 +106,7 @@ class Builder:
         fitting = [value for value in self.values if accept(value)]
         if not fitting:
             return None
-        return fitting[-1 - min(self.draw(st.integers(0, 3)), len(fitting) - 1)] if self.chance(2) else self.pick(fitting)
+        return self.pick(fitting if self.chance(3) else fitting[-3:])
 
     def some_float(self) -> Value | None:
         return self.some(lambda value: value.kind == "f")
@@ -128,6 +128,10 @@ class Builder:
     def new_leaf(self) -> Value:
         kinds = [self.floats] if self.smooth else [self.floats, self.floats, self.floats, int32, int64, bool_, float64]
         return self.leaf(self.shape(), self.pick(kinds))
+
+    def source(self) -> Value | None:
+        """A value made from nothing."""
+        return self.pick([self.new_leaf, self.new_leaf, self.new_random, self.new_iota, self.new_constant])()
 
     def new_iota(self) -> Value | None:
         shape = self.shape()
@@ -318,6 +322,18 @@ class Builder:
         bound = max(x.bound, 1.0) ** count
         return Value(node, bound, count * bound * (x.error + 2 * eps))
 
+    def softmax(self) -> Value | None:
+        """Several reductions over the same rows that need each other."""
+        x = self.some(lambda value: bool(value.node.shape) and value.kind == "f" and value.bound <= 20.0)
+        if x is None:
+            return None
+        axes = (self.draw(st.integers(0, len(x.node.shape) - 1)),)
+        shape, count = x.node.shape, x.node.shape[axes[0]]
+        peak = build.stop_gradient(build.reduce("reduce_max", x.node, axes, True))
+        e = build.unary("exp", build.sub(x.node, build.expand(peak, shape)))
+        total = build.expand(build.reduce("reduce_sum", e, axes, True), shape)
+        return Value(build.div(e, total), 1.0, 4 * (x.error + (8 + x.bound + math.sqrt(count)) * unit(x.node.dtype)))
+
     def dot(self) -> Value | None:
         x = self.some(lambda value: len(value.node.shape) >= 2 and value.kind == "f")
         if x is None:
@@ -346,7 +362,7 @@ class Builder:
         if x is None:
             return None
         node, shape = x.node, x.node.shape
-        op = self.pick(["reshape", "permute", "expand", "slice", "pad", "flip", "concat", "squeeze"])
+        op = self.pick(["reshape", "permute", "expand", "slice", "slice", "pad", "flip", "squeeze"])
         bound = x.bound
         if op == "reshape":
             node = build.reshape(node, self.other_shape(node.size))
@@ -371,8 +387,6 @@ class Builder:
             bound = max(bound, 1.5)
         elif op == "flip" and shape:
             node = build.flip(node, self.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
-        elif op == "concat" and shape:
-            return self.concat(x)
         return Value(node, bound, x.error)
 
     def other_shape(self, size: int) -> tuple[int, ...]:
@@ -385,16 +399,22 @@ class Builder:
             size //= extent
         return (*shape, size) if size > 1 else tuple(shape)
 
-    def concat(self, x: Value) -> Value:
-        axis = self.draw(st.integers(0, len(x.node.shape) - 1))
+    def concat(self) -> Value | None:
+        x = self.some(lambda value: bool(value.node.shape) and value.node.size <= LARGEST)
+        if x is None:
+            return None
+        shape, dtype = x.node.shape, x.node.dtype
+        axis = self.draw(st.integers(0, len(shape) - 1))
+        others = build.kept(shape, (axis,))
         parts = [x]
         for _ in range(self.draw(st.integers(1, 3))):
-            fits = self.some(
-                lambda value: value.node.dtype is x.node.dtype
-                and build.kept(value.node.shape, (axis,)) == build.kept(x.node.shape, (axis,))
-            )
-            if fits is not None and sum(part.node.size for part in parts) + fits.node.size <= 3 * LARGEST:
-                parts.append(fits)
+            part = self.some(lambda value: value.node.dtype is dtype and build.kept(value.node.shape, (axis,)) == others)
+            if part is None or self.chance(3):
+                part = self.leaf((*shape[:axis], self.pick([1, 3, 17]), *shape[axis + 1 :]), dtype)
+            elif self.chance(3):
+                part = Value(build.flip(part.node, (axis,)), part.bound, part.error)
+            if sum(one.node.size for one in parts) + part.node.size <= 3 * LARGEST:
+                parts.append(part)
         order = self.draw(st.permutations(parts))
         node = build.concat([part.node for part in order], axis)
         return Value(node, max(part.bound for part in parts), max(part.error for part in parts))
@@ -433,8 +453,8 @@ class Builder:
 
     def build(self, least: int, most: int) -> Graph:
         self.values.append(self.leaf(self.shape(), self.floats))
-        common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.dot, self.gather,
-                  self.select, self.scatter, self.new_leaf, self.new_random, self.marker, self.new_iota, self.new_constant]  # fmt: skip
+        common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement, self.dot,
+                  self.gather, self.select, self.scatter, self.softmax, self.concat, self.marker, self.source]  # fmt: skip
         jumps = [] if self.smooth else [self.whole, self.compare, self.logic, self.cast]
         for _ in range(self.draw(st.integers(least, most))):
             value = self.pick(common + jumps)()

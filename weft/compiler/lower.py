@@ -409,11 +409,11 @@ class _Builder:
         row = self.value(index, at[axis : axis + rank], conditions)
         row = row if row.dtype is int64 else Op("cast", (row,), int64)
         self._check(node, row, extent, at[axis : axis + rank], conditions)
-        row = Op("max", (Op("min", (row, Literal(extent - 1, int64)), int64), Literal(0, int64)), int64)
-        name = f"g{len(self.definitions)}"
-        self.definitions[name] = row
-        loaded = Index(((Axis(name, extent, "value"), 1),), 0)
-        return self.value(source, (*at[:axis], loaded, *at[axis + rank :]), conditions)
+        loaded = Axis(f"g{len(self.definitions)}", extent, "value")
+        if extent > 1:
+            row = Op("max", (Op("min", (row, Literal(extent - 1, int64)), int64), Literal(0, int64)), int64)
+            self.definitions[loaded.name] = row
+        return self.value(source, (*at[:axis], ix.axis_index(loaded), *at[axis + rank :]), conditions)
 
     def _check(self, node: Node, row: Expr, extent: int, at: Indices, conditions: tuple[Condition, ...]) -> None:
         """Record an index outside its axis in the status word of the user's line."""
