@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from weft.backends.base import Device
 from weft.compiler import memory
+from weft.compiler.access import row_major
 from weft.compiler.decompose import copy_of, decompose
 from weft.compiler.fuse import Fused, base_of, fuse, ordered
 from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, lower_scatter, result_nodes
@@ -107,7 +108,8 @@ def _product_home(region: Region, storage: Storage) -> Node:
     if anchor in region.kept_results:
         return anchor
     for sink in region.sinks:
-        if sink is not anchor and sink.dtype is anchor.dtype and sink.size == anchor.size:
+        whole = region.strides.get(sink) in (None, row_major(sink.shape))
+        if sink is not anchor and sink.dtype is anchor.dtype and sink.size == anchor.size and whole:
             root = storage.place(sink)[0]
             if not any(storage.place(read)[0] is root for read in region.reads):
                 storage.roots[anchor] = storage.place(sink)

@@ -236,6 +236,7 @@ class _Builder:
         self.flops = 0
         self.depth: dict[Node, int] = {}
         self.sites: list[str] = []
+        self.loaded_inside: dict[str, bool] = {}  # loaded indices: whether they vary inside a point
         self.checks: list[tuple[Store, bool]] = []  # records of bad indices, and whether they vary inside a point
 
     # A region's sinks, sorted into folds by stage, stores per point and stores per inner element.
@@ -408,14 +409,21 @@ class _Builder:
         extent = source.shape[axis]
         row = self.value(index, at[axis : axis + rank], conditions)
         row = row if row.dtype is int64 else Op("cast", (row,), int64)
-        self._check(node, row, extent, at[axis : axis + rank], conditions)
+        inside = self._inside(at[axis : axis + rank])
+        self._check(node, row, extent, inside, conditions)
         loaded = Axis(f"g{len(self.definitions)}", extent, "value")
         if extent > 1:
+            self.loaded_inside[loaded.name] = inside
             row = Op("max", (Op("min", (row, Literal(extent - 1, int64)), int64), Literal(0, int64)), int64)
             self.definitions[loaded.name] = row
         return self.value(source, (*at[:axis], ix.axis_index(loaded), *at[axis + rank :]), conditions)
 
-    def _check(self, node: Node, row: Expr, extent: int, at: Indices, conditions: tuple[Condition, ...]) -> None:
+    def _inside(self, at: Indices) -> bool:
+        """Whether an index changes along the inner axes of a point."""
+        axes = [axis for index in at for axis in ix.axes_of(index)]
+        return any(axis.kind == "reduce" or self.loaded_inside.get(axis.name, False) for axis in axes)
+
+    def _check(self, node: Node, row: Expr, extent: int, varies: bool, conditions: tuple[Condition, ...]) -> None:
         """Record an index outside its axis in the status word of the user's line."""
         inside = Op(
             "and", (Op("le", (Literal(0, int64), row), bool_), Op("lt", (row, Literal(extent, int64)), bool_)), bool_
@@ -426,7 +434,6 @@ class _Builder:
             bad = Op("and", (bad, mask), bool_)
         site = ix.const(len(self.sites))
         self.sites.append(f"{node.site or 'an unknown line'}: index outside an axis of extent {extent}")
-        varies = any(axis.kind == "reduce" for index in at for axis in ix.axes_of(index))
         self.checks.append((Store(self._buffer(STATUS, written=True), site, Literal(1, int32), bad), varies))
 
     def _mask(self, conditions: Sequence[Condition]) -> Expr | None:
