@@ -16,7 +16,9 @@ from weft.device import default_device, device, devices, set_default_device
 from weft.device import get as get_device
 from weft.dtypes import bool_ as bool
 from weft.dtypes import float32, float64, int32, int64, uint32
-from weft.errors import BufferError_, DeviceError, DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, WeftError
+from weft.errors import (
+    BufferError_, DeviceError, DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, WeftError,
+)  # fmt: skip
 from weft.functions import (
     abs, add, addcdiv, addcmul, all, amax, amin, any, argmax, argmin, bitwise_and, bitwise_left_shift, bitwise_not,
     bitwise_or, bitwise_right_shift, bitwise_xor, bmm, broadcast_to, cat, ceil, chunk, clamp, clone, concat, cos,

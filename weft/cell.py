@@ -73,7 +73,7 @@ def evaluate(tensors: Iterable[TensorCell]) -> None:
 
 
 def needed_later(roots: list[Node]) -> list[Node]:
-    """Uncomputed values below `roots` that a gradient will read: matrix products with their operands, and reductions."""
+    """Uncomputed values below `roots` that a gradient will read: products with their operands, and reductions."""
     found: dict[Node, None] = {}
     for node in toposort(roots):
         if node.buffer is None and node.op == "dot":

@@ -208,10 +208,10 @@ def _stand_ins(flat: Sequence[Any], structure: Any) -> tuple[tuple, dict, list[t
     for position, value in enumerate(flat):
         if isinstance(value, Tensor):
             value = Tensor._stand_in(value.shape, value.dtype, value.device, value.requires_grad)
-            bound.append((position, value._node, False))
+            bound.append((position, value.node, False))
         elif isinstance(value, float):
             value = Tensor._stand_in((), scalar_dtype, device, False, weak=True)
-            bound.append((position, value._node, True))
+            bound.append((position, value.node, True))
         values.append(value)
     args, kwargs = tree.unflatten(structure, values)
     return args, kwargs, bound

@@ -1,7 +1,7 @@
 """Variant: a function traced under one set of guards, with its plan, its memory and its slot table.
 
-`build` makes one from a finished trace. What a replay needs lies ready in it: `Compiled` only compares, fills in addresses
-and runs.
+`build` makes one from a finished trace. What a replay needs lies ready in it: `Compiled` only compares, fills in
+addresses and runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Output:
 
 
 class Variant:
-    """What one trace became. `spec` is (structure, forms) of the arguments; lists are ordered as the trace met things."""
+    """What one trace became. `spec` is (structure, forms) of the arguments; lists are in the order of the trace."""
 
     def __init__(self, spec: tuple, device: Device, entry: Entry, table: Any):
         self.spec = spec
@@ -159,8 +159,8 @@ def build(
 ) -> Variant:
     """Compile what a trace saw.
 
-    `bound` holds (position, placeholder, is scalar) of the arguments; `results` the returned nodes; `kept` holds (tensor,
-    .grad at the end, node of that gradient if it was made in the trace) for every .grad that the function changed.
+    `bound` holds (position, placeholder, is scalar) of the arguments; `results` the returned nodes; `kept` holds
+    (tensor, .grad at the end, node of that gradient if it was made in the trace) for every .grad that changed.
     """
     return _Builder(trace, spec, bound, results, kept).variant()
 

@@ -53,7 +53,9 @@ class Graph:
 
     def on(self, device: str) -> list[Node]:
         """The outputs over leaves on `device`."""
-        return transplant(self.outputs, {node: weft.tensor(array, device=device).node for node, array in self.leaves.items()})
+        return transplant(
+            self.outputs, {node: weft.tensor(array, device=device).node for node, array in self.leaves.items()}
+        )
 
 
 def transplant(outputs: list[Value], leaves: dict[Node, Node]) -> list[Node]:
@@ -240,7 +242,9 @@ class Builder:
         y = self.partner(x)
         if y.bound >= 1e4:
             return None
-        op = self.pick(["add", "sub", "mul", "max", "min", "and", "or", "xor", "div", "mod", "shl", "shr", "neg", "not", "abs"])
+        op = self.pick(
+            ["add", "sub", "mul", "max", "min", "and", "or", "xor", "div", "mod", "shl", "shr", "neg", "not", "abs"]
+        )
         bound = x.bound + y.bound
         if op in ("neg", "not", "abs"):
             return Value(build.unary(op, x.node), x.bound + 1)
@@ -294,7 +298,15 @@ class Builder:
 
     def marker(self) -> Value | None:
         x = self.some()
-        return None if x is None else Value(make(*self.pick([("stop_gradient", (x.node,)), ("variable", (x.node,), (self.draws,))])), x.bound, x.error)
+        return (
+            None
+            if x is None
+            else Value(
+                make(*self.pick([("stop_gradient", (x.node,)), ("variable", (x.node,), (self.draws,))])),
+                x.bound,
+                x.error,
+            )
+        )
 
     # ---- reductions and products -------------------------------------------------------------------------------
 
@@ -408,7 +420,9 @@ class Builder:
         others = build.kept(shape, (axis,))
         parts = [x]
         for _ in range(self.draw(st.integers(1, 3))):
-            part = self.some(lambda value: value.node.dtype is dtype and build.kept(value.node.shape, (axis,)) == others)
+            part = self.some(
+                lambda value: value.node.dtype is dtype and build.kept(value.node.shape, (axis,)) == others
+            )
             if part is None or self.chance(3):
                 part = self.leaf((*shape[:axis], self.pick([1, 3, 17]), *shape[axis + 1 :]), dtype)
             elif self.chance(3):

@@ -14,6 +14,7 @@ import weft
 
 ROOT = Path(__file__).parents[2]
 
+
 def calls_of(function):
     """Python functions entered while `function()` runs, without itself."""
     count = 0

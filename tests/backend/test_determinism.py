@@ -122,7 +122,9 @@ def test_a_result_does_not_depend_on_its_company(function, rows):
     """Computed alone, with others, or inside something larger, a value has the same bits."""
     x = weft.tensor(np.random.default_rng(0).normal(size=(rows, 100)).astype(np.float32))
     alone = function(x).numpy()
-    inside, others = weft.compile(lambda x: (function(x * 1.0) + 0.0, x.sum(1), x.exp(), (x * x).sum(0), x.amax()))(x)[:2]
+    inside, others = weft.compile(lambda x: (function(x * 1.0) + 0.0, x.sum(1), x.exp(), (x * x).sum(0), x.amax()))(x)[
+        :2
+    ]
     np.testing.assert_array_equal(inside.numpy(), alone)
     together = function(x) * 2.0
     weft.eval(together, x.exp(), x.sum(1), (x + 1.0).sum(0))

@@ -50,7 +50,9 @@ class Network:
     def __init__(self, compiled):
         rng = self.rng = np.random.default_rng(0)
         shapes = [(32, 16), (32,), (8, 32), (8,)]
-        self.params = [weft.tensor(rng.normal(0, 0.3, shape).astype(np.float32), requires_grad=True) for shape in shapes]
+        self.params = [
+            weft.tensor(rng.normal(0, 0.3, shape).astype(np.float32), requires_grad=True) for shape in shapes
+        ]
         self.optimizer = weft.optim.AdamW(self.params, lr=1e-3)
         self.step = weft.compile(self.train) if compiled else self.train
 

@@ -13,9 +13,9 @@ import weft
 from tests.backend.random_graphs import Graph, graphs, transplant
 from weft.compiler import assemble
 from weft.dtypes import float64
-from weft.graph.show import show
 from weft.grad.engine import gradients
 from weft.graph import build
+from weft.graph.show import show
 from weft.tensor import Tensor
 
 FUZZ = int(os.environ.get("WEFT_FUZZ", "0"))
@@ -73,6 +73,7 @@ def test_alone_together_and_compiled_are_the_same_bits(graph: Graph):
     for number, (one, node) in enumerate(zip(together, graph.on("cpu"), strict=True)):
         same_bits(values_of([node])[0], one, f"output {number} alone\n{text}")
     leaves = [weft.tensor(array, device="cpu") for array in graph.leaves.values()]
+
     @weft.compile
     def run(*tensors):
         nodes = transplant(graph.outputs, dict(zip(graph.leaves, [tensor.node for tensor in tensors], strict=True)))

@@ -25,7 +25,8 @@ from weft.compiler.simplify import simplify
 from weft.dtypes import DType, int64
 from weft.graph import spec
 from weft.graph.node import Node, placeholder
-from weft.kernels import cpu, index as ix
+from weft.kernels import cpu
+from weft.kernels import index as ix
 from weft.kernels.index import Axis
 from weft.kernels.language import LAUNCH_RANGES, BufferParam, Kernel, Load, Loop, Store, Var
 
@@ -181,7 +182,8 @@ class _Assembly:
         return Gemm(
             name=f"gemm_{'x'.join(map(str, (*batch_shape, m, n, k)))}" + (f"_{epilogue.name}" if epilogue else ""),
             dtype=anchor.dtype, batch=batch, m=m, n=n, k=k,
-            a=self.place(a.base, a.offset * size), b=self.place(b.base, b.offset * size), c=self.place(self.scratch[region]),
+            a=self.place(a.base, a.offset * size), b=self.place(b.base, b.offset * size),
+            c=self.place(self.scratch[region]),
             lda=a.leading, ldb=b.leading, ldc=n, transpose_a=a.transposed, transpose_b=b.transposed,
             stride_a=a.batch_stride, stride_b=b.batch_stride, stride_c=m * n,
             tile_m=tile_m, tile_n=tile_n, epilogue=epilogue,

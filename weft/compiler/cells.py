@@ -1,8 +1,8 @@
 """cells: tensors whose memory belongs to compiled functions.
 
 A captured tensor has `_buffer`. While nobody looks, it has no node: the compiled function rewrites the memory in place.
-When someone reads it, `expose` makes a leaf for the current value; before the next replay `retire_exposed` gives any leaf
-that is still in use a private copy, so that no value changes under its holder.
+When someone reads it, `expose` makes a leaf for the current value; before the next replay `retire_exposed` gives any
+leaf that is still in use a private copy, so that no value changes under its holder.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ def retire_exposed() -> None:
     """Before memory is rewritten: keep the old value for whoever still holds it."""
     for reference in EXPOSED:
         tensor = reference()
-        node = tensor._node if tensor is not None else None
-        if node is None or node.buffer is not tensor._buffer:
+        if tensor is None or tensor._node is None or tensor._node.buffer is not tensor._buffer:
             continue  # assigned from outside since: the next replay copies the new value into place
-        tensor._node = None
+        node, tensor._node = tensor._node, None
         if sys.getrefcount(node) > 2:
             node.buffer = private_copy(node.buffer)
     EXPOSED.clear()

@@ -74,7 +74,7 @@ class _Fuser:
     ):
         self.nodes = nodes
         self.leaves = set(leaves)
-        self.stored: dict[Node, tuple[Region, ...]] = {leaf: () for leaf in leaves}
+        self.stored: dict[Node, tuple[Region, ...]] = dict.fromkeys(leaves, ())
         self.regions: list[Region] = []
         self.numbers = itertools.count()
         self.homes: dict[Node, Home] = {}
@@ -246,7 +246,7 @@ class _Fuser:
         return True
 
     def _fits(self, region: Region, node: Node) -> Walk | None:
-        """What `node` would read as a member of `region`; None if indices differ, a cycle arises or it gains nothing."""
+        """What `node` would read as a member of `region`; None if indices differ, a cycle arises, or in vain."""
         at = self._domain_index(region, node)
         if at is None or (self._is_partial(node) and not _same_chunks(region.partials, node)):
             return None
@@ -293,7 +293,7 @@ class _Fuser:
         return self._rebuild(trial, [region], node)
 
     def _merge(self) -> None:
-        """Join regions of one form over one domain that share what they read, or are small: fewer kernels, fewer bytes."""
+        """Join regions of one form and domain that share what they read, or are small: fewer kernels, fewer bytes."""
         alike: dict[tuple, list[Region]] = {}
         for region in self.regions:
             if region.form in ("map", "rows", "cols"):
@@ -310,14 +310,15 @@ class _Fuser:
 
     def _worth_merging(self, a: Region, b: Region) -> bool:
         both = a.bit | b.bit
-        if any(other.before & both and other.bit & (a.before | b.before) for other in self.regions if other not in (a, b)):
+        between = [other for other in self.regions if other.before & both and other.bit & (a.before | b.before)]
+        if any(other not in (a, b) for other in between):
             return False  # someone has to run between them
         if math.prod(a.shape) <= SMALL or any(sink in b.reads for sink in a.sinks):
             return True
         return any(read.size > 1 and 4 * read.size >= math.prod(a.shape) for read in a.reads if read in b.reads)
 
     def _rebuild(self, trial: Region, regions: Sequence[Region], node: Node | None) -> bool:
-        """Put everything that `regions` compute, and `node`, into `trial` instead. False, and no change, where that fails."""
+        """Put all that `regions` compute, and `node`, into `trial` instead. False, and no change, where that fails."""
         held = {sink: (region,) for region in regions for sink in (*region.sinks, *region.partials)}
         spare = self._read_only_among(regions, held)
         members = sorted([*held.keys() - spare, *([node] if node else [])], key=self.position.__getitem__)

@@ -183,7 +183,7 @@ def _lower_fold(region: Region) -> Lowered:
 def _lower_split(region: Region) -> Lowered:
     """One piece of a long reduction per point: points count (kept point, piece)."""
     (partial,) = region.sinks
-    axes, cut, per = partial.attrs
+    axes, cut, _ = partial.attrs
     shape, kept = region.shape, region.kept
     pieces = partial.shape[0]
     points = Axis("row", math.prod(partial.shape))
@@ -527,7 +527,7 @@ def _name(region: Region) -> str:
 
 
 def result_nodes(regions: Sequence[Region], outputs: Sequence[Node], homes: Mapping[Node, Home]) -> None:
-    """Note in each region which of its folds somebody outside needs in memory, and which sinks have strides of their own."""
+    """Note in each region which results somebody outside needs in memory, and which have strides of their own."""
     wanted = set(outputs) | set(homes)
     for region in regions:
         wanted.update(region.reads)

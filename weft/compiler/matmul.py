@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ class View:
 
 
 def operand_view(node: Node, leaves: Collection[Node]) -> View | None:
-    """`node` as a view that BLAS can read: one of the last two axes contiguous, one stride for all batches. Else None."""
+    """`node` as a view that BLAS can read: one of the last two axes contiguous, one stride for all batches; or None."""
     shape = node.shape
     axes = [Axis(f"v{k}", extent) for k, extent in enumerate(shape)]
     at = tuple([ix.axis_index(axis) for axis in axes])
@@ -56,7 +57,7 @@ def operand_view(node: Node, leaves: Collection[Node]) -> View | None:
 def _one_stride(batch: list[tuple[int, int]]) -> int | None:
     """The distance between consecutive matrices, if it is the same for all."""
     steps = [(extent, step) for extent, step in batch if extent > 1]
-    for (_, outer), (extent, inner) in zip(steps, steps[1:], strict=False):
+    for (_, outer), (extent, inner) in itertools.pairwise(steps):
         if outer != inner * extent:
             return None
     return steps[-1][1] if steps else 0

@@ -1,7 +1,7 @@
 """memory: where every stored value lives. Donated leaves first, then outputs, then one arena with offsets by liveness.
 
 A value that replaces a leaf (an updated parameter) is written straight into the leaf's memory when every other reader
-of that memory has run, or reads exactly the element being written; otherwise it is computed aside and copied at the end.
+of that memory has run, or reads exactly the element being written; else it is computed aside and copied at the end.
 """
 
 from __future__ import annotations

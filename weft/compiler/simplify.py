@@ -175,8 +175,9 @@ def _permute(node: Node, srcs: tuple[Node, ...]) -> Node | None:
         source = source.srcs[0]
     if order == tuple(range(len(order))):
         return source
-    if _scalar(source) is not None:
-        return spread(const(_scalar(source), source.dtype, source.device), node.shape)
+    value = _scalar(source)
+    if value is not None:
+        return filled(value, node)
     if source.op == "dot" and order == _swapped(len(order)):  # (AB)ᵀ = BᵀAᵀ: the library reads either way
         a, b = source.srcs
         return make("dot", (_transposed(b), _transposed(a)))
@@ -209,8 +210,9 @@ def _slice(node: Node, srcs: tuple[Node, ...]) -> Node | None:
     source = srcs[0]
     if node.shape == source.shape:
         return source
-    if _scalar(source) is not None:
-        return spread(const(_scalar(source), source.dtype, source.device), node.shape)
+    value = _scalar(source)
+    if value is not None:
+        return filled(value, node)
     return _slice_of_concat(node, source) if source.op == "concat" else None
 
 
@@ -280,9 +282,8 @@ def _reduce(node: Node, srcs: tuple[Node, ...]) -> Node | None:
 
 
 def _gather(node: Node, srcs: tuple[Node, ...]) -> Node | None:
-    if _scalar(srcs[0]) is not None:
-        return filled(_scalar(srcs[0]), node)  # type: ignore[arg-type]
-    return None
+    value = _scalar(srcs[0])
+    return None if value is None else filled(value, node)
 
 
 def _of_nothing(node: Node, srcs: tuple[Node, ...]) -> Node | None:

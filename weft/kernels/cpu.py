@@ -69,7 +69,7 @@ def schedule_tile(nest: Nest, batch: Axis, row: Axis, col: Axis) -> Kernel:
 
 
 def _at_point(nest: Nest) -> tuple[Stmt, ...]:
-    """What happens at one point: fold stage by stage, store, then walk the inner axes again for what needs the folds."""
+    """What happens at one point: fold by stages, store, then walk the inner axes again for what needs the folds."""
     walks = [[value for _, value in stage] for stage in nest.stages]
     last = [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
     cache = RowCache(_row(nest), [*walks, last])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop variable, `0 <= name < extent`. `kind` is 'parallel', 'reduce' or 'value' (an integer loaded at run time)."""
+    """A loop variable, `0 <= name < extent`. `kind` is 'parallel', 'reduce' or 'value' (an integer that is loaded)."""
 
     name: str
     extent: int

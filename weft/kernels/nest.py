@@ -38,10 +38,10 @@ class ColumnSum:
 class Nest:
     """Loops without a schedule.
 
-    points: the flat parallel axis. `side`: which axis lies side by side in memory and belongs in vector lanes: 'points',
-    'lane' (a second parallel axis, `lane`) or 'inner' (the last inner axis); 'scatter' marks a nest whose inner store
-    adds into row `target` of a table that has one row per point. stages: folds over the inner axes, each
-    using the results of those before. `columns`, if any, are summed over chunks of points; the launch then counts
+    points: the flat parallel axis. `side`: which axis lies side by side in memory and belongs in vector lanes:
+    'points', 'lane' (a second parallel axis, `lane`) or 'inner' (the last inner axis); 'scatter' marks a nest whose inner
+    store adds into row `target` of a table that has one row per point. stages: folds over the inner axes, each using the
+    results of those before. `columns`, if any, are summed over chunks of points; the launch then counts
     chunks, with the scalars 'points' and 'per_chunk'.
     """
 

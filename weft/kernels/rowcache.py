@@ -1,8 +1,8 @@
 """rowcache: values that several loops over one row need are computed once and kept in a small local array.
 
-A softmax needs exp(x - max) for its sum and again for its result; a chain of norm, activation and softmax walks a row six
-times. Elementwise values that two or more of these walks share, and that cost more than reading them back, go through a
-`Local` of one row. What is computed does not change, only how often.
+A softmax needs exp(x - max) for its sum and again for its result; a chain of norm, activation and softmax walks a row
+six times. Elementwise values that two or more of these walks share, and that cost more than reading them back, go
+through a `Local` of one row. What is computed does not change, only how often.
 """
 
 from __future__ import annotations
@@ -140,14 +140,16 @@ def _with(value: Expr, known: dict[Op, Expr]) -> Expr:
     """`value` with known operations replaced; parts that contain none stay the same objects."""
     for operation in _operations([value]):
         if operation not in known:
-            args = tuple([known.get(arg, arg) if isinstance(arg, Op) else _load_with(arg, known) for arg in operation.args])
+            args = tuple([_known(arg, known) for arg in operation.args])
             same = all(new is old for new, old in zip(args, operation.args, strict=True))
             known[operation] = operation if same else Op(operation.name, args, operation.dtype)
-    return known[value] if isinstance(value, Op) else _load_with(value, known)
+    return _known(value, known)
 
 
-def _load_with(value: Expr, known: dict[Op, Expr]) -> Expr:
-    """A load whose mask may contain known operations."""
+def _known(value: Expr, known: dict[Op, Expr]) -> Expr:
+    """What stands for `value`; a load may have a known mask."""
+    if isinstance(value, Op):
+        return known.get(value, value)
     if not isinstance(value, Load) or not isinstance(value.mask, Op):
         return value
     mask = known.get(value.mask, value.mask)

@@ -141,7 +141,7 @@ def shifted(who: str, x: Node, dim: int) -> tuple[Node, tuple[int, ...]]:
 
 
 def softmax(x: Node, dim: int) -> Node:
-    """e^x over its sum along `dim`, shifted by the maximum. Multiplies by 1/sum: one division a row, not one an element.
+    """e^x over its sum along `dim`, shifted by the maximum. Multiplies by 1/sum: one division a row.
 
     >>> weft.softmax(weft.tensor([1000.0, 1000.0]), 0)
     tensor([0.5000, 0.5000])

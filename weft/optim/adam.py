@@ -36,7 +36,8 @@ class Adam(Optimizer):
     ):
         check_numbers(type(self).__name__, lr=lr, eps=eps, weight_decay=weight_decay)
         if not all(0.0 <= beta < 1.0 for beta in betas):
-            raise problem(RangeError, type(self).__name__, f"betas {betas}", "two numbers in [0, 1)", "try (0.9, 0.999)")
+            who, expected = type(self).__name__, "two numbers in [0, 1)"
+            raise problem(RangeError, who, f"betas {betas}", expected, "try (0.9, 0.999)")
         defaults = {"lr": lr, "betas": tuple(betas), "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
         super().__init__(params, defaults)
 

@@ -1,7 +1,7 @@
 """flat: many tensors as one. Parameters, gradients and each kind of optimizer state lie one after the other.
 
-Concatenating tensors that already lie side by side is free (the compiler sees that they do), and a slice of a flat result
-is a view; so an update written for one long vector is one kernel over a whole model.
+Concatenating tensors that already lie side by side is free (the compiler sees that they do), and a slice of a flat
+result is a view; so an update written for one long vector is one kernel over a whole model.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Group(dict):
             bucket.add_state(self.state_of(self))
 
     def choice(self, name: str) -> bool:
-        """Whether a hyper-parameter takes part in the update at all. A compiled step is traced again when that changes."""
+        """Whether a hyper-parameter takes part in the update; a compiled step is traced anew when that changes."""
         if STATE.trace is not None:
             return STATE.trace.guard(lambda: bool(self[name]))
         return bool(self[name])
@@ -159,7 +159,7 @@ class Optimizer:
         if not active:
             return
         params = [bucket.params[k] for k in active]
-        grads = [param.grad for param in params]
+        grads = [grad for param in params if (grad := param.grad) is not None]
         for param, grad in zip(params, grads, strict=True):
             if grad.shape != param.shape:
                 raise problem(
@@ -261,7 +261,8 @@ class Optimizer:
     def _load_bucket(bucket: Bucket, saved: list[Mapping[str, Any]]) -> None:
         with weft.no_grad():
             for name, flat in bucket.state.items():
-                arrays = [_part(entry.get(name), param, name) for entry, param in zip(saved, bucket.params, strict=True)]
+                pairs = zip(saved, bucket.params, strict=True)
+                arrays = [_part(entry.get(name), param, name) for entry, param in pairs]
                 if any(name in entry for entry in saved):
                     flat.copy_(weft.tensor(np.concatenate(arrays).astype(flat.dtype.numpy), device=flat.device))
             # Optimizers that count nothing save no step; state that was saved is proof of at least one.
@@ -277,8 +278,8 @@ def _part(value: Any, param: Tensor, name: str) -> np.ndarray:
         return np.zeros(param.numel())
     array = np.asarray(value)
     if array.shape != param.shape:
-        expected = f"{param.shape}, the shape of its parameter"
-        raise problem(ShapeError, "load_state_dict", f"{name} of shape {array.shape}", expected, "load into the same model")
+        given, expected = f"{name} of shape {array.shape}", f"{param.shape}, the shape of its parameter"
+        raise problem(ShapeError, "load_state_dict", given, expected, "load into the same model")
     return array.reshape(-1)
 
 
