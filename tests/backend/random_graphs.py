@@ -50,6 +50,7 @@ class Graph:
 
     leaves: dict[Node, np.ndarray] = field(default_factory=dict)
     outputs: list[Value] = field(default_factory=list)
+    writes: dict[Node, Value] = field(default_factory=dict)  # new values for leaves, all from old ones
 
     def on(self, device: str) -> list[Node]:
         """The outputs over leaves on `device`."""
@@ -481,9 +482,45 @@ class Builder:
         if others and self.chance(2):
             wanted = [*wanted, self.pick(others)]
         self.graph.outputs = list({value.node: value for value in wanted}.values())
-        needed = set(toposort([value.node for value in self.graph.outputs]))
-        self.graph.leaves = {node: array for node, array in self.graph.leaves.items() if node in needed}
+        self._drop_leaves()
         return self.graph
+
+    def _drop_leaves(self) -> None:
+        needed = set(toposort([value.node for value in (*self.graph.outputs, *self.graph.writes.values())]))
+        self.graph.leaves = {
+            node: array for node, array in self.graph.leaves.items() if node in needed or node in self.graph.writes
+        }
+
+    def build_writes(self) -> None:
+        """Assign some leaves: values of the graph that fit, or something made of the leaf itself."""
+        leaves = [node for node in self.graph.leaves if node.dtype.kind == "f"]
+        for node in self.draw(st.permutations(leaves))[:3]:
+            fitting = [
+                value for value in self.values if value.node.size == node.size and value.node.dtype is node.dtype
+            ]
+            if fitting and self.chance(2):
+                new = build.reshape(self.pick(fitting).node, node.shape)
+            else:
+                new = self.renewed(node)
+            self.graph.writes[node] = Value(new, 1.0)
+        self._drop_leaves()
+
+    def renewed(self, x: Node) -> Node:
+        way = self.draw(st.integers(0, 4))
+        if way == 0 and x.shape:
+            return build.flip(x, (self.draw(st.integers(0, len(x.shape) - 1)),))
+        if way == 1 and x.shape:
+            mean = build.mul(build.reduce("reduce_sum", x, (len(x.shape) - 1,), True), 1.0 / x.shape[-1])
+            return build.sub(x, build.expand(mean, x.shape))
+        if way == 2 and len(x.shape) > 1:
+            return build.reshape(build.swap_last(x), x.shape)
+        if way == 3 and x.shape:
+            flat = build.reshape(x, (x.size,))
+            cut = self.draw(st.integers(0, x.size))
+            return build.reshape(
+                build.concat([build.narrow(flat, 0, cut, x.size), build.narrow(flat, 0, 0, cut)], 0), x.shape
+            )
+        return build.add(build.mul(x, 0.5), 1.0)
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -494,9 +531,15 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 
 @st.composite
-def graphs(draw, least: int = 5, most: int = 25, floats: DType = float32, smooth: bool = False) -> Graph:
-    """A graph of about `least` to `most` operations. `smooth` leaves out integers and jumps, for gradients."""
-    graph = Builder(draw, floats, smooth).build(least, most)
+def graphs(
+    draw, least: int = 5, most: int = 25, floats: DType = float32, smooth: bool = False, writes: bool = False
+) -> Graph:
+    """A graph of about `least` to `most` operations. `smooth` leaves out integers and jumps, for gradients; `writes`
+    draws new values for some leaves."""
+    builder = Builder(draw, floats, smooth)
+    graph = builder.build(least, most)
+    if writes:
+        builder.build_writes()
     if not graph.leaves:  # constants only: a leaf gives them a device
         node = placeholder((2,), uint32, HOME)
         graph.leaves[node] = np.zeros(2, np.uint32)

@@ -8,14 +8,16 @@ import os
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
 
 import weft
 from tests.backend.random_graphs import Graph, graphs, transplant
 from weft.compiler import assemble
-from weft.dtypes import float64
+from weft.dtypes import float32, float64
 from weft.grad.engine import gradients
 from weft.graph import build
 from weft.graph.show import show
+from weft.optim.flat import pack
 from weft.tensor import Tensor
 
 FUZZ = int(os.environ.get("WEFT_FUZZ", "0"))
@@ -82,6 +84,35 @@ def test_alone_together_and_compiled_are_the_same_bits(graph: Graph):
     for _ in range(2):
         for number, (one, two) in enumerate(zip(together, run(*leaves), strict=True)):
             same_bits(two.numpy(), one, f"output {number} compiled\n{text}")
+
+
+@examples(100)
+@given(graphs(most=12, writes=True), st.booleans())
+def test_cells_written_in_place(graph: Graph, packed: bool):
+    """Every value is computed from the old ones, wherever the new ones go; replays go on from there."""
+    cells = {leaf: weft.tensor(array, device="cpu") for leaf, array in graph.leaves.items()}
+    wanted = [*graph.outputs, *graph.writes.values()]
+    floats = [cell for cell in cells.values() if cell.dtype is float32]
+    if packed and floats:  # as an optimizer does: one piece of memory for all
+        pack(floats)
+
+    @weft.compile
+    def run():
+        nodes = transplant(wanted, {leaf: cell.node for leaf, cell in cells.items()})
+        for leaf, node in zip(graph.writes, nodes[len(graph.outputs) :], strict=True):
+            cells[leaf].copy_(Tensor(node))
+        return [Tensor(node) for node in nodes[: len(graph.outputs)]]
+
+    text = show([value.node for value in wanted])
+    for turn in range(3):
+        old = {leaf: weft.tensor(cell.numpy(), device="cpu").node for leaf, cell in cells.items()}
+        expected = values_of(transplant(wanted, old))
+        results = [result.numpy() for result in run()] + [cells[leaf].numpy() for leaf in graph.writes]
+        for number, (one, two) in enumerate(zip(expected, results, strict=True)):
+            same_bits(two, one, f"turn {turn}, value {number}\n{text}")
+        for leaf, cell in cells.items():
+            if leaf not in graph.writes:
+                same_bits(cell.numpy(), graph.leaves[leaf], f"turn {turn}, a cell that is only read\n{text}")
 
 
 @examples(60)

@@ -11,7 +11,7 @@ import ctypes
 import numpy as np
 import pytest
 
-from tests.unit.gpu_harness import Executable, HostBackend, gpu_schedules
+from tests.unit.gpu_harness import Executable, HostBackend
 from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
 from weft.backends.base import Slab
 from weft.compiler.plan import Plan
@@ -67,8 +67,7 @@ class CudaKernels(HostBackend):
 
 
 def on_gpu(name: str, blocks: int | None = None) -> list[np.ndarray]:
-    with gpu_schedules():
-        return results(PROGRAMS[name], CudaKernels(blocks).device)
+    return results(PROGRAMS[name], CudaKernels(blocks).device)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -1,49 +1,21 @@
 """Runs plans of GPU kernels without the compiler knowing of a GPU backend: on an emulator here, on CUDA in tests/gpu.
 
 `HostBackend` keeps memory where NumPy can see it and hands every launch to `launch`, which a subclass provides. Matrix
-products are NumPy's. `gpu_schedules()` makes the compiler use the GPU schedule meanwhile.
+products are NumPy's. The device has the feature 'blocks', so the compiler makes kernels with the GPU schedule.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-from collections.abc import Iterator
-from types import SimpleNamespace
 
 import numpy as np
 
 from weft import dtypes
 from weft.backends.base import Buffer, Device, Slab
-from weft.compiler import assemble
 from weft.compiler.plan import Gemm, Launch, Place, Plan
 from weft.dtypes import DType
-from weft.kernels import cpu, gpu
-from weft.kernels import index as ix
-from weft.kernels.index import Axis
-from weft.kernels.language import BufferParam, Kernel, Load, Store
-from weft.kernels.nest import Nest
+from weft.kernels.language import Kernel
 from weft.kernels.normal import normalise
-
-
-def copy_kernel(dtype: DType) -> Kernel:
-    """Elements from one place to another, as a nest and then for a GPU."""
-    axis = Axis("i", 1 << 30)
-    store = Store("b1", ix.axis_index(axis), Load("b0", ix.axis_index(axis), dtype))
-    buffers = (BufferParam("b0", dtype, False), BufferParam("b1", dtype, True))
-    return gpu.schedule(Nest(f"copy_{dtype.name}", axis, "points", None, (), (), (store,), (), (), buffers, (), {}))
-
-
-@contextlib.contextmanager
-def gpu_schedules() -> Iterator[None]:
-    """Plans made in this block hold kernels scheduled for GPUs."""
-    kept = assemble.cpu, assemble.copy_kernel
-    assemble.cpu = SimpleNamespace(**{**vars(cpu), "schedule": gpu.schedule, "schedule_tile": gpu.schedule_tile})
-    assemble.copy_kernel = copy_kernel
-    try:
-        yield
-    finally:
-        assemble.cpu, assemble.copy_kernel = kept
 
 
 def bytes_at(pointer: int, nbytes: int) -> np.ndarray:
@@ -95,7 +67,7 @@ class HostBackend:
     """Memory in NumPy arrays; `kernels` are all that plans on this device were made of, in normal form."""
 
     def __init__(self, kind: str):
-        self.device = Device(kind, 0, self, kind, frozenset(dtypes.ALL))
+        self.device = Device(kind, 0, self, kind, frozenset(dtypes.ALL), frozenset({"blocks"}))
         self.kernels: list[Kernel] = []
 
     def launch(self, kernel: Kernel, arrays: list[np.ndarray], scalars: tuple, extent: int) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.unit.emulator import Emulator
-from tests.unit.gpu_harness import gpu_schedules
 from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
 from weft import dtypes
 from weft.kernels import gpu
@@ -20,8 +19,7 @@ from weft.kernels.normal import normalise
 
 
 def emulated(name: str, **options) -> list[np.ndarray]:
-    with gpu_schedules():
-        return results(PROGRAMS[name], Emulator(**options).device, small=True)
+    return results(PROGRAMS[name], Emulator(**options).device, small=True)
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -9,10 +9,12 @@ import io
 
 import pytest
 
-from tests.unit.gpu_harness import HostBackend, copy_kernel, gpu_schedules
+from tests.unit.gpu_harness import HostBackend
 from tests.unit.programs import PROGRAMS, results
 from weft import dtypes
+from weft.kernels import gpu
 from weft.kernels.language import Kernel
+from weft.kernels.nest import copy_nest
 from weft.kernels.normal import normalise
 from weft.render import clike
 from weft.render.dialects import CUDA
@@ -26,11 +28,10 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 def kernels() -> dict[str, Kernel]:
     """All kernels by their name in the source text."""
     found = HostBackend("collector")
-    with gpu_schedules():
-        for program in PROGRAMS.values():
-            for small in (True, False):
-                results(program, found.device, small)
-    copies = [normalise(copy_kernel(dtype)) for dtype in dtypes.ALL]
+    for program in PROGRAMS.values():
+        for small in (True, False):
+            results(program, found.device, small)
+    copies = [normalise(gpu.schedule(copy_nest(dtype))) for dtype in dtypes.ALL]
     return {clike.symbol(kernel, CUDA): kernel for kernel in (*found.kernels, *copies)}
 
 

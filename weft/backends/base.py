@@ -17,7 +17,10 @@ from weft.dtypes import DType
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """One device: its name (`cpu`, `cuda:0`), and all that the compiler knows of it."""
+    """One device: its name (`cpu`, `cuda:0`), and all that the compiler knows of it.
+
+    `features` choose what the compiler makes: 'blocks' asks for the GPU schedule (threads in blocks with barriers).
+    """
 
     kind: str
     index: int
@@ -33,6 +36,9 @@ class Device:
 
     def __str__(self) -> str:
         return self.name
+
+    def __repr__(self) -> str:
+        return f"device({self.name!r}, {self.description!r})"
 
 
 class Slab:

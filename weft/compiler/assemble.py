@@ -14,7 +14,7 @@ from weft.backends.base import Device
 from weft.compiler import memory
 from weft.compiler.access import row_major
 from weft.compiler.decompose import copy_of, decompose
-from weft.compiler.fuse import Fused, base_of, fuse, ordered
+from weft.compiler.fuse import base_of, fuse, ordered
 from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, lower_scatter, result_nodes
 from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
@@ -22,13 +22,12 @@ from weft.compiler.plan import Gemm, Launch, Place, Plan, Slot, Step
 from weft.compiler.program import Program
 from weft.compiler.region import Region
 from weft.compiler.simplify import simplify
-from weft.dtypes import DType, int64
 from weft.graph import spec
 from weft.graph.node import Node, placeholder
-from weft.kernels import cpu
+from weft.kernels import cpu, gpu
 from weft.kernels import index as ix
-from weft.kernels.index import Axis
-from weft.kernels.language import LAUNCH_RANGES, BufferParam, Kernel, Load, Loop, Store, Var
+from weft.kernels.language import Kernel
+from weft.kernels.nest import copy_nest
 
 CHECK = False  # run the graph's spec after every pass; tests switch it on
 TASK_BYTES = 32768  # a task is worth at least about this much memory traffic
@@ -51,7 +50,7 @@ def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, in
     extra = {storage.place(value)[0]: len(order) for value, _, _ in storage.copies}
     scratch = {region: _product_home(region, storage) for region in order if region.form == "dot"}
     memory.lay_out(storage, fused, order, program.leaves, extra)
-    return _Assembly(program, fused, storage, order, scratch).plan(outputs, written)
+    return _Assembly(program, storage, order, scratch, device).plan(outputs, written)
 
 
 def _prepare(program: Program) -> tuple[Program, list[Node]]:
@@ -122,9 +121,10 @@ class _Assembly:
     """Turns ordered regions with assigned memory into steps."""
 
     def __init__(
-        self, program: Program, fused: Fused, storage: Storage, order: list[Region], scratch: dict[Region, Node]
+        self, program: Program, storage: Storage, order: list[Region], scratch: dict[Region, Node], device: Device
     ):
-        self.program, self.fused, self.storage, self.order, self.scratch = program, fused, storage, order, scratch
+        self.storage, self.order, self.scratch = storage, order, scratch
+        self.schedule = gpu if "blocks" in device.features else cpu
         self.slots: list[Slot] = [Slot("input", leaf.nbytes, memory.label(leaf)) for leaf in program.leaves]
         self.slot_of: dict[Node, int] = {leaf: k for k, leaf in enumerate(program.leaves)}
         for root in storage.outputs:
@@ -157,7 +157,7 @@ class _Assembly:
         if region.form == "dot":
             return self._gemm(region)
         lowered = lower_scatter(region) if region.form == "scatter" else lower(region)
-        kernel = cpu.schedule(lowered.nest)
+        kernel = self.schedule.schedule(lowered.nest)
         return self._launch(kernel, lowered, region)
 
     def _launch(self, kernel: Kernel, lowered: Lowered, region: Region) -> Launch:
@@ -177,7 +177,7 @@ class _Assembly:
         epilogue = None
         if any(sink is not anchor for sink in region.sinks):
             lowered, axes = lower_epilogue(region)
-            epilogue = self._launch(cpu.schedule_tile(lowered.nest, *axes), lowered, region)
+            epilogue = self._launch(self.schedule.schedule_tile(lowered.nest, *axes), lowered, region)
         tile_m, tile_n = tiles(batch, m, n, k)
         return Gemm(
             name=f"gemm_{'x'.join(map(str, (*batch_shape, m, n, k)))}" + (f"_{epilogue.name}" if epilogue else ""),
@@ -192,18 +192,9 @@ class _Assembly:
 
     def _copy(self, value: Node, leaf: Node, offset: int) -> Launch:
         """A value that could not be computed in place goes to its leaf after everything else."""
-        kernel = copy_kernel(leaf.dtype)
+        kernel = self.schedule.schedule(copy_nest(leaf.dtype))
         places = (self.place(value, offset), self.place(leaf))
         return Launch(kernel, places, (), leaf.size, _even(leaf.size, 8192, 1024), 2 * leaf.nbytes, 0)
-
-
-def copy_kernel(dtype: DType) -> Kernel:
-    """Elements from one place to another."""
-    axis = Axis("i", 1 << 40)
-    store = Store("b1", ix.axis_index(axis), Load("b0", ix.axis_index(axis), dtype))
-    body = Loop(axis, Var("begin", int64), Var("end", int64), "vector", (store,), cpu.LANES)
-    buffers = (BufferParam("b0", dtype, False), BufferParam("b1", dtype, True))
-    return Kernel(f"copy_{dtype.name}", buffers, (), LAUNCH_RANGES, (body,))
 
 
 def _traffic(region: Region) -> int:

@@ -13,7 +13,6 @@ from typing import Any
 
 from weft.backends.base import Buffer, Device, Executable
 from weft.compiler import program as programs
-from weft.compiler.assemble import assemble
 from weft.compiler.plan import Plan
 from weft.compiler.program import Program
 from weft.counting import COUNTERS
@@ -42,6 +41,8 @@ def entry_for(program: Program, device: Device) -> Entry:
         _plans.move_to_end(program.key)
         COUNTERS.plans_reused += 1
         return entry
+    from weft.compiler.assemble import assemble  # the passes are loaded when the first program is compiled
+
     started = time.perf_counter()
     plan, outputs = assemble(program, device)
     entry = Entry(plan, device.backend.executable(plan), outputs)

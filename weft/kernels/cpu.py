@@ -6,8 +6,6 @@ kernel does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from weft.dtypes import bool_, int64
 from weft.kernels import index as ix
 from weft.kernels.index import Axis, Index
@@ -19,7 +17,6 @@ from weft.kernels.language import (
     If,
     IndexValue,
     Kernel,
-    Let,
     Literal,
     Load,
     Loop,
@@ -29,12 +26,10 @@ from weft.kernels.language import (
     Update,
     Var,
 )
-from weft.kernels.nest import Nest
+from weft.kernels.nest import COMBINE, Nest, named, together
 from weft.kernels.rowcache import RowCache
 
 LANES = 32
-_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
-_IDENTITY = {"sum": 0, "prod": 1, "max": float("-inf"), "min": float("inf")}
 
 
 def lanes(extent: int) -> int:
@@ -62,7 +57,7 @@ def schedule(nest: Nest) -> Kernel:
 def schedule_tile(nest: Nest, batch: Axis, row: Axis, col: Axis) -> Kernel:
     """The epilogue of a matrix product as a kernel over one tile; `batch` is fixed inside it."""
     ranges = [Var(name, int64) for name in TILE_RANGES]
-    across = Loop(col, ranges[3], ranges[4], "vector", _together(nest.point_stores), LANES)
+    across = Loop(col, ranges[3], ranges[4], "vector", together(nest.point_stores), LANES)
     body = Loop(row, ranges[1], ranges[2], "serial", (across,))
     once = Loop(batch, ranges[0], Op("add", (ranges[0], Literal(1, int64)), int64), "serial", (body,))
     return Kernel(nest.name, nest.buffers, nest.scalars, TILE_RANGES, (once,), nest.definitions)
@@ -79,16 +74,16 @@ def _at_point(nest: Nest) -> tuple[Stmt, ...]:
         accumulators = tuple([accumulator for accumulator, _ in stage])
         updates = [Update(accumulator.name, value) for accumulator, value in zip(accumulators, values, strict=True)]
         body.append(Fold(accumulators, _inner_loops(nest, (*before, *updates))))
-    body.extend(_together(nest.point_stores))
+    body.extend(together(nest.point_stores))
     if last:
         before, values = cache.enter(len(walks), last)
         stores = [_revalued(store, value) for store, value in zip(nest.inner_stores, values, strict=False)]
         sums = values[len(stores) :]
-        final = [*before, *_together(stores, sums)]
-        for column, value in zip(nest.columns, _named(stores, sums), strict=True):
+        final = [*before, *together(stores, sums)]
+        for column, value in zip(nest.columns, named(stores, sums), strict=True):
             at = ix.add(ix.scale(ix.axis_index(CHUNK), column.width), column.index)
             dtype = column.accumulator.dtype
-            running = Op(_COMBINE[column.accumulator.op], (Load(column.buffer, at, dtype), value), dtype)
+            running = Op(COMBINE[column.accumulator.op], (Load(column.buffer, at, dtype), value), dtype)
             final.append(Store(column.buffer, at, running))
         body.extend(_inner_loops(nest, tuple(final)))
     if nest.lane is None:
@@ -105,22 +100,6 @@ def _row(nest: Nest) -> Axis | None:
 
 def _revalued(store: Store, value: Expr) -> Store:
     return Store(store.buffer, store.index, value, store.mask)
-
-
-def _together(stores: Sequence[Store], more: Sequence[Expr] = ()) -> tuple[Stmt, ...]:
-    """All values first (also `more`), then all stores: memory that is updated in place is read before it is written."""
-    if len(stores) + len(more) == 1 and stores:
-        return tuple(stores)
-    values = [*[store.value for store in stores], *more]
-    names = [f"out{k}" for k in range(len(values))]
-    lets = [Let(name, value) for name, value in zip(names, values, strict=True)]
-    ready = [_revalued(store, Var(name, store.value.dtype)) for name, store in zip(names, stores, strict=False)]
-    return (*lets, *ready)
-
-
-def _named(stores: Sequence[Store], more: Sequence[Expr]) -> list[Expr]:
-    """The names under which `_together` keeps `more`."""
-    return [Var(f"out{len(stores) + k}", value.dtype) for k, value in enumerate(more)]
 
 
 def _inner_loops(nest: Nest, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -156,23 +135,10 @@ def _chunk_loop(nest: Nest, begin: Expr, end: Expr) -> Loop:
     clear: list[Stmt] = []
     for column in nest.columns:
         at = ix.add(ix.scale(ix.axis_index(CHUNK), column.width), column.index)
-        clear.append(Store(column.buffer, at, Literal(_identity(column.accumulator), column.accumulator.dtype)))
+        clear.append(Store(column.buffer, at, Literal(column.accumulator.identity, column.accumulator.dtype)))
     chunk = IndexValue(ix.axis_index(CHUNK), int64)
     per = Var("per_chunk", int64)
     first = Op("mul", (chunk, per), int64)
     last = Op("min", (Op("add", (first, per), int64), Var("points", int64)), int64)
     walk = Loop(nest.points, first, last, "serial", _at_point(nest))
     return Loop(CHUNK, begin, end, "task", (*_inner_loops(nest, tuple(clear)), walk))
-
-
-def _identity(accumulator) -> float | int | bool:
-    """The value that a fold of this kind starts from."""
-    dtype, value = accumulator.dtype, _IDENTITY[accumulator.op]
-    if dtype.kind == "f" or abs(value) < 2:
-        return value
-    low, high = (0, 1) if dtype.kind == "b" else (0, 2**32 - 1) if dtype.kind == "u" else _signed(dtype.itemsize)
-    return high if value > 0 else low
-
-
-def _signed(itemsize: int) -> tuple[int, int]:
-    return -(2 ** (8 * itemsize - 1)), 2 ** (8 * itemsize - 1) - 1

@@ -27,7 +27,6 @@ from weft.kernels.language import (
     If,
     IndexValue,
     Kernel,
-    Let,
     Literal,
     Load,
     Local,
@@ -38,14 +37,13 @@ from weft.kernels.language import (
     Update,
     Var,
 )
-from weft.kernels.nest import Nest, Span
+from weft.kernels.nest import COMBINE, Nest, Span, together
 from weft.kernels.substitute import substitute
 
 BLOCK = 256
 SHORT = 32  # a row of at most this many elements is one thread's work
 
 BEGIN, END = Var("begin", int64), Var("end", int64)
-_COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 
 
 def schedule(nest: Nest, block: int = BLOCK) -> Kernel:
@@ -63,7 +61,7 @@ def schedule_tile(nest: Nest, batch: Axis, row: Axis, col: Axis, block: int = BL
     """The epilogue of a matrix product as a kernel over all its elements, which the launch range counts."""
     flat, values = _joined("i", (batch, row, col))
     nest = substitute(nest, values)
-    loop = Loop(flat, BEGIN, END, "grid", _together(nest.point_stores), block)
+    loop = Loop(flat, BEGIN, END, "grid", together(nest.point_stores), block)
     return _kernel(nest, (loop,), Geometry(block, 1))
 
 
@@ -81,9 +79,9 @@ def _thread_per_point(nest: Nest, block: int) -> Kernel:
     for stage in nest.stages:
         updates = tuple([Update(accumulator.name, value) for accumulator, value in stage])
         body.append(Fold(tuple([accumulator for accumulator, _ in stage]), _serial(nest.inner, updates)))
-    body.extend(_together(nest.point_stores))
+    body.extend(together(nest.point_stores))
     if nest.inner_stores:
-        body.extend(_serial(nest.inner, _together(nest.inner_stores)))
+        body.extend(_serial(nest.inner, together(nest.inner_stores)))
     loop = Loop(points, _times(BEGIN, items), _times(END, items), "grid", tuple(body), block)
     return _kernel(nest, (loop,), Geometry(block, items))
 
@@ -93,7 +91,7 @@ def _thread_per_point(nest: Nest, block: int) -> Kernel:
 
 def _block_per_row(nest: Nest, block: int) -> Kernel:
     nest, rows = _rows(nest, block)
-    loop = Loop(nest.points, BEGIN, END, "task", rows.at_point(nest, _together(nest.inner_stores)))
+    loop = Loop(nest.points, BEGIN, END, "task", rows.at_point(nest, together(nest.inner_stores)))
     return _kernel(nest, (*rows.locals(nest), loop), Geometry(rows.width, rows.width))
 
 
@@ -105,13 +103,13 @@ def _rows_of_chunks(nest: Nest, block: int) -> Kernel:
     nest, rows = _rows(nest, block)
     chunk = _chunks(nest)
     clear: list[Stmt] = []
-    final: list[Stmt] = list(_together(nest.inner_stores))
+    final: list[Stmt] = list(together(nest.inner_stores))
     for column in nest.columns:
         at = ix.add(ix.scale(ix.axis_index(chunk), column.width), column.index)
         accumulator = column.accumulator
         clear.append(Store(column.buffer, at, Literal(accumulator.identity, accumulator.dtype)))
         running = Load(column.buffer, at, accumulator.dtype)
-        final.append(Store(column.buffer, at, Op(_COMBINE[accumulator.op], (running, column.value), accumulator.dtype)))
+        final.append(Store(column.buffer, at, Op(COMBINE[accumulator.op], (running, column.value), accumulator.dtype)))
     walk = Loop(nest.points, *_points_of(_at(chunk)), "serial", rows.at_point(nest, tuple(final)))
     loop = Loop(chunk, BEGIN, END, "task", (*rows.along(tuple(clear)), walk))
     return _kernel(nest, (*rows.locals(nest), loop), Geometry(rows.width, rows.width))
@@ -152,7 +150,7 @@ class _Rows:
         for stage in nest.stages:
             body.extend(self.fold(stage))
         if nest.point_stores:
-            body.append(self.threads(1, _together(nest.point_stores)))
+            body.append(self.threads(1, together(nest.point_stores)))
         return (*body, *self.along(final)) if final else tuple(body)
 
     def fold(self, stage: Sequence[tuple[Accumulator, Expr]]) -> tuple[Stmt, ...]:
@@ -223,7 +221,7 @@ def _thread_per_column(nest: Nest, block: int) -> Kernel:
     nest = substitute(nest, values)
     sums = tuple([Accumulator(f"sum{k}", c.accumulator.op, c.accumulator.dtype) for k, c in enumerate(nest.columns)])
     updates = [Update(total.name, column.value) for total, column in zip(sums, nest.columns, strict=True)]
-    walk = Loop(nest.points, *_points_of(which), "serial", (*updates, *_together(nest.inner_stores)))
+    walk = Loop(nest.points, *_points_of(which), "serial", (*updates, *together(nest.inner_stores)))
     body: list[Stmt] = [Fold(sums, (walk,))]
     for total, column in zip(sums, nest.columns, strict=True):
         at = ix.add(ix.scale(which, column.width), column.index)
@@ -291,13 +289,3 @@ def _points_of(chunk: Index) -> tuple[Expr, Expr]:
     per = Var("per_chunk", int64)
     first = Op("mul", (IndexValue(chunk, int64), per), int64)
     return first, Op("min", (Op("add", (first, per), int64), Var("points", int64)), int64)
-
-
-def _together(stores: Sequence[Store]) -> tuple[Stmt, ...]:
-    """All values first, then all stores: memory that is updated in place is read before it is written."""
-    if len(stores) == 1:
-        return tuple(stores)
-    names = [f"{store.buffer}_value{k}" for k, store in enumerate(stores)]
-    lets = [Let(name, store.value) for name, store in zip(names, stores, strict=True)]
-    ready = [Store(s.buffer, s.index, Var(n, s.value.dtype), s.mask) for n, s in zip(names, stores, strict=True)]
-    return (*lets, *ready)

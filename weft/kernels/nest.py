@@ -7,11 +7,14 @@ uses the same kernel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.kernels.index import Axis, Index
-from weft.kernels.language import Accumulator, BufferParam, Expr, ScalarParam, Store
+from weft.dtypes import DType
+from weft.kernels.index import Axis, Index, axis_index
+from weft.kernels.language import Accumulator, BufferParam, Expr, Let, Load, ScalarParam, Stmt, Store, Var
+
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}  # the operation behind each kind of fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,9 @@ class Nest:
     """Loops without a schedule.
 
     points: the flat parallel axis. `side`: which axis lies side by side in memory and belongs in vector lanes:
-    'points', 'lane' (a second parallel axis, `lane`) or 'inner' (the last inner axis); 'scatter' marks a nest whose inner
-    store adds into row `target` of a table that has one row per point. stages: folds over the inner axes, each using the
-    results of those before. `columns`, if any, are summed over chunks of points; the launch then counts
+    'points', 'lane' (a second parallel axis, `lane`) or 'inner' (the last inner axis); 'scatter' marks a nest whose
+    inner store adds into row `target` of a table that has one row per point. stages: folds over the inner axes, each
+    using the results of those before. `columns`, if any, are summed over chunks of points; the launch then counts
     chunks, with the scalars 'points' and 'per_chunk'.
     """
 
@@ -57,3 +60,26 @@ class Nest:
     buffers: tuple[BufferParam, ...]
     scalars: tuple[ScalarParam, ...]
     definitions: Mapping[str, Expr]
+
+
+def together(stores: Sequence[Store], more: Sequence[Expr] = ()) -> tuple[Stmt, ...]:
+    """All values first (also `more`), then all stores: memory that is updated in place is read before it is written."""
+    if len(stores) == 1 and not more:
+        return tuple(stores)
+    values = [*[store.value for store in stores], *more]
+    lets = [Let(f"out{k}", value) for k, value in enumerate(values)]
+    ready = [Store(s.buffer, s.index, Var(f"out{k}", s.value.dtype), s.mask) for k, s in enumerate(stores)]
+    return (*lets, *ready)
+
+
+def named(stores: Sequence[Store], more: Sequence[Expr]) -> list[Expr]:
+    """The names under which `together` keeps `more`."""
+    return [Var(f"out{len(stores) + k}", value.dtype) for k, value in enumerate(more)]
+
+
+def copy_nest(dtype: DType) -> Nest:
+    """Elements from one place to another."""
+    axis = Axis("i", 1 << 30)
+    store = Store("b1", axis_index(axis), Load("b0", axis_index(axis), dtype))
+    buffers = (BufferParam("b0", dtype, False), BufferParam("b1", dtype, True))
+    return Nest(f"copy_{dtype.name}", axis, "points", None, (), (), (store,), (), (), buffers, (), {})

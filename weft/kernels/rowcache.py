@@ -59,23 +59,20 @@ class RowCache:
         return tuple(before), [_with(value, memo) for value in values]
 
     def _choose(self, axis: Axis, reach: list[dict[Op, None]], loops: Sequence[Sequence[Expr]]) -> None:
+        first: dict[Op, int] = {}  # the first loop that computes an operation; arguments come before their users
         varies: dict[Op, bool] = {}
-        for operations in reach:
-            for operation in operations:  # arguments come before their users
-                varies[operation] = any(_varies(arg, axis, varies) for arg in operation.args)
-        uses: dict[Op, int] = {}
-        for operations in reach:
+        for loop, operations in enumerate(reach):
             for operation in operations:
-                uses[operation] = uses.get(operation, 0) + varies[operation]
-        shared = {operation for operation, count in uses.items() if count > 1}
+                first.setdefault(operation, loop)
+                varies[operation] = any(_varies(arg, axis, varies) for arg in operation.args)
         budget = MOST_BYTES
-        for operation in _border(shared, reach, loops):
-            cost = _cost(operation, shared, self.names)
+        again = _used_again(first, loops)
+        for operation in first:
             size = operation.dtype.itemsize * axis.extent
-            if cost >= WORTH and size <= budget:
+            if operation in again and varies[operation] and size <= budget and _cost(operation, self.names) >= WORTH:
                 budget -= size
                 self.names[operation] = f"kept{len(self.names)}"
-                self.first[operation] = next(k for k, operations in enumerate(reach) if operation in operations)
+                self.first[operation] = first[operation]
 
 
 def _operations(values: Sequence[Expr]) -> dict[Op, None]:
@@ -108,29 +105,23 @@ def _varies(value: Expr, axis: Axis, known: dict[Op, bool]) -> bool:
     return False
 
 
-def _border(shared: set[Op], reach: Sequence[dict[Op, None]], loops: Sequence[Sequence[Expr]]) -> list[Op]:
-    """Shared operations that something not shared uses: the ones to keep, small ones first."""
-    border: dict[Op, None] = {}
-    for operations, values in zip(reach, loops, strict=True):
-        for value in values:
-            if isinstance(value, Op) and value in shared:
-                border[value] = None
-        for operation in operations:
-            if operation not in shared:
-                for arg in operation.args:
-                    if isinstance(arg, Op) and arg in shared:
-                        border[arg] = None
-    order = {operation: k for operations in reach for k, operation in enumerate(operations)}
-    return sorted(border, key=lambda operation: order[operation])
+def _used_again(first: dict[Op, int], loops: Sequence[Sequence[Expr]]) -> set[Op]:
+    """Operations that a later loop needs for something new."""
+    again: set[Op] = set()
+    for operation, loop in first.items():
+        again.update([arg for arg in operation.args if isinstance(arg, Op) and first[arg] < loop])
+    for loop, values in enumerate(loops):
+        again.update([value for value in values if isinstance(value, Op) and first[value] < loop])
+    return again
 
 
-def _cost(root: Op, shared: set[Op], kept: dict[Op, str]) -> int:
+def _cost(root: Op, kept: dict[Op, str]) -> int:
     """Operations to compute `root` again, counting what is kept already as free."""
     seen: set[Op] = set()
     stack: list[Expr] = [root]
     while stack:
         value = stack.pop()
-        if isinstance(value, Op) and value in shared and value not in seen and value not in kept:
+        if isinstance(value, Op) and value not in seen and value not in kept:
             seen.add(value)
             stack.extend(value.args)
     return sum(SLOW.get(operation.name, 1) for operation in seen)

@@ -13,7 +13,7 @@ from weft import dtypes
 from weft.dtypes import DType
 from weft.errors import GraphError, problem
 from weft.kernels.index import Quotient, Remainder
-from weft.kernels.language import Literal, Op
+from weft.kernels.language import Accumulator, Literal, Op
 
 _MEMORY = {"bool": "i8", "uint32": "i32", "int32": "i32", "int64": "i64", "float32": "float", "float64": "double"}
 _SUFFIX = {"float": "f32", "double": "f64"}
@@ -67,18 +67,7 @@ def constant(value: float | int | bool, dtype: DType) -> str:
 
 def identity(op: str, dtype: DType, lanes: int) -> str:
     """The value that leaves a reduction as it is."""
-    bits = dtype.itemsize * 8
-    if op in ("sum", "prod"):
-        value: float | int | bool = int(op == "prod")
-    elif dtype.kind == "f":
-        value = -math.inf if op == "max" else math.inf
-    elif dtype.kind == "b":
-        value = op == "min"
-    elif dtype.kind == "u":
-        value = 0 if op == "max" else 2**bits - 1
-    else:
-        value = -(2 ** (bits - 1)) if op == "max" else 2 ** (bits - 1) - 1
-    text = constant(value, dtype)
+    text = constant(Accumulator("", op, dtype).identity, dtype)
     return splat_text(text, register_type(dtype)) if lanes else text
 
 
