@@ -19,7 +19,8 @@ from weft.dtypes import DType
 class Device:
     """One device: its name (`cpu`, `cuda:0`), and all that the compiler knows of it.
 
-    `features` choose what the compiler makes: 'blocks' asks for the GPU schedule (threads in blocks with barriers).
+    `features` choose what the compiler makes: 'blocks' asks for the GPU schedule (threads in blocks with
+    barriers), 'small products' for small tiles in matrix products.
     """
 
     kind: str

@@ -273,7 +273,8 @@ class CpuBackend:
 
     def __init__(self) -> None:
         self.pool = _Pool()
-        self.device = Device("cpu", 0, self, _processor(), frozenset(dtypes.ALL))
+        features = frozenset({"small products"} if blas.has_small_kernels() else ())
+        self.device = Device("cpu", 0, self, _processor(), frozenset(dtypes.ALL), features)
 
     def devices(self) -> list[Device]:
         return [self.device]

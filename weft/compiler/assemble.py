@@ -27,11 +27,12 @@ from weft.graph.node import Node, placeholder
 from weft.kernels import cpu, gpu
 from weft.kernels import index as ix
 from weft.kernels.language import Kernel
-from weft.kernels.nest import copy_nest
+from weft.kernels.nest import Nest, copy_nest
 
 CHECK = False  # run the graph's spec after every pass; tests switch it on
 TASK_BYTES = 32768  # a task is worth at least about this much memory traffic
 MOST_TASKS = 64
+STREAM_BYTES = 8 << 20  # a result at least this large would push everything else out of the caches
 
 
 def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, int]]]:
@@ -125,6 +126,7 @@ class _Assembly:
     ):
         self.storage, self.order, self.scratch = storage, order, scratch
         self.schedule = gpu if "blocks" in device.features else cpu
+        self.small_products = "small products" in device.features
         self.slots: list[Slot] = [Slot("input", leaf.nbytes, memory.label(leaf)) for leaf in program.leaves]
         self.slot_of: dict[Node, int] = {leaf: k for k, leaf in enumerate(program.leaves)}
         for root in storage.outputs:
@@ -157,8 +159,19 @@ class _Assembly:
         if region.form == "dot":
             return self._gemm(region)
         lowered = lower_scatter(region) if region.form == "scatter" else lower(region)
-        kernel = self.schedule.schedule(lowered.nest)
+        kernel = self.schedule.schedule(self._streaming(lowered))
         return self._launch(kernel, lowered, region)
+
+    def _streaming(self, lowered: Lowered) -> Nest:
+        """The nest with its large results, which no later step reads, marked as better kept out of the caches."""
+        params = []
+        for param, node in zip(lowered.nest.buffers, lowered.uses, strict=True):
+            root, offset = self.storage.place(node)
+            large = param.written and node is not STATUS and node.nbytes >= STREAM_BYTES
+            alone = large and root in self.storage.outputs and offset % memory.ALIGN == 0
+            read = alone and any(node in region.reads or root in region.reads for region in self.order)
+            params.append(replace(param, stream=alone and not read))
+        return replace(lowered.nest, buffers=tuple(params))
 
     def _launch(self, kernel: Kernel, lowered: Lowered, region: Region) -> Launch:
         places = tuple([self.place(node) for node in lowered.uses])
@@ -178,7 +191,7 @@ class _Assembly:
         if any(sink is not anchor for sink in region.sinks):
             lowered, axes = lower_epilogue(region)
             epilogue = self._launch(self.schedule.schedule_tile(lowered.nest, *axes), lowered, region)
-        tile_m, tile_n = tiles(batch, m, n, k)
+        tile_m, tile_n = tiles(batch, m, n, k, (a.transposed, b.transposed), self.small_products)
         return Gemm(
             name=f"gemm_{'x'.join(map(str, (*batch_shape, m, n, k)))}" + (f"_{epilogue.name}" if epilogue else ""),
             dtype=anchor.dtype, batch=batch, m=m, n=n, k=k,

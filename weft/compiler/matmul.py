@@ -13,8 +13,10 @@ from weft.kernels import index as ix
 from weft.kernels.index import Axis
 
 TILE_FLOPS = 2_000_000  # a tile is worth at least about this much work
-MOST_TILES = 32
+MOST_TILES = 16
+LARGE_FLOPS = 4_000_000_000  # from here on more tiles cost nothing
 SMALLEST_TILE = 32
+SMALL_PRODUCT = 1_000_000  # multiply-adds of a tile that a small kernel takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,17 @@ def _one_stride(batch: list[tuple[int, int]]) -> int | None:
     return steps[-1][1] if steps else 0
 
 
-def tiles(batch: int, m: int, n: int, k: int) -> tuple[int, int]:
-    """Tile height and width: halve the longer side until there are enough tiles or they get small."""
-    wanted = min(MOST_TILES, 2 * batch * m * n * k // TILE_FLOPS)
+def tiles(batch: int, m: int, n: int, k: int, transposed: tuple[bool, bool], small: bool) -> tuple[int, int]:
+    """Tile height and width. With a library that has `small` kernels, tiles that these take where they pay; else halve
+    the longer side until there are enough tiles or they get small."""
+    if small:
+        if transposed == (False, True) and 32 <= k <= 2 * SMALL_PRODUCT // (24 * 32):  # rows of both operands
+            height, width = (32, 24) if k * 32 * 24 <= SMALL_PRODUCT else (24, 16)
+            return min(m, height), min(n, width)
+        if k <= 256 and transposed != (True, True):
+            return min(m, 32), min(n, 112)
+    flops = 2 * batch * m * n * k
+    wanted = min(MOST_TILES if flops >= LARGE_FLOPS else MOST_TILES // 2, flops // TILE_FLOPS)
     height, width = m, n
     while batch * -(-m // height) * -(-n // width) < wanted:
         if width >= height and width > SMALLEST_TILE:

@@ -185,11 +185,16 @@ Stmt = Let | Store | Loop | Fold | Update | If | Barrier | Local
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BufferParam:
-    """A pointer parameter; `written` where the kernel stores to it (loads from it then keep their place)."""
+    """A pointer parameter; `written` where the kernel stores to it (loads from it then keep their place).
+
+    `stream` is a hint that what is stored will not be read soon, so stores may bypass the caches. Such memory, and the
+    first point of every task, lie at multiples of 64 bytes.
+    """
 
     name: str
     dtype: DType
     written: bool
+    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -57,8 +57,8 @@ class Adam(Optimizer):
         if group.choice("amsgrad"):
             second = new["max_exp_avg_sq"] = state["max_exp_avg_sq"].maximum(v)
         rate = h["lr"] / (1.0 - h["betas1"] ** t)
-        scale = (1.0 - h["betas2"] ** t).sqrt()
-        return p - rate * m / (second.sqrt() / scale + h["eps"]), new
+        scale = 1.0 / (1.0 - h["betas2"] ** t).sqrt()
+        return p - rate * m / (second.sqrt() * scale + h["eps"]), new
 
 
 class AdamW(Adam):

@@ -15,6 +15,7 @@ and indices, `render.llvm_ops` prints single operations.
 from __future__ import annotations
 
 import hashlib
+import platform
 from dataclasses import dataclass
 
 from weft import dtypes
@@ -40,6 +41,8 @@ from weft.render import llvm_ops as ops
 from weft.render.llvm_blocks import BlockWriter, Scope, Vector, lane_numbers
 from weft.render.llvm_ops import identity, memory_type, register_type, splat_text, vector_type
 
+CACHE_LINE = 64
+STREAMS = platform.machine() in ("x86_64", "AMD64")  # where stores past the caches, and the fence after them, are known
 PLACEHOLDER = "@kernel"
 
 
@@ -76,6 +79,8 @@ class _Renderer(BlockWriter):
         self.entry: list[str] = []  # stack slots
         self.buffers: dict[str, tuple[str, DType]] = {}
         self.accumulators: dict[str, _Accumulator] = {}
+        self.streamed = {buffer.name for buffer in kernel.buffers if buffer.stream}
+        self.fence = False
 
     # --- the whole function ---
 
@@ -83,8 +88,11 @@ class _Renderer(BlockWriter):
         self.prologue()
         self.block(self.kernel.body)
         lines = [f"define void {PLACEHOLDER}(ptr %slots, ptr %args, ptr %range) nounwind {{", "entry:"]
-        lines += self.entry + self.scope.lines + ["  ret void", "}"]
-        return "\n".join(lines + sorted(self.declared)) + "\n"
+        lines += self.entry + self.scope.lines
+        if self.fence:  # stores that bypass the caches are not ordered with what tells others that the work is done
+            lines.append("  call void @llvm.x86.sse.sfence()")
+            self.declared |= {"declare void @llvm.x86.sse.sfence()", "!0 = !{i32 1}"}
+        return "\n".join([*lines, "  ret void", "}", *sorted(self.declared, reverse=True)]) + "\n"
 
     def prologue(self) -> None:
         for number, buffer in enumerate(self.kernel.buffers):
@@ -436,7 +444,10 @@ class _Renderer(BlockWriter):
         if way == "against":
             text = ops.reverse(self, text, kind, width)
             mask = mask and ops.reverse(self, mask, "i1", width)
-        if mask is None:
+        if mask is None and way == "along" and self.streams(store, vector, align):
+            self.fence = True
+            self.do(f"store {lanes} {text}, ptr {address}, align {CACHE_LINE}, !nontemporal !0")
+        elif mask is None:
             self.do(f"store {lanes} {text}, ptr {address}, align {align}")
         else:
             self.call(
@@ -445,6 +456,13 @@ class _Renderer(BlockWriter):
                 f"{lanes} {text}, ptr align {align} {address}, {bits} {mask}",
                 f"{lanes}, ptr, {bits}",
             )
+
+    def streams(self, store: Store, vector: Vector, itemsize: int) -> bool:
+        """Whether a store may bypass the caches, and every vector of it fills whole cache lines."""
+        if not STREAMS or store.buffer not in self.streamed or vector.width * itemsize % CACHE_LINE:
+            return False
+        steps = [coefficient for atom, coefficient in store.index.terms if atom != vector.axis]
+        return all(step * itemsize % CACHE_LINE == 0 for step in (*steps, store.index.const))
 
     def scalar_store(self, store: Store, text: str, kind: str, align: int, condition: str = "") -> None:
         address = self.pointer(store.buffer, store.index)

@@ -50,6 +50,16 @@ def find() -> Blas | None:
     return None
 
 
+def has_small_kernels() -> bool:
+    """Whether this OpenBLAS multiplies small tiles without packing them first: its kernels for AVX-512 do."""
+    blas = find()
+    if blas is None:
+        return False
+    core = blas.library.scipy_openblas_get_corename64_
+    core.restype = ctypes.c_char_p
+    return core() in (b"SkylakeX", b"Cooperlake", b"SapphireRapids")
+
+
 def reason() -> str:
     """Why `find` returned None, for `weft doctor`."""
     return (
