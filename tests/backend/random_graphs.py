@@ -1,7 +1,7 @@
 """Random graphs over all primitives, for hypothesis.
 
-A graph is drawn over placeholders and transplanted to a device later. Every value carries a bound on its size and on the
-error that floating-point arithmetic may leave in it: what involves only exact operations must come out the same to the
+A graph is drawn over placeholders and transplanted to a device later. Every value carries a bound on its size and on
+the error that floating-point arithmetic may leave in it: what involves only exact operations must come out the same to the
 last bit everywhere, the rest within its error. Operations are chosen so that neither bound grows large, and operations
 with jumps (floor, comparisons, casts to integers) only look at exact values.
 """
@@ -468,8 +468,9 @@ class Builder:
 
     def build(self, least: int, most: int) -> Graph:
         self.values.append(self.leaf(self.shape(), self.floats))
-        common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement, self.dot,
-                  self.gather, self.select, self.scatter, self.softmax, self.concat, self.marker, self.source]  # fmt: skip
+        common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement]
+        common += [self.dot, self.gather, self.select, self.scatter, self.softmax, self.concat, self.marker]
+        common += [self.source]
         jumps = [] if self.smooth else [self.whole, self.compare, self.logic, self.cast]
         for _ in range(self.draw(st.integers(least, most))):
             value = self.pick(common + jumps)()
