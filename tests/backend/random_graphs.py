@@ -2,8 +2,8 @@
 
 A graph is drawn over placeholders and transplanted to a device later. Every value carries a bound on its size and on
 the error that floating-point arithmetic may leave in it: what involves only exact operations must come out the same to
-the last bit everywhere, the rest within its error. Operations are chosen so that neither bound grows large, and operations
-with jumps (floor, comparisons, casts to integers) only look at exact values.
+the last bit everywhere, the rest within its error. Operations are chosen so that neither bound grows large, and
+operations with jumps (floor, comparisons, casts to integers) only look at exact values.
 """
 
 from __future__ import annotations
