@@ -16,8 +16,8 @@ class Adam(Optimizer):
     >>> w = weft.tensor([1.0], requires_grad=True)
     >>> optimizer = weft.optim.Adam([w], lr=0.5)
     >>> (w * w).sum().backward()
-    ... optimizer.step()
-    ... round(w.item(), 4)
+    >>> optimizer.step()
+    >>> round(w.item(), 4)
     0.5
     """
 
@@ -68,8 +68,8 @@ class AdamW(Adam):
     >>> w = weft.tensor([1.0], requires_grad=True)
     >>> optimizer = weft.optim.AdamW([w], lr=0.5, weight_decay=0.0)
     >>> (w * w).sum().backward()
-    ... optimizer.step()
-    ... round(w.item(), 4)
+    >>> optimizer.step()
+    >>> round(w.item(), 4)
     0.5
     """
 

@@ -17,8 +17,8 @@ class SGD(Optimizer):
     >>> w = weft.tensor([1.0], requires_grad=True)
     >>> optimizer = weft.optim.SGD([w], lr=0.5)
     >>> (w * w).sum().backward()
-    ... optimizer.step()
-    ... w.item()
+    >>> optimizer.step()
+    >>> w.item()
     0.0
     """
 
