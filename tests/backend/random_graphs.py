@@ -483,10 +483,9 @@ class Builder:
         if others and self.chance(2):
             wanted = [*wanted, self.pick(others)]
         self.graph.outputs = list({value.node: value for value in wanted}.values())
-        self._drop_leaves()
         return self.graph
 
-    def _drop_leaves(self) -> None:
+    def drop_unused_leaves(self) -> None:
         needed = set(toposort([value.node for value in (*self.graph.outputs, *self.graph.writes.values())]))
         self.graph.leaves = {
             node: array for node, array in self.graph.leaves.items() if node in needed or node in self.graph.writes
@@ -504,7 +503,6 @@ class Builder:
             else:
                 new = self.renewed(node)
             self.graph.writes[node] = Value(new, 1.0)
-        self._drop_leaves()
 
     def renewed(self, x: Node) -> Node:
         way = self.draw(st.integers(0, 4))
@@ -541,6 +539,7 @@ def graphs(
     graph = builder.build(least, most)
     if writes:
         builder.build_writes()
+    builder.drop_unused_leaves()
     if not graph.leaves:  # constants only: a leaf gives them a device
         node = placeholder((2,), uint32, HOME)
         graph.leaves[node] = np.zeros(2, np.uint32)

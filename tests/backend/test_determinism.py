@@ -130,3 +130,13 @@ def test_a_result_does_not_depend_on_its_company(function, rows):
     weft.eval(together, x.exp(), x.sum(1), (x + 1.0).sum(0))
     np.testing.assert_array_equal(together.numpy(), alone * 2.0)
     np.testing.assert_array_equal(others.numpy(), x.sum(1).numpy())
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "sqrt", "sigmoid"])
+def test_a_folded_constant_has_the_bits_of_a_computed_one(name):
+    """Constants are folded by the compiler where it sees them, and computed by a kernel where they lie in memory."""
+    for number in (1.0, 0.3, 2.5):
+        x = weft.tensor(np.full(5, number, np.float32))
+        computed = getattr(x, name)().numpy()
+        folded = weft.compile(lambda x, number=number: getattr(weft.full((5,), number), name)() + x)(weft.zeros(5))
+        np.testing.assert_array_equal(folded.numpy(), computed, err_msg=str(number))

@@ -15,6 +15,8 @@ from weft.graph.build import const, expand
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, evaluate, make
 
+# Folded constants must have the bits that a kernel would compute, so only operations that are exact to the last bit fold.
+INEXACT = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "pow", "mod"})
 IDENTITY = {"reduce_sum": 0, "reduce_prod": 1, "reduce_max": -np.inf, "reduce_min": np.inf}
 
 
@@ -40,10 +42,9 @@ def _rewrite(node: Node, srcs: tuple[Node, ...]) -> Node:
     if not node.size:
         return filled(0, node)
     kind = PRIMITIVES[node.op].kind
-    if kind == "elementwise" and node.op != "variable" and all(_scalar(source) is not None for source in srcs):
-        folded = _fold(node, srcs)
-        if folded is not None:
-            return folded
+    exact = kind == "elementwise" and node.op != "variable" and (node.op not in INEXACT or node.dtype.kind != "f")
+    if exact and all(_scalar(source) is not None for source in srcs):
+        return _fold(node, srcs)
     rule = _RULES.get(node.op)
     if rule is not None:
         out = rule(node, srcs)
@@ -83,7 +84,7 @@ def is_scalar(node: Node, value: float) -> bool:
     return found is not None and found == value and (value != 0 or str(found)[0] != "-")
 
 
-def _fold(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+def _fold(node: Node, srcs: tuple[Node, ...]) -> Node:
     arrays = [np.array(_scalar(source), dtype=source.dtype.numpy) for source in srcs]
     scalars = tuple(
         [const(array.item(), source.dtype, source.device) for array, source in zip(arrays, srcs, strict=True)]
