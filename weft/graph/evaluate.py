@@ -57,7 +57,14 @@ def _erf(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarra
 
 
 def _cast(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    return arrays[0] != 0 if dtype.kind == "b" else arrays[0].astype(dtype)
+    """Floats outside an integer's range become its nearest value and NaN becomes 0, as on every backend."""
+    (x,) = arrays
+    if x.dtype.kind != "f" or dtype.kind not in "iu":
+        return x.astype(dtype)
+    bounds = np.iinfo(dtype)
+    inside = (x > float(bounds.min)) & (x < float(bounds.max))
+    beyond = np.where(np.isnan(x), 0, np.where(x > 0, bounds.max, bounds.min)).astype(dtype)
+    return np.where(inside, np.where(inside, x, 0).astype(dtype), beyond)
 
 
 def _slice(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
