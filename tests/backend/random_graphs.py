@@ -22,7 +22,7 @@ from weft.graph.primitives import make
 
 EXTENTS = [1, 3, 7, 17, 33, 64, 65]
 LARGEST = 6000  # elements of one value
-LARGE_SHAPES = [(130, 33), (300, 17), (40000,), (3, 12000), (2, 70, 33)]  # where sums are split
+LARGE_SHAPES = [(130, 33), (300, 17), (40000,), (3, 12000), (2, 70, 33), (260, 260), (70000,)]  # where sums are split
 MOST_BOUND, MOST_ERROR = 1e3, 1e-3
 HOME = weft.get_device("null")  # computes nothing, so drawn graphs stay as they are
 
@@ -319,6 +319,8 @@ class Builder:
         shape = x.node.shape
         axes = self.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1, max_size=len(shape)))
         count = math.prod(shape[axis] for axis in axes)
+        if not count:
+            return None
         op = self.pick(["reduce_sum", "reduce_sum", "reduce_max", "reduce_min", "reduce_prod"])
         node = build.reduce(op, x.node, tuple(axes), keepdim)
         if op in ("reduce_max", "reduce_min"):
@@ -337,7 +339,7 @@ class Builder:
 
     def softmax(self) -> Value | None:
         """Several reductions over the same rows that need each other."""
-        x = self.some(lambda value: bool(value.node.shape) and value.kind == "f" and value.bound <= 20.0)
+        x = self.some(lambda value: value.node.shape and value.node.size and value.kind == "f" and value.bound <= 20.0)
         if x is None:
             return None
         axes = (self.draw(st.integers(0, len(x.node.shape) - 1)),)
@@ -352,6 +354,8 @@ class Builder:
         if x is None:
             return None
         *batch, rows, inner = x.node.shape
+        if not inner:
+            return None
         columns = self.pick([1, 3, 17, 33, 64])
         if math.prod(batch) * rows * columns > LARGEST:
             return None
@@ -377,7 +381,7 @@ class Builder:
         node, shape = x.node, x.node.shape
         op = self.pick(["reshape", "permute", "expand", "slice", "slice", "pad", "flip", "squeeze"])
         bound = x.bound
-        if op == "reshape":
+        if op == "reshape" and node.size:
             node = build.reshape(node, self.other_shape(node.size))
         elif op == "squeeze":
             node = build.reshape(node, tuple(extent for extent in shape if extent != 1))
@@ -387,10 +391,11 @@ class Builder:
             wide = tuple(self.pick([1, 3, 17]) if extent == 1 else extent for extent in shape)
             wide = (self.pick([3, 7]), *wide) if self.chance(3) else wide
             node = build.expand_to(node, wide) if math.prod(wide) <= LARGEST else node
-        elif op == "slice" and shape:
+        elif op == "slice" and shape and node.size:
             bounds = [sorted((self.draw(st.integers(0, n)), self.draw(st.integers(0, n)))) for n in shape]
-            starts = tuple(min(low, extent - 1) for (low, _), extent in zip(bounds, shape, strict=True))
-            stops = tuple(max(high, start + 1) for (_, high), start in zip(bounds, starts, strict=True))
+            starts = tuple(max(min(low, extent - 1), 0) for (low, _), extent in zip(bounds, shape, strict=True))
+            least = 0 if self.chance(20) else 1  # now and then nothing is left
+            stops = tuple(max(high, start + least) for (_, high), start in zip(bounds, starts, strict=True))
             node = build.slice_(node, starts, stops, tuple(self.pick([1, 1, 2, 3]) for _ in shape))
         elif op == "pad" and shape:
             lows, highs = (tuple(self.pick([0, 0, 1, 5]) for _ in shape) for _ in range(2))
@@ -442,7 +447,7 @@ class Builder:
         return self.leaf_of(array, float(extent)).node
 
     def gather(self) -> Value | None:
-        x = self.some(lambda value: bool(value.node.shape))
+        x = self.some(lambda value: value.node.shape and value.node.size)
         if x is None:
             return None
         shape = x.node.shape
@@ -453,7 +458,7 @@ class Builder:
         return Value(build.gather(x.node, self.index_for(picked, shape[axis]), axis), x.bound, x.error)
 
     def scatter(self) -> Value | None:
-        x = self.some(lambda value: bool(value.node.shape) and value.kind == "f")
+        x = self.some(lambda value: value.node.shape and value.node.size and value.kind == "f")
         if x is None:
             return None
         rows, table = x.node.shape[0], self.pick([1, 3, 17, 40])

@@ -242,6 +242,7 @@ def _product_record(step: Gemm, native_runtime: _Runtime, epilogue: int, argumen
         "tile_n": step.tile_n,
         "tiles_m": tiles_m,
         "tiles_n": tiles_n,
+        "down": int(step.m <= step.n),  # walk down the columns of tiles: the larger operand is then read once
         "itemsize": itemsize,
         "transpose_a": native.TRANSPOSED if step.transpose_a else native.PLAIN,
         "transpose_b": native.TRANSPOSED if step.transpose_b else native.PLAIN,

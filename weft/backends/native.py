@@ -28,7 +28,7 @@ STEP_FIELDS = (
     "kind", "function", "args", "extent", "chunk", "tasks", "serial", "epilogue", "epilogue_args",
     "m", "n", "k", "tile_m", "tile_n", "tiles_m", "tiles_n", "itemsize", "transpose_a", "transpose_b",
     "a_slot", "a_offset", "a_row", "a_batch", "b_slot", "b_offset", "b_row", "b_batch",
-    "c_slot", "c_offset", "c_row", "c_batch", "spare",
+    "c_slot", "c_offset", "c_row", "c_batch", "down",
 )  # fmt: skip
 LAUNCH, PRODUCT = 0, 1
 PLAIN, TRANSPOSED = 111, 112  # as CBLAS numbers them

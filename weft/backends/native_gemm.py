@@ -19,8 +19,14 @@ entry:
   %per_batch = mul i64 %tiles_m, %tiles_n
   %batch = sdiv i64 %t, %per_batch
   %rest = srem i64 %t, %per_batch
-  %row = sdiv i64 %rest, %tiles_n
-  %column = srem i64 %rest, %tiles_n
+  %row.across = sdiv i64 %rest, %tiles_n
+  %column.across = srem i64 %rest, %tiles_n
+  %row.down = srem i64 %rest, %tiles_m
+  %column.down = sdiv i64 %rest, %tiles_m
+  %down.word = step down
+  %down = icmp ne i64 %down.word, 0
+  %row = select i1 %down, i64 %row.down, i64 %row.across
+  %column = select i1 %down, i64 %column.down, i64 %column.across
   %m.all = step m
   %n.all = step n
   %k = step k
