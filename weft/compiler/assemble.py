@@ -23,7 +23,7 @@ from weft.compiler.program import Program
 from weft.compiler.region import Region
 from weft.compiler.simplify import simplify
 from weft.graph import spec
-from weft.graph.node import Node, placeholder
+from weft.graph.node import Node, placeholder, toposort
 from weft.kernels import cpu, gpu
 from weft.kernels import index as ix
 from weft.kernels.language import Kernel
@@ -38,11 +38,11 @@ STREAM_BYTES = 8 << 20  # a result at least this large would push everything els
 def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, int]]]:
     """The plan of a program, and for each output that is not written in place its (slot, byte offset)."""
     program, outputs = _prepare(program)
-    nodes = _sorted(outputs, program.leaves)
+    nodes = toposort(outputs, set(program.leaves).__contains__)
     written = {write.output for write in program.writes}
     fused = fuse(nodes, outputs, program.leaves, written)
     storage = memory.assign(fused, program, outputs)
-    order = [region for region in ordered(fused.regions) if math.prod(region.shape)]  # empty values need no kernel
+    order = ordered(fused.regions)
     result_nodes(
         order,
         [base_of(node) for node in outputs] + [v for v, _, _ in storage.copies] + list(storage.roots),
@@ -60,9 +60,9 @@ def _prepare(program: Program) -> tuple[Program, list[Node]]:
     outputs = simplify(program.nodes, program.outputs, stand_ins)
     program = replace(program, leaves=list(stand_ins.values()))
     _check(outputs)
-    outputs = decompose(_sorted(outputs, program.leaves), outputs, program.leaves)
-    _check(outputs)
     leaves = set(program.leaves)
+    outputs = decompose(toposort(outputs, leaves.__contains__), outputs, leaves)
+    _check(outputs)
     own: set[Node] = set()
     written = {write.output for write in program.writes}
     for position, node in enumerate(outputs):
@@ -82,24 +82,6 @@ def _contiguous_base(node: Node, leaves: set[Node]) -> Node:
 def _check(outputs: Sequence[Node]) -> None:
     if CHECK:
         spec.check(outputs)
-
-
-def _sorted(outputs: Sequence[Node], leaves: Sequence[Node]) -> list[Node]:
-    """Nodes below `outputs`, sources first, stopping at leaves."""
-    stop = set(leaves)
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack = [(node, False) for node in reversed(outputs)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            if node not in stop:
-                stack.extend((source, False) for source in reversed(node.srcs))
-    return order
 
 
 def _product_home(region: Region, storage: Storage) -> Node:
@@ -127,7 +109,11 @@ class _Assembly:
         self.storage, self.order, self.scratch = storage, order, scratch
         self.schedule = gpu if "blocks" in device.features else cpu
         self.small_products = "small products" in device.features
-        self.slots: list[Slot] = [Slot("input", leaf.nbytes, memory.label(leaf)) for leaf in program.leaves]
+        inside = {small for small, _, _ in program.overlaps}  # memory that is counted with the leaf around it
+        self.slots: list[Slot] = [
+            Slot("view" if number in inside else "input", leaf.nbytes, memory.label(leaf))
+            for number, leaf in enumerate(program.leaves)
+        ]
         self.slot_of: dict[Node, int] = {leaf: k for k, leaf in enumerate(program.leaves)}
         for root in storage.outputs:
             self.slot_of[root] = len(self.slots)

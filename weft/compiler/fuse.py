@@ -88,7 +88,9 @@ class _Fuser:
         for node in self.nodes:
             if node not in self.sinks or node in self.stored:
                 continue
-            if node.op == "concat":
+            if not node.size:
+                self.stored[node] = ()  # nothing to compute, nothing to wait for
+            elif node.op == "concat":
                 self._place_concat(node)
             else:
                 self._assign(node)

@@ -410,7 +410,7 @@ class _Builder:
         row = self.value(index, at[axis : axis + rank], conditions)
         row = row if row.dtype is int64 else Op("cast", (row,), int64)
         inside = self._inside(at[axis : axis + rank])
-        self._check(node, row, extent, inside, conditions)
+        self._check(node, row, extent, inside or self._inside(tuple([index for index, _ in conditions])), conditions)
         loaded = Axis(f"g{len(self.definitions)}", extent, "value")
         if extent > 1:
             self.loaded_inside[loaded.name] = inside

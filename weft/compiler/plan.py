@@ -22,7 +22,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Memory that a plan works on. `kind` is 'input', 'output', 'arena' or 'status'; `label` names it for people."""
+    """Memory that a plan works on; `label` names it for people.
+
+    `kind` is 'input', 'view' (of an input that another slot holds whole), 'output', 'arena' or 'status'.
+    """
 
     kind: str
     nbytes: int
@@ -98,7 +101,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps over slots. Slots are ordered: inputs, outputs, the arena, the status words."""
+    """Steps over slots. Slots are ordered: inputs and views, outputs, the arena, the status words."""
 
     steps: tuple[Step, ...]
     slots: tuple[Slot, ...]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.backends.base import Buffer
-from weft.graph.node import Node
+from weft.graph.node import Node, toposort
 
 _PASS_THROUGH = frozenset({"stop_gradient", "variable"})
 
@@ -45,7 +45,7 @@ def locate(outputs: Sequence[Node], bindings: Mapping[Node, Buffer | None]) -> d
     A placeholder bound to None has memory that is known only at run time (an argument of a compiled function).
     """
     located: dict[Node, Buffer | None] = {}
-    for node in _postorder(outputs, bindings):
+    for node in toposort(outputs, lambda node: node.buffer is not None or node in bindings):
         if node.op == "const":
             continue  # cheaper to write down than to read, even where somebody computed it
         if node.buffer is not None:
@@ -66,22 +66,6 @@ def locate(outputs: Sequence[Node], bindings: Mapping[Node, Buffer | None]) -> d
             if joined is not None:
                 located[node] = joined
     return located
-
-
-def _postorder(outputs: Sequence[Node], bindings: Mapping[Node, Buffer | None]) -> list[Node]:
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack = [(node, False) for node in reversed(outputs)]
-    while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            stack.append((node, True))
-            if node.buffer is None and node not in bindings:
-                stack.extend((source, False) for source in reversed(node.srcs))
-    return order
 
 
 def slice_offset(node: Node) -> int | None:
@@ -135,7 +119,7 @@ def build(
     leaves: list[Node] = []
     form: list[tuple] = []
     roots = [*outputs, *targets.values(), *spans]
-    for node in _postorder(roots, located):
+    for node in toposort(roots, located.__contains__):
         number[node] = len(nodes)
         nodes.append(node)
         if node in located:

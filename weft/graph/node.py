@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from weft.dtypes import DType
@@ -91,8 +92,12 @@ def _new(op, srcs, attrs, shape, dtype, device, site) -> Node:
     return node
 
 
-def toposort(roots) -> list[Node]:
-    """Every node below `roots`, sources before users, without recursion. Computed nodes count as leaves."""
+def is_computed(node: Node) -> bool:
+    return node.buffer is not None
+
+
+def toposort(roots: Iterable[Node], stop: Callable[[Node], bool] = is_computed) -> list[Node]:
+    """Every node below `roots`, sources before users, without recursion. Nothing below a node that `stop` holds for."""
     order: list[Node] = []
     seen: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
@@ -100,11 +105,9 @@ def toposort(roots) -> list[Node]:
         node, done = stack.pop()
         if done:
             order.append(node)
-            continue
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.append((node, True))
-        if node.buffer is None:
-            stack.extend((src, False) for src in reversed(node.srcs) if src not in seen)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            if not stop(node):
+                stack.extend((source, False) for source in reversed(node.srcs) if source not in seen)
     return order
