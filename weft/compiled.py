@@ -60,7 +60,7 @@ class Compiled:
         if self.last is None:
             given = "a function that was not called yet"
             raise problem(GraphError, f"{self.name}.plan", given, "a traced function", "call it once")
-        return PlanReport(self.last.entry.plan, self.last.device)
+        return PlanReport(self.last.entry.plan, self.last.device, self.last.names())
 
     # --- replay ------------------------------------------------------------------------------------------------------
 

@@ -130,6 +130,14 @@ class Variant:
             state[0], state[1] = generator.key, generator.counter & 0xFFFFFFFF
             generator.counter += count
 
+    def names(self) -> dict[int, str]:
+        """What people call the inputs: tensors by their names, arguments by their positions."""
+        found = {slot: f"argument {position}" for position, slot in self.arguments}
+        for tensor, _, slot, written in self.cells:
+            shape, dtype, _ = tensor._form_now()
+            found[slot] = tensor.name or f"{'updated' if written else 'captured'} {dtype.name}{list(shape)}"
+        return found
+
     def leave_grads(self) -> None:
         """Set the gradients that the function leaves behind."""
         for tensor, grad in self.grads_after:

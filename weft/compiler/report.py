@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weft.compiler.plan import Gemm, Interval, Launch, Plan, Slot
+
+LARGEST = 8  # inputs and outputs that a memory report names
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,13 @@ class MemoryReport:
             f"peak {_size(self.peak)}: inputs and state {_size(self.inputs)}, outputs {_size(self.outputs)},"
             f" arena {_size(self.arena_bytes)}"
         ]
+        kept = [slot for slot in self.slots if slot.kind in ("input", "output") and slot.nbytes]
+        kept.sort(key=lambda slot: -slot.nbytes)
+        for slot in kept[:LARGEST]:
+            lines.append(f"{_size(slot.nbytes):>22}  {slot.kind:<9}  {slot.label}")
+        if len(kept) > LARGEST:
+            rest = sum(slot.nbytes for slot in kept[LARGEST:])
+            lines.append(f"{_size(rest):>22}  and {len(kept) - LARGEST} smaller ones")
         if self.arena:
             lines.append(f"{'offset':>10}  {'size':>10}  steps      temporary")
         for interval in sorted(self.arena, key=lambda item: (item.offset, item.first)):
@@ -49,9 +59,10 @@ class MemoryReport:
 class PlanReport:
     """What `step.plan` returns. Print it for a table."""
 
-    def __init__(self, plan: Plan, device: Any):
+    def __init__(self, plan: Plan, device: Any, names: Mapping[int, str] | None = None):
         self.plan = plan
         self._device = device
+        self._names = names or {}  # what people call the slots
 
     def kernels(self) -> list[KernelReport]:
         """One entry per step, in order of execution."""
@@ -68,9 +79,8 @@ class PlanReport:
         for slot in self.plan.slots:
             if slot.kind in by_kind:
                 by_kind[slot.kind] += slot.nbytes
-        return MemoryReport(
-            by_kind["input"], by_kind["output"], self.plan.arena_bytes, self.plan.arena, self.plan.slots
-        )
+        slots = tuple([replace(s, label=self._names.get(k, s.label)) for k, s in enumerate(self.plan.slots)])
+        return MemoryReport(by_kind["input"], by_kind["output"], self.plan.arena_bytes, self.plan.arena, slots)
 
     @property
     def bytes(self) -> int:

@@ -15,7 +15,7 @@ from weft.graph.build import const, expand
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, evaluate, make
 
-# Folded constants must have the bits that a kernel would compute, so only operations that are exact to the last bit fold.
+# Folded constants must have the bits that a kernel would compute, so only operations exact to the last bit fold.
 INEXACT = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "pow", "mod"})
 IDENTITY = {"reduce_sum": 0, "reduce_prod": 1, "reduce_max": -np.inf, "reduce_min": np.inf}
 

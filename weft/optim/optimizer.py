@@ -61,6 +61,7 @@ class Bucket:
         total = sum(param.numel() for param in params)
         self.hyper = weft.tensor(np.array(numbers, dtype.numpy), device=device)
         self.steps = weft.zeros(len(params), dtype=dtype, device=device)  # updates made so far, per parameter
+        self.hyper.name, self.steps.name = "optimizer hyper-parameters", "optimizer steps"
         self.together = True  # whether all parameters have made the same number of updates
         self.total = total
         self.state: dict[str, Tensor] = {}
@@ -73,6 +74,7 @@ class Bucket:
         for name in names:
             if name not in self.state:
                 self.state[name] = weft.zeros(self.total, dtype=self.hyper.dtype, device=self.hyper.device)
+                self.state[name].name = f"optimizer {name}"
                 weft.eval(self.state[name])
 
     def write_hyper(self, numbers: list[float]) -> None:
