@@ -93,6 +93,24 @@ def test_a_value_taken_before_a_step_stays(take, warm, read_at_once):
     np.testing.assert_array_equal(old.numpy(), expected)
 
 
+@pytest.mark.parametrize(
+    "take", [lambda w: w.detach(), lambda w: w + 0.0, lambda w: w[1:]], ids=["detach", "add", "slice"]
+)
+@pytest.mark.parametrize("read_at_once", [False, True], ids=["read later", "read at once"])
+def test_a_value_taken_before_an_assignment_stays(take, read_at_once):
+    w = weft.ones(3)
+    step = weft.compile(lambda: w.add_(1.0).sum())
+    step()
+    old = take(w)
+    if read_at_once:
+        assert set(old.tolist()) == {2.0}
+    w.fill_(7.0)
+    for _ in range(2):
+        step()
+        assert set(old.tolist()) == {2.0}
+    assert w.tolist() == [9.0] * 3
+
+
 def test_assigning_from_outside_is_seen_by_the_next_replay():
     w = weft.zeros(3, requires_grad=True)
 
@@ -135,6 +153,18 @@ def test_assigning_twice_without_a_replay_between():
     assert step().tolist() == [8.0, 8.0]
     assert held.tolist() == [5.0, 5.0]
     assert w.tolist() == [8.0, 8.0]
+
+
+@pytest.mark.parametrize("second", [lambda a: a.mul_(2.0).sum(), lambda a: (a * 1.0).sum()], ids=["writes", "reads"])
+def test_an_assignment_between_two_functions(second):
+    """The second function captures the cell for the first time after the assignment."""
+    a = weft.ones(4)
+    first, then = weft.compile(lambda: a.add_(1.0).sum()), weft.compile(lambda: second(a))
+    first()
+    a[1:3] = 0.0
+    expected = second(weft.tensor([2.0, 0.0, 0.0, 2.0])).item()
+    assert then().item() == expected
+    assert a[1].item() == 0.0
 
 
 def test_a_cell_assigned_from_a_cell():

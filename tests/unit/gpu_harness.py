@@ -53,14 +53,16 @@ class Executable:
     def _multiply(self, g: Gemm, slots: list[int]) -> None:
         a, b, c = (self._array(place, g.dtype, slots) for place in (g.a, g.b, g.c))
 
-        def matrices(flat, rows, cols, leading, stride, transposed):
-            size = flat.itemsize
-            steps = (size, leading * size) if transposed else (leading * size, size)
-            return np.lib.stride_tricks.as_strided(flat, (g.batch, rows, cols), (stride * size, *steps))
+        inner = g.inner or max(g.batch, 1)
 
-        left = matrices(a, g.m, g.k, g.lda, g.stride_a, g.transpose_a)
-        right = matrices(b, g.k, g.n, g.ldb, g.stride_b, g.transpose_b)
-        matrices(c, g.m, g.n, g.ldc, g.stride_c, False)[:] = left @ right
+        def matrices(flat, rows, cols, leading, stride, outer, transposed):
+            steps = (1, leading) if transposed else (leading, 1)
+            strides = [step * flat.itemsize for step in (outer, stride, *steps)]
+            return np.lib.stride_tricks.as_strided(flat, (g.batch // inner, inner, rows, cols), strides)
+
+        left = matrices(a, g.m, g.k, g.lda, g.stride_a, g.outer_a, g.transpose_a)
+        right = matrices(b, g.k, g.n, g.ldb, g.stride_b, g.outer_b, g.transpose_b)
+        matrices(c, g.m, g.n, g.ldc, g.stride_c, g.stride_c * inner, False)[:] = left @ right
 
 
 class HostBackend:

@@ -247,11 +247,15 @@ def _product_record(step: Gemm, native_runtime: _Runtime, epilogue: int, argumen
         "transpose_a": native.TRANSPOSED if step.transpose_a else native.PLAIN,
         "transpose_b": native.TRANSPOSED if step.transpose_b else native.PLAIN,
     }
-    matrices = {"a": (step.a, step.lda, step.stride_a), "b": (step.b, step.ldb, step.stride_b)}
-    matrices["c"] = (step.c, step.ldc, step.stride_c)
-    for name, (place, pitch, stride) in matrices.items():
-        record |= {f"{name}_slot": place.slot, f"{name}_offset": place.offset}
-        record |= {f"{name}_row": pitch * itemsize, f"{name}_batch": stride * itemsize}
+    inner = record["inner"] = step.inner or max(step.batch, 1)
+    matrices = {
+        "a": (step.a, step.lda, step.stride_a, step.outer_a),
+        "b": (step.b, step.ldb, step.stride_b, step.outer_b),
+        "c": (step.c, step.ldc, step.stride_c, step.stride_c * inner),
+    }
+    for name, (place, pitch, stride, outer) in matrices.items():
+        record |= {f"{name}_slot": place.slot, f"{name}_offset": place.offset, f"{name}_row": pitch * itemsize}
+        record |= {f"{name}_batch": stride * itemsize, f"{name}_outer": outer * itemsize}
     return record
 
 

@@ -23,12 +23,13 @@ SPIN_NANOSECONDS = 80_000
 MAX_WORKERS = 255
 
 # One record per step. A launch calls `function` for tasks of `chunk` points out of `extent`; a product calls it as
-# CBLAS for each tile, then `epilogue`. Matrices are (slot, byte offset, bytes per row, bytes per batch element).
+# CBLAS for each tile, then `epilogue`. Matrices are (slot, byte offset, bytes per row, bytes per inner and per outer
+# batch element).
 STEP_FIELDS = (
     "kind", "function", "args", "extent", "chunk", "tasks", "serial", "epilogue", "epilogue_args",
     "m", "n", "k", "tile_m", "tile_n", "tiles_m", "tiles_n", "itemsize", "transpose_a", "transpose_b",
     "a_slot", "a_offset", "a_row", "a_batch", "b_slot", "b_offset", "b_row", "b_batch",
-    "c_slot", "c_offset", "c_row", "c_batch", "down",
+    "c_slot", "c_offset", "c_row", "c_batch", "down", "inner", "a_outer", "b_outer", "c_outer",
 )  # fmt: skip
 LAUNCH, PRODUCT = 0, 1
 PLAIN, TRANSPOSED = 111, 112  # as CBLAS numbers them

@@ -167,9 +167,9 @@ class _Assembly:
         return Launch(kernel, places, lowered.scalars, lowered.points, chunk, moved, lowered.flops)
 
     def _gemm(self, region: Region) -> Gemm:
-        anchor = region.anchor
-        assert anchor is not None
-        a, b = region.operands
+        anchor, views = region.anchor, region.operands
+        assert anchor is not None and views is not None
+        a, b = views.a, views.b
         *batch_shape, m, n = anchor.shape
         batch, k = math.prod(batch_shape), anchor.srcs[0].shape[-1]
         size = anchor.dtype.itemsize
@@ -184,9 +184,10 @@ class _Assembly:
             a=self.place(a.base, a.offset * size), b=self.place(b.base, b.offset * size),
             c=self.place(self.scratch[region]),
             lda=a.leading, ldb=b.leading, ldc=n, transpose_a=a.transposed, transpose_b=b.transposed,
-            stride_a=a.batch_stride, stride_b=b.batch_stride, stride_c=m * n,
+            stride_a=views.strides[0][1], stride_b=views.strides[1][1], stride_c=m * n,
             tile_m=tile_m, tile_n=tile_n, epilogue=epilogue,
             bytes=_traffic(region), flops=2 * batch * m * n * k + (epilogue.flops if epilogue else 0),
+            inner=views.inner, outer_a=views.strides[0][0], outer_b=views.strides[1][0],
         )  # fmt: skip
 
     def _copy(self, value: Node, leaf: Node, offset: int) -> Launch:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from weft.compiler.access import MOVEMENT, row_major
-from weft.compiler.matmul import operand_view
+from weft.compiler.matmul import operands
 from weft.compiler.program import slice_offset
 from weft.compiler.region import Conflict, Region, Walk
 from weft.graph.node import Node
@@ -121,8 +121,9 @@ class _Fuser:
                     sinks.add(node)
                     depth[node] = 0
             if kind == "dot":
-                for source in node.srcs:
-                    self._need(self._operand(source), sinks)
+                views = operands(node, self.leaves)
+                self._need(views.a.base, sinks)
+                self._need(views.b.base, sinks)
             elif kind == "gather":
                 self._need(_under_movement(node.srcs[0], self.leaves), sinks)
             elif kind == "scatter":
@@ -136,11 +137,6 @@ class _Fuser:
     def _need(self, node: Node, sinks: set[Node]) -> None:
         if node not in self.leaves:
             sinks.add(node)
-
-    def _operand(self, node: Node) -> Node:
-        """What has to be in memory for a matrix product to read `node`: its base if the library can take the view."""
-        view = operand_view(node, self.leaves)
-        return node if view is None else view.base
 
     def _weigh(self, node: Node, kind: str, sinks: set[Node]) -> None:
         """How much memory and arithmetic stand behind one element of `node` if it is computed in place."""
@@ -276,9 +272,8 @@ class _Fuser:
         self.regions.append(region)
         walk = Walk(region, self.stored, self._home_for)
         if region.form == "dot":
-            views = [operand_view(source, self.leaves) or operand_view(source, {source}) for source in node.srcs]
-            region.operands = tuple([view for view in views if view is not None])
-            walk.reads.update({view.base: None for view in region.operands})
+            region.operands = operands(node, self.leaves)
+            walk.reads.update({region.operands.a.base: None, region.operands.b.base: None})
         elif region.form == "scatter":
             walk.reads[node.srcs[0]] = None
             walk.visit(node.srcs[1], region.index)

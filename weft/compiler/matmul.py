@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -21,48 +22,81 @@ SMALL_PRODUCT = 1_000_000  # multiply-adds of a tile that a small kernel takes
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A matrix operand [*batch, rows, cols] as strides into the memory of `base`."""
+    """A matrix operand [*batch, rows, cols] as strides into the memory of `base`; `batch` holds one per batch axis."""
 
     base: Node
     offset: int
     transposed: bool
     leading: int
-    batch_stride: int
+    batch: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Both operands of a product. Matrices are numbered (outer, inner), with one stride each: `strides` is
+    ((outer, inner) of a, (outer, inner) of b), and `inner` counts the inner ones."""
+
+    a: View
+    b: View
+    inner: int
+    strides: tuple[tuple[int, int], tuple[int, int]]
+
+
+def operands(product: Node, leaves: Collection[Node]) -> Operands:
+    """How a library reads the sources of `product`: as views of what lies in memory anyway, else copied to it first.
+
+    A view whose `base` is the source itself may be such a copy.
+    """
+    a, b = product.srcs
+    batch = product.shape[:-2]
+    seen = [(operand_view(a, leaves), operand_view(b, leaves)), (operand_view(a, leaves), None), (None, None)]
+    for left, right in seen:
+        left, right = left or _whole(a), right or _whole(b)
+        for cut in range(len(batch) + 1):
+            strides = [_two_strides(batch, view.batch, cut) for view in (left, right)]
+            if strides[0] is not None and strides[1] is not None:
+                return Operands(left, right, math.prod(batch[cut:]), (strides[0], strides[1]))
+    raise AssertionError("two contiguous operands always have strides")
+
+
+def _whole(node: Node) -> View:
+    """A source as contiguous memory of its own."""
+    view = operand_view(node, {node})
+    assert view is not None
+    return view
 
 
 def operand_view(node: Node, leaves: Collection[Node]) -> View | None:
-    """`node` as a view that BLAS can read: one of the last two axes contiguous, one stride for all batches; or None."""
-    shape = node.shape
-    axes = [Axis(f"v{k}", extent) for k, extent in enumerate(shape)]
+    """`node` as a view that BLAS can read, one of its last two axes contiguous; None where it is not."""
+    axes = [Axis(f"v{k}", extent) for k, extent in enumerate(node.shape)]
     at = tuple([ix.axis_index(axis) for axis in axes])
     base = node
     while base.op in MOVEMENT and base not in leaves and base.op not in ("pad", "copy"):
         at = source_index(base, at)[0]
         base = base.srcs[0]
-    if base not in leaves and (base.op in ("pad",) or PRIMITIVES[base.op].kind == "generate"):
+    if base not in leaves and (base.op == "pad" or PRIMITIVES[base.op].kind == "generate"):
         return None
     position = address(at, row_major(base.shape), 0)
     if not all(position.linear_in(axis) for axis in axes):
         return None
-    *batch, rows, cols = [(axis.extent, position.coefficient(axis)) for axis in axes]
-    stride = _one_stride(batch)
-    if stride is None:
-        return None
-    (m, row_step), (n, col_step) = rows, cols
+    *batch, row_step, col_step = [position.coefficient(axis) for axis in axes]
+    m, n = node.shape[-2:]
     if (col_step == 1 or n == 1) and (row_step >= n or m == 1):
-        return View(base, position.const, False, row_step if m > 1 else max(n, 1), stride)
+        return View(base, position.const, False, row_step if m > 1 else max(n, 1), tuple(batch))
     if (row_step == 1 or m == 1) and (col_step >= m or n == 1):
-        return View(base, position.const, True, col_step if n > 1 else max(m, 1), stride)
+        return View(base, position.const, True, col_step if n > 1 else max(m, 1), tuple(batch))
     return None
 
 
-def _one_stride(batch: list[tuple[int, int]]) -> int | None:
-    """The distance between consecutive matrices, if it is the same for all."""
-    steps = [(extent, step) for extent, step in batch if extent > 1]
-    for (_, outer), (extent, inner) in itertools.pairwise(steps):
-        if outer != inner * extent:
+def _two_strides(shape: tuple[int, ...], strides: tuple[int, ...], cut: int) -> tuple[int, int] | None:
+    """One stride for the axes before `cut` and one for those after it, where both exist."""
+    parts = []
+    for some in (slice(None, cut), slice(cut, None)):
+        steps = [(extent, stride) for extent, stride in zip(shape[some], strides[some], strict=True) if extent > 1]
+        if any(outer != inner * extent for (_, outer), (extent, inner) in itertools.pairwise(steps)):
             return None
-    return steps[-1][1] if steps else 0
+        parts.append(steps[-1][1] if steps else 0)
+    return parts[0], parts[1]
 
 
 def tiles(batch: int, m: int, n: int, k: int, transposed: tuple[bool, bool], small: bool) -> tuple[int, int]:

@@ -57,8 +57,9 @@ class Launch:
 class Gemm:
     """A batched matrix product by a library: C[b] = op(A[b]) @ op(B[b]), row-major, tile by tile, then the epilogue.
 
-    Leading dimensions and batch strides are in elements; a batch stride of 0 repeats the operand. The tile grid
-    depends on the shapes only. `epilogue`, if any, is a kernel with TILE_RANGES that runs on each finished tile.
+    Leading dimensions and batch strides are in elements; a batch stride of 0 repeats the operand. Matrix b of the batch
+    lies at (b // inner) * outer + (b % inner) * stride (inner = 0: all of them are inner). The tile grid depends on the
+    shapes only. `epilogue`, if any, is a kernel with TILE_RANGES that runs on each finished tile.
     """
 
     name: str
@@ -83,6 +84,9 @@ class Gemm:
     epilogue: Launch | None
     bytes: int
     flops: int
+    inner: int = 0
+    outer_a: int = 0
+    outer_b: int = 0
 
 
 Step = Launch | Gemm

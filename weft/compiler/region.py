@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from weft.compiler.access import MOVEMENT, Indices, source_index
-from weft.compiler.matmul import View
+from weft.compiler.matmul import Operands
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES
 from weft.kernels import index as ix
@@ -34,7 +34,7 @@ class Region:
     shape: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     anchor: Node | None = None
-    operands: tuple[View, ...] = ()  # how the anchor reads its sources
+    operands: Operands | None = None  # how a product reads its sources
     sinks: list[Node] = field(default_factory=list)  # what it stores, or folds for later stages
     partials: list[Node] = field(default_factory=list)  # column sums over its parallel axes, by chunks of rows
     index: Indices = ()
