@@ -14,7 +14,7 @@ import numpy as np
 from weft import tree
 from weft.backends.base import Buffer, Device, Slab
 from weft.compiler import program as programs
-from weft.compiler.cells import private_copy
+from weft.compiler.cells import private_copy, settle
 from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate
 from weft.compiler.trace import Cell, Trace
 from weft.errors import DeviceError, GraphError, problem
@@ -102,13 +102,7 @@ class Variant:
             assert self.scalar_view is not None
             self.scalar_view[index] = flat[position]
         for number, (tensor, buffer, slot, written) in enumerate(self.cells):
-            if tensor._node is not None and tensor._node.buffer is not tensor._buffer:
-                evaluate([tensor._node])
-                if written:  # assigned from outside: the new value goes into the captured place
-                    buffer.slab.device.backend.copy(buffer, tensor._node.buffer)
-                    tensor._node = None
-                else:
-                    tensor._buffer = tensor._node.buffer
+            settle(tensor)
             if tensor._buffer is not buffer:
                 self.cells[number] = (tensor, tensor._buffer, slot, written)
                 if slot >= 0:
@@ -234,6 +228,7 @@ class _Builder:
             if tensor._buffer is None:
                 tensor._form = tensor._form_now()[:2]
                 tensor._buffer = tensor._node.buffer
+            settle(tensor)
             if cell.written and not tensor._buffer.slab.pinned:
                 moving.append(tensor)
         for tensors in _neighbours(moving):

@@ -184,7 +184,7 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(
-    max_examples=FUZZ or 80, stateful_step_count=30, derandomize=not FUZZ, deadline=None, print_blob=True,
+    max_examples=FUZZ or 200, stateful_step_count=30, derandomize=not FUZZ, deadline=None, print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 

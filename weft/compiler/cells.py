@@ -12,9 +12,10 @@ import weakref
 from typing import Any
 
 from weft.backends.base import Buffer
+from weft.compiler.evaluate import evaluate
 from weft.graph.node import Node, leaf
 
-EXPOSED: list[weakref.ref] = []  # captured tensors that have a leaf on the memory that will be rewritten
+EXPOSED: list[tuple[weakref.ref, weakref.ref]] = []  # captured tensors, and leaves on memory that will be rewritten
 
 
 def expose(tensor: Any) -> Node:
@@ -22,20 +23,34 @@ def expose(tensor: Any) -> Node:
     buffer, (shape, dtype) = tensor._buffer, tensor._form
     node = leaf(buffer, shape, dtype, buffer.slab.device)
     tensor._node = node
-    EXPOSED.append(weakref.ref(tensor))
+    EXPOSED.append((weakref.ref(tensor), weakref.ref(node)))
     return node
 
 
 def retire_exposed() -> None:
     """Before memory is rewritten: keep the old value for whoever still holds it."""
-    for reference in EXPOSED:
-        tensor = reference()
-        if tensor is None or tensor._node is None or tensor._node.buffer is not tensor._buffer:
-            continue  # assigned from outside since: the next replay copies the new value into place
-        node, tensor._node = tensor._node, None
-        if sys.getrefcount(node) > 2:
+    for owner, exposed in EXPOSED:
+        tensor, node = owner(), exposed()
+        if tensor is not None and tensor._node is node:
+            tensor._node = None
+        if node is not None and sys.getrefcount(node) > 2:
             node.buffer = private_copy(node.buffer)
     EXPOSED.clear()
+
+
+def settle(tensor: Any) -> None:
+    """Bring a captured tensor that was assigned from outside back into the memory that compiled functions know."""
+    node = tensor._node
+    if node is None or node.buffer is tensor._buffer:
+        return
+    evaluate([node])
+    if (node.shape, node.dtype) != tensor._form:  # another kind of value: the old place is given up
+        tensor._form, tensor._buffer = (node.shape, node.dtype), node.buffer
+    elif tensor._buffer.slab.pinned:
+        tensor._buffer.slab.device.backend.copy(tensor._buffer, node.buffer)
+        tensor._node = None
+    else:
+        tensor._buffer = node.buffer
 
 
 def private_copy(buffer: Buffer) -> Buffer:
