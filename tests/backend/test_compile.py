@@ -167,6 +167,21 @@ def test_an_assignment_between_two_functions(second):
     assert a[1].item() == 0.0
 
 
+def test_a_reader_does_not_take_a_cell_from_its_writer():
+    cell = weft.ones(2)
+    read, write = weft.compile(lambda: cell * 2.0), weft.compile(lambda: cell.add_(1.0).sum())
+    read()
+    write()
+    cell[0] = 0.0
+    assert read().tolist() == [0.0, 4.0]
+    cell.fill_(5.0)
+    write()
+    assert cell.tolist() == [6.0, 6.0]
+    assert read().tolist() == [12.0, 12.0]
+    write()
+    assert read().tolist() == [14.0, 14.0]
+
+
 def test_a_cell_assigned_from_a_cell():
     source, target = weft.arange(3).float(), weft.zeros(3)
 
