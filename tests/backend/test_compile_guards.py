@@ -256,6 +256,23 @@ def test_a_captured_cell_as_an_argument():
     assert w.tolist() == [5.0] * 3
 
 
+def test_a_cell_assigned_from_outside_as_an_argument():
+    """What the argument reads must not be handed out as memory for a result."""
+    cell = weft.zeros(6)
+
+    @weft.compile
+    def step(x):
+        cell.add_(1.0)
+        return cell.amax(), x * 1.0
+
+    kept = [step(weft.zeros(6)) for _ in range(2)]
+    for turn in range(3):
+        cell.copy_(weft.full((6,), 3.0) + float(turn))
+        kept.append(step(cell))
+        assert kept[-1][1].tolist() == [3.0 + turn] * 6
+        assert cell.tolist() == [4.0 + turn] * 6
+
+
 def test_lazy_arguments_are_computed_first():
     step = weft.compile(lambda x: x + 1.0)
     for turn in range(3):
