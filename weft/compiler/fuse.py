@@ -244,7 +244,7 @@ class _Fuser:
         return True
 
     def _fits(self, region: Region, node: Node) -> Walk | None:
-        """What `node` would read as a member of `region`; None if indices differ, a cycle arises or nothing is shared."""
+        """What `node` would read as a member of `region`; None if it does not fit, makes a cycle or shares nothing."""
         at = self._domain_index(region, node)
         if at is None or (self._is_partial(node) and not _same_chunks(region.partials, node)):
             return None
