@@ -21,7 +21,7 @@ from weft.backends.base import Buffer
 from weft.backends.vendor import blas
 from weft.compiler.plan import Gemm, Launch, Place
 from weft.counting import COUNTERS
-from weft.errors import DeviceError
+from weft.errors import DeviceError, RangeError
 from weft.kernels import index as ix
 from weft.kernels import math as km
 from weft.kernels.index import Axis, axis_index
@@ -382,6 +382,13 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert script(blocked / "cache")[2] == "True"
+
+
+@pytest.mark.parametrize("text", ["many", "0", "-1", "1.5"])
+def test_a_thread_count_that_is_none_is_refused(monkeypatch, text):
+    monkeypatch.setenv("WEFT_NUM_THREADS", text)
+    with pytest.raises(RangeError, match=r"WEFT_NUM_THREADS: given .* expected a whole number above 0"):
+        cpu.thread_count()
 
 
 def test_thread_count_comes_from_the_environment(monkeypatch):

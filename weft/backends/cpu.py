@@ -25,7 +25,7 @@ from weft.backends.vendor import blas
 from weft.compiler.plan import Gemm, Launch, Plan
 from weft.counting import COUNTERS
 from weft.dtypes import DType
-from weft.errors import DeviceError, DTypeError, problem
+from weft.errors import DeviceError, DTypeError, RangeError, problem
 from weft.kernels.language import Kernel
 from weft.kernels.normal import normalise
 from weft.render.llvm import render
@@ -98,6 +98,8 @@ def thread_count() -> int:
         text = os.environ.get(name, "").split(",")[0].strip()
         if text.isdigit() and int(text) > 0:
             return min(int(text), native.MAX_WORKERS + 1)
+        if text and name == "WEFT_NUM_THREADS":  # OMP_NUM_THREADS is other people's: what we cannot read we leave
+            raise problem(RangeError, name, repr(text), "a whole number above 0", f"set {name}=2, or leave it away")
     if hasattr(os, "sched_getaffinity"):
         return min(len(os.sched_getaffinity(0)), native.MAX_WORKERS + 1)
     return min(os.cpu_count() or 1, native.MAX_WORKERS + 1)
