@@ -96,7 +96,8 @@ class Variant:
             buffer = flat[position].node.buffer
             check_live(buffer)
             if buffer.slab.pinned:
-                buffer = flat[position] = private_copy(buffer)  # `flat` keeps it alive until the call is done
+                buffer = private_copy(buffer)
+            flat[position] = buffer  # keeps the memory until the call is done, whatever becomes of the tensor
             self.table[slot] = buffer.pointer
         for position, index in self.scalars:
             assert self.scalar_view is not None

@@ -44,7 +44,12 @@ class Machine(RuleBasedStateMachine):
         self.torch_optimizer = getattr(torch.optim, self.name)(self.theirs, **options)
         self.held: list[tuple[weft.Tensor, np.ndarray]] = []
         self.saved = None
-        eager = {"train": self.train, "accumulate": self.accumulate, "some": self.accumulate_some, "update": self.update}
+        eager = {
+            "train": self.train,
+            "accumulate": self.accumulate,
+            "some": self.accumulate_some,
+            "update": self.update,
+        }
         self.functions = {"eager": eager, "compiled": {name: weft.compile(fn) for name, fn in eager.items()}}
 
     # What is compiled.
