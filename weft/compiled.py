@@ -118,7 +118,7 @@ class Compiled:
         self.last = variant
         result = self._replay(variant)
         variant.leave_grads()
-        variant.version = VERSION.value
+        variant.version = VERSION.value if variant.grads_match() else -1  # its own effect may call for another variant
         for position in self.donate:
             node = args[position]._node
             if node is not None and node.buffer is not None:

@@ -69,10 +69,14 @@ class Variant:
         return (
             self.spec == spec
             and self.grad_enabled == STATE.grad_enabled
-            and all((tensor._grad is None) == was_none for tensor, was_none in self.grads_before)
+            and self.grads_match()
             and all(read() == value for read, value in self.guards)
             and all(cell_form(tensor) == form for tensor, form in self.forms)
         )
+
+    def grads_match(self) -> bool:
+        """Whether each .grad that the function looked at is None, or not, as it was then."""
+        return all((tensor._grad is None) == was_none for tensor, was_none in self.grads_before)
 
     def difference(self, spec: tuple) -> str:
         """In words, the first guard that does not hold."""
@@ -83,7 +87,7 @@ class Variant:
                 return f"argument {position} was {_words(old)} and is {_words(new)}"
         if self.grad_enabled != STATE.grad_enabled:
             return f"gradients are {'on' if STATE.grad_enabled else 'off'} now"
-        if any((tensor._grad is None) != was_none for tensor, was_none in self.grads_before):
+        if not self.grads_match():
             return "a .grad that was None is not, or the other way round"
         if any(read() != value for read, value in self.guards):
             return "a value that the function branches on has changed"
