@@ -50,6 +50,7 @@ class Variant:
         self.guards: list[tuple[Callable[[], Any], Any]] = []
         self.grads_before: list[tuple[Any, bool]] = []  # (tensor, whether .grad was None)
         self.grads_after: list[tuple[Any, Any]] = []  # (tensor, .grad to leave behind)
+        self.grads_made: list[Any] = []  # those of them whose memory the plan rewrites
         self.cells: list[tuple[Any, Buffer, int, bool]] = []  # (tensor, memory, slot or -1, written)
         self.forms: list[tuple[Any, tuple]] = []  # captured tensors and what is taken for granted of them
         self.arguments: list[tuple[int, int]] = []  # (position among flat arguments, slot)
@@ -138,7 +139,9 @@ class Variant:
         return found
 
     def leave_grads(self) -> None:
-        """Set the gradients that the function leaves behind."""
+        """Set the gradients that the function leaves behind; what was assigned to them meanwhile is overwritten."""
+        for grad in self.grads_made:
+            grad._node = None
         for tensor, grad in self.grads_after:
             if tensor._grad is not grad:
                 tensor._grad = grad
@@ -206,6 +209,7 @@ class _Builder:
         self._fill_table(variant, program.leaves, leaf_buffers, places)
         variant.guards, variant.grads_before = self.trace.guards, self.trace.grads_read
         variant.grads_after = [(tensor, grad) for tensor, grad, _ in self.kept]
+        variant.grads_made = [grad for _, grad, node in self.kept if node is not None]
         variant.forms = [(cell.tensor, cell_form(cell.tensor)) for cell in self.cells]
         variant.draws = draws
         variant.scalar_view = scalars

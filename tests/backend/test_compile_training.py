@@ -110,6 +110,38 @@ def test_a_gradient_held_from_an_earlier_replay_keeps_its_value():
     assert w.grad.tolist() == [2.0, 2.0]
 
 
+@pytest.mark.parametrize(
+    "change", [lambda w: (w * 5.0).sum().backward(), lambda w: w.grad.zero_()], ids=["added to", "zeroed"]
+)
+def test_a_kept_gradient_changed_eagerly(change):
+    w = parameter(3)
+
+    @weft.compile
+    def step(x):
+        w.grad = None
+        (w * x).sum().backward()
+
+    for turn in range(3):
+        step(weft.full((3,), float(turn)))
+        assert w.grad.tolist() == [turn] * 3
+        change(w)
+        assert w.grad.tolist() != [turn] * 3 or turn == 0
+
+
+def test_a_gradient_replaced_by_another_tensor():
+    w = weft.zeros(2, requires_grad=True)
+    optimizer = weft.optim.SGD([w], lr=1.0)
+    update = weft.compile(optimizer.step)
+    expected, traces = 0.0, weft.counters()["traces"]
+    for value in (1.0, 5.0, 2.0, 3.0):
+        w.grad = given = weft.full((2,), value)
+        update()
+        expected -= value
+        assert w.tolist() == [expected] * 2
+        assert given.tolist() == w.grad.tolist() == [value] * 2
+    assert weft.counters()["traces"] - traces <= 2
+
+
 def test_clearing_inside_leaves_none_behind():
     w = parameter(2)
 
