@@ -48,7 +48,7 @@ class Variant:
         self.grad_enabled = STATE.grad_enabled
         self.version = -1
         self.guards: list[tuple[Callable[[], Any], Any]] = []
-        self.grads_before: list[tuple[Any, bool]] = []  # (tensor, whether .grad was None)
+        self.grads_before: list[tuple[Any, Any]] = []  # (tensor, its .grad as the function saw it first)
         self.grads_after: list[tuple[Any, Any]] = []  # (tensor, .grad to leave behind)
         self.grads_made: list[Any] = []  # those of them whose memory the plan rewrites
         self.cells: list[tuple[Any, Buffer, int, bool]] = []  # (tensor, memory, slot or -1, written)
@@ -77,7 +77,7 @@ class Variant:
 
     def grads_match(self) -> bool:
         """Whether each .grad that the function looked at is None, or not, as it was then."""
-        return all((tensor._grad is None) == was_none for tensor, was_none in self.grads_before)
+        return all((tensor._grad is None) == (before is None) for tensor, before in self.grads_before)
 
     def difference(self, spec: tuple) -> str:
         """In words, the first guard that does not hold."""
@@ -107,6 +107,12 @@ class Variant:
         for position, index in self.scalars:
             assert self.scalar_view is not None
             self.scalar_view[index] = flat[position]
+        for tensor, before in self.grads_before:
+            if (
+                before is not None and tensor._grad is not before
+            ):  # another gradient: its value moves into the captured one
+                before._assign(tensor._grad.node)
+                tensor._grad = before
         for number, (tensor, buffer, slot, written) in enumerate(self.cells):
             settle(tensor)
             if tensor._buffer is not buffer:

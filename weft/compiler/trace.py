@@ -38,7 +38,7 @@ class Trace:
         self.cells: dict[int, Cell] = {}
         self.made: dict[int, weakref.ref] = {}
         self.grads: dict[int, tuple[Any, Any]] = {}  # tensors whose .grad was looked at, and what it was
-        self.grads_read: list[tuple[Any, bool]] = []  # those looked at before they were set, and whether they were None
+        self.grads_read: list[tuple[Any, Any]] = []  # those looked at before they were set, and what they were
         self.draws: dict[tuple, tuple[Any, Node, int]] = {}  # generators: state placeholder and number of draws
         self.guards: list[tuple[Callable[[], Any], Any]] = []
         self._outer: Any = None
@@ -85,7 +85,7 @@ class Trace:
         if id(tensor) not in self.made and id(tensor) not in self.grads:
             self.grads[id(tensor)] = (tensor, tensor._grad)
             if not written:
-                self.grads_read.append((tensor, tensor._grad is None))
+                self.grads_read.append((tensor, tensor._grad))
 
     def draw(self, generator: Any, device: Any, count: int = 1) -> tuple[Node, int]:
         """The state node and the number of the first of `count` random draws."""
