@@ -182,7 +182,7 @@ class Tensor(TensorCell):
         if value is not None and (value.shape != self.shape or value.dtype is not self.dtype):
             given, expected = f"{value.dtype.name}{list(value.shape)}", f"{self.dtype.name}{list(self.shape)}"
             raise problem(ShapeError, "grad", given, expected)
-        if (value is None) != (self._grad is None) and self._buffer is not None:
+        if value is not self._grad and self._buffer is not None:
             VERSION.bump()
         self._grad = value
 

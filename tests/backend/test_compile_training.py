@@ -142,6 +142,25 @@ def test_a_gradient_replaced_by_another_tensor():
     assert weft.counters()["traces"] - traces <= 2
 
 
+def test_gradients_of_one_function_updated_by_another():
+    """Two batch sizes are two plans, each of which leaves gradients behind; the update must see the last ones."""
+    w = weft.zeros(3, requires_grad=True)
+    optimizer = weft.optim.SGD([w], lr=1.0)
+    update = weft.compile(optimizer.step)
+
+    @weft.compile
+    def backward(x):
+        optimizer.zero_grad()
+        (w * x).sum().backward()
+
+    expected = 0.0
+    for rows in (4, 4, 2, 4, 2, 2):
+        backward(weft.ones(rows, 3))
+        update()
+        expected -= rows
+        assert w.tolist() == [expected] * 3
+
+
 def test_clearing_inside_leaves_none_behind():
     w = parameter(2)
 
