@@ -182,8 +182,8 @@ class Tensor(TensorCell):
         if value is not None and (value.shape != self.shape or value.dtype is not self.dtype):
             given, expected = f"{value.dtype.name}{list(value.shape)}", f"{self.dtype.name}{list(self.shape)}"
             raise problem(ShapeError, "grad", given, expected)
-        if value is not self._grad and self._buffer is not None:
-            VERSION.bump()
+        if value is not self._grad:
+            VERSION.bump()  # whether there is a gradient may guard a plan that never read the tensor itself
         self._grad = value
 
     def backward(self, gradient: Tensor | None = None, retain_graph: bool = False, create_graph: bool = False) -> None:

@@ -26,3 +26,18 @@ def numbers(*shape, seed=0):
 def parameter(*shape, seed=0):
     """A leaf with these numbers."""
     return weft.tensor(numbers(*shape, seed=seed), requires_grad=True)
+
+
+def ones(*size, **options):
+    """`weft.ones`, computed. A replay takes its shortest way only with arguments that lie in memory."""
+    return _computed(weft.ones(*size, **options))
+
+
+def full(size, value, **options):
+    """`weft.full`, computed."""
+    return _computed(weft.full(size, value, **options))
+
+
+def _computed(x):
+    weft.eval(x)
+    return x

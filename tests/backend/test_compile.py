@@ -8,7 +8,7 @@ import torch
 
 import weft
 import weft.nn.functional as F
-from tests.backend.compiling import counted, numbers, parameter
+from tests.backend.compiling import counted, full, numbers, ones, parameter
 
 pytestmark = pytest.mark.usefixtures("on_each_device")
 
@@ -25,7 +25,7 @@ def test_a_captured_tensor_is_read_and_written():
         return total * 2
 
     for turn in range(1, 6):
-        assert add(weft.full((3,), 1.0)).tolist() == [2.0 * turn] * 3
+        assert add(full((3,), 1.0)).tolist() == [2.0 * turn] * 3
         assert total.tolist() == [float(turn)] * 3  # read eagerly between calls
 
 
@@ -38,7 +38,7 @@ def test_a_function_may_only_write():
         count.add_(1)
 
     for _ in range(4):
-        assert add(weft.ones(2)) is None
+        assert add(ones(2)) is None
     assert total.tolist() == [4.0, 4.0]
     assert count.item() == 4
 
@@ -98,7 +98,7 @@ def test_a_value_taken_before_a_step_stays(take, warm, read_at_once):
 )
 @pytest.mark.parametrize("read_at_once", [False, True], ids=["read later", "read at once"])
 def test_a_value_taken_before_an_assignment_stays(take, read_at_once):
-    w = weft.ones(3)
+    w = ones(3)
     step = weft.compile(lambda: w.add_(1.0).sum())
     step()
     old = take(w)
@@ -158,7 +158,7 @@ def test_assigning_twice_without_a_replay_between():
 @pytest.mark.parametrize("second", [lambda a: a.mul_(2.0).sum(), lambda a: (a * 1.0).sum()], ids=["writes", "reads"])
 def test_an_assignment_between_two_functions(second):
     """The second function captures the cell for the first time after the assignment."""
-    a = weft.ones(4)
+    a = ones(4)
     first, then = weft.compile(lambda: a.add_(1.0).sum()), weft.compile(lambda: second(a))
     first()
     a[1:3] = 0.0
@@ -168,7 +168,7 @@ def test_an_assignment_between_two_functions(second):
 
 
 def test_a_reader_does_not_take_a_cell_from_its_writer():
-    cell = weft.ones(2)
+    cell = ones(2)
     read, write = weft.compile(lambda: cell * 2.0), weft.compile(lambda: cell.add_(1.0).sum())
     read()
     write()
@@ -197,7 +197,7 @@ def test_a_cell_assigned_from_a_cell():
 
 
 def test_cells_that_change_places():
-    a, b, c = weft.full((70,), 1.0), weft.full((70,), 2.0), weft.full((70,), 3.0)
+    a, b, c = full((70,), 1.0), full((70,), 2.0), full((70,), 3.0)
 
     @weft.compile
     def swap():
@@ -261,7 +261,7 @@ def test_cells_that_lie_in_one_piece_of_memory():
 
 def test_running_statistics():
     """What batch normalisation does: statistics that follow the batches, and a count of them."""
-    mean, var, seen = weft.zeros(5), weft.ones(5), weft.zeros((), dtype=weft.int64)
+    mean, var, seen = weft.zeros(5), ones(5), weft.zeros((), dtype=weft.int64)
     torch_mean, torch_var = torch.zeros(5), torch.ones(5)
 
     @weft.compile
@@ -336,7 +336,7 @@ def test_results_that_are_kept_keep_their_values():
         w.add_(1.0)
         return (w * x).sum()
 
-    x = weft.ones(4)
+    x = ones(4)
     losses = []
     for _ in range(6):
         losses.append(step(x))
@@ -382,7 +382,7 @@ def test_memory_of_dropped_results_is_used_again():
 
 def test_a_result_passed_back_in():
     step = weft.compile(lambda x: x * 2.0 + 1.0)
-    x, expected = weft.ones(100), 1.0
+    x, expected = ones(100), 1.0
     for _ in range(6):
         x, expected = step(x), expected * 2 + 1
     assert x.tolist() == [expected] * 100
@@ -422,7 +422,7 @@ def test_a_returned_argument_and_the_same_result_twice():
         return x, y, y
 
     for turn in range(3):
-        x = weft.full((3,), float(turn))
+        x = full((3,), float(turn))
         same, one, two = step(x)
         assert (same.tolist(), one.tolist(), two.tolist()) == ([turn] * 3, [turn + 1] * 3, [turn + 1] * 3)
 
@@ -443,8 +443,8 @@ def test_nested_arguments_and_results():
         }
 
     for turn in range(3):
-        one = weft.full((2,), float(turn))
-        result = step([one, ({"a": weft.ones(2)}, weft.ones(2))], {"scale": 3.0}, Point(weft.ones(1), 5))
+        one = full((2,), float(turn))
+        result = step([one, ({"a": ones(2)}, ones(2))], {"scale": 3.0}, Point(ones(1), 5))
         assert list(result) == ["sum", "list", "point", "scaled", "empty"]
         assert result["sum"].tolist() == [turn + 2.0] * 2
         assert result["list"][0].tolist() == [turn] * 2 and result["list"][1:] == [None, 7, "text"]
@@ -460,13 +460,13 @@ def test_no_tensor_anywhere_is_refused():
         def nothing(x):
             return 5
 
-        nothing(weft.ones(1))
+        nothing(ones(1))
 
 
 def test_results_carry_no_history():
     w = parameter(3)
     step = weft.compile(lambda x: (w * x).sum())
-    result = step(weft.ones(3))
+    result = step(ones(3))
     assert not result.requires_grad
     with pytest.raises(weft.GraphError, match="does not require grad"):
         result.backward()
@@ -477,7 +477,7 @@ def test_results_carry_no_history():
 
 def test_a_function_that_raises_changes_nothing():
     w = parameter(3)
-    total, generator = weft.ones(3), weft.Generator(5)
+    total, generator = ones(3), weft.Generator(5)
     before = w.numpy()
 
     @weft.compile
@@ -499,20 +499,20 @@ def test_a_function_that_raises_changes_nothing():
         assert w.grad is grad
 
     with pytest.raises(RuntimeError, match="half-way"):
-        step(weft.ones(3), True)
+        step(ones(3), True)
     check(None)
-    w.grad = kept = weft.full((3,), 9.0)
+    w.grad = kept = full((3,), 9.0)
     with pytest.raises(RuntimeError, match="half-way"):
-        step(weft.ones(3), True)
+        step(ones(3), True)
     check(kept)
     assert kept.tolist() == [9.0] * 3
-    step(weft.ones(3), False)
+    step(ones(3), False)
     np.testing.assert_array_equal(w.numpy(), before - 1.0)
     with pytest.raises(RuntimeError, match="half-way"):
-        step(weft.ones(3), True)
+        step(ones(3), True)
     np.testing.assert_array_equal(w.numpy(), before - 1.0)
     assert (total.tolist(), w.grad.tolist()) == ([2.0] * 3, [1.0] * 3)
-    step(weft.ones(3), False)
+    step(ones(3), False)
     np.testing.assert_array_equal(w.numpy(), before - 2.0)
 
 
@@ -528,7 +528,7 @@ def test_a_tensor_in_an_outer_list_is_refused():
         r"weft\.compile\(.*step\): given a tensor of shape \(3,\).*still held outside.*by a list.*return it, or keep"
     )
     with pytest.raises(weft.GraphError, match=expected):
-        step(weft.ones(3))
+        step(ones(3))
 
 
 def test_a_tensor_in_an_attribute_is_refused():
@@ -545,7 +545,7 @@ def test_a_tensor_in_an_attribute_is_refused():
         return x
 
     with pytest.raises(weft.GraphError, match="still held outside"):
-        step(weft.ones(2))
+        step(ones(2))
     assert w.grad is None
     holder.last = None
 
@@ -559,7 +559,7 @@ def test_an_argument_kept_outside_is_refused():
         return x * 2.0
 
     with pytest.raises(weft.GraphError, match="still held outside"):
-        step(weft.ones(2))
+        step(ones(2))
 
 
 @pytest.mark.parametrize(
@@ -571,7 +571,7 @@ def test_an_argument_kept_outside_is_refused():
     ids=["item", "float", "int", "bool", "numpy", "tolist", "eval", "asarray"],
 )  # fmt: skip
 def test_reading_a_value_inside_is_refused(read):
-    w = weft.ones(1)
+    w = ones(1)
     for target in ("argument", "cell", "result"):
 
         @weft.compile
@@ -580,7 +580,7 @@ def test_reading_a_value_inside_is_refused(read):
             return x
 
         with pytest.raises(weft.GraphError, match=r"inside weft.compile, where values are not known yet"):
-            step(weft.ones(1))
+            step(ones(1))
     assert w.item() == 1.0
 
 
@@ -592,7 +592,7 @@ def test_printing_inside_shows_the_form():
         texts.append(repr(x * 2.0))
         return x
 
-    step(weft.ones(3))
+    step(ones(3))
     assert texts == ["tensor(<traced>, shape=(3,), dtype=weft.float32)"]
 
 
@@ -601,9 +601,9 @@ def test_a_donated_argument_is_gone():
         return x * y
 
     step = weft.compile(scale, donate=(0,))
-    y = weft.full((3,), 2.0)
+    y = full((3,), 2.0)
     for _ in range(3):  # the first call traces, the others replay
-        x = weft.ones(3)
+        x = ones(3)
         weft.eval(x)
         assert step(x, y).tolist() == [2.0] * 3
         with pytest.raises(weft.BufferError_, match=r"donated to .*scale"):
@@ -617,7 +617,7 @@ def test_a_donated_argument_is_gone():
 
 def test_a_donated_argument_that_was_not_computed_yet():
     step = weft.compile(lambda x: x * 2.0, donate=(0,))
-    x = weft.ones(3) + 1.0
+    x = ones(3) + 1.0
     assert step(x).tolist() == [4.0] * 3
     with pytest.raises(weft.BufferError_, match="donated to"):
         x.numpy()
@@ -668,7 +668,7 @@ def test_the_plan_can_be_seen():
     step = weft.compile(lambda x: x.softmax(-1))
     with pytest.raises(weft.GraphError, match="not called yet"):
         step.plan  # noqa: B018
-    step(weft.ones(4, 5))
+    step(ones(4, 5))
     (kernel,) = step.plan.kernels()
     assert "exp" in kernel.name and "define" in kernel.source
     assert kernel.bytes == 2 * 4 * 5 * 4 and kernel.flops > 0

@@ -5,7 +5,7 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from tests.backend.compiling import counted, kernels_made, numbers, parameter
+from tests.backend.compiling import counted, full, kernels_made, numbers, ones, parameter
 
 pytestmark = pytest.mark.usefixtures("on_each_device")
 
@@ -15,11 +15,11 @@ def test_keywords_and_defaults():
     def step(x, *, scale=2.0, add=None):
         return x * scale if add is None else x * scale + add
 
-    x = weft.ones(2)
+    x = ones(2)
     assert step(x).tolist() == [2.0, 2.0]
     assert step(x, scale=3.0).tolist() == [3.0, 3.0]
     assert step(x=x, scale=4.0).tolist() == [4.0, 4.0]
-    assert step(x, add=weft.ones(2)).tolist() == [3.0, 3.0]
+    assert step(x, add=ones(2)).tolist() == [3.0, 3.0]
     assert counted("traces", lambda: step(x, scale=7.0)) == 0
 
 
@@ -27,18 +27,18 @@ def test_numpy_arguments():
     step = weft.compile(lambda x, y: (x * y).sum())
     for turn in range(3):
         assert step(np.full(3, turn, np.float32), np.ones(3, np.float32)).item() == 3.0 * turn
-    assert step(np.arange(3), weft.ones(3, dtype=weft.int64)).item() == 3
+    assert step(np.arange(3), ones(3, dtype=weft.int64)).item() == 3
 
 
 def test_numpy_numbers_are_arguments_too():
     step = weft.compile(lambda x, rate: x * rate)
     for rate in (np.float64(0.5), np.float32(0.25)):
-        assert step(weft.ones(1), rate).item() == rate
+        assert step(ones(1), rate).item() == rate
 
 
 def test_floats_are_dynamic():
     step = weft.compile(lambda x, rate, shift: x * rate + shift)
-    x = weft.ones(2)
+    x = ones(2)
     step(x, 0.5, 1.0)
     for rate in (0.25, 0.0, -1.0, 1e30, float("inf")):
         assert counted("traces", lambda rate=rate: step(x, rate, 2.0)) == 0
@@ -47,10 +47,10 @@ def test_floats_are_dynamic():
 
 def test_a_float_takes_the_dtype_of_its_partner():
     step = weft.compile(lambda x, rate: x * rate)
-    double = weft.ones(2, dtype=weft.float64)
+    double = ones(2, dtype=weft.float64)
     assert step(double, 0.1).dtype is weft.float64
     np.testing.assert_array_equal(step(double, 0.1).numpy(), [0.1, 0.1])  # not the float32 nearest to 0.1
-    assert step(weft.ones(2, dtype=weft.int32), 0.5).dtype is weft.float32
+    assert step(ones(2, dtype=weft.int32), 0.5).dtype is weft.float32
 
 
 @pytest.mark.parametrize(("first", "second"), [(2, 3), (True, False), ("sum", "mean"), (1, True), (None, 1), (1, 1.0)])
@@ -61,7 +61,7 @@ def test_other_arguments_are_static(first, second):
         )
 
     step = weft.compile(lambda x, what: describe(x, what) if not isinstance(what, weft.Tensor) else x * what * 5)
-    x = weft.ones(2)
+    x = ones(2)
     step(x, first)
     assert counted("traces", lambda: step(x, second)) == 1
     assert counted("traces", lambda: (step(x, first), step(x, second))) == 0
@@ -75,17 +75,17 @@ def test_integers_choose_the_branch():
             x = x * 2.0
         return x
 
-    assert [power(weft.ones(1), n).item() for n in (0, 3, 1, 3, 0)] == [1.0, 8.0, 2.0, 8.0, 1.0]
+    assert [power(ones(1), n).item() for n in (0, 3, 1, 3, 0)] == [1.0, 8.0, 2.0, 8.0, 1.0]
 
 
 def test_shapes_and_dtypes_are_guarded():
     step = weft.compile(lambda x: x.sum())
     given = [
-        weft.ones(3),
-        weft.ones(4),
-        weft.ones(3, 1),
-        weft.ones(3, dtype=weft.float64),
-        weft.ones(3, dtype=weft.int32),
+        ones(3),
+        ones(4),
+        ones(3, 1),
+        ones(3, dtype=weft.float64),
+        ones(3, dtype=weft.int32),
     ]
     for number, x in enumerate(given):
         assert counted("traces", lambda x=x: step(x)) == 1, number
@@ -97,7 +97,7 @@ def test_shapes_and_dtypes_are_guarded():
 
 def test_devices_are_guarded():
     step = weft.compile(lambda x: x + 1.0)
-    here, elsewhere = weft.ones(3), weft.ones(3, device="reference")
+    here, elsewhere = ones(3), ones(3, device="reference")
     weft.eval(here)
     weft.eval(elsewhere)
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_devices_are_guarded():
 def test_two_devices_are_refused():
     step = weft.compile(lambda x, y: (x + 1.0, y + 1.0))
     with pytest.raises(weft.DeviceError, match=r"weft\.compile\(.*lambda.*\): given tensors on cpu, null"):
-        step(weft.ones(1), weft.ones(1, device="null"))
+        step(ones(1), ones(1, device="null"))
 
 
 def test_the_last_short_batch_compiles_no_kernels():
@@ -154,8 +154,8 @@ def test_the_last_short_batch_compiles_no_kernels():
 )
 def test_another_number_of_rows_compiles_no_kernels(function):
     step = weft.compile(function)
-    step(weft.ones(96, 40))
-    short = weft.ones(70, 40)
+    step(ones(96, 40))
+    short = ones(70, 40)
     weft.eval(short)
     compiled = kernels_made()
     step(short)
@@ -170,7 +170,7 @@ def test_gradient_mode_is_guarded():
         y = (w * x).sum()
         return y if y.requires_grad else y * 100.0
 
-    x = weft.ones(2)
+    x = ones(2)
     plain = step(x).item()
     with weft.no_grad():
         np.testing.assert_allclose(step(x).item(), plain * 100.0, rtol=1e-6)
@@ -182,9 +182,9 @@ def test_requires_grad_of_an_argument_is_guarded():
     def step(x):
         return x.sum() * 2.0 if x.requires_grad else x.sum()
 
-    x = weft.ones(2)
+    x = ones(2)
     assert [step(x).item(), step(x).item()] == [2.0, 2.0]
-    leaf = weft.ones(2, requires_grad=True)
+    leaf = ones(2, requires_grad=True)
     weft.eval(leaf)
     assert step(leaf).item() == 4.0
     assert step(x).item() == 2.0
@@ -214,13 +214,13 @@ def test_a_retrace_tells_its_cause():
         (w * x).sum().backward()
         return x.sum() * count
 
-    step(weft.ones(2), 1)
+    step(ones(2), 1)
     assert step.retraces == []
-    step(weft.ones(2), 1)
+    step(ones(2), 1)
     w.grad = None
-    step(weft.ones(2, dtype=weft.float64).float(), 2)
+    step(ones(2, dtype=weft.float64).float(), 2)
     with weft.no_grad():
-        weft.compile(lambda x: x)(weft.ones(1))
+        weft.compile(lambda x: x)(ones(1))
     assert len(step.retraces) == 2
     assert ".grad that was None" in step.retraces[0]
     assert "argument 1" in step.retraces[1]
@@ -234,14 +234,14 @@ def test_other_arguments_are_refused_by_name():
 
 def test_the_same_tensor_twice():
     step = weft.compile(lambda a, b: a * 2.0 + b)
-    x, y = weft.ones(3), weft.full((3,), 5.0)
+    x, y = ones(3), full((3,), 5.0)
     assert step(x, x).tolist() == [3.0] * 3
     assert step(x, y).tolist() == [7.0] * 3
     assert step(y, y).tolist() == [15.0] * 3
 
 
 def test_a_captured_cell_as_an_argument():
-    w = weft.ones(3)
+    w = ones(3)
 
     @weft.compile
     def step(x):
@@ -252,7 +252,7 @@ def test_a_captured_cell_as_an_argument():
     assert w.tolist() == [2.0] * 3
     assert step(w).tolist() == [20.0] * 3
     assert w.tolist() == [4.0] * 3
-    assert step(weft.ones(3)).tolist() == [10.0] * 3
+    assert step(ones(3)).tolist() == [10.0] * 3
     assert w.tolist() == [5.0] * 3
 
 
@@ -267,7 +267,7 @@ def test_a_cell_assigned_from_outside_as_an_argument():
 
     kept = [step(weft.zeros(6)) for _ in range(2)]
     for turn in range(3):
-        cell.copy_(weft.full((6,), 3.0) + float(turn))
+        cell.copy_(full((6,), 3.0) + float(turn))
         kept.append(step(cell))
         assert kept[-1][1].tolist() == [3.0 + turn] * 6
         assert cell.tolist() == [4.0 + turn] * 6
@@ -276,7 +276,7 @@ def test_a_cell_assigned_from_outside_as_an_argument():
 def test_lazy_arguments_are_computed_first():
     step = weft.compile(lambda x: x + 1.0)
     for turn in range(3):
-        assert step(weft.full((2,), 1.0) * float(turn) + 1.0).tolist() == [turn + 2.0] * 2
+        assert step(full((2,), 1.0) * float(turn) + 1.0).tolist() == [turn + 2.0] * 2
 
 
 def test_an_argument_assigned_inside_changes_nothing_outside():
@@ -285,7 +285,7 @@ def test_an_argument_assigned_inside_changes_nothing_outside():
         x.add_(1.0)
         return x * 2.0
 
-    x = weft.ones(2)
+    x = ones(2)
     for _ in range(3):
         assert step(x).tolist() == [4.0, 4.0]
         assert x.tolist() == [1.0, 1.0]
@@ -304,18 +304,18 @@ def test_nested_compiled_functions():
         return inner(x, 2.0) + inner(x, 3.0)
 
     for turn in range(1, 4):
-        assert outer(weft.ones(2)).tolist() == [5.0, 5.0]
+        assert outer(ones(2)).tolist() == [5.0, 5.0]
         assert w.tolist() == [2.0 * turn] * 2
-    assert inner(weft.ones(2), 4.0).tolist() == [4.0, 4.0]
+    assert inner(ones(2), 4.0).tolist() == [4.0, 4.0]
     assert w.tolist() == [7.0, 7.0]
-    assert outer(weft.ones(2)).tolist() == [5.0, 5.0]
+    assert outer(ones(2)).tolist() == [5.0, 5.0]
     assert w.tolist() == [9.0, 9.0]
 
 
 def test_a_method_and_its_name():
     class Model:
         def __init__(self):
-            self.w = weft.full((2,), 2.0)
+            self.w = full((2,), 2.0)
             self.call = weft.compile(self.forward)
 
         def forward(self, x):
@@ -323,6 +323,6 @@ def test_a_method_and_its_name():
             return self.w * x
 
     model = Model()
-    assert model.call(weft.ones(2)).tolist() == [2.0, 2.0]
+    assert model.call(ones(2)).tolist() == [2.0, 2.0]
     assert model.call.__doc__ == "Twice."
     assert "Model.forward" in model.call.name

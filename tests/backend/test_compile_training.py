@@ -6,7 +6,7 @@ import torch
 
 import weft
 import weft.nn.functional as F
-from tests.backend.compiling import numbers, parameter
+from tests.backend.compiling import full, numbers, ones, parameter
 
 pytestmark = pytest.mark.usefixtures("on_each_device")
 
@@ -89,9 +89,9 @@ def test_zeroing_in_place_keeps_the_gradient_tensor():
         w.grad.zero_()
         (w * x).sum().backward()
 
-    w.grad = weft.ones(3)
+    w.grad = ones(3)
     for turn in range(3):
-        step(weft.full((3,), float(turn)))
+        step(full((3,), float(turn)))
         assert w.grad.tolist() == [turn] * 3
 
 
@@ -103,9 +103,9 @@ def test_a_gradient_held_from_an_earlier_replay_keeps_its_value():
         w.grad = None
         (w * x).sum().backward()
 
-    step(weft.ones(2))
+    step(ones(2))
     kept = w.grad.clone()
-    step(weft.full((2,), 2.0))
+    step(full((2,), 2.0))
     assert kept.tolist() == [1.0, 1.0]
     assert w.grad.tolist() == [2.0, 2.0]
 
@@ -122,7 +122,7 @@ def test_a_kept_gradient_changed_eagerly(change):
         (w * x).sum().backward()
 
     for turn in range(3):
-        step(weft.full((3,), float(turn)))
+        step(full((3,), float(turn)))
         assert w.grad.tolist() == [turn] * 3
         change(w)
         assert w.grad.tolist() != [turn] * 3 or turn == 0
@@ -134,12 +134,43 @@ def test_a_gradient_replaced_by_another_tensor():
     update = weft.compile(optimizer.step)
     expected, traces = 0.0, weft.counters()["traces"]
     for value in (1.0, 5.0, 2.0, 3.0):
-        w.grad = given = weft.full((2,), value)
+        w.grad = given = full((2,), value)
         update()
         expected -= value
         assert w.tolist() == [expected] * 2
         assert given.tolist() == w.grad.tolist() == [value] * 2
     assert weft.counters()["traces"] - traces <= 2
+
+
+@pytest.mark.parametrize("clear", [True, False], ids=["cleared inside", "accumulated"])
+def test_a_gradient_replaced_between_replays(clear):
+    w = parameter(3)
+
+    @weft.compile
+    def step(x):
+        if clear:
+            w.grad = None
+        (w * x).sum().backward()
+
+    x = weft.tensor([2.0, 2.0, 2.0])
+    for _ in range(3):
+        step(x)
+    for value in (9.0, 7.0):
+        w.grad = full((3,), value)
+        step(x)
+        assert w.grad.tolist() == [2.0 if clear else value + 2.0] * 3
+
+
+def test_a_gradient_that_appears_later():
+    """The first plan saw only that there was none."""
+    a, b = weft.zeros(2, requires_grad=True), weft.zeros(2, requires_grad=True)
+    update = weft.compile(weft.optim.SGD([a, b], lr=1.0).step)
+    b.grad = ones(2)
+    for _ in range(3):
+        update()
+    a.grad = ones(2)
+    update()
+    assert (a.tolist(), b.tolist()) == ([-1.0, -1.0], [-4.0, -4.0])
 
 
 def test_gradients_of_one_function_updated_by_another():
@@ -155,7 +186,7 @@ def test_gradients_of_one_function_updated_by_another():
 
     expected = 0.0
     for rows in (4, 4, 2, 4, 2, 2):
-        backward(weft.ones(rows, 3))
+        backward(ones(rows, 3))
         update()
         expected -= rows
         assert w.tolist() == [expected] * 3
@@ -172,7 +203,7 @@ def test_clearing_inside_leaves_none_behind():
         return loss
 
     for _ in range(3):
-        step(weft.ones(2))
+        step(ones(2))
         assert w.grad is None
 
 
@@ -217,7 +248,7 @@ def test_the_learning_rate_changes_without_a_retrace():
         (w * x).sum().backward()
         optimizer.step()
 
-    x = weft.ones(2)
+    x = ones(2)
     step(x)
     assert w.tolist() == [-1.0, -1.0]
     traces, expected = weft.counters()["traces"], -1.0
@@ -234,7 +265,7 @@ def test_the_learning_rate_changes_without_a_retrace():
 
 def test_hyper_parameters_that_change_the_formula_retrace():
     """Weight decay set from zero adds a term; it must not be left out."""
-    w = weft.ones(2, requires_grad=True)
+    w = ones(2, requires_grad=True)
     optimizer = weft.optim.SGD([w], lr=1.0)
 
     @weft.compile
@@ -261,7 +292,7 @@ def noise(x):
 
 
 def test_compiled_and_eager_draws_are_the_same_bits():
-    x = weft.ones(3, 5)
+    x = ones(3, 5)
     weft.manual_seed(3)
     eager = [[part.numpy() for part in noise(x)] for _ in range(3)]
     weft.manual_seed(3)
@@ -320,7 +351,7 @@ def test_generators_are_apart():
 
 
 def test_a_dropout_mask_is_one_in_forward_and_backward():
-    w = weft.ones(40, 30, requires_grad=True)
+    w = ones(40, 30, requires_grad=True)
 
     @weft.compile
     def step():
