@@ -379,7 +379,7 @@ class Builder:
         if x is None:
             return None
         node, shape = x.node, x.node.shape
-        op = self.pick(["reshape", "permute", "expand", "slice", "slice", "pad", "flip", "squeeze"])
+        op = self.pick(["reshape", "permute", "expand", "slice", "slice", "pad", "flip", "unfold", "squeeze"])
         bound = x.bound
         if op == "reshape" and node.size:
             node = build.reshape(node, self.other_shape(node.size))
@@ -405,7 +405,31 @@ class Builder:
             bound = max(bound, 1.5)
         elif op == "flip" and shape:
             node = build.flip(node, self.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
+        elif op == "unfold" and shape and node.size:
+            node = self.windows(node)
         return Value(node, bound, x.error)
+
+    def windows(self, node: Node) -> Node:
+        axis = self.draw(st.integers(0, len(node.shape) - 1))
+        size, step, dilation = self.pick([1, 2, 3, 7]), self.pick([1, 1, 2, 3]), self.pick([1, 1, 2, 4])
+        if dilation * (size - 1) >= node.shape[axis] or node.size * size > 3 * LARGEST:
+            return node
+        return build.unfold(node, axis, size, step, dilation)
+
+    def fold(self) -> Value | None:
+        x = self.some(lambda value: len(value.node.shape) > 1 and value.node.size and value.kind == "f")
+        if x is None:
+            return None
+        axis = self.draw(st.integers(0, len(x.node.shape) - 2))
+        count, size = x.node.shape[axis : axis + 2]
+        step, dilation = self.pick([1, 1, 2, 3]), self.pick([1, 1, 2, 4])
+        extent = (count - 1) * step + (size - 1) * dilation + self.pick([1, 2, 5])
+        if x.node.size // (count * size) * extent > LARGEST:
+            return None
+        node = build.fold(x.node, axis, extent, step, dilation)
+        terms = min(count, size)
+        error = terms * x.error + terms * terms * unit(x.node.dtype) * x.bound
+        return Value(build.mul(node, 1.0 / terms), x.bound, error / terms + unit(x.node.dtype) * x.bound)
 
     def other_shape(self, size: int) -> tuple[int, ...]:
         shape: list[int] = []
@@ -475,7 +499,7 @@ class Builder:
         self.values.append(self.leaf(self.shape(), self.floats))
         common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement]
         common += [self.dot, self.gather, self.select, self.scatter, self.softmax, self.concat, self.marker]
-        common += [self.source]
+        common += [self.source, self.fold]
         jumps = [] if self.smooth else [self.whole, self.compare, self.logic, self.cast]
         for _ in range(self.draw(st.integers(least, most))):
             value = self.pick(common + jumps)()

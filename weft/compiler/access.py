@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from weft.graph.node import Node
 from weft.kernels import index as ix
 from weft.kernels.index import Index
 
-MOVEMENT = frozenset({"reshape", "permute", "expand", "slice", "pad", "flip", "copy"})
+MOVEMENT = frozenset({"reshape", "permute", "expand", "slice", "pad", "flip", "unfold", "fold_terms", "copy"})
 
 Indices = tuple[Index, ...]
 Condition = tuple[Index, int]  # 0 <= index < bound
@@ -46,7 +48,45 @@ def source_index(node: Node, at: Indices) -> tuple[Indices, tuple[Condition, ...
                 conditions.append((moved_index, extent))
             shifted.append(moved_index)
         return tuple(shifted), tuple(conditions)
+    if op == "unfold":
+        axis, _, step, dilation = node.attrs
+        place = ix.add(ix.scale(at[axis], step), ix.scale(at[axis + 1], dilation))
+        return (*at[:axis], place, *at[axis + 2 :]), ()
+    if op == "fold_terms":
+        return _fold_terms(node, at)
     return at, ()  # copy
+
+
+def filling(node: Node) -> float | int | bool:
+    """What a movement node holds where it reads nothing."""
+    return node.attrs[2] if node.op == "pad" else 0
+
+
+def terms_of_fold(size: int, step: int, dilation: int) -> int:
+    """How many windows of `size` places can cover one element."""
+    return -(-size // (step // math.gcd(step, dilation)))
+
+
+def _fold_terms(node: Node, at: Indices) -> tuple[Indices, tuple[Condition, ...]]:
+    """Element p of a fold is the sum over all (o, k) with o*step + k*dilation == p; number j of them is read here.
+
+    Without a common divisor, k = (p / dilation mod step) + j*step, and o follows; with one, only its multiples are hit.
+    """
+    axis, _, step, dilation = node.attrs
+    count, size = node.srcs[0].shape[axis : axis + 2]
+    j, p = at[axis], at[axis + 1]
+    common = math.gcd(step, dilation)
+    step, dilation = step // common, dilation // common
+    multiple = ix.floordiv(p, common)
+    inverse = pow(dilation, -1, step) if step > 1 else 0
+    first = ix.remainder(ix.scale(multiple, inverse), step)
+    k = ix.add(first, ix.scale(j, step))
+    # o = (multiple - k * dilation) / step, written so that the quotient of p stands alone where dilation is 1
+    excess = ix.floordiv(ix.add(ix.scale(first, dilation), ix.scale(ix.remainder(multiple, step), -1)), step)
+    o = ix.add(ix.floordiv(multiple, step), ix.scale(ix.add(excess, ix.scale(j, dilation)), -1))
+    conditions = [(o, count), (k, size), (ix.remainder(p, common), 1)]
+    needed = tuple([(i, bound) for i, bound in conditions if i.low < 0 or i.high >= bound])
+    return (*at[:axis], o, k, *at[axis + 2 :]), needed
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:

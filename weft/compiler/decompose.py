@@ -13,9 +13,10 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from weft.compiler.access import terms_of_fold
 from weft.compiler.simplify import reshape
 from weft.dtypes import DType
-from weft.graph.build import expand
+from weft.graph.build import expand, narrow
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
 
@@ -25,6 +26,7 @@ COLUMNS_ALONE = 64  # rows that one pass over a column adds up before the sum is
 ROWS_PER_CHUNK = 32  # at least this many rows make a chunk of a split column sum
 CHUNKS = 64  # at most this many chunks
 LONG = 32768  # elements from which a reduction with few results is split
+FEW = 8  # windows over an element that are added one by one
 PER_CHUNK = 8192  # at least this many elements make a chunk of a split row sum
 
 
@@ -42,6 +44,8 @@ def decompose(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) 
             new[node] = _dot(srcs)
         elif node.op.startswith("reduce_"):
             new[node] = _reduce(node.op[len("reduce_") :], srcs[0], node.attrs[0])
+        elif node.op == "fold":
+            new[node] = _fold(srcs[0], node.attrs)
         elif node.op == "concat":
             leading = math.prod(node.shape[: node.attrs[0]]) == 1
             parts = tuple([_part(source, leaf_set, placed, leading) for source in srcs])
@@ -63,6 +67,19 @@ def _dot(srcs: tuple[Node, ...]) -> Node:
     left = expand(reshape(a, (*batch, m, k, 1)), full)
     right = expand(reshape(b, (*batch, 1, k, n)), full)
     return _reduce("sum", make("mul", (left, right)), (len(full) - 2,))
+
+
+def _fold(source: Node, attrs: tuple) -> Node:
+    """The windows over each element, added in order of their places: a chain where they are few, else a reduction."""
+    axis = attrs[0]
+    terms = make("fold_terms", (source,), attrs)
+    count, shape = terms.shape[axis], (*terms.shape[:axis], *terms.shape[axis + 1 :])
+    if count > FEW:
+        return _reduce("sum", terms, (axis,))
+    total = reshape(narrow(terms, axis, 0, 1), shape)
+    for j in range(1, count):
+        total = make("add", (total, reshape(narrow(terms, axis, j, j + 1), shape)))
+    return total
 
 
 def _reduce(op: str, source: Node, axes: tuple[int, ...]) -> Node:
@@ -152,6 +169,13 @@ def _same_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tu
     return srcs[0].shape, srcs[0].dtype
 
 
+def _fold_terms_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    (source,), (axis, extent, step, dilation) = srcs, attrs
+    terms = terms_of_fold(source.shape[axis + 1], step, dilation)
+    return (*source.shape[:axis], terms, extent, *source.shape[axis + 2 :]), source.dtype
+
+
+PRIMITIVES["fold_terms"] = Primitive("fold_terms", "movement", 1, _fold_terms_shape, None)
 PRIMITIVES["copy"] = Primitive("copy", "elementwise", 1, _same_shape, lambda node, arrays, dtype: arrays[0])
 for _name, _function in {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}.items():
     PRIMITIVES[f"partial_{_name}"] = Primitive(f"partial_{_name}", "reduce", 1, _partial_shape, _partial_of(_function))

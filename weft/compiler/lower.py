@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.compiler.access import MOVEMENT, Condition, Indices, address, row_major, source_index
+from weft.compiler.access import MOVEMENT, Condition, Indices, address, filling, row_major, source_index
 from weft.compiler.fuse import Home
 from weft.compiler.region import Region
 from weft.dtypes import DType, bool_, int32, int64, uint32
@@ -369,7 +369,7 @@ class _Builder:
             inside = self.value(node.srcs[0], moved, tuple(dict.fromkeys((*conditions, *when))))
             mask = self._mask(when)
             assert mask is not None
-            return Op("select", (mask, inside, self._const(node.attrs[2], node.dtype)), node.dtype)
+            return Op("select", (mask, inside, self._const(filling(node), node.dtype)), node.dtype)
         args = tuple([self.value(source, at, conditions) for source in node.srcs])
         self.flops += 1
         if op in TRANSCENDENTAL:

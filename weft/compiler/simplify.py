@@ -73,7 +73,7 @@ def reshape(node: Node, shape: tuple[int, ...]) -> Node:
 
 def _scalar(node: Node) -> float | int | bool | None:
     """The value of a node that is one constant everywhere, else None."""
-    while node.op in ("expand", "reshape", "permute", "flip", "slice"):
+    while node.op in ("expand", "reshape", "permute", "flip", "slice", "unfold"):
         node = node.srcs[0]
     return node.attrs[0] if node.op == "const" else None
 

@@ -18,6 +18,7 @@ from weft.graph.build import (
     eq,
     expand,
     flip,
+    fold,
     gather,
     kept,
     like,
@@ -35,6 +36,7 @@ from weft.graph.build import (
     sub,
     swap_last,
     unary,
+    unfold,
 )  # fmt: skip
 from weft.graph.node import Node
 from weft.graph.primitives import make
@@ -108,6 +110,18 @@ def _pad(node: Node, g: Node) -> Gradients:
     lows, highs, _ = node.attrs
     stops = tuple(extent - high for extent, high in zip(node.shape, highs, strict=True))
     return (slice_(g, lows, stops),)
+
+
+def _unfold(node: Node, g: Node) -> Gradients:
+    axis, _, step, dilation = node.attrs
+    return (fold(g, axis, node.srcs[0].shape[axis], step, dilation),)
+
+
+def _fold(node: Node, g: Node) -> Gradients:
+    axis, _, step, dilation = node.attrs
+    count, size = node.srcs[0].shape[axis : axis + 2]
+    windows = unfold(g, axis, size, step, dilation)
+    return (narrow(windows, axis, 0, count),)
 
 
 def _concat(node: Node, g: Node) -> Gradients:
@@ -186,6 +200,8 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "slice": _slice,
     "pad": _pad,
     "flip": lambda node, g: (flip(g, node.attrs[0]),),
+    "unfold": _unfold,
+    "fold": _fold,
     "concat": _concat,
     "gather": _gather,
     "scatter_add": lambda node, g: (None, gather(g, node.srcs[0], 0)),

@@ -169,6 +169,24 @@ def flip(x: Node, axes: Sequence[int]) -> Node:
     return make("flip", (x,), (tuple(sorted(axes)),)) if axes else x
 
 
+def unfold(x: Node, axis: int, size: int, step: int = 1, dilation: int = 1) -> Node:
+    """Windows along `axis`, which becomes (window, place in it): out[..., o, k, ...] = x[..., o*step + k*dilation, ...].
+
+    Windows that lie side by side are a reshape.
+    """
+    count = (x.shape[axis] - dilation * (size - 1) - 1) // step + 1
+    if dilation == 1 and size <= step and count * step <= x.shape[axis]:
+        apart = narrow(x, axis, 0, count * step)
+        split = reshape(apart, (*x.shape[:axis], count, step, *x.shape[axis + 1 :]))
+        return narrow(split, axis + 1, 0, size)
+    return make("unfold", (x,), (axis, size, step, dilation))
+
+
+def fold(x: Node, axis: int, extent: int, step: int = 1, dilation: int = 1) -> Node:
+    """Undo `unfold`, adding what overlaps: axes (`axis`, `axis + 1`) = (window, place in it) become one of `extent`."""
+    return make("fold", (x,), (axis, extent, step, dilation))
+
+
 def concat(xs: Sequence[Node], axis: int) -> Node:
     return xs[0] if len(xs) == 1 else make("concat", tuple(xs), (axis,))
 

@@ -78,6 +78,22 @@ def _pad(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarra
     return out
 
 
+def _unfold(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    axis, size, step, dilation = node.attrs
+    places = np.arange(node.shape[axis])[:, None] * step + np.arange(size) * dilation
+    return np.take(arrays[0], places, axis)
+
+
+def _fold(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    axis, _, step, dilation = node.attrs
+    windows = np.moveaxis(arrays[0], (axis, axis + 1), (0, 1))
+    out = np.zeros(node.shape, dtype)
+    target = np.moveaxis(out, axis, 0)
+    for k in range(windows.shape[1]):
+        target[k * dilation : k * dilation + (len(windows) - 1) * step + 1 : step] += windows[:, k]
+    return out
+
+
 def _gather(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
     x, index = arrays
     axis = node.attrs[0]
@@ -153,6 +169,8 @@ EVALUATIONS: dict[str, Evaluation] = {
     "slice": _slice,
     "pad": _pad,
     "flip": lambda node, arrays, dtype: np.flip(arrays[0], node.attrs[0]),
+    "unfold": _unfold,
+    "fold": _fold,
     "concat": lambda node, arrays, dtype: np.concatenate(arrays, node.attrs[0]),
     "gather": _gather,
     "scatter_add": _scatter_add,

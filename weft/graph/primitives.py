@@ -25,7 +25,7 @@ class Primitive:
     """One row of the table. `arity` is the number of sources, None for any number above zero."""
 
     name: str
-    kind: str  # leaf, generate, elementwise, movement, reduce, gather, scatter, concat or dot
+    kind: str  # leaf, generate, elementwise, movement, reduce, fold, gather, scatter, concat or dot
     arity: int | None
     shape_rule: Rule
     evaluate: Evaluation | None  # None for leaves, whose value lives in a buffer
@@ -135,6 +135,21 @@ def _flip(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Sh
     return srcs[0].shape, srcs[0].dtype
 
 
+def _unfold(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    shape, (axis, size, step, dilation) = srcs[0].shape, attrs
+    span = dilation * (size - 1) + 1
+    assert 0 <= axis < len(shape) and min(size, step, dilation) > 0 and shape[axis] >= span, (srcs, attrs)
+    return (*shape[:axis], (shape[axis] - span) // step + 1, size, *shape[axis + 1 :]), srcs[0].dtype
+
+
+def _fold(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    shape, (axis, extent, step, dilation) = srcs[0].shape, attrs
+    assert 0 <= axis < len(shape) - 1 and min(step, dilation, *shape[axis : axis + 2]) > 0, (srcs, attrs)
+    count, size = shape[axis : axis + 2]
+    assert (count - 1) * step + (size - 1) * dilation < extent, (srcs, attrs)
+    return (*shape[:axis], extent, *shape[axis + 2 :]), srcs[0].dtype
+
+
 def _concat(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
     axis, first = attrs[0], srcs[0]
     rest = first.shape[:axis], first.shape[axis + 1 :]
@@ -184,6 +199,8 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("slice", "movement", 1, _slice),
     ("pad", "movement", 1, _pad),
     ("flip", "movement", 1, _flip),
+    ("unfold", "movement", 1, _unfold),
+    ("fold", "fold", 1, _fold),
     ("concat", "concat", None, _concat),
     ("gather", "gather", 2, _gather),
     ("scatter_add", "scatter", 2, _scatter_add),
