@@ -170,7 +170,7 @@ def flip(x: Node, axes: Sequence[int]) -> Node:
 
 
 def unfold(x: Node, axis: int, size: int, step: int = 1, dilation: int = 1) -> Node:
-    """Windows along `axis`, which becomes (window, place in it): out[..., o, k, ...] = x[..., o*step + k*dilation, ...].
+    """Windows along `axis`, which becomes (window o, place k): out[..., o, k, ...] = x[..., o*step + k*dilation, ...].
 
     Windows that lie side by side are a reshape.
     """
