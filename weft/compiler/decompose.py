@@ -175,7 +175,17 @@ def _fold_terms_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None)
     return (*source.shape[:axis], terms, extent, *source.shape[axis + 2 :]), source.dtype
 
 
-PRIMITIVES["fold_terms"] = Primitive("fold_terms", "movement", 1, _fold_terms_shape, None)
+def _fold_terms(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    axis, _, step, dilation = node.attrs
+    windows = np.moveaxis(arrays[0], (axis, axis + 1), (0, 1))
+    out = np.zeros(node.shape, dtype)
+    target = np.moveaxis(out, (axis, axis + 1), (0, 1))
+    for o, k in itertools.product(*map(range, windows.shape[:2])):
+        target[k // (step // math.gcd(step, dilation)), o * step + k * dilation] = windows[o, k]
+    return out
+
+
+PRIMITIVES["fold_terms"] = Primitive("fold_terms", "movement", 1, _fold_terms_shape, _fold_terms)
 PRIMITIVES["copy"] = Primitive("copy", "elementwise", 1, _same_shape, lambda node, arrays, dtype: arrays[0])
 for _name, _function in {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}.items():
     PRIMITIVES[f"partial_{_name}"] = Primitive(f"partial_{_name}", "reduce", 1, _partial_shape, _partial_of(_function))
