@@ -1,9 +1,12 @@
-"""What all tests share: `weft` and `np` in the examples of docstrings, and torch on one thread."""
+"""What all tests share: `weft` and `np` in the examples of docstrings, and plans that are made, not read from disk."""
 
 import numpy as np
 import pytest
 
 import weft
+from weft.compiler import plancache
+
+plancache.ACTIVE = False  # a test that changes the compiler must neither read nor leave plans; kernels are kept
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,9 @@ class Counters:
     kernels_compiled: int = 0
     kernels_from_disk: int = 0
     kernels_reused: int = 0
+    kernels_rendered: int = 0
     plans_built: int = 0
+    plans_from_disk: int = 0
     plans_reused: int = 0
     plans_run: int = 0
     launches: int = 0

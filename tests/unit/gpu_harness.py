@@ -88,6 +88,13 @@ class HostBackend:
     def slot_table(self, count: int) -> list[int]:
         return [0] * count
 
+    def render(self, kernel: Kernel) -> Kernel:
+        """The kernel itself, which is interpreted or printed later."""
+        return kernel
+
+    def identity(self) -> None:
+        """Plans of kernels that were not rendered are not kept."""
+
     def executable(self, plan: Plan) -> Executable:
         made = Executable(plan, self)
         self.kernels.extend(kernel for kernel in made.ready.values() if kernel)

@@ -367,7 +367,7 @@ def test_the_process_ends_cleanly_while_a_daemon_runs_plans(tmp_path):
 def test_disk_cache_is_used_and_damage_is_repaired(tmp_path):
     assert script(tmp_path)[:2] == ["2", "0"]  # the two exponentials are one kernel
     assert script(tmp_path)[:2] == ["0", "2"]
-    files = list(tmp_path.rglob("*.o"))
+    files = list(tmp_path.rglob("*.object"))
     assert len(files) == 3
     contents = {path: path.read_bytes() for path in files}
     for number, path in enumerate(files):

@@ -22,13 +22,13 @@ from weft.backends import native
 from weft.backends.base import Buffer, Device, Slab
 from weft.backends.jit import jit
 from weft.backends.vendor import blas
-from weft.compiler.plan import Gemm, Launch, Plan
+from weft.compiler.plan import Code, Gemm, Launch, Plan, code_of
 from weft.counting import COUNTERS
 from weft.dtypes import DType
 from weft.errors import DeviceError, DTypeError, RangeError, problem
 from weft.kernels.language import Kernel
 from weft.kernels.normal import normalise
-from weft.render.llvm import render
+from weft.render import llvm
 
 ALIGNMENT = 64
 POOL_LIMIT = 1 << 30  # bytes that the pool keeps for reuse
@@ -144,14 +144,16 @@ def runtime() -> _Runtime:
 # --- plans -----------------------------------------------------------------------------------------------------------
 
 
-def source(kernel: Kernel) -> str:
-    """The LLVM IR of `kernel`."""
-    return render(normalise(kernel))
+def render(kernel: Kernel) -> Code:
+    """`kernel` as LLVM IR."""
+    COUNTERS.kernels_rendered += 1
+    text = llvm.render(normalise(kernel))
+    return code_of(kernel, llvm.symbol_of(text), text)
 
 
-def compile_kernels(kernels: list[Kernel]) -> list[int]:
+def compile_kernels(kernels: list[Kernel | Code]) -> list[int]:
     """The addresses of `kernels`, compiled, loaded from disk or found in memory."""
-    return jit().kernels([source(kernel) for kernel in kernels])
+    return jit().kernels([kernel if isinstance(kernel, Code) else render(kernel) for kernel in kernels])
 
 
 def _word(value: float | int | bool, dtype: DType) -> int:
@@ -331,9 +333,13 @@ class CpuBackend:
     def executable(self, plan: Plan) -> CpuExecutable:
         return CpuExecutable(plan)
 
-    def source(self, kernel: Kernel) -> str:
-        """The text that `kernel` is compiled from."""
-        return source(kernel)
+    def render(self, kernel: Kernel) -> Code:
+        """The form in which `kernel` is compiled."""
+        return render(kernel)
+
+    def identity(self) -> str:
+        """The processor and the code generator."""
+        return jit().identity
 
     def synchronise(self) -> None:
         """Plans run to their end before `run` returns: nothing to wait for."""

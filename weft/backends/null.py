@@ -6,12 +6,12 @@ import numpy as np
 
 from weft import dtypes
 from weft.backends.base import Buffer, Device, Slab
-from weft.compiler.plan import Plan
+from weft.compiler.plan import Code, Plan, code_of
 from weft.dtypes import DType
 from weft.errors import DeviceError, problem
 from weft.kernels.language import Kernel
 from weft.kernels.normal import normalise
-from weft.render.llvm import render
+from weft.render.llvm import render, symbol_of
 
 
 class NullExecutable:
@@ -44,9 +44,13 @@ class NullBackend:
     def executable(self, plan: Plan) -> NullExecutable:
         return NullExecutable(plan)
 
-    def source(self, kernel: Kernel) -> str:
+    def render(self, kernel: Kernel) -> Code:
         """The kernel's text, as the CPU would compile it."""
-        return render(normalise(kernel))
+        text = render(normalise(kernel))
+        return code_of(kernel, symbol_of(text), text)
+
+    def identity(self) -> None:
+        """Plans are not kept on disk: compiling them is all that this device is for."""
 
     def upload(self, buffer: Buffer, array: np.ndarray) -> None:
         """The bytes are dropped."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.backends.base import Buffer, Device, Executable
+from weft.compiler import plancache
 from weft.compiler import program as programs
 from weft.compiler.plan import Plan
 from weft.compiler.program import Program
@@ -35,23 +36,33 @@ _plans: OrderedDict[tuple, Entry] = OrderedDict()
 
 
 def entry_for(program: Program, device: Device) -> Entry:
-    """The compiled form of a program, from memory where the same program was seen before."""
+    """The compiled form of a program, from memory, from disk, or made now."""
     entry = _plans.get(program.key)
     if entry is not None:
         _plans.move_to_end(program.key)
         COUNTERS.plans_reused += 1
         return entry
-    from weft.compiler.assemble import assemble  # the passes are loaded when the first program is compiled
-
     started = time.perf_counter()
-    plan, outputs = assemble(program, device)
+    digest = plancache.digest_of(program, device)
+    known = plancache.load(digest, program)
+    plan, outputs = known or _assembled(program, device)
     entry = Entry(plan, device.backend.executable(plan), outputs)
-    COUNTERS.plans_built += 1
+    if known is None:
+        plancache.store(digest, program, plan, outputs)
+    COUNTERS.plans_built += known is None
+    COUNTERS.plans_from_disk += known is not None
     COUNTERS.compile_seconds += time.perf_counter() - started
     _plans[program.key] = entry
     if len(_plans) > MOST_PLANS:
         _plans.popitem(last=False)
     return entry
+
+
+def _assembled(program: Program, device: Device) -> tuple[Plan, list[tuple[int, int]]]:
+    from weft.compiler.assemble import assemble  # the passes are loaded when the first program is compiled
+
+    plan, outputs = assemble(program, device)
+    return plancache.rendered(plan, device.backend), outputs
 
 
 def evaluate(nodes: Sequence[Node], also: Sequence[Node] = ()) -> None:

@@ -6,10 +6,11 @@ are places inside slots and numbers. Backends turn a plan into their native form
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, field
 
 from weft.dtypes import DType
-from weft.kernels.language import Kernel
+from weft.kernels.language import Geometry, Kernel, ScalarParam
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,35 @@ class Slot:
 
 
 @dataclass(frozen=True, slots=True)
+class Code:
+    """A kernel as a backend compiles it: its text, packed, and the `symbol` that compiled code is found under."""
+
+    name: str
+    symbol: str
+    scalars: tuple[ScalarParam, ...]
+    geometry: Geometry | None
+    packed: bytes
+
+    @property
+    def text(self) -> str:
+        return zlib.decompress(self.packed).decode()
+
+
+def code_of(kernel: Kernel, symbol: str, text: str) -> Code:
+    """The rendered form of `kernel`."""
+    return Code(kernel.name, symbol, kernel.scalars, kernel.geometry, zlib.compress(text.encode(), 1))
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Run `kernel` over `extent` points in tasks of `chunk` (the last may be shorter).
 
-    `places` follow `kernel.buffers`, `scalars` follow `kernel.scalars`. `bytes` and `flops` are what it moves and
-    computes, for reports and for the choice of thread count.
+    The compiler makes plans of kernels in the kernel language; the backend's `render` turns each into `Code`, which is
+    all that running and storing a plan needs. `places` follow `kernel.buffers`, `scalars` follow `kernel.scalars`.
+    `bytes` and `flops` are what it moves and computes, for reports and for the choice of thread count.
     """
 
-    kernel: Kernel
+    kernel: Kernel | Code
     places: tuple[Place, ...]
     scalars: tuple[int | float, ...]
     extent: int

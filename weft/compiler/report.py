@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weft.compiler.plan import Gemm, Interval, Launch, Plan, Slot
+from weft.compiler.plan import Code, Gemm, Interval, Launch, Plan, Slot
 
 LARGEST = 8  # inputs and outputs that a memory report names
 
@@ -66,11 +66,10 @@ class PlanReport:
 
     def kernels(self) -> list[KernelReport]:
         """One entry per step, in order of execution."""
-        source = self._device.backend.source
         out = []
         for step in self.plan.steps:
             kernel = step.kernel if isinstance(step, Launch) else step.epilogue.kernel if step.epilogue else None
-            out.append(KernelReport(step.name, source(kernel) if kernel else "", step.bytes, step.flops))
+            out.append(KernelReport(step.name, kernel.text if isinstance(kernel, Code) else "", step.bytes, step.flops))
         return out
 
     def memory(self) -> MemoryReport:

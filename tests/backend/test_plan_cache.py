@@ -1,0 +1,255 @@
+"""Plans on disk: a second process lowers nothing and gives the same bits; nothing wrong is ever read."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import types
+import typing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import weft
+from tests.backend.random_graphs import graphs
+from weft import disk
+from weft.compiler import evaluate, plan, plancache, records
+from weft.dtypes import DType
+from weft.kernels.language import Kernel
+from weft.tensor import Tensor
+
+ROOT = Path(__file__).parents[2]
+
+TRAINING = """
+import numpy as np
+import weft
+import weft.nn.functional as F
+
+weft.manual_seed(0)
+rng = np.random.default_rng(0)
+shapes = ((40, 32), (32,), (32, 10))
+weights = [weft.tensor(rng.normal(0, 0.2, shape).astype("float32"), requires_grad=True) for shape in shapes]
+table = weft.tensor(rng.normal(0, 1, (50, 40)).astype("float32"), requires_grad=True)
+optimizer = weft.optim.AdamW([*weights, table], lr=0.01)
+
+@weft.compile
+def step(tokens, y, rate):
+    optimizer.zero_grad()
+    h = (table[tokens] @ weights[0] + weights[1]).relu() * (weft.rand(24, 32) > 0.1) * rate
+    loss = F.cross_entropy(h @ weights[2], y)
+    loss.backward()
+    optimizer.step()
+    return loss, h.softmax(-1).sum(0)
+
+tokens, y = weft.tensor(rng.integers(0, 50, 24)), weft.tensor(rng.integers(0, 10, 24))
+for _ in range(3):
+    loss, h = step(tokens, y, 0.5)
+    print(loss.numpy().tobytes().hex(), h.numpy().tobytes().hex())
+print((weights[0] * 2 + 1).cos().sum(0).numpy().tobytes().hex())
+kernels = step.plan.kernels()
+print([(k.name, k.source, k.bytes) for k in kernels], step.plan.memory())
+"""
+
+COUNTED = """
+counters = weft.counters()
+names = ("plans_built", "plans_from_disk", "kernels_rendered", "kernels_compiled", "kernels_from_disk")
+print(*[counters[name] for name in names])
+"""
+
+
+def process(code, cache, **environment):
+    """The lines that a new interpreter prints."""
+    settings = {**os.environ, "WEFT_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT), **environment}
+    done = subprocess.run([sys.executable, "-c", code], env=settings, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def trained(cache, **environment):
+    """(what a training run printed, (plans built, from disk, kernels rendered, compiled, from disk))."""
+    *text, counts = process(TRAINING + COUNTED, cache, **environment)
+    return text, tuple(map(int, counts.split()))
+
+
+def plan_files(cache):
+    return sorted(cache.rglob("*.plan"))
+
+
+def test_a_second_process_lowers_nothing(tmp_path):
+    text, (built, from_disk, rendered, compiled, objects) = trained(tmp_path)
+    assert built > 2 and from_disk == 0 and rendered >= compiled > 5 and objects == 0
+    again, counts = trained(tmp_path)
+    assert counts == (0, built, 0, 0, compiled)
+    assert again == text
+    assert trained(tmp_path, WEFT_NUM_THREADS="3")[0] == text
+
+
+def test_sources_outlive_their_objects(tmp_path):
+    text, (built, _, _, compiled, _) = trained(tmp_path)
+    for path in tmp_path.rglob("*.object"):
+        path.unlink()
+    again, counts = trained(tmp_path)
+    assert again == text and counts == (0, built, 0, compiled, 0)
+
+
+def test_damaged_plans_are_made_again(tmp_path):
+    text, (built, *_) = trained(tmp_path)
+    contents = {path: path.read_bytes() for path in plan_files(tmp_path)}
+    assert len(contents) == built
+    for number, (path, data) in enumerate(contents.items()):
+        flipped = bytearray(data)
+        flipped[len(data) // 2] ^= 64
+        path.write_bytes([bytes(flipped), data[: len(data) // 2], b"", b"something else"][number % 4])
+    again, counts = trained(tmp_path)
+    assert again == text and counts[:2] == (built, 0)
+    assert {path: path.read_bytes() for path in plan_files(tmp_path)} == contents
+
+
+def test_a_foreign_payload_with_a_good_checksum_is_ignored(tmp_path, monkeypatch):
+    text, (built, *_) = trained(tmp_path)
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    for number, path in enumerate(plan_files(tmp_path)):
+        key = path.parent.name + path.stem
+        disk.write(disk.PLAN, key, [b"", b"\x08" * 40, records.pack((1, 2, 3)), records.pack("plan")][number % 4])
+    again, counts = trained(tmp_path)
+    assert again == text and counts[:2] == (built, 0)
+
+
+def test_a_cache_that_keeps_nothing(tmp_path):
+    text, counts = trained(tmp_path / "a")
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert trained(blocked / "cache") == (text, counts)
+    assert trained(tmp_path / "b", WEFT_CACHE_LIMIT="0") == (text, counts)
+    assert not (tmp_path / "b").exists()
+
+
+LINES = """
+import weft
+x = weft.arange(4.0)
+index = weft.tensor([9])
+{gap}
+try:
+    x[index].tolist()
+except IndexError as error:
+    print(error)
+""" + COUNTED  # fmt: skip
+
+
+def test_errors_name_the_line_of_this_process(tmp_path):
+    messages = []
+    for gap in ("", "\n\n"):
+        script = tmp_path / f"script{len(gap)}.py"
+        script.write_text(LINES.format(gap=gap))
+        messages.append(process(f"import runpy; runpy.run_path({str(script)!r})", tmp_path / "cache"))
+    assert "script0.py:7" in messages[0][0] and "script2.py:9" in messages[1][0]
+    assert messages[1][1].split()[:3] == ["0", messages[0][1].split()[0], "0"]
+
+
+def test_the_key_holds_everything(monkeypatch):
+    """Another form, device feature, code generator or compiler gives another key; the same graph the same."""
+    monkeypatch.setattr(plancache, "ACTIVE", True)
+    found = {}
+
+    def digest(call):
+        def record(program, device):
+            found["key"] = digest_of(program, device)
+            return None
+
+        with monkeypatch.context() as patch:
+            patch.setattr(plancache, "digest_of", record)
+            patch.setattr(evaluate, "_plans", type(evaluate._plans)())
+            weft.eval(call(weft.tensor([1.0, 2.0, 3.0])))
+        return found["key"]
+
+    digest_of = plancache.digest_of
+    base = digest(lambda x: x * 2.5)
+    assert base == digest(lambda x: x * 2.5)
+    others = [digest(lambda x: x * 3.5), digest(lambda x: x + 2.5), digest(lambda x: x.double() * 2.5)]
+    assert len({base, *others, digest(lambda x: x * 0.0), digest(lambda x: x * -0.0)}) == 6
+    device = weft.get_device("cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(device.backend, "identity", lambda: "another machine")
+        assert digest(lambda x: x * 2.5) != base
+    with monkeypatch.context() as patch:
+        patch.setattr(plancache, "_compiler_text", lambda: "another compiler")
+        assert digest(lambda x: x * 2.5) != base
+
+
+def test_the_compiler_text_covers_the_rooms(tmp_path, monkeypatch):
+    first = plancache._compiler_text()
+    assert first is not None
+    reads = []
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path.name) or read(path))
+    assert plancache._compiler_text.__wrapped__() == first
+    assert {"dtypes.py", "assemble.py", "llvm.py", "math.py", "cpu.py", "evaluate.py", "blas.py"} <= set(reads)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b" " * (path.name == "fuse.py"))
+    assert plancache._compiler_text.__wrapped__() != first
+
+
+def record_types(annotation, found):
+    """Every class that may stand in a field of this type."""
+    for part in typing.get_args(annotation):
+        record_types(part, found)
+    if isinstance(annotation, type) and not typing.get_args(annotation) and annotation not in found:
+        found.add(annotation)
+        if dataclasses.is_dataclass(annotation) and annotation is not DType and annotation is not Kernel:
+            for hint in typing.get_type_hints(annotation).values():
+                record_types(hint, found)
+
+
+def test_every_kind_of_step_can_be_kept():
+    found: set[type] = set()
+    record_types(plan.Plan, found)
+    for kind in typing.get_args(plan.Step) or (plan.Step,):
+        record_types(kind, found)
+    plain = {int, float, str, bool, bytes, type(None), types.EllipsisType, DType, Kernel}
+    assert found - plain - {type(...)} <= set(records.RECORDS.values())
+    assert all(dataclasses.fields(kind) for kind in records.RECORDS.values())
+
+
+def test_unknown_things_are_not_kept():
+    class Strange:
+        pass
+
+    for value in (Strange(), (1, Strange()), {1, 2}, np.int64(3), lambda: 1):
+        with pytest.raises(records.Unstorable):
+            records.pack(value)
+
+
+def test_values_come_back_as_they_were():
+    place = plan.Place(1, 2)
+    value = (place, 1, -1.5, float("inf"), -0.0, "text", None, True, (), ((1,), (place,)), weft.float32, b"\0\xff", b"")
+    again = records.unpack(records.pack(value))
+    assert again == value and str(again) == str(value) and again[-3] is weft.float32
+    assert np.isnan(records.unpack(records.pack(float("nan"))))
+    for bad in (b"", b"\0" * 8, records.pack(value)[:-1], records.pack(value) + b"x"):
+        with pytest.raises(records.Damaged):
+            records.unpack(bad)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(graphs(most=15))
+def test_plans_read_back_give_the_same_bits(graph):
+    def values():
+        tensors = [Tensor(node) for node in graph.on("cpu")]
+        weft.eval(*tensors)
+        return [tensor.numpy() for tensor in tensors]
+
+    first = values()
+    assembled = evaluate._assembled
+
+    def through_bytes(program, device):
+        made, outputs = assembled(program, device)
+        assert records.canonical(program.key[1:])
+        return records.unpack(records.pack(made)), outputs
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluate, "_assembled", through_bytes)
+        patch.setattr(evaluate, "_plans", type(evaluate._plans)())
+        second = values()
+    for one, two in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, two, strict=True)
