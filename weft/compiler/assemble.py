@@ -22,6 +22,7 @@ from weft.compiler.plan import Gemm, Launch, Place, Plan, Slot, Step
 from weft.compiler.program import Program
 from weft.compiler.region import Region
 from weft.compiler.simplify import simplify
+from weft.compiler.template import Built
 from weft.graph import spec
 from weft.graph.node import Node, placeholder, toposort
 from weft.kernels import cpu, gpu
@@ -144,6 +145,8 @@ class _Assembly:
     def _step(self, region: Region) -> Step:
         if region.form == "dot":
             return self._gemm(region)
+        if region.template is not None:
+            return self._template(region.template.build(), region)
         lowered = lower_scatter(region) if region.form == "scatter" else lower(region)
         kernel = self.schedule.schedule(self._streaming(lowered))
         return self._launch(kernel, lowered, region)
@@ -165,6 +168,11 @@ class _Assembly:
         moved = _traffic(region)
         chunk = _chunk(lowered, moved, region)
         return Launch(kernel, places, lowered.scalars, lowered.points, chunk, moved, lowered.flops)
+
+    def _template(self, built: Built, region: Region) -> Launch:
+        places = [self.place(node, offset * node.dtype.itemsize) for node, offset in built.uses]
+        moved = _traffic(region)
+        return Launch(built.kernel, tuple(places), built.scalars, built.extent, built.chunk, moved, built.flops)
 
     def _gemm(self, region: Region) -> Gemm:
         anchor, views = region.anchor, region.operands

@@ -17,12 +17,14 @@ from weft.compiler.access import MOVEMENT, row_major
 from weft.compiler.matmul import operands
 from weft.compiler.program import slice_offset
 from weft.compiler.region import Conflict, Region, Walk
+from weft.compiler.templates import TEMPLATES
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES
 
 DEEP = 200  # longest chain of nodes inside one kernel
 DEAR = 60  # operations per element from which a value is stored rather than computed twice
 CANDIDATES = 6  # how many regions a sink tries to join
+ALONE = ("scatter", "split", "template")  # forms of regions that nothing else joins
 SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a kernel
 COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow": 30, "log1p": 14, "expm1": 14,
         "random": 40, "div": 4, "sqrt": 4, "mod": 6}  # fmt: skip
@@ -30,7 +32,8 @@ COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow"
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A node that is computed right into its part of a concatenation: element strides and offset there."""
+    """A node that lives inside another (a part of a concatenation, a slice of a template's result): strides and offset
+    there, in elements."""
 
     root: Node
     strides: tuple[int, ...]
@@ -82,6 +85,7 @@ class _Fuser:
         self.users: dict[Node, list[Region]] = {}  # regions that read or compute a node
         self.reads: dict[Node, frozenset[Node]] = {}  # large memory behind an elementwise node
         self.cost: dict[Node, int] = {}
+        self.slices: dict[Node, list[Node]] = {}  # the slices of a template's result
         self.sinks = self._choose_sinks(outputs, written)
 
     def run(self) -> Fused:
@@ -112,7 +116,7 @@ class _Fuser:
                 self._weigh(node, "leaf", sinks)
                 continue
             kind = PRIMITIVES[node.op].kind
-            if kind in ("reduce", "dot", "scatter", "concat"):
+            if kind in ("reduce", "dot", "scatter", "concat", "template"):
                 sinks.add(node)
                 depth[node] = 0
             else:
@@ -120,6 +124,8 @@ class _Fuser:
                 if depth[node] > DEEP and kind == "elementwise":
                     sinks.add(node)
                     depth[node] = 0
+            if node.op == "slice" and PRIMITIVES[node.srcs[0].op].kind == "template":
+                self.slices.setdefault(node.srcs[0], []).append(node)
             if kind == "dot":
                 views = operands(node, self.leaves)
                 self._need(views.a.base, sinks)
@@ -128,6 +134,9 @@ class _Fuser:
                 self._need(_under_movement(node.srcs[0], self.leaves), sinks)
             elif kind == "scatter":
                 self._need(node.srcs[0], sinks)
+            elif kind == "template":
+                for read in TEMPLATES[node.op](node, self.leaves).reads:
+                    self._need(read, sinks)
             elif kind == "concat":
                 for source in node.srcs:
                     sinks.add(base_of(source) if source.op == "reshape" else source)
@@ -160,6 +169,9 @@ class _Fuser:
             self._open(Region(next(self.numbers), "dot", node.shape, anchor=node), node)
         elif kind == "scatter":
             self._open(Region(next(self.numbers), "scatter", node.srcs[1].shape, anchor=node), node)
+        elif kind == "template":
+            self._open(Region(next(self.numbers), "template", node.shape, anchor=node), node)
+            self._place_windows(node)
         elif node.op.startswith("partial_"):
             self._assign_partial(node)
         elif kind == "reduce":
@@ -212,7 +224,7 @@ class _Fuser:
                 for region in writers:
                     found[region] = None
         latest = sorted(found, key=lambda region: region.number, reverse=True)
-        related = [region for region in latest if region.form not in ("scatter", "split")][:CANDIDATES]
+        related = [region for region in latest if region.form not in ALONE][:CANDIDATES]
         return related + [region for region in self._alike(node) if region not in found]
 
     def _alike(self, node: Node) -> list[Region]:
@@ -274,6 +286,9 @@ class _Fuser:
         if region.form == "dot":
             region.operands = operands(node, self.leaves)
             walk.reads.update({region.operands.a.base: None, region.operands.b.base: None})
+        elif region.form == "template":
+            region.template = TEMPLATES[node.op](node, self.leaves)
+            walk.reads.update(dict.fromkeys(region.template.reads))
         elif region.form == "scatter":
             walk.reads[node.srcs[0]] = None
             walk.visit(node.srcs[1], region.index)
@@ -443,7 +458,7 @@ class _Fuser:
         for other in users:
             at = other.inlined.get(node)
             fits = at is not None and node.size > 1 and at == other.indices_for(node.shape)
-            if fits and not other.before & region.bit and other.form not in ("scatter", "split"):
+            if fits and not other.before & region.bit and other.form not in ALONE:
                 return other
         return None
 
@@ -462,6 +477,15 @@ class _Fuser:
                 writers[region] = None
             at += source.shape[axis]
         self.stored[node] = tuple(writers)
+
+
+    def _place_windows(self, node: Node) -> None:
+        """Contiguous slices of a template's result are stored with it: their readers know no offset."""
+        for part in self.slices.get(node, ()):
+            offset = slice_offset(part)
+            if offset is not None:
+                self.homes[part] = Home(node, row_major(part.shape), offset // node.dtype.itemsize)
+                self.stored[part] = self.stored[node]
 
 
 def ordered(regions: Sequence[Region]) -> list[Region]:

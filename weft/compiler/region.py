@@ -11,6 +11,7 @@ cols   the last axis is kept: neighbouring points fold side by side
 split  a `partial_*` over rows: each chunk of the cut axis folds on its own
 dot    a matrix product with elementwise epilogues over its result
 scatter  rows added into a table
+template  a kernel written by hand for one primitive (`compiler.templates`)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 
 from weft.compiler.access import MOVEMENT, Indices, source_index
 from weft.compiler.matmul import Operands
+from weft.compiler.template import Template
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES
 from weft.kernels import index as ix
@@ -35,6 +37,7 @@ class Region:
     reduced: tuple[int, ...] = ()
     anchor: Node | None = None
     operands: Operands | None = None  # how a product reads its sources
+    template: Template | None = None  # what a kernel written by hand reads, and its builder
     sinks: list[Node] = field(default_factory=list)  # what it stores, or folds for later stages
     partials: list[Node] = field(default_factory=list)  # column sums over its parallel axes, by chunks of rows
     index: Indices = ()

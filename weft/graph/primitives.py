@@ -25,7 +25,7 @@ class Primitive:
     """One row of the table. `arity` is the number of sources, None for any number above zero."""
 
     name: str
-    kind: str  # leaf, generate, elementwise, movement, reduce, fold, gather, scatter, concat or dot
+    kind: str  # leaf, generate, elementwise, movement, reduce, fold, gather, scatter, concat, dot or template
     arity: int | None
     shape_rule: Rule
     evaluate: Evaluation | None  # None for leaves, whose value lives in a buffer

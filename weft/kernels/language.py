@@ -149,10 +149,12 @@ class Fold:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Update:
-    """Feed `value` into the accumulator called `name`."""
+    """Feed `value` into the accumulator called `name`. With a `factor` the accumulator is a sum and gets
+    value * factor, in one rounding."""
 
     name: str
     value: Expr
+    factor: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

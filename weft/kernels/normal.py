@@ -102,8 +102,9 @@ class _Normaliser:
                 self.index_scope(index)
                 out.append(Store(buffer, index, lowered, _unless_true(condition)))
                 self.epoch += 1
-            case Update(name, value):
-                out.append(Update(name, self.lower(value).expr))
+            case Update(name, value, factor):
+                first, second = self.lower(value).expr, None if factor is None else self.lower(factor).expr
+                out.append(Update(name, first, second))
             case Loop():
                 start, stop = self.bound(stmt.start), self.bound(stmt.stop)
                 variable = Var(stmt.axis.name, dtypes.int64)

@@ -115,7 +115,7 @@ class _Renderer:
                     self.loop(stmt)
                 case Fold():
                     self.fold(stmt)
-                case Update(name, value):
+                case Update(name, value, None):
                     op, dtype = self.accumulators[name]
                     self.line(f"{name} = {self.ops.combine(op, self.value(value), name, dtype)};")
                 case If(condition, inner):

@@ -38,7 +38,7 @@ from weft.kernels.language import (
     Update,
 )
 from weft.render import llvm_ops as ops
-from weft.render.llvm_blocks import BlockWriter, Scope, Vector, lane_numbers
+from weft.render.llvm_blocks import BlockWriter, Scope, Value, Vector, lane_numbers
 from weft.render.llvm_ops import identity, memory_type, register_type, splat_text, vector_type
 
 CACHE_LINE = 64
@@ -134,8 +134,10 @@ class _Renderer(BlockWriter):
                     self.scalar_loop(stmt)
                 case Fold():
                     self.fold(stmt)
-                case Update(name, value):
+                case Update(name, value, None):
                     self.update(name, value)
+                case Update(name, value, factor):
+                    self.update_by_product(name, self.value(value), self.value(factor))
                 case If(condition, inner):
                     self.branch(condition, inner)
                 case Local(name, dtype, size):
@@ -314,6 +316,17 @@ class _Renderer(BlockWriter):
             text = self.emit(f"select {vector_type('i1', state.lanes)} {vector.mask}, {kind} {text}, {kind} {neutral}")
         before = self.emit(f"load {kind}, ptr {state.pointer}")
         after = ops.combine(self, state.op, text, before, state.dtype, state.lanes)
+        self.do(f"store {kind} {after}, ptr {state.pointer}")
+
+    def update_by_product(self, name: str, value: Value, factor: Value) -> None:
+        """A fused multiply-add into a sum that is kept lane by lane."""
+        state = self.accumulators[name]
+        if state.joined or state.op != "sum":
+            raise problem(GraphError, "render.llvm", f"a product into '{name}'", "a sum folded inside a vector loop")
+        kind = vector_type(register_type(state.dtype), state.lanes)
+        a, b = self.spread(value, state.lanes), self.spread(factor, state.lanes)
+        before = self.emit(f"load {kind}, ptr {state.pointer}")
+        after = ops.intrinsic(self, "fma", [a, b, before], state.dtype, state.lanes)
         self.do(f"store {kind} {after}, ptr {state.pointer}")
 
     # --- memory ---

@@ -71,7 +71,7 @@ def identity(op: str, dtype: DType, lanes: int) -> str:
     return splat_text(text, register_type(dtype)) if lanes else text
 
 
-def _intrinsic(w: Writer, name: str, texts: list[str], dtype: DType, lanes: int) -> str:
+def intrinsic(w: Writer, name: str, texts: list[str], dtype: DType, lanes: int) -> str:
     kind = vector_type(register_type(dtype), lanes)
     full = f"llvm.{name}.{f'v{lanes}' if lanes else ''}{suffix(register_type(dtype))}"
     return w.call(full, kind, ", ".join(f"{kind} {text}" for text in texts), ", ".join([kind] * len(texts)))
@@ -209,7 +209,7 @@ def _apply(w: Writer, name: str, texts: list[str], dtype: DType, lanes: int) -> 
 
 
 def _integer_extreme(w: Writer, name: str, texts: list[str], dtype: DType, lanes: int) -> str:
-    return _intrinsic(w, ("u" if dtype.kind == "u" else "s") + name, texts, dtype, lanes)
+    return intrinsic(w, ("u" if dtype.kind == "u" else "s") + name, texts, dtype, lanes)
 
 
 def _float(w: Writer, name: str, texts: list[str], dtype: DType, lanes: int) -> str:
@@ -217,9 +217,9 @@ def _float(w: Writer, name: str, texts: list[str], dtype: DType, lanes: int) -> 
     if name in _FLOAT_CODE:
         return w.emit(f"{_FLOAT_CODE[name]} {kind} {texts[0]}, {texts[1]}")
     if name in _INTRINSICS:
-        return _intrinsic(w, _INTRINSICS[name], texts, dtype, lanes)
+        return intrinsic(w, _INTRINSICS[name], texts, dtype, lanes)
     if name == "abs":
-        return _intrinsic(w, "fabs", texts, dtype, lanes)
+        return intrinsic(w, "fabs", texts, dtype, lanes)
     if name == "neg":
         return w.emit(f"fneg {kind} {texts[0]}")
     if name in ("max", "min"):
@@ -231,7 +231,7 @@ def _float(w: Writer, name: str, texts: list[str], dtype: DType, lanes: int) -> 
         return w.emit(f"select {bits} {unknown}, {kind} {a}, {kind} {chosen}")
     if name == "mod":  # a - b * floor(a / b)
         ratio = w.emit(f"fdiv {kind} {texts[0]}, {texts[1]}")
-        down = _intrinsic(w, "floor", [ratio], dtype, lanes)
+        down = intrinsic(w, "floor", [ratio], dtype, lanes)
         product = w.emit(f"fmul {kind} {texts[1]}, {down}")
         return w.emit(f"fsub {kind} {texts[0]}, {product}")
     raise problem(GraphError, "render.llvm", f"'{name}' of {dtype.name}", "an operation of the kernel language")

@@ -1,0 +1,100 @@
+"""Matrix products inside a kernel: loops over tiles that stay in registers.
+
+`product` is for kernels written by hand (`compiler.templates`). Each element of C is one chain of fused multiply-adds
+over k, in order, so its bits depend neither on the tile nor on what stands around it. A is read element by element and
+may lie in memory in any way; the columns of B must be neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from weft.dtypes import DType, int64
+from weft.kernels import index as ix
+from weft.kernels.index import Axis, Index
+from weft.kernels.language import Accumulator, Expr, Fold, Literal, Load, Loop, Op, Stmt, Update, Var
+
+TILE_ROWS = 8  # rows of a tile; with TILE_BYTES a row it fills half of the registers of AVX-512
+TILE_BYTES = 128
+MANY = 1 << 40  # bound on extents that a kernel does not know
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Element [i, j] lies at start + i * row + j * col of `buffer`."""
+
+    buffer: str
+    start: Index
+    row: int
+    col: int
+    dtype: DType
+
+    def at(self, i: Index, j: Index) -> Index:
+        return ix.add(self.start, ix.add(ix.scale(i, self.row), ix.scale(j, self.col)))
+
+    def load(self, i: Index, j: Index) -> Load:
+        return Load(self.buffer, self.at(i, j), self.dtype)
+
+    @property
+    def transposed(self) -> Matrix:
+        return Matrix(self.buffer, self.start, self.col, self.row, self.dtype)
+
+
+def product(
+    name: str,
+    a: Matrix,
+    b: Matrix,
+    extents: tuple[Expr | int, int, Expr | int],
+    finish: Callable[[Index, Index, Expr], Stmt],
+) -> tuple[Stmt, ...]:
+    """Statements for C = A @ B of extents (m, n, k): `finish(i, j, value)` says what happens to each element of C.
+
+    `name` must be unique in the kernel. m and k may be expressions.
+    """
+    m, n, k = extents
+    width = min(TILE_BYTES // a.dtype.itemsize, _power_of_two(n))
+    col = Axis(f"{name}_col", MANY)
+    body: list[Stmt] = []
+    done: Expr | int = 0
+    for height in (TILE_ROWS, 1):
+        count = m // height * height if isinstance(m, int) else Op("and", (m, Literal(-height, int64)), int64)
+        if not (isinstance(done, int) and isinstance(count, int) and done == count):
+            body.append(_tiles(f"{name}_{height}", a, b, (done, count), height, col, k, finish))
+        done = count
+    return (Loop(col, 0, n, "vector", tuple(body), width),)
+
+
+def _tiles(
+    name: str,
+    a: Matrix,
+    b: Matrix,
+    rows: tuple[Expr | int, Expr | int],
+    height: int,
+    col: Axis,
+    k: Expr | int,
+    finish: Callable[[Index, Index, Expr], Stmt],
+) -> Loop:
+    """Rows `rows` of the result in tiles of `height` rows."""
+    tile, inner = Axis(f"{name}_tile", MANY), Axis(f"{name}_k", MANY)
+    first = ix.scale(ix.axis_index(tile), height)
+    sums = [Accumulator(f"{name}_{r}", "sum", a.dtype) for r in range(height)]
+    across = b.load(ix.axis_index(inner), ix.axis_index(col))
+    steps = [Update(s.name, a.load(ix.add(first, ix.const(r)), ix.axis_index(inner)), across) for r, s in enumerate(sums)]
+    fold = Fold(tuple(sums), (Loop(inner, 0, k, "serial", tuple(steps)),))
+    stores = [
+        finish(ix.add(first, ix.const(r)), ix.axis_index(col), Var(s.name, a.dtype)) for r, s in enumerate(sums)
+    ]
+    start, stop = [_divided(bound, height) for bound in rows]
+    return Loop(tile, start, stop, "serial", (fold, *stores))
+
+
+def _divided(bound: Expr | int, height: int) -> Expr | int:
+    if isinstance(bound, int):
+        return bound // height
+    return Op("shr", (bound, Literal(height.bit_length() - 1, int64)), int64) if height > 1 else bound
+
+
+def _power_of_two(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << max(n - 1, 0).bit_length()
