@@ -478,7 +478,6 @@ class _Fuser:
             at += source.shape[axis]
         self.stored[node] = tuple(writers)
 
-
     def _place_windows(self, node: Node) -> None:
         """Contiguous slices of a template's result are stored with it: their readers know no offset."""
         for part in self.slices.get(node, ()):

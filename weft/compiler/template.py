@@ -1,7 +1,7 @@
 """template: kernels written by hand for one primitive, and how they read memory.
 
-A primitive of kind 'template' is a region of its own. Its template says which values must lie in memory, then builds the
-kernel. What it reads are views with strides: a chain of movement over something stored costs nothing.
+A primitive of kind 'template' is a region of its own. Its template says which values must lie in memory, then builds
+the kernel. What it reads are views with strides: a chain of movement over something stored costs nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of templates: primitive -> how its kernel is made on CPUs. `Device.features` names those that a device has."""
+"""The table of templates: how the kernels of some primitives are made. `Device.features` names those a device has."""
 
 from __future__ import annotations
 

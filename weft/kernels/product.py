@@ -80,11 +80,11 @@ def _tiles(
     first = ix.scale(ix.axis_index(tile), height)
     sums = [Accumulator(f"{name}_{r}", "sum", a.dtype) for r in range(height)]
     across = b.load(ix.axis_index(inner), ix.axis_index(col))
-    steps = [Update(s.name, a.load(ix.add(first, ix.const(r)), ix.axis_index(inner)), across) for r, s in enumerate(sums)]
-    fold = Fold(tuple(sums), (Loop(inner, 0, k, "serial", tuple(steps)),))
-    stores = [
-        finish(ix.add(first, ix.const(r)), ix.axis_index(col), Var(s.name, a.dtype)) for r, s in enumerate(sums)
+    steps = [
+        Update(s.name, a.load(ix.add(first, ix.const(r)), ix.axis_index(inner)), across) for r, s in enumerate(sums)
     ]
+    fold = Fold(tuple(sums), (Loop(inner, 0, k, "serial", tuple(steps)),))
+    stores = [finish(ix.add(first, ix.const(r)), ix.axis_index(col), Var(s.name, a.dtype)) for r, s in enumerate(sums)]
     start, stop = [_divided(bound, height) for bound in rows]
     return Loop(tile, start, stop, "serial", (fold, *stores))
 
