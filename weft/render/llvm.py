@@ -134,10 +134,11 @@ class _Renderer(BlockWriter):
                     self.scalar_loop(stmt)
                 case Fold():
                     self.fold(stmt)
-                case Update(name, value, None):
-                    self.update(name, value)
                 case Update(name, value, factor):
-                    self.update_by_product(name, self.value(value), self.value(factor))
+                    if factor is None:
+                        self.update(name, value)
+                    else:
+                        self.update_by_product(name, self.value(value), self.value(factor))
                 case If(condition, inner):
                     self.branch(condition, inner)
                 case Local(name, dtype, size):
