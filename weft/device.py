@@ -13,19 +13,19 @@ from typing import Any
 from weft.backends.base import Device
 from weft.errors import DeviceError, problem
 
-_BACKENDS = {
+BACKENDS = {
     "cpu": ("weft.backends.cpu", "CpuBackend"),
     "reference": ("weft.backends.reference", "ReferenceBackend"),
     "null": ("weft.backends.null", "NullBackend"),
 }
-_PLANNED = ("cuda", "hip", "opencl", "webgpu")
+PLANNED = ("cuda", "hip", "opencl", "webgpu")
 _loaded: dict[str, Any] = {}
 _default: list[Device] = []  # the innermost `with device(...)` last
 
 
 def _backend(kind: str) -> Any:
     if kind not in _loaded:
-        module, name = _BACKENDS[kind]
+        module, name = BACKENDS[kind]
         _loaded[kind] = getattr(importlib.import_module(module), name)()
     return _loaded[kind]
 
@@ -43,13 +43,13 @@ def get(device: str | Device | None = None) -> Device:
     kind, _, number = str(device).partition(":")
     if kind == "auto":
         kind = "cpu"
-    if kind in _BACKENDS:
+    if kind in BACKENDS:
         found = _backend(kind).devices()
         if not number or (number.isdigit() and int(number) < len(found)):
             return found[int(number or 0)]
         raise problem(DeviceError, "device", f"{device!r}", f"one of {[one.name for one in found]}")
-    expected = f"one of {sorted(_BACKENDS)}"
-    if kind in _PLANNED:
+    expected = f"one of {sorted(BACKENDS)}"
+    if kind in PLANNED:
         raise problem(
             DeviceError, "device", f"{device!r}, for which this version has no backend yet", expected, "use 'cpu'"
         )
@@ -86,4 +86,4 @@ def device(name: str | Device) -> Iterator[Device]:
 
 def devices() -> list[Device]:
     """The devices that compute here: every one of every backend but `null`."""
-    return [one for kind in _BACKENDS if kind != "null" for one in _backend(kind).devices()]
+    return [one for kind in BACKENDS if kind != "null" for one in _backend(kind).devices()]

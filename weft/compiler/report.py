@@ -37,22 +37,20 @@ class MemoryReport:
         return self.inputs + self.outputs + self.arena_bytes
 
     def __str__(self) -> str:
-        lines = [
-            f"peak {_size(self.peak)}: inputs and state {_size(self.inputs)}, outputs {_size(self.outputs)},"
-            f" arena {_size(self.arena_bytes)}"
-        ]
+        parts = {"inputs and state": self.inputs, "outputs": self.outputs, "arena": self.arena_bytes}
+        lines = [f"peak {size_text(self.peak)}: " + ", ".join(f"{k} {size_text(v)}" for k, v in parts.items())]
         kept = [slot for slot in self.slots if slot.kind in ("input", "output") and slot.nbytes]
         kept.sort(key=lambda slot: -slot.nbytes)
         for slot in kept[:LARGEST]:
-            lines.append(f"{_size(slot.nbytes):>22}  {slot.kind:<9}  {slot.label}")
+            lines.append(f"{size_text(slot.nbytes):>22}  {slot.kind:<9}  {slot.label}")
         if len(kept) > LARGEST:
             rest = sum(slot.nbytes for slot in kept[LARGEST:])
-            lines.append(f"{_size(rest):>22}  and {len(kept) - LARGEST} smaller ones")
+            lines.append(f"{size_text(rest):>22}  and {len(kept) - LARGEST} smaller ones")
         if self.arena:
             lines.append(f"{'offset':>10}  {'size':>10}  steps      temporary")
         for interval in sorted(self.arena, key=lambda item: (item.offset, item.first)):
             steps = f"{interval.first}-{interval.last}"
-            lines.append(f"{interval.offset:>10}  {_size(interval.nbytes):>10}  {steps:<9}  {interval.label}")
+            lines.append(f"{interval.offset:>10}  {size_text(interval.nbytes):>10}  {steps:<9}  {interval.label}")
         return "\n".join(lines)
 
 
@@ -93,13 +91,13 @@ class PlanReport:
         lines = [f"{len(self.plan.steps)} kernels on {self._device}"]
         for number, step in enumerate(self.plan.steps):
             kind = "library" if isinstance(step, Gemm) else "kernel"
-            lines.append(f"{number:>3}  {kind:<8} {_size(step.bytes):>10}  {step.flops:>12} flop  {step.name}")
+            lines.append(f"{number:>3}  {kind:<8} {size_text(step.bytes):>10}  {step.flops:>12} flop  {step.name}")
         return "\n".join([*lines, str(self.memory()).splitlines()[0]])
 
     __repr__ = __str__
 
 
-def _size(nbytes: int) -> str:
+def size_text(nbytes: int) -> str:
     """Bytes in a readable unit."""
     value = float(nbytes)
     for unit in ("B", "KiB", "MiB"):

@@ -1,0 +1,90 @@
+"""The `weft` command: what it prints, and its exit code."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft import disk
+from weft.cli import doctor, main
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path):
+    """Run the command in this process with a cache of its own; (exit code, standard output)."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+
+    def run(*arguments):
+        try:
+            code = main(arguments)
+        except SystemExit as stop:
+            code = stop.code
+        output = capsys.readouterr().out
+        assert all(len(line) <= 80 for line in output.splitlines())
+        return code, output
+
+    return run
+
+
+def test_version_and_entry_points():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-m", "weft", "--version"], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == f"weft {weft.__version__}" and done.returncode == 0
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"weft": "weft.cli:main"} and project["version"] == weft.__version__
+
+
+def test_without_a_command(command):
+    assert command() == (2, "")
+
+
+def test_cache(command, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE_LIMIT", "3M")
+    code, output = command("cache")
+    assert code == 0 and "plans    0 (0 B)" in output and "of 3.0 MiB" in output and "oldest" not in output
+    disk.write(disk.PLAN, "0" * 64, bytes(2000))
+    disk.write(disk.OBJECT, "1" * 64, bytes(500))
+    code, output = command("cache", "show")
+    assert code == 0 and "plans       1 (2.0 KiB)" in output and "kernels     1 (552 B)" in output
+    assert "oldest use  less than a minute ago" in output
+    code, output = command("cache", "clear")
+    assert code == 0 and "Removed 2 files (2.5 KiB)" in output and disk.files() == []
+
+
+def test_cache_of_a_user_without_a_home(command, monkeypatch):
+    monkeypatch.setattr(disk, "folder", lambda: None)
+    assert command("cache")[1].startswith("Nothing is kept")
+    assert command("doctor")[0] == 0
+
+
+def test_doctor(command):
+    code, output = command("doctor")
+    assert code == 0 and output.rstrip().endswith("Weft works here.")
+    for name in ("python", "weft", "numpy", "llvmlite", "cpu", "reference", "blas", "cuda", "cache", "self-test"):
+        assert f" {name} " in output, name
+
+
+def test_doctor_finds_wrong_numbers(command, monkeypatch):
+    right = doctor.training_step("reference")
+    monkeypatch.setattr(doctor, "training_step", lambda device: [x + 1e-3 * (device == "cpu") for x in right])
+    code, output = command("doctor")
+    assert code == 1 and "no  self-test" in output and "1.0e-03" in output
+
+
+def test_doctor_survives_what_is_broken(command, monkeypatch):
+    def broken(device):
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(doctor, "training_step", broken)
+    monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
+    code, output = command("doctor")
+    assert code == 1 and "no such luck" in output and "pip install 'llvmlite>=0.50'" in output

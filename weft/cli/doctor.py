@@ -1,0 +1,142 @@
+"""`weft doctor`: what Weft finds on this machine, how to get what is missing, and a test that it computes rightly."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import pkgutil
+import platform
+import tempfile
+import time
+from collections.abc import Iterator
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import weft
+import weft.nn.functional as F
+from weft import disk
+from weft.backends import vendor
+from weft.compiler.report import size_text
+from weft.device import BACKENDS, PLANNED, get
+
+GOOD, BAD, LATER = Text("ok", "green"), Text("no", "red"), Text("-", "dim")
+TOLERANCE = 1e-4
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Print the findings; 1 if Weft cannot be trusted here."""
+    healthy = True
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, mark, text in findings():
+        healthy = healthy and mark is not BAD
+        table.add_row(mark, name, text)
+    console.print(table)
+    console.print("Weft works here." if healthy else "Something is wrong: see the lines marked 'no'.")
+    return 0 if healthy else 1
+
+
+def findings() -> Iterator[tuple[str, Text, str]]:
+    """(what, how it is, in words) for everything that Weft depends on."""
+    yield "python", GOOD, f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield "weft", GOOD, weft.__version__
+    yield "numpy", GOOD, np.__version__
+    yield _llvm()
+    for name in BACKENDS:
+        yield _backend(name)
+    yield from _libraries()
+    for name in PLANNED:
+        yield name, LATER, "no backend in this version; it comes with a later release"
+    yield _cache()
+    yield _self_test()
+
+
+def _llvm() -> tuple[str, Text, str]:
+    try:
+        import llvmlite.binding as llvm
+    except ImportError as error:
+        return "llvmlite", BAD, f"{error}. Install it: pip install 'llvmlite>=0.50'"
+    version = ".".join(map(str, llvm.llvm_version_info))
+    return "llvmlite", GOOD, f"{importlib.metadata.version('llvmlite')} (LLVM {version})"
+
+
+def _backend(kind: str) -> tuple[str, Text, str]:
+    try:
+        found = get(kind)
+    except Exception as error:
+        return kind, BAD, f"{type(error).__name__}: {error}"
+    text = found.description
+    if kind == "cpu":
+        from weft.backends.cpu import thread_count
+
+        count = thread_count()
+        text += f", {count} thread{'s' if count > 1 else ''} (WEFT_NUM_THREADS)"
+    return kind, GOOD, text
+
+
+def _libraries() -> Iterator[tuple[str, Text, str]]:
+    """Every module of `backends.vendor` says what it found with `find()`, or why nothing with `reason()`."""
+    for module in pkgutil.iter_modules(vendor.__path__):
+        library = importlib.import_module(f"{vendor.__name__}.{module.name}")
+        if not hasattr(library, "find") or not hasattr(library, "reason"):
+            continue
+        found = library.find()
+        if found is None:
+            yield module.name, LATER, library.reason()
+        else:
+            yield module.name, GOOD, os.path.basename(getattr(found, "path", "found"))
+
+
+def _cache() -> tuple[str, Text, str]:
+    folder = disk.folder()
+    if folder is None:
+        return "cache", LATER, "none: this user has no home directory. Set WEFT_CACHE_DIR to keep compiled plans"
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return "cache", LATER, f"{folder} cannot be written ({error.strerror}): every process compiles anew"
+    used = sum(file.nbytes for file in disk.files())
+    return "cache", GOOD, f"{folder}, {size_text(used)} of {size_text(disk.limit())}"
+
+
+def training_step(device: str) -> list[np.ndarray]:
+    """The loss and the parameters after three steps of a small classifier on `device`."""
+    with weft.device(device):
+        rng = np.random.default_rng(0)
+        shapes = ((20, 16), (16,), (16, 5), (5,))
+        parameters = [weft.tensor(rng.normal(0, 0.3, s).astype(np.float32), requires_grad=True) for s in shapes]
+        x, y = weft.tensor(rng.normal(0, 1, (24, 20)).astype(np.float32)), weft.tensor(rng.integers(0, 5, 24))
+        optimizer = weft.optim.Adam(parameters, lr=0.01)
+
+        def step() -> weft.Tensor:
+            w1, b1, w2, b2 = parameters
+            loss = F.cross_entropy((x @ w1 + b1).tanh() @ w2 + b2, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        call = step if device == "reference" else weft.compile(step)
+        losses = [call().numpy() for _ in range(3)]
+        return [*losses, *[parameter.numpy() for parameter in parameters]]
+
+
+def _self_test() -> tuple[str, Text, str]:
+    started = time.perf_counter()
+    try:
+        results = zip(training_step("cpu"), training_step("reference"), strict=True)
+        error = max(float(np.abs(one - two).max()) for one, two in results)
+    except Exception as problem:
+        return "self-test", BAD, f"{type(problem).__name__}: {problem}"
+    seconds = time.perf_counter() - started
+    text = f"three training steps against the NumPy reference: largest difference {error:.1e}, {seconds:.2f} s"
+    return "self-test", GOOD if error < TOLERANCE else BAD, text
