@@ -5,7 +5,7 @@ This file is the table of contents; everything is made elsewhere.
 
 # ruff: noqa: F401, I001
 
-from weft import nn, testing
+from weft import autograd, nn, testing
 from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
 from weft.compiled import compile
 from weft.counting import counters
@@ -19,6 +19,7 @@ from weft.dtypes import float32, float64, int32, int64, uint32
 from weft.errors import (
     BufferError_, DeviceError, DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, WeftError,
 )  # fmt: skip
+from weft.function import checkpoint
 from weft.functions import (
     abs, add, addcdiv, addcmul, all, amax, amin, any, argmax, argmin, bitwise_and, bitwise_left_shift, bitwise_not,
     bitwise_or, bitwise_right_shift, bitwise_xor, bmm, broadcast_to, cat, ceil, chunk, clamp, clone, concat, cos,

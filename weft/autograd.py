@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.cell import LEAVES, remember_consumed
 from weft.errors import DTypeError, GraphError, ShapeError, problem
+from weft.function import Function as Function
 from weft.grad.engine import gradients, history
 from weft.graph import build
 from weft.graph.node import Node

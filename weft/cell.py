@@ -73,9 +73,17 @@ def evaluate(tensors: Iterable[TensorCell]) -> None:
 
 
 def needed_later(roots: list[Node]) -> list[Node]:
-    """Uncomputed values below `roots` that a gradient will read: products with their operands, and reductions."""
+    """Uncomputed values below `roots` that a gradient will read: products with their operands, and reductions.
+
+    What a checkpoint covers will be computed again from its inputs.
+    """
     found: dict[Node, None] = {}
-    for node in toposort(roots):
+    order = toposort(roots, lambda node: node.buffer is not None or node.op in ("stop_gradient", "checkpoint"))
+    inputs = [given for node in order if node.op == "checkpoint" for given in node.attrs[0].inputs]
+    if inputs:
+        found.update(dict.fromkeys([node for node in inputs if node.buffer is None and node.srcs]))
+        found.update(dict.fromkeys(needed_later(inputs)))
+    for node in order:
         if node.buffer is None and node.op == "dot":
             found[node] = None
             for source in node.srcs:

@@ -14,7 +14,7 @@ from weft.backends.base import Device
 from weft.compiler import memory
 from weft.compiler.access import row_major
 from weft.compiler.decompose import copy_of, decompose
-from weft.compiler.fuse import base_of, fuse, ordered
+from weft.compiler.fuse import base_of, fuse, window_base
 from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, lower_scatter, result_nodes
 from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
@@ -43,12 +43,15 @@ def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, in
     written = {write.output for write in program.writes}
     fused = fuse(nodes, outputs, program.leaves, written)
     storage = memory.assign(fused, program, outputs)
-    order = ordered(fused.regions)
     result_nodes(
-        order,
-        [base_of(node) for node in outputs] + [v for v, _, _ in storage.copies] + list(storage.roots),
+        fused.regions,
+        [base_of(node) for node in outputs]
+        + [v for v, _, _ in storage.copies]
+        + list(storage.roots)
+        + [root for root, _ in storage.roots.values()],
         fused.homes,
     )
+    order = memory.order(storage, fused, program.leaves)
     extra = {storage.place(value)[0]: len(order) for value, _, _ in storage.copies}
     scratch = {region: _product_home(region, storage) for region in order if region.form == "dot"}
     memory.lay_out(storage, fused, order, program.leaves, extra)
@@ -68,7 +71,12 @@ def _prepare(program: Program) -> tuple[Program, list[Node]]:
     written = {write.output for write in program.writes}
     for position, node in enumerate(outputs):
         base = _contiguous_base(node, leaves)
-        if base in leaves or (position in written and node in own):
+        if (
+            base in leaves
+            or base.op == "after"
+            or window_base(node, leaves).op == "after"
+            or (position in written and node in own)
+        ):
             outputs[position] = copy_of(node)
         own.add(node)
     return program, outputs

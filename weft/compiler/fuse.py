@@ -42,7 +42,7 @@ class Home:
 
 @dataclass(slots=True)
 class Fused:
-    """The regions (see `ordered`), which of them store each node, and the nodes that live inside a concatenation."""
+    """The regions (see `memory.order`), which of them store each node, and the nodes inside a concatenation."""
 
     regions: list[Region]
     stored: dict[Node, tuple[Region, ...]]
@@ -96,6 +96,8 @@ class _Fuser:
                 self.stored[node] = ()  # nothing to compute, nothing to wait for
             elif node.op == "concat":
                 self._place_concat(node)
+            elif node.op == "after":
+                self._place_after(node)
             else:
                 self._assign(node)
         self._merge()
@@ -116,7 +118,7 @@ class _Fuser:
                 self._weigh(node, "leaf", sinks)
                 continue
             kind = PRIMITIVES[node.op].kind
-            if kind in ("reduce", "dot", "scatter", "concat", "template"):
+            if kind in ("reduce", "dot", "scatter", "concat", "template", "order"):
                 sinks.add(node)
                 depth[node] = 0
             else:
@@ -137,6 +139,8 @@ class _Fuser:
             elif kind == "template":
                 for read in TEMPLATES[node.op](node, self.leaves).reads:
                     self._need(read, sinks)
+            elif kind == "order":
+                self._need(base_of(node.srcs[0]), sinks)
             elif kind == "concat":
                 for source in node.srcs:
                     sinks.add(base_of(source) if source.op == "reshape" else source)
@@ -486,17 +490,19 @@ class _Fuser:
                 self.homes[part] = Home(node, row_major(part.shape), offset // node.dtype.itemsize)
                 self.stored[part] = self.stored[node]
 
-
-def ordered(regions: Sequence[Region]) -> list[Region]:
-    """Regions sorted so that each comes after all that it depends on, otherwise in order of creation."""
-    done, out, waiting = 0, [], list(regions)
-    while waiting:
-        ready = next((region for region in waiting if region.before & ~done == 0), None)
-        assert ready is not None, "regions depend on each other in a circle"
-        out.append(ready)
-        done |= ready.bit
-        waiting.remove(ready)
-    return out
+    def _place_after(self, node: Node) -> None:
+        """The memory of its first source, for those who run after all that the second is computed from."""
+        writers = dict.fromkeys(self.stored[base_of(node.srcs[0])])
+        stack, seen = [node.srcs[1]], set()
+        while stack:
+            source = stack.pop()
+            if source not in seen:
+                seen.add(source)
+                if source in self.stored:
+                    writers.update(dict.fromkeys(self.stored[source]))
+                else:
+                    stack.extend(source.srcs)
+        self.stored[node] = tuple(writers)
 
 
 def _under_movement(node: Node, leaves: set[Node]) -> Node:

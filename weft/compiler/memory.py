@@ -6,6 +6,7 @@ of that memory has run, or reads exactly the element being written; else it is c
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,7 @@ def assign(fused: Fused, program: Program, outputs: Sequence[Node]) -> Storage:
     storage = Storage()
     for node, home in fused.homes.items():
         storage.roots[node] = (home.root, home.offset * node.dtype.itemsize)
+    storage.roots.update({node: (base_of(node.srcs[0]), 0) for node in fused.stored if node.op == "after"})
     written = {write.output for write in program.writes}
     _donate(fused, program, outputs, storage)
     wanted = [base_of(node) for position, node in enumerate(outputs) if position not in written]
@@ -128,6 +130,9 @@ def _in_place(fused: Fused, program: Program, value: Node, leaf: int, offset: in
                     touching[other] = inner_at - at
     writers = fused.stored[value]
     nodes = {program.leaves[number]: at for number, at in touching.items()}
+    for node in fused.stored:  # in topological order
+        if node.op == "after" and base_of(node.srcs[0]) in nodes:
+            nodes[node] = nodes[base_of(node.srcs[0])]
     readers = [region for region in fused.regions if any(node in region.reads for node in nodes)]
     if not readers:
         return True
@@ -175,6 +180,49 @@ def _order(regions: Sequence[Region], first: Region, second: Region) -> None:
             region.before |= second.before
 
 
+# --- the order of steps ----------------------------------------------------------------------------------------------
+
+IN_SIGHT = 64  # regions that are ready to run among which the next one is chosen
+
+
+def order(storage: Storage, fused: Fused, leaves: Sequence[Node]) -> list[Region]:
+    """The regions, each after all that it depends on. Among those that are ready, the one runs next that leaves the
+    arena smallest: what frees memory goes before what takes some; otherwise in order of creation."""
+    fixed = set(leaves) | set(storage.outputs)
+    touched: dict[Region, list[Node]] = {}
+    users: dict[Node, int] = {}
+    for region in fused.regions:
+        made = [node for node in (*region.sinks, *region.partials) if is_kept(node, region)]
+        roots = dict.fromkeys([storage.place(node)[0] for node in (*made, *region.reads)])
+        touched[region] = [root for root in roots if root not in fixed]
+        for root in touched[region]:
+            users[root] = users.get(root, 0) + 1
+    alive: set[Node] = set()
+    done, out, waiting = 0, [], list(fused.regions)
+    while waiting:
+        ready = list(itertools.islice((region for region in waiting if region.before & ~done == 0), IN_SIGHT))
+        assert ready, "regions depend on each other in a circle"
+        best = min(ready, key=lambda region: _growth(touched[region], alive, users))
+        out.append(best)
+        done |= best.bit
+        waiting.remove(best)
+        for root in touched[best]:
+            users[root] -= 1
+            alive.add(root)
+    return out
+
+
+def _growth(roots: Sequence[Node], alive: set[Node], users: dict[Node, int]) -> int:
+    """By how many bytes the arena grows if a region that touches `roots` runs now."""
+    taken = sum(root.nbytes for root in roots if root not in alive)
+    return taken - sum(root.nbytes for root in roots if users[root] == 1)
+
+
+def is_kept(node: Node, region: Region) -> bool:
+    """Whether what a region computes lies in memory: a fold may be used up inside."""
+    return not node.op.startswith("reduce_") or node in region.kept_results
+
+
 # --- the arena -------------------------------------------------------------------------------------------------------
 
 
@@ -187,8 +235,8 @@ def lay_out(
     last: dict[Node, int] = {}
     for step, region in enumerate(order):
         for node in (*region.sinks, *region.partials):
-            if node.op.startswith("reduce_") and node not in region.kept_results:
-                continue  # folded and used up inside the region
+            if not is_kept(node, region):
+                continue
             root = storage.place(node)[0]
             first.setdefault(root, step)
             last[root] = max(last.get(root, step), step)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from weft.backends.base import Buffer
 from weft.graph.node import Node, toposort
 
-_PASS_THROUGH = frozenset({"stop_gradient", "variable"})
+_PASS_THROUGH = frozenset({"stop_gradient", "variable", "checkpoint", "result"})
+_NAMED = frozenset({"variable", "checkpoint", "call"})  # their first attribute says which, not what
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def build(
             leaves.append(node)
             form.append(("leaf", node.shape, node.dtype))
         else:
-            attrs = repr(node.attrs) if node.op == "const" else node.attrs[1:] if node.op == "variable" else node.attrs
+            attrs = repr(node.attrs) if node.op == "const" else node.attrs[1:] if node.op in _NAMED else node.attrs
             sources = tuple([number[source] for source in node.srcs])
             form.append((node.op, sources, attrs, node.shape, node.dtype))
     leaf_number = {leaf: position for position, leaf in enumerate(leaves)}

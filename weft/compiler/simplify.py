@@ -17,6 +17,7 @@ from weft.graph.primitives import PRIMITIVES, evaluate, make
 
 # Folded constants must have the bits that a kernel would compute, so only operations exact to the last bit fold.
 INEXACT = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "pow", "mod"})
+MARKERS = frozenset({"variable", "stop_gradient", "checkpoint", "result"})  # their value is that of their first source
 IDENTITY = {"reduce_sum": 0, "reduce_prod": 1, "reduce_max": -np.inf, "reduce_min": np.inf}
 
 
@@ -42,7 +43,7 @@ def _rewrite(node: Node, srcs: tuple[Node, ...]) -> Node:
     if not node.size:
         return filled(0, node)
     kind = PRIMITIVES[node.op].kind
-    exact = kind == "elementwise" and node.op != "variable" and (node.op not in INEXACT or node.dtype.kind != "f")
+    exact = kind == "elementwise" and node.op not in MARKERS and (node.op not in INEXACT or node.dtype.kind != "f")
     if exact and all(_scalar(source) is not None for source in srcs):
         return _fold(node, srcs)
     rule = _RULES.get(node.op)
@@ -97,6 +98,17 @@ def _fold(node: Node, srcs: tuple[Node, ...]) -> Node:
 
 def _drop(node: Node, srcs: tuple[Node, ...]) -> Node:
     return srcs[0]
+
+
+def _after(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    """The order counts for what is read from memory: nothing waits for a constant, and movement comes afterwards."""
+    source, first = srcs
+    if source.op in ("const", "iota") or _scalar(first) is not None:
+        return source
+    if PRIMITIVES[source.op].kind != "movement":
+        return None
+    inner = _after(node, (source.srcs[0], first)) or make("after", (source.srcs[0], first))
+    return make(source.op, (inner,), source.attrs)
 
 
 def _cast(node: Node, srcs: tuple[Node, ...]) -> Node | None:
@@ -293,8 +305,8 @@ def _of_nothing(node: Node, srcs: tuple[Node, ...]) -> Node | None:
 
 
 _RULES: dict[str, Callable[[Node, tuple[Node, ...]], Node | None]] = {
-    "variable": _drop,
-    "stop_gradient": _drop,
+    **dict.fromkeys(MARKERS, _drop),
+    "after": _after,
     "cast": _cast,
     "neg": _neg,
     "add": _add,

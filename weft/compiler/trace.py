@@ -41,6 +41,7 @@ class Trace:
         self.grads_read: list[tuple[Any, Any]] = []  # those looked at before they were set, and what they were
         self.draws: dict[tuple, tuple[Any, Node, int]] = {}  # generators: state placeholder and number of draws
         self.guards: list[tuple[Callable[[], Any], Any]] = []
+        self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
 
     def __enter__(self) -> Trace:
@@ -49,6 +50,8 @@ class Trace:
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         STATE.trace = self._outer
+        for context in self.contexts:
+            context.__dict__.clear()
         if kind is not None:
             self.restore_grads()
 

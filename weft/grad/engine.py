@@ -2,13 +2,17 @@
 
 No gradient passes `stop_gradient` or a node that is not a float. The walk goes on below nodes whose value is known
 already: a value that was read still has a history.
+
+Two things change the walk. From a `checkpoint` down, rules see copies of the nodes, computed again. A `call` has a rule
+of its own, which is given the gradients of all its results at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from weft.grad.rules import RULES
+from weft.grad.checkpoint import Segment, recompute
+from weft.grad.rules import RULES, Gradients
 from weft.graph.build import add
 from weft.graph.node import Node
 
@@ -45,11 +49,26 @@ def gradients(
     total: dict[Node, Node] = {}
     for output, seed in zip(outputs, seeds, strict=True):
         total[output] = add(total[output], seed) if output in total else seed
+    copies: dict[Node, Node] = {}
+    begun: set[Segment] = set()
+    results: dict[Node, dict[int, Node]] = {}  # of each call: the gradient of every result that has one
     for node in reversed(order):
-        if node not in between or node not in total or not any(src in between for src in node.srcs):
+        if node not in between or not any(src in between for src in node.srcs):
             continue
-        g = total[node] if node in targets else total.pop(node)
-        for src, part in zip(node.srcs, RULES[node.op](node, g), strict=True):
+        if node in results:
+            parts: Gradients = node.attrs[0](results.pop(node), copies)
+        elif node in total:
+            g = total[node] if node in targets else total.pop(node)
+            if node.op == "result":
+                results.setdefault(node.srcs[1], {})[node.attrs[0]] = g
+                continue
+            if node.op == "checkpoint" and node.attrs[0] not in begun:
+                begun.add(node.attrs[0])
+                copies.update(recompute(node.attrs[0], copies, g))
+            parts = RULES[node.op](copies.get(node, node), g)
+        else:
+            continue
+        for src, part in zip(node.srcs, parts, strict=True):
             if part is not None and src in between:
                 assert part.shape == src.shape and part.dtype is src.dtype, (node, src, part)
                 total[src] = add(total[src], part) if src in total else part

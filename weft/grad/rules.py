@@ -169,6 +169,8 @@ def _dot(node: Node, g: Node) -> Gradients:
 
 RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "variable": lambda node, g: (g,),
+    "checkpoint": lambda node, g: (g,),
+    "after": lambda node, g: (g, None),
     "neg": lambda node, g: (neg(g),),
     "abs": _abs,
     "exp": lambda node, g: (mul(g, node),),

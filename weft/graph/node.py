@@ -20,7 +20,7 @@ _serial = itertools.count()
 class Node:
     """One value: `op(srcs, attrs)` with a known shape, dtype and device. Compare with `is`: equal nodes are one."""
 
-    __slots__ = ("__weakref__", "attrs", "buffer", "depth", "device", "dtype", "op", "shape", "site", "srcs")
+    __slots__ = ("__weakref__", "attrs", "buffer", "depth", "device", "dtype", "op", "serial", "shape", "site", "srcs")
 
     op: str
     srcs: tuple[Node, ...]
@@ -30,6 +30,7 @@ class Node:
     device: Any
     buffer: Any  # the Buffer that holds the value once it was computed, else None
     depth: int  # longest chain of uncomputed operations below this node
+    serial: int  # counts up as nodes are made
     site: str | None  # the user's line, kept only by operations that can fail on the device
 
     def __repr__(self) -> str:
@@ -87,9 +88,14 @@ def _new(op, srcs, attrs, shape, dtype, device, site) -> Node:
     node = Node()
     node.op, node.srcs, node.attrs = op, srcs, attrs
     node.shape, node.dtype, node.device = shape, dtype, device
-    node.buffer, node.site = None, site
+    node.buffer, node.site, node.serial = None, site, next(_serial)
     node.depth = 1 + max((src.depth for src in srcs if src.buffer is None), default=0) if srcs else 0
     return node
+
+
+def now() -> int:
+    """A number between the serials of all nodes made so far and of those still to come."""
+    return next(_serial)
 
 
 def is_computed(node: Node) -> bool:

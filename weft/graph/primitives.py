@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from weft.dtypes import DType, bool_, uint32
+from weft.dtypes import DType, bool_, float32, uint32
 from weft.graph.evaluate import EVALUATIONS, Evaluation, evaluate
 from weft.graph.node import Node, intern_node
 
@@ -25,7 +25,7 @@ class Primitive:
     """One row of the table. `arity` is the number of sources, None for any number above zero."""
 
     name: str
-    kind: str  # leaf, generate, elementwise, movement, reduce, fold, gather, scatter, concat, dot or template
+    kind: str  # leaf, generate, elementwise, movement, reduce, fold, gather, scatter, concat, dot, template or order
     arity: int | None
     shape_rule: Rule
     evaluate: Evaluation | None  # None for leaves, whose value lives in a buffer
@@ -49,6 +49,11 @@ def _random(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[
 
 def _same(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
     return srcs[0].shape, srcs[0].dtype
+
+
+def _call(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    """A call has no value of its own, and is a float so that gradients pass."""
+    return (0,), float32
 
 
 def _float(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
@@ -183,6 +188,10 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("iota", "generate", 0, _iota),
     ("random", "generate", 1, _random),
     ("variable stop_gradient", "elementwise", 1, _same),
+    ("checkpoint", "elementwise", 1, _same),
+    ("after", "order", 2, _same),
+    ("call", "generate", None, _call),
+    ("result", "elementwise", 2, _same),
     ("neg abs", "elementwise", 1, _same),
     ("exp log sqrt sin cos tanh erf floor log1p expm1", "elementwise", 1, _float),
     ("not", "elementwise", 1, _bits),
