@@ -15,7 +15,9 @@ from weft.creation import (
 from weft.device import default_device, device, devices, set_default_device
 from weft.device import get as get_device
 from weft.dtypes import bool_ as bool
-from weft.dtypes import float32, float64, int32, int64, uint32
+from weft.dtypes import (
+    bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
+)  # fmt: skip
 from weft.errors import (
     BufferError_, DeviceError, DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, WeftError,
 )  # fmt: skip
@@ -37,8 +39,10 @@ from weft.tensor import Tensor
 
 from weft import optim
 
+half = float16
 float = float32
 double = float64
+short = int16
 int = int32
 long = int64
 

@@ -1,24 +1,27 @@
 """Element types and the promotion table.
 
-This is a base room: everything may import it, it imports nothing of Weft. A `DType` is a singleton, so `is`
-compares them. Names follow PyTorch; `DType.numpy` is the NumPy type with the same bytes.
+This is a base room: everything may import it, it imports nothing of Weft but `errors`. A `DType` is a singleton, so
+`is` compares them. Names follow PyTorch; `DType.numpy` is the NumPy type with the same bytes. The table is printed in
+docs/dtypes.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
+
+from weft.errors import DTypeError, problem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """One element type. `kind` is 'b' (bool), 'i' (signed), 'u' (unsigned) or 'f' (float); `rank` orders promotion."""
+    """One element type. `kind` is 'b' (bool), 'i' (signed), 'u' (unsigned) or 'f' (float)."""
 
     name: str
     itemsize: int
     kind: str
-    rank: int
     numpy: np.dtype
 
     def __repr__(self) -> str:
@@ -28,15 +31,35 @@ class DType:
     def is_floating_point(self) -> bool:
         return self.kind == "f"
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether this is a 16-bit float: stored so, computed in float32, rounded once per node."""
+        return self.kind == "f" and self.itemsize == 2
 
-bool_ = DType("bool", 1, "b", 0, np.dtype(np.bool_))
-uint32 = DType("uint32", 4, "u", 1, np.dtype(np.uint32))
-int32 = DType("int32", 4, "i", 2, np.dtype(np.int32))
-int64 = DType("int64", 8, "i", 3, np.dtype(np.int64))
-float32 = DType("float32", 4, "f", 4, np.dtype(np.float32))
-float64 = DType("float64", 8, "f", 5, np.dtype(np.float64))
+    @property
+    def category(self) -> int:
+        """0 for bool, 1 for integers, 2 for floats: an in-place operation must not need a higher one."""
+        return {"b": 0, "i": 1, "u": 1, "f": 2}[self.kind]
 
-ALL: tuple[DType, ...] = (bool_, uint32, int32, int64, float32, float64)
+
+bool_ = DType("bool", 1, "b", np.dtype(np.bool_))
+uint8 = DType("uint8", 1, "u", np.dtype(np.uint8))
+uint16 = DType("uint16", 2, "u", np.dtype(np.uint16))
+uint32 = DType("uint32", 4, "u", np.dtype(np.uint32))
+uint64 = DType("uint64", 8, "u", np.dtype(np.uint64))
+int8 = DType("int8", 1, "i", np.dtype(np.int8))
+int16 = DType("int16", 2, "i", np.dtype(np.int16))
+int32 = DType("int32", 4, "i", np.dtype(np.int32))
+int64 = DType("int64", 8, "i", np.dtype(np.int64))
+float16 = DType("float16", 2, "f", np.dtype(np.float16))
+bfloat16 = DType("bfloat16", 2, "f", np.dtype(ml_dtypes.bfloat16))
+float32 = DType("float32", 4, "f", np.dtype(np.float32))
+float64 = DType("float64", 8, "f", np.dtype(np.float64))
+
+UNSIGNED: tuple[DType, ...] = (uint8, uint16, uint32, uint64)
+SIGNED: tuple[DType, ...] = (int8, int16, int32, int64)
+FLOATS: tuple[DType, ...] = (float16, bfloat16, float32, float64)
+ALL: tuple[DType, ...] = (bool_, *UNSIGNED, *SIGNED, *FLOATS)
 _BY_NAME = {dtype.name: dtype for dtype in ALL}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
 
@@ -47,22 +70,92 @@ def by_name(name: str) -> DType:
 
 
 def from_numpy(dtype: np.dtype) -> DType | None:
-    """The Weft dtype of a NumPy dtype, or None where this version has none."""
+    """The Weft dtype of a NumPy dtype, or None where there is none."""
     return _BY_NUMPY.get(np.dtype(dtype))
 
 
-def promote(a: DType, b: DType) -> DType:
-    """The dtype in which `a` and `b` meet: the Array API table, and PyTorch's for integer with float.
+def promote(a: DType, b: DType) -> DType | None:
+    """The dtype in which `a` and `b` meet, or None for uint64 with a signed integer, which nothing holds.
 
-    uint32 meets int32 in int64, as the Array API says; any integer meets a float in that float.
+    The Array API's table, and PyTorch's where that is silent: bool gives way, an integer meets a float in that float,
+    and the two 16-bit floats meet in float32.
 
     >>> from weft import dtypes
-    >>> dtypes.promote(dtypes.int64, dtypes.float32)
-    weft.float32
+    >>> dtypes.promote(dtypes.int64, dtypes.float16), dtypes.promote(dtypes.uint8, dtypes.int8)
+    (weft.float16, weft.int16)
     """
     if a is b:
         return a
-    low, high = (a, b) if a.rank < b.rank else (b, a)
-    if low is uint32 and high is int32:
-        return int64
-    return high
+    if a.category != b.category:
+        return a if a.category > b.category else b
+    if a.kind == b.kind:
+        return (a if a.itemsize > b.itemsize else b) if a.itemsize != b.itemsize else float32
+    signed, unsigned = (a, b) if a.kind == "i" else (b, a)
+    if signed.itemsize > unsigned.itemsize:
+        return signed
+    wider = [dtype for dtype in SIGNED if dtype.itemsize > unsigned.itemsize]
+    return wider[0] if wider else None
+
+
+def nearest(value: float, dtype: DType) -> float:
+    """`value` rounded to a float dtype, by way of float32 for the 16-bit ones, as every cast to them goes."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = np.float64(value) if dtype is float64 else np.float32(value)
+        return float(rounded.astype(dtype.numpy))
+
+
+def integer_bounds(dtype: DType) -> tuple[int, int]:
+    """The least and the greatest value of an integer dtype."""
+    bits = 8 * dtype.itemsize
+    return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if dtype.kind == "i" else (0, (1 << bits) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class FloatLimits:
+    """What `finfo` returns: Python numbers, under PyTorch's names."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    tiny: float
+    smallest_normal: float
+    resolution: float
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerLimits:
+    """What `iinfo` returns."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: str
+
+
+def finfo(dtype: DType) -> FloatLimits:
+    """The limits of a float dtype.
+
+    >>> weft.finfo(weft.bfloat16).eps, weft.finfo(weft.float16).max
+    (0.0078125, 65504.0)
+    """
+    if dtype.kind != "f":
+        raise problem(DTypeError, "finfo", f"{dtype.name}", "a float dtype", "use iinfo for integers")
+    info = ml_dtypes.finfo(dtype.numpy)
+    tiny = float(info.tiny)
+    return FloatLimits(
+        info.bits, float(info.eps), float(info.max), float(info.min), tiny, tiny, float(info.resolution), dtype.name
+    )
+
+
+def iinfo(dtype: DType) -> IntegerLimits:
+    """The limits of an integer dtype.
+
+    >>> weft.iinfo(weft.int8).max
+    127
+    """
+    if dtype.kind not in "iu":
+        raise problem(DTypeError, "iinfo", f"{dtype.name}", "an integer dtype", "use finfo for floats")
+    low, high = integer_bounds(dtype)
+    return IntegerLimits(8 * dtype.itemsize, high, low, dtype.name)

@@ -28,6 +28,8 @@ def text(tensor: TensorCell) -> str:
 
 
 def _values(array: np.ndarray) -> str:
+    if array.dtype.kind == "V":  # bfloat16, which NumPy cannot round
+        array = array.astype(np.float32)
     finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
     whole = bool(np.all(finite == np.round(finite))) if array.dtype.kind == "f" else True
     return np.array2string(

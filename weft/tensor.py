@@ -15,7 +15,7 @@ import numpy as np
 from weft.backends.base import Buffer, Device
 from weft.cell import TensorCell, evaluate
 from weft.cell import take_consumed as take_consumed
-from weft.dtypes import ALL, DType, bool_, float32, float64, int32, int64
+from weft.dtypes import ALL, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 from weft.dtypes import from_numpy as dtype_from_numpy
 from weft.errors import DTypeError, GraphError, ShapeError, problem
 from weft.graph import build
@@ -228,6 +228,14 @@ class Tensor(TensorCell):
         """On the CPU."""
         return self._moved("cpu")
 
+    def half(self) -> Tensor:
+        """As float16."""
+        return self.to(float16)
+
+    def bfloat16(self) -> Tensor:
+        """As bfloat16."""
+        return self.to(bfloat16)
+
     def float(self) -> Tensor:
         """As float32."""
         return self.to(float32)
@@ -235,6 +243,18 @@ class Tensor(TensorCell):
     def double(self) -> Tensor:
         """As float64."""
         return self.to(float64)
+
+    def char(self) -> Tensor:
+        """As int8."""
+        return self.to(int8)
+
+    def byte(self) -> Tensor:
+        """As uint8."""
+        return self.to(uint8)
+
+    def short(self) -> Tensor:
+        """As int16."""
+        return self.to(int16)
 
     def int(self) -> Tensor:
         """As int32."""
@@ -266,7 +286,7 @@ class Tensor(TensorCell):
             )
         if value.shape != self.shape:
             raise problem(ShapeError, who, f"a result of shape {value.shape}", f"that of the tensor, {self.shape}")
-        if value.dtype.rank > self.dtype.rank and value.dtype.kind != self.dtype.kind:
+        if value.dtype.category > self.dtype.category:
             given = f"a result of {value.dtype.name} for a {self.dtype.name} tensor"
             raise problem(DTypeError, who, given, "a dtype that fits", "cast the operand first")
         self._assign(build.cast(value.node, self.dtype))

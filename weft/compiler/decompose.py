@@ -1,6 +1,7 @@
 """decompose: bring heavy nodes into the few forms that the fuser knows.
 
-Reductions get a canonical shape, and long ones are split in two; small matrix products become multiply and sum. All
+Reductions get a canonical shape, and long ones are split in two; small matrix products become multiply and sum; what
+adds up 16-bit floats does so in float32. All
 choices here depend on shapes alone. That is what makes results the same bits in whatever company a node is compiled:
 the order of additions is fixed before anything is fused, scheduled or tuned.
 """
@@ -15,8 +16,8 @@ import numpy as np
 
 from weft.compiler.access import terms_of_fold
 from weft.compiler.simplify import reshape
-from weft.dtypes import DType
-from weft.graph.build import expand, narrow
+from weft.dtypes import DType, float32
+from weft.graph.build import cast, expand, narrow
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
 
@@ -28,6 +29,8 @@ CHUNKS = 64  # at most this many chunks
 LONG = 32768  # elements from which a reduction with few results is split
 FEW = 8  # windows over an element that are added one by one
 PER_CHUNK = 8192  # at least this many elements make a chunk of a split row sum
+# Kinds whose nodes take 16-bit floats as they are; all others add up in float32 and round once, at their end.
+ROUNDS_EACH = frozenset({"leaf", "generate", "elementwise", "movement", "gather", "concat"})
 
 
 def decompose(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) -> list[Node]:
@@ -40,6 +43,8 @@ def decompose(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) 
             new[node] = node
             continue
         srcs = tuple([new[source] for source in node.srcs])
+        if PRIMITIVES[node.op].kind not in ROUNDS_EACH:
+            srcs = tuple([cast(source, float32) if source.dtype.is_narrow else source for source in srcs])
         if node.op == "dot":
             new[node] = _dot(srcs)
         elif node.op.startswith("reduce_"):
@@ -54,6 +59,7 @@ def decompose(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) 
             new[node] = node
         else:
             new[node] = make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
+        new[node] = cast(new[node], node.dtype)
     return [new[node] for node in outputs]
 
 

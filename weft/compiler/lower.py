@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from weft.compiler.access import MOVEMENT, Condition, Indices, address, filling, row_major, source_index
 from weft.compiler.fuse import Home
 from weft.compiler.region import Region
-from weft.dtypes import DType, bool_, int32, int64, uint32
+from weft.dtypes import DType, bool_, float32, int32, int64, uint32
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES
 from weft.kernels import index as ix
 from weft.kernels import math as kernel_math
+from weft.kernels import narrow
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
     Accumulator,
@@ -39,6 +40,7 @@ STATUS.op, STATUS.dtype, STATUS.shape = "status", int32, ()
 PER_PIECE = Var("per_piece", int64)  # how much of the cut axis one piece of a split reduction takes
 
 LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf")})  # the rest are scalar parameters
+EXACT = frozenset({"neg", "abs", "max", "min", "floor", "select"})  # these leave a rounded value rounded
 TRANSCENDENTAL = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "pow"})
 
 
@@ -317,6 +319,8 @@ class _Builder:
 
     def _store(self, sink: Node, at: Indices, value: Expr) -> Store:
         strides = self.source.strides.get(sink) or row_major(sink.shape)
+        if sink.dtype.is_narrow:
+            value = narrow.packed(value, sink.dtype)
         return Store(self._buffer(sink, written=True), address(at, strides, 0), value)
 
     def _column(self, partial: Node) -> ColumnSum:
@@ -335,7 +339,7 @@ class _Builder:
             param = self.buffers[node] = BufferParam(f"b{len(self.buffers)}", node.dtype, written)
         return param.name
 
-    # One value.
+    # One value. A 16-bit float is held as the float32 of the same value.
 
     def value(self, node: Node, at: Indices, conditions: tuple[Condition, ...]) -> Expr:
         """Element `at` of `node`, read only where `conditions` hold."""
@@ -352,7 +356,8 @@ class _Builder:
         if node in self.source.reads or node is self.source.anchor:
             mask = self._mask(conditions)
             written = node is self.source.anchor
-            return Load(self._buffer(node, written), address(at, row_major(node.shape), 0), node.dtype, mask)
+            load = Load(self._buffer(node, written), address(at, row_major(node.shape), 0), node.dtype, mask)
+            return narrow.unpacked(load) if node.dtype.is_narrow else load
         op = node.op
         if op == "const":
             return self._const(node.attrs[0], node.dtype)
@@ -369,14 +374,20 @@ class _Builder:
             inside = self.value(node.srcs[0], moved, tuple(dict.fromkeys((*conditions, *when))))
             mask = self._mask(when)
             assert mask is not None
-            return Op("select", (mask, inside, self._const(filling(node), node.dtype)), node.dtype)
+            return Op("select", (mask, inside, self._const(filling(node), node.dtype)), inside.dtype)
         args = tuple([self.value(source, at, conditions) for source in node.srcs])
         self.flops += 1
-        if op in TRANSCENDENTAL:
-            return kernel_math.build(op, args, node.dtype)
-        return Op(op, args, node.dtype)
+        held = float32 if node.dtype.is_narrow else node.dtype
+        if op == "cast":
+            result = args[0] if args[0].dtype is held else Op("cast", args, held)
+        elif op in TRANSCENDENTAL:
+            result = kernel_math.build(op, args, held)
+        else:
+            result = Op(op, args, held)
+        return narrow.rounded(result, node.dtype) if node.dtype.is_narrow and op not in EXACT else result
 
     def _const(self, value: float | int | bool, dtype: DType) -> Expr:
+        dtype = float32 if dtype.is_narrow else dtype
         if dtype.kind != "f" or value in LITERAL or value != value:
             return Literal(value, dtype)
         key = (repr(value), dtype)

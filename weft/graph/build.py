@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from weft.dtypes import DType, int64
+from weft.dtypes import DType, int64, nearest
 from weft.graph.node import Node
 from weft.graph.primitives import make
 
@@ -23,7 +23,12 @@ _variables = itertools.count()
 
 def const(value: Number, dtype: DType, device: Any) -> Node:
     """A scalar, shape ()."""
-    return make("const", (), (_CONVERT[dtype.kind](value),), dtype=dtype, device=device)
+    return make("const", (), (_fitted(value, dtype),), dtype=dtype, device=device)
+
+
+def _fitted(value: Number, dtype: DType) -> Number:
+    """`value` as an attribute of a node of `dtype`; 16-bit floats are rounded here, float32 where it is used."""
+    return nearest(value, dtype) if dtype.is_narrow else _CONVERT[dtype.kind](value)
 
 
 def full(shape: Shape, value: Number, dtype: DType, device: Any) -> Node:
@@ -162,7 +167,7 @@ def pad(x: Node, lows: Shape, highs: Shape, value: Number = 0) -> Node:
     """Add `lows` and `highs` elements of `value` around every axis."""
     if not any(lows) and not any(highs):
         return x
-    return make("pad", (x,), (lows, highs, _CONVERT[x.dtype.kind](value)))
+    return make("pad", (x,), (lows, highs, _fitted(value, x.dtype)))
 
 
 def flip(x: Node, axes: Sequence[int]) -> Node:

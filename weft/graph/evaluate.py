@@ -2,7 +2,7 @@
 
 A function gets the node, the arrays of its sources and the NumPy dtype to answer in (the node's own, or float64 in the
 reference's high-precision mode). Conventions that NumPy leaves open: integer division by zero gives 0, and a float
-that fits no integer casts to what the machine gives.
+that fits no integer casts to the nearest one. Nodes of 16-bit floats are computed in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -185,8 +185,15 @@ EVALUATIONS: dict[str, Evaluation] = {
 def evaluate(node: Node, arrays: Sequence[np.ndarray], float64: bool = False) -> np.ndarray:
     """The value of `node` given the values of its sources, in its dtype (every float as float64 if asked)."""
     wide = float64 and node.dtype.kind == "f"
-    dtype = np.dtype(np.float64) if wide else node.dtype.numpy
+    work = np.dtype(np.float64) if wide else np.dtype(np.float32) if node.dtype.is_narrow else node.dtype.numpy
     with np.errstate(all="ignore"):
-        result = np.asarray(EVALUATIONS[node.op](node, arrays, dtype), dtype)
+        if not float64:
+            arrays = [
+                array.astype(np.float32) if source.dtype.is_narrow else array
+                for source, array in zip(node.srcs, arrays, strict=True)
+            ]
+        result = np.asarray(EVALUATIONS[node.op](node, arrays, work), work)
+        if node.dtype.is_narrow and not wide:
+            result = result.astype(node.dtype.numpy)
     assert result.shape == node.shape, (node, result.shape)
     return result

@@ -9,7 +9,7 @@ from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
 from weft.graph.node import Node
 from weft.graph.primitives import make
-from weft.ops.common import need_float, normal_axis, to_float
+from weft.ops.common import in_float32, need_float, normal_axis, to_float
 from weft.ops.elementwise import clamp
 
 
@@ -33,12 +33,14 @@ def hardtanh(x: Node, min_val: float = -1.0, max_val: float = 1.0) -> Node:
     return select(make("le", (build.like(x, max_val), x)), max_val, low)
 
 
+@in_float32
 def leaky_relu(x: Node, negative_slope: float = 0.01) -> Node:
     """x above 0, negative_slope * x below."""
     need_float("leaky_relu", x)
     return select(lt(0.0, x), x, mul(x, negative_slope))
 
 
+@in_float32
 def elu(x: Node, alpha: float = 1.0) -> Node:
     """x above 0, alpha * (e^x - 1) below."""
     need_float("elu", x)
@@ -46,6 +48,7 @@ def elu(x: Node, alpha: float = 1.0) -> Node:
     return select(above, x, mul(unary("expm1", select(above, 0.0, x)), alpha))
 
 
+@in_float32
 def selu(x: Node) -> Node:
     """The scaled `elu` that keeps mean 0 and variance 1."""
     return mul(elu(x, 1.6732632423543772848170429916717), 1.0507009873554804934193349852946)
@@ -56,6 +59,7 @@ def _minus_abs(x: Node) -> Node:
     return select(lt(x, 0.0), x, neg(x))
 
 
+@in_float32
 def sigmoid(x: Node) -> Node:
     """1 / (1 + e^-x), from e^-|x| so that nothing overflows.
 
@@ -67,12 +71,14 @@ def sigmoid(x: Node) -> Node:
     return div(select(lt(x, 0.0), small, 1.0), add(small, 1.0))
 
 
+@in_float32
 def logsigmoid(x: Node) -> Node:
     """log(sigmoid(x)) without overflow."""
     need_float("logsigmoid", x)
     return sub(select(lt(x, 0.0), x, 0.0), unary("log1p", unary("exp", _minus_abs(x))))
 
 
+@in_float32
 def softplus(x: Node, beta: float = 1.0, threshold: float = 20.0) -> Node:
     """log(1 + e^(beta x)) / beta; x itself where beta x > threshold."""
     need_float("softplus", x)
@@ -82,17 +88,20 @@ def softplus(x: Node, beta: float = 1.0, threshold: float = 20.0) -> Node:
     return select(linear, x, mul(curve, 1.0 / beta))
 
 
+@in_float32
 def silu(x: Node) -> Node:
     """x * sigmoid(x)."""
     need_float("silu", x)
     return mul(x, sigmoid(x))
 
 
+@in_float32
 def mish(x: Node) -> Node:
     """x * tanh(softplus(x))."""
     return mul(x, unary("tanh", softplus(x)))
 
 
+@in_float32
 def gelu(x: Node, approximate: str = "none") -> Node:
     """x * Phi(x) with the normal distribution function; `approximate="tanh"` is the tanh form.
 
@@ -110,18 +119,21 @@ def gelu(x: Node, approximate: str = "none") -> Node:
     return mul(mul(x, 0.5), add(bell, 1.0))
 
 
+@in_float32
 def hardsigmoid(x: Node) -> Node:
     """(x + 3) / 6 held between 0 and 1."""
     need_float("hardsigmoid", x)
     return mul(hardtanh(add(x, 3.0), 0.0, 6.0), 1.0 / 6.0)
 
 
+@in_float32
 def hardswish(x: Node) -> Node:
     """x * clip(x + 3, 0, 6) / 6."""
     need_float("hardswish", x)
     return mul(mul(x, clamp(add(x, 3.0), 0.0, 6.0)), 1.0 / 6.0)
 
 
+@in_float32
 def softsign(x: Node) -> Node:
     """x / (1 + |x|)."""
     need_float("softsign", x)
@@ -140,6 +152,7 @@ def shifted(who: str, x: Node, dim: int) -> tuple[Node, tuple[int, ...]]:
     return sub(x, expand(peak, x.shape)), axes
 
 
+@in_float32
 def softmax(x: Node, dim: int) -> Node:
     """e^x over its sum along `dim`, shifted by the maximum. Multiplies by 1/sum: one division a row.
 
@@ -151,6 +164,7 @@ def softmax(x: Node, dim: int) -> Node:
     return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), x.shape))
 
 
+@in_float32
 def log_softmax(x: Node, dim: int) -> Node:
     """log(softmax(x)) without overflow."""
     z, axes = shifted("log_softmax", x, dim)

@@ -6,11 +6,12 @@ integer tensor makes float32 and an integer meeting a bool tensor makes int64.
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.dtypes import DType, float32, int64, promote
+from weft.dtypes import DType, float32, int64, integer_bounds, promote
 from weft.errors import DeviceError, DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
@@ -51,12 +52,43 @@ def result_dtype(who: str, operands: Sequence[Operand]) -> DType:
     dtype: DType | None = None
     for operand in operands:
         if isinstance(operand, Node):
-            dtype = operand.dtype if dtype is None else promote(dtype, operand.dtype)
+            dtype = operand.dtype if dtype is None else meeting_dtype(who, dtype, operand.dtype)
     assert dtype is not None
     for operand in operands:
         if not isinstance(operand, Node):
             dtype = weak_dtype(number_kind(who, operand), dtype)
     return dtype
+
+
+def meeting_dtype(who: str, a: DType, b: DType) -> DType:
+    """The promotion of two dtypes, or an error where no dtype holds both."""
+    dtype = promote(a, b)
+    if dtype is None:
+        given = f"{a.name} and {b.name} tensors"
+        raise problem(DTypeError, who, given, "dtypes that one integer dtype can hold", "cast one with .to(dtype)")
+    return dtype
+
+
+def in_float32(op: Callable[..., Any]) -> Callable[..., Any]:
+    """`op`, made of several nodes, computed in float32 where its tensors are 16-bit floats: one rounding, at its end.
+
+    The result has the dtype in which the float tensors among the arguments meet.
+    """
+
+    @functools.wraps(op)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        floats = [arg.dtype for arg in (*args, *kwargs.values()) if isinstance(arg, Node) and arg.dtype.kind == "f"]
+        if not any(dtype.is_narrow for dtype in floats):
+            return op(*args, **kwargs)
+        result = functools.reduce(functools.partial(meeting_dtype, op.__name__), floats)
+        value = op(*[_wide(arg) for arg in args], **{key: _wide(arg) for key, arg in kwargs.items()})
+        return build.cast(value, result) if result.is_narrow else value
+
+    return call
+
+
+def _wide(arg: Any) -> Any:
+    return build.cast(arg, float32) if isinstance(arg, Node) and arg.dtype.is_narrow else arg
 
 
 def broadcast_shapes(who: str, shapes: Sequence[Shape]) -> Shape:
@@ -102,8 +134,7 @@ def spread(who: str, operand: Operand, shape: Shape, dtype: DType, device: Any) 
 def fit_number(who: str, value: Number, dtype: DType) -> Number:
     """`value`, checked against the range of an integer dtype."""
     if dtype.kind in "iu":
-        bits = dtype.itemsize * 8
-        low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if dtype.kind == "i" else (0, (1 << bits) - 1)
+        low, high = integer_bounds(dtype)
         if not low <= value <= high:
             raise problem(
                 DTypeError,
@@ -122,7 +153,7 @@ def to_float(x: Node) -> Node:
 
 def need_float(who: str, x: Node) -> None:
     if x.dtype.kind != "f":
-        raise problem(DTypeError, who, f"a {x.dtype.name} tensor", "float32 or float64", "convert it with .float()")
+        raise problem(DTypeError, who, f"a {x.dtype.name} tensor", "a float tensor", "convert it with .float()")
 
 
 def need_integer(who: str, x: Node) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from weft.dtypes import DType, float64, int64
+from weft.dtypes import DType, bfloat16, float16, float32, float64, int64
 from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
@@ -51,13 +51,17 @@ def bits(state: Node, draw: int, shape: Shape) -> Node:
 
 
 def uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
-    """Uniform in [0, 1): 24 random bits. One draw."""
-    high = build.cast(build.binary("shr", bits(state, draw, shape), 8), dtype)
-    return build.mul(high, 2.0**-24)
+    """Uniform in [0, 1): 24 random bits, or as many as a 16-bit float holds. One draw."""
+    count = {float16: 11, bfloat16: 8}.get(dtype, 24)
+    work = float32 if dtype.is_narrow else dtype
+    high = build.cast(build.binary("shr", bits(state, draw, shape), 32 - count), work)
+    return build.cast(build.mul(high, 2.0**-count), dtype)
 
 
 def normal(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
     """Mean 0, variance 1, by Box and Muller. Two draws."""
+    if dtype.is_narrow:
+        return build.cast(normal(state, draw, shape, float32), dtype)
     radius = build.unary(
         "sqrt", build.mul(build.unary("log", build.sub(1.0, uniform(state, draw, shape, dtype))), -2.0)
     )
@@ -77,7 +81,8 @@ def integers(state: Node, draw: int, low: int, high: int, shape: Shape, dtype: D
 def bernoulli(state: Node, draw: int, p: Node) -> Node:
     """1 with probability `p`, else 0, in the dtype of `p`. One draw."""
     need_float("bernoulli", p)
-    return build.cast(build.lt(uniform(state, draw, p.shape, p.dtype), p), p.dtype)
+    work = float32 if p.dtype.is_narrow else p.dtype
+    return build.cast(build.lt(uniform(state, draw, p.shape, work), build.cast(p, work)), p.dtype)
 
 
 def keep_mask(state: Node, draw: int, shape: Shape, probability: float) -> Node:

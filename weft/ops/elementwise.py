@@ -15,6 +15,7 @@ from weft.graph.primitives import make
 from weft.ops.common import (
     Operand,
     broadcast_shapes,
+    in_float32,
     meet,
     need_bits,
     number_kind,
@@ -51,15 +52,20 @@ def add(a: Operand, b: Operand, *, alpha: float | int = 1) -> Node:
     tensor([21., 42.])
     """
     if alpha != 1:
-        b = mul(b, alpha) if isinstance(b, Node) else b * alpha
+        return _add_scaled(a, b, alpha)
     pair = meet("add", a, b)
     return make("or" if pair[0].dtype is bool_ else "add", pair)
+
+
+@in_float32
+def _add_scaled(a: Operand, b: Operand, alpha: float | int) -> Node:
+    return add(a, mul(b, alpha) if isinstance(b, Node) else b * alpha)
 
 
 def sub(a: Operand, b: Operand, *, alpha: float | int = 1) -> Node:
     """a - alpha * b."""
     if alpha != 1:
-        b = mul(b, alpha) if isinstance(b, Node) else b * alpha
+        return _add_scaled(a, b, -alpha)
     return _arithmetic("sub", "sub", a, b)
 
 
@@ -99,6 +105,7 @@ def rdiv(b: Operand, a: Operand) -> Node:
     return div(a, b)
 
 
+@in_float32
 def floor_divide(a: Operand, b: Operand) -> Node:
     """The quotient rounded down. Integer division by zero gives 0."""
     pair = meet("floor_divide", a, b)
@@ -121,6 +128,7 @@ def rremainder(b: Operand, a: Operand) -> Node:
     return remainder(a, b)
 
 
+@in_float32
 def fmod(a: Operand, b: Operand) -> Node:
     """a - b * trunc(a / b): the sign of the dividend.
 
@@ -132,6 +140,7 @@ def fmod(a: Operand, b: Operand) -> Node:
     return build.select(build.lt(a, 0), build.neg(rest), rest)
 
 
+@in_float32
 def pow(a: Operand, b: Operand) -> Node:
     """a to the power b. Small whole exponents, 0.5 and -1 become products, roots and quotients.
 
@@ -186,16 +195,19 @@ def minimum(a: Operand, b: Operand) -> Node:
     return _binary("min", "minimum", a, b)
 
 
+@in_float32
 def addcmul(x: Node, a: Node, b: Node, *, value: float | int = 1) -> Node:
     """x + value * a * b."""
     return add(x, mul(a, b), alpha=value)
 
 
+@in_float32
 def addcdiv(x: Node, a: Node, b: Node, *, value: float | int = 1) -> Node:
     """x + value * a / b."""
     return add(x, div(a, b), alpha=value)
 
 
+@in_float32
 def lerp(a: Node, b: Node, weight: Operand) -> Node:
     """a + weight * (b - a).
 
@@ -385,6 +397,7 @@ def exp(x: Node) -> Node:
     return build.unary("exp", to_float(x))
 
 
+@in_float32
 def exp2(x: Node) -> Node:
     """2 to the power x."""
     return build.unary("exp", build.mul(to_float(x), math.log(2.0)))
@@ -400,11 +413,13 @@ def log(x: Node) -> Node:
     return build.unary("log", to_float(x))
 
 
+@in_float32
 def log2(x: Node) -> Node:
     """The logarithm to base 2."""
     return build.mul(build.unary("log", to_float(x)), 1.0 / math.log(2.0))
 
 
+@in_float32
 def log10(x: Node) -> Node:
     """The logarithm to base 10."""
     return build.mul(build.unary("log", to_float(x)), 1.0 / math.log(10.0))
@@ -420,6 +435,7 @@ def sqrt(x: Node) -> Node:
     return build.unary("sqrt", to_float(x))
 
 
+@in_float32
 def rsqrt(x: Node) -> Node:
     """1 / sqrt(x)."""
     return build.div(1.0, build.unary("sqrt", to_float(x)))
@@ -445,6 +461,7 @@ def cos(x: Node) -> Node:
     return build.unary("cos", to_float(x))
 
 
+@in_float32
 def tan(x: Node) -> Node:
     """The tangent of x in radians."""
     return build.div(sin(x), cos(x))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.dtypes import bool_, int64
+from weft.dtypes import bool_, int32, int64
 from weft.errors import DTypeError, GraphError, IndexRangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
@@ -171,7 +171,10 @@ def _by_tensors(x: Node, tensors: Sequence[tuple[int, Node]]) -> Node:
 
 def _wrapped(index: Node, extent: int) -> Node:
     """Negative indices counted from the end."""
-    return index if index.dtype.kind == "u" else build.select(build.lt(index, 0), build.add(index, extent), index)
+    if index.dtype.kind == "u":
+        return index
+    index = index if index.dtype is int32 else build.cast(index, int64)  # a smaller dtype may not hold the extent
+    return build.select(build.lt(index, 0), build.add(index, extent), index)
 
 
 def set_index(x: Node, key: Any, value: Operand) -> Node:

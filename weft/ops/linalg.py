@@ -8,7 +8,7 @@ from weft.dtypes import bool_
 from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
-from weft.ops.common import broadcast_shapes, same_device
+from weft.ops.common import broadcast_shapes, in_float32, same_device
 from weft.ops.elementwise import add
 
 
@@ -36,7 +36,7 @@ def matmul(a: Node, b: Node) -> Node:
         given = f"shapes {a.shape} and {b.shape}"
         raise problem(ShapeError, "matmul", given, "[..., M, K] and [..., K, N] with one K", "transpose one with .mT")
     if len(a.shape) == len(b.shape) == 1:
-        return build.reduce("reduce_sum", build.mul(a, b), (0,))
+        return _inner(a, b)
     if len(a.shape) == 1:
         product = matmul(build.reshape(a, (1, *a.shape)), b)
         return build.reshape(product, product.shape[:-2] + product.shape[-1:])
@@ -48,6 +48,11 @@ def matmul(a: Node, b: Node) -> Node:
         return build.reshape(build.dot(rows, b), (*a.shape[:-1], b.shape[-1]))
     batch = broadcast_shapes("matmul", [a.shape[:-2], b.shape[:-2]])
     return build.dot(build.expand_to(a, batch + a.shape[-2:]), build.expand_to(b, batch + b.shape[-2:]))
+
+
+@in_float32
+def _inner(a: Node, b: Node) -> Node:
+    return build.reduce("reduce_sum", build.mul(a, b), (0,))
 
 
 def rmatmul(b: Node, a: Node) -> Node:

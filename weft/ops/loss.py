@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 
-from weft.dtypes import int64
+from weft.dtypes import int32, int64
 from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, reshape, select, sub, unary
 from weft.graph.node import Node
 from weft.graph.primitives import make
 from weft.ops.activation import shifted
-from weft.ops.common import meet, need_float, same_device
+from weft.ops.common import in_float32, meet, need_float, same_device
 from weft.ops.movement import movedim
 from weft.ops.reduce import mean
 
@@ -39,6 +39,7 @@ def _pair(who: str, input: Node, target: Node) -> tuple[Node, Node]:
     return input, target
 
 
+@in_float32
 def mse_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
     """(input - target) squared.
 
@@ -50,12 +51,14 @@ def mse_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
     return _reduced("mse_loss", mul(error, error), reduction)
 
 
+@in_float32
 def l1_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
     """|input - target|."""
     input, target = _pair("l1_loss", input, target)
     return _reduced("l1_loss", unary("abs", sub(input, target)), reduction)
 
 
+@in_float32
 def smooth_l1_loss(input: Node, target: Node, reduction: str = "mean", beta: float = 1.0) -> Node:
     """e = |input - target|: e^2 / (2 beta) below beta, e - beta / 2 above."""
     if beta == 0:
@@ -66,6 +69,7 @@ def smooth_l1_loss(input: Node, target: Node, reduction: str = "mean", beta: flo
     return _reduced("smooth_l1_loss", loss, reduction)
 
 
+@in_float32
 def huber_loss(input: Node, target: Node, reduction: str = "mean", delta: float = 1.0) -> Node:
     """e = |input - target|: e^2 / 2 up to delta, delta * (e - delta / 2) above."""
     input, target = _pair("huber_loss", input, target)
@@ -74,6 +78,7 @@ def huber_loss(input: Node, target: Node, reduction: str = "mean", delta: float 
     return _reduced("huber_loss", loss, reduction)
 
 
+@in_float32
 def binary_cross_entropy_with_logits(
     input: Node,
     target: Node,
@@ -95,6 +100,7 @@ def binary_cross_entropy_with_logits(
     return _reduced(who, loss, reduction)
 
 
+@in_float32
 def binary_cross_entropy(
     input: Node,
     target: Node,
@@ -115,6 +121,7 @@ def _held_log(p: Node) -> Node:
     return select(make("or", (zero, lt(value, -100.0))), -100.0, value)
 
 
+@in_float32
 def nll_loss(
     input: Node,
     target: Node,
@@ -130,6 +137,7 @@ def nll_loss(
     return _over_labels("nll_loss", neg(picked), hit, labels, weight, ignore_index, reduction)
 
 
+@in_float32
 def cross_entropy(
     input: Node,
     target: Node,
@@ -166,7 +174,7 @@ def cross_entropy(
 
 
 def _class_rows(who: str, input: Node, target: Node) -> tuple[Node, Node]:
-    """Logits with the class axis last, and their labels, after checking both."""
+    """Logits with the class axis last, and their labels as int32 or int64, after checking both."""
     same_device(who, [input, target])
     rank = len(input.shape)
     if target.dtype.kind not in "iu":
@@ -179,14 +187,13 @@ def _class_rows(who: str, input: Node, target: Node) -> tuple[Node, Node]:
         raise problem(
             ShapeError, who, given, "[N, K, ...] and [N, ...], or [K] and []", "classes are axis 1 of the input"
         )
-    return movedim(input, axis, -1), target
+    return movedim(input, axis, -1), build.cast(target, target.dtype if target.dtype is int32 else int64)
 
 
 def _hits(rows: Node, labels: Node) -> Node:
     """Where the class number equals the label: bool [..., K]."""
-    dtype = labels.dtype if labels.dtype.kind == "i" else int64
-    wide = expand(reshape(build.cast(labels, dtype), (*labels.shape, 1)), rows.shape)
-    return make("eq", (build.iota(rows.shape, len(rows.shape) - 1, rows.device, dtype), wide))
+    wide = expand(reshape(labels, (*labels.shape, 1)), rows.shape)
+    return make("eq", (build.iota(rows.shape, len(rows.shape) - 1, rows.device, labels.dtype), wide))
 
 
 def _over_labels(

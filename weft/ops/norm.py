@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
+from weft.dtypes import finfo
 from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.node import Node
-from weft.ops.common import need_float
+from weft.ops.common import in_float32, need_float
 from weft.ops.elementwise import add, mul
 from weft.ops.reduce import mean
 
@@ -34,6 +33,7 @@ def _scaled(x: Node, power: Node, eps: float) -> Node:
     return build.mul(x, build.expand(build.div(1.0, build.unary("sqrt", build.add(power, eps))), x.shape))
 
 
+@in_float32
 def layer_norm(
     x: Node,
     normalized_shape: Sequence[int] | int,
@@ -53,11 +53,12 @@ def layer_norm(
     return y if bias is None else add(y, bias)
 
 
+@in_float32
 def rms_norm(
     x: Node, normalized_shape: Sequence[int] | int, weight: Node | None = None, eps: float | None = None
 ) -> Node:
     """x / sqrt(mean(x^2) + eps) * weight over the last axes; `eps` is the dtype's epsilon unless given."""
     axes = _row_axes("rms_norm", x, normalized_shape, (weight,))
-    small = float(np.finfo(x.dtype.numpy).eps) if eps is None else eps
+    small = finfo(x.dtype).eps if eps is None else eps
     y = _scaled(x, mean(build.mul(x, x), axes, True), small)
     return y if weight is None else mul(y, weight)

@@ -16,7 +16,7 @@ from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.graph.primitives import make
-from weft.ops.common import need_float, normal_axes, normal_axis
+from weft.ops.common import in_float32, need_float, normal_axes, normal_axis
 from weft.ops.elementwise import isfinite, isnan, maximum, minimum
 
 Dim = int | Sequence[int] | None
@@ -63,12 +63,18 @@ def mean(x: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None
     """
     x = x if dtype is None else build.cast(x, dtype)
     need_float("mean", x)
+    return _mean(x, dim, keepdim)
+
+
+@in_float32
+def _mean(x: Node, dim: Dim, keepdim: bool) -> Node:
     axes = normal_axes("mean", dim, len(x.shape))
     total = build.reduce("reduce_sum", x, axes, keepdim)
     count = _count(x, axes)
     return build.mul(total, 1.0 / count) if count else build.div(total, 0.0)
 
 
+@in_float32
 def var(x: Node, dim: Dim = None, *, correction: float = 1, keepdim: bool = False) -> Node:
     """The variance over `dim`, in two passes, divided by `count - correction`.
 
@@ -82,6 +88,7 @@ def var(x: Node, dim: Dim = None, *, correction: float = 1, keepdim: bool = Fals
     return build.div(total, builtins.max(_count(x, axes) - correction, 0.0))
 
 
+@in_float32
 def std(x: Node, dim: Dim = None, *, correction: float = 1, keepdim: bool = False) -> Node:
     """The square root of `var`."""
     return build.unary("sqrt", var(x, dim, correction=correction, keepdim=keepdim))
@@ -187,6 +194,7 @@ def all(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:
     return build.unary("not", _any("all", build.unary("not", build.cast(x, bool_)), dim, keepdim))
 
 
+@in_float32
 def logsumexp(x: Node, dim: Dim, keepdim: bool = False) -> Node:
     """log(sum(exp(x))) over `dim`, shifted by the maximum; -inf over nothing but -inf, with gradient 0 there.
 

@@ -123,6 +123,8 @@ class Operations:
             return f"{'!' if kind == 'b' else '~'}{texts[0]}"
         if (name, kind) in _BODIES:
             return self.helper(name, texts, dtype)
+        if name == "mul" and kind == "u" and dtype.itemsize < 4:  # C would multiply as int, which may overflow
+            return f"({self.type(dtypes.uint32)}){texts[0]} * {texts[1]}"
         if name in ("and", "or", "xor") or (name in _INFIX and kind in "fu"):
             return f"{texts[0]} {_INFIX[name]} {texts[1]}"
         if name == "neg" and kind in "fu":
@@ -135,7 +137,7 @@ class Operations:
         """A call of the helper for `name`, which is written at the top of the text."""
         function, kind = f"{name}_{dtype.name}", self.type(dtype)
         if function not in self.helpers:
-            unsigned = self.dialect.types.get(f"uint{8 * dtype.itemsize}", kind)
+            unsigned = self.dialect.types.get(f"uint{max(8 * dtype.itemsize, 32)}", kind)
             floor = self.dialect.calls.get(f"floor_{dtype.name}", "")
             body = _BODIES[name, dtype.kind].format(T=kind, U=unsigned, bits=8 * dtype.itemsize, floor=floor)
             parameters = f"{kind} a" if name in _UNARY else f"{kind} a, {kind} b"
@@ -146,9 +148,12 @@ class Operations:
         """Float to integer truncates and saturates (NaN gives 0); anything to bool is `!= 0`."""
         if target is dtypes.bool_:
             return f"{text} != {self.literal(0, source)}"
+        function = f"{target.name}_of_{source.name}"
+        if function in self.dialect.functions:
+            self.helpers[function] = self.dialect.functions[function]
+            return f"{function}({text})"
         if source.kind != "f" or target.kind == "f":
             return f"({self.type(target)}){text}"
-        function = f"{target.name}_of_{source.name}"
         if function not in self.helpers:
             bits = 8 * target.itemsize
             low, high = (0, 2**bits) if target.kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1))

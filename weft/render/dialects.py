@@ -24,10 +24,11 @@ class Dialect:
     thread: str  # number of this thread in its block
     block: str  # number of this block
     blocks: str  # number of blocks
-    types: Mapping[str, str]  # by dtype, with 'uint64' and 'byte' (a bool in memory)
+    types: Mapping[str, str]  # by dtype, with 'byte' (a bool in memory); 16-bit floats are their bits
     suffixes: Mapping[str, str]  # of literals
     constants: Mapping[str, str]
     calls: Mapping[str, str]
+    functions: Mapping[str, str]  # whole helpers: conversions of float16 by the hardware
 
 
 CUDA = Dialect(
@@ -44,14 +45,31 @@ CUDA = Dialect(
     types={
         "bool": "bool",
         "byte": "unsigned char",
+        "uint8": "unsigned char",
+        "uint16": "unsigned short",
         "uint32": "unsigned int",
         "uint64": "unsigned long long",
+        "int8": "signed char",
+        "int16": "short",
         "int32": "int",
         "int64": "long long",
+        "float16": "unsigned short",
+        "bfloat16": "unsigned short",
         "float32": "float",
         "float64": "double",
     },
-    suffixes={"uint32": "u", "int32": "", "int64": "LL", "float32": "f", "float64": ""},
+    suffixes={
+        "uint8": "",
+        "uint16": "",
+        "uint32": "u",
+        "uint64": "ULL",
+        "int8": "",
+        "int16": "",
+        "int32": "",
+        "int64": "LL",
+        "float32": "f",
+        "float64": "",
+    },
     constants={
         "inf_float32": "__int_as_float(0x7f800000)",
         "nan_float32": "__int_as_float(0x7fc00000)",
@@ -74,5 +92,11 @@ CUDA = Dialect(
         "float32_uint32": "__uint_as_float",
         "int64_float64": "__double_as_longlong",
         "float64_int64": "__longlong_as_double",
+    },
+    functions={
+        "float32_of_float16": "static __device__ inline float float32_of_float16(unsigned short a) "
+        '{ float b; asm("cvt.f32.f16 %0, %1;" : "=f"(b) : "h"(a)); return b; }',
+        "float16_of_float32": "static __device__ inline unsigned short float16_of_float32(float a) "
+        '{ unsigned short b; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(a)); return b; }',
     },
 )

@@ -131,8 +131,8 @@ class BlockWriter:
         """An integer value as i64, scalar."""
         if value.dtype.itemsize == 8 or not value.text.startswith("%"):
             return value.text
-        extend = "zext" if value.dtype.kind == "u" else "sext"
-        return self.memoised(value.scope, ("i64", value.text), (f"{extend} i32 {value.text} to i64",))
+        extend, kind = "zext" if value.dtype.kind == "u" else "sext", register_type(value.dtype)
+        return self.memoised(value.scope, ("i64", value.text), (f"{extend} {kind} {value.text} to i64",))
 
     def enter(self, label: str, vector: Vector | None) -> None:
         self.scope = Scope(self.scope.depth + 1, label, vector)

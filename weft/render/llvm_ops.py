@@ -15,7 +15,7 @@ from weft.errors import GraphError, problem
 from weft.kernels.index import Quotient, Remainder
 from weft.kernels.language import Accumulator, Literal, Op
 
-_MEMORY = {"bool": "i8", "uint32": "i32", "int32": "i32", "int64": "i64", "float32": "float", "float64": "double"}
+_MEMORY = {"float16": "i16", "bfloat16": "i16", "float32": "float", "float64": "double"}  # 16-bit floats as their bits
 _SUFFIX = {"float": "f32", "double": "f64"}
 
 
@@ -27,11 +27,11 @@ class Writer(Protocol):
 
 
 def memory_type(dtype: DType) -> str:
-    return _MEMORY[dtype.name]
+    return _MEMORY.get(dtype.name) or f"i{8 * dtype.itemsize}"
 
 
 def register_type(dtype: DType) -> str:
-    return "i1" if dtype is dtypes.bool_ else _MEMORY[dtype.name]
+    return "i1" if dtype is dtypes.bool_ else memory_type(dtype)
 
 
 def vector_type(kind: str, lanes: int) -> str:
@@ -162,6 +162,8 @@ def operation(w: Writer, op: Op, texts: list[str], lanes: int) -> str:
         case "cast":
             return _cast(w, texts[0], source, op.dtype, lanes)
         case "bitcast":
+            if register_type(source) == register_type(op.dtype):
+                return texts[0]
             types = vector_type(register_type(source), lanes), vector_type(register_type(op.dtype), lanes)
             return w.emit(f"bitcast {types[0]} {texts[0]} to {types[1]}")
         case "mulhi":
@@ -304,6 +306,11 @@ def _cast(w: Writer, text: str, source: DType, target: DType, lanes: int) -> str
     if source is target:
         return text
     a, b = vector_type(register_type(source), lanes), vector_type(register_type(target), lanes)
+    half = vector_type("half", lanes)
+    if source is dtypes.float16 and target is dtypes.float32:
+        return w.emit(f"fpext {half} {w.emit(f'bitcast {a} {text} to {half}')} to {b}")
+    if source is dtypes.float32 and target is dtypes.float16:
+        return w.emit(f"bitcast {half} {w.emit(f'fptrunc {a} {text} to {half}')} to {b}")
     if target is dtypes.bool_:
         return w.emit(f"{'fcmp une' if source.kind == 'f' else 'icmp ne'} {a} {text}, zeroinitializer")
     if source.kind == "f" and target.kind == "f":
