@@ -1,8 +1,19 @@
 """One record per operation. Every suite reads the same list."""
 
 from tests.records import elementwise, movement, network, reduce
-from tests.records.record import Inputs, Record, Sample, T, flat
+from tests.records.record import NARROW_TOLERANCE, Inputs, Record, Sample, T, extra_dtypes, flat, samples_for, to_torch
 
 RECORDS: list[Record] = [*elementwise.RECORDS, *reduce.RECORDS, *movement.RECORDS, *network.RECORDS]
 
-__all__ = ["RECORDS", "Inputs", "Record", "Sample", "T", "flat"]
+__all__ = [
+    "NARROW_TOLERANCE",
+    "RECORDS",
+    "Inputs",
+    "Record",
+    "Sample",
+    "T",
+    "extra_dtypes",
+    "flat",
+    "samples_for",
+    "to_torch",
+]

@@ -16,8 +16,13 @@ INTEGERS = ("int32", "int64")
 NUMBERS = (*FLOATS, *INTEGERS)
 ALL = (*NUMBERS, "bool")
 
+NARROW = ("float16", "bfloat16")
+OTHER_INTEGERS = ("int8", "int16", "uint8", "uint16", "uint32", "uint64")
+
 # Relative and absolute error allowed against torch, for results of size about 1.
 TOLERANCE = {"float32": (1e-5, 2e-6), "float64": (1e-10, 1e-12)}
+# 16-bit floats: one unit in the last place, and as much as that of 1/8 absolutely.
+NARROW_TOLERANCE = {"float16": (2.0**-10, 2.0**-13), "bfloat16": (2.0**-7, 2.0**-10)}
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,9 @@ class T:
         dtype = self.dtype or dtype
         if self.values is not None:
             values = np.asarray(self.values)
-            return (values if dtype in FLOATS else np.nan_to_num(values, nan=7, posinf=9, neginf=-9)).astype(dtype)
+            if dtype not in (*FLOATS, *NARROW):
+                values = np.nan_to_num(values, nan=7, posinf=9, neginf=-9)
+            return as_dtype(values, dtype)
         shape = list(self.shape)
         if self.layout == "transposed":
             shape[-2:] = shape[:-3:-1]
@@ -49,15 +56,28 @@ class T:
             shape[-1] *= 2
         if dtype == "bool":
             return rng.random(shape) < 0.5
-        if dtype in INTEGERS:
-            return rng.integers(int(self.low), int(self.high) + 1, shape).astype(dtype)
-        return rng.uniform(self.low, self.high, shape).astype(dtype)
+        if dtype in (*INTEGERS, *OTHER_INTEGERS):
+            return as_dtype(rng.integers(int(self.low), int(self.high) + 1, shape), dtype)
+        return as_dtype(rng.uniform(self.low, self.high, shape), dtype)
 
     def laid_out(self, tensor: Any) -> Any:
         """The tensor in its layout; works on Weft's and on torch's."""
         if self.layout == "transposed":
             return tensor.transpose(-1, -2)
         return tensor[..., ::2] if self.layout == "sliced" else tensor
+
+
+def as_dtype(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Numbers in a dtype; for unsigned integers their magnitudes."""
+    values = np.abs(values) if dtype.startswith("uint") else np.asarray(values)
+    return np.asarray(values.astype(weft.dtypes.by_name(dtype).numpy))
+
+
+def to_torch(array: np.ndarray) -> torch.Tensor:
+    """The tensor of an array, which may be of bfloat16."""
+    if array.dtype == weft.bfloat16.numpy:
+        return torch.from_numpy(array.astype(np.float32)).bfloat16()
+    return torch.from_numpy(np.array(array))
 
 
 @dataclass(frozen=True)
@@ -87,8 +107,30 @@ class Record:
     dtypes: tuple[str, ...] = FLOATS
     tolerance: dict[str, tuple[float, float]] = field(default_factory=lambda: TOLERANCE)
     differentiable: bool = True
+    without: tuple[str, ...] = ()  # extra dtypes (see `extra_dtypes`) that torch treats otherwise or not at all
     finite_differences: bool = True  # whether they say what the gradient should be
     errors: Sequence[tuple[Callable[[], Any], type[Exception], str]] = ()
+
+
+def extra_dtypes(record: Record) -> tuple[str, ...]:
+    """Dtypes that are tried on few samples, beside the record's own: 16-bit floats and the other integers."""
+    narrow = NARROW if "float32" in record.dtypes else ()
+    integers = OTHER_INTEGERS if set(INTEGERS) <= set(record.dtypes) else ()
+    return tuple(dtype for dtype in (*narrow, *integers) if dtype not in (*record.dtypes, *record.without))
+
+
+def samples_for(record: Record, dtype: str) -> list[Sample]:
+    """All samples, or the first two that use the dtype under test where it is an extra one."""
+    if dtype in record.dtypes:
+        return list(record.samples)
+    used = [one for one in record.samples if any(arg.dtype is None for arg in tensors_of(one))]
+    return used[:2]
+
+
+def tensors_of(what: Sample) -> list[T]:
+    """The tensor inputs of a sample."""
+    parts = [part if isinstance(part, list) else [part] for part in what.args]
+    return [arg for part in parts for arg in part if isinstance(arg, T)]
 
 
 class Inputs:
@@ -110,9 +152,10 @@ class Inputs:
         if not isinstance(arg, T):
             return arg, arg
         array = arg.array(self.rng, self.dtype)
-        floating = self.requires_grad and arg.grad and array.dtype.kind == "f"
-        ours = weft.tensor(array, requires_grad=floating)
-        theirs = torch.tensor(array, requires_grad=floating)
+        ours = weft.tensor(array)
+        floating = self.requires_grad and arg.grad and ours.dtype.is_floating_point
+        ours.requires_grad_(floating)
+        theirs = to_torch(array).requires_grad_(floating)
         if floating:
             self.weft_leaves.append(ours)
             self.torch_leaves.append(theirs)

@@ -311,6 +311,9 @@ def _cast(w: Writer, text: str, source: DType, target: DType, lanes: int) -> str
         return w.emit(f"fpext {half} {w.emit(f'bitcast {a} {text} to {half}')} to {b}")
     if source is dtypes.float32 and target is dtypes.float16:
         return w.emit(f"bitcast {half} {w.emit(f'fptrunc {a} {text} to {half}')} to {b}")
+    if source.is_narrow or target.is_narrow:
+        given = f"a cast from {source.name} to {target.name}"
+        raise problem(GraphError, "render.llvm", given, "float16 to or from float32", "see kernels.narrow")
     if target is dtypes.bool_:
         return w.emit(f"{'fcmp une' if source.kind == 'f' else 'icmp ne'} {a} {text}, zeroinitializer")
     if source.kind == "f" and target.kind == "f":
