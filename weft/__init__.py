@@ -7,7 +7,7 @@ This file is the table of contents; everything is made elsewhere.
 
 from weft import autograd, nn, testing
 from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
-from weft.compiled import compile
+from weft.compiled import compile, memory_report
 from weft.counting import counters
 from weft.creation import (
     arange, as_tensor, empty, eye, from_numpy, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like,

@@ -17,6 +17,7 @@ import numpy as np
 from weft import tree
 from weft.compiler.cells import EXPOSED, retire_exposed
 from weft.compiler.evaluate import check_live, raise_bad_index
+from weft.compiler.memorymap import MemoryReport
 from weft.compiler.report import PlanReport
 from weft.compiler.trace import Trace
 from weft.counting import COUNTERS
@@ -62,6 +63,28 @@ class Compiled:
             raise problem(GraphError, f"{self.name}.plan", given, "a traced function", "call it once")
         return PlanReport(self.last.entry.plan, self.last.device, self.last.names())
 
+    def memory(self, *args: Any, **kwargs: Any) -> MemoryReport:
+        """What a call with these arguments will take: its peak and the map of its arena, before it runs.
+
+        The function is traced and its plan made, as by the first call, which then finds it; nothing is computed but
+        the present values of the tensors that it captures.
+
+        >>> step = weft.compile(lambda x: (x @ x).softmax(-1))
+        >>> print(step.memory(weft.ones(64, 64)))
+        peak 48.0 KiB: inputs and state 16.0 KiB, outputs 16.0 KiB, arena 16.0 KiB
+        1 temporary of 16.0 KiB in an arena of 16.0 KiB
+              size  kind    steps      tensor
+          16.0 KiB  input   all        argument 0
+          16.0 KiB  output  all        mul float32[64, 64]
+          16.0 KiB  arena   0-1        dot float32[64, 64]
+        """
+        if STATE.trace is not None:
+            raise problem(GraphError, f"{self.name}.memory", "a call inside weft.compile", "a call outside it")
+        with self._lock:
+            flat, spec = _arguments(args, kwargs)
+            variant = self._variant(flat, spec)
+            return PlanReport(variant.entry.plan, variant.device, variant.names()).memory()
+
     # --- replay ------------------------------------------------------------------------------------------------------
 
     def _ready(self, variant: Variant, args: tuple) -> bool:
@@ -104,16 +127,8 @@ class Compiled:
     # --- anything else -----------------------------------------------------------------------------------------------
 
     def _slow(self, args: tuple, kwargs: dict) -> Any:
-        flat, structure = tree.flatten((args, kwargs))
-        flat = [_as_argument(value) for value in flat]
-        spec = (structure, tuple([_form(value) for value in flat]))
-        retire_exposed()
-        variant = next((known for known in self.variants if known.matches(spec)), None)
-        if variant is None:
-            if self.last is not None:
-                self.retraces.append(self.last.difference(spec))
-            variant = self._trace(flat, spec)
-            self.variants.append(variant)
+        flat, spec = _arguments(args, kwargs)
+        variant = self._variant(flat, spec)
         variant.bind(flat)
         self.last = variant
         result = self._replay(variant)
@@ -124,6 +139,17 @@ class Compiled:
             if node is not None and node.buffer is not None:
                 node.buffer.state = f"donated to {self.name}"
         return result
+
+    def _variant(self, flat: list[Any], spec: tuple) -> Variant:
+        """The variant for these arguments, traced now if none is known."""
+        retire_exposed()
+        variant = next((known for known in self.variants if known.matches(spec)), None)
+        if variant is None:
+            if self.last is not None:
+                self.retraces.append(self.last.difference(spec))
+            variant = self._trace(flat, spec)
+            self.variants.append(variant)
+        return variant
 
     def _trace(self, flat: list[Any], spec: tuple) -> Variant:
         """Run the function once with placeholders and compile what it did."""
@@ -142,9 +168,8 @@ class Compiled:
         try:
             trace.check_escapes(allowed)
             variant = build(trace, spec, bound, [node for node in nodes if node is not None], kept)
-        except BaseException:
-            trace.restore_grads()
-            raise
+        finally:
+            trace.restore_grads()  # the call that follows, if one does, sets the gradients that it computed
         variant.results, variant.structure, variant.single = constants, structure, single
         return variant
 
@@ -168,6 +193,22 @@ def compile(function: Callable | None = None, *, donate: Sequence[int] = ()) -> 
     if function is None:
         return functools.partial(compile, donate=donate)
     return Compiled(function, donate)
+
+
+def memory_report(function: Callable, *args: Any, **kwargs: Any) -> MemoryReport:
+    """What `function(*args)`, compiled, will take in memory, before it runs; see `Compiled.memory`.
+
+    >>> weft.memory_report(lambda x: x.softmax(-1), weft.ones(4, 8)).peak
+    256
+    """
+    return (function if isinstance(function, Compiled) else Compiled(function)).memory(*args, **kwargs)
+
+
+def _arguments(args: tuple, kwargs: dict) -> tuple[list[Any], tuple]:
+    """The arguments as a list, and what a plan takes for granted of them."""
+    flat, structure = tree.flatten((args, kwargs))
+    flat = [_as_argument(value) for value in flat]
+    return flat, (structure, tuple([_form(value) for value in flat]))
 
 
 def _as_argument(value: Any) -> Any:

@@ -63,6 +63,7 @@ class Variant:
         self.single = False  # the result is one tensor
         self.status: Slab | None = None
         self.fast: list[tuple] | None = None  # (slot, shape, dtype, device, requires_grad) each, if all are tensors
+        self.leaf_buffers: list[Buffer | None] = []  # the memory of each leaf of the program; None for an argument
         self.retained: list[Any] = []  # memory that must live as long as the variant
 
     def matches(self, spec: tuple) -> bool:
@@ -142,7 +143,21 @@ class Variant:
         for tensor, _, slot, written in self.cells:
             shape, dtype, _ = tensor._form_now()
             found[slot] = tensor.name or f"{'updated' if written else 'captured'} {dtype.name}{list(shape)}"
+        for slot, whole in enumerate(self.leaf_buffers):
+            if whole is not None and slot not in found:
+                for kind, buffers in self._captured().items():
+                    count = sum(part.slab is whole.slab for part in buffers)
+                    if count:
+                        found[slot] = f"{count} {kind} in one piece"
         return found
+
+    def _captured(self) -> dict[str, list[Buffer]]:
+        """The memory of what the function keeps, by kind."""
+        return {
+            "captured tensors": [buffer for _, buffer, _, written in self.cells if not written],
+            "updated tensors": [buffer for _, buffer, _, written in self.cells if written],
+            "gradients": [grad._buffer for grad in self.grads_made],
+        }
 
     def leave_grads(self) -> None:
         """Set the gradients that the function leaves behind; what was assigned to them meanwhile is overwritten."""
@@ -220,7 +235,7 @@ class _Builder:
         variant.draws = draws
         variant.scalar_view = scalars
         variant.outputs = [Output(node, *place) for node, place in zip(self.results, entry.outputs, strict=True)]
-        variant.retained = [*self.retained, leaf_buffers]
+        variant.retained, variant.leaf_buffers = self.retained, leaf_buffers
         return variant
 
     def _write(self, value: Node, target: Node) -> None:

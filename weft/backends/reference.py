@@ -10,12 +10,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft.backends.base import Buffer, Device, Executable, Slab
-from weft.compiler.plan import Plan
+from weft.compiler.plan import Code, Plan
 from weft.counting import COUNTERS
 from weft.dtypes import ALL, DType
 from weft.errors import GraphError, IndexRangeError, problem
 from weft.graph.node import Node, toposort
 from weft.graph.primitives import evaluate
+from weft.kernels.language import Kernel
 
 
 class ReferenceBackend:
@@ -44,10 +45,14 @@ class ReferenceBackend:
     def copy(self, target: Buffer, source: Buffer) -> None:
         _bytes(target)[:] = _bytes(source)
 
+    def identity(self) -> None:
+        """There are no plans to keep."""
+
+    def render(self, kernel: Kernel) -> Code:
+        raise _interprets("a kernel")
+
     def executable(self, plan: Plan) -> Executable:
-        raise problem(
-            GraphError, "reference backend", "a plan", "a graph: this backend interprets nodes", "use device 'cpu'"
-        )
+        raise _interprets("a plan")
 
     def synchronise(self) -> None:
         """Nothing is ever under way."""
@@ -85,6 +90,10 @@ def _bytes(buffer: Buffer) -> np.ndarray:
 
 def _array(buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
     return _bytes(buffer).view(dtype.numpy).reshape(shape)
+
+
+def _interprets(given: str) -> Exception:
+    return problem(GraphError, "reference backend", given, "a graph: this backend interprets nodes", "use device 'cpu'")
 
 
 def _check_range(node: Node, index: np.ndarray) -> None:

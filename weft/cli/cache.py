@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft import disk
-from weft.compiler.report import size_text
+from weft.compiler.memorymap import size_text
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

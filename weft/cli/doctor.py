@@ -21,7 +21,7 @@ import weft
 import weft.nn.functional as F
 from weft import disk
 from weft.backends import vendor
-from weft.compiler.report import size_text
+from weft.compiler.memorymap import size_text
 from weft.device import BACKENDS, PLANNED, get
 
 GOOD, BAD, LATER = Text("ok", "green"), Text("no", "red"), Text("-", "dim")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from weft.compiler.plan import Code, Gemm, Interval, Launch, Plan, Slot
-
-LARGEST = 8  # inputs and outputs that a memory report names
+from weft.compiler.memorymap import MemoryReport, memory_report, size_text
+from weft.compiler.plan import Code, Gemm, Launch, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,43 +19,10 @@ class KernelReport:
     flops: int
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryReport:
-    """Predicted memory of a plan, before it runs. `arena` maps temporaries to places and lifetimes."""
-
-    inputs: int
-    outputs: int
-    arena_bytes: int
-    arena: tuple[Interval, ...]
-    slots: tuple[Slot, ...]
-
-    @property
-    def peak(self) -> int:
-        """Bytes alive at once while the plan runs: inputs, outputs and the arena."""
-        return self.inputs + self.outputs + self.arena_bytes
-
-    def __str__(self) -> str:
-        parts = {"inputs and state": self.inputs, "outputs": self.outputs, "arena": self.arena_bytes}
-        lines = [f"peak {size_text(self.peak)}: " + ", ".join(f"{k} {size_text(v)}" for k, v in parts.items())]
-        kept = [slot for slot in self.slots if slot.kind in ("input", "output") and slot.nbytes]
-        kept.sort(key=lambda slot: -slot.nbytes)
-        for slot in kept[:LARGEST]:
-            lines.append(f"{size_text(slot.nbytes):>22}  {slot.kind:<9}  {slot.label}")
-        if len(kept) > LARGEST:
-            rest = sum(slot.nbytes for slot in kept[LARGEST:])
-            lines.append(f"{size_text(rest):>22}  and {len(kept) - LARGEST} smaller ones")
-        if self.arena:
-            lines.append(f"{'offset':>10}  {'size':>10}  steps      temporary")
-        for interval in sorted(self.arena, key=lambda item: (item.offset, item.first)):
-            steps = f"{interval.first}-{interval.last}"
-            lines.append(f"{interval.offset:>10}  {size_text(interval.nbytes):>10}  {steps:<9}  {interval.label}")
-        return "\n".join(lines)
-
-
 class PlanReport:
     """What `step.plan` returns. Print it for a table."""
 
-    def __init__(self, plan: Plan, device: Any, names: Mapping[int, str] | None = None):
+    def __init__(self, plan: Plan, device: Any, names: dict[int, str] | None = None):
         self.plan = plan
         self._device = device
         self._names = names or {}  # what people call the slots
@@ -72,12 +37,7 @@ class PlanReport:
 
     def memory(self) -> MemoryReport:
         """Predicted peak and the arena map."""
-        by_kind = {"input": 0, "output": 0}
-        for slot in self.plan.slots:
-            if slot.kind in by_kind:
-                by_kind[slot.kind] += slot.nbytes
-        slots = tuple([replace(s, label=self._names.get(k, s.label)) for k, s in enumerate(self.plan.slots)])
-        return MemoryReport(by_kind["input"], by_kind["output"], self.plan.arena_bytes, self.plan.arena, slots)
+        return memory_report(self.plan, self._names)
 
     @property
     def bytes(self) -> int:
@@ -92,16 +52,6 @@ class PlanReport:
         for number, step in enumerate(self.plan.steps):
             kind = "library" if isinstance(step, Gemm) else "kernel"
             lines.append(f"{number:>3}  {kind:<8} {size_text(step.bytes):>10}  {step.flops:>12} flop  {step.name}")
-        return "\n".join([*lines, str(self.memory()).splitlines()[0]])
+        return "\n".join([*lines, self.memory().summary()])
 
     __repr__ = __str__
-
-
-def size_text(nbytes: int) -> str:
-    """Bytes in a readable unit."""
-    value = float(nbytes)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.2f} GiB"
