@@ -38,8 +38,9 @@ from weft.graph.build import (
     unary,
     unfold,
 )  # fmt: skip
+from weft.graph.convolve import Geometry, conv, conv_input, conv_weight
+from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.graph.primitives import make
 
 Gradients = tuple[Node | None, ...]
 
@@ -167,6 +168,18 @@ def _dot(node: Node, g: Node) -> Gradients:
     return dot(g, swap_last(b)), dot(swap_last(a), g)
 
 
+def _conv(node: Node, g: Node) -> Gradients:
+    x, w = node.srcs
+    how = Geometry(*node.attrs)
+    return conv_input(g, w, x.shape[1:-1], how), conv_weight(x, g, w.shape[:-2], how)
+
+
+def _conv_weight(node: Node, g: Node) -> Gradients:
+    x, outer = node.srcs
+    how = Geometry(*node.attrs[1:])
+    return conv_input(outer, g, x.shape[1:-1], how), conv(x, g, how)
+
+
 RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "variable": lambda node, g: (g,),
     "checkpoint": lambda node, g: (g,),
@@ -208,5 +221,7 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "gather": _gather,
     "scatter_add": lambda node, g: (None, gather(g, node.srcs[0], 0)),
     "dot": _dot,
+    "conv": _conv,
+    "conv_weight": _conv_weight,
     "floor": lambda node, g: (like(g, 0.0),),
 }

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.dtypes import DType, int64, nearest
+from weft.graph.layout import make, permuted
 from weft.graph.node import Node
-from weft.graph.primitives import make
 
 Number = int | float | bool
 Shape = tuple[int, ...]
@@ -129,14 +129,13 @@ def reshape(x: Node, shape: Shape) -> Node:
 
 
 def permute(x: Node, order: Sequence[int]) -> Node:
-    order = tuple(order)
-    return x if order == tuple(range(len(order))) else make("permute", (x,), (order,))
+    return permuted(x, tuple(order))
 
 
 def swap_last(x: Node) -> Node:
     """The matrix transpose: the last two axes exchanged."""
     rank = len(x.shape)
-    return make("permute", (x,), ((*range(rank - 2), rank - 1, rank - 2),))
+    return permuted(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def expand(x: Node, shape: Shape) -> Node:

@@ -121,6 +121,37 @@ def _typed_reduce(function: Callable[..., np.ndarray]) -> Evaluation:
     return lambda node, arrays, dtype: function(arrays[0], axis=node.attrs[0], dtype=dtype)
 
 
+def _taps(x: np.ndarray, kernel: tuple[int, ...], out: tuple[int, ...], attrs: tuple):
+    """For each tap of a kernel its position and the [N, *out, C] elements of the padded x that it reads."""
+    strides, lows, highs, dilations, _ = attrs
+    padded = np.pad(x, [(0, 0), *zip(lows, highs, strict=True), (0, 0)])
+    for tap in np.ndindex(*kernel):
+        rows = zip(tap, strides, dilations, out, strict=True)
+        yield tap, padded[(slice(None), *[slice(t * d, t * d + s * (n - 1) + 1, s) for t, s, d, n in rows])]
+
+
+def _conv(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    x, w = arrays
+    *kernel, inside, outside = w.shape
+    groups, out = node.attrs[4], node.shape[1:-1]
+    total = np.zeros((*node.shape[:-1], groups, outside // groups), dtype)
+    for tap, part in _taps(x, tuple(kernel), out, node.attrs):
+        apart = part.reshape(*part.shape[:-1], groups, inside)
+        total += np.einsum("...gc,cgo->...go", apart, w[tap].reshape(inside, groups, -1))
+    return total.reshape(node.shape)
+
+
+def _conv_weight(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    x, g = arrays
+    kernel, *attrs = node.attrs
+    groups = attrs[4]
+    result = np.zeros(node.shape, dtype)
+    rows = g.reshape(-1, groups, g.shape[-1] // groups)
+    for tap, part in _taps(x, kernel, g.shape[1:-1], tuple(attrs)):
+        result[tap] = np.einsum("ngc,ngo->cgo", part.reshape(len(rows), groups, -1), rows).reshape(result[tap].shape)
+    return result
+
+
 EVALUATIONS: dict[str, Evaluation] = {
     "const": lambda node, arrays, dtype: np.asarray(node.attrs[0], dtype),
     "iota": _iota,
@@ -179,6 +210,8 @@ EVALUATIONS: dict[str, Evaluation] = {
     "gather": _gather,
     "scatter_add": _scatter_add,
     "dot": _plain(np.matmul),
+    "conv": _conv,
+    "conv_weight": _conv_weight,
 }
 
 

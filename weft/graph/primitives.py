@@ -182,6 +182,29 @@ def _dot(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Sha
     return (*a.shape[:-1], b.shape[-1]), a.dtype
 
 
+def _conv(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    x, w = srcs
+    *kernel, inside, outside = w.shape
+    assert x.dtype is w.dtype and len(x.shape) == len(w.shape), srcs
+    assert x.shape[-1] == inside * attrs[4] and outside % attrs[4] == 0, (srcs, attrs)
+    return (x.shape[0], *windows(x.shape[1:-1], tuple(kernel), *attrs[:4]), outside), x.dtype
+
+
+def _conv_weight(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    x, g = srcs
+    kernel, *rest, groups = attrs
+    assert x.dtype is g.dtype and g.shape[:-1] == (x.shape[0], *windows(x.shape[1:-1], kernel, *rest)), (srcs, attrs)
+    return (*kernel, x.shape[-1] // groups, g.shape[-1]), x.dtype
+
+
+def windows(
+    space: Shape, kernel: Shape, strides: Shape, lows: Shape, highs: Shape, dilations: Shape
+) -> Shape:
+    """How often a kernel fits into each spatial axis."""
+    rows = zip(space, kernel, strides, lows, highs, dilations, strict=True)
+    return tuple([(n + low + high - d * (k - 1) - 1) // s + 1 for n, k, s, low, high, d in rows])
+
+
 _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("buffer input", "leaf", 0, _given),
     ("const", "generate", 0, _given),
@@ -214,6 +237,8 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("gather", "gather", 2, _gather),
     ("scatter_add", "scatter", 2, _scatter_add),
     ("dot", "dot", 2, _dot),
+    ("conv", "conv", 2, _conv),
+    ("conv_weight", "conv", 2, _conv_weight),
 ]
 
 PRIMITIVES: dict[str, Primitive] = {

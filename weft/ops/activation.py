@@ -7,8 +7,8 @@ import math
 from weft.errors import DTypeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
+from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.graph.primitives import make
 from weft.ops.common import in_float32, need_float, normal_axis, to_float
 from weft.ops.elementwise import clamp
 

@@ -13,8 +13,8 @@ from weft.dtypes import DType, bfloat16, float16, float32, float64, int64
 from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
+from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.graph.primitives import make
 from weft.ops.common import need_float
 
 

@@ -10,8 +10,8 @@ import math
 from weft.dtypes import DType, bool_, float32, int64
 from weft.errors import DTypeError, problem
 from weft.graph import build
+from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.graph.primitives import make
 from weft.ops.common import (
     Operand,
     broadcast_shapes,

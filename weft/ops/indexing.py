@@ -16,8 +16,8 @@ from weft.dtypes import bool_, int32, int64
 from weft.errors import DTypeError, GraphError, IndexRangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
+from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.graph.primitives import make
 from weft.ops.common import (
     Operand,
     as_int,

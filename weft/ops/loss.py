@@ -12,8 +12,8 @@ from weft.dtypes import int32, int64
 from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, reshape, select, sub, unary
+from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.graph.primitives import make
 from weft.ops.activation import shifted
 from weft.ops.common import in_float32, meet, need_float, same_device
 from weft.ops.movement import movedim

@@ -9,8 +9,8 @@ from typing import Any
 from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
+from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.graph.primitives import make
 from weft.ops.common import (
     as_int,
     fit_number,

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from weft.dtypes import DType, bool_, int64
 from weft.errors import ShapeError, problem
 from weft.graph import build
+from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.graph.primitives import make
 from weft.ops.common import in_float32, need_float, normal_axes, normal_axis
 from weft.ops.elementwise import isfinite, isnan, maximum, minimum
 

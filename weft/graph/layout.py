@@ -1,0 +1,100 @@
+"""Permutes float up: an operation on permuted values is done in the order in which they lie, and permuted afterwards.
+
+Convolutions work with channels last while users hold [N, C, H, W]. Were each result brought back into the user's order,
+a network would spend its time on transposing. So where a node is made of permuted values, `make` makes it of the values
+below and puts the permute on top, where it meets the inverse permute of the next convolution. This is a rule about
+single nodes, not about programs: what a value's memory looks like, and with it the order of additions in a
+sum over it, does not depend on where a program begins or ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.dtypes import DType
+from weft.graph import primitives
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES
+
+_FIXED = frozenset({"variable"})  # markers that must stay the very node that was asked for
+
+
+def make(
+    op: str,
+    srcs: tuple[Node, ...] = (),
+    attrs: tuple = (),
+    *,
+    dtype: DType | None = None,
+    device: Any = None,
+    site: str | None = None,
+) -> Node:
+    """`primitives.make`, with permutes moved from the sources to the result where that is free."""
+    for source in srcs:
+        if source.op == "permute":
+            floated = _float(op, srcs, attrs, source.attrs[0])
+            if floated is not None:
+                return floated
+            break
+    return primitives.make(op, srcs, attrs, dtype=dtype, device=device, site=site)
+
+
+def permuted(x: Node, order: tuple[int, ...]) -> Node:
+    """`x` with its axes in another order, over whatever permute it has already."""
+    if x.op == "permute":
+        inner = x.attrs[0]
+        x, order = x.srcs[0], tuple([inner[axis] for axis in order])
+    return x if order == tuple(range(len(order))) else primitives.make("permute", (x,), (order,))
+
+
+def _float(op: str, srcs: tuple[Node, ...], attrs: tuple, order: tuple[int, ...]) -> Node | None:
+    kind = PRIMITIVES[op].kind
+    if kind == "elementwise" and op not in _FIXED:
+        below = _below(srcs, order)
+        return None if below is None else permuted(primitives.make(op, below, attrs), order)
+    if kind == "reduce":
+        return _reduced(op, srcs[0].srcs[0], attrs[0], order)
+    if op == "permute":
+        return permuted(srcs[0], attrs[0])
+    if op in ("slice", "pad"):
+        moved = tuple([_unordered(part, order) if isinstance(part, tuple) else part for part in attrs])
+        return permuted(primitives.make(op, (srcs[0].srcs[0],), moved), order)
+    if op == "flip":
+        return permuted(primitives.make(op, (srcs[0].srcs[0],), (tuple(sorted(order[k] for k in attrs[0])),)), order)
+    if op == "concat" and all(source.op == "permute" and source.attrs[0] == order for source in srcs):
+        parts = tuple([source.srcs[0] for source in srcs])
+        return permuted(primitives.make(op, parts, (order[attrs[0]],)), order)
+    return None
+
+
+def _below(srcs: tuple[Node, ...], order: tuple[int, ...]) -> tuple[Node, ...] | None:
+    """The sources in the order below the permutes; None if one of them lies in memory in another order."""
+    inverse = tuple(sorted(range(len(order)), key=order.__getitem__))
+    below: list[Node] = []
+    for source in srcs:
+        if source.op == "permute":
+            if source.attrs[0] != order:
+                return None
+            below.append(source.srcs[0])
+        elif source.op == "expand":  # reads little memory, in whatever order
+            small = permuted(source.srcs[0], inverse)
+            below.append(primitives.make("expand", (small,), (_unordered(source.shape, order),)))
+        elif PRIMITIVES[source.op].kind == "generate":
+            below.append(permuted(source, inverse))
+        else:
+            return None
+    return tuple(below)
+
+
+def _unordered(values: tuple, order: tuple[int, ...]) -> tuple:
+    """Per-axis values of a permuted node for the axes of the node below."""
+    out: list = [None] * len(order)
+    for position, axis in enumerate(order):
+        out[axis] = values[position]
+    return tuple(out)
+
+
+def _reduced(op: str, x: Node, axes: tuple[int, ...], order: tuple[int, ...]) -> Node:
+    """A reduction over the axes below; what is left is brought into the order that was asked for."""
+    below = primitives.make(op, (x,), (tuple(sorted(order[axis] for axis in axes)),))
+    left = [order[axis] for axis in range(len(order)) if axis not in axes]
+    return permuted(below, tuple([sorted(left).index(axis) for axis in left]))
