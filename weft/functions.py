@@ -6,7 +6,7 @@ Those that are methods too are taken from `Tensor`, so each is lifted from its n
 from __future__ import annotations
 
 from weft.cell import evaluate
-from weft.ops import activation, elementwise, indexing, linalg, loss, movement, norm
+from weft.ops import activation, conv, elementwise, indexing, linalg, loss, movement, norm
 from weft.tensor import Tensor, lift
 
 where = lift(elementwise.where)
@@ -14,6 +14,12 @@ cat = concat = lift(movement.cat)
 stack = lift(movement.stack)
 
 linear = lift(linalg.linear)
+conv1d = lift(conv.conv1d)
+conv2d = lift(conv.conv2d)
+conv3d = lift(conv.conv3d)
+conv_transpose1d = lift(conv.conv_transpose1d)
+conv_transpose2d = lift(conv.conv_transpose2d)
+conv_transpose3d = lift(conv.conv_transpose3d)
 embedding = lift(indexing.embedding)
 one_hot = lift(indexing.one_hot)
 pad = lift(movement.pad)

@@ -1,0 +1,214 @@
+"""Convolutions in one to three dimensions, forward and transposed, as PyTorch names and orders them.
+
+Inputs are [N, C, *space] or, for one sample, [C, *space]. Inside, channels come last (see `graph.convolve`); the
+permutes cancel between layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.graph import build
+from weft.graph.build import Shape
+from weft.graph.convolve import Geometry, conv, conv_input
+from weft.graph.node import Node
+from weft.ops.common import same_device
+
+Sizes = int | Sequence[int]
+
+
+def conv1d(
+    input: Node,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Node:
+    """Cross-correlation over the last axis: input [N, C, L], weight [O, C / groups, K]. `padding` adds zeros on both
+    sides; 'same' keeps the length (stride 1), 'valid' adds none.
+
+    >>> weft.nn.functional.conv1d(weft.tensor([[[1.0, 2.0, 3.0]]]), weft.tensor([[[1.0, 1.0]]]))
+    tensor([[[3., 5.]]])
+    """
+    return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    input: Node,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Node:
+    """Cross-correlation over the last two axes: input [N, C, H, W], weight [O, C / groups, KH, KW].
+
+    >>> weft.nn.functional.conv2d(weft.ones(1, 1, 3, 3), weft.ones(1, 1, 2, 2)).shape
+    (1, 1, 2, 2)
+    """
+    return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(
+    input: Node,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Node:
+    """Cross-correlation over the last three axes: input [N, C, D, H, W], weight [O, C / groups, KD, KH, KW].
+
+    >>> weft.nn.functional.conv3d(weft.ones(1, 2, 4, 4, 4), weft.ones(3, 2, 3, 3, 3), padding=1).shape
+    (1, 3, 4, 4, 4)
+    """
+    return _conv("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv_transpose1d(
+    input: Node,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Node:
+    """The adjoint of `conv1d`: input [N, C, L], weight [C, O / groups, K]; length (L - 1) * stride - 2 * padding +
+    dilation * (K - 1) + output_padding + 1.
+
+    >>> weft.nn.functional.conv_transpose1d(weft.ones(1, 1, 2), weft.ones(1, 1, 2), stride=2)
+    tensor([[[1., 1., 1., 1.]]])
+    """
+    return _transposed("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose2d(
+    input: Node,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Node:
+    """The adjoint of `conv2d`: input [N, C, H, W], weight [C, O / groups, KH, KW].
+
+    >>> weft.nn.functional.conv_transpose2d(weft.ones(1, 1, 2, 2), weft.ones(1, 3, 2, 2), stride=2).shape
+    (1, 3, 4, 4)
+    """
+    return _transposed("conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose3d(
+    input: Node,
+    weight: Node,
+    bias: Node | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Node:
+    """The adjoint of `conv3d`: input [N, C, D, H, W], weight [C, O / groups, KD, KH, KW].
+
+    >>> weft.nn.functional.conv_transpose3d(weft.ones(1, 1, 2, 2, 2), weft.ones(1, 3, 2, 2, 2)).shape
+    (1, 3, 3, 3, 3)
+    """
+    return _transposed("conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def _conv(who, rank, x, w, bias, stride, padding, dilation, groups) -> Node:
+    _check(who, rank, x, w, bias, groups, w.shape[0] if w.shape else 0)
+    if x.shape[-rank - 1] != w.shape[1] * groups:
+        given = f"an input of {x.shape[-rank - 1]} channels, a weight {w.shape} and groups={groups}"
+        raise problem(ShapeError, who, given, f"{w.shape[1] * groups} channels (weight.shape[1] * groups)")
+    if w.shape[0] % groups:
+        raise problem(ShapeError, who, f"{w.shape[0]} filters and groups={groups}", "filters that divide by groups")
+    strides = _sizes(who, "stride", stride, rank, 1)
+    dilations = _sizes(who, "dilation", dilation, rank, 1)
+    lows, highs = _paddings(who, padding, rank, w.shape[2:], strides, dilations)
+    how = Geometry(strides, lows, highs, dilations, groups)
+    if min(how.extents(x.shape[-rank:], w.shape[2:])) < 1:
+        given = f"a kernel {w.shape[2:]} with dilation {dilations} over {x.shape[-rank:]} with padding {lows}"
+        raise problem(ShapeError, who, given, "a kernel that fits", "pad more, or take a smaller kernel")
+    kernel = build.permute(w, (*range(2, rank + 2), 1, 0))
+    return _channels_first(who, rank, x, lambda rows: conv(rows, kernel, how), bias)
+
+
+def _transposed(who, rank, x, w, bias, stride, padding, output_padding, groups, dilation) -> Node:
+    _check(who, rank, x, w, bias, groups, w.shape[1] * groups if len(w.shape) > 1 else 0)
+    if x.shape[-rank - 1] != w.shape[0] or w.shape[0] % groups:
+        given = f"an input of {x.shape[-rank - 1]} channels, a weight {w.shape} and groups={groups}"
+        raise problem(ShapeError, who, given, f"{w.shape[0]} channels (weight.shape[0]), divisible by groups")
+    strides, dilations = _sizes(who, "stride", stride, rank, 1), _sizes(who, "dilation", dilation, rank, 1)
+    pads, extra = _sizes(who, "padding", padding, rank, 0), _sizes(who, "output_padding", output_padding, rank, 0)
+    rows = zip(x.shape[-rank:], w.shape[2:], strides, pads, extra, dilations, strict=True)
+    space = tuple([(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, e, d in rows])
+    if min(space) < 1 or any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
+        given = f"input {x.shape}, weight {w.shape}, padding {pads}, output_padding {extra}"
+        raise problem(ShapeError, who, given, "a result of at least 1, and output_padding below stride or dilation")
+    how = Geometry(strides, pads, pads, dilations, groups)
+    kernel = build.permute(w, (*range(2, rank + 2), 1, 0))
+    return _channels_first(who, rank, x, lambda g: conv_input(g, kernel, space, how), bias)
+
+
+def _check(who: str, rank: int, x: Node, w: Node, bias: Node | None, groups: int, filters: int) -> None:
+    nodes = [x, w] if bias is None else [x, w, bias]
+    same_device(who, nodes)
+    if any(node.dtype is not x.dtype for node in nodes) or x.dtype.kind != "f":
+        given = ", ".join(node.dtype.name for node in nodes)
+        raise problem(DTypeError, who, given, "float tensors of one dtype", "cast with .to")
+    if len(x.shape) not in (rank + 1, rank + 2) or len(w.shape) != rank + 2:
+        space = ", ".join("DHW"[-rank:]) if rank > 1 else "L"
+        given = f"input {x.shape} and weight {w.shape}"
+        raise problem(ShapeError, who, given, f"input [N, C, {space}] or [C, {space}] and weight of rank {rank + 2}")
+    if not isinstance(groups, int) or groups < 1:
+        raise problem(RangeError, who, f"groups={groups!r}", "a whole number above 0")
+    if not w.size or not x.shape[-rank - 1]:
+        raise problem(ShapeError, who, f"input {x.shape} and weight {w.shape}", "at least one channel and one tap")
+    if bias is not None and bias.shape != (filters,):
+        raise problem(ShapeError, who, f"a bias {bias.shape}", f"({filters},), one number per filter")
+
+
+def _sizes(who: str, name: str, value: Sizes, rank: int, least: int) -> Shape:
+    """One number per axis, each at least `least`."""
+    sizes = (value,) * rank if isinstance(value, int) else tuple(value)
+    if len(sizes) == 1:
+        sizes *= rank
+    if len(sizes) != rank or any(not isinstance(size, int) or size < least for size in sizes):
+        raise problem(RangeError, who, f"{name}={value!r}", f"a whole number from {least} on, or {rank} of them")
+    return sizes
+
+
+def _paddings(who: str, padding: Sizes | str, rank: int, kernel: Shape, strides: Shape, dilations: Shape):
+    if not isinstance(padding, str):
+        pads = _sizes(who, "padding", padding, rank, 0)
+        return pads, pads
+    if padding not in ("same", "valid"):
+        raise problem(RangeError, who, f"padding={padding!r}", "'same', 'valid' or numbers")
+    if padding == "valid":
+        return (0,) * rank, (0,) * rank
+    if any(stride > 1 for stride in strides):
+        raise problem(RangeError, who, f"padding='same' with stride {strides}", "stride 1", "pad by numbers")
+    totals = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
+    return tuple([total // 2 for total in totals]), tuple([total - total // 2 for total in totals])
+
+
+def _channels_first(who: str, rank: int, x: Node, function, bias: Node | None) -> Node:
+    """`function` of x with channels last, plus the bias, with channels first again."""
+    single = len(x.shape) == rank + 1
+    if single:
+        x = build.reshape(x, (1, *x.shape))
+    y = function(build.permute(x, (0, *range(2, rank + 2), 1)))
+    if bias is not None:
+        y = build.add(y, build.expand_to(bias, y.shape))
+    y = build.permute(y, (0, rank + 1, *range(1, rank + 1)))
+    return build.reshape(y, y.shape[1:]) if single else y
