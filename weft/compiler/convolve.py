@@ -1,0 +1,294 @@
+"""convolve: convolutions become kernels over padded memory and packed weights, or simpler nodes.
+
+On CPUs a convolution is the template of `kernels.convolve`, and what is computed from its result element by element is
+stored from the registers. Where channels do not mix (depthwise), and on devices without the template, it becomes
+windows, products and sums of other nodes. Shapes decide which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from weft.backends.base import Device
+from weft.compiler.lower import Builder
+from weft.compiler.template import Built, Template
+from weft.dtypes import DType, float32, int64
+from weft.graph.build import cast, expand, flip, pad, permute, reduce, reshape, slice_, unfold
+from weft.graph.evaluate import EVALUATIONS
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES, Primitive, make
+from weft.kernels.convolve import Form, block_of, forward, tiling, weight_tiling, weights
+from weft.kernels.index import Index
+from weft.kernels.language import LAUNCH_RANGES, BufferParam, Expr, Kernel, ScalarParam, Stmt, Store
+
+REGISTERS = 512  # bytes of vector registers where the device does not say
+TASK_FLOPS = 400_000  # a task is worth at least this much work
+MOST_TASKS = 128
+DEPTHWISE = 4  # filters per group up to which a convolution of single channels is a sum of products
+
+
+@dataclass(frozen=True, slots=True)
+class _Conv:
+    """A convolution taken apart; taps that never see an element of x are gone, and x is padded."""
+
+    x: Node
+    other: Node  # weights, or the gradient of the result
+    kernel: tuple[int, ...]
+    skipped: tuple[tuple[int, int], ...]  # taps cut off at both ends of each kernel axis
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    groups: int
+    out: tuple[int, ...]
+
+
+def decompose_conv(node: Node, srcs: tuple[Node, ...], device: Device) -> Node:
+    """`conv` or `conv_weight` over rebuilt sources, as what this device computes."""
+    if node.dtype.itemsize < 4:
+        wide = make(node.op, tuple([cast(source, float32) for source in srcs]), node.attrs)
+        return cast(decompose_conv(wide, wide.srcs, device), node.dtype)
+    if node.op == "conv":
+        return _decompose_forward(node, srcs, device)
+    return _decompose_weights(node, srcs, device)
+
+
+def _decompose_forward(node: Node, srcs: tuple[Node, ...], device: Device) -> Node:
+    x, w = srcs
+    conv = _apart(x, w, w.shape[:-2], node.attrs, node.shape[1:-1])
+    starts = tuple([low for low, _ in conv.skipped])
+    stops = tuple([low + extent for (low, _), extent in zip(conv.skipped, conv.kernel, strict=True)])
+    w = slice_(w, (*starts, 0, 0), (*stops, *w.shape[-2:]))
+    if x.shape[-1] == conv.groups and conv.groups > 1 and w.shape[-1] // conv.groups <= DEPTHWISE:
+        return _depthwise(conv, w)
+    if "blocks" in device.features:
+        return _by_windows(conv, w)
+    filters = w.shape[-1]
+    block = block_of(filters // conv.groups, _most(node.dtype, device))
+    if block is None:
+        block = _most(node.dtype, device) // 2
+        more = -filters % block if conv.groups == 1 else 0
+        if not more:
+            return _by_windows(conv, w)
+        w = pad(w, (0,) * len(w.shape), (*[0] * (len(w.shape) - 1), more))
+    rank, total = len(conv.kernel), w.shape[-1]
+    packed = permute(
+        reshape(w, (*conv.kernel, w.shape[-2], total // block, block)), (rank + 1, rank, *range(rank), rank + 2)
+    )
+    attrs = (conv.strides, conv.dilations, conv.groups, conv.out)
+    tiles = make("conv_tiles", (conv.x, packed), attrs)
+    return slice_(tiles, (0,) * len(tiles.shape), (*tiles.shape[:-1], filters))
+
+
+def _decompose_weights(node: Node, srcs: tuple[Node, ...], device: Device) -> Node:
+    x, g = srcs
+    conv = _apart(x, g, node.attrs[0], node.attrs[1:], g.shape[1:-1])
+    inside = x.shape[-1] // conv.groups
+    if inside == 1 and conv.groups > 1:
+        small = _depthwise_weights(conv, g)
+    elif "blocks" in device.features:
+        small = _weights_by_windows(conv, g)
+    else:
+        small = make("conv_weight_tiles", (conv.x, g), (conv.kernel, conv.strides, conv.dilations, conv.groups))
+    lows, highs = zip(*conv.skipped, strict=True)
+    return pad(small, (*lows, 0, 0), (*highs, 0, 0))
+
+
+def _most(dtype: DType, device: Device) -> int:
+    """Filters that one tile takes at most: two or four vector registers wide."""
+    return (128 if device.limits.get("vector_bytes", REGISTERS) >= 2048 else 64) // dtype.itemsize
+
+
+def _apart(x: Node, other: Node, kernel: Sequence[int], attrs: tuple, out: Sequence[int]) -> _Conv:
+    strides, lows, highs, dilations, groups = attrs
+    lows, kept, skipped = list(lows), list(kernel), []
+    highs = list(highs)
+    for k, extent in enumerate(x.shape[1:-1]):
+        last = (out[k] - 1) * strides[k]
+        before = after = 0
+        while kept[k] > 1 and last + before * dilations[k] - lows[k] < 0:
+            before, kept[k] = before + 1, kept[k] - 1
+        while kept[k] > 1 and (kept[k] - 1 + before) * dilations[k] - lows[k] >= extent:
+            after, kept[k] = after + 1, kept[k] - 1
+        skipped.append((before, after))
+        lows[k] -= before * dilations[k]
+        need = last + (kept[k] - 1) * dilations[k] + 1  # elements of the padded axis that are read
+        highs[k] = need - extent - lows[k]
+    starts = (0, *[max(-low, 0) for low in lows], 0)
+    ends = [extent + min(high, 0) for extent, high in zip(x.shape[1:-1], highs, strict=True)]
+    x = slice_(x, starts, (x.shape[0], *ends, x.shape[-1]))
+    x = pad(x, (0, *[max(low, 0) for low in lows], 0), (0, *[max(high, 0) for high in highs], 0))
+    return _Conv(x, other, tuple(kept), tuple(skipped), strides, dilations, groups, tuple(out))
+
+
+# --- by other nodes --------------------------------------------------------------------------------------------------
+
+
+def _windows(conv: _Conv) -> Node:
+    """[N, *out, *kernel, C]: the elements under each tap."""
+    x, rank = conv.x, len(conv.kernel)
+    for k in reversed(range(rank)):
+        x = unfold(x, 1 + k, conv.kernel[k], conv.strides[k], conv.dilations[k])
+        x = slice_(x, (0,) * len(x.shape), (*x.shape[: 1 + k], conv.out[k], *x.shape[2 + k :]))
+    order = (0, *[1 + 2 * k for k in range(rank)], *[2 + 2 * k for k in range(rank)], 2 * rank + 1)
+    return permute(x, order)
+
+
+def _depthwise(conv: _Conv, w: Node) -> Node:
+    seen, rank = _windows(conv), len(conv.kernel)
+    per = w.shape[-1] // conv.groups
+    full = (*seen.shape, per)
+    values = expand(reshape(seen, (*seen.shape, 1)), full)
+    taps = expand(reshape(w, (*[1] * (rank + 1), *conv.kernel, conv.groups, per)), full)
+    total = reduce("reduce_sum", make("mul", (values, taps)), tuple(range(rank + 1, 2 * rank + 1)))
+    return reshape(total, (*total.shape[: rank + 1], w.shape[-1]))
+
+
+def _depthwise_weights(conv: _Conv, g: Node) -> Node:
+    seen, rank = _windows(conv), len(conv.kernel)
+    per = g.shape[-1] // conv.groups
+    full = (*seen.shape, per)
+    values = expand(reshape(seen, (*seen.shape, 1)), full)
+    slopes = reshape(g, (*g.shape[:-1], *[1] * rank, conv.groups, per))
+    total = reduce("reduce_sum", make("mul", (values, expand(slopes, full))), tuple(range(rank + 1)))
+    return reshape(total, (*conv.kernel, 1, g.shape[-1]))
+
+
+def _by_windows(conv: _Conv, w: Node) -> Node:
+    rows = _grouped(conv)  # [groups, N * out, kernel * C / groups]
+    *kernel, inside, filters = w.shape
+    apart = reshape(w, (math.prod(kernel) * inside, conv.groups, filters // conv.groups))
+    product = make("dot", (rows, permute(apart, (1, 0, 2))))
+    return reshape(permute(product, (1, 0, 2)), (conv.x.shape[0], *conv.out, filters))
+
+
+def _weights_by_windows(conv: _Conv, g: Node) -> Node:
+    rows = permute(_grouped(conv), (0, 2, 1))
+    slopes = permute(reshape(g, (rows.shape[2], conv.groups, g.shape[-1] // conv.groups)), (1, 0, 2))
+    product = permute(make("dot", (rows, slopes)), (1, 0, 2))
+    return reshape(product, (*conv.kernel, conv.x.shape[-1] // conv.groups, g.shape[-1]))
+
+
+def _grouped(conv: _Conv) -> Node:
+    seen, groups = _windows(conv), conv.groups
+    rows, taps = conv.x.shape[0] * math.prod(conv.out), math.prod(conv.kernel)
+    apart = reshape(seen, (rows, taps, groups, conv.x.shape[-1] // groups))
+    return reshape(permute(apart, (2, 0, 1, 3)), (groups, rows, taps * apart.shape[-1]))
+
+
+# --- the templates ---------------------------------------------------------------------------------------------------
+
+
+def _form(node: Node) -> Form:
+    """The form of a `conv_tiles` or `conv_weight_tiles` node."""
+    x, other = node.srcs
+    if node.op == "conv_tiles":
+        strides, dilations, groups, out = node.attrs
+        kernel, filters = other.shape[2:-1], node.shape[-1]
+    else:
+        kernel, strides, dilations, groups = node.attrs
+        out, filters = other.shape[1:-1], node.shape[-1]
+    return Form(x.shape[1:-1], x.shape[-1], kernel, out, filters, strides, dilations, groups, node.dtype)
+
+
+def template(node: Node, leaves: Collection[Node]) -> Template:
+    build = _forward if node.op == "conv_tiles" else _weights
+    return Template(node.srcs, build, joins=node.op == "conv_tiles")
+
+
+def _forward(region, device: Device) -> Built:
+    node = region.anchor
+    form = _form(node)
+    tiles = tiling(form, node.srcs[1].shape[-1], device.limits.get("vector_bytes", REGISTERS))
+    builder = Builder(region, region.index)
+
+    def finish(at: tuple[Index, ...], value: Expr, mask: Expr | None) -> list[Stmt]:
+        builder.know(node, at, value)
+        stores: list[Stmt] = []
+        for sink, store in builder.stores(at):
+            if sink is not node or node in region.kept_results or len(region.sinks) == 1:
+                stores.append(Store(store.buffer, store.index, store.value, mask))
+        return stores
+
+    body, definitions = forward(form, tiles, finish)
+    batch = node.shape[0]
+    params = {"x": (node.srcs[0], False), "w": (node.srcs[1], False)}
+    flops = 2 * math.prod(node.shape) * math.prod(form.kernel) * form.per_group
+    return _built(f"conv_{_label(form)}", params, body, definitions, tiles.points(form, batch), batch, flops, builder)
+
+
+def _weights(region, device: Device) -> Built:
+    node = region.anchor
+    form = _form(node)
+    tiles = weight_tiling(form, device.limits.get("vector_bytes", REGISTERS))
+    batch = node.srcs[0].shape[0]
+    params = {"x": (node.srcs[0], False), "g": (node.srcs[1], False), "y": (node, True)}
+    flops = 2 * math.prod(node.srcs[1].shape) * math.prod(form.kernel) * form.per_group
+    return _built(f"conv_weight_{_label(form)}", params, weights(form, tiles), {}, tiles.points(form), batch, flops)
+
+
+def _built(name, params, body, definitions, points, batch, flops, builder: Builder | None = None) -> Built:
+    buffers = [BufferParam(key, node.dtype, written) for key, (node, written) in params.items()]
+    uses = [(node, 0) for node, _ in params.values()]
+    scalars, values, sites = [ScalarParam("batch", int64)], [batch], ()
+    if builder is not None:
+        buffers += builder.buffers.values()
+        uses += [(node, 0) for node in builder.buffers]
+        scalars += [param for param, _ in builder.scalars.values()]
+        values += [value for _, value in builder.scalars.values()]
+        definitions = {**definitions, **builder.definitions}
+        sites = tuple(builder.sites)
+    kernel = Kernel(name, tuple(buffers), tuple(scalars), LAUNCH_RANGES, (body,), definitions)
+    least = -(-TASK_FLOPS * points // max(flops, 1))
+    chunk = max(1, least, -(-points // MOST_TASKS))
+    return Built(kernel, tuple(uses), tuple(values), points, chunk, flops, sites)
+
+
+def _label(form: Form) -> str:
+    parts = (form.channels, *form.space), form.kernel, (form.filters, *form.out)
+    return "_".join("x".join(map(str, part)) for part in parts)
+
+
+# --- primitives that only the compiler makes -------------------------------------------------------------------------
+
+
+def _tiles_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    x, packed = srcs
+    return (x.shape[0], *attrs[3], packed.shape[0] * packed.shape[-1]), x.dtype
+
+
+def _weight_tiles_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    x, g = srcs
+    return (*attrs[0], x.shape[-1] // attrs[3], g.shape[-1]), x.dtype
+
+
+def _evaluate_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    x, packed = arrays
+    rank = packed.ndim - 3
+    w = packed.transpose(*range(2, 2 + rank), 1, 0, 2 + rank).reshape(*packed.shape[2:-1], packed.shape[1], -1)
+    strides, dilations, groups, _ = node.attrs
+    return _evaluate_as("conv", node, (x, w), (strides, (0,) * rank, (0,) * rank, dilations, groups), dtype)
+
+
+def _evaluate_weight_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    kernel, strides, dilations, groups = node.attrs
+    none = (0,) * len(kernel)
+    return _evaluate_as("conv_weight", node, arrays, (kernel, strides, none, none, dilations, groups), dtype)
+
+
+class _Like:
+    """What an evaluation asks of a node."""
+
+    def __init__(self, shape: tuple[int, ...], attrs: tuple):
+        self.shape, self.attrs = shape, attrs
+
+
+def _evaluate_as(op: str, node: Node, arrays: Sequence[np.ndarray], attrs: tuple, dtype: np.dtype) -> np.ndarray:
+    like: object = _Like(node.shape, attrs)
+    return EVALUATIONS[op](like, arrays, dtype)  # type: ignore[arg-type]
+
+
+PRIMITIVES["conv_tiles"] = Primitive("conv_tiles", "template", 2, _tiles_shape, _evaluate_tiles)
+PRIMITIVES["conv_weight_tiles"] = Primitive("conv_weight_tiles", "template", 2, _weight_tiles_shape, _evaluate_weight_tiles)

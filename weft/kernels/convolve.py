@@ -1,0 +1,299 @@
+"""Convolution kernels for CPUs: tiles of the result stay in registers while taps and channels are added up.
+
+Channels lie side by side and go to vector lanes; a tile is some pixels by one vector of channels. Each element is one
+chain of fused multiply-adds in an order that does not depend on the tile, so tiles are free to fit the machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from weft.dtypes import DType, bool_, int64
+from weft.kernels import index as ix
+from weft.kernels.cpu import lanes
+from weft.kernels.index import Axis, Index
+from weft.kernels.language import (
+    Accumulator,
+    Expr,
+    Fold,
+    If,
+    IndexValue,
+    Literal,
+    Load,
+    Loop,
+    Op,
+    Stmt,
+    Store,
+    Update,
+    Var,
+)
+
+Shape = tuple[int, ...]
+Finish = Callable[[tuple[Index, ...], Expr, Expr | None], list[Stmt]]
+
+MANY = 1 << 40  # bound on what a kernel does not know, such as the batch
+MOST_PIXELS = 16  # accumulators of a tile
+UNROLLED = 9  # taps that are written out one by one; further out there are loops
+PER_PASS = 256  # pixels worth of work for each pass over the weights of a block of channels
+PER_SUM = 512  # pixels that one chain of additions of a weight gradient takes
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """All of a convolution but its batch: x [N, *space, channels] (padded already), result [N, *out, filters]."""
+
+    space: Shape
+    channels: int
+    kernel: Shape
+    out: Shape
+    filters: int
+    strides: Shape
+    dilations: Shape
+    groups: int
+    dtype: DType
+
+    @property
+    def x_strides(self) -> Shape:
+        return _row_major((*self.space, self.channels))[:-1]
+
+    @property
+    def per_group(self) -> int:
+        return self.channels // self.groups
+
+    def start(self, image: Index, at: Sequence[Index]) -> Index:
+        """Where the window of the result at `at` begins in x."""
+        place = ix.scale(image, math.prod(self.space) * self.channels)
+        for o, stride, step in zip(at, self.strides, self.x_strides, strict=True):
+            place = ix.add(place, ix.scale(o, stride * step))
+        return place
+
+    def tap(self, at: Sequence[Index]) -> Index:
+        """How far into the window a tap lies."""
+        place = ix.ZERO
+        for k, dilation, step in zip(at, self.dilations, self.x_strides, strict=True):
+            place = ix.add(place, ix.scale(k, dilation * step))
+        return place
+
+
+def block_of(filters: int, most: int) -> int | None:
+    """Channels of the result that one vector takes: all of them, or a divisor; None where padding is better."""
+    if filters <= most:
+        return filters
+    sizes = [size for size in range(most, most // 4 - 1, -1) if filters % size == 0]
+    even = [size for size in sizes if size & (size - 1) == 0]
+    return even[0] if even else sizes[0] if sizes else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How points of a launch stand for tiles.
+
+    A tile is `images` x `rows` x `pixels` (the last block of a line may be shorter) by `block` channels. Point number =
+    ((batch block * blocks + channel block) * turns + turn) * groups of rows + group of rows; a batch block holds
+    `turns * images` images, so that the weights of a channel block are used often while they are in the cache.
+    """
+
+    block: int
+    images: int
+    rows: int
+    pixels: int
+    turns: int
+
+    def points(self, form: Form, batch: int) -> int:
+        blocks = form.filters // self.block
+        return -(-batch // (self.images * self.turns)) * blocks * self.turns * (math.prod(form.out[:-1]) // self.rows)
+
+
+def tiling(form: Form, block: int, registers: int) -> Tiling:
+    """Tiles that use three quarters of the registers (given in bytes)."""
+    room = max(1, min(MOST_PIXELS, registers * 3 // 4 // (lanes(block) * form.dtype.itemsize)))
+    line = form.out[-1]
+    pixels = -(-line // -(-line // room))
+    rows = images = 1
+    if pixels == line and len(form.out) > 1:
+        above = form.out[-2]
+        rows = max(r for r in range(1, above + 1) if above % r == 0 and (r == 1 or r * line <= room))
+    if rows * pixels == math.prod(form.out):
+        images = max(1, room // (rows * pixels))
+    turns = min(16, max(1, PER_PASS // (images * math.prod(form.out))))
+    return Tiling(block, images, rows, pixels, turns)
+
+
+def forward(form: Form, tiles: Tiling, finish: Finish) -> tuple[Stmt, dict[str, Expr]]:
+    """The kernel's body for points begin..end, and the definitions of loaded axes. Buffers: 'x', and 'w' packed as
+    [blocks, channels per group, *kernel, block]; the scalar 'batch'. `finish(at, value, mask)` stores one pixel."""
+    rank, block = len(form.out), tiles.block
+    point, lane, channel = Axis("point", MANY), Axis("lane", block), Axis("channel", form.per_group, "reduce")
+    lines = (*form.out[:-2], form.out[-2] // tiles.rows) if rank > 1 else ()
+    extents = (MANY, form.filters // block, tiles.turns, math.prod(lines))
+    batch_block, blocks, turn, line = ix.delinearise(Index(((point, 1),), 0), extents)
+    above = ix.delinearise(line, lines) if lines else ()
+    first = ix.scale(ix.add(ix.scale(batch_block, tiles.turns), turn), tiles.images)
+    images, guards, definitions = _images(first, tiles.images)
+    group = ix.floordiv(ix.scale(blocks, block), form.filters // form.groups)
+    output = ix.add(ix.scale(blocks, block), ix.axis_index(lane))
+
+    def tile(start: Index, pixels: int) -> tuple[Stmt, ...]:
+        at = []
+        for image, row, pixel in itertools.product(range(tiles.images), range(tiles.rows), range(pixels)):
+            place = list(above)
+            if rank > 1:
+                place[-1] = ix.add(ix.scale(place[-1], tiles.rows), ix.const(row))
+            at.append((image, (*place, ix.add(start, ix.const(pixel)))))
+        sums = tuple([Accumulator(f"sum{k}", "sum", form.dtype) for k in range(len(at))])
+        inner = ix.add(ix.scale(group, form.per_group), ix.axis_index(channel))
+        places = [ix.add(form.start(images[image], place), inner) for image, place in at]
+
+        def step(tap: tuple[Index, ...]) -> list[Stmt]:
+            number = ix.linearise(tap, form.kernel)
+            row = ix.add(ix.scale(blocks, form.per_group), ix.axis_index(channel))
+            weight = ix.add(ix.scale(ix.add(ix.scale(row, math.prod(form.kernel)), number), block), ix.axis_index(lane))
+            reach = form.tap(tap)
+            w = Load("w", weight, form.dtype)
+            return [Update(s.name, Load("x", ix.add(p, reach), form.dtype), w) for s, p in zip(sums, places, strict=True)]
+
+        fold = Fold(sums, (Loop(channel, 0, form.per_group, "serial", _over_taps(form.kernel, step)),))
+        stores: list[Stmt] = []
+        for (image, place), total in zip(at, sums, strict=True):
+            stores += finish((images[image], *place, output), Var(total.name, form.dtype), guards[image])
+        return (Loop(lane, 0, block, "vector", (fold, *stores), lanes(block)),)
+
+    body = _along(form.out[-1], tiles.pixels, tile)
+    if tiles.images == 1:
+        body = (If(_before_batch(first), body),)
+    return Loop(point, Var("begin", int64), Var("end", int64), "task", body), definitions
+
+
+def _images(first: Index, count: int) -> tuple[list[Index], list[Expr | None], dict[str, Expr]]:
+    """The images of a tile; where there are several, those past the batch read the last one and are not stored."""
+    if count == 1:
+        return [first], [None], {}
+    images, guards, definitions = [], [], {}
+    last = Op("sub", (Var("batch", int64), Literal(1, int64)), int64)
+    for number in range(count):
+        image = ix.add(first, ix.const(number))
+        axis = Axis(f"image{number}", MANY, "value")
+        definitions[axis.name] = Op("min", (IndexValue(image, int64), last), int64)
+        images.append(Index(((axis, 1),), 0))
+        guards.append(_before_batch(image))
+    return images, guards, definitions
+
+
+def _before_batch(image: Index) -> Expr:
+    return Op("lt", (IndexValue(image, int64), Var("batch", int64)), bool_)
+
+
+def _along(extent: int, step: int, tile: Callable[[Index, int], tuple[Stmt, ...]]) -> tuple[Stmt, ...]:
+    """Tiles of `step` along a line, and a shorter one for the rest."""
+    whole, rest = divmod(extent, step)
+    if whole == 1:
+        body = tile(ix.ZERO, step)
+    else:
+        number = Axis("part", whole)
+        body = (Loop(number, 0, whole, "serial", tile(ix.scale(ix.axis_index(number), step), step)),)
+    return (*body, *tile(ix.const(whole * step), rest)) if rest else body
+
+
+def _over_taps(kernel: Shape, step: Callable[[tuple[Index, ...]], list[Stmt]]) -> tuple[Stmt, ...]:
+    """`step` for every tap in order: the innermost ones written out, loops around them."""
+    inner = len(kernel)
+    while inner and math.prod(kernel[inner - 1 :]) <= UNROLLED:
+        inner -= 1
+    axes = [Axis(f"tap{k}", extent, "reduce") for k, extent in enumerate(kernel[:inner])]
+    outer = tuple([ix.axis_index(axis) for axis in axes])
+    body: list[Stmt] = []
+    for place in itertools.product(*map(range, kernel[inner:])):
+        body += step((*outer, *map(ix.const, place)))
+    statements = tuple(body)
+    for axis in reversed(axes):
+        statements = (Loop(axis, 0, axis.extent, "serial", statements),)
+    return statements
+
+
+# --- weight gradients ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WeightTiling:
+    """A tile of the weight gradient is `taps` x `run` consecutive elements of a window's line by one vector of channels
+    of the result; `run` divides a line (the last axis of the kernel with its channels) and `taps` is 1 or the extent of
+    the axis above."""
+
+    run: int
+    taps: int
+    images: int  # that one chain of additions takes
+
+    def points(self, form: Form) -> int:
+        lines, line = _lines(form)
+        return math.prod(lines) // self.taps * (line // self.run)
+
+
+def _lines(form: Form) -> tuple[Shape, int]:
+    """The taps that are counted one by one, and the elements side by side in x behind each."""
+    if form.groups == 1 and form.dilations[-1] == 1:
+        return form.kernel[:-1], form.kernel[-1] * form.channels
+    return form.kernel, form.per_group
+
+
+def weight_tiling(form: Form, registers: int) -> WeightTiling:
+    width = lanes(min(form.filters // form.groups, 128 // form.dtype.itemsize))
+    room = max(1, min(MOST_PIXELS, registers * 3 // 4 // (width * form.dtype.itemsize)))
+    lines, line = _lines(form)
+    run = max(size for size in range(1, room + 1) if line % size == 0)
+    taps = lines[-1] if lines and run == line and run * lines[-1] <= room else 1
+    return WeightTiling(run, taps, max(1, -(-PER_SUM // math.prod(form.out))))
+
+
+def weights(form: Form, tiles: WeightTiling) -> Stmt:
+    """The kernel's body for points begin..end. Buffers: 'x', 'g' [N, *out, filters] and the result 'y'; the scalar
+    'batch'. Each sum runs over the pixels of some images in order, and over those groups of images in order."""
+    lines, line = _lines(form)
+    outside = form.filters // form.groups
+    counted = (*lines[:-1], lines[-1] // tiles.taps) if lines else ()
+    point, lane = Axis("point", MANY), Axis("lane", form.filters)
+    *number, part = ix.delinearise(Index(((point, 1),), 0), (*counted, line // tiles.run))
+    group = ix.floordiv(ix.axis_index(lane), outside) if form.groups > 1 else ix.ZERO
+    chunk, image = Axis("chunk", MANY, "reduce"), Axis("image", MANY, "reduce")
+    pixels = [Axis(f"pixel{k}", extent, "reduce") for k, extent in enumerate(form.out)]
+    at = tuple([ix.axis_index(axis) for axis in pixels])
+    start = form.start(Index(((image, 1),), 0), at)
+    gradient = ix.add(ix.scale(Index(((image, 1),), 0), math.prod(form.out)), ix.linearise(at, form.out))
+    g = Load("g", ix.add(ix.scale(gradient, form.filters), ix.axis_index(lane)), form.dtype)
+    first = ix.scale(part, tiles.run)
+    sums, updates, places = [], [], []
+    for tap, k in itertools.product(range(tiles.taps), range(tiles.run)):
+        above = list(number)
+        if tiles.taps > 1:
+            above[-1] = ix.const(tap)
+        inside = ix.add(first, ix.const(k))
+        reach = form.tap((*above, *[ix.ZERO] * (len(form.kernel) - len(above))))
+        source = ix.add(ix.add(start, reach), ix.add(inside, ix.scale(group, form.per_group)))
+        total = Accumulator(f"sum{len(sums)}", "sum", form.dtype)
+        sums.append(total)
+        updates.append(Update(total.name, Load("x", source, form.dtype), g))
+        row = ix.add(ix.scale(ix.linearise(tuple(above), lines), line), inside) if lines else inside
+        places.append(ix.add(ix.scale(row, form.filters), ix.axis_index(lane)))
+    body: tuple[Stmt, ...] = tuple(updates)
+    for axis in reversed(pixels):
+        body = (Loop(axis, 0, axis.extent, "serial", body),)
+    begin = Op("mul", (IndexValue(Index(((chunk, 1),), 0), int64), Literal(tiles.images, int64)), int64)
+    end = Op("min", (Op("add", (begin, Literal(tiles.images, int64)), int64), Var("batch", int64)), int64)
+    fold = Fold(tuple(sums), (Loop(image, begin, end, "serial", body),))
+    grow = [
+        Store("y", place, Op("add", (Load("y", place, form.dtype), Var(total.name, form.dtype)), form.dtype))
+        for place, total in zip(places, sums, strict=True)
+    ]
+    clear = [Store("y", place, Literal(0.0, form.dtype)) for place in places]
+    chunks = Op("add", (Op("sub", (Var("batch", int64), Literal(1, int64)), int64), Literal(tiles.images, int64)), int64)
+    count = Op("div", (chunks, Literal(tiles.images, int64)), int64)
+    turn = Loop(chunk, 0, count, "serial", (fold, *grow))
+    width = lanes(min(outside, 128 // form.dtype.itemsize))
+    across = Loop(lane, 0, form.filters, "vector", (*clear, turn), width)
+    return Loop(point, Var("begin", int64), Var("end", int64), "task", (across,))
+
+
+def _row_major(shape: Shape) -> Shape:
+    return tuple([math.prod(shape[k + 1 :]) for k in range(len(shape))])
