@@ -277,13 +277,19 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
+def _limits() -> dict[str, int]:
+    """Bytes in all vector registers, by which kernels choose the size of their tiles."""
+    found = jit().features
+    return {"vector_bytes": 2048 if "+avx512vl" in found else 512}
+
+
 class CpuBackend:
     """The device that every machine has."""
 
     def __init__(self) -> None:
         self.pool = _Pool()
         features = frozenset({"small products"} if blas.has_small_kernels() else ())
-        self.device = Device("cpu", 0, self, _processor(), frozenset(dtypes.ALL), features)
+        self.device = Device("cpu", 0, self, _processor(), frozenset(dtypes.ALL), features, _limits())
 
     def devices(self) -> list[Device]:
         return [self.device]

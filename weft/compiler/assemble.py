@@ -14,6 +14,7 @@ from weft.backends.base import Device
 from weft.compiler import memory
 from weft.compiler.access import row_major
 from weft.compiler.decompose import copy_of, decompose
+from weft.compiler.expand import expand_heavy
 from weft.compiler.fuse import base_of, fuse, window_base
 from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, lower_scatter, result_nodes
 from weft.compiler.matmul import tiles
@@ -38,7 +39,7 @@ STREAM_BYTES = 8 << 20  # a result at least this large would push everything els
 
 def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, int]]]:
     """The plan of a program, and for each output that is not written in place its (slot, byte offset)."""
-    program, outputs = _prepare(program)
+    program, outputs = _prepare(program, device)
     nodes = toposort(outputs, set(program.leaves).__contains__)
     written = {write.output for write in program.writes}
     fused = fuse(nodes, outputs, program.leaves, written)
@@ -58,13 +59,15 @@ def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, in
     return _Assembly(program, storage, order, scratch, device).plan(outputs, written)
 
 
-def _prepare(program: Program) -> tuple[Program, list[Node]]:
+def _prepare(program: Program, device: Device) -> tuple[Program, list[Node]]:
     """The program over stand-ins for its leaves, and its outputs in the form that the fuser takes."""
     stand_ins = {leaf: placeholder(leaf.shape, leaf.dtype, leaf.device) for leaf in program.leaves}
     outputs = simplify(program.nodes, program.outputs, stand_ins)
     program = replace(program, leaves=list(stand_ins.values()))
     _check(outputs)
     leaves = set(program.leaves)
+    outputs = expand_heavy(toposort(outputs, leaves.__contains__), outputs, leaves, device)
+    _check(outputs)
     outputs = decompose(toposort(outputs, leaves.__contains__), outputs, leaves)
     _check(outputs)
     own: set[Node] = set()
@@ -116,6 +119,7 @@ class _Assembly:
         self, program: Program, storage: Storage, order: list[Region], scratch: dict[Region, Node], device: Device
     ):
         self.storage, self.order, self.scratch = storage, order, scratch
+        self.device = device
         self.schedule = gpu if "blocks" in device.features else cpu
         self.small_products = "small products" in device.features
         inside = {small for small, _, _ in program.overlaps}  # memory that is counted with the leaf around it
@@ -154,7 +158,7 @@ class _Assembly:
         if region.form == "dot":
             return self._gemm(region)
         if region.template is not None:
-            return self._template(region.template.build(), region)
+            return self._template(region.template.build(region, self.device), region)
         lowered = lower_scatter(region) if region.form == "scatter" else lower(region)
         kernel = self.schedule.schedule(self._streaming(lowered))
         return self._launch(kernel, lowered, region)
@@ -179,6 +183,7 @@ class _Assembly:
 
     def _template(self, built: Built, region: Region) -> Launch:
         places = [self.place(node, offset * node.dtype.itemsize) for node, offset in built.uses]
+        self.sites.extend(built.sites)
         moved = _traffic(region)
         return Launch(built.kernel, tuple(places), built.scalars, built.extent, built.chunk, moved, built.flops)
 

@@ -14,16 +14,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft.backends.base import Device
+from weft.compiler.access import row_major
 from weft.compiler.lower import Builder
-from weft.compiler.template import Built, Template
-from weft.dtypes import DType, float32, int64
-from weft.graph.build import cast, expand, flip, pad, permute, reduce, reshape, slice_, unfold
+from weft.compiler.region import Region
+from weft.compiler.template import Built, Template, strided
+from weft.dtypes import DType, bool_, float32, int64
+from weft.graph.build import cast, expand, pad, permute, reduce, reshape, slice_, unfold
 from weft.graph.evaluate import EVALUATIONS
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
 from weft.kernels.convolve import Form, block_of, forward, tiling, weight_tiling, weights
 from weft.kernels.index import Index
-from weft.kernels.language import LAUNCH_RANGES, BufferParam, Expr, Kernel, ScalarParam, Stmt, Store
+from weft.kernels.language import LAUNCH_RANGES, BufferParam, Expr, Kernel, Op, ScalarParam, Stmt, Store
+from weft.kernels.nest import together
 
 REGISTERS = 512  # bytes of vector registers where the device does not say
 TASK_FLOPS = 400_000  # a task is worth at least this much work
@@ -194,45 +197,77 @@ def _form(node: Node) -> Form:
 
 
 def template(node: Node, leaves: Collection[Node]) -> Template:
+    """The kernel of a `conv_tiles` or `conv_weight_tiles` node."""
+    views = tuple([_contiguous(source, leaves) for source in node.srcs])
     build = _forward if node.op == "conv_tiles" else _weights
-    return Template(node.srcs, build, joins=node.op == "conv_tiles")
+    reads = tuple([base for base, _ in views])
+    return Template(reads, lambda region, device: build(region, device, views), joins=node.op == "conv_tiles")
 
 
-def _forward(region, device: Device) -> Built:
+def _contiguous(node: Node, leaves: Collection[Node]) -> tuple[Node, int]:
+    """The memory that holds all of `node` in order, and where it begins there."""
+    view = strided(node, leaves)
+    steps = zip(view.strides, row_major(node.shape), node.shape, strict=True)
+    return (view.base, view.offset) if all(a == b or n == 1 for a, b, n in steps) else (node, 0)
+
+
+Views = tuple[tuple[Node, int], ...]
+
+
+def _forward(region: Region, device: Device, views: Views) -> Built:
     node = region.anchor
+    assert node is not None
     form = _form(node)
     tiles = tiling(form, node.srcs[1].shape[-1], device.limits.get("vector_bytes", REGISTERS))
     builder = Builder(region, region.index)
 
     def finish(at: tuple[Index, ...], value: Expr, mask: Expr | None) -> list[Stmt]:
         builder.know(node, at, value)
-        stores: list[Stmt] = []
-        for sink, store in builder.stores(at):
-            if sink is not node or node in region.kept_results or len(region.sinks) == 1:
-                stores.append(Store(store.buffer, store.index, store.value, mask))
-        return stores
+        return [_masked(store, mask) for store in together(builder.stores())]
 
-    body, definitions = forward(form, tiles, finish)
     batch = node.shape[0]
-    params = {"x": (node.srcs[0], False), "w": (node.srcs[1], False)}
+    body, definitions = forward(form, tiles, batch, finish)
+    params = [BufferParam(name, node.dtype, False) for name in ("x", "w")]
     flops = 2 * math.prod(node.shape) * math.prod(form.kernel) * form.per_group
-    return _built(f"conv_{_label(form)}", params, body, definitions, tiles.points(form, batch), batch, flops, builder)
+    points = tiles.points(form, batch)
+    return _built(f"conv_{_label(form)}", params, views, body, definitions, points, batch, flops, builder)
 
 
-def _weights(region, device: Device) -> Built:
+def _masked(statement: Stmt, mask: Expr | None) -> Stmt:
+    """A store that happens only where `mask` holds too."""
+    if mask is None or not isinstance(statement, Store):
+        return statement
+    both = mask if statement.mask is None else Op("and", (mask, statement.mask), bool_)
+    return Store(statement.buffer, statement.index, statement.value, both)
+
+
+def _weights(region: Region, device: Device, views: Views) -> Built:
     node = region.anchor
+    assert node is not None
     form = _form(node)
     tiles = weight_tiling(form, device.limits.get("vector_bytes", REGISTERS))
     batch = node.srcs[0].shape[0]
-    params = {"x": (node.srcs[0], False), "g": (node.srcs[1], False), "y": (node, True)}
+    params = [BufferParam(name, node.dtype, name == "y") for name in ("x", "g", "y")]
     flops = 2 * math.prod(node.srcs[1].shape) * math.prod(form.kernel) * form.per_group
-    return _built(f"conv_weight_{_label(form)}", params, weights(form, tiles), {}, tiles.points(form), batch, flops)
+    name, body, points = f"conv_weight_{_label(form)}", weights(form, tiles), tiles.points(form)
+    return _built(name, params, (*views, (node, 0)), body, {}, points, batch, flops)
 
 
-def _built(name, params, body, definitions, points, batch, flops, builder: Builder | None = None) -> Built:
-    buffers = [BufferParam(key, node.dtype, written) for key, (node, written) in params.items()]
-    uses = [(node, 0) for node, _ in params.values()]
-    scalars, values, sites = [ScalarParam("batch", int64)], [batch], ()
+def _built(
+    name: str,
+    buffers: list[BufferParam],
+    views: Views,
+    body: Stmt,
+    definitions: dict[str, Expr],
+    points: int,
+    batch: int,
+    flops: int,
+    builder: Builder | None = None,
+) -> Built:
+    uses = list(views)
+    scalars = [ScalarParam("batch", int64)]
+    sites: tuple[str, ...] = ()
+    values: list[int | float] = [batch]
     if builder is not None:
         buffers += builder.buffers.values()
         uses += [(node, 0) for node in builder.buffers]

@@ -24,7 +24,7 @@ from weft.graph.primitives import PRIMITIVES
 DEEP = 200  # longest chain of nodes inside one kernel
 DEAR = 60  # operations per element from which a value is stored rather than computed twice
 CANDIDATES = 6  # how many regions a sink tries to join
-ALONE = ("scatter", "split", "template")  # forms of regions that nothing else joins
+ALONE = ("scatter", "split", "template")  # forms of regions that nothing else joins (some templates are open)
 SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a kernel
 COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow": 30, "log1p": 14, "expm1": 14,
         "random": 40, "div": 4, "sqrt": 4, "mod": 6}  # fmt: skip
@@ -228,7 +228,7 @@ class _Fuser:
                 for region in writers:
                     found[region] = None
         latest = sorted(found, key=lambda region: region.number, reverse=True)
-        related = [region for region in latest if region.form not in ALONE][:CANDIDATES]
+        related = [region for region in latest if not _closed(region)][:CANDIDATES]
         return related + [region for region in self._alike(node) if region not in found]
 
     def _alike(self, node: Node) -> list[Region]:
@@ -275,7 +275,7 @@ class _Fuser:
             return None
         if walk.touched:
             return walk
-        if region.form == "dot" or _delays(region, writers):
+        if region.form in ("dot", "template") or _delays(region, writers):
             return None
         if math.prod(region.shape) > SMALL:
             shared = any(read in region.reads and read.size > 1 for read in walk.reads)
@@ -400,7 +400,7 @@ class _Fuser:
             return
         region.sinks.append(node)
         kind = PRIMITIVES[node.op].kind
-        if kind == "dot":
+        if kind in ("dot", "template"):
             region.place[node] = region.index
         elif kind == "reduce":
             region.place[node] = tuple([region.index[k] for k in region.kept])
@@ -462,7 +462,7 @@ class _Fuser:
         for other in users:
             at = other.inlined.get(node)
             fits = at is not None and node.size > 1 and at == other.indices_for(node.shape)
-            if fits and not other.before & region.bit and other.form not in ALONE:
+            if fits and not other.before & region.bit and not _closed(other):
                 return other
         return None
 
@@ -503,6 +503,11 @@ class _Fuser:
                 else:
                     stack.extend(source.srcs)
         self.stored[node] = tuple(writers)
+
+
+def _closed(region: Region) -> bool:
+    """Whether nothing else may be computed in `region`."""
+    return region.form in ALONE and not (region.template is not None and region.template.joins)
 
 
 def _under_movement(node: Node, leaves: set[Node]) -> Node:

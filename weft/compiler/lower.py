@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from weft.compiler.access import MOVEMENT, Condition, Indices, address, filling, row_major, source_index
-from weft.compiler.fuse import Home
 from weft.compiler.region import Region
 from weft.dtypes import DType, bool_, float32, int32, int64, uint32
 from weft.graph.node import Node
@@ -33,6 +33,9 @@ from weft.kernels.language import (
     Var,
 )
 from weft.kernels.nest import ColumnSum, Nest, Span
+
+if TYPE_CHECKING:
+    from weft.compiler.fuse import Home
 
 STATUS = Node()  # stands for the plan's status words among the buffers of a kernel
 STATUS.op, STATUS.dtype, STATUS.shape = "status", int32, ()
@@ -72,7 +75,7 @@ def _lower_map(region: Region) -> Lowered:
     groups = _merge(region)
     if len(groups) <= 1:
         points = Axis("i", math.prod(region.shape))
-        return _Builder(region, ix.delinearise(ix.axis_index(points), region.shape)).nest(points, "points", None, ())
+        return Builder(region, ix.delinearise(ix.axis_index(points), region.shape)).nest(points, "points", None, ())
     side = _side_by_side(region, groups)
     lane = Axis("col", groups[side].extent)
     others = [group for k, group in enumerate(groups) if k != side]
@@ -84,7 +87,7 @@ def _lower_map(region: Region) -> Lowered:
     index: list[Index] = []
     for group in groups:
         index.extend(ix.delinearise(values[group.first], group.shape))
-    return _Builder(region, tuple(index)).nest(points, "lane", lane, ())
+    return Builder(region, tuple(index)).nest(points, "lane", lane, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +182,7 @@ def _lower_fold(region: Region) -> Lowered:
     points = Axis("row" if side != "points" else "i", math.prod(shape[k] for k in outer))
     for k, value in zip(outer, ix.delinearise(_index(points), tuple([shape[k] for k in outer])), strict=True):
         index[k] = value
-    return _Builder(region, tuple(index)).nest(points, side, lane, tuple(spans))
+    return Builder(region, tuple(index)).nest(points, side, lane, tuple(spans))
 
 
 def _lower_split(region: Region) -> Lowered:
@@ -204,7 +207,7 @@ def _lower_split(region: Region) -> Lowered:
             spans.append(Span(axis, start, Op("min", (Op("add", (start, PER_PIECE), int64), extent), int64)))
         else:
             spans.append(Span(axis, 0, _bound(region, k)))
-    return _Builder(region, tuple(index), (piece, *rest)).nest(points, "inner", None, tuple(spans))
+    return Builder(region, tuple(index), (piece, *rest)).nest(points, "inner", None, tuple(spans))
 
 
 def _bound(region: Region, k: int) -> Var | int:
@@ -223,7 +226,7 @@ def _index(axis: Axis) -> Index:
 # --- values ----------------------------------------------------------------------------------------------------------
 
 
-class _Builder:
+class Builder:
     """Writes one region's values as expressions in given axes."""
 
     def __init__(self, region: Region, index: Indices, split_place: Indices | None = None):
@@ -339,6 +342,23 @@ class _Builder:
             param = self.buffers[node] = BufferParam(f"b{len(self.buffers)}", node.dtype, written)
         return param.name
 
+    def know(self, node: Node, at: Indices, value: Expr) -> None:
+        """From here on the region's point is `at`, where `node` is `value`."""
+        self.region.index = at
+        self.memo[(node, at, ())] = value
+
+    def stores(self) -> list[Store]:
+        """What the region stores at its point, besides the anchor where nobody else needs that."""
+        found = []
+        for sink in self.source.sinks:
+            if sink is not self.source.anchor or self._is_read(sink) or len(self.source.sinks) == 1:
+                at = self.region.indices_for(sink.shape)
+                assert at is not None
+                found.append(self._store(sink, at, self.value(sink, at, ())))
+        found += [check for check, _ in self.checks]
+        self.checks.clear()
+        return found
+
     # One value. A 16-bit float is held as the float32 of the same value.
 
     def value(self, node: Node, at: Indices, conditions: tuple[Condition, ...]) -> Expr:
@@ -354,6 +374,7 @@ class _Builder:
             assert self.place[node] == at, f"{node} is not known at {at}"
             return self.memo[(node, at, ())]
         if node in self.source.reads or node is self.source.anchor:
+            assert node is not self.source.anchor or self.source.form == "dot", f"{node} is not known at {at}"
             mask = self._mask(conditions)
             written = node is self.source.anchor
             load = Load(self._buffer(node, written), address(at, row_major(node.shape), 0), node.dtype, mask)
@@ -470,7 +491,7 @@ def lower_epilogue(region: Region) -> tuple[Lowered, tuple[Axis, Axis, Axis]]:
     *batch_shape, m, n = region.shape
     batch, row, col = Axis("batch", math.prod(batch_shape)), Axis("row", m), Axis("col", n)
     index = (*ix.delinearise(_index(batch), tuple(batch_shape)), ix.axis_index(row), ix.axis_index(col))
-    builder = _Builder(region, index)
+    builder = Builder(region, index)
     stores = []
     for sink in region.sinks:
         if sink is not region.anchor:
@@ -501,7 +522,7 @@ def lower_scatter(region: Region) -> Lowered:
     count, columns = node.shape[0], math.prod(node.shape[1:])
     row, col = Axis("n", source.shape[0], "reduce"), Axis("col", columns)
     index = (_index(row), *ix.delinearise(ix.axis_index(col), source.shape[1:]))
-    builder = _Builder(region, index)
+    builder = Builder(region, index)
     target = builder.value(index_node, (_index(row),), ())
     target = target if target.dtype is int64 else Op("cast", (target,), int64)
     builder.definitions["target"] = target

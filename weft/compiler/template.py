@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from weft.backends.base import Device
 from weft.compiler.access import MOVEMENT, address, row_major, source_index
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES
 from weft.kernels import index as ix
 from weft.kernels.index import Axis
 from weft.kernels.language import Kernel
+
+if TYPE_CHECKING:
+    from weft.compiler.region import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +32,17 @@ class Built:
     extent: int  # tasks, of which each worker takes `chunk` at a time
     chunk: int
     flops: int
+    sites: tuple[str, ...] = ()  # lines of the user whose indices it checks
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What one node needs in memory, and the builder of its kernel."""
+    """What one node needs in memory, and the builder of its kernel from the finished region. With `joins`, values that
+    are computed from the result element by element become part of the kernel."""
 
     reads: tuple[Node, ...]
-    build: Callable[[], Built]
+    build: Callable[[Region, Device], Built]
+    joins: bool = False
 
 
 MakeTemplate = Callable[[Node, Collection[Node]], Template]  # from a node and the leaves of its program

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from weft.compiler import convolve
 from weft.compiler.template import MakeTemplate
 
-TEMPLATES: dict[str, MakeTemplate] = {}
+TEMPLATES: dict[str, MakeTemplate] = {
+    "conv_tiles": convolve.template,
+    "conv_weight_tiles": convolve.template,
+}

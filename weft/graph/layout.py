@@ -60,6 +60,10 @@ def _float(op: str, srcs: tuple[Node, ...], attrs: tuple, order: tuple[int, ...]
         return permuted(primitives.make(op, (srcs[0].srcs[0],), moved), order)
     if op == "flip":
         return permuted(primitives.make(op, (srcs[0].srcs[0],), (tuple(sorted(order[k] for k in attrs[0])),)), order)
+    if op == "unfold":
+        return _unfolded(srcs[0].srcs[0], attrs, order)
+    if op == "fold":
+        return _folded(srcs[0].srcs[0], attrs, order)
     if op == "concat" and all(source.op == "permute" and source.attrs[0] == order for source in srcs):
         parts = tuple([source.srcs[0] for source in srcs])
         return permuted(primitives.make(op, parts, (order[attrs[0]],)), order)
@@ -98,3 +102,21 @@ def _reduced(op: str, x: Node, axes: tuple[int, ...], order: tuple[int, ...]) ->
     below = primitives.make(op, (x,), (tuple(sorted(order[axis] for axis in axes)),))
     left = [order[axis] for axis in range(len(order)) if axis not in axes]
     return permuted(below, tuple([sorted(left).index(axis) for axis in left]))
+
+
+def _unfolded(x: Node, attrs: tuple, order: tuple[int, ...]) -> Node:
+    """Windows along the axis below; the axis of places in a window comes after it here as there."""
+    axis, *rest = attrs
+    along = order[axis]
+    moved = [below + (below > along) for below in order]
+    moved.insert(axis + 1, along + 1)
+    return permuted(primitives.make("unfold", (x,), (along, *rest)), tuple(moved))
+
+
+def _folded(x: Node, attrs: tuple, order: tuple[int, ...]) -> Node | None:
+    axis, *rest = attrs
+    along = order[axis]
+    if order[axis + 1] != along + 1:
+        return None
+    moved = [below - (below > along) for position, below in enumerate(order) if position != axis + 1]
+    return permuted(primitives.make("fold", (x,), (along, *rest)), tuple(moved))

@@ -122,7 +122,7 @@ def tiling(form: Form, block: int, registers: int) -> Tiling:
     return Tiling(block, images, rows, pixels, turns)
 
 
-def forward(form: Form, tiles: Tiling, finish: Finish) -> tuple[Stmt, dict[str, Expr]]:
+def forward(form: Form, tiles: Tiling, batch: int, finish: Finish) -> tuple[Stmt, dict[str, Expr]]:
     """The kernel's body for points begin..end, and the definitions of loaded axes. Buffers: 'x', and 'w' packed as
     [blocks, channels per group, *kernel, block]; the scalar 'batch'. `finish(at, value, mask)` stores one pixel."""
     rank, block = len(form.out), tiles.block
@@ -132,7 +132,7 @@ def forward(form: Form, tiles: Tiling, finish: Finish) -> tuple[Stmt, dict[str, 
     batch_block, blocks, turn, line = ix.delinearise(Index(((point, 1),), 0), extents)
     above = ix.delinearise(line, lines) if lines else ()
     first = ix.scale(ix.add(ix.scale(batch_block, tiles.turns), turn), tiles.images)
-    images, guards, definitions = _images(first, tiles.images)
+    images, guards, definitions = _images(first, tiles.images, batch)
     group = ix.floordiv(ix.scale(blocks, block), form.filters // form.groups)
     output = ix.add(ix.scale(blocks, block), ix.axis_index(lane))
 
@@ -167,18 +167,23 @@ def forward(form: Form, tiles: Tiling, finish: Finish) -> tuple[Stmt, dict[str, 
     return Loop(point, Var("begin", int64), Var("end", int64), "task", body), definitions
 
 
-def _images(first: Index, count: int) -> tuple[list[Index], list[Expr | None], dict[str, Expr]]:
-    """The images of a tile; where there are several, those past the batch read the last one and are not stored."""
-    if count == 1:
-        return [first], [None], {}
-    images, guards, definitions = [], [], {}
+def _images(first: Index, count: int, batch: int) -> tuple[list[Index], list[Expr | None], dict[str, Expr]]:
+    """The images of a tile; where there are several, those past the batch read the last one and are not stored.
+
+    They are values with the range of the batch, so that what is computed from the result finds its index again.
+    """
+    images: list[Index] = []
+    guards: list[Expr | None] = []
+    definitions: dict[str, Expr] = {}
     last = Op("sub", (Var("batch", int64), Literal(1, int64)), int64)
     for number in range(count):
         image = ix.add(first, ix.const(number))
-        axis = Axis(f"image{number}", MANY, "value")
-        definitions[axis.name] = Op("min", (IndexValue(image, int64), last), int64)
-        images.append(Index(((axis, 1),), 0))
-        guards.append(_before_batch(image))
+        axis = Axis(f"image{number}", batch, "value")
+        if batch > 1:
+            value = IndexValue(image, int64)
+            definitions[axis.name] = value if count == 1 else Op("min", (value, last), int64)
+        images.append(ix.axis_index(axis))
+        guards.append(_before_batch(image) if count > 1 else None)
     return images, guards, definitions
 
 
