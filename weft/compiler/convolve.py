@@ -326,4 +326,6 @@ def _evaluate_as(op: str, node: Node, arrays: Sequence[np.ndarray], attrs: tuple
 
 
 PRIMITIVES["conv_tiles"] = Primitive("conv_tiles", "template", 2, _tiles_shape, _evaluate_tiles)
-PRIMITIVES["conv_weight_tiles"] = Primitive("conv_weight_tiles", "template", 2, _weight_tiles_shape, _evaluate_weight_tiles)
+PRIMITIVES["conv_weight_tiles"] = Primitive(
+    "conv_weight_tiles", "template", 2, _weight_tiles_shape, _evaluate_weight_tiles
+)

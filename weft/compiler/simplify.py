@@ -323,6 +323,7 @@ _RULES: dict[str, Callable[[Node, tuple[Node, ...]], Node | None]] = {
     "concat": _concat,
     "gather": _gather,
     "dot": _of_nothing,
+    "conv_weight": _of_nothing,
     "scatter_add": _of_nothing,
     "reduce_sum": _reduce,
     "reduce_prod": _reduce,

@@ -89,9 +89,7 @@ def _phase(g: Node, turned: Node, chosen: tuple[_Phase, ...], how: Geometry) -> 
     rank = len(chosen)
     sizes = [len(range(turned.shape[k])[phase.taps]) for k, phase in enumerate(chosen)]
     if not all(sizes):
-        return full(
-            (g.shape[0], *[phase.extent for phase in chosen], turned.shape[-1]), 0.0, g.dtype, g.device
-        )
+        return full((g.shape[0], *[phase.extent for phase in chosen], turned.shape[-1]), 0.0, g.dtype, g.device)
     starts, stops, steps = [], [], []
     for k, phase in enumerate(chosen):  # taps of the flipped kernel, in flipped order
         kept = [turned.shape[k] - 1 - tap for tap in range(turned.shape[k])[phase.taps]][::-1]

@@ -146,9 +146,11 @@ def _conv_weight(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> n
     kernel, *attrs = node.attrs
     groups = attrs[4]
     result = np.zeros(node.shape, dtype)
-    rows = g.reshape(-1, groups, g.shape[-1] // groups)
+    rows = g.reshape(math.prod(g.shape[:-1]), groups, g.shape[-1] // groups)
     for tap, part in _taps(x, kernel, g.shape[1:-1], tuple(attrs)):
-        result[tap] = np.einsum("ngc,ngo->cgo", part.reshape(len(rows), groups, -1), rows).reshape(result[tap].shape)
+        result[tap] = np.einsum("ngc,ngo->cgo", part.reshape(len(rows), groups, x.shape[-1] // groups), rows).reshape(
+            result[tap].shape
+        )
     return result
 
 

@@ -197,9 +197,7 @@ def _conv_weight(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> t
     return (*kernel, x.shape[-1] // groups, g.shape[-1]), x.dtype
 
 
-def windows(
-    space: Shape, kernel: Shape, strides: Shape, lows: Shape, highs: Shape, dilations: Shape
-) -> Shape:
+def windows(space: Shape, kernel: Shape, strides: Shape, lows: Shape, highs: Shape, dilations: Shape) -> Shape:
     """How often a kernel fits into each spatial axis."""
     rows = zip(space, kernel, strides, lows, highs, dilations, strict=True)
     return tuple([(n + low + high - d * (k - 1) - 1) // s + 1 for n, k, s, low, high, d in rows])

@@ -153,7 +153,9 @@ def forward(form: Form, tiles: Tiling, batch: int, finish: Finish) -> tuple[Stmt
             weight = ix.add(ix.scale(ix.add(ix.scale(row, math.prod(form.kernel)), number), block), ix.axis_index(lane))
             reach = form.tap(tap)
             w = Load("w", weight, form.dtype)
-            return [Update(s.name, Load("x", ix.add(p, reach), form.dtype), w) for s, p in zip(sums, places, strict=True)]
+            return [
+                Update(s.name, Load("x", ix.add(p, reach), form.dtype), w) for s, p in zip(sums, places, strict=True)
+            ]
 
         fold = Fold(sums, (Loop(channel, 0, form.per_group, "serial", _over_taps(form.kernel, step)),))
         stores: list[Stmt] = []
@@ -292,7 +294,9 @@ def weights(form: Form, tiles: WeightTiling) -> Stmt:
         for place, total in zip(places, sums, strict=True)
     ]
     clear = [Store("y", place, Literal(0.0, form.dtype)) for place in places]
-    chunks = Op("add", (Op("sub", (Var("batch", int64), Literal(1, int64)), int64), Literal(tiles.images, int64)), int64)
+    chunks = Op(
+        "add", (Op("sub", (Var("batch", int64), Literal(1, int64)), int64), Literal(tiles.images, int64)), int64
+    )
     count = Op("div", (chunks, Literal(tiles.images, int64)), int64)
     turn = Loop(chunk, 0, count, "serial", (fold, *grow))
     width = lanes(min(outside, 128 // form.dtype.itemsize))
