@@ -130,7 +130,7 @@ def forward(form: Form, tiles: Tiling, batch: int, finish: Finish) -> tuple[Stmt
     lines = (*form.out[:-2], form.out[-2] // tiles.rows) if rank > 1 else ()
     extents = (MANY, form.filters // block, tiles.turns, math.prod(lines))
     batch_block, blocks, turn, line = ix.delinearise(Index(((point, 1),), 0), extents)
-    above = ix.delinearise(line, lines) if lines else ()
+    above = list(ix.delinearise(line, lines)) if lines else []
     first = ix.scale(ix.add(ix.scale(batch_block, tiles.turns), turn), tiles.images)
     images, guards, definitions = _images(first, tiles.images, batch)
     group = ix.floordiv(ix.scale(blocks, block), form.filters // form.groups)
@@ -139,7 +139,7 @@ def forward(form: Form, tiles: Tiling, batch: int, finish: Finish) -> tuple[Stmt
     def tile(start: Index, pixels: int) -> tuple[Stmt, ...]:
         at = []
         for image, row, pixel in itertools.product(range(tiles.images), range(tiles.rows), range(pixels)):
-            place = list(above)
+            place = [*above]
             if rank > 1:
                 place[-1] = ix.add(ix.scale(place[-1], tiles.rows), ix.const(row))
             at.append((image, (*place, ix.add(start, ix.const(pixel)))))
@@ -270,7 +270,9 @@ def weights(form: Form, tiles: WeightTiling) -> Stmt:
     gradient = ix.add(ix.scale(Index(((image, 1),), 0), math.prod(form.out)), ix.linearise(at, form.out))
     g = Load("g", ix.add(ix.scale(gradient, form.filters), ix.axis_index(lane)), form.dtype)
     first = ix.scale(part, tiles.run)
-    sums, updates, places = [], [], []
+    sums: list[Accumulator] = []
+    updates: list[Stmt] = []
+    places: list[Index] = []
     for tap, k in itertools.product(range(tiles.taps), range(tiles.run)):
         above = list(number)
         if tiles.taps > 1:
