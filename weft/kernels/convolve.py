@@ -145,7 +145,7 @@ def forward(form: Form, tiles: Tiling, batch: int, finish: Finish) -> tuple[Stmt
             at.append((image, (*place, ix.add(start, ix.const(pixel)))))
         sums = tuple([Accumulator(f"sum{k}", "sum", form.dtype) for k in range(len(at))])
         inner = ix.add(ix.scale(group, form.per_group), ix.axis_index(channel))
-        places = [ix.add(form.start(images[image], place), inner) for image, place in at]
+        places = [ix.add(form.start(images[image], where), inner) for image, where in at]
 
         def step(tap: tuple[Index, ...]) -> list[Stmt]:
             number = ix.linearise(tap, form.kernel)
@@ -159,8 +159,8 @@ def forward(form: Form, tiles: Tiling, batch: int, finish: Finish) -> tuple[Stmt
 
         fold = Fold(sums, (Loop(channel, 0, form.per_group, "serial", _over_taps(form.kernel, step)),))
         stores: list[Stmt] = []
-        for (image, place), total in zip(at, sums, strict=True):
-            stores += finish((images[image], *place, output), Var(total.name, form.dtype), guards[image])
+        for (image, where), total in zip(at, sums, strict=True):
+            stores += finish((images[image], *where, output), Var(total.name, form.dtype), guards[image])
         return (Loop(lane, 0, block, "vector", (fold, *stores), lanes(block)),)
 
     body = _along(form.out[-1], tiles.pixels, tile)
