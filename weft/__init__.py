@@ -18,6 +18,7 @@ from weft.dtypes import bool_ as bool
 from weft.dtypes import (
     bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
 )  # fmt: skip
+from weft.dynamic import argwhere, bincount, masked_select, nonzero, unique, unique_consecutive
 from weft.errors import (
     BufferError_, DeviceError, DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, WeftError,
 )  # fmt: skip
@@ -31,6 +32,10 @@ from weft.functions import (
     mv, ne, neg, numel, outer, permute, pow, prod, reciprocal, relu, remainder, reshape, roll, round, rsqrt, sigmoid,
     sign, sin, softmax, split, sqrt, square, squeeze, stack, std, sub, sum, t, tan, tanh, tile, transpose, tril, triu,
     trunc, unbind, unflatten, unsqueeze, var, where,
+)  # fmt: skip
+from weft.functions import (
+    argsort, bucketize, cummax, cummin, cumprod, cumsum, diff, histc, kthvalue, logcumsumexp, median, msort,
+    searchsorted, sort, topk,
 )  # fmt: skip
 from weft.random import (
     Generator, bernoulli, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,

@@ -6,13 +6,15 @@ Those that are methods too are taken from `Tensor`, so each is lifted from its n
 from __future__ import annotations
 
 from weft.cell import evaluate
-from weft.ops import activation, conv, elementwise, indexing, linalg, loss, movement, norm
+from weft.ops import activation, conv, elementwise, indexing, linalg, loss, movement, norm, sorting
 from weft.tensor import Tensor, lift
 
 where = lift(elementwise.where)
 cat = concat = lift(movement.cat)
 stack = lift(movement.stack)
 
+searchsorted = lift(sorting.searchsorted)
+bucketize = lift(sorting.bucketize)
 linear = lift(linalg.linear)
 conv1d = lift(conv.conv1d)
 conv2d = lift(conv.conv2d)
@@ -142,6 +144,20 @@ argmin = Tensor.argmin
 any = Tensor.any
 all = Tensor.all
 count_nonzero = Tensor.count_nonzero
+
+cumsum = Tensor.cumsum
+cumprod = Tensor.cumprod
+cummax = Tensor.cummax
+cummin = Tensor.cummin
+logcumsumexp = Tensor.logcumsumexp
+diff = Tensor.diff
+sort = Tensor.sort
+argsort = Tensor.argsort
+msort = Tensor.msort
+topk = Tensor.topk
+kthvalue = Tensor.kthvalue
+median = Tensor.median
+histc = Tensor.histc
 
 reshape = Tensor.reshape
 permute = Tensor.permute

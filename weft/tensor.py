@@ -20,7 +20,7 @@ from weft.dtypes import from_numpy as dtype_from_numpy
 from weft.errors import DTypeError, GraphError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, placeholder
-from weft.ops import activation, elementwise, indexing, linalg, movement, reduce
+from weft.ops import activation, elementwise, indexing, linalg, movement, reduce, scans, sorting
 from weft.ops.common import weak_dtype
 from weft.state import STATE, VERSION
 
@@ -88,6 +88,18 @@ def wrap(node: Node, requires_grad: bool = False) -> Tensor:
     if node.depth > MAX_DEPTH and STATE.trace is None and node.buffer is None:
         evaluate([tensor])
     return tensor
+
+
+def _reading(name: str) -> Callable[..., Any]:
+    """A method whose result has a shape that depends on values: see `weft.dynamic`."""
+
+    def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        from weft import dynamic
+
+        return getattr(dynamic, name)(self, *args, **kwargs)
+
+    call.__name__, call.__doc__ = name, f"See `weft.{name}`."
+    return call
 
 
 def from_host(array: np.ndarray, device: str | Device | None = None) -> Node:
@@ -389,6 +401,14 @@ class Tensor(TensorCell):
     max, min, amax, amin = lift(reduce.max), lift(reduce.min), lift(reduce.amax), lift(reduce.amin)
     argmax, argmin = lift(reduce.argmax), lift(reduce.argmin)
     any, all, count_nonzero = lift(reduce.any), lift(reduce.all), lift(reduce.count_nonzero)
+
+    cumsum, cumprod, logcumsumexp = lift(scans.cumsum), lift(scans.cumprod), lift(scans.logcumsumexp)
+    cummax, cummin, diff = lift(scans.cummax), lift(scans.cummin), lift(scans.diff)
+    sort, argsort, msort = lift(sorting.sort), lift(sorting.argsort), lift(sorting.msort)
+    topk, kthvalue, median = lift(sorting.topk), lift(sorting.kthvalue), lift(sorting.median)
+    histc = lift(sorting.histc)
+    nonzero, argwhere, masked_select = _reading("nonzero"), _reading("argwhere"), _reading("masked_select")
+    unique, unique_consecutive, bincount = _reading("unique"), _reading("unique_consecutive"), _reading("bincount")
 
     reshape = lift(movement.reshape, "reshape")
     view = lift(movement.reshape, "view")

@@ -493,14 +493,38 @@ class Builder:
         error = x.error * rows + (4 + math.sqrt(rows)) * eps * bound
         return Value(build.mul(node, 1.0 / rows), x.bound, error / rows + eps * x.bound)
 
+    def scan(self) -> Value | None:
+        x = self.some(lambda value: value.node.shape and value.node.size and value.kind != "b")
+        if x is None:
+            return None
+        axis = self.draw(st.integers(0, len(x.node.shape) - 1))
+        count, eps = x.node.shape[axis], unit(x.node.dtype)
+        node = build.scan(op := self.pick(["sum", "max", "min"]), x.node, axis, self.chance(2))
+        if op != "sum":
+            return Value(node, x.bound, x.error)
+        if x.kind == "i":
+            return Value(node, x.bound * count) if x.bound * count < 1e9 else None
+        bound = x.bound * count
+        error = x.error * count + (4 + count) * eps * bound
+        return Value(build.mul(node, 1.0 / count), x.bound, error / count + eps * x.bound)
+
+    def argsort(self) -> Value | None:
+        x = self.some(lambda value: value.node.shape and value.node.size and value.exact and value.kind in "if")
+        if x is None:
+            return None
+        keys = x.node
+        if x.kind == "f":
+            keys = build.bitcast(keys, int32 if keys.dtype.itemsize == 4 else int64)
+        return Value(build.argsort(keys), float(keys.shape[-1]))
+
     # ---- the whole graph ---------------------------------------------------------------------------------------
 
     def build(self, least: int, most: int) -> Graph:
         self.values.append(self.leaf(self.shape(), self.floats))
         common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement]
         common += [self.dot, self.gather, self.select, self.scatter, self.softmax, self.concat, self.marker]
-        common += [self.source, self.fold]
-        jumps = [] if self.smooth else [self.whole, self.compare, self.logic, self.cast]
+        common += [self.source, self.fold, self.scan]
+        jumps = [] if self.smooth else [self.whole, self.compare, self.logic, self.cast, self.argsort]
         for _ in range(self.draw(st.integers(least, most))):
             value = self.pick(common + jumps)()
             if value is not None and value.bound <= MOST_BOUND and value.error <= MOST_ERROR * max(value.bound, 1e-3):

@@ -17,6 +17,7 @@ from weft.compiler.decompose import copy_of, decompose
 from weft.compiler.expand import expand_heavy
 from weft.compiler.fuse import base_of, fuse, window_base
 from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, lower_scatter, result_nodes
+from weft.compiler.lower_order import lower_scan, lower_sort
 from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
 from weft.compiler.plan import Gemm, Launch, Place, Plan, Slot, Step
@@ -24,6 +25,7 @@ from weft.compiler.program import Program
 from weft.compiler.region import Region
 from weft.compiler.simplify import simplify
 from weft.compiler.template import Built
+from weft.errors import GraphError, problem
 from weft.graph import spec
 from weft.graph.node import Node, placeholder, toposort
 from weft.kernels import cpu, gpu
@@ -159,6 +161,8 @@ class _Assembly:
             return self._gemm(region)
         if region.template is not None:
             return self._template(region.template.build(region, self.device), region)
+        if region.form in ("scan", "sort"):
+            return self._ordering(region)
         lowered = lower_scatter(region) if region.form == "scatter" else lower(region)
         kernel = self.schedule.schedule(self._streaming(lowered))
         return self._launch(kernel, lowered, region)
@@ -186,6 +190,19 @@ class _Assembly:
         self.sites.extend(built.sites)
         moved = _traffic(region)
         return Launch(built.kernel, tuple(places), built.scalars, built.extent, built.chunk, moved, built.flops)
+
+    def _ordering(self, region: Region) -> Launch:
+        """A scan or a sort: its loops are written for the CPU, in the kernel language."""
+        if self.schedule is not cpu:
+            given = f"a {region.form} for a device with blocks"
+            raise problem(GraphError, "compile", given, "the CPU; this version has no other lowering for it")
+        made = lower_scan(region) if region.form == "scan" else lower_sort(region)
+        places = tuple([self.place(node) for node in made.uses])
+        self.sites.extend(made.sites)
+        moved = _traffic(region)
+        work = max(moved, 2 * made.flops) // max(made.points, 1) + 1
+        chunk = _even(made.points, -(-TASK_BYTES // work), cpu.LANES * 8 if made.in_lanes else 1)
+        return Launch(made.kernel, places, made.scalars, made.points, chunk, moved, made.flops)
 
     def _gemm(self, region: Region) -> Gemm:
         anchor, views = region.anchor, region.operands

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from weft.compiler.access import terms_of_fold
+from weft.compiler.order import argsort, scan
 from weft.compiler.simplify import reshape
 from weft.dtypes import DType, float32
 from weft.graph.build import cast, expand, narrow
@@ -51,6 +52,10 @@ def decompose(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) 
             new[node] = _reduce(node.op[len("reduce_") :], srcs[0], node.attrs[0])
         elif node.op == "fold":
             new[node] = _fold(srcs[0], node.attrs)
+        elif node.op == "scan":
+            new[node] = scan(srcs[0], *node.attrs)
+        elif node.op == "argsort":
+            new[node] = argsort(srcs[0])
         elif node.op == "concat":
             leading = math.prod(node.shape[: node.attrs[0]]) == 1
             parts = tuple([_part(source, leaf_set, placed, leading) for source in srcs])

@@ -24,7 +24,7 @@ from weft.graph.primitives import PRIMITIVES
 DEEP = 200  # longest chain of nodes inside one kernel
 DEAR = 60  # operations per element from which a value is stored rather than computed twice
 CANDIDATES = 6  # how many regions a sink tries to join
-ALONE = ("scatter", "split", "template")  # forms of regions that nothing else joins (some templates are open)
+ALONE = ("scatter", "split", "template", "scan", "sort")  # forms of regions that nothing else joins (some templates are open)
 SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a kernel
 COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow": 30, "log1p": 14, "expm1": 14,
         "random": 40, "div": 4, "sqrt": 4, "mod": 6}  # fmt: skip
@@ -118,7 +118,7 @@ class _Fuser:
                 self._weigh(node, "leaf", sinks)
                 continue
             kind = PRIMITIVES[node.op].kind
-            if kind in ("reduce", "dot", "scatter", "concat", "template", "order"):
+            if kind in ("reduce", "dot", "scatter", "concat", "template", "order", "scan", "sort"):
                 sinks.add(node)
                 depth[node] = 0
             else:
@@ -176,6 +176,8 @@ class _Fuser:
         elif kind == "template":
             self._open(Region(next(self.numbers), "template", node.shape, anchor=node), node)
             self._place_windows(node)
+        elif kind in ("scan", "sort"):
+            self._open(Region(next(self.numbers), kind, node.shape, anchor=node), node)
         elif node.op.startswith("partial_"):
             self._assign_partial(node)
         elif kind == "reduce":
@@ -296,6 +298,11 @@ class _Fuser:
         elif region.form == "scatter":
             walk.reads[node.srcs[0]] = None
             walk.visit(node.srcs[1], region.index)
+        elif region.form in ("scan", "sort"):
+            walk.visit(node.srcs[0], region.index)
+            for scratch in node.srcs[1:]:
+                region.sinks.append(scratch)
+                self.stored[scratch] = (region,)
         else:
             at = self._domain_index(region, node)
             assert at is not None, f"{node} does not fit the region opened for it"

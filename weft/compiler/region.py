@@ -12,6 +12,8 @@ split  a `partial_*` over rows: each chunk of the cut axis folds on its own
 dot    a matrix product with elementwise epilogues over its result
 scatter  rows added into a table
 template  a kernel written by hand for one primitive (`compiler.templates`)
+scan   running sums, products or extrema along the middle one of three axes, or the last of two
+sort   the order of the elements of each row
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from weft.graph.build import (
     add,
+    along_back,
     cast,
     div,
     dot,
@@ -30,6 +31,8 @@ from weft.graph.build import (
     place,
     reduce,
     reshape,
+    scan,
+    scan_winners,
     scatter_add,
     select,
     slice_,
@@ -163,6 +166,38 @@ def _mod(node: Node, g: Node) -> Gradients:
     return g, neg(mul(g, unary("floor", div(a, b))))
 
 
+def _scan(node: Node, g: Node) -> Gradients:
+    """Sums run back. The running extremum gives to where it came from, the latest of equal elements, as in PyTorch."""
+    (x,), (op, axis, reverse) = node.srcs, node.attrs
+    if op == "sum":
+        return (scan("sum", g, axis, not reverse),)
+    if op == "prod":
+        return (_scan_prod(node, g),)
+    if op == "logaddexp":
+        return (sub(_scan_exp(node, g), _scan_exp(node, neg(g))),)
+    return (along_back(g, scan_winners(node), axis, x.shape[axis]),)
+
+
+def _scan_exp(node: Node, g: Node) -> Node:
+    """The part of logaddexp's gradient from positive `g`: exp(x) * (sum of g * exp(-y) from here on), in logarithms."""
+    (x,), (op, axis, reverse) = node.srcs, node.attrs
+    positive = lt(0.0, g)
+    logs = select(positive, unary("log", select(positive, g, 1.0)), like(g, -math.inf))
+    return unary("exp", add(scan(op, sub(logs, node), axis, not reverse), x))
+
+
+def _scan_prod(node: Node, g: Node) -> Node:
+    """Before the first zero: (sum of g * y from here on) / x. At it, the products go on as if it were 1; then 0."""
+    (x,), (_, axis, reverse) = node.srcs, node.attrs
+    zero = eq(x, 0.0)
+    zeros = scan("sum", cast(zero, g.dtype), axis, reverse)
+    first = make("and", (zero, eq(zeros, 1.0)))
+    beyond = scan("prod", select(first, 1.0, x), axis, reverse)
+    before = div(scan("sum", mul(g, node), axis, not reverse), select(zero, 1.0, x))
+    at_zero = scan("sum", mul(g, beyond), axis, not reverse)
+    return select(eq(zeros, 0.0), before, select(first, at_zero, 0.0))
+
+
 def _dot(node: Node, g: Node) -> Gradients:
     a, b = node.srcs
     return dot(g, swap_last(b)), dot(swap_last(a), g)
@@ -224,4 +259,6 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "conv": _conv,
     "conv_weight": _conv_weight,
     "floor": lambda node, g: (like(g, 0.0),),
+    "scan": _scan,
+    "bitcast": lambda node, g: (None,),
 }

@@ -207,6 +207,61 @@ def dot(a: Node, b: Node) -> Node:
     return make("dot", (a, b))
 
 
+def bitcast(x: Node, dtype: DType) -> Node:
+    """The same bits read as another dtype of that size."""
+    return x if x.dtype is dtype else make("bitcast", (x,), (dtype,))
+
+
+def scan(op: str, x: Node, axis: int, reverse: bool = False) -> Node:
+    """The running 'sum', 'prod', 'max' or 'min' along `axis`, from its end if `reverse`."""
+    return x if x.shape[axis] == 1 else make("scan", (x,), (op, axis, reverse))
+
+
+def argsort(keys: Node) -> Node:
+    """Where the elements of each row (last axis) of integers stand in ascending order; equal ones keep theirs."""
+    return make("argsort", (keys,))
+
+
+def scan_winners(node: Node) -> Node:
+    """For a running extremum, the position along its axis of the element that it shows: the latest of equal ones."""
+    (x,), (_, axis, reverse) = node.srcs, node.attrs
+    at = iota(x.shape, axis, x.device)
+    none = x.shape[axis] - 1 if reverse else 0
+    shown = binary("eq", x, node)
+    if x.dtype.kind == "f":
+        shown = binary("or", shown, binary("ne", x, x))
+    return scan("min" if reverse else "max", select(shown, at, none), axis, reverse)
+
+
+def row_positions(index: Node, axis: int, extent: int) -> Node:
+    """Positions in a tensor with `extent` along `axis`, flattened, of elements that `index` counts along that axis."""
+    shape = (*index.shape[:axis], extent, *index.shape[axis + 1 :])
+    out, stride = None, 1
+    for k in range(len(shape) - 1, -1, -1):
+        at = cast(index, int64) if k == axis else iota(index.shape, k, index.device)
+        term = mul(at, stride) if stride > 1 else at
+        out = term if out is None else add(out, term)
+        stride *= shape[k]
+    assert out is not None
+    return out
+
+
+def along(x: Node, index: Node, axis: int, site: str | None = None) -> Node:
+    """`x` at `index` along `axis`, the other indices staying: shape of `index`, which is in range."""
+    flat = reshape(x, (x.size,))
+    return gather(flat, row_positions(index, axis, x.shape[axis]), 0, site)
+
+
+def along_back(g: Node, index: Node, axis: int, extent: int) -> Node:
+    """The gradient of `along`: each element of `g` added where it came from."""
+    shape = (*index.shape[:axis], extent, *index.shape[axis + 1 :])
+    size = 1
+    for n in shape:
+        size *= n
+    at = reshape(row_positions(index, axis, extent), (index.size,))
+    return reshape(scatter_add(at, reshape(g, (g.size,)), size), shape)
+
+
 def place(x: Node, shape: Shape, starts: Shape, steps: Shape, value: Number = 0) -> Node:
     """Undo a slice: `x` put at `starts`, every `steps`, into a field of `value` with the given shape."""
     for axis, step in enumerate(steps):

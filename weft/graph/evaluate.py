@@ -107,6 +107,22 @@ def _scatter_add(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> n
     return out
 
 
+_ACCUMULATE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
+               "logaddexp": np.logaddexp}  # fmt: skip
+
+
+def _scan(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    op, axis, reverse = node.attrs
+    x = np.flip(arrays[0], axis) if reverse else arrays[0]
+    out = _ACCUMULATE[op].accumulate(x, axis=axis, dtype=dtype)
+    return np.flip(out, axis) if reverse else out
+
+
+def _bitcast(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    stored = np.ascontiguousarray(arrays[0], node.srcs[0].dtype.numpy)  # as in memory, also in float64 mode
+    return stored.reshape(node.shape).view(node.dtype.numpy)
+
+
 def _plain(function: Callable[..., np.ndarray]) -> Evaluation:
     """A primitive that is one NumPy function of its sources."""
     return lambda node, arrays, dtype: function(*arrays)
@@ -214,6 +230,9 @@ EVALUATIONS: dict[str, Evaluation] = {
     "dot": _plain(np.matmul),
     "conv": _conv,
     "conv_weight": _conv_weight,
+    "bitcast": _bitcast,
+    "scan": _scan,
+    "argsort": lambda node, arrays, dtype: np.argsort(arrays[0], axis=-1, kind="stable"),
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from weft.dtypes import DType, bool_, float32, uint32
+from weft.dtypes import DType, bool_, float32, int64, uint32
 from weft.graph.evaluate import EVALUATIONS, Evaluation, evaluate
 from weft.graph.node import Node, intern_node
 
@@ -25,7 +25,7 @@ class Primitive:
     """One row of the table. `arity` is the number of sources, None for any number above zero."""
 
     name: str
-    kind: str  # leaf, generate, elementwise, movement, reduce, fold, gather, scatter, concat, dot, template or order
+    kind: str  # leaf, generate, elementwise, movement, reduce, fold, gather, scatter, concat, dot, template, ...
     arity: int | None
     shape_rule: Rule
     evaluate: Evaluation | None  # None for leaves, whose value lives in a buffer
@@ -89,6 +89,23 @@ def _select(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[
 
 def _cast(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
     return srcs[0].shape, attrs[0]
+
+
+def _bitcast(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    assert srcs[0].dtype.itemsize == attrs[0].itemsize and bool_ not in (srcs[0].dtype, attrs[0]), (srcs, attrs)
+    return srcs[0].shape, attrs[0]
+
+
+def _scan(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    op, axis, reverse = attrs
+    assert op in ("sum", "prod", "max", "min") or (op == "logaddexp" and srcs[0].dtype.kind == "f"), (srcs, attrs)
+    assert 0 <= axis < len(srcs[0].shape) and isinstance(reverse, bool), (srcs, attrs)
+    return srcs[0].shape, srcs[0].dtype
+
+
+def _argsort(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    assert srcs[0].dtype.kind in "iu" and srcs[0].shape, srcs
+    return srcs[0].shape, int64
 
 
 def _reduce(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
@@ -222,6 +239,7 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("and or xor shl shr", "elementwise", 2, _bits),
     ("select", "elementwise", 3, _select),
     ("cast", "elementwise", 1, _cast),
+    ("bitcast", "elementwise", 1, _bitcast),
     ("reduce_sum reduce_max reduce_min reduce_prod", "reduce", 1, _reduce),
     ("reshape", "movement", 1, _reshape),
     ("permute", "movement", 1, _permute),
@@ -237,6 +255,8 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("dot", "dot", 2, _dot),
     ("conv", "conv", 2, _conv),
     ("conv_weight", "conv", 2, _conv_weight),
+    ("scan", "scan", 1, _scan),
+    ("argsort", "sort", 1, _argsort),
 ]
 
 PRIMITIVES: dict[str, Primitive] = {

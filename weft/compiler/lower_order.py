@@ -1,0 +1,125 @@
+"""lower for scans and sorts: the values they work on as expressions, given to the loops in `kernels`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from weft.compiler.lower import _Builder, _index, _name
+from weft.compiler.order import SHORT, on_stack
+from weft.compiler.region import Region
+from weft.dtypes import int64
+from weft.graph.node import Node
+from weft.kernels import index as ix
+from weft.kernels import scans, sorts
+from weft.kernels.index import Axis, Index
+from weft.kernels.language import LAUNCH_RANGES, Accumulator, Kernel, ScalarParam, Stmt, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A kernel, the node behind each of its buffers, the values of its scalars, and how many points it has."""
+
+    kernel: Kernel
+    uses: tuple[Node, ...]
+    scalars: tuple[int | float, ...]
+    points: int
+    flops: int
+    sites: tuple[str, ...]
+    in_lanes: bool  # points lie in vector lanes
+
+
+def _finish(
+    builder: _Builder, body: tuple[Stmt, ...], extent: int | None, points: int, flops: int, in_lanes: bool = False
+) -> Template:
+    scalars = list(builder.scalars.values())
+    if extent is not None:
+        scalars.append((ScalarParam("extent", int64), extent))
+    kernel = Kernel(
+        _name(builder.source), tuple(builder.buffers.values()), tuple([param for param, _ in scalars]), LAUNCH_RANGES,
+        body, builder.definitions,
+    )  # fmt: skip
+    values = tuple([value for _, value in scalars])
+    return Template(kernel, tuple(builder.buffers), values, points, flops, tuple(builder.sites), in_lanes)
+
+
+def lower_scan(region: Region) -> Template:
+    """Running reductions along axis 1 of two or three."""
+    node = region.anchor
+    assert node is not None
+    op, _, reverse = node.attrs
+    outer, extent = region.shape[:2]
+    row = Axis("row", outer)
+    if len(region.shape) == 3:
+        return _scan_columns(region, node, row, op, reverse)
+    accumulator = Accumulator("", op, node.dtype)
+    step = Axis("step", extent)
+    builder = _Builder(region, (_index(row), _turned(ix.axis_index(step), extent, reverse)))
+    out = _stored(builder, node)
+    if not builder.flops:
+        body = scans.scan_rows(row, step, accumulator, out, _checks(builder))
+        return _finish(builder, (body,), extent, outer, 2 * node.size)
+    block, inside = Axis("block", max(-(-extent // scans.BLOCK), 2)), Axis("inside", scans.BLOCK)
+    at = ix.add(ix.scale(ix.axis_index(block), scans.BLOCK), ix.axis_index(inside))
+    builder = _Builder(region, (_index(row), _turned(at, extent, reverse)))
+    out = _stored(builder, node)
+    body = scans.scan_blocks(row, block, inside, accumulator, out, _checks(builder))
+    return _finish(builder, (body,), extent, outer, (builder.flops + 2) * node.size)
+
+
+def _scan_columns(region: Region, node: Node, row: Axis, op: str, reverse: bool) -> Template:
+    outer, extent, inner = region.shape
+    lane = Axis("col", inner) if outer > 1 else None
+    points = row if lane else Axis("i", inner)
+    col = ix.axis_index(lane or points)
+    step = Axis("step", max(extent - 1, 2))
+    builder = _Builder(region, (_index(row), _turned(ix.ZERO, extent, reverse), col))
+    first = _stored(builder, node)
+    checks = [_checks(builder)]
+    after = ix.add(ix.axis_index(step), ix.const(1))
+    index = (_index(row), _turned(after, extent, reverse), col)
+    builder.region = Region(region.number, region.form, region.shape, anchor=node, index=index)
+    builder.checks.clear()
+    following = _stored(builder, node)
+    checks.append(_checks(builder))
+    previous = (_index(row), _turned(ix.axis_index(step), extent, reverse), col)
+    body = scans.scan_columns(
+        points, lane, step, op, first, following, ix.linearise(previous, node.shape), (checks[0], checks[1])
+    )
+    return _finish(builder, body, extent, points.extent, (builder.flops + 1) * node.size, lane is None)
+
+
+def _turned(at: Index, extent: int, reverse: bool) -> Index:
+    return ix.add(ix.scale(at, -1), ix.const(extent - 1)) if reverse else at
+
+
+def _stored(builder: _Builder, node: Node) -> Store:
+    """The scanned value at the builder's index, to be stored there."""
+    at = builder.region.index
+    value = builder.value(node.srcs[0], at, ())
+    return Store(builder._buffer(node, written=True), ix.linearise(at, node.shape), value)
+
+
+def _checks(builder: _Builder) -> tuple[Stmt, ...]:
+    return tuple([check for check, _ in builder.checks])
+
+
+def lower_sort(region: Region) -> Template:
+    """The order of every row: by counting where rows are short, else by a radix sort."""
+    node = region.anchor
+    assert node is not None
+    keys, *scratch = node.srcs
+    count, extent = region.shape
+    row, at = Axis("row", count), Axis("at", extent)
+    builder = _Builder(region, (_index(row), ix.axis_index(at)))
+    key = builder.value(keys, builder.region.index, ())
+    out = builder._buffer(node, written=True)
+    names = tuple([builder._buffer(buffer, written=True) for buffer in scratch])
+    assert names or extent <= SHORT or on_stack(keys)
+    known = count > 1
+    rows = sorts.Rows(row, at, key, _checks(builder), out, extent, extent if known else scans.EXTENT)
+    body, definitions = sorts.by_counting(rows) if extent <= SHORT else sorts.by_radix(rows, names)
+    builder.definitions.update(definitions)
+    work = extent if extent <= SHORT else 32
+    flops = (builder.flops + work) * math.prod(region.shape)
+    return _finish(builder, body, None if known else extent, count, flops)

@@ -1,0 +1,104 @@
+"""order: scans and sorts in the forms that the fuser knows, by shapes alone.
+
+A scan runs along the last of two axes or the middle of three. A long one with few rows is cut into pieces that are
+scanned side by side; what stands before each piece is then combined into it. A sort has rows, and memory of its own for
+the passes of a radix sort unless the rows are short.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from weft.compiler.simplify import reshape
+from weft.dtypes import DType, int64
+from weft.graph.build import expand, narrow, pad
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES, Primitive, make
+from weft.kernels.language import Accumulator
+from weft.kernels.nest import COMBINE
+
+FEW_ROWS = 16  # fewer rows than this, and long ones, are cut into pieces
+LONG = 32768  # elements from which a row is long
+PIECE = 8192  # at least this many elements make a piece
+PIECES = 64  # at most this many pieces of a row
+SHORT = 64  # elements up to which rows are sorted by counting, for each element, those before it
+ON_STACK = 32768  # bytes of scratch that a row may take from the stack
+
+_scratches = itertools.count()
+
+
+def scan(x: Node, op: str, axis: int, reverse: bool) -> Node:
+    """A running reduction over the canonical shape."""
+    outer, extent, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+    if extent == 1:
+        return x
+    shape = (outer, extent) if inner == 1 else (outer, extent, inner)
+    rows = reshape(x, shape)
+    if inner == 1 and outer < FEW_ROWS and extent >= LONG and op in COMBINE:
+        return reshape(_in_pieces(rows, op, reverse), x.shape)
+    return reshape(make("scan", (rows,), (op, 1, reverse)), x.shape)
+
+
+def _in_pieces(x: Node, op: str, reverse: bool) -> Node:
+    rows, extent = x.shape
+    per = -(-extent // min(PIECES, -(-extent // PIECE)))
+    count = -(-extent // per)
+    neutral = Accumulator("", op, x.dtype).identity
+    missing = (0, count * per - extent)
+    padded = pad(x, missing, (0, 0), neutral) if reverse else pad(x, (0, 0), missing, neutral)
+    pieces = make("scan", (reshape(padded, (rows * count, per)),), (op, 1, reverse))
+    whole = reshape(narrow(pieces, 1, 0, 1) if reverse else narrow(pieces, 1, per - 1, per), (rows, count))
+    totals = make("scan", (whole,), (op, 1, reverse))
+    if reverse:
+        before = pad(narrow(totals, 1, 1, count), (0, 0), (0, 1), neutral)
+    else:
+        before = pad(narrow(totals, 1, 0, count - 1), (0, 1), (0, 0), neutral)
+    spread = expand(reshape(before, (rows, count, 1)), (rows, count, per))
+    joined = reshape(make(COMBINE[op], (spread, reshape(pieces, (rows, count, per)))), (rows, count * per))
+    first = count * per - extent if reverse else 0
+    return narrow(joined, 1, first, first + extent)
+
+
+def argsort(keys: Node) -> Node:
+    """The order of each row, as a node of the compiler's own with scratch memory among its sources."""
+    extent = keys.shape[-1]
+    rows = reshape(keys, (keys.size // max(extent, 1), extent))
+    wide = keys.dtype.itemsize == 8
+    buffers = 0 if extent <= SHORT or on_stack(rows) else 3 if wide else 1
+    scratch = [
+        make("scratch", (), ((rows.size,), next(_scratches)), dtype=int64, device=keys.device) for _ in range(buffers)
+    ]
+    return reshape(make("sort_rows", (rows, *scratch)), keys.shape)
+
+
+def on_stack(rows: Node) -> bool:
+    """Whether the scratch of a row fits the stack; a single row has an extent that may change from run to run."""
+    return rows.shape[0] > 1 and rows.shape[1] * (24 if rows.dtype.itemsize == 8 else 8) <= ON_STACK
+
+
+# --- primitives that only the compiler makes -------------------------------------------------------------------------
+
+
+def _scratch_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    assert dtype is not None
+    return attrs[0], dtype
+
+
+def _order_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    return srcs[0].shape, int64
+
+
+def _order_of(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    return np.argsort(arrays[0], axis=-1, kind="stable")
+
+
+def _zeros(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    return np.zeros(node.shape, dtype)
+
+
+PRIMITIVES["scratch"] = Primitive("scratch", "generate", 0, _scratch_shape, _zeros)
+PRIMITIVES["sort_rows"] = Primitive("sort_rows", "sort", None, _order_shape, _order_of)

@@ -1,0 +1,155 @@
+"""Operations whose result has a shape that depends on data. They read values on the host, so they work outside
+`weft.compile` only; inside, they say what to use instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from weft.dtypes import bool_, float64, int64
+from weft.errors import DTypeError, GraphError, RangeError, ShapeError, problem
+from weft.graph import build
+from weft.ops.common import as_int, broadcast_shapes
+from weft.state import STATE
+from weft.tensor import Tensor, from_host, lift
+
+
+def known(who: str, x: Tensor, instead: str) -> np.ndarray:
+    """The value of `x` on the host, or an error where values are not known."""
+    if STATE.trace is not None:
+        given = f"{who} inside weft.compile, where the values that its shape depends on are not known"
+        raise problem(GraphError, who, given, "a call outside of it", instead)
+    return x.detach().numpy()
+
+
+def _tensor(array: np.ndarray, like: Tensor) -> Tensor:
+    return Tensor(from_host(np.ascontiguousarray(array), like.device))
+
+
+def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
+    """The indices of the elements that are not zero: [count, rank] int64, in row-major order; with `as_tuple`, one
+    vector for each axis.
+
+    >>> weft.nonzero(weft.tensor([0.0, 2.0, 3.0]))
+    tensor([[1],
+            [2]])
+    """
+    found = np.nonzero(np.atleast_1d(known("nonzero", x, "use weft.where(mask, x, other)")))
+    if as_tuple:
+        return tuple(_tensor(axis.astype(np.int64), x) for axis in found)
+    return _tensor(np.stack(found, 1).astype(np.int64)[:, : x.ndim], x)
+
+
+def argwhere(x: Tensor) -> Tensor:
+    """`nonzero` as one tensor [count, rank]."""
+    return nonzero(x)
+
+
+def unique(
+    x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """The different elements in ascending order (slices along `dim`, if given); on request also, for each element, the
+    place of its equal, and how often each occurs. Every NaN is different.
+
+    >>> weft.unique(weft.tensor([3, 1, 3]), return_counts=True)
+    (tensor([1, 3]), tensor([1, 2]))
+    """
+    array = known("unique", x, "sort instead, or call it before the compiled function")
+    if dim is not None and not -array.ndim <= dim < array.ndim:
+        raise problem(ShapeError, "unique", f"dim={dim} for shape {array.shape}", f"an axis of {array.ndim}")
+    values, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, axis=dim, equal_nan=False)
+    inverse = inverse.reshape(array.shape if dim is None else (array.shape[dim],))
+    parts = [
+        values,
+        *([inverse.astype(np.int64)] if return_inverse else []),
+        *([counts.astype(np.int64)] if return_counts else []),
+    ]
+    tensors = tuple(_tensor(part, x) for part in parts)
+    return tensors if len(tensors) > 1 else tensors[0]
+
+
+def unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: bool = False) -> Any:
+    """The elements of the flattened tensor that differ from the one before; `unique`'s extras.
+
+    >>> weft.unique_consecutive(weft.tensor([1, 1, 2, 1]))
+    tensor([1, 2, 1])
+    """
+    array = known("unique_consecutive", x, "compare neighbours with weft.diff")
+    flat = array.reshape(-1)
+    new = np.ones(flat.shape, bool)
+    new[1:] = flat[1:] != flat[:-1]
+    starts = np.flatnonzero(new)
+    parts = [flat[starts]]
+    if return_inverse:
+        parts.append((np.cumsum(new, dtype=np.int64) - 1).reshape(array.shape))
+    if return_counts:
+        parts.append(np.diff(np.append(starts, flat.size)).astype(np.int64))
+    tensors = tuple(_tensor(part, x) for part in parts)
+    return tensors if len(tensors) > 1 else tensors[0]
+
+
+def masked_select(x: Tensor, mask: Tensor) -> Tensor:
+    """The elements of `x` where the bool mask holds, as a vector; both broadcast. Gradients pass.
+
+    >>> weft.masked_select(weft.tensor([1.0, 2.0, 3.0]), weft.tensor([True, False, True]))
+    tensor([1., 3.])
+    """
+    if mask.dtype is not bool_:
+        raise problem(DTypeError, "masked_select", f"a mask of {mask.dtype.name}", "a bool tensor", "compare it first")
+    shape = broadcast_shapes("masked_select", [x.shape, mask.shape])
+    chosen = np.broadcast_to(known("masked_select", mask, "use weft.where(mask, x, other)"), shape)
+    places = _tensor(np.flatnonzero(chosen).astype(np.int64), x)
+    return x.broadcast_to(shape).reshape(-1).index_select(0, places)
+
+
+def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each number from 0 on occurs in a vector, or the sum of its weights; as long as the largest number asks
+    for, and at least `minlength`.
+
+    >>> weft.bincount(weft.tensor([1, 3, 1]))
+    tensor([0, 2, 0, 1])
+    """
+    length = as_int("bincount", minlength, "minlength")
+    if x.ndim != 1 or x.dtype.kind not in "iu" or length < 0:
+        given = f"{x.dtype.name}{list(x.shape)} and minlength={length}"
+        raise problem(ShapeError, "bincount", given, "a vector of integers and a length of at least 0")
+    if weights is not None and weights.shape != x.shape:
+        raise problem(ShapeError, "bincount", f"weights of shape {weights.shape}", f"{x.shape}")
+    array = known("bincount", x, "use scatter_add with a fixed number of bins")
+    if array.size and array.min() < 0:
+        raise problem(RangeError, "bincount", f"the number {array.min()}", "numbers of at least 0")
+    count = max(length, int(array.max()) + 1 if array.size else 0)
+    if weights is None:
+        ones = build.full(x.shape, 1, int64, x.device)
+        return Tensor(build.scatter_add(x.node, ones, count))
+    wide = weights if weights.dtype.name == "float32" else weights.to(float64)
+    return lift(lambda index, values: build.scatter_add(index, values, count))(x, wide.detach())
+
+
+def known_masks(x: Tensor, key: Any) -> Any:
+    """An index expression with every bool mask replaced by the positions where it holds."""
+    items = list(key) if isinstance(key, tuple) else [key]
+    if not any(_is_mask(item) for item in items):
+        return key
+    out: list[Any] = []
+    for item in items:
+        if not _is_mask(item):
+            out.append(item)
+            continue
+        mask = item if isinstance(item, Tensor) else _tensor(np.asarray(item), x)
+        axis = sum(1 for one in out if one is not None and one is not Ellipsis)
+        if Ellipsis not in out and mask.shape != x.shape[axis : axis + mask.ndim]:
+            given = f"a mask of shape {mask.shape} for {x.shape} from axis {axis}"
+            raise problem(ShapeError, "index", given, "the extents of the axes that it picks from")
+        out.extend(nonzero(mask, as_tuple=True))
+    return tuple(out)
+
+
+def _is_mask(item: Any) -> bool:
+    if isinstance(item, Tensor):
+        return item.dtype is bool_
+    if isinstance(item, list):
+        return bool(item) and all(isinstance(one, bool) for one in item)
+    return isinstance(item, np.ndarray) and item.dtype == np.bool_

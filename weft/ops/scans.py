@@ -1,0 +1,96 @@
+"""Running sums, products and extrema along an axis, and differences of neighbours.
+
+NaN stays from where it first occurs. Sums and products of bool and integer tensors are int64.
+"""
+
+from __future__ import annotations
+
+from weft.dtypes import DType, int64
+from weft.errors import ShapeError, problem
+from weft.graph import build
+from weft.graph.node import Node
+from weft.ops.common import as_int, need_float, normal_axis
+from weft.ops.elementwise import logical_xor
+from weft.ops.elementwise import sub as subtract
+from weft.ops.movement import cat
+from weft.ops.reduce import ValuesIndices
+
+
+def _scan(who: str, op: str, x: Node, dim: int, dtype: DType | None) -> Node:
+    axis = normal_axis(who, dim, len(x.shape))
+    if dtype is None:
+        dtype = x.dtype if x.dtype.kind == "f" else int64
+    x = build.cast(x, dtype)
+    return build.scan(op, x, axis) if x.shape else x
+
+
+def cumsum(x: Node, dim: int, *, dtype: DType | None = None) -> Node:
+    """The sum of each element and all before it along `dim`.
+
+    >>> weft.cumsum(weft.tensor([1.0, 2.0, 3.0]), 0)
+    tensor([1., 3., 6.])
+    """
+    return _scan("cumsum", "sum", x, dim, dtype)
+
+
+def cumprod(x: Node, dim: int, *, dtype: DType | None = None) -> Node:
+    """The product of each element and all before it along `dim`. The gradient is right at zeros (of first order).
+
+    >>> weft.cumprod(weft.tensor([1.0, 2.0, 3.0]), 0)
+    tensor([1., 2., 6.])
+    """
+    return _scan("cumprod", "prod", x, dim, dtype)
+
+
+def logcumsumexp(x: Node, dim: int) -> Node:
+    """log(cumsum(exp(x))) without overflow.
+
+    >>> weft.logcumsumexp(weft.tensor([1000.0, 1000.0]), 0)
+    tensor([1000.0000, 1000.6931])
+    """
+    need_float("logcumsumexp", x)
+    return _scan("logcumsumexp", "logaddexp", x, dim, None)
+
+
+def _extremum(who: str, op: str, x: Node, dim: int) -> ValuesIndices:
+    axis = normal_axis(who, dim, len(x.shape))
+    if not x.shape or x.shape[axis] == 1:
+        return ValuesIndices(x, build.full(x.shape, 0, int64, x.device))
+    numbers = build.cast(x, int64) if x.dtype.kind == "b" else x
+    values = build.scan(op, numbers, axis)
+    return ValuesIndices(build.cast(values, x.dtype), build.scan_winners(values))
+
+
+def cummax(x: Node, dim: int) -> ValuesIndices:
+    """The largest element so far, and where it stands: the latest of equal ones. NaN counts as largest. The gradient
+    goes to that element.
+
+    >>> weft.cummax(weft.tensor([1.0, 3.0, 2.0]), 0).indices
+    tensor([0, 1, 1])
+    """
+    return _extremum("cummax", "max", x, dim)
+
+
+def cummin(x: Node, dim: int) -> ValuesIndices:
+    """The smallest element so far, and where it stands: the latest of equal ones; once there was a NaN, that."""
+    return _extremum("cummin", "min", x, dim)
+
+
+def diff(x: Node, n: int = 1, dim: int = -1, prepend: Node | None = None, append: Node | None = None) -> Node:
+    """Each element less the one before it along `dim`, `n` times over; of bools, whether they differ.
+
+    >>> weft.diff(weft.tensor([1, 4, 9]))
+    tensor([3, 5])
+    """
+    if not x.shape:
+        raise problem(ShapeError, "diff", "a scalar", "at least one axis")
+    axis, times = normal_axis("diff", dim, len(x.shape)), as_int("diff", n, "order")
+    if times < 0:
+        raise problem(ShapeError, "diff", f"the order {times}", "at least 0")
+    parts = [part for part in (prepend, x, append) if part is not None]
+    x = cat(parts, axis) if len(parts) > 1 else x
+    for _ in range(min(times, x.shape[axis])):
+        extent = x.shape[axis]
+        high, low = build.narrow(x, axis, min(1, extent), extent), build.narrow(x, axis, 0, max(extent - 1, 0))
+        x = logical_xor(high, low) if x.dtype.kind == "b" else subtract(high, low)
+    return x

@@ -1,0 +1,271 @@
+"""Sorting and what follows from it: order, largest and smallest elements, medians, positions in sorted rows.
+
+All of it is stable: equal elements keep their order, also when descending. NaN is larger than every number, and -0.0
+equals 0.0. Elements are compared by integer keys with the same order, so one sort of integers serves every dtype. The
+gradient of sorted values goes back to where each came from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from weft.dtypes import DType, float32, float64, int32, int64
+from weft.errors import RangeError, ShapeError, problem
+from weft.graph import build
+from weft.graph.node import Node
+from weft.graph.primitives import make
+from weft.ops.common import as_int, fit_number, normal_axis, same_device
+from weft.ops.elementwise import isnan
+from weft.ops.reduce import ValuesIndices
+
+DIRECT = 64  # elements up to which, and
+OFTEN = 8  # times k, a row is sorted whole to find its first k
+
+
+def sort_keys(x: Node, descending: bool) -> Node:
+    """Integers that stand in the order of the elements of `x`."""
+    x = build.stop_gradient(x) if x.dtype.kind == "f" else x
+    if x.dtype.kind == "f":
+        x = x if x.dtype.itemsize >= 4 else build.cast(x, float32)
+        whole = int64 if x.dtype is float64 else int32
+        bits = build.bitcast(build.add(x, 0.0), whole)  # -0.0 + 0.0 is 0.0
+        turned = build.binary("xor", bits, _largest(whole))
+        keys = build.select(isnan(x), _largest(whole), build.select(build.lt(bits, 0), turned, bits))
+    else:
+        keys = build.cast(x, int32) if x.dtype.itemsize < 4 else x
+    return make("not", (keys,)) if descending else keys
+
+
+def _largest(dtype: DType) -> int:
+    bits = 8 * dtype.itemsize
+    return (1 << bits) - 1 if dtype.kind == "u" else (1 << (bits - 1)) - 1
+
+
+def _last(x: Node, axis: int) -> Node:
+    """`axis` moved to the end."""
+    return build.permute(x, (*range(axis), *range(axis + 1, len(x.shape)), axis))
+
+
+def _back(x: Node, axis: int) -> Node:
+    """The last axis moved to `axis`."""
+    rank = len(x.shape)
+    return build.permute(x, (*range(axis), rank - 1, *range(axis, rank - 1)))
+
+
+def argsort(x: Node, dim: int = -1, descending: bool = False, stable: bool = False) -> Node:
+    """The indices along `dim` that put the elements in order, int64. Always stable.
+
+    >>> weft.argsort(weft.tensor([3.0, 1.0, 2.0]))
+    tensor([1, 2, 0])
+    """
+    axis = normal_axis("argsort", dim, len(x.shape))
+    if not x.shape:
+        return build.full((), 0, int64, x.device)
+    return _back(build.argsort(sort_keys(_last(x, axis), descending)), axis)
+
+
+def sort(x: Node, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
+    """(values, indices) in order along `dim`.
+
+    >>> weft.sort(weft.tensor([3.0, 1.0, 2.0]), descending=True).values
+    tensor([3., 2., 1.])
+    """
+    axis = normal_axis("sort", dim, len(x.shape))
+    order = argsort(x, dim, descending)
+    return ValuesIndices(build.along(x, order, axis) if x.shape else x, order)
+
+
+def msort(x: Node) -> Node:
+    """The values in ascending order along the first axis."""
+    return sort(x, 0).values
+
+
+def _first(x: Node, k: int, keys_of: Callable[[Node], Node]) -> Node:
+    """Where the `k` elements with the least keys stand along the last axis, in order.
+
+    In a long row they lie in the k blocks with the least minima, so only those blocks are looked at closely.
+    """
+    keys = keys_of(x)
+    *outer, extent = x.shape
+    last = len(outer)
+    if extent <= DIRECT or extent < OFTEN * k:
+        return build.narrow(build.argsort(keys), last, 0, k)
+    block = 1 << max(2, round(math.log2(extent / k) / 2))
+    count = -(-extent // block)
+    beyond = _largest(keys.dtype)
+    padded = build.pad(keys, (0,) * (last + 1), (*[0] * last, count * block - extent), beyond)
+    least = build.reduce("reduce_min", build.reshape(padded, (*outer, count, block)), (last + 1,))
+    blocks = _first(least, k, lambda keys: keys)
+    blocks = build.along(blocks, build.argsort(blocks), last)  # in place order, so that ties keep theirs
+    wide = (*outer, k, block)
+    starts = build.expand(build.reshape(build.mul(blocks, block), (*outer, k, 1)), wide)
+    places = build.reshape(build.add(starts, build.iota(wide, last + 1, x.device)), (*outer, k * block))
+    inside = build.lt(places, extent)
+    near = keys_of(build.along(x, build.select(inside, places, extent - 1), last))
+    return build.along(places, _first(build.select(inside, near, beyond), k, lambda keys: keys), last)
+
+
+def topk(x: Node, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
+    """The `k` largest (or smallest) elements along `dim`, in order, and where they stand. Of equal elements the first
+    come first; always sorted.
+
+    >>> weft.topk(weft.tensor([1.0, 4.0, 2.0, 3.0]), 2)
+    ValuesIndices(values=tensor([4., 3.]), indices=tensor([1, 3]))
+    """
+    axis, number = normal_axis("topk", dim, len(x.shape)), as_int("topk", k, "k")
+    extent = x.shape[axis] if x.shape else 1
+    if not 0 <= number <= extent:
+        raise problem(RangeError, "topk", f"k={number} of {extent} elements", f"0 to {extent}")
+    if not x.shape:
+        return ValuesIndices(x, build.full((), 0, int64, x.device))
+    if not number:
+        shape = (*x.shape[:axis], 0, *x.shape[axis + 1 :])
+        return ValuesIndices(build.full(shape, 0, x.dtype, x.device), build.full(shape, 0, int64, x.device))
+    rows = _last(build.stop_gradient(x) if x.dtype.kind == "f" else x, axis)
+    order = _back(_first(rows, number, lambda part: sort_keys(part, largest)), axis)
+    return ValuesIndices(build.along(x, order, axis), order)
+
+
+def _pick(x: Node, index: Node, axis: int, keepdim: bool) -> ValuesIndices:
+    """The elements at `index`, which has extent 1 along `axis`."""
+    values = build.along(x, index, axis)
+    if keepdim:
+        return ValuesIndices(values, index)
+    shape = x.shape[:axis] + x.shape[axis + 1 :]
+    return ValuesIndices(build.reshape(values, shape), build.reshape(index, shape))
+
+
+def kthvalue(x: Node, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
+    """The `k`-th smallest element along `dim`, k counted from 1, and where it stands.
+
+    >>> weft.kthvalue(weft.tensor([3.0, 1.0, 2.0]), 2).values
+    tensor(2.)
+    """
+    axis, number = normal_axis("kthvalue", dim, len(x.shape)), as_int("kthvalue", k, "k")
+    extent = x.shape[axis] if x.shape else 1
+    if not 1 <= number <= extent:
+        raise problem(RangeError, "kthvalue", f"k={number} of {extent} elements", f"1 to {extent}")
+    if not x.shape:
+        return ValuesIndices(x, build.full((), 0, int64, x.device))
+    return _pick(x, build.narrow(argsort(x, axis), axis, number - 1, number), axis, keepdim)
+
+
+def median(x: Node, dim: int | None = None, keepdim: bool = False) -> Node | ValuesIndices:
+    """The middle element in order (of two, the lower one) along `dim` and where it stands; without `dim`, of all
+    elements, the value alone, whose gradient is shared among equal elements. A NaN anywhere is the median.
+
+    >>> weft.median(weft.tensor([4.0, 1.0, 3.0, 2.0]))
+    tensor(2.)
+    """
+    if dim is None:
+        flat = build.reshape(x, (x.size,))
+        if not x.size:
+            raise problem(ShapeError, "median", f"shape {x.shape}", "at least one element")
+        found = median(flat, 0)
+        assert isinstance(found, ValuesIndices)
+        if x.dtype.kind != "f":
+            return found.values
+        middle = build.expand_to(build.stop_gradient(found.values), flat.shape)
+        equal = make("or", (make("eq", (flat, middle)), isnan(middle)))
+        return build.reduce("reduce_max", build.select(equal, flat, -math.inf), (0,))  # all that is left is equal
+    axis = normal_axis("median", dim, len(x.shape))
+    if not x.shape:
+        return ValuesIndices(x, build.full((), 0, int64, x.device))
+    extent = x.shape[axis]
+    if not extent:
+        raise problem(ShapeError, "median", f"shape {x.shape} over axis {axis}", "at least one element per result")
+    order = argsort(x, axis)
+    index = build.narrow(order, axis, (extent - 1) // 2, (extent + 1) // 2)
+    if x.dtype.kind == "f":
+        place = build.select(isnan(x), build.iota(x.shape, axis, x.device), extent)
+        first = build.reduce("reduce_min", place, (axis,), True)
+        index = build.select(build.lt(first, extent), first, index)
+    return _pick(x, index, axis, keepdim)
+
+
+def searchsorted(
+    sorted_sequence: Node,
+    values: Node | float,
+    *,
+    right: bool = False,
+    side: str | None = None,
+    out_int32: bool = False,
+) -> Node:
+    """Where `values` would go in rows sorted along the last axis, before equal elements or (`right`) after them. The
+    rows are one vector for all values, or one row for each row of values.
+
+    >>> weft.searchsorted(weft.tensor([1.0, 3.0, 5.0]), weft.tensor([0.0, 3.0, 9.0]))
+    tensor([0, 1, 3])
+    """
+    rows = sorted_sequence
+    if side not in (None, "left", "right") or (side == "left" and right):
+        raise problem(RangeError, "searchsorted", f"side={side!r} and right={right}", "'left' or 'right', agreeing")
+    right = right or side == "right"
+    if not isinstance(values, Node):
+        values = build.full((), fit_number("searchsorted", values, rows.dtype), rows.dtype, rows.device)
+    same_device("searchsorted", [rows, values])
+    if values.dtype is not rows.dtype or not rows.shape:
+        given = f"{rows.dtype.name}{list(rows.shape)} and {values.dtype.name}{list(values.shape)}"
+        raise problem(ShapeError, "searchsorted", given, "rows and values of one dtype", "cast one with .to")
+    if len(rows.shape) > 1 and rows.shape[:-1] != values.shape[:-1]:
+        given = f"rows of shape {rows.shape} and values of shape {values.shape}"
+        raise problem(ShapeError, "searchsorted", given, "equal leading axes, or rows that are one vector")
+    extent = rows.shape[-1]
+    found = build.full(values.shape, 0, int64, values.device)
+    flat = build.reshape(rows, (rows.size,))
+    step = 1 << max(extent.bit_length() - 1, 0)
+    while step and rows.size and values.size:
+        probe = build.add(found, step)
+        inside = make("le", (probe, build.like(probe, extent)))
+        at = build.select(inside, build.sub(probe, 1), 0)
+        if len(rows.shape) > 1:
+            at = build.row_positions(at, len(values.shape) - 1, extent)
+        there = build.gather(flat, at, 0)
+        stays = make("lt", (values, there)) if right else make("le", (values, there))
+        found = build.select(make("and", (inside, make("not", (stays,)))), probe, found)
+        step //= 2
+    return build.cast(found, int32) if out_int32 else found
+
+
+def bucketize(input: Node, boundaries: Node, *, out_int32: bool = False, right: bool = False) -> Node:
+    """The number of the bucket between `boundaries` (a sorted vector) for every element.
+
+    >>> weft.bucketize(weft.tensor([0.5, 2.0]), weft.tensor([1.0, 2.0, 3.0]))
+    tensor([0, 1])
+    """
+    if len(boundaries.shape) != 1:
+        raise problem(ShapeError, "bucketize", f"boundaries of shape {boundaries.shape}", "a vector")
+    return searchsorted(boundaries, input, right=right, out_int32=out_int32)
+
+
+def histc(x: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:
+    """How many elements fall into each of `bins` equal parts of [min, max]; between the smallest and the largest
+    element if both are 0. Elements outside and NaN are not counted.
+
+    >>> weft.histc(weft.tensor([1.0, 2.0, 1.0]), bins=4, min=0, max=3)
+    tensor([0., 2., 1., 0.])
+    """
+    count = as_int("histc", bins, "number of bins")
+    if count < 1 or max < min:
+        raise problem(RangeError, "histc", f"bins={count}, min={min}, max={max}", "at least 1 bin and min <= max")
+    if x.dtype.kind != "f":
+        raise problem(ShapeError, "histc", f"a {x.dtype.name} tensor", "a float tensor", "convert it with .float()")
+    flat = build.stop_gradient(build.reshape(x, (x.size,)))
+    low, high = (build.full((), float(bound), x.dtype, x.device) for bound in (min, max))
+    if min == max and x.size:
+        if min == 0:
+            low, high = build.reduce("reduce_min", flat, (0,)), build.reduce("reduce_max", flat, (0,))
+        flat_range = make("eq", (low, high))
+        low, high = (
+            build.select(flat_range, build.sub(low, 1.0), low),
+            build.select(flat_range, build.add(high, 1.0), high),
+        )
+    low, high = build.expand_to(low, flat.shape), build.expand_to(high, flat.shape)
+    inside = make("and", (make("le", (low, flat)), make("le", (flat, high))))
+    share = build.div(build.mul(build.sub(flat, low), float(count)), build.sub(high, low))
+    number = build.cast(build.select(inside, share, 0.0), int64)
+    number = build.select(build.lt(number, count), number, count - 1)
+    place = build.select(inside, number, count)
+    ones = build.full(flat.shape, 1.0, x.dtype, x.device)
+    return build.narrow(build.scatter_add(place, ones, count + 1), 0, 0, count)
