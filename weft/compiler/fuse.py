@@ -24,7 +24,13 @@ from weft.graph.primitives import PRIMITIVES
 DEEP = 200  # longest chain of nodes inside one kernel
 DEAR = 60  # operations per element from which a value is stored rather than computed twice
 CANDIDATES = 6  # how many regions a sink tries to join
-ALONE = ("scatter", "split", "template", "scan", "sort")  # forms of regions that nothing else joins (some templates are open)
+ALONE = (
+    "scatter",
+    "split",
+    "template",
+    "scan",
+    "sort",
+)  # forms of regions that nothing else joins (some templates are open)
 SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a kernel
 COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow": 30, "log1p": 14, "expm1": 14,
         "random": 40, "div": 4, "sqrt": 4, "mod": 6}  # fmt: skip
