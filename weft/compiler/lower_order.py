@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from weft.compiler.lower import _Builder, _index, _name
+from weft.compiler.lower import Builder, _index, _name
 from weft.compiler.order import SHORT, on_stack
 from weft.compiler.region import Region
 from weft.dtypes import int64
@@ -30,7 +30,7 @@ class Template:
 
 
 def _finish(
-    builder: _Builder, body: tuple[Stmt, ...], extent: int | None, points: int, flops: int, in_lanes: bool = False
+    builder: Builder, body: tuple[Stmt, ...], extent: int | None, points: int, flops: int, in_lanes: bool = False
 ) -> Template:
     scalars = list(builder.scalars.values())
     if extent is not None:
@@ -54,14 +54,14 @@ def lower_scan(region: Region) -> Template:
         return _scan_columns(region, node, row, op, reverse)
     accumulator = Accumulator("", op, node.dtype)
     step = Axis("step", extent)
-    builder = _Builder(region, (_index(row), _turned(ix.axis_index(step), extent, reverse)))
+    builder = Builder(region, (_index(row), _turned(ix.axis_index(step), extent, reverse)))
     out = _stored(builder, node)
     if not builder.flops:
         body = scans.scan_rows(row, step, accumulator, out, _checks(builder))
         return _finish(builder, (body,), extent, outer, 2 * node.size)
     block, inside = Axis("block", max(-(-extent // scans.BLOCK), 2)), Axis("inside", scans.BLOCK)
     at = ix.add(ix.scale(ix.axis_index(block), scans.BLOCK), ix.axis_index(inside))
-    builder = _Builder(region, (_index(row), _turned(at, extent, reverse)))
+    builder = Builder(region, (_index(row), _turned(at, extent, reverse)))
     out = _stored(builder, node)
     body = scans.scan_blocks(row, block, inside, accumulator, out, _checks(builder))
     return _finish(builder, (body,), extent, outer, (builder.flops + 2) * node.size)
@@ -73,7 +73,7 @@ def _scan_columns(region: Region, node: Node, row: Axis, op: str, reverse: bool)
     points = row if lane else Axis("i", inner)
     col = ix.axis_index(lane or points)
     step = Axis("step", max(extent - 1, 2))
-    builder = _Builder(region, (_index(row), _turned(ix.ZERO, extent, reverse), col))
+    builder = Builder(region, (_index(row), _turned(ix.ZERO, extent, reverse), col))
     first = _stored(builder, node)
     checks = [_checks(builder)]
     after = ix.add(ix.axis_index(step), ix.const(1))
@@ -93,14 +93,14 @@ def _turned(at: Index, extent: int, reverse: bool) -> Index:
     return ix.add(ix.scale(at, -1), ix.const(extent - 1)) if reverse else at
 
 
-def _stored(builder: _Builder, node: Node) -> Store:
+def _stored(builder: Builder, node: Node) -> Store:
     """The scanned value at the builder's index, to be stored there."""
     at = builder.region.index
     value = builder.value(node.srcs[0], at, ())
     return Store(builder._buffer(node, written=True), ix.linearise(at, node.shape), value)
 
 
-def _checks(builder: _Builder) -> tuple[Stmt, ...]:
+def _checks(builder: Builder) -> tuple[Stmt, ...]:
     return tuple([check for check, _ in builder.checks])
 
 
@@ -111,7 +111,7 @@ def lower_sort(region: Region) -> Template:
     keys, *scratch = node.srcs
     count, extent = region.shape
     row, at = Axis("row", count), Axis("at", extent)
-    builder = _Builder(region, (_index(row), ix.axis_index(at)))
+    builder = Builder(region, (_index(row), ix.axis_index(at)))
     key = builder.value(keys, builder.region.index, ())
     out = builder._buffer(node, written=True)
     names = tuple([builder._buffer(buffer, written=True) for buffer in scratch])
