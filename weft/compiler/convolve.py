@@ -31,6 +31,8 @@ from weft.kernels.nest import together
 REGISTERS = 512  # bytes of vector registers where the device does not say
 TASK_FLOPS = 400_000  # a task is worth at least this much work
 MOST_TASKS = 128
+FEW_TILES = 16  # with fewer tiles than this a weight gradient is summed in parts
+PORTABLE = 2048  # bytes of registers by which the number of parts is chosen on every machine: it fixes the bits
 DEPTHWISE = 4  # filters per group up to which a convolution of single channels is a sum of products
 
 
@@ -94,9 +96,22 @@ def _decompose_weights(node: Node, srcs: tuple[Node, ...], device: Device) -> No
     elif "blocks" in device.features:
         small = _weights_by_windows(conv, g)
     else:
-        small = make("conv_weight_tiles", (conv.x, g), (conv.kernel, conv.strides, conv.dilations, conv.groups))
+        small = _weights_by_tiles(conv, g, device)
     lows, highs = zip(*conv.skipped, strict=True)
     return pad(small, (*lows, 0, 0), (*highs, 0, 0))
+
+
+def _weights_by_tiles(conv: _Conv, g: Node, device: Device) -> Node:
+    """The weight gradient by its template; parts of the batch apart where there are few tiles to share."""
+    attrs = (conv.kernel, conv.strides, conv.dilations, conv.groups)
+    batch = g.shape[0]
+    whole = make("conv_weight_tiles", (conv.x, g), (*attrs, batch))
+    points = weight_tiling(_form(whole), PORTABLE).points(_form(whole))
+    parts = min(batch, -(-FEW_TILES // points))
+    if parts == 1:
+        return reshape(whole, whole.shape[1:])
+    apart = make("conv_weight_tiles", (conv.x, g), (*attrs, -(-batch // parts)))
+    return reduce("reduce_sum", apart, (0,))
 
 
 def _most(dtype: DType, device: Device) -> int:
@@ -191,7 +206,7 @@ def _form(node: Node) -> Form:
         strides, dilations, groups, out = node.attrs
         kernel, filters = other.shape[2:-1], node.shape[-1]
     else:
-        kernel, strides, dilations, groups = node.attrs
+        kernel, strides, dilations, groups, _ = node.attrs
         out, filters = other.shape[1:-1], node.shape[-1]
     return Form(x.shape[1:-1], x.shape[-1], kernel, out, filters, strides, dilations, groups, node.dtype)
 
@@ -230,7 +245,7 @@ def _forward(region: Region, device: Device, views: Views) -> Built:
     params = [BufferParam(name, node.dtype, False) for name in ("x", "w")]
     flops = 2 * math.prod(node.shape) * math.prod(form.kernel) * form.per_group
     points = tiles.points(form, batch)
-    return _built(f"conv_{_label(form)}", params, views, body, definitions, points, batch, flops, builder)
+    return _built(f"conv_{_label(form)}", params, views, body, definitions, points, {"batch": batch}, flops, builder)
 
 
 def _masked(statement: Stmt, mask: Expr | None) -> Stmt:
@@ -249,8 +264,9 @@ def _weights(region: Region, device: Device, views: Views) -> Built:
     batch = node.srcs[0].shape[0]
     params = [BufferParam(name, node.dtype, name == "y") for name in ("x", "g", "y")]
     flops = 2 * math.prod(node.srcs[1].shape) * math.prod(form.kernel) * form.per_group
-    name, body, points = f"conv_weight_{_label(form)}", weights(form, tiles), tiles.points(form)
-    return _built(name, params, (*views, (node, 0)), body, {}, points, batch, flops)
+    name, points = f"conv_weight_{_label(form)}", node.shape[0] * tiles.points(form)
+    numbers = {"batch": batch, "per_part": node.attrs[-1]}
+    return _built(name, params, (*views, (node, 0)), weights(form, tiles), {}, points, numbers, flops)
 
 
 def _built(
@@ -260,14 +276,14 @@ def _built(
     body: Stmt,
     definitions: dict[str, Expr],
     points: int,
-    batch: int,
+    numbers: dict[str, int],
     flops: int,
     builder: Builder | None = None,
 ) -> Built:
     uses = list(views)
-    scalars = [ScalarParam("batch", int64)]
+    scalars = [ScalarParam(key, int64) for key in numbers]
     sites: tuple[str, ...] = ()
-    values: list[int | float] = [batch]
+    values: list[int | float] = [*numbers.values()]
     if builder is not None:
         buffers += builder.buffers.values()
         uses += [(node, 0) for node in builder.buffers]
@@ -296,7 +312,8 @@ def _tiles_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> t
 
 def _weight_tiles_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
     x, g = srcs
-    return (*attrs[0], x.shape[-1] // attrs[3], g.shape[-1]), x.dtype
+    kernel, _, _, groups, per_part = attrs
+    return (-(-g.shape[0] // per_part), *kernel, x.shape[-1] // groups, g.shape[-1]), x.dtype
 
 
 def _evaluate_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
@@ -304,13 +321,17 @@ def _evaluate_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -
     rank = packed.ndim - 3
     w = packed.transpose(*range(2, 2 + rank), 1, 0, 2 + rank).reshape(*packed.shape[2:-1], packed.shape[1], -1)
     strides, dilations, groups, _ = node.attrs
-    return _evaluate_as("conv", node, (x, w), (strides, (0,) * rank, (0,) * rank, dilations, groups), dtype)
+    return _evaluate_as("conv", node.shape, (x, w), (strides, (0,) * rank, (0,) * rank, dilations, groups), dtype)
 
 
 def _evaluate_weight_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    kernel, strides, dilations, groups = node.attrs
-    none = (0,) * len(kernel)
-    return _evaluate_as("conv_weight", node, arrays, (kernel, strides, none, none, dilations, groups), dtype)
+    kernel, strides, dilations, groups, per = node.attrs
+    none, (x, g) = (0,) * len(kernel), arrays
+    attrs = (kernel, strides, none, none, dilations, groups)
+    starts = range(0, len(g), per)
+    return np.stack(
+        [_evaluate_as("conv_weight", node.shape[1:], (x[k : k + per], g[k : k + per]), attrs, dtype) for k in starts]
+    )
 
 
 class _Like:
@@ -320,8 +341,10 @@ class _Like:
         self.shape, self.attrs = shape, attrs
 
 
-def _evaluate_as(op: str, node: Node, arrays: Sequence[np.ndarray], attrs: tuple, dtype: np.dtype) -> np.ndarray:
-    like: object = _Like(node.shape, attrs)
+def _evaluate_as(
+    op: str, shape: tuple[int, ...], arrays: Sequence[np.ndarray], attrs: tuple, dtype: np.dtype
+) -> np.ndarray:
+    like: object = _Like(shape, attrs)
     return EVALUATIONS[op](like, arrays, dtype)  # type: ignore[arg-type]
 
 

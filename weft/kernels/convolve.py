@@ -232,10 +232,12 @@ class WeightTiling:
     run: int
     taps: int
     images: int  # that one chain of additions takes
+    block: int
 
     def points(self, form: Form) -> int:
+        """How many tiles the gradient has."""
         lines, line = _lines(form)
-        return math.prod(lines) // self.taps * (line // self.run)
+        return form.filters // self.block * (math.prod(lines) // self.taps) * (line // self.run)
 
 
 def _lines(form: Form) -> tuple[Shape, int]:
@@ -246,29 +248,35 @@ def _lines(form: Form) -> tuple[Shape, int]:
 
 
 def weight_tiling(form: Form, registers: int) -> WeightTiling:
-    width = lanes(min(form.filters // form.groups, 128 // form.dtype.itemsize))
+    most = 128 // form.dtype.itemsize
+    width = lanes(min(form.filters // form.groups, most))
     room = max(1, min(MOST_PIXELS, registers * 3 // 4 // (width * form.dtype.itemsize)))
+    block = most if form.groups == 1 and form.filters % most == 0 else form.filters
     lines, line = _lines(form)
     run = max(size for size in range(1, room + 1) if line % size == 0)
     taps = lines[-1] if lines and run == line and run * lines[-1] <= room else 1
-    return WeightTiling(run, taps, max(1, -(-PER_SUM // math.prod(form.out))))
+    return WeightTiling(run, taps, max(1, -(-PER_SUM // math.prod(form.out))), block)
 
 
 def weights(form: Form, tiles: WeightTiling) -> Stmt:
-    """The kernel's body for points begin..end. Buffers: 'x', 'g' [N, *out, filters] and the result 'y'; the scalar
-    'batch'. Each sum runs over the pixels of some images in order, and over those groups of images in order."""
+    """The kernel's body for points begin..end. Buffers: 'x', 'g' [N, *out, filters] and the result 'y', once for every
+    part of the batch; the scalars 'batch' and 'per_part'. Each sum runs over the pixels of some images in order, and
+    over those groups of images in order."""
     lines, line = _lines(form)
     outside = form.filters // form.groups
     counted = (*lines[:-1], lines[-1] // tiles.taps) if lines else ()
-    point, lane = Axis("point", MANY), Axis("lane", form.filters)
-    *number, part = ix.delinearise(Index(((point, 1),), 0), (*counted, line // tiles.run))
+    point, lane = Axis("point", MANY), Axis("lane", tiles.block)
+    extents = (MANY, form.filters // tiles.block, *counted, line // tiles.run)
+    piece, blocks, *number, part = ix.delinearise(Index(((point, 1),), 0), extents)
     group = ix.floordiv(ix.axis_index(lane), outside) if form.groups > 1 else ix.ZERO
+    filter_ = ix.add(ix.scale(blocks, tiles.block), ix.axis_index(lane))
+    size = math.prod(lines) * line * form.filters
     chunk, image = Axis("chunk", MANY, "reduce"), Axis("image", MANY, "reduce")
     pixels = [Axis(f"pixel{k}", extent, "reduce") for k, extent in enumerate(form.out)]
     at = tuple([ix.axis_index(axis) for axis in pixels])
     start = form.start(Index(((image, 1),), 0), at)
     gradient = ix.add(ix.scale(Index(((image, 1),), 0), math.prod(form.out)), ix.linearise(at, form.out))
-    g = Load("g", ix.add(ix.scale(gradient, form.filters), ix.axis_index(lane)), form.dtype)
+    g = Load("g", ix.add(ix.scale(gradient, form.filters), filter_), form.dtype)
     first = ix.scale(part, tiles.run)
     sums: list[Accumulator] = []
     updates: list[Stmt] = []
@@ -284,25 +292,27 @@ def weights(form: Form, tiles: WeightTiling) -> Stmt:
         sums.append(total)
         updates.append(Update(total.name, Load("x", source, form.dtype), g))
         row = ix.add(ix.scale(ix.linearise(tuple(above), lines), line), inside) if lines else inside
-        places.append(ix.add(ix.scale(row, form.filters), ix.axis_index(lane)))
+        places.append(ix.add(ix.scale(piece, size), ix.add(ix.scale(row, form.filters), filter_)))
     body: tuple[Stmt, ...] = tuple(updates)
     for axis in reversed(pixels):
         body = (Loop(axis, 0, axis.extent, "serial", body),)
-    begin = Op("mul", (IndexValue(Index(((chunk, 1),), 0), int64), Literal(tiles.images, int64)), int64)
-    end = Op("min", (Op("add", (begin, Literal(tiles.images, int64)), int64), Var("batch", int64)), int64)
+    per_part, step = Var("per_part", int64), Literal(tiles.images, int64)
+    start_of = Op("mul", (IndexValue(piece, int64), per_part), int64)
+    stop = Op("min", (Op("add", (start_of, per_part), int64), Var("batch", int64)), int64)
+    begin = Op("add", (start_of, Op("mul", (IndexValue(Index(((chunk, 1),), 0), int64), step), int64)), int64)
+    end = Op("min", (Op("add", (begin, step), int64), stop), int64)
     fold = Fold(tuple(sums), (Loop(image, begin, end, "serial", body),))
     grow = [
         Store("y", place, Op("add", (Load("y", place, form.dtype), Var(total.name, form.dtype)), form.dtype))
         for place, total in zip(places, sums, strict=True)
     ]
     clear = [Store("y", place, Literal(0.0, form.dtype)) for place in places]
-    chunks = Op(
-        "add", (Op("sub", (Var("batch", int64), Literal(1, int64)), int64), Literal(tiles.images, int64)), int64
-    )
-    count = Op("div", (chunks, Literal(tiles.images, int64)), int64)
+    have = Op("sub", (stop, start_of), int64)
+    rounded = Op("add", (have, Literal(tiles.images - 1, int64)), int64)
+    count = Op("div", (rounded, step), int64)
     turn = Loop(chunk, 0, count, "serial", (fold, *grow))
     width = lanes(min(outside, 128 // form.dtype.itemsize))
-    across = Loop(lane, 0, form.filters, "vector", (*clear, turn), width)
+    across = Loop(lane, 0, tiles.block, "vector", (*clear, turn), width)
     return Loop(point, Var("begin", int64), Var("end", int64), "task", (across,))
 
 
