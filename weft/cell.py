@@ -78,12 +78,15 @@ def needed_later(roots: list[Node]) -> list[Node]:
     What a checkpoint covers will be computed again from its inputs.
     """
     found: dict[Node, None] = {}
+    proxies: set[Node] = set()  # what only the derivative is taken of
     order = toposort(roots, lambda node: node.buffer is not None or node.op in ("stop_gradient", "checkpoint"))
     inputs = [given for node in order if node.op == "checkpoint" for given in node.attrs[0].inputs]
     if inputs:
         found.update(dict.fromkeys([node for node in inputs if node.buffer is None and node.srcs]))
         found.update(dict.fromkeys(needed_later(inputs)))
     for node in order:
+        if node.op == "surrogate":
+            proxies.add(node.srcs[1])
         if node.buffer is None and node.op == "dot":
             found[node] = None
             for source in node.srcs:
@@ -93,7 +96,7 @@ def needed_later(roots: list[Node]) -> list[Node]:
                     found[source] = None
         elif node.buffer is None and node.op.startswith("reduce_"):
             found[node] = None
-    return list(found)
+    return [node for node in found if node not in proxies]
 
 
 def inside_compile(who: str) -> Exception:

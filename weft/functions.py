@@ -6,7 +6,7 @@ Those that are methods too are taken from `Tensor`, so each is lifted from its n
 from __future__ import annotations
 
 from weft.cell import evaluate
-from weft.ops import activation, conv, elementwise, indexing, linalg, loss, movement, norm, sorting
+from weft.ops import activation, conv, elementwise, indexing, linalg, loss, movement, norm, pool, sorting
 from weft.tensor import Tensor, lift
 
 where = lift(elementwise.where)
@@ -48,6 +48,15 @@ smooth_l1_loss = lift(loss.smooth_l1_loss)
 huber_loss = lift(loss.huber_loss)
 binary_cross_entropy = lift(loss.binary_cross_entropy)
 binary_cross_entropy_with_logits = lift(loss.binary_cross_entropy_with_logits)
+max_pool1d = lift(pool.max_pool1d)
+max_pool2d = lift(pool.max_pool2d)
+max_pool3d = lift(pool.max_pool3d)
+avg_pool1d = lift(pool.avg_pool1d)
+avg_pool2d = lift(pool.avg_pool2d)
+avg_pool3d = lift(pool.avg_pool3d)
+lp_pool1d = lift(pool.lp_pool1d)
+lp_pool2d = lift(pool.lp_pool2d)
+lp_pool3d = lift(pool.lp_pool3d)
 
 
 def eval(*tensors: Tensor) -> None:

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import weft
+import weft.nn.functional as F
+from tests.backend.compiling import kernels_made
 from weft.graph import build
 from weft.tensor import lift
 
@@ -67,3 +69,91 @@ def test_windows_differentiate_twice():
         return weft.grad(lambda x: (unfold(x, 0, 2) ** 3).sum())(x)
 
     assert weft.testing.gradcheck(slope, [x])
+
+
+# ---- lanes that lie near each other ---------------------------------------------------------------------------------
+
+WIDE = [5, 16, 31, 32, 33, 64, 100]
+
+
+@pytest.mark.backend
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
+@pytest.mark.parametrize("step", [2, 3, 4, 5])
+def test_strided_and_repeated_elements(step, dtype):
+    rng = np.random.default_rng(step)
+    for extent in WIDE:
+        array = rng.integers(0, 2 if dtype == "bool" else 99, (7, extent * step)).astype(dtype)
+        x = weft.tensor(array)
+        for start in range(step):
+            np.testing.assert_array_equal((x[:, start::step] == x[:, start::step]).numpy(), True)
+            np.testing.assert_array_equal(x[:, start::step].clone().numpy(), array[:, start::step])
+            np.testing.assert_array_equal(x.flip(1)[:, start::step].clone().numpy(), array[:, ::-1][:, start::step])
+        small = weft.tensor(array[:, :extent].copy())
+        repeated = small.unsqueeze(-1).expand(7, extent, step).reshape(7, extent * step)
+        np.testing.assert_array_equal((repeated.to(x.dtype)).clone().numpy(), np.repeat(array[:, :extent], step, 1))
+        spread = np.zeros((7, extent * step), dtype)
+        spread[:, 1::step] = array[:, :extent]
+        target = weft.zeros(7, extent * step, dtype=x.dtype)
+        target[:, 1::step] = small
+        np.testing.assert_array_equal(target.numpy(), spread)
+
+
+# ---- kernels and bytes ----------------------------------------------------------------------------------------------
+
+
+def compiled(function, *shapes):
+    """The plan of a function of tensors with these shapes, and the bytes of its inputs and outputs."""
+    with weft.device("null"):
+        tensors = [weft.zeros(*shape) for shape in shapes]
+        weft.eval(*tensors)
+        step = weft.compile(function)
+        step(*tensors)
+        memory = step.plan.memory()
+        return step.plan, memory.inputs + memory.outputs
+
+
+def backward_of(function):
+    """The gradient to the input, given the gradient of the output."""
+    return lambda x, g: weft.grad(lambda x: (function(x) * g).sum())(x)
+
+
+SHAPE = (64, 16, 28, 28)
+POOLS = {
+    "max 2": (lambda x: F.max_pool2d(x, 2), 14, 1),
+    "max 3 stride 2": (lambda x: F.max_pool2d(x, 3, 2, 1), 14, 2),
+    "max 3 stride 1": (lambda x: F.max_pool2d(x, 3, 1, 1), 28, 2),
+    "max 5": (lambda x: F.max_pool2d(x, 5, 2, 2), 14, 2),
+    "mean 2": (lambda x: F.avg_pool2d(x, 2), 14, 1),
+    "mean 3 stride 2": (lambda x: F.avg_pool2d(x, 3, 2, 1), 14, 1),
+    "mean 7": (lambda x: F.avg_pool2d(x, 7), 4, 1),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pooling_is_one_kernel_and_stores_no_windows(name):
+    pool, extent, backward = POOLS[name]
+    plan, least = compiled(pool, SHAPE)
+    assert len(plan) == 1 and plan.memory().arena_bytes == 0
+    assert plan.bytes <= 1.1 * least
+    plan, least = compiled(backward_of(pool), SHAPE, (64, 16, extent, extent))
+    assert len(plan) == backward, [kernel.name for kernel in plan.kernels()]
+    chosen = 4 * 64 * 16 * extent * extent  # the number of the place in each window
+    assert plan.memory().arena_bytes <= (backward - 1) * chosen
+    assert plan.bytes <= 1.1 * least + (backward - 1) * 2 * chosen
+
+
+def test_pooling_fuses_with_its_neighbours():
+    plan, _ = compiled(lambda x: F.max_pool2d(x.relu(), 2) * 2.0 + 1.0, SHAPE)
+    assert len(plan) == 1
+    plan, _ = compiled(lambda x: F.max_pool2d(F.gelu(x), 3, 1, 1), SHAPE)
+    assert len(plan) == 2  # the activation is computed once, not for each of nine windows
+
+
+@pytest.mark.backend
+def test_another_batch_size_compiles_nothing():
+    step = weft.compile(backward_of(lambda x: F.max_pool2d(x, 3, 2, 1)))
+    before = kernels_made()
+    step(weft.zeros(8, 3, 13, 12), weft.zeros(8, 3, 7, 6)).numpy()
+    first = kernels_made()
+    step(weft.zeros(5, 3, 13, 12), weft.zeros(5, 3, 7, 6)).numpy()
+    assert first > before and kernels_made() == first

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+
 import numpy as np
 import pytest
 
-from tests.unit.kernel_harness import FLOAT, INT, begin, binary, call, end, load, op, run
+from tests.unit.kernel_harness import FLOAT, INT, begin, binary, call, end, kernel_of, load, op, run
 from weft import dtypes
 from weft.errors import GraphError
 from weft.kernels import index as ix
@@ -94,6 +97,30 @@ def test_strided_load_and_store(factor, n):
     expected = np.zeros(span, "f")
     expected[picked] = out
     np.testing.assert_array_equal(back, expected)
+
+
+@pytest.mark.parametrize(("factor", "divisor"), [(2, 1), (3, 1), (4, 1), (1, 2), (1, 4), (2, 4)])
+@pytest.mark.parametrize("n", [16, 21, 5])
+def test_stretches_stay_inside_memory(factor, divisor, n):
+    """Lanes near each other are loaded as one stretch. Here the array ends where unreadable memory begins."""
+    count = factor * ((n - 1) // divisor) + 1
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    guard = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + mmap.PAGESIZE
+    protect = ctypes.CDLL(None).mprotect
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    x = np.frombuffer(memory, "f", count, mmap.PAGESIZE - 4 * count)
+    x[:] = rng.standard_normal(count)
+    i = Axis("i", n)
+    out = np.zeros(n, "f")
+    store = Store("out", axis_index(i), load("x", ix.scale(ix.floordiv(axis_index(i), divisor), factor)))
+    kernel = kernel_of("near", {"x": x}, {"out": out}, (Loop(i, 0, n, "vector", (store,), 16),))
+    assert protect(guard, mmap.PAGESIZE, 0) == 0
+    try:
+        assert "masked.gather" not in render(normalise(kernel))
+        call(kernel, {"x": x}, {"out": out}, None, (0, n))
+    finally:
+        protect(guard, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE)
+    np.testing.assert_array_equal(out, [x[factor * (j // divisor)] for j in range(n)])
 
 
 def test_quotients_and_remainders_in_lanes():

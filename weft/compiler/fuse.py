@@ -23,6 +23,7 @@ from weft.graph.primitives import PRIMITIVES
 
 DEEP = 200  # longest chain of nodes inside one kernel
 DEAR = 60  # operations per element from which a value is stored rather than computed twice
+REPEATED = 16  # operations per element from which a value is stored rather than computed for every window again
 CANDIDATES = 6  # how many regions a sink tries to join
 ALONE = (
     "scatter",
@@ -92,6 +93,7 @@ class _Fuser:
         self.reads: dict[Node, frozenset[Node]] = {}  # large memory behind an elementwise node
         self.cost: dict[Node, int] = {}
         self.slices: dict[Node, list[Node]] = {}  # the slices of a template's result
+        self.apart: set[Node] = set()  # stored, and read from memory by the windows over them
         self.sinks = self._choose_sinks(outputs, written)
 
     def run(self) -> Fused:
@@ -147,11 +149,34 @@ class _Fuser:
                     self._need(read, sinks)
             elif kind == "order":
                 self._need(base_of(node.srcs[0]), sinks)
+            elif node.op in ("unfold", "fold_terms"):
+                for value in self._repeated(node):
+                    if self.cost[value] >= REPEATED and value not in self.leaves:
+                        sinks.add(value)
+                        self.apart.add(value)
             elif kind == "concat":
                 for source in node.srcs:
                     sinks.add(base_of(source) if source.op == "reshape" else source)
             self._weigh(node, kind, sinks)
         return sinks
+
+    def _repeated(self, node: Node) -> list[Node]:
+        """Values that windows would compute again and again: what overlaps, and what all places of a window share."""
+        if node.op == "unfold":
+            _, size, step, _ = node.attrs
+            return [_under_movement(node.srcs[0], self.leaves)] if size > step else []
+        found, seen = [], set()
+        stack = [node.srcs[0]]
+        while stack:
+            source = stack.pop()
+            if source in seen or source in self.leaves:
+                continue
+            seen.add(source)
+            if source.op == "expand":
+                found.append(_under_movement(source.srcs[0], self.leaves))
+            elif source.op in MOVEMENT or PRIMITIVES[source.op].kind == "elementwise":
+                stack.extend(source.srcs)
+        return found
 
     def _need(self, node: Node, sinks: set[Node]) -> None:
         if node not in self.leaves:
@@ -272,7 +297,7 @@ class _Fuser:
         at = self._domain_index(region, node)
         if at is None or (self._is_partial(node) and not _same_chunks(region.partials, node)):
             return None
-        walk = Walk(region, self.stored, self._home_for)
+        walk = Walk(region, self.stored, self._home_for, self.apart)
         try:
             for source in self._walked(node):
                 walk.visit(source, at)
@@ -294,7 +319,7 @@ class _Fuser:
     def _open(self, region: Region, node: Node) -> None:
         """A new region with `node` as its first sink."""
         self.regions.append(region)
-        walk = Walk(region, self.stored, self._home_for)
+        walk = Walk(region, self.stored, self._home_for, self.apart)
         if region.form == "dot":
             region.operands = operands(node, self.leaves)
             walk.reads.update({region.operands.a.base: None, region.operands.b.base: None})
@@ -353,7 +378,7 @@ class _Fuser:
         members = sorted([*held.keys() - spare, *([node] if node else [])], key=self.position.__getitem__)
         for sink in held:
             del self.stored[sink]
-        walk = Walk(trial, self.stored, lambda value, _: self._home_outside(value, regions))
+        walk = Walk(trial, self.stored, lambda value, _: self._home_outside(value, regions), self.apart)
         try:
             for member in members:
                 at = self._domain_index(trial, member)
@@ -366,7 +391,7 @@ class _Fuser:
             if any(writer in regions or writer.before & trial.bit for writer in writers):
                 raise Conflict
             if node is not None and not any(sink in walk.inlined for sink in held) and len(regions) == 1:
-                alone = Walk(trial, {**self.stored, **held}, self._home_for)
+                alone = Walk(trial, {**self.stored, **held}, self._home_for, self.apart)
                 for source in self._walked(node):
                     alone.visit(source, self._domain_index(trial, node))
                 if _delays(regions[0], self._writers(alone, trial)):

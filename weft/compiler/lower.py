@@ -42,6 +42,7 @@ STATUS.op, STATUS.dtype, STATUS.shape = "status", int32, ()
 
 PER_PIECE = Var("per_piece", int64)  # how much of the cut axis one piece of a split reduction takes
 
+SHORT = 8  # elements side by side that are too few for vector lanes
 LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf")})  # the rest are scalar parameters
 EXACT = frozenset({"neg", "abs", "max", "min", "floor", "select"})  # these leave a rounded value rounded
 TRANSCENDENTAL = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "pow"})
@@ -76,6 +77,8 @@ def _lower_map(region: Region) -> Lowered:
     if len(groups) <= 1:
         points = Axis("i", math.prod(region.shape))
         return Builder(region, ix.delinearise(ix.axis_index(points), region.shape)).nest(points, "points", None, ())
+    while len(groups) > 2 and groups[-1].extent < SHORT:  # lanes across both: their pattern is the same in each vector
+        groups[-2:] = [_Group(groups[-2].first, groups[-2].shape + groups[-1].shape)]
     side = _side_by_side(region, groups)
     lane = Axis("col", groups[side].extent)
     others = [group for k, group in enumerate(groups) if k != side]
@@ -150,7 +153,7 @@ def _side_by_side(region: Region, groups: Sequence[_Group]) -> int:
         stride = math.prod(region.shape[inner + 1 :])
         score = 2.0 * (stride == 1)
         score += sum(a.linear_in(axis) and a.coefficient(axis) in (0, 1) for a in addresses)
-        if group.extent < 8:
+        if group.extent < SHORT:
             score *= 0.3
         if score > best_score:
             best, best_score = k, score

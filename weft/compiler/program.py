@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from weft.backends.base import Buffer
 from weft.graph.node import Node, toposort
 
-_PASS_THROUGH = frozenset({"stop_gradient", "variable", "checkpoint", "result"})
+_PASS_THROUGH = frozenset({"stop_gradient", "variable", "checkpoint", "result", "surrogate"})
 _NAMED = frozenset({"variable", "checkpoint", "call"})  # their first attribute says which, not what
 
 

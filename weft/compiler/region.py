@@ -95,10 +95,11 @@ class Conflict(Exception):
 class Walk:
     """Follows one node down to memory in a region's axes, without changing the region."""
 
-    __slots__ = ("accesses", "dear", "inlined", "reads", "region", "seen", "stored", "touched")
+    __slots__ = ("accesses", "apart", "dear", "inlined", "reads", "region", "seen", "stored", "touched")
 
-    def __init__(self, region: Region, stored, dear):
+    def __init__(self, region: Region, stored, dear, apart):
         self.region = region
+        self.apart = apart  # nodes that a region which computes them must not compute at a second index
         self.stored = stored  # node -> regions that store it
         self.dear = dear  # node -> region in which it should be stored rather than computed again, or None
         self.reads: dict[Node, Region | None] = {}  # memory read; with the region that is to store it, if none does yet
@@ -128,6 +129,8 @@ class Walk:
                 self.reads[node] = None
                 self.accesses[item] = None
                 continue
+            if node in self.apart and at != region.indices_for(node.shape):
+                raise Conflict
             if not node.srcs:
                 if node.op == "iota":
                     self.accesses[item] = None

@@ -219,6 +219,7 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "variable": lambda node, g: (g,),
     "checkpoint": lambda node, g: (g,),
     "after": lambda node, g: (g, None),
+    "surrogate": lambda node, g: (None, g),
     "neg": lambda node, g: (neg(g),),
     "abs": _abs,
     "exp": lambda node, g: (mul(g, node),),

@@ -106,6 +106,11 @@ def stop_gradient(x: Node) -> Node:
     return x if x.op == "stop_gradient" else make("stop_gradient", (x,))
 
 
+def surrogate(value: Node, proxy: Node) -> Node:
+    """The value of the first with the gradient of the second, which is equal but written for being differentiated."""
+    return make("surrogate", (stop_gradient(value), proxy))
+
+
 def variable(x: Node) -> Node:
     """`x` as a node of its own, equal to no other."""
     return make("variable", (x,), (next(_variables),))

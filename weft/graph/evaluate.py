@@ -180,6 +180,7 @@ EVALUATIONS: dict[str, Evaluation] = {
     "after": lambda node, arrays, dtype: arrays[0],
     "call": lambda node, arrays, dtype: np.zeros(0, dtype),
     "result": lambda node, arrays, dtype: arrays[0],
+    "surrogate": lambda node, arrays, dtype: arrays[0],
     "neg": _plain(np.negative),
     "abs": _plain(np.abs),
     "exp": _plain(np.exp),

@@ -1,6 +1,9 @@
 """Functions of tensors under PyTorch's `torch.nn.functional` names."""
 
 from weft.functions import (
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     conv1d,
@@ -23,6 +26,12 @@ from weft.functions import (
     linear,
     log_softmax,
     logsigmoid,
+    lp_pool1d,
+    lp_pool2d,
+    lp_pool3d,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
     mish,
     mse_loss,
     nll_loss,
@@ -43,9 +52,10 @@ from weft.functions import (
 from weft.random import dropout
 
 __all__ = [
-    "binary_cross_entropy", "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cross_entropy", "dropout", "elu", "embedding",
-    "gelu", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "l1_loss", "layer_norm", "leaky_relu", "linear",
-    "log_softmax", "logsigmoid", "mish", "mse_loss", "nll_loss", "one_hot", "pad", "relu", "relu6", "rms_norm",
-    "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "softsign", "tanh",
+    "avg_pool1d", "avg_pool2d", "avg_pool3d", "binary_cross_entropy", "binary_cross_entropy_with_logits", "conv1d",
+    "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cross_entropy", "dropout", "elu",
+    "embedding", "gelu", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "l1_loss", "layer_norm", "leaky_relu",
+    "linear", "log_softmax", "logsigmoid", "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool1d", "max_pool2d",
+    "max_pool3d", "mish", "mse_loss", "nll_loss", "one_hot", "pad", "relu", "relu6", "rms_norm", "selu", "sigmoid",
+    "silu", "smooth_l1_loss", "softmax", "softplus", "softsign", "tanh",
 ]  # fmt: skip

@@ -37,6 +37,7 @@ from weft.kernels.language import (
     Store,
     Update,
 )
+from weft.render import llvm_near as near
 from weft.render import llvm_ops as ops
 from weft.render.llvm_blocks import BlockWriter, Scope, Value, Vector, lane_numbers
 from weft.render.llvm_ops import identity, memory_type, register_type, splat_text, vector_type
@@ -210,27 +211,28 @@ class _Renderer(BlockWriter):
             trips = max(loop.stop - loop.start, 0)
             whole = loop.start + trips // width * width
             if whole > loop.start:
-                self.counted(loop, str(loop.start), str(whole), width, True, Vector(loop.axis, width, None))
+                self.counted(loop, str(loop.start), str(whole), width, True, Vector(loop.axis, width, None, loop.start))
             if whole < loop.stop:
                 bits = ", ".join(f"i1 {int(lane < loop.stop - whole)}" for lane in range(width))
-                self.enter(self.scope.label, Vector(loop.axis, width, f"<{bits}>"))
+                self.enter(self.scope.label, Vector(loop.axis, width, f"<{bits}>", loop.start))
                 inner = self.tail(loop, str(whole))
                 self.scope.lines += inner.lines
                 self.scope.label = inner.label
             return
+        known = loop.start if isinstance(loop.start, int) else None
         start, stop = self.as_i64(loop.start), self.as_i64(loop.stop)
         difference = self.emit(f"sub i64 {stop}, {start}")
         trips_text = self.call("llvm.smax.i64", "i64", f"i64 {difference}, i64 0", "i64, i64")
         rest = self.emit(f"urem i64 {trips_text}, {width}")
         whole_text = self.emit(f"sub i64 {trips_text}, {rest}")
         middle = self.emit(f"add i64 {start}, {whole_text}")
-        self.counted(loop, start, middle, width, False, Vector(loop.axis, width, None))
+        self.counted(loop, start, middle, width, False, Vector(loop.axis, width, None, known))
         number = self.fresh("")
         body, end = f"tail{number}", f"end{number}"
-        self.enter(body, Vector(loop.axis, width, None))
+        self.enter(body, Vector(loop.axis, width, None, known))
         limit = self.splat(self.emit(f"trunc i64 {rest} to i32"), "i32", width, self.scope)
         mask = self.emit(f"icmp ult {vector_type('i32', width)} {lane_numbers(width, 32)}, {limit}")
-        self.scope.vector = Vector(loop.axis, width, mask)
+        self.scope.vector = Vector(loop.axis, width, mask, known)
         inner = self.tail(loop, middle)
         uneven = self.emit(f"icmp ne i64 {rest}, 0")
         self.do(f"br i1 {uneven}, label %{body}, label %{end}")
@@ -362,6 +364,18 @@ class _Renderer(BlockWriter):
         lanes = self.lanes_of(part, bits)
         return "apart", self.emit(f"getelementptr {kind}, ptr {base}, {vector_type(f'i{bits}', vector.width)} {lanes}")
 
+    def near(self, buffer: str, index: Index, mask: str | None) -> tuple[tuple[int, ...], str] | None:
+        """Offsets of the lanes and the address of the least, where they lie close enough to be one access."""
+        vector = self.scope.vector
+        assert vector is not None
+        varying = Index(tuple(term for term in index.terms if self.atom_varies(term[0])), 0)
+        offsets = near.lane_offsets(varying, vector)
+        if offsets is None or not near.suits(offsets, mask is not None and mask.startswith("%")):
+            return None
+        first, kind = self.pointer(buffer, index), memory_type(self.buffers[buffer][1])
+        low = min(offsets)
+        return offsets, self.emit(f"getelementptr {kind}, ptr {first}, i64 {low}") if low else first
+
     def active(self, mask: Expr | None) -> str | None:
         """The lanes in which an access happens: those of the loop and those of its own mask; None for all."""
         vector = self.scope.vector
@@ -403,6 +417,8 @@ class _Renderer(BlockWriter):
             way, address = "apart", self.splat(self.pointer(load.buffer, load.index), "ptr", width, self.scope)
         else:
             way, address = self.places(load.buffer, load.index)
+            if way == "apart" and (close := self.near(load.buffer, load.index, mask)) is not None:
+                return near.load(self, kind, align, close[1], close[0], mask)
         suffix, bits = f"v{width}{ops.suffix(kind)}", vector_type("i1", width)
         if way == "apart":
             chosen = mask or splat_text("true", "i1")
@@ -446,6 +462,9 @@ class _Renderer(BlockWriter):
         text = ops.to_memory(self, self.spread(value, width), dtype, width)
         mask = self.active(store.mask)
         way, address = self.places(store.buffer, store.index)
+        if way == "apart" and (close := self.near(store.buffer, store.index, mask)) is not None:
+            near.store(self, kind, align, close[1], close[0], mask, text)
+            return
         if way == "apart":
             chosen, pointers = mask or splat_text("true", "i1"), vector_type("ptr", width)
             self.call(

@@ -31,11 +31,13 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Vector:
-    """The vector loop being printed. `mask` is the text of the active lanes in a tail, else None."""
+    """The vector loop being printed. `mask` is the text of the active lanes in a tail, else None; `start` is where the
+    loop begins, if that is known."""
 
     axis: Axis
     width: int
     mask: str | None
+    start: int | None = None
 
 
 @dataclass(slots=True, eq=False)
