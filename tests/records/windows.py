@@ -76,7 +76,7 @@ def avg_pool(rank):
     ]
     if rank > 1:
         samples.append(sample(plain, 2, divisor_override=3))
-    without = ("float16",) if rank == 3 else ()  # torch has none
+    without = NARROW if rank == 3 else ()  # torch has none
     return Record(name, getattr(F, name), getattr(TF, name), samples, errors=refused(name), without=without)
 
 

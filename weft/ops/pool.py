@@ -149,37 +149,28 @@ def _least(x: Node) -> Number:
     return 0 if x.dtype.kind in "bu" else -(1 << (8 * x.dtype.itemsize - 1))
 
 
-def _first_inside(where: Windows, shape: Shape, device) -> Node | int:
+def _first_inside(where: Windows, like: Node) -> Node:
     """The number of each window's first place that is not padding: what a window of nothing but -inf picks."""
-    number: Node | int = 0
-    for axis, (low, stride, dilation, size) in enumerate(
-        zip(where.lows, where.stride, where.dilation, where.kernel, strict=True)
-    ):
-        k: Node | int = 0
+    shape = like.shape
+    number = build.full(shape, 0, int32, like.device)
+    for axis, (low, size) in enumerate(zip(where.lows, where.kernel, strict=True)):
+        number = build.mul(number, size)
         if low:
-            start = build.sub(low, build.mul(build.iota(shape, len(shape) - where.rank + axis, device, int32), stride))
-            k = build.div(build.add(build.binary("max", start, 0), dilation - 1), dilation)
-        number = _plus(_times(number, size), k)
+            o = build.iota(shape, len(shape) - where.rank + axis, like.device, int32)
+            outside = build.binary("max", build.sub(low, build.mul(o, where.stride[axis])), 0)
+            dilation = where.dilation[axis]
+            number = build.add(number, build.div(build.add(outside, dilation - 1), dilation))
     return number
-
-
-def _times(a: Node | int, b: int) -> Node | int:
-    return build.mul(a, b) if isinstance(a, Node) else a * b
-
-
-def _plus(a: Node | int, b: Node | int) -> Node | int:
-    return a + b if isinstance(a, int) and isinstance(b, int) else build.add(a, b)
 
 
 def _chosen(where: Windows, x: Node, views: Node, best: Node) -> Node:
     """The number of the place that each window's maximum stands at: the first maximum, or the last NaN."""
-    start = _first_inside(where, best.shape, x.device)
-    number = build.full(best.shape, start, int32, x.device) if isinstance(start, int) else start
+    number = _first_inside(where, best)
     size = math.prod(where.kernel)
     if size > FEW:  # one maximum finds both: NaNs count up from `size`, maxima down to 0
-        place = where.numbers(views)
-        hit = build.select(build.eq(views, where.spread(best)), build.sub(size - 1, place), -1)
-        rank = build.select(build.binary("ne", views, views), build.add(place, size), hit)
+        k = where.numbers(views)
+        hit = build.select(build.eq(views, where.spread(best)), build.sub(size - 1, k), -1)
+        rank = build.select(build.binary("ne", views, views), build.add(k, size), hit)
         top = where.reduced("reduce_max", rank)
         return build.select(
             build.lt(top, size), build.binary("max", build.sub(size - 1, top), number), build.sub(top, size)
