@@ -37,6 +37,7 @@ from weft.functions import (
     argsort, bucketize, cummax, cummin, cumprod, cumsum, diff, histc, kthvalue, logcumsumexp, median, msort,
     searchsorted, sort, topk,
 )  # fmt: skip
+from weft.kernel import kernel
 from weft.random import (
     Generator, bernoulli, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
 )  # fmt: skip

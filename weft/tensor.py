@@ -82,6 +82,11 @@ def _wrap(result: Any, tensors: list[Tensor], weak: bool, view: str) -> Any:
     return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
 
 
+def wrap_result(result: Any, tensors: list[Tensor]) -> Any:
+    """Tensors for the nodes that an operation on `tensors` gave."""
+    return _wrap(result, tensors, False, "")
+
+
 def wrap(node: Node, requires_grad: bool = False) -> Tensor:
     """A tensor for the result of an operation. A chain that grew too long is computed now."""
     tensor = Tensor(node, requires_grad, is_leaf=not requires_grad)

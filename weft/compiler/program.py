@@ -14,7 +14,7 @@ from weft.backends.base import Buffer
 from weft.graph.node import Node, toposort
 
 _PASS_THROUGH = frozenset({"stop_gradient", "variable", "checkpoint", "result", "surrogate"})
-_NAMED = frozenset({"variable", "checkpoint", "call"})  # their first attribute says which, not what
+_NAMED = frozenset({"variable", "checkpoint", "call", "custom"})  # their first attribute says which, not what
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,6 @@ def strided(node: Node, leaves: Collection[Node], contiguous: bool = True) -> St
     if not all(position.linear_in(axis) for axis in axes):
         return whole
     strides = tuple([position.coefficient(axis) for axis in axes])
-    if contiguous and node.shape[-1] > 1 and strides[-1] != 1:
+    if contiguous and node.shape and node.shape[-1] > 1 and strides[-1] != 1:
         return whole
     return Strided(base, position.const, strides)

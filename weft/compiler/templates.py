@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from weft.compiler import convolve
+from weft.compiler.custom import custom
 from weft.compiler.template import MakeTemplate
 
 TEMPLATES: dict[str, MakeTemplate] = {
     "conv_tiles": convolve.template,
     "conv_weight_tiles": convolve.template,
+    "custom": custom,
 }

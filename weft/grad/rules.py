@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from weft.errors import GraphError, problem
 from weft.graph.build import (
     add,
     along_back,
@@ -215,11 +216,19 @@ def _conv_weight(node: Node, g: Node) -> Gradients:
     return conv_input(outer, g, x.shape[1:-1], how), conv(x, g, how)
 
 
+def _custom(node: Node, g: Node) -> Gradients:
+    raise problem(
+        GraphError, f"kernel {node.attrs[0].name}", "a kernel without a gradient", "one with backward=",
+        "write one, or call it on x.detach()",
+    )  # fmt: skip
+
+
 RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "variable": lambda node, g: (g,),
     "checkpoint": lambda node, g: (g,),
     "after": lambda node, g: (g, None),
     "surrogate": lambda node, g: (None, g),
+    "custom": _custom,
     "neg": lambda node, g: (neg(g),),
     "abs": _abs,
     "exp": lambda node, g: (mul(g, node),),

@@ -170,6 +170,10 @@ def _conv_weight(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> n
     return result
 
 
+def _floats(texts: Sequence[str]) -> list[float]:
+    return [float.fromhex(text) for text in texts]
+
+
 EVALUATIONS: dict[str, Evaluation] = {
     "const": lambda node, arrays, dtype: np.asarray(node.attrs[0], dtype),
     "iota": _iota,
@@ -179,6 +183,7 @@ EVALUATIONS: dict[str, Evaluation] = {
     "checkpoint": lambda node, arrays, dtype: arrays[0],
     "after": lambda node, arrays, dtype: arrays[0],
     "call": lambda node, arrays, dtype: np.zeros(0, dtype),
+    "custom": lambda node, arrays, dtype: node.attrs[0].evaluate(arrays, _floats(node.attrs[2]), dtype),
     "result": lambda node, arrays, dtype: arrays[0],
     "surrogate": lambda node, arrays, dtype: arrays[0],
     "neg": _plain(np.negative),

@@ -231,6 +231,7 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("call", "generate", None, _call),
     ("result", "elementwise", 2, _same),
     ("surrogate", "elementwise", 2, _pair),
+    ("custom", "template", None, lambda srcs, attrs, dtype: attrs[0].form),
     ("neg abs", "elementwise", 1, _same),
     ("exp log sqrt sin cos tanh erf floor log1p expm1", "elementwise", 1, _float),
     ("not", "elementwise", 1, _bits),

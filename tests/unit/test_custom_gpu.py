@@ -1,0 +1,31 @@
+"""Kernels that users write, for devices with blocks: run by the emulator, compared with NumPy's reading."""
+
+import numpy as np
+import pytest
+
+from tests.unit.emulator import Emulator
+from weft import dtypes, kernel
+from weft.kernels.definition import Array, Number, define
+from weft.kernels.normal import normalise
+
+pytestmark = pytest.mark.unit
+
+
+def rows(i, j, x, factor, p, q):
+    total = kernel.sum(j + 1, lambda k: x[i, k])
+    p[i, j] = total * factor
+    q[j, i] = kernel.where(total > 0.0, kernel.exp(-total), x.load(i - 1, j, other=2.0))
+
+
+@pytest.mark.parametrize("downwards", [False, True])
+def test_blocks(downwards):
+    shape = (9, 40)
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    forms = ((shape, dtypes.float32), (shape[::-1], dtypes.float32))
+    made = define(rows, shape, (Array(shape, dtypes.float32), Number(dtypes.float32)), forms, blocks=True)
+    expected = made.evaluate([x], [0.5], np.dtype("float32"))
+    flat = np.zeros_like(expected)
+    cut = made.sizes[0]
+    arrays = [x.ravel(), flat[:cut], flat[cut:]]
+    Emulator(2, downwards).launch(normalise(made.kernel), arrays, made.scalars([0.5]), made.points)
+    np.testing.assert_allclose(flat, expected, rtol=1e-5)

@@ -1,0 +1,34 @@
+"""The template of `custom`: a kernel that a user wrote, over contiguous memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from weft.compiler.access import row_major
+from weft.compiler.template import Built, Template, strided
+from weft.graph.node import Node
+
+
+def custom(node: Node, leaves: Collection[Node]) -> Template:
+    """Inputs that are no contiguous run of something stored are copied first."""
+    definition, _, numbers = node.attrs
+    uses: list[tuple[Node, int]] = []
+    for source in node.srcs:
+        view = strided(source, leaves)
+        if not source.size:
+            uses.append((node, 0))  # never read
+        elif view.strides == row_major(source.shape):
+            uses.append((view.base, view.offset))
+        else:
+            uses.append((source, 0))
+    reads = tuple(dict.fromkeys([base for base, _ in uses if base is not node]))
+    at = 0
+    for size in definition.sizes:
+        uses.append((node, at))
+        at += size
+
+    def build() -> Built:
+        scalars = definition.scalars([float.fromhex(number) for number in numbers])
+        return Built(definition.kernel, tuple(uses), scalars, definition.points, definition.chunk, definition.work)
+
+    return Template(reads, build)

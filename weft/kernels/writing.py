@@ -1,0 +1,604 @@
+"""Writing kernels in Python: a function over proxies, traced once, becomes statements of the kernel language.
+
+The function says what happens at one point of a domain. `Recorder` runs it with values that record; `kernels.stepping`
+runs the same function with NumPy arrays, one element per point. The words that a function uses (`loop`, `sum`, `where`,
+`exp`, ...) ask whoever is active. What cannot be right is refused while the function is traced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from weft.dtypes import DType, bool_, float32, int64
+from weft.errors import DTypeError, GraphError, IndexRangeError, ShapeError, problem
+from weft.kernels import index as ix
+from weft.kernels import math as kernel_math
+from weft.kernels.index import Axis, Index
+from weft.kernels.language import (
+    Accumulator,
+    BufferParam,
+    Expr,
+    Fold,
+    IndexValue,
+    Let,
+    Literal,
+    Load,
+    Loop,
+    Op,
+    ScalarParam,
+    Stmt,
+    Store,
+    Update,
+    Var,
+)
+
+ACTIVE: list[Any] = []  # the recorder or stepper whose function runs now
+
+FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "sqrt", "floor")
+FOLDS = ("sum", "prod", "max", "min")
+
+
+def active() -> Any:
+    """Who gives meaning to the words of a kernel now."""
+    if not ACTIVE:
+        raise problem(GraphError, "weft.kernel", "a word of the kernel language outside a kernel", "use inside one")
+    return ACTIVE[-1]
+
+
+class Extent(int):
+    """The length of an axis. That of a first axis, used as a bound or a number, is an argument of the kernel."""
+
+    name: str = ""
+
+
+class Value:
+    """One number at one point, known when the kernel runs."""
+
+    __slots__ = ("expr", "recorder")
+    __hash__ = None  # type: ignore[assignment]
+    __array_ufunc__ = None
+
+    def __init__(self, recorder: Recorder, expr: Expr):
+        self.recorder, self.expr = recorder, expr
+
+    @property
+    def dtype(self) -> DType:
+        return self.expr.dtype
+
+    def __bool__(self) -> bool:
+        raise self.recorder.wrong(
+            GraphError, "`if`, `and`, `or` or `not` with a value that is known only when the kernel runs",
+            "weft.kernel.where(condition, a, b), or & | ~",
+        )  # fmt: skip
+
+    def __index__(self) -> int:
+        raise self.recorder.wrong(
+            GraphError, "a value of the kernel where Python needs a number", "weft.kernel.loop(n) for loops over it"
+        )
+
+    __int__ = __float__ = __iter__ = __len__ = __index__
+
+    def __add__(self, other: Any) -> Value:
+        return self.recorder.binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return self.recorder.binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return self.recorder.binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self.recorder.binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return self.recorder.binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return self.recorder.binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return self.recorder.divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self.recorder.divide(other, self)
+
+    def __floordiv__(self, other: Any) -> Value:
+        return self.recorder.floor_divide(self, other)
+
+    def __rfloordiv__(self, other: Any) -> Value:
+        return self.recorder.floor_divide(other, self)
+
+    def __mod__(self, other: Any) -> Value:
+        return self.recorder.binary("mod", self, other)
+
+    def __pow__(self, other: Any) -> Value:
+        return self.recorder.power(self, other)
+
+    def __neg__(self) -> Value:
+        return self.recorder.unary("neg", self)
+
+    def __abs__(self) -> Value:
+        return self.recorder.unary("abs", self)
+
+    def __invert__(self) -> Value:
+        return self.recorder.bits("not", self)
+
+    def __and__(self, other: Any) -> Value:
+        return self.recorder.bits("and", self, other)
+
+    def __or__(self, other: Any) -> Value:
+        return self.recorder.bits("or", self, other)
+
+    def __xor__(self, other: Any) -> Value:
+        return self.recorder.bits("xor", self, other)
+
+    def __lt__(self, other: Any) -> Value:
+        return self.recorder.compare("lt", self, other)
+
+    def __le__(self, other: Any) -> Value:
+        return self.recorder.compare("le", self, other)
+
+    def __gt__(self, other: Any) -> Value:
+        return self.recorder.compare("lt", other, self)
+
+    def __ge__(self, other: Any) -> Value:
+        return self.recorder.compare("le", other, self)
+
+    def __eq__(self, other: object) -> Value:  # type: ignore[override]
+        return self.recorder.compare("eq", self, other)
+
+    def __ne__(self, other: object) -> Value:  # type: ignore[override]
+        return self.recorder.compare("ne", self, other)
+
+
+class Position(Value):
+    """An integer made of the indices of loops: a place in memory that the compiler can see through."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, recorder: Recorder, index: Index):
+        super().__init__(recorder, IndexValue(index, int64))
+        self.index = index
+
+    def __add__(self, other: Any) -> Value:
+        index = _index(other)
+        return super().__add__(other) if index is None else Position(self.recorder, ix.add(self.index, index))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Value:
+        index = _index(other)
+        return super().__sub__(other) if index is None else self + Position(self.recorder, ix.scale(index, -1))
+
+    def __rsub__(self, other: Any) -> Value:
+        index = _index(other)
+        return super().__rsub__(other) if index is None else Position(self.recorder, index) - self
+
+    def __mul__(self, other: Any) -> Value:
+        if isinstance(other, int):
+            return Position(self.recorder, ix.scale(self.index, int(other)))
+        return super().__mul__(other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Any) -> Value:
+        if isinstance(other, int) and other > 0:
+            return Position(self.recorder, ix.floordiv(self.index, int(other)))
+        return super().__floordiv__(other)
+
+    def __mod__(self, other: Any) -> Value:
+        if isinstance(other, int) and other > 0:
+            return Position(self.recorder, ix.remainder(self.index, int(other)))
+        return super().__mod__(other)
+
+
+def _index(item: Any) -> Index | None:
+    """A position or a whole number as an index."""
+    if isinstance(item, Position):
+        return item.index
+    return ix.const(int(item)) if isinstance(item, int) and not isinstance(item, bool) else None
+
+
+class Array:
+    """An input or output of a kernel, indexed by one position per axis: `x[i, j]`; outputs are assigned to."""
+
+    def __init__(self, recorder: Recorder, name: str, label: str, shape: tuple[int, ...], dtype: DType, written: bool):
+        self._recorder, self._name, self._label, self._written = recorder, name, label, written
+        self.dtype = dtype
+        self._extents = shape
+        self.stored = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        if not self._extents:
+            return ()
+        first = Extent(self._extents[0])
+        first.name = f"{self._name}_extent"
+        return (first, *self._extents[1:])
+
+    @property
+    def ndim(self) -> int:
+        return len(self._extents)
+
+    def __getitem__(self, key: Any) -> Value:
+        return self._recorder.load(self, self._place(key))
+
+    def load(self, *key: Any, other: Any = 0) -> Value:
+        """The element, or `other` where an index lies outside."""
+        return self._recorder.load_inside(self, self._items(key), other)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.store(key, value)
+
+    def store(self, key: Any, value: Any, where: Any = None) -> None:
+        """`x[key] = value`, only where the condition holds."""
+        if not self._written:
+            raise self._recorder.wrong(GraphError, f"an assignment to the input {self._label!r}", "one to an output")
+        self.stored = True
+        self._recorder.store(self, self._place(key), value, where)
+
+    def _items(self, key: Any) -> tuple:
+        items = key if isinstance(key, tuple) else (key,)
+        if len(items) != self.ndim:
+            raise self._recorder.wrong(
+                ShapeError, f"{len(items)} indices for {self._label!r} of shape {self._extents}", f"{self.ndim}"
+            )
+        return items
+
+    def _place(self, key: Any) -> Index:
+        """The element's position in memory, with every index proven or made to lie inside."""
+        indices = []
+        for axis, (item, extent) in enumerate(zip(self._items(key), self._extents, strict=True)):
+            index = self._recorder.index_of(item, self, axis)
+            inside = index.low >= 0 and index.high < extent
+            if isinstance(item, (int, Position)) and not inside and not self._recorder.never_run:
+                raise self._recorder.wrong(
+                    IndexRangeError,
+                    f"{self._label}[...] with {_range(index)} on axis {axis} of extent {extent}",
+                    f"0 to {extent - 1}",
+                    "shorten the loop, or read with x.load(index, other=value)",
+                )
+            indices.append(index)
+        return ix.linearise(tuple(indices), self._extents)
+
+
+def _range(index: Index) -> str:
+    return f"the index {index.low}" if index.is_const else f"indices from {index.low} to {index.high}"
+
+
+class Recorder:
+    """Collects the statements of one kernel while its function runs."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.blocks: list[list[Stmt]] = [[]]
+        self.buffers: list[BufferParam] = []
+        self.scalars: dict[str, tuple[ScalarParam, int | None]] = {}  # with their values, where known
+        self.definitions: dict[str, Expr] = {}
+        self.extents: dict[str, int] = {}  # first extents, by the scalar that holds them
+        self.count = 0
+        self.turns = [1]  # how often the present block runs at each point
+        self.work = 0
+        self.accesses: list[Index] = []
+        self.stores: list[Index] = []
+        self.bounds: list[Index] = []  # positions that loops end at
+        self.open_loops = 0
+        self.never_run = 0  # loops around the present statement that have no turns
+
+    def wrong(self, kind: type[Any], given: str, expected: str, mend: str = "") -> Exception:
+        return problem(kind, f"kernel {self.name}", given, expected, mend)
+
+    def fresh(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def emit(self, stmt: Stmt) -> None:
+        self.blocks[-1].append(stmt)
+
+    # --- parameters ---
+
+    def array(self, label: str, shape: tuple[int, ...], dtype: DType, written: bool) -> Array:
+        name = f"{'out' if written else 'in'}{len(self.buffers)}"
+        self.buffers.append(BufferParam(name, dtype, written))
+        if shape:
+            self.extents[f"{name}_extent"] = shape[0]
+        return Array(self, name, label, shape, dtype, written)
+
+    def number(self, dtype: DType) -> Value:
+        """A Python float among the arguments."""
+        name = f"number{len(self.scalars)}"
+        self.scalars[name] = (ScalarParam(name, dtype), None)
+        return Value(self, Var(name, dtype))
+
+    def position(self, index: Index) -> Position:
+        return Position(self, index)
+
+    def extent(self, name: str) -> Var:
+        self.scalars.setdefault(name, (ScalarParam(name, int64), self.extents[name]))
+        return Var(name, int64)
+
+    # --- values ---
+
+    def value(self, item: Any, dtype: DType | None = None) -> Value:
+        """A value for whatever a function may write; a Python number takes `dtype`."""
+        if isinstance(item, Value):
+            return item
+        if isinstance(item, Extent) and item.name:
+            length = Value(self, self.extent(item.name))
+            return length if dtype in (None, int64) else self.cast(length, dtype)
+        if isinstance(item, bool):
+            return Value(self, Literal(item, bool_))
+        if isinstance(item, int) and dtype is not None:
+            return Value(self, Literal(float(item) if dtype.kind == "f" else int(item), dtype))
+        if isinstance(item, int):
+            return Value(self, Literal(int(item), int64))
+        if isinstance(item, float):
+            if dtype is not None and dtype.kind != "f":
+                raise self.wrong(
+                    DTypeError, f"{item} beside a {dtype.name} value", "an integer", "cast the value to a float first"
+                )
+            return Value(self, Literal(item, dtype or float32))
+        raise self.wrong(
+            GraphError, f"a {type(item).__name__}", "elements x[i], indices and Python numbers",
+            "pass tensors as arguments of the kernel",
+        )  # fmt: skip
+
+    def pair(self, name: str, a: Any, b: Any) -> tuple[Value, Value]:
+        if not isinstance(a, Value):
+            b = self.value(b)
+            a = self.value(a, b.dtype)
+        elif not isinstance(b, Value):
+            b = self.value(b, a.dtype)
+        if a.dtype is not b.dtype:
+            raise self.wrong(
+                DTypeError, f"{name} of {a.dtype.name} and {b.dtype.name}", "one dtype",
+                "convert one with weft.kernel.cast(value, dtype)",
+            )  # fmt: skip
+        return a, b
+
+    def op(self, name: str, args: Sequence[Value], dtype: DType) -> Value:
+        self.work += math.prod(self.turns)
+        return Value(self, Op(name, tuple([arg.expr for arg in args]), dtype))
+
+    def unary(self, name: str, x: Any) -> Value:
+        x = self.value(x)
+        return self.op(name, (x,), x.dtype)
+
+    def binary(self, name: str, a: Any, b: Any) -> Value:
+        a, b = self.pair(name, a, b)
+        return self.op(name, (a, b), a.dtype)
+
+    def divide(self, a: Any, b: Any) -> Value:
+        a, b = self.pair("/", a, b)
+        if a.dtype.kind != "f":
+            raise self.wrong(DTypeError, f"/ of {a.dtype.name}", "floats", "use // or cast both")
+        return self.op("div", (a, b), a.dtype)
+
+    def floor_divide(self, a: Any, b: Any) -> Value:
+        a, b = self.pair("//", a, b)
+        quotient = self.op("div", (a, b), a.dtype)
+        return self.unary("floor", quotient) if a.dtype.kind == "f" else quotient
+
+    def power(self, x: Value, exponent: Any) -> Value:
+        if isinstance(exponent, int) and 1 <= exponent <= 4:
+            result = x
+            for _ in range(exponent - 1):
+                result = result * x
+            return result
+        a, b = self.pair("**", x, exponent)
+        return self.call("pow", a, b)
+
+    def bits(self, name: str, *args: Any) -> Value:
+        values = self.pair(name, *args) if len(args) == 2 else (self.value(args[0]),)
+        if values[0].dtype.kind == "f":
+            raise self.wrong(DTypeError, f"{name} of {values[0].dtype.name}", "bool or integers", "compare it first")
+        return self.op(name, values, values[0].dtype)
+
+    def compare(self, name: str, a: Any, b: Any) -> Value:
+        return self.op(name, self.pair(name, a, b), bool_)
+
+    def where(self, condition: Any, a: Any, b: Any) -> Value:
+        condition = self.value(condition)
+        if condition.dtype is not bool_:
+            raise self.wrong(DTypeError, f"where with a {condition.dtype.name} condition", "a bool, such as x[i] > 0")
+        a, b = self.pair("where", a, b)
+        return self.op("select", (condition, a, b), a.dtype)
+
+    def cast(self, x: Any, dtype: DType) -> Value:
+        x = self.value(x)
+        return x if x.dtype is dtype else self.op("cast", (x,), dtype)
+
+    def call(self, name: str, *args: Any) -> Value:
+        values = [self.value(arg) for arg in args]
+        dtype = values[0].dtype
+        if dtype.kind != "f":
+            raise self.wrong(DTypeError, f"{name} of {dtype.name}", "a float", "cast it with weft.kernel.cast")
+        if name in ("sqrt", "floor"):
+            return self.op(name, values, dtype)
+        self.work += 10 * math.prod(self.turns)
+        return Value(self, kernel_math.build(name, tuple([value.expr for value in values]), dtype))
+
+    def extremum(self, name: str, a: Any, b: Any) -> Value:
+        return self.binary(name, a, b)
+
+    # --- memory ---
+
+    def index_of(self, item: Any, array: Array, axis: int) -> Index:
+        """An index as an integer form; one that was loaded is clamped, as `gather` does."""
+        index = _index(item)
+        if index is not None:
+            return index
+        if not isinstance(item, Value) or item.dtype.kind not in "iu":
+            what = item.dtype.name + " value" if isinstance(item, Value) else type(item).__name__
+            raise self.wrong(DTypeError, f"a {what} as an index of {array._label!r}", "an index or an integer value")
+        extent = array._extents[axis]
+        if extent <= 1:
+            return ix.ZERO
+        last = self.limit(array, axis) - 1
+        wide = self.cast(item, int64)
+        name = self.fresh("g")
+        self.definitions[name] = self.binary("max", self.binary("min", wide, last), 0).expr
+        return ix.axis_index(Axis(name, extent, "value"))
+
+    def limit(self, array: Array, axis: int) -> Value:
+        """The extent of an axis as a value."""
+        return self.value(array.shape[axis])
+
+    def load(self, array: Array, place: Index) -> Value:
+        return self._loaded(array, Load(array._name, place, array.dtype))
+
+    def _loaded(self, array: Array, load: Load) -> Value:
+        self.accesses.append(load.index)
+        self.work += math.prod(self.turns)
+        if not array._written:
+            return self._widened(Value(self, load))
+        name = self.fresh("v")  # named where it is read, so that a later store does not change it
+        self.emit(Let(name, load))
+        return self._widened(Value(self, Var(name, array.dtype)))
+
+    def _widened(self, value: Value) -> Value:
+        """Narrow floats are computed with as float32."""
+        return self.cast(value, float32) if value.dtype.kind == "f" and value.dtype.itemsize < 4 else value
+
+    def load_inside(self, array: Array, items: Sequence[Any], other: Any) -> Value:
+        indices: list[Index] = []
+        mask: Value | None = None
+        for axis, item in enumerate(items):
+            indices.append(self.index_of(item, array, axis))
+            extent, index = array._extents[axis], indices[-1]
+            known = isinstance(item, (int, Position))
+            if known and index.low >= 0 and index.high < extent:
+                continue
+            here = self.cast(item, int64)
+            inside = (self.value(0) <= here) & (here < self.limit(array, axis))
+            mask = inside if mask is None else mask & inside
+        place = ix.linearise(tuple(indices), array._extents)
+        load = self._loaded(array, Load(array._name, place, array.dtype, None if mask is None else mask.expr))
+        return load if mask is None else self.where(mask, load, other)
+
+    def store(self, array: Array, place: Index, value: Any, where: Any) -> None:
+        given = self.value(value, array.dtype)
+        if given.dtype is not array.dtype:
+            narrow = given.dtype.kind == array.dtype.kind == "f" and array.dtype.itemsize < 4
+            if not narrow:
+                raise self.wrong(
+                    DTypeError, f"a {given.dtype.name} value for {array._label!r}", array.dtype.name,
+                    "convert it with weft.kernel.cast(value, dtype)",
+                )  # fmt: skip
+            given = self.cast(given, array.dtype)
+        self.accesses.append(place)
+        self.stores.append(place)
+        mask = None if where is None else self.value(where)
+        if mask is not None and mask.dtype is not bool_:
+            raise self.wrong(DTypeError, f"where={mask.dtype.name}", "a bool, such as x[i] > 0")
+        self.emit(Store(array._name, place, given.expr, None if mask is None else mask.expr))
+
+    # --- loops ---
+
+    def loop(self, start: Any, stop: Any) -> Iterator[Position]:
+        low = self._bound(start)
+        high = self._bound(stop)
+        axis = Axis(self.fresh("r"), max(high.high - low.low, 1), "reduce")
+        block: list[Stmt] = []
+        self.blocks.append(block)
+        self.turns.append(axis.extent)
+        self.open_loops += 1
+        never = high.high <= low.low
+        self.never_run += never
+        yield Position(self, ix.add(Index(((axis, 1),), 0), low))
+        self.never_run -= never
+        self.open_loops -= 1
+        self.blocks.pop()
+        self.turns.pop()
+        self.emit(Loop(axis, 0, self._length(start, stop, low, high), "serial", tuple(block)))
+
+    def _bound(self, item: Any) -> Index:
+        index = _index(item)
+        if index is not None:
+            self.bounds.append(index)
+            return index
+        raise self.wrong(GraphError, f"a {type(item).__name__} as a bound", "an int, an extent or an index")
+
+    def _length(self, start: Any, stop: Any, low: Index, high: Index) -> Expr | int:
+        if isinstance(stop, Extent) and stop.name:
+            end = self.extent(stop.name)
+            return end if start == 0 else Op("sub", (end, IndexValue(low, int64)), int64)
+        length = ix.add(high, ix.scale(low, -1))
+        return length.const if length.is_const else IndexValue(length, int64)
+
+    def fold(self, op: str, bounds: Sequence[Any], term: Callable[[Any], Any]) -> Value:
+        start, stop = bounds
+        name = self.fresh("acc")
+        outer, self.blocks = self.blocks, [*self.blocks, []]
+        value: Value | None = None
+        for j in self.loop(start, stop):
+            value = self.value(term(j))
+            self.work += math.prod(self.turns)
+            self.emit(Update(name, value.expr))
+        assert value is not None
+        body = tuple(self.blocks.pop())
+        self.blocks = outer
+        self.emit(Fold((Accumulator(name, op, value.dtype),), body))
+        return Value(self, Var(name, value.dtype))
+
+
+# --- the words -------------------------------------------------------------------------------------------------------
+
+
+def loop(start: Any, stop: Any = None) -> Iterator[Any]:
+    """`for j in weft.kernel.loop(n):` or `loop(start, stop)`: one after the other."""
+    start, stop = (0, start) if stop is None else (start, stop)
+    return active().loop(start, stop)
+
+
+def _fold(op: str) -> Callable[..., Any]:
+    def fold(*bounds_and_term: Any) -> Any:
+        *bounds, term = bounds_and_term
+        start, stop = bounds if len(bounds) == 2 else (0, *bounds)
+        return active().fold(op, (start, stop), term)
+
+    fold.__name__ = op
+    fold.__doc__ = f"`{op}(n, lambda j: ...)` or `{op}(start, stop, lambda j: ...)`: the terms in order."
+    return fold
+
+
+def _function(name: str) -> Callable[[Any], Any]:
+    def call(x: Any) -> Any:
+        return active().call(name, x)
+
+    call.__name__, call.__doc__ = name, f"`{name}` of a float."
+    return call
+
+
+def where(condition: Any, a: Any, b: Any) -> Any:
+    """`a` where the condition holds, else `b`. Both are computed."""
+    return active().where(condition, a, b)
+
+
+def cast(x: Any, dtype: DType) -> Any:
+    """`x` in another dtype."""
+    return active().cast(x, dtype)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """The larger; NaN if one is NaN."""
+    return active().extremum("max", a, b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """The smaller; NaN if one is NaN."""
+    return active().extremum("min", a, b)
+
+
+WORDS: dict[str, Callable[..., Any]] = {
+    "loop": loop,
+    "where": where,
+    "cast": cast,
+    "maximum": maximum,
+    "minimum": minimum,
+    **{name: _fold(name) for name in FOLDS},
+    **{name: _function(name) for name in FUNCTIONS},
+}
