@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from weft.backends.base import Device
 from weft.compiler.access import row_major
+from weft.compiler.region import Region
 from weft.compiler.template import Built, Template, strided
 from weft.graph.node import Node
 
@@ -27,7 +29,7 @@ def custom(node: Node, leaves: Collection[Node]) -> Template:
         uses.append((node, at))
         at += size
 
-    def build() -> Built:
+    def build(region: Region, device: Device) -> Built:
         scalars = definition.scalars([float.fromhex(number) for number in numbers])
         return Built(definition.kernel, tuple(uses), scalars, definition.points, definition.chunk, definition.work)
 
