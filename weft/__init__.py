@@ -34,8 +34,8 @@ from weft.functions import (
     trunc, unbind, unflatten, unsqueeze, var, where,
 )  # fmt: skip
 from weft.functions import (
-    argsort, bucketize, cummax, cummin, cumprod, cumsum, diff, histc, kthvalue, logcumsumexp, median, msort,
-    searchsorted, sort, topk,
+    argsort, bucketize, cummax, cummin, cumprod, cumsum, diff, histc, index_put, kthvalue, logcumsumexp, masked_scatter,
+    median, msort, searchsorted, sort, take, topk,
 )  # fmt: skip
 from weft.kernel import kernel
 from weft.random import (

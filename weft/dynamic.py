@@ -128,28 +128,16 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
     return lift(lambda index, values: build.scatter_add(index, values, count))(x, wide.detach())
 
 
-def known_masks(x: Tensor, key: Any) -> Any:
+def known_masks(x: Tensor, items: tuple) -> tuple:
     """An index expression with every bool mask replaced by the positions where it holds."""
-    items = list(key) if isinstance(key, tuple) else [key]
-    if not any(_is_mask(item) for item in items):
-        return key
     out: list[Any] = []
     for item in items:
-        if not _is_mask(item):
+        if not isinstance(item, Tensor) or item.dtype is not bool_:
             out.append(item)
             continue
-        mask = item if isinstance(item, Tensor) else _tensor(np.asarray(item), x)
-        axis = sum(1 for one in out if one is not None and one is not Ellipsis)
-        if Ellipsis not in out and mask.shape != x.shape[axis : axis + mask.ndim]:
-            given = f"a mask of shape {mask.shape} for {x.shape} from axis {axis}"
+        axis = sum(1 for one in out if one is not None)
+        if not any(one is Ellipsis for one in out) and item.shape != x.shape[axis : axis + item.ndim]:
+            given = f"a mask of shape {item.shape} for {x.shape} from axis {axis}"
             raise problem(ShapeError, "index", given, "the extents of the axes that it picks from")
-        out.extend(nonzero(mask, as_tuple=True))
+        out.extend(nonzero(item, as_tuple=True))
     return tuple(out)
-
-
-def _is_mask(item: Any) -> bool:
-    if isinstance(item, Tensor):
-        return item.dtype is bool_
-    if isinstance(item, list):
-        return bool(item) and all(isinstance(one, bool) for one in item)
-    return isinstance(item, np.ndarray) and item.dtype == np.bool_

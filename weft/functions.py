@@ -188,6 +188,9 @@ tile = Tensor.tile
 tril = Tensor.tril
 triu = Tensor.triu
 index_select = Tensor.index_select
+index_put = Tensor.index_put
+take = Tensor.take
+masked_scatter = Tensor.masked_scatter
 
 matmul = Tensor.matmul
 mm = Tensor.mm

@@ -312,8 +312,11 @@ class Tensor(TensorCell):
         self._consumed, self._owned = False, None
         return self
 
+    def __getitem__(self, key: Any) -> Tensor:
+        return _index(self, _plain_key(self, key, False))
+
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._replace("x[index] = value", _set_index(self, key, value))
+        self._replace("x[index] = value", _set_index(self, _plain_key(self, key, True), value))
 
     def copy_(self, source: Any) -> Tensor:
         """Take the value of `source`, broadcast and cast."""
@@ -347,6 +350,7 @@ class Tensor(TensorCell):
     pow_, clamp_, neg_, sqrt_ = _in_place("pow"), _in_place("clamp"), _in_place("neg"), _in_place("sqrt")
     addcmul_, addcdiv_, lerp_ = _in_place("addcmul"), _in_place("addcdiv"), _in_place("lerp")
     exp_, relu_, masked_fill_ = _in_place("exp"), _in_place("relu"), _in_place("masked_fill")
+    index_put_, put_, masked_scatter_ = _in_place("index_put"), _in_place("put"), _in_place("masked_scatter")
     __iadd__, __isub__, __imul__ = _augmented("add"), _augmented("sub"), _augmented("mul")
     __itruediv__, __ifloordiv__, __imod__ = _augmented("div"), _augmented("floor_divide"), _augmented("remainder")
     __ipow__, __iand__, __ior__ = _augmented("pow"), _augmented("bitwise_and"), _augmented("bitwise_or")
@@ -426,8 +430,8 @@ class Tensor(TensorCell):
     split, chunk, unbind = lift(movement.split, "split"), lift(movement.chunk, "chunk"), lift(movement.unbind, "unbind")
     flip, roll, repeat, tile = (lift(op) for op in (movement.flip, movement.roll, movement.repeat, movement.tile))
     tril, triu = lift(movement.tril), lift(movement.triu)
-    __getitem__ = lift(indexing.index, "index")
-    index_select = lift(indexing.index_select)
+    index_select, take, put = lift(indexing.index_select), lift(indexing.take), lift(indexing.put)
+    index_put, masked_scatter = lift(indexing.index_put), lift(indexing.masked_scatter)
 
     matmul = __matmul__ = lift(linalg.matmul)
     __rmatmul__ = lift(linalg.rmatmul)
@@ -455,4 +459,26 @@ class Tensor(TensorCell):
 
 
 _COMPARABLE = (Tensor, int, float, bool, np.generic, np.ndarray)
+_index = lift(indexing.index, "index")
 _set_index = lift(indexing.set_index)
+
+
+def _plain_key(x: Tensor, key: Any, written: bool) -> Any:
+    """An index expression without lists and bool masks, which become tensors of integers. One mask alone may stay where
+    it says what is written."""
+    items = key if type(key) is tuple else (key,)
+    for item in items:
+        if isinstance(item, (list, range, np.ndarray)) or (isinstance(item, Tensor) and item.dtype is bool_):
+            break
+    else:
+        return key
+    if written and isinstance(key, Tensor):
+        return key
+    from weft.dynamic import known_masks
+
+    listed = [Tensor(from_host(np.asarray(item), x.device)) if _is_list(item) else item for item in items]
+    return listed[0] if written and len(listed) == 1 else known_masks(x, tuple(listed))
+
+
+def _is_list(item: Any) -> bool:
+    return isinstance(item, (list, range, np.ndarray))

@@ -231,7 +231,7 @@ RECORDS = [
         ],
         errors=[
             (lambda: ones(2)[weft.tensor([0.5])], weft.DTypeError, "index: given a float32 tensor"),
-            (lambda: ones(2)[weft.tensor([True, False])], weft.GraphError, "index: given a bool tensor as index"),
+            (lambda: ones(2)[weft.tensor([True])], weft.ShapeError, "index: given a mask of shape"),
         ],
     ),
     Record(
@@ -298,7 +298,7 @@ RECORDS = [
         [sample(T((4, 5)), T((2,))), sample(T((4, 5)), T((4, 1)))],
         errors=[
             (lambda: _write(ones(3), slice(0, 2), ones(3)), weft.ShapeError, r"x\[index\] = value: given"),
-            (lambda: _write(ones(3), weft.tensor([0]), 1.0), weft.GraphError, "given an integer tensor as index"),
+            (lambda: _write(ones(3), weft.tensor([0]), ones(2)), weft.ShapeError, "given a value of shape"),
         ],
     ),
     Record(

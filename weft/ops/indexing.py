@@ -29,6 +29,7 @@ from weft.ops.common import (
     spread,
 )  # fmt: skip
 from weft.ops.elementwise import where
+from weft.ops.sorting import searchsorted
 
 _INSIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -127,8 +128,8 @@ def _bounds(item: slice, extent: int) -> tuple[int, int, int, bool]:
 
 
 def index(x: Node, key: Any) -> Node:
-    """`x[key]`. A negative step turns the axis round. Several integer tensors must stand next to each other; they
-    broadcast, and their axes are replaced by the broadcast shape.
+    """`x[key]`. A negative step turns the axis round. Several integer tensors broadcast; their axes are replaced by the
+    broadcast shape, which goes to the front where other indices stand between them.
 
     >>> weft.arange(6)[4:0:-2]
     tensor([4, 2])
@@ -138,35 +139,64 @@ def index(x: Node, key: Any) -> Node:
             [1, 2]])
     """
     region = resolve(x, key)
-    picked = build.slice_(x, region.starts, region.stops, region.steps)
-    picked = build.reshape(build.flip(picked, region.flips), region.shape)
+    picked = build.reshape(_sliced(x, region), region.shape)
     return _by_tensors(picked, region.tensors) if region.tensors else picked
 
 
-def _by_tensors(x: Node, tensors: Sequence[tuple[int, Node]]) -> Node:
-    """Gather along one axis, or along several neighbouring axes made one."""
-    first, last = tensors[0][0], tensors[-1][0]
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """What integer tensors pick from a value: rows of a table, by number.
+
+    `order` brings the axes that are indexed to the front of the value; `back` puts the index's axes, which then stand
+    at the front of the result, where the user sees them.
+    """
+
+    order: Shape
+    back: Shape
+    count: int  # rows of the table
+    rest: Shape  # the shape of a row
+    number: Node  # of the row for every place of the index; -1 where an index leaves its axis
+
+
+def pick(x: Node, tensors: Sequence[tuple[int, Node]]) -> Picked:
+    """How integer tensors, each for one axis of `x`, index it. They broadcast. Where they stand side by side the result
+    has their axes in that place, else at the front."""
     same_device("index", [x, *(item for _, item in tensors)])
-    if [axis for axis, _ in tensors] != list(range(first, last + 1)):
-        raise problem(
-            ShapeError, "index", "tensor indices with other indices between them", "them side by side", "permute first"
-        )
-    if len(tensors) == 1:
-        return build.gather(x, _wrapped(tensors[0][1], x.shape[first]), first, user_site())
+    axes = [axis for axis, _ in tensors]
+    others = [axis for axis in range(len(x.shape)) if axis not in axes]
     shape = broadcast_shapes("index", [item.shape for _, item in tensors])
-    joint = build.full(shape, 0, int64, x.device)
-    inside = build.full(shape, True, bool_, x.device)
+    number = build.full(shape, 0, int64, x.device)
+    inside: Node | None = None
     for axis, item in tensors:
-        number = _wrapped(spread("index", item, shape, int64, x.device), x.shape[axis])
-        valid = make("and", (make("le", (build.like(number, 0), number)), build.lt(number, x.shape[axis])))
-        inside = make("and", (inside, valid))
-        joint = build.add(build.mul(joint, x.shape[axis]), number)
-    joint = build.select(inside, joint, -1)  # so that the check at run time sees it
-    extent = 1
-    for axis, _ in tensors:
-        extent *= x.shape[axis]
-    merged = build.reshape(x, (*x.shape[:first], extent, *x.shape[last + 1 :]))
-    return build.gather(merged, joint, first, user_site())
+        extent = x.shape[axis]
+        at = _wrapped(spread("index", item, shape, int64, x.device), extent)
+        valid = make("and", (make("le", (build.like(at, 0), at)), build.lt(at, extent)))
+        inside = valid if inside is None else make("and", (inside, valid))
+        number = build.add(build.mul(number, extent), at)
+    if len(tensors) == 1:
+        number = at
+    else:
+        assert inside is not None
+        number = build.select(inside, number, -1)  # so that the check at run time sees it
+    count = 1
+    for axis in axes:
+        count *= x.shape[axis]
+    depth = len(shape)
+    before = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
+    back = (*range(depth, depth + before), *range(depth), *range(depth + before, depth + len(others)))
+    rest = tuple([x.shape[axis] for axis in others])
+    return Picked((*axes, *others), back, count, rest, number)
+
+
+def _by_tensors(x: Node, tensors: Sequence[tuple[int, Node]]) -> Node:
+    """Gather along one axis, or along several axes made one."""
+    if len(tensors) == 1:
+        axis, item = tensors[0]
+        same_device("index", [x, item])
+        return build.gather(x, _wrapped(item, x.shape[axis]), axis, user_site())
+    picked = pick(x, tensors)
+    table = build.reshape(build.permute(x, picked.order), (picked.count, *picked.rest))
+    return build.permute(build.gather(table, picked.number, 0, user_site()), picked.back)
 
 
 def _wrapped(index: Node, extent: int) -> Node:
@@ -186,25 +216,153 @@ def set_index(x: Node, key: Any, value: Operand) -> Node:
     tensor([0., 5., 5., 0.])
     """
     if isinstance(key, Node) and key.dtype is bool_:
-        if key.shape != x.shape[: len(key.shape)]:
-            raise problem(
-                ShapeError, "x[mask] = value", f"a mask of shape {key.shape} for {x.shape}", "its leading axes"
-            )
-        mask = build.expand(build.reshape(key, key.shape + (1,) * (len(x.shape) - len(key.shape))), x.shape)
-        return where(mask, spread("x[mask] = value", _fitting(value, x, x.shape), x.shape, x.dtype, x.device), x)
+        return _set_where(x, key, value)
     region = resolve(x, key)
     if region.tensors:
-        expected = "ints, slices and bool masks"
-        raise problem(
-            GraphError, "x[index] = value", "an integer tensor as index", expected, "write weft.where(mask, value, x)"
-        )
-    filling = spread("x[index] = value", _fitting(value, x, region.shape), region.shape, x.dtype, x.device)
+        part = build.reshape(_sliced(x, region), region.shape)
+        filling = _written(part, region.tensors, value, False)
+    else:
+        filling = spread("x[index] = value", _fitting(value, x, region.shape), region.shape, x.dtype, x.device)
     filling = build.flip(build.reshape(filling, region.sliced), region.flips)
     if region.sliced == x.shape:
         return filling
     placed = build.place(filling, x.shape, region.starts, region.steps)
     inside = build.place(build.full(region.sliced, True, bool_, x.device), x.shape, region.starts, region.steps, False)
     return make("select", (inside, placed, x))
+
+
+def _sliced(x: Node, region: Region) -> Node:
+    return build.flip(build.slice_(x, region.starts, region.stops, region.steps), region.flips)
+
+
+def _set_where(x: Node, mask: Node, value: Operand) -> Node:
+    """`x[mask] = value`: one value for all places, or one row for each place where the mask holds, in order."""
+    who, depth = "x[mask] = value", len(mask.shape)
+    if mask.shape != x.shape[:depth]:
+        raise problem(ShapeError, who, f"a mask of shape {mask.shape} for {x.shape}", "its leading axes")
+    wide = build.expand(build.reshape(mask, mask.shape + (1,) * (len(x.shape) - depth)), x.shape)
+    rest = x.shape[depth:]
+    if isinstance(value, Node) and len(value.shape) == len(rest) + 1 and value.shape[0] != 1:
+        same_device(who, [x, value])
+        rows = value.shape[0]
+        if broadcast_shapes(who, [value.shape[1:], rest]) != rest:
+            raise problem(ShapeError, who, f"a value of shape {value.shape}", f"rows that broadcast to {rest}")
+        table = build.cast(build.expand(value, (rows, *rest)), x.dtype)
+        picked = build.gather(table, _numbers(mask, rows, exactly=True), 0, user_site())
+        return make("select", (wide, picked, x))
+    return where(wide, spread(who, _fitting(value, x, x.shape), x.shape, x.dtype, x.device), x)
+
+
+def _numbers(mask: Node, rows: int, exactly: bool) -> Node:
+    """For each place where `mask` holds, how many such places come before it (elsewhere 0); an index outside `rows`
+    where there are not as many rows as places (with `exactly`) or fewer."""
+    flat = build.cast(build.reshape(mask, (mask.size,)), int64)
+    if not mask.size:
+        return build.cast(mask, int64)
+    so_far = build.scan("sum", flat, 0)
+    number = build.sub(so_far, 1)
+    if exactly:
+        total = build.expand(build.narrow(so_far, 0, mask.size - 1, mask.size), so_far.shape)
+        number = build.select(build.eq(total, rows), number, rows)
+    return build.reshape(build.select(build.eq(flat, 1), number, 0), mask.shape)
+
+
+def _written(x: Node, tensors: Sequence[tuple[int, Node]], value: Operand, accumulate: bool) -> Node:
+    """`x` with `value` at integer tensors: of several for one place the last stays, or all are added in order."""
+    picked = pick(x, tensors)
+    depth = len(picked.number.shape)
+    front = (*picked.number.shape, *picked.rest)
+    shape = tuple([front[axis] for axis in picked.back])
+    filling = spread("x[index] = value", _fitting(value, x, shape), shape, x.dtype, x.device)
+    places = sorted(range(len(shape)), key=picked.back.__getitem__)
+    size = picked.number.size
+    rows = build.reshape(build.permute(filling, places), (size, *picked.rest))
+    table = build.reshape(build.permute(x, picked.order), (picked.count, *picked.rest))
+    number = build.reshape(picked.number, (size,))
+    if not size or not table.size:
+        return x
+    number = build.gather(build.iota((picked.count,), 0, x.device), number, 0, user_site())  # checked
+    if accumulate:
+        table = build.add(table, build.scatter_add(number, rows, picked.count))
+    else:
+        last = last_writers(number, picked.count)
+        there = build.reshape(make("le", (build.like(last, 0), last)), (picked.count, *[1] * len(picked.rest)))
+        chosen = build.gather(rows, build.binary("max", last, 0), 0)
+        table = make("select", (build.expand(there, table.shape), chosen, table))
+    assert depth == len(shape) - len(picked.rest)
+    back = sorted(range(len(x.shape)), key=picked.order.__getitem__)
+    return build.permute(build.reshape(table, tuple([x.shape[axis] for axis in picked.order])), back)
+
+
+def last_writers(number: Node, count: int) -> Node:
+    """For each of `count` rows the last place of the vector `number` that names it, -1 where none does."""
+    order = build.argsort(number)
+    inner = build.gather(number, order, 0)
+    row = build.iota((count,), 0, number.device)
+    found = build.sub(searchsorted(inner, row, right=True), 1)
+    safe = build.binary("max", found, 0)
+    named = make("and", (make("le", (build.like(found, 0), found)), build.eq(build.gather(inner, safe, 0), row)))
+    return build.select(named, build.gather(order, safe, 0), -1)
+
+
+def index_put(x: Node, indices: Sequence[Node], values: Operand, accumulate: bool = False) -> Node:
+    """`x` with `values` written to (with `accumulate`, added at) integer tensors for its first axes.
+
+    >>> weft.zeros(3).index_put((weft.tensor([0, 0, 2]),), weft.tensor(1.0), accumulate=True)
+    tensor([2., 0., 1.])
+    """
+    if len(indices) > len(x.shape) or not indices:
+        raise problem(
+            ShapeError, "index_put", f"{len(indices)} indices for shape {x.shape}", "one to one for each axis"
+        )
+    if len(indices) == 1 and indices[0].dtype is bool_ and not accumulate:
+        return _set_where(x, indices[0], values)
+    for item in indices:
+        _need_index(item)
+    return _written(x, list(enumerate(indices)), values, accumulate)
+
+
+def take(x: Node, index: Node) -> Node:
+    """Elements of the flattened tensor by number, in the shape of `index`; negative numbers count from the end.
+
+    >>> weft.take(weft.tensor([[1, 2], [3, 4]]), weft.tensor([0, -1]))
+    tensor([1, 4])
+    """
+    need_integer("take", index)
+    same_device("take", [x, index])
+    return build.gather(build.reshape(x, (x.size,)), _wrapped(index, x.size), 0, user_site())
+
+
+def put(x: Node, index: Node, source: Node, accumulate: bool = False) -> Node:
+    """`x` with the elements of `source` written to (or added at) places of the flattened tensor; the last stays."""
+    need_integer("put", index)
+    if index.size != source.size:
+        given = f"{index.size} indices and {source.size} elements"
+        raise problem(ShapeError, "put", given, "as many of both")
+    flat, places = build.reshape(x, (x.size,)), build.reshape(index, (index.size,))
+    written = _written(flat, [(0, places)], build.reshape(source, (source.size,)), accumulate)
+    return build.reshape(written, x.shape)
+
+
+def masked_scatter(x: Node, mask: Node, source: Node) -> Node:
+    """`x` with the elements of `source`, one after the other, where the bool mask (which broadcasts) holds.
+
+    >>> weft.zeros(4).masked_scatter(weft.tensor([True, False, True, False]), weft.tensor([1.0, 2.0, 3.0]))
+    tensor([1., 0., 2., 0.])
+    """
+    same_device("masked_scatter", [x, mask, source])
+    if mask.dtype is not bool_ or source.dtype is not x.dtype:
+        given = f"a mask of {mask.dtype.name} and {source.dtype.name} for {x.dtype.name}"
+        raise problem(DTypeError, "masked_scatter", given, "a bool mask, and a source of the tensor's dtype")
+    if broadcast_shapes("masked_scatter", [x.shape, mask.shape]) != x.shape:
+        raise problem(
+            ShapeError, "masked_scatter", f"a mask of shape {mask.shape}", f"one that broadcasts to {x.shape}"
+        )
+    wide = build.expand_to(mask, x.shape)
+    if not source.size:
+        source = build.full((1,), 0, source.dtype, source.device)
+    number = _numbers(wide, source.size, exactly=False)
+    return make("select", (wide, build.gather(build.reshape(source, (source.size,)), number, 0, user_site()), x))
 
 
 def _fitting(value: Operand, x: Node, shape: Shape) -> Operand:
