@@ -19,6 +19,7 @@ from weft.dtypes import DType
 from weft.errors import BufferError_, DTypeError, GraphError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, toposort
+from weft.graph.primitives import PRIMITIVES
 from weft.state import STATE, VERSION
 
 LEAVES: weakref.WeakKeyDictionary[Node, weakref.ref[Any]] = weakref.WeakKeyDictionary()
@@ -73,7 +74,7 @@ def evaluate(tensors: Iterable[TensorCell]) -> None:
 
 
 def needed_later(roots: list[Node]) -> list[Node]:
-    """Uncomputed values below `roots` that a gradient will read: products with their operands, and reductions.
+    """Uncomputed values below `roots` that a gradient will read: products (and attention) with operands, reductions.
 
     What a checkpoint covers will be computed again from its inputs.
     """
@@ -87,10 +88,10 @@ def needed_later(roots: list[Node]) -> list[Node]:
     for node in order:
         if node.op == "surrogate":
             proxies.add(node.srcs[1])
-        if node.buffer is None and node.op == "dot":
+        if node.buffer is None and (node.op == "dot" or PRIMITIVES[node.op].kind == "template"):
             found[node] = None
             for source in node.srcs:
-                while source.op in ("reshape", "permute", "expand") and source.buffer is None:
+                while source.op in ("reshape", "permute", "expand", "slice") and source.buffer is None:
                     source = source.srcs[0]
                 if source.buffer is None and source.srcs:
                     found[source] = None

@@ -349,6 +349,38 @@ class Builder:
         total = build.expand(build.reduce("reduce_sum", e, axes, True), shape)
         return Value(build.div(e, total), 1.0, 4 * (x.error + (8 + x.bound + math.sqrt(count)) * unit(x.node.dtype)))
 
+    def attention(self) -> Value | None:
+        """Attention of a value to itself, its heads and rows in any order, or with other keys; the result alone."""
+        x = self.some(
+            lambda value: len(value.node.shape) == 4 and value.node.size and value.kind == "f" and value.bound <= 4.0
+        )
+        if x is None or x.node.dtype.itemsize < 4:
+            return None
+        q = build.permute(x.node, self.pick([(0, 1, 2, 3), (0, 2, 1, 3), (3, 1, 0, 2)]))
+        batch, heads, queries, width = q.shape
+        keys = queries if self.chance(2) else self.pick([1, 17, 70])
+        kv_heads = self.pick([1, heads])
+        if batch * heads * keys * max(width, queries) > 20 * LARGEST:
+            return None
+        k = (
+            Value(q, x.bound)
+            if keys == queries and kv_heads == heads
+            else self.leaf((batch, kv_heads, keys, width), q.dtype)
+        )
+        v = self.leaf((batch, kv_heads, keys, self.pick([1, 5, 33])), q.dtype)
+        srcs, masked, causal = [q, k.node, v.node], self.chance(3), self.chance(2)
+        if masked:
+            mask = self.rng.random((self.pick([1, heads]), queries, keys)) < 0.7
+            srcs.append(build.expand_to(self.leaf_of(mask, 1.0).node, (batch, heads, queries, keys)))
+        flat = make("attention", tuple(srcs), (0.5 / math.sqrt(width), causal, masked, 0.0, 0))
+        count = batch * heads * queries * v.node.shape[3]
+        out = build.reshape(build.narrow(flat, 0, 0, count), (batch, queries, heads, v.node.shape[3]))
+        spread = math.sqrt(width) * x.bound * max(k.bound, 1.0)  # of the scores
+        inexact = 2 * math.sqrt(width) * x.error * max(k.bound, 1.0) + (8 + spread + math.sqrt(width + keys)) * unit(
+            q.dtype
+        )
+        return Value(out, v.bound, 4 * v.bound * inexact)
+
     def dot(self) -> Value | None:
         x = self.some(lambda value: len(value.node.shape) >= 2 and value.kind == "f")
         if x is None:
@@ -522,7 +554,16 @@ class Builder:
     def build(self, least: int, most: int) -> Graph:
         self.values.append(self.leaf(self.shape(), self.floats))
         common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement]
-        common += [self.dot, self.gather, self.select, self.scatter, self.softmax, self.concat, self.marker]
+        common += [
+            self.attention,
+            self.dot,
+            self.gather,
+            self.select,
+            self.scatter,
+            self.softmax,
+            self.concat,
+            self.marker,
+        ]
         common += [self.source, self.fold, self.scan]
         jumps = [] if self.smooth else [self.whole, self.compare, self.logic, self.cast, self.argsort]
         for _ in range(self.draw(st.integers(least, most))):

@@ -1,12 +1,13 @@
 """One record per operation. Every suite reads the same list."""
 
-from tests.records import conv, elementwise, indexing, movement, network, order, reduce, windows
+from tests.records import attention, conv, elementwise, indexing, movement, network, order, reduce, windows
 from tests.records.record import NARROW_TOLERANCE, Inputs, Record, Sample, T, extra_dtypes, flat, samples_for, to_torch
 
 RECORDS: list[Record] = [*elementwise.RECORDS, *reduce.RECORDS, *movement.RECORDS, *network.RECORDS, *conv.RECORDS]
 RECORDS += order.RECORDS
 RECORDS += indexing.RECORDS
 RECORDS += windows.RECORDS
+RECORDS += attention.RECORDS
 
 __all__ = [
     "NARROW_TOLERANCE",

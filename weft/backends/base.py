@@ -21,7 +21,8 @@ class Device:
     """One device: its name (`cpu`, `cuda:0`), and all that the compiler knows of it.
 
     `features` choose what the compiler makes: 'blocks' asks for the GPU schedule (threads in blocks with
-    barriers), 'small products' for small tiles in matrix products.
+    barriers), 'small products' for small tiles in matrix products, 'templates' for the kernels written by hand for
+    CPUs (without it their primitives are composed from others).
     """
 
     kind: str

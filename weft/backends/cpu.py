@@ -288,7 +288,7 @@ class CpuBackend:
 
     def __init__(self) -> None:
         self.pool = _Pool()
-        features = frozenset({"small products"} if blas.has_small_kernels() else ())
+        features = frozenset({"templates"} | ({"small products"} if blas.has_small_kernels() else set()))
         self.device = Device("cpu", 0, self, _processor(), frozenset(dtypes.ALL), features, _limits())
 
     def devices(self) -> list[Device]:

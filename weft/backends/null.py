@@ -28,7 +28,9 @@ class NullBackend:
     """Device `null`. Memory has sizes but no contents."""
 
     def __init__(self) -> None:
-        self._device = Device("null", 0, self, "compiles, runs nothing", frozenset(dtypes.ALL))
+        self._device = Device(
+            "null", 0, self, "compiles, runs nothing", frozenset(dtypes.ALL), frozenset({"templates"})
+        )
         self._next = 64
 
     def devices(self) -> list[Device]:

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from weft.backends.base import Device
+from weft.compiler.attention import expand_attention
 from weft.compiler.convolve import decompose_conv
 from weft.graph.node import Node
 from weft.graph.primitives import make
 
 EXPANSIONS: dict[str, Callable[[Node, tuple[Node, ...], Device], Node]] = {
+    "attention": expand_attention,
+    "attention_backward": expand_attention,
     "conv": decompose_conv,
     "conv_weight": decompose_conv,
 }

@@ -226,7 +226,19 @@ def _slice(node: Node, srcs: tuple[Node, ...]) -> Node | None:
     value = _scalar(source)
     if value is not None:
         return filled(value, node)
+    if source.op == "pad":
+        return _slice_of_pad(node, source)
     return _slice_of_concat(node, source) if source.op == "concat" else None
+
+
+def _slice_of_pad(node: Node, source: Node) -> Node | None:
+    """A slice that meets no padding reads what was padded."""
+    inner, lows = source.srcs[0], source.attrs[0]
+    starts = tuple([start - low for start, low in zip(node.attrs[0], lows, strict=True)])
+    stops = tuple([stop - low for stop, low in zip(node.attrs[1], lows, strict=True)])
+    if any(start < 0 or stop > extent for start, stop, extent in zip(starts, stops, inner.shape, strict=True)):
+        return None
+    return _slice_of(inner, starts, stops, node.attrs[2])
 
 
 def _slice_of_concat(node: Node, source: Node) -> Node | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from weft.compiler import convolve
+from weft.compiler import attention, convolve
 from weft.compiler.custom import custom
 from weft.compiler.template import MakeTemplate
 
 TEMPLATES: dict[str, MakeTemplate] = {
+    "attention": attention.forward,
+    "attention_backward": attention.backward,
     "conv_tiles": convolve.template,
     "conv_weight_tiles": convolve.template,
     "custom": custom,

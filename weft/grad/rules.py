@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable
 
 from weft.errors import GraphError, problem
+from weft.grad import attention
 from weft.graph.build import (
     add,
     along_back,
@@ -268,6 +269,8 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "dot": _dot,
     "conv": _conv,
     "conv_weight": _conv_weight,
+    "attention": attention.attention,
+    "attention_backward": attention.attention_backward,
     "floor": lambda node, g: (like(g, 0.0),),
     "scan": _scan,
     "bitcast": lambda node, g: (None,),

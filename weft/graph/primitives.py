@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.dtypes import DType, bool_, float32, int64, uint32
+from weft.graph import attention
 from weft.graph.evaluate import EVALUATIONS, Evaluation, evaluate
 from weft.graph.node import Node, intern_node
 
@@ -259,7 +260,11 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("conv_weight", "conv", 2, _conv_weight),
     ("scan", "scan", 1, _scan),
     ("argsort", "sort", 1, _argsort),
+    ("attention", "template", None, attention.shape_rule),
+    ("attention_backward", "template", None, attention.backward_shape_rule),
 ]
+
+EVALUATIONS.update(attention.EVALUATIONS)
 
 PRIMITIVES: dict[str, Primitive] = {
     name: Primitive(name, kind, arity, rule, EVALUATIONS.get(name))

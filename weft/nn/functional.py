@@ -1,5 +1,6 @@
 """Functions of tensors under PyTorch's `torch.nn.functional` names."""
 
+from weft.attention import scaled_dot_product_attention
 from weft.functions import (
     avg_pool1d,
     avg_pool2d,
@@ -56,6 +57,7 @@ __all__ = [
     "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "cross_entropy", "dropout", "elu",
     "embedding", "gelu", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "l1_loss", "layer_norm", "leaky_relu",
     "linear", "log_softmax", "logsigmoid", "lp_pool1d", "lp_pool2d", "lp_pool3d", "max_pool1d", "max_pool2d",
-    "max_pool3d", "mish", "mse_loss", "nll_loss", "one_hot", "pad", "relu", "relu6", "rms_norm", "selu", "sigmoid",
+    "max_pool3d", "mish", "mse_loss", "nll_loss", "one_hot", "pad", "relu", "relu6", "rms_norm",
+    "scaled_dot_product_attention", "selu", "sigmoid",
     "silu", "smooth_l1_loss", "softmax", "softplus", "softsign", "tanh",
 ]  # fmt: skip

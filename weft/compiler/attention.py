@@ -1,0 +1,125 @@
+"""Templates of `attention` and `attention_backward`: sources as strided views, and the launches of their kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from weft.backends.base import Device
+from weft.compiler.region import Region
+from weft.compiler.simplify import simplify
+from weft.compiler.template import Built, Strided, Template, strided
+from weft.dtypes import bool_, uint32
+from weft.graph.attention import Attrs, keep_threshold
+from weft.graph.composed import COMPOSED
+from weft.graph.node import Node, toposort
+from weft.graph.primitives import make
+from weft.kernels import attention as kernels
+from weft.kernels.attention import Array, Problem
+from weft.kernels.language import BufferParam
+
+Named = tuple[str, Node, int]  # a buffer's name, the value behind it and the element it starts at
+
+TASK_FLOPS = 200_000  # a task is worth at least about this much
+
+
+def expand_attention(node: Node, srcs: tuple[Node, ...], device: Device) -> Node:
+    """The node itself where the device has the templates, else what it is composed of."""
+    if "templates" in device.features:
+        return make(node.op, srcs, node.attrs)
+    composed = COMPOSED[node.op](srcs, node.attrs)
+    own = dict(zip(srcs, srcs, strict=True))
+    return simplify(toposort([composed], own.__contains__), [composed], own)[0]
+
+
+def forward(node: Node, leaves: Collection[Node]) -> Template:
+    """`attention`: a task is a block of queries of one head."""
+    sources = _Sources(node, leaves)
+    q, v = node.srcs[0], node.srcs[2]
+    outputs = (("out", node, 0), ("logs", node, q.size // q.shape[3] * v.shape[3]))
+
+    def build(region: Region, device: Device) -> Built:
+        problem, buffers, uses = sources.problem(), *sources.buffers(outputs)
+        tasks = math.prod(q.shape[:2]) * problem.query_blocks
+        flops = 2 * _score_count(node) * (problem.width + problem.value_width + 4)
+        kernel = kernels.forward(problem, buffers)
+        return Built(kernel, uses, sources.scalars(), tasks, _chunk(tasks, flops), flops)
+
+    return Template(sources.reads, build)
+
+
+def backward(node: Node, leaves: Collection[Node]) -> Template:
+    """`attention_backward`: a task is one head of keys."""
+    sources = _Sources(node, leaves)
+    q, k, v = node.srcs[:3]
+    result, g = node.srcs[-2:]
+    saved, above = strided(result, leaves), strided(g, leaves)
+    logs = saved.offset + q.size // q.shape[3] * v.shape[3]
+    inputs = (("out", saved.base, saved.offset), ("logs", saved.base, logs), ("g", above.base, above.offset))
+    outputs = (("in_q", node, 0), ("in_k", node, q.size), ("in_v", node, q.size + k.size))
+
+    def build(region: Region, device: Device) -> Built:
+        problem, buffers, uses = sources.problem(), *sources.buffers(outputs, inputs)
+        tasks = math.prod(k.shape[:2])
+        flops = 2 * _score_count(node) * (3 * problem.width + 2 * problem.value_width + 8)
+        kernel = kernels.backward(problem, Array("g", above.strides, q.dtype), buffers)
+        return Built(kernel, uses, sources.scalars(), tasks, _chunk(tasks, flops), flops)
+
+    return Template(tuple(dict.fromkeys((*sources.reads, saved.base, above.base))), build)
+
+
+class _Sources:
+    """The sources of one node as the kernels see them."""
+
+    def __init__(self, node: Node, leaves: Collection[Node]):
+        self.node = node
+        self.form = Attrs(*node.attrs)
+        names = ["q", "k", "v"] + ["mask"] * self.form.masked
+        self.views: dict[str, Strided] = {
+            name: strided(source, leaves, name != "mask") for name, source in zip(names, node.srcs, strict=False)
+        }
+        self.state = node.srcs[3 + self.form.masked] if self.form.dropout else None
+        bases = [view.base for view in self.views.values()] + ([] if self.state is None else [self.state])
+        self.reads = tuple(dict.fromkeys(bases))
+
+    def problem(self) -> Problem:
+        q, k, v = self.node.srcs[:3]
+        arrays = {
+            name: Array(name, view.strides, bool_ if view.base.dtype is bool_ else q.dtype)
+            for name, view in self.views.items()
+        }
+        return Problem(
+            q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], q.dtype, self.form.causal,
+            self.form.dropout > 0, arrays["q"], arrays["k"], arrays["v"], arrays.get("mask"),
+        )  # fmt: skip
+
+    def buffers(
+        self, outputs: tuple[Named, ...], inputs: tuple[Named, ...] = ()
+    ) -> tuple[tuple[BufferParam, ...], tuple[tuple[Node, int], ...]]:
+        """Parameters of a kernel that also reads `inputs` and writes `outputs`, and what stands behind them."""
+        params = [BufferParam(name, view.base.dtype, False) for name, view in self.views.items()]
+        uses = [(view.base, view.offset) for view in self.views.values()]
+        if self.state is not None:
+            params.append(BufferParam("state", uint32, False))
+            uses.append((self.state, 0))
+        params += [BufferParam(name, node.dtype, False) for name, node, _ in inputs]
+        params += [BufferParam(name, node.dtype, True) for name, node, _ in outputs]
+        uses += [(node, offset) for _, node, offset in (*inputs, *outputs)]
+        return tuple(params), tuple(uses)
+
+    def scalars(self) -> tuple[int | float, ...]:
+        dropout = self.form.dropout
+        more = (self.form.draw, keep_threshold(dropout), 1.0 / (1.0 - dropout)) if dropout else ()
+        return (self.form.scale, *more)
+
+
+def _score_count(node: Node) -> int:
+    """Scores that are computed; half of the square where a query sees only keys before it."""
+    q, k = node.srcs[:2]
+    count = math.prod(q.shape[:3]) * k.shape[2]
+    return count // 2 if Attrs(*node.attrs).causal else count
+
+
+def _chunk(tasks: int, flops: int) -> int:
+    """Tasks that a worker takes at a time."""
+    return max(1, min(TASK_FLOPS * tasks // max(flops, 1), tasks // 16))

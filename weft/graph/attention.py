@@ -1,0 +1,121 @@
+"""Attention as a primitive: its shape rules and its meaning in NumPy.
+
+`attention` takes q [B, H, Tq, D], k [B, Hk, Tk, D], v [B, Hk, Tk, Dv], then a mask or bias [B, H, Tq, Tk] if `masked`,
+then a random state if `dropout` > 0. It is one flat vector: the result, laid out as [B, Tq, H, Dv], and the logarithm
+of each query's sum of exponentials, [B, H, Tq] (plus infinity where a query sees no key). `attention_backward` takes
+the same sources, that vector and the gradient of the result [B, H, Tq, Dv], and is the gradients of q, k and v one
+after the other, as [B, T, heads, width] each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from weft.dtypes import DType, bool_, uint32
+from weft.graph.evaluate import Evaluation, philox
+from weft.graph.node import Node
+
+
+class Attrs(NamedTuple):
+    """How attention is computed. `causal`: query i sees key j iff j <= i + (Tk - Tq). Weights drop with probability
+    `dropout`, by draw number `draw` of shape [B, H, Tq, Tk]."""
+
+    scale: float
+    causal: bool
+    masked: bool
+    dropout: float
+    draw: int
+
+
+def keep_threshold(dropout: float) -> int:
+    """A weight stays where its 32 random bits are below this."""
+    return min(round((1.0 - dropout) * 2.0**32), 2**32 - 1)
+
+
+def shape_rule(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    q, k, v = srcs[:3]
+    form = Attrs(*attrs)
+    batch, heads, queries, width = q.shape
+    kv_heads, keys = k.shape[1:3]
+    assert k.shape == (batch, kv_heads, keys, width) and v.shape[:3] == k.shape[:3], srcs
+    assert heads % kv_heads == 0 and min(keys, width) > 0 and q.dtype.kind == "f", srcs
+    assert q.dtype is k.dtype is v.dtype and len(srcs) == 3 + form.masked + (form.dropout > 0), srcs
+    if form.masked:
+        assert srcs[3].shape == (batch, heads, queries, keys) and srcs[3].dtype in (bool_, q.dtype), srcs
+    if form.dropout:
+        assert srcs[-1].shape == (2,) and srcs[-1].dtype is uint32, srcs
+    return (batch * heads * queries * (v.shape[3] + 1),), q.dtype
+
+
+def backward_shape_rule(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    *forward, result, g = srcs
+    q, k, v = srcs[:3]
+    assert (result.shape, result.dtype) == shape_rule(tuple(forward), attrs, dtype), srcs
+    assert g.shape == (*q.shape[:3], v.shape[3]) and g.dtype is q.dtype, srcs
+    return (q.size + k.size + v.size,), q.dtype
+
+
+def _weights(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Attention weights before dropout, [B, H, Tq, Tk], and the log of the sum of exponentials."""
+    form = Attrs(*node.attrs)
+    q, k = arrays[:2]
+    queries, keys = q.shape[2], k.shape[2]
+    scores = form.scale * (q @ _repeated(k, q).swapaxes(-1, -2))
+    if form.masked:
+        mask = arrays[3]
+        scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    if form.causal:
+        seen = np.arange(keys) <= np.arange(queries)[:, None] + (keys - queries)
+        scores = np.where(seen, scores, -np.inf)
+    top = scores.max(-1, keepdims=True)
+    top = np.where(top == -np.inf, 0, top)
+    weights = np.exp(scores - top)
+    total = weights.sum(-1, keepdims=True)
+    logs = np.where(total == 0, np.inf, top + np.log(total))
+    return weights / np.where(total == 0, 1, total), logs[..., 0]
+
+
+def _repeated(x: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """Keys or values with one head for each head of `q`."""
+    return np.repeat(x, q.shape[1] // x.shape[1], axis=1)
+
+
+def _kept(node: Node, state: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | float:
+    """What dropout multiplies each weight by."""
+    form = Attrs(*node.attrs)
+    if not form.dropout:
+        return 1.0
+    key, base = (int(word) for word in state)
+    bits = philox(np.arange(math.prod(shape), dtype=np.uint64).astype(np.uint32), (base + form.draw) & 0xFFFFFFFF, key)
+    return np.where(bits < keep_threshold(form.dropout), 1.0 / (1.0 - form.dropout), 0.0).reshape(shape)
+
+
+def evaluate_attention(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    weights, logs = _weights(node, arrays)
+    dropped = weights * _kept(node, arrays[-1], weights.shape)
+    out = dropped.astype(dtype) @ _repeated(arrays[2], arrays[0])
+    return np.concatenate([out.transpose(0, 2, 1, 3).reshape(-1), logs.reshape(-1)]).astype(dtype)
+
+
+def evaluate_backward(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    *forward, _, g = arrays
+    q, k, v = arrays[:3]
+    weights, _ = _weights(node, forward)
+    kept = _kept(node, forward[-1], weights.shape)
+    in_values = (weights * kept).swapaxes(-1, -2) @ g
+    in_weights = (g @ _repeated(v, q).swapaxes(-1, -2)) * kept
+    in_scores = weights * (in_weights - (weights * in_weights).sum(-1, keepdims=True)) * Attrs(*node.attrs).scale
+    parts = (in_scores @ _repeated(k, q), in_scores.swapaxes(-1, -2) @ q, in_values)
+    flat = []
+    for part, source in zip(parts, (q, k, v), strict=True):
+        batch, heads, length, width = source.shape
+        summed = part.reshape(batch, heads, -1, length, width).sum(2)
+        flat.append(summed.transpose(0, 2, 1, 3).reshape(-1))
+    return np.concatenate(flat).astype(dtype)
+
+
+EVALUATIONS: dict[str, Evaluation] = {"attention": evaluate_attention, "attention_backward": evaluate_backward}

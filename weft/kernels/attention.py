@@ -1,0 +1,446 @@
+"""Attention without its matrix of scores: kernels that go through keys block by block and keep a running softmax.
+
+`forward`: a task is a block of queries of one head. It holds the queries transposed, so that scores come out with
+queries side by side: maximum and sum then run over lanes that never meet. `backward`: a task is one head of keys (with
+all heads of queries that read it); it walks blocks of keys, inside them blocks of queries, computes the weights again
+from the saved logarithms, and adds to the gradient of the queries in memory. Blocks depend on shapes alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.dtypes import DType, bool_, int32, int64, uint32
+from weft.kernels import index as ix
+from weft.kernels import math as kernel_math
+from weft.kernels.index import Axis, Index
+from weft.kernels.language import (
+    LAUNCH_RANGES,
+    Accumulator,
+    BufferParam,
+    Expr,
+    Fold,
+    IndexValue,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Local,
+    Loop,
+    Op,
+    ScalarParam,
+    Stmt,
+    Store,
+    Update,
+    Var,
+)
+from weft.kernels.product import MANY, TILE_BYTES, Matrix, product
+
+BLOCK = 64  # queries, and keys, that are worked on at a time
+INFINITY = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A value [batch, heads, rows, columns] in a buffer, as strides."""
+
+    buffer: str
+    strides: tuple[int, ...]
+    dtype: DType
+
+    def at(self, *indices: Index) -> Index:
+        out = ix.ZERO
+        for index, stride in zip(indices, self.strides, strict=True):
+            out = ix.add(out, ix.scale(index, stride))
+        return out
+
+    def rows(self, batch: Index, head: Index, first: Index) -> Matrix:
+        """The matrix of one head from row `first` on."""
+        return Matrix(self.buffer, self.at(batch, head, first, ix.ZERO), self.strides[2], 1, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One attention: extents, and how its sources lie in memory. The number of batches is left to the launch."""
+
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    width: int
+    value_width: int
+    dtype: DType
+    causal: bool
+    dropout: bool
+    q: Array
+    k: Array
+    v: Array
+    mask: Array | None
+
+    @property
+    def query_block(self) -> int:
+        """Queries of one block: fewer where there are only few."""
+        return min(BLOCK, 1 << max(self.queries - 1, 0).bit_length())
+
+    @property
+    def key_block(self) -> int:
+        return min(BLOCK, 1 << max(self.keys - 1, 0).bit_length())
+
+    @property
+    def query_blocks(self) -> int:
+        return -(-self.queries // self.query_block)
+
+
+def scalars(problem: Problem) -> tuple[ScalarParam, ...]:
+    """The numbers that a launch hands over: the scale, then for dropout the draw, the threshold and the factor."""
+    more = (ScalarParam("draw", uint32), ScalarParam("threshold", uint32), ScalarParam("kept", problem.dtype))
+    return (ScalarParam("scale", problem.dtype), *(more if problem.dropout else ()))
+
+
+# --- forward ---------------------------------------------------------------------------------------------------------
+
+
+def forward(problem: Problem, buffers: tuple[BufferParam, ...]) -> Kernel:
+    """Buffers: the sources, then 'out' [B, Tq, H, Dv] and 'logs' [B, H, Tq]. A task is (batch, head, block)."""
+    return _Forward(problem).kernel(buffers)
+
+
+class _Writer:
+    """What both kernels share: expressions for scores, weights and their neighbourhood."""
+
+    def __init__(self, problem: Problem):
+        self.problem = problem
+        self.dtype = problem.dtype
+        self.lanes = TILE_BYTES // problem.dtype.itemsize
+
+    def op(self, name: str, *args: Expr) -> Op:
+        return Op(name, args, args[-1].dtype)
+
+    def number(self, value: float) -> Literal:
+        return Literal(value, self.dtype)
+
+    def function(self, name: str, x: Expr) -> Expr:
+        return kernel_math.build(name, (x,), self.dtype)
+
+    def local(self, name: str, row: int) -> Matrix:
+        """A matrix in memory of the task."""
+        return Matrix(name, ix.ZERO, row, 1, self.dtype)
+
+    def scored(self, value: Expr, place: tuple[Index, Index, Index, Index]) -> Expr:
+        """The score of (batch, head, query, key) from the product of the two."""
+        problem = self.problem
+        score: Expr = self.op("mul", value, Var("scale", self.dtype))
+        if problem.mask is not None:
+            given = Load(problem.mask.buffer, problem.mask.at(*place), problem.mask.dtype)
+            if problem.mask.dtype is bool_:
+                score = self.op("select", given, score, self.number(-INFINITY))
+            else:
+                score = self.op("add", score, given)
+        if problem.causal:
+            last = ix.add(place[2], ix.const(problem.keys - problem.queries))
+            seen = Op("le", (IndexValue(place[3], int32), IndexValue(last, int32)), bool_)
+            score = self.op("select", seen, score, self.number(-INFINITY))
+        return score
+
+    def dropped(self, value: Expr, place: tuple[Index, Index, Index, Index]) -> Expr:
+        """`value` of a weight after dropout: the same bits that `random` of shape [B, H, Tq, Tk] gives."""
+        problem = self.problem
+        if not problem.dropout:
+            return value
+        batch, head, query, key = place
+        row = ix.add(ix.scale(ix.add(ix.scale(batch, problem.heads), head), problem.queries), query)
+        count = self.op("add", Load("state", ix.const(1), uint32), Var("draw", uint32))
+        position = ix.add(ix.scale(row, problem.keys), key)
+        bits = kernel_math.philox(Load("state", ix.ZERO, uint32), IndexValue(position, uint32), count)
+        stays = Op("lt", (bits, Var("threshold", uint32)), bool_)
+        return self.op("select", stays, self.op("mul", value, Var("kept", self.dtype)), self.number(0.0))
+
+    def across(self, axis: Axis, stop: Expr | int, body: tuple[Stmt, ...], bound: int) -> Loop:
+        """A vector loop over neighbours, at most `bound` of them."""
+        return Loop(axis, 0, stop, "vector", body, min(self.lanes, 1 << max(bound - 1, 0).bit_length()))
+
+    def filled(self, name: str, target: Matrix, rows: Expr | int, columns: int, value: float) -> Loop:
+        """Set a matrix to one value."""
+        i, j = Axis(f"{name}_i", MANY), Axis(f"{name}_j", MANY)
+        store = Store(target.buffer, target.at(ix.axis_index(i), ix.axis_index(j)), self.number(value))
+        return Loop(i, 0, rows, "serial", (self.across(j, columns, (store,), columns),))
+
+    def transposed(self, name: str, source: Matrix, target: Matrix, rows: Expr | int, columns: int) -> Loop:
+        """target[j, i] = source[i, j], element by element."""
+        i, j = Axis(f"{name}_i", MANY), Axis(f"{name}_j", MANY)
+        at = ix.axis_index(i), ix.axis_index(j)
+        store = Store(target.buffer, target.at(at[1], at[0]), source.load(*at))
+        return Loop(i, 0, rows, "serial", (Loop(j, 0, columns, "serial", (store,)),))
+
+    def least(self, extent: int, first: Index, block: int) -> Expr | int:
+        """How many of `block` elements from `first` on there are."""
+        if extent % block == 0:
+            return block
+        return self.op("min", Literal(block, int64), IndexValue(ix.add(ix.const(extent), ix.scale(first, -1)), int64))
+
+
+class _Forward(_Writer):
+    def kernel(self, buffers: tuple[BufferParam, ...]) -> Kernel:
+        problem, block = self.problem, self.problem.query_block
+        task = Axis("task", MANY)
+        shape = (MANY, problem.heads, problem.query_blocks)
+        batch, head, number = ix.delinearise(ix.axis_index(task), shape)
+        self.batch, self.head, self.first = batch, head, ix.scale(number, block)
+        self.kv_head = ix.floordiv(head, problem.heads // problem.kv_heads)
+        self.rows = self.least(problem.queries, self.first, block)
+        self.q = self.local("q_turned", block)
+        self.scores = self.local("scores", block)
+        self.sums = self.local("sums", problem.value_width)
+        key_block = Axis("key_block", MANY)
+        sizes = {"q_turned": problem.width * block, "scores": BLOCK * block, "sums": block * problem.value_width}
+        sizes |= dict.fromkeys(("top", "total", "shrink"), block)
+        body: list[Stmt] = [Local(name, self.dtype, size) for name, size in sizes.items()]
+        if problem.queries % block:
+            body.append(self.filled("clear_q", self.q, problem.width, block, 0.0))
+        source = problem.q.rows(batch, head, self.first)
+        body.append(self.transposed("turn_q", source, self.q, self.rows, problem.width))
+        body.append(self.filled("clear_sums", self.sums, block, problem.value_width, 0.0))
+        for name, value in (("top", -INFINITY), ("total", 0.0)):
+            body.append(self.filled(f"clear_{name}", self.local(name, block), 1, block, value))
+        body.append(Loop(key_block, 0, self.key_blocks(), "serial", self.key_step(key_block)))
+        body.extend(self.finish())
+        name = f"attention_{problem.heads}x{problem.queries}x{problem.keys}x{problem.width}"
+        loop = Loop(task, Var("begin", int64), Var("end", int64), "task", tuple(body))
+        return Kernel(name, buffers, scalars(problem), LAUNCH_RANGES, (loop,))
+
+    def key_blocks(self) -> Expr | int:
+        """Blocks of keys that some query of the block sees."""
+        problem = self.problem
+        if not problem.causal:
+            return -(-problem.keys // BLOCK)
+        end = ix.add(self.first, ix.const(problem.keys - problem.queries + problem.query_block + BLOCK - 1))
+        seen = self.op("max", IndexValue(end, int64), Literal(0, int64))
+        blocks = self.op("shr", seen, Literal(BLOCK.bit_length() - 1, int64))
+        return self.op("min", blocks, Literal(-(-problem.keys // BLOCK), int64))
+
+    def key_step(self, key_block: Axis) -> tuple[Stmt, ...]:
+        """One block of keys: scores, running softmax, weighted values."""
+        problem = self.problem
+        first = ix.scale(ix.axis_index(key_block), BLOCK)
+        count = self.least(problem.keys, first, BLOCK)
+        keys = problem.k.rows(self.batch, self.kv_head, first)
+        values = problem.v.rows(self.batch, self.kv_head, first)
+        scores, sums = self.scores, self.sums
+
+        def added(i: Index, j: Index, value: Expr) -> Stmt:
+            old = self.op("mul", sums.load(i, j), Load("shrink", i, self.dtype))
+            return Store(sums.buffer, sums.at(i, j), self.op("add", old, value))
+
+        return (
+            *product(
+                "scores", keys, self.q, (count, problem.query_block, problem.width),
+                lambda i, j, value: Store(scores.buffer, scores.at(i, j), value),
+            ),
+            self.softmax(first, count),
+            *product("sums", scores.transposed, values, (self.rows, problem.value_width, count), added),
+        )  # fmt: skip
+
+    def softmax(self, first: Index, count: Expr | int) -> Loop:
+        """Scores become weights relative to the largest score so far; `top`, `total` and `shrink` keep up with it."""
+        lane, key = Axis("lane", self.problem.query_block), Axis("key", MANY)
+        lane_at, key_at = ix.axis_index(lane), ix.axis_index(key)
+        place = (self.batch, self.head, ix.add(self.first, lane_at), ix.add(first, key_at))
+        at, dtype = self.scores.at(key_at, lane_at), self.dtype
+        score, weight = Var("score", dtype), Var("weight", dtype)
+        masked = (
+            Let("score", self.scored(Load("scores", at, dtype), place)),
+            Store("scores", at, score),
+            Update("largest", score),
+        )
+        top, safe = Var("new_top", dtype), Var("safe_top", dtype)
+        weighed = (
+            Let("weight", self.function("exp", self.op("sub", Load("scores", at, dtype), safe))),
+            Store("scores", at, self.dropped(weight, place)),
+            Update("sum", weight),
+        )
+        shrink = Var("new_shrink", dtype)
+        body = (
+            Fold((Accumulator("largest", "max", dtype),), (Loop(key, 0, count, "serial", masked),)),
+            Let("old_top", Load("top", lane_at, dtype)),
+            Let("new_top", self.op("max", Var("old_top", dtype), Var("largest", dtype))),
+            Let("safe_top", self.op("select", _equal(top, -INFINITY), self.number(0.0), top)),
+            Let("new_shrink", self.function("exp", self.op("sub", Var("old_top", dtype), safe))),
+            Store("top", lane_at, top),
+            Store("shrink", lane_at, shrink),
+            Fold((Accumulator("sum", "sum", dtype),), (Loop(key, 0, count, "serial", weighed),)),
+            Let("old_total", self.op("mul", Load("total", lane_at, dtype), shrink)),
+            Store("total", lane_at, self.op("add", Var("old_total", dtype), Var("sum", dtype))),
+        )
+        return self.across(lane, self.problem.query_block, body, self.problem.query_block)
+
+    def finish(self) -> tuple[Stmt, ...]:
+        """Divide by the totals and store; a query that saw no key is 0, its logarithm plus infinity."""
+        problem, dtype = self.problem, self.dtype
+        row, col, lane = Axis("out_row", MANY), Axis("out_col", MANY), Axis("log_lane", MANY)
+        i, j, at = ix.axis_index(row), ix.axis_index(col), ix.axis_index(lane)
+        out = Array("out", _rows_first(problem.heads, problem.queries, problem.value_width), dtype)
+        place = out.at(self.batch, self.head, ix.add(self.first, i), j)
+        divisor = self.op("select", _equal(Load("total", i, dtype), 0.0), self.number(1.0), Load("total", i, dtype))
+        divided = Store("out", place, self.op("div", self.sums.load(i, j), Var("divisor", dtype)))
+        total = Load("total", at, dtype)
+        log = self.op("add", Load("top", at, dtype), self.function("log", total))
+        logs = Array("logs", (problem.heads * problem.queries, problem.queries, 1), dtype)
+        value = self.op("select", _equal(total, 0.0), self.number(INFINITY), log)
+        store = Store("logs", logs.at(self.batch, self.head, ix.add(self.first, at)), value)
+        width = problem.value_width
+        body = (Let("divisor", divisor), self.across(col, width, (divided,), width))
+        return (
+            Loop(row, 0, self.rows, "serial", body),
+            self.across(lane, self.rows, (store,), problem.query_block),
+        )
+
+
+# --- backward --------------------------------------------------------------------------------------------------------
+
+
+def backward(problem: Problem, g: Array, buffers: tuple[BufferParam, ...]) -> Kernel:
+    """Buffers: the sources, 'out' and 'logs' of `forward`, the gradient `g` of the result; then 'in_q', 'in_k' and
+    'in_v', each [B, T, heads, width]. A task is (batch, head of keys)."""
+    return _Backward(problem, g).kernel(buffers)
+
+
+class _Backward(_Writer):
+    def __init__(self, problem: Problem, g: Array):
+        super().__init__(problem)
+        self.g = g
+        heads, kv_heads, dtype = problem.heads, problem.kv_heads, problem.dtype
+        self.out = Array("out", _rows_first(heads, problem.queries, problem.value_width), dtype)
+        self.in_q = Array("in_q", _rows_first(heads, problem.queries, problem.width), dtype)
+        self.in_k = Array("in_k", _rows_first(kv_heads, problem.keys, problem.width), dtype)
+        self.in_v = Array("in_v", _rows_first(kv_heads, problem.keys, problem.value_width), dtype)
+        self.k_turned = self.local("k_turned", problem.key_block)
+        self.v_turned = self.local("v_turned", problem.key_block)
+        self.weights = self.local("weights", problem.key_block)
+        self.slopes = self.local("slopes", problem.key_block)
+        self.k_sums = self.local("k_sums", problem.width)
+        self.v_sums = self.local("v_sums", problem.value_width)
+
+    def kernel(self, buffers: tuple[BufferParam, ...]) -> Kernel:
+        problem, block = self.problem, self.problem.key_block
+        task, member, key_block = Axis("task", MANY), Axis("member", MANY), Axis("key_block", MANY)
+        group = problem.heads // problem.kv_heads
+        self.batch, self.kv_head = ix.delinearise(ix.axis_index(task), (MANY, problem.kv_heads))
+        self.head = ix.add(ix.scale(self.kv_head, group), ix.axis_index(member))
+        sizes = {
+            "k_turned": problem.width * block, "v_turned": problem.value_width * block,
+            "weights": problem.query_block * block, "slopes": problem.query_block * block,
+            "k_sums": block * problem.width, "v_sums": block * problem.value_width,
+        }  # fmt: skip
+        whole = self.in_q.rows(self.batch, self.head, ix.ZERO)
+        clear = self.filled("clear_q", whole, problem.queries, problem.width, 0.0)
+        step = self.key_step(key_block, Axis("member", MANY), group)
+        body: list[Stmt] = [Local(name, self.dtype, size) for name, size in sizes.items()]
+        body.append(Loop(member, 0, group, "serial", (clear,)))
+        body.append(Loop(key_block, 0, -(-problem.keys // block), "serial", step))
+        name = f"attention_backward_{problem.heads}x{problem.queries}x{problem.keys}x{problem.width}"
+        loop = Loop(task, Var("begin", int64), Var("end", int64), "task", tuple(body))
+        return Kernel(name, buffers, scalars(problem), LAUNCH_RANGES, (loop,))
+
+    def key_step(self, key_block: Axis, member: Axis, group: int) -> tuple[Stmt, ...]:
+        """One block of keys: their gradients are summed over all queries, in memory of the task."""
+        problem, block = self.problem, self.problem.key_block
+        first = ix.scale(ix.axis_index(key_block), block)
+        count = self.least(problem.keys, first, block)
+        body: list[Stmt] = []
+        for name, source, turned, sums, width in (
+            ("k", problem.k, self.k_turned, self.k_sums, problem.width),
+            ("v", problem.v, self.v_turned, self.v_sums, problem.value_width),
+        ):
+            if problem.keys % block:
+                body.append(self.filled(f"clear_{name}_turned", turned, width, block, 0.0))
+            rows = source.rows(self.batch, self.kv_head, first)
+            body.append(self.transposed(f"turn_{name}", rows, turned, count, width))
+            body.append(self.filled(f"clear_{name}_sums", sums, block, width, 0.0))
+        query_block = Axis("query_block", MANY)
+        queries = Loop(
+            query_block, self.first_block(first), problem.query_blocks, "serial",
+            self.query_step(query_block, first, count),
+        )  # fmt: skip
+        body.append(Loop(member, 0, group, "serial", (queries,)))
+        for name, sums, target, width in (
+            ("k", self.k_sums, self.in_k, problem.width),
+            ("v", self.v_sums, self.in_v, problem.value_width),
+        ):
+            body.append(self.copied(f"store_{name}", sums, target.rows(self.batch, self.kv_head, first), count, width))
+        return tuple(body)
+
+    def first_block(self, first: Index) -> Expr | int:
+        """The first block of queries that see the key `first`."""
+        problem = self.problem
+        if not problem.causal:
+            return 0
+        query = IndexValue(ix.add(first, ix.const(problem.queries - problem.keys)), int64)
+        shift = Literal(problem.query_block.bit_length() - 1, int64)
+        return self.op("shr", self.op("max", query, Literal(0, int64)), shift)
+
+    def query_step(self, query_block: Axis, first_key: Index, count: Expr | int) -> tuple[Stmt, ...]:
+        """One block of queries against the block of keys: weights again, the slopes of scores, then all gradients."""
+        problem, block = self.problem, self.problem.key_block
+        first = ix.scale(ix.axis_index(query_block), problem.query_block)
+        rows = self.least(problem.queries, first, problem.query_block)
+        q, g = problem.q.rows(self.batch, self.head, first), self.g.rows(self.batch, self.head, first)
+        k = problem.k.rows(self.batch, self.kv_head, first_key)
+        in_q = self.in_q.rows(self.batch, self.head, first)
+
+        def into(target: Matrix):
+            return lambda i, j, value: Store(target.buffer, target.at(i, j), value)
+
+        def onto(target: Matrix):
+            return lambda i, j, value: Store(target.buffer, target.at(i, j), self.op("add", target.load(i, j), value))
+
+        width, value_width = problem.width, problem.value_width
+        return (
+            *product("score", q, self.k_turned, (rows, block, width), into(self.weights)),
+            *product("slope", g, self.v_turned, (rows, block, value_width), into(self.slopes)),
+            self.differentiated(first, first_key, rows, count),
+            *product("in_v", self.weights.transposed, g, (count, value_width, rows), onto(self.v_sums)),
+            *product("in_k", self.slopes.transposed, q, (count, width, rows), onto(self.k_sums)),
+            *product("in_q", self.slopes, k, (rows, width, count), onto(in_q)),
+        )
+
+    def differentiated(self, first: Index, first_key: Index, rows: Expr | int, count: Expr | int) -> Loop:
+        """Products of queries and keys become weights, those of gradients and values become slopes of scores."""
+        dtype, width = self.dtype, self.problem.value_width
+        row, col, key = Axis("row", MANY), Axis("part", MANY), Axis("key", MANY)
+        i, d, j = ix.axis_index(row), ix.axis_index(col), ix.axis_index(key)
+        query = ix.add(first, i)
+        place = (self.batch, self.head, query, ix.add(first_key, j))
+        given = [Load(x.buffer, x.at(self.batch, self.head, query, d), dtype) for x in (self.g, self.out)]
+        mean = self.across(col, width, (Update("mean", self.op("mul", *given)),), width)
+        logs = Array("logs", (self.problem.heads * self.problem.queries, self.problem.queries, 1), dtype)
+        log = Load("logs", logs.at(self.batch, self.head, query), dtype)
+        score = self.scored(self.weights.load(i, j), place)
+        weight = Var("weight", dtype)
+        slope = self.op("sub", self.dropped(self.slopes.load(i, j), place), Var("mean", dtype))
+        slope = self.op("mul", self.op("mul", weight, slope), Var("scale", dtype))
+        body = (
+            Let("weight", self.function("exp", self.op("sub", score, Var("log", dtype)))),
+            Let("slope", slope),
+            Let("kept_weight", self.dropped(weight, place)),
+            Store("weights", self.weights.at(i, j), Var("kept_weight", dtype)),
+            Store("slopes", self.slopes.at(i, j), Var("slope", dtype)),
+        )
+        across = self.across(key, count, body, self.problem.key_block)
+        return Loop(
+            row, 0, rows, "serial", (Fold((Accumulator("mean", "sum", dtype),), (mean,)), Let("log", log), across)
+        )
+
+    def copied(self, name: str, source: Matrix, target: Matrix, rows: Expr | int, columns: int) -> Loop:
+        i, j = Axis(f"{name}_i", MANY), Axis(f"{name}_j", MANY)
+        at = ix.axis_index(i), ix.axis_index(j)
+        store = Store(target.buffer, target.at(*at), source.load(*at))
+        return Loop(i, 0, rows, "serial", (self.across(j, columns, (store,), columns),))
+
+
+def _equal(x: Expr, value: float) -> Op:
+    return Op("eq", (x, Literal(value, x.dtype)), bool_)
+
+
+def _rows_first(heads: int, rows: int, width: int) -> tuple[int, ...]:
+    """Strides of [batch, heads, rows, width] in memory that is laid out as [batch, rows, heads, width]."""
+    return rows * heads * width, width, heads * width, 1
