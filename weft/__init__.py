@@ -10,7 +10,7 @@ from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and
 from weft.compiled import compile, memory_report
 from weft.counting import counters
 from weft.creation import (
-    arange, as_tensor, empty, eye, from_numpy, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like,
+    arange, as_tensor, empty, eye, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like,
 )  # fmt: skip
 from weft.device import default_device, device, devices, set_default_device
 from weft.device import get as get_device
@@ -20,7 +20,7 @@ from weft.dtypes import (
 )  # fmt: skip
 from weft.dynamic import argwhere, bincount, masked_select, nonzero, unique, unique_consecutive
 from weft.errors import (
-    BufferError_, DeviceError, DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, WeftError,
+    BufferError_, CopyError, DeviceError, DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, WeftError,
 )  # fmt: skip
 from weft.function import checkpoint
 from weft.functions import (
@@ -38,6 +38,7 @@ from weft.functions import (
     median, msort, searchsorted, sort, take, topk,
 )  # fmt: skip
 from weft.kernel import kernel
+from weft.interop import asarray, from_dlpack, from_numpy
 from weft.random import (
     Generator, bernoulli, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
 )  # fmt: skip

@@ -16,13 +16,14 @@ import numpy as np
 
 from weft.backends.base import Buffer, Device
 from weft.dtypes import DType
-from weft.errors import BufferError_, DTypeError, GraphError, ShapeError, problem
+from weft.errors import BufferError_, CopyError, DeviceError, DTypeError, GraphError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, toposort
 from weft.graph.primitives import PRIMITIVES
 from weft.state import STATE, VERSION
 
 LEAVES: weakref.WeakKeyDictionary[Node, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+SMALL = 1024  # bytes up to which a copy is cheaper than memory that stays in use
 _consumed: list[weakref.ref[Any]] = []
 _assigned: dict[int, weakref.ref[Any]] = {}  # cells assigned in place whose value was not computed yet
 
@@ -98,6 +99,29 @@ def needed_later(roots: list[Node]) -> list[Node]:
         elif node.buffer is None and node.op.startswith("reduce_"):
             found[node] = None
     return [node for node in found if node not in proxies]
+
+
+def host_array(tensor: TensorCell, copy: bool | None) -> np.ndarray:
+    """The value as an array: read-only on the tensor's memory (copy=False, or None where that can be), or on its own.
+
+    Memory that a compiled function rewrites in place is never shared.
+    """
+    if STATE.trace is not None:
+        raise inside_compile("numpy()/item()/bool()")
+    evaluate([tensor])
+    node = tensor._node
+    assert node is not None
+    buffer, backend = node.buffer, node.device.backend
+    if buffer.state != "live":
+        given = f"a tensor whose storage was {buffer.state}"
+        raise problem(BufferError_, "numpy()", given, "live storage", "clone() the tensor before it is given away")
+    window = getattr(backend, "window", None)
+    if window is not None and not copy and not buffer.slab.pinned:
+        return window(buffer, node.shape, node.dtype)
+    if copy is False:
+        given = "memory that is the device's own, or that a compiled function writes in place, and copy=False"
+        raise problem(CopyError, "numpy", given, "memory that can be shared", "leave copy away")
+    return backend.download(buffer, node.shape, node.dtype)
 
 
 def inside_compile(who: str) -> Exception:
@@ -227,16 +251,14 @@ class TensorCell:
     # ---- values ------------------------------------------------------------------------------------------------
 
     def numpy(self) -> np.ndarray:
-        """The value as a new NumPy array. Reading computes; inside weft.compile it raises."""
-        if STATE.trace is not None:
-            raise inside_compile("numpy()/item()/bool()")
-        evaluate([self])
-        node = self._node
-        assert node is not None
-        if node.buffer.state != "live":
-            given = f"a tensor whose storage was {node.buffer.state}"
-            raise problem(BufferError_, "numpy()", given, "live storage", "clone() the tensor before it is given away")
-        return node.device.backend.download(node.buffer, node.shape, node.dtype)
+        """The value as a NumPy array that cannot be written to: values do not change. `x.numpy().copy()` can be.
+
+        The memory is shared where it is the host's and large enough to matter, else copied; the array stays valid and
+        keeps its value whatever becomes of the tensor. Reading computes; inside weft.compile it raises.
+        """
+        array = host_array(self, True if self.numel() * self.dtype.itemsize <= SMALL else None)
+        array.flags.writeable = False
+        return array
 
     def item(self) -> float | int | bool:
         """The one element as a Python number."""
@@ -249,8 +271,33 @@ class TensorCell:
         return self.numpy().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
+        array = host_array(self, copy)
+        if dtype is None or array.dtype == dtype:
+            return array
+        if copy is False:
+            given = f"a {self.dtype.name} tensor as {np.dtype(dtype)}, and copy=False"
+            raise problem(CopyError, "numpy", given, "the tensor's own dtype", "leave copy away")
+        return array.astype(dtype)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """The value for another library, without a copy where that can be: `torch.from_dlpack(x)`. It is read-only."""
+        from weft.interop import to_dlpack
+
+        return to_dlpack(self, max_version, dl_device, copy)  # type: ignore[arg-type]
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        if self.device.kind not in ("cpu", "reference"):
+            raise problem(
+                DeviceError, "__dlpack__", f"a tensor on {self.device}", "a tensor on the CPU", "use .to('cpu')"
+            )
+        return 1, 0  # kDLCPU
 
     def __bool__(self) -> bool:
         if self.numel() != 1:

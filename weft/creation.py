@@ -17,7 +17,7 @@ from weft.graph.build import Number, Shape
 from weft.graph.node import Node
 from weft.ops import creation
 from weft.ops.common import fit_number, normal_shape, number_kind
-from weft.tensor import Tensor, from_host, known_dtype
+from weft.tensor import Tensor, from_host
 
 DeviceLike = str | Device | None
 Size = int | Sequence[int]
@@ -56,12 +56,6 @@ def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike = None) 
     if isinstance(data, Tensor):
         return data.to(dtype=dtype, device=device)
     return tensor(data, dtype=dtype, device=device)
-
-
-def from_numpy(array: np.ndarray) -> Tensor:
-    """A tensor with a copy of the array, in its dtype."""
-    known_dtype("from_numpy", array.dtype)
-    return tensor(array)
 
 
 def full(

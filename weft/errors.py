@@ -39,6 +39,10 @@ class BufferError_(WeftError, RuntimeError):
     """A buffer that was deleted or donated."""
 
 
+class CopyError(WeftError, ValueError):
+    """Memory that was to be shared and would have to be copied."""
+
+
 def problem(kind: type[WeftError], who: str, given: str, expected: str = "", mend: str = "") -> WeftError:
     """Build (not raise) an error: `raise problem(ShapeError, "matmul", "shapes (2, 3) and (4, 5)", "...", "...")`.
 

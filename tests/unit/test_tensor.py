@@ -42,9 +42,9 @@ def test_python_numbers_choose_their_dtype():
 
 def test_data_is_copied():
     array = np.ones(2, np.float32)
-    x = weft.from_numpy(array)
+    x = weft.tensor(array)
     array[0] = 5
-    out = x.numpy()
+    out = np.array(x)
     out[1] = 7
     assert x.tolist() == [1.0, 1.0]
     y = weft.tensor(x)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import math
 import os
 import platform
 import struct
@@ -283,6 +284,16 @@ def _limits() -> dict[str, int]:
     return {"vector_bytes": 2048 if "+avx512vl" in found else 512}
 
 
+class _Window:
+    """Bytes of a slab for NumPy. The slab counts as held while an array made of this lives."""
+
+    __slots__ = ("__array_interface__", "slab")
+
+    def __init__(self, buffer: Buffer, nbytes: int):
+        self.slab = buffer.slab
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (buffer.pointer, True)}
+
+
 class CpuBackend:
     """The device that every machine has."""
 
@@ -316,6 +327,17 @@ class CpuBackend:
         COUNTERS.downloads += 1
         COUNTERS.download_bytes += array.nbytes
         return array
+
+    def adopt(self, array: np.ndarray) -> Slab:
+        """The memory of a contiguous array, which stays the caller's and is only read."""
+        return Slab(self.device, array.nbytes, array.ctypes.data, array)
+
+    def window(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        """The buffer's memory as an array that cannot be written to and keeps the slab alive."""
+        COUNTERS.downloads += 1
+        nbytes = math.prod(shape) * dtype.itemsize
+        COUNTERS.download_bytes += nbytes
+        return np.asarray(_Window(buffer, nbytes)).view(dtype.numpy).reshape(shape)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         ctypes.memmove(target.pointer, source.pointer, source.nbytes)

@@ -9,7 +9,6 @@ import ctypes
 import functools
 import hashlib
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,7 +46,6 @@ class Jit:
 
     def kernels(self, codes: Sequence[Code]) -> list[int]:
         """The addresses of the functions in `codes`."""
-        started = time.perf_counter()
         with self.lock:
             missing = {code.symbol: code for code in codes if code.symbol not in self.addresses}
             COUNTERS.kernels_reused += len(codes) - len(missing)
@@ -57,7 +55,6 @@ class Jit:
                 self.engine.finalize_object()
                 for symbol in missing:
                     self.addresses[symbol] = self.engine.get_function_address(symbol)
-        COUNTERS.compile_seconds += time.perf_counter() - started
         return [self.addresses[code.symbol] for code in codes]
 
     @functools.cached_property

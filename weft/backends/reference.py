@@ -42,6 +42,19 @@ class ReferenceBackend:
         COUNTERS.download_bytes += buffer.nbytes
         return _array(buffer, shape, dtype).copy()
 
+    def adopt(self, array: np.ndarray) -> Slab:
+        """The memory of a contiguous array, which stays the caller's and is only read."""
+        memory = array.reshape(-1).view(np.uint8)
+        return Slab(self._device, array.nbytes, memory.ctypes.data, memory)
+
+    def window(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        """The buffer's memory as an array that cannot be written to."""
+        COUNTERS.downloads += 1
+        COUNTERS.download_bytes += buffer.nbytes
+        array = _array(buffer, shape, dtype)
+        array.flags.writeable = False
+        return array
+
     def copy(self, target: Buffer, source: Buffer) -> None:
         _bytes(target)[:] = _bytes(source)
 

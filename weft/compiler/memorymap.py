@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
 from weft.compiler.plan import Interval, Plan, Slot
 from weft.errors import RangeError, problem
@@ -124,6 +123,8 @@ CHARACTER = 6.3  # width of a letter at 11 pixels
 
 def picture(report: MemoryReport) -> str:
     """The arena of a plan as SVG text."""
+    from html import escape
+
     steps, top = max(report.steps, 1), max(report.arena_bytes, 1)
     across, up = (WIDTH - LEFT - RIGHT) / steps, (HEIGHT - TOP - BOTTOM) / top
     ground = HEIGHT - BOTTOM

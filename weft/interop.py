@@ -1,0 +1,204 @@
+"""Values in and out without copies: NumPy arrays, and DLPack for every other library.
+
+A tensor's value never changes, so memory can be shared as long as nobody writes to it. What goes out is marked
+read-only. What comes in stays the giver's: Weft never writes to it, keeps it alive, and reads it when a value is
+computed, so **do not write to an array that you shared** while a tensor made of it, or anything not yet computed from
+it, is in use. `weft.tensor(array)` copies, and is the one to take where that cannot be promised.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from weft.backends.base import Buffer, Device
+from weft.cell import host_array
+from weft.creation import tensor
+from weft.device import get
+from weft.dtypes import DType, bfloat16
+from weft.errors import CopyError, DeviceError, DTypeError, problem
+from weft.graph.node import Node, leaf
+from weft.tensor import Tensor, from_host, known_dtype
+
+# From dlpack.h. NumPy writes and reads the capsules; only the code of a dtype that it does not know is set here.
+CPU_DEVICES = (1, 3)  # kDLCPU, and kDLCUDAHost: memory of the host that a GPU may read
+UINT_CODE, BFLOAT_CODE = 1, 4
+VERSION = (1, 0)
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _DLTensor),
+    )
+
+
+_capsule_name = ctypes.pythonapi.PyCapsule_GetName
+_capsule_name.argtypes, _capsule_name.restype = (ctypes.py_object,), ctypes.c_char_p
+_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_capsule_pointer.argtypes, _capsule_pointer.restype = (ctypes.py_object, ctypes.c_char_p), ctypes.c_void_p
+
+
+def _inside(capsule: Any) -> _DLTensor:
+    """The description of the tensor in a capsule that nobody has consumed yet."""
+    name = _capsule_name(capsule)
+    address = _capsule_pointer(capsule, name)
+    return _Versioned.from_address(address).tensor if name == b"dltensor_versioned" else _DLTensor.from_address(address)
+
+
+class _Given:
+    """A capsule in the form in which NumPy takes it."""
+
+    def __init__(self, capsule: Any):
+        self.capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+# --- in --------------------------------------------------------------------------------------------------------------
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A tensor on the memory of `array`, in its dtype; a copy where the memory cannot be shared (it is not contiguous).
+
+    Do not write to the array while the tensor is in use; `weft.tensor(array)` copies.
+
+    >>> weft.from_numpy(np.arange(3))
+    tensor([0, 1, 2])
+    """
+    if not isinstance(array, np.ndarray):
+        raise problem(
+            DTypeError, "from_numpy", f"a {type(array).__name__}", "a NumPy array", "use weft.tensor for other data"
+        )
+    return Tensor(_adopted("from_numpy", array, known_dtype("from_numpy", array.dtype), get(None), None))
+
+
+def from_dlpack(x: Any, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
+    """A tensor on the memory of another library's array: anything with `__dlpack__`, such as a torch tensor.
+
+    copy=None copies only where the memory cannot be shared, True always, False never (CopyError where it would have
+    to). Do not write to the array while the tensor is in use.
+
+    >>> weft.from_dlpack(np.ones(2))
+    tensor([1., 1.], dtype=weft.float64)
+    """
+    if isinstance(x, Tensor):
+        return _of_tensor("from_dlpack", x, device, copy)
+    if not hasattr(x, "__dlpack__") or not hasattr(x, "__dlpack_device__"):
+        raise problem(
+            DTypeError, "from_dlpack", f"a {type(x).__name__}", "an object with __dlpack__", "use weft.tensor"
+        )
+    kind = int(x.__dlpack_device__()[0])
+    if kind not in CPU_DEVICES:
+        given = f"memory of device type {kind} in DLPack's numbering"
+        raise problem(DeviceError, "from_dlpack", given, "memory of the CPU", "move it to the CPU first")
+    try:
+        capsule = x.__dlpack__(max_version=VERSION)
+    except TypeError:  # a library from before version 1
+        capsule = x.__dlpack__()
+    about = _inside(capsule)
+    is_bfloat = (about.code, about.bits, about.lanes) == (BFLOAT_CODE, 16, 1)
+    named = f"code {about.code} with {about.bits} bits"
+    if is_bfloat:
+        about.code = UINT_CODE
+    try:
+        array = np.from_dlpack(_Given(capsule))
+    except (RuntimeError, BufferError, ValueError) as error:
+        raise problem(DTypeError, "from_dlpack", f"an array of DLPack's dtype {named}", "a dtype of Weft") from error
+    dtype = bfloat16 if is_bfloat else known_dtype("from_dlpack", array.dtype)
+    return Tensor(_adopted("from_dlpack", array, dtype, get(device), copy))
+
+
+def asarray(
+    data: Any, dtype: DType | None = None, *, device: str | Device | None = None, copy: bool | None = None
+) -> Tensor:
+    """`data` as a tensor: a tensor, a NumPy array, anything with `__dlpack__`, or numbers and nested lists.
+
+    copy=None shares memory where that is possible, True copies, False raises CopyError where a copy would be needed.
+    Do not write to an array that is shared.
+
+    >>> weft.asarray([[1, 2], [3, 4]]).shape
+    (2, 2)
+    """
+    if isinstance(data, Tensor):
+        found = _of_tensor("asarray", data, device, copy)
+    elif isinstance(data, np.ndarray):
+        found = Tensor(_adopted("asarray", data, known_dtype("asarray", data.dtype), get(device), copy))
+    elif hasattr(data, "__dlpack__") and not isinstance(data, np.generic):
+        found = from_dlpack(data, device=device, copy=copy)
+    elif copy is False:
+        raise _needs_copy("asarray", f"a {type(data).__name__}")
+    else:
+        return tensor(data, dtype=dtype, device=device)
+    if dtype is None or found.dtype is dtype:
+        return found
+    if copy is False:
+        raise _needs_copy("asarray", f"{found.dtype.name} as {dtype.name}")
+    return found.to(dtype)
+
+
+def _of_tensor(who: str, x: Tensor, device: str | Device | None, copy: bool | None) -> Tensor:
+    place = x.device if device is None else get(device)
+    if copy is False and place is not x.device:
+        raise _needs_copy(who, f"a tensor on {x.device} for {place}")
+    return x.detach() if place is x.device else x.detach().to(place)  # values are shared: none of them ever changes
+
+
+def _adopted(who: str, array: np.ndarray, dtype: DType, device: Device, copy: bool | None) -> Node:
+    """A leaf on the memory of `array`, or on a copy of it."""
+    adopt = getattr(device.backend, "adopt", None)
+    possible = adopt is not None and array.flags.c_contiguous and array.flags.aligned and array.size > 0
+    if adopt is not None and possible and not copy:
+        return leaf(Buffer(adopt(array), 0, array.nbytes), array.shape, dtype, device)
+    if copy is False and array.size:
+        raise _needs_copy(who, "an array that is not contiguous" if adopt is not None else f"memory of {device}")
+    return from_host(array.view(dtype.numpy) if array.dtype != dtype.numpy else array, device)
+
+
+def _needs_copy(who: str, given: str) -> Exception:
+    return problem(CopyError, who, f"{given}, and copy=False", "memory that can be shared as it is", "leave copy away")
+
+
+# --- out -------------------------------------------------------------------------------------------------------------
+
+
+def to_dlpack(
+    x: Tensor, max_version: tuple[int, int] | None, dl_device: tuple[int, int] | None, copy: bool | None
+) -> Any:
+    """The capsule of a tensor, read-only. A library that does not know the mark (before version 1) gets a copy."""
+    if dl_device is not None and tuple(map(int, dl_device)) != x.__dlpack_device__():
+        raise problem(DeviceError, "__dlpack__", f"device {dl_device}", f"{x.__dlpack_device__()}", "use .to('cpu')")
+    understood = max_version is not None and max_version[0] >= VERSION[0]
+    if not understood and copy is False:
+        raise _needs_copy("__dlpack__", "a reader that knows no read-only memory")
+    array = host_array(x, True if not understood else copy)
+    raw = array.view(np.uint16) if x.dtype is bfloat16 else array
+    capsule = raw.__dlpack__(max_version=VERSION) if understood else raw.__dlpack__()
+    if x.dtype is bfloat16:
+        _inside(capsule).code = BFLOAT_CODE
+    return capsule
