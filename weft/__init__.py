@@ -39,6 +39,7 @@ from weft.functions import (
 )  # fmt: skip
 from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy
+from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
     Generator, bernoulli, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
 )  # fmt: skip

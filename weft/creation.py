@@ -45,7 +45,8 @@ def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, 
     except ValueError:
         raise problem(ShapeError, "tensor", "nested lists of unequal length", "a rectangular nesting") from None
     if dtype is not None:
-        array = array.astype(dtype.numpy)
+        with np.errstate(all="ignore"):  # what is too large becomes infinite, as everywhere
+            array = array.astype(dtype.numpy)
     elif not typed and array.dtype == np.float64:
         array = array.astype(np.float32)
     return _leaf(from_host(array, device), requires_grad)

@@ -46,7 +46,7 @@ def logcumsumexp(x: Node, dim: int) -> Node:
     """log(cumsum(exp(x))) without overflow.
 
     >>> weft.logcumsumexp(weft.tensor([1000.0, 1000.0]), 0)
-    tensor([1000.0000, 1000.6931])
+    tensor([1000.0000, 1000.6932])
     """
     need_float("logcumsumexp", x)
     return _scan("logcumsumexp", "logaddexp", x, dim, None)
