@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from weft.backends.base import Device
 from weft.errors import DeviceError, DTypeError, GraphError, ShapeError, problem
 from weft.grad.checkpoint import segment
 from weft.graph import build
@@ -133,7 +134,9 @@ class _Rule:
         self.cls, self.context, self.forms, self.count = cls, context, forms, count
         self.sources = [(position, node.shape, node.dtype, node.device) for position, node in sources]
 
-    def __call__(self, gradients: Mapping[int, Node], copies: Mapping[Node, Node]) -> tuple[Node | None, ...]:
+    def __call__(
+        self, call: Node, gradients: Mapping[int, Node], copies: Mapping[Node, Node]
+    ) -> tuple[Node | None, ...]:
         given = [self._gradient(gradients.get(position), form) for position, form in enumerate(self.forms)]
         outer = STATE.grad_enabled, self.context._copies
         STATE.grad_enabled, self.context._copies = True, copies
@@ -172,6 +175,27 @@ class _Rule:
         if part.device is not device:
             raise problem(DeviceError, who, f"a gradient on {part.device} {what}", f"its device, {device}")
         return part.node
+
+
+class _Move(Function):
+    """To another device by way of the host; gradients come back the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, device: Device) -> Tensor:
+        ctx.device = x.device
+        return x.detach().to(device)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return g.to(ctx.device), None
+
+
+def moved(x: Tensor, device: Device) -> Tensor:
+    """`x` on another device, with its history."""
+    result = _Move.apply(x, device)
+    node = result.node
+    node.buffer = node.srcs[0].srcs[0].buffer  # known at once: nobody on that device has to look at the history
+    return result
 
 
 def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -234,12 +234,11 @@ class Tensor(TensorCell):
         place = get(device)
         if place is self.device:
             return self
-        if self._requires_grad and STATE.grad_enabled:
-            given = "a tensor that requires grad"
-            raise problem(
-                GraphError, "to(device)", given, "one that does not: gradients stay on a device", "use x.detach()"
-            )
-        return Tensor(from_host(self.numpy(), place))
+        if not (self._requires_grad and STATE.grad_enabled):
+            return Tensor(from_host(self.numpy(), place))
+        from weft.function import moved
+
+        return moved(self, place)
 
     def cpu(self) -> Tensor:
         """On the CPU."""

@@ -82,8 +82,8 @@ class ReferenceBackend:
             if node.op == "input":
                 raise problem(GraphError, "reference backend", f"the placeholder {node!r}", "a node with a value")
             arrays = [values[src] for src in node.srcs]
-            if node.op == "gather":
-                _check_range(node, arrays[1])
+            if node.op in ("gather", "in_range"):
+                _check_range(node, arrays[-1])
             values[node] = evaluate(node, arrays, float64)
         if not float64:
             for node in nodes:
@@ -110,10 +110,9 @@ def _interprets(given: str) -> Exception:
 
 
 def _check_range(node: Node, index: np.ndarray) -> None:
-    extent = node.srcs[0].shape[node.attrs[0]]
+    extent = node.attrs[0] if node.op == "in_range" else node.srcs[0].shape[node.attrs[0]]
     wrong = index[(index < 0) | (index >= extent)]
     if wrong.size:
         where = f" at {node.site}" if node.site else ""
-        raise problem(
-            IndexRangeError, f"gather{where}", f"the index {wrong[0]}", f"0 to {extent - 1} on axis {node.attrs[0]}"
-        )
+        axis = f" on axis {node.attrs[0]}" if node.op == "gather" else ""
+        raise problem(IndexRangeError, f"{node.op}{where}", f"the index {wrong[0]}", f"0 to {extent - 1}{axis}")

@@ -391,6 +391,8 @@ class Builder:
             return self._random(node, at)
         if op == "gather":
             return self._gather(node, at, conditions)
+        if op == "in_range":
+            return self._in_range(node, at, conditions)
         if op in MOVEMENT:
             moved, when = source_index(node, at)
             if not when:
@@ -452,6 +454,13 @@ class Builder:
             row = Op("max", (Op("min", (row, Literal(extent - 1, int64)), int64), Literal(0, int64)), int64)
             self.definitions[loaded.name] = row
         return self.value(source, (*at[:axis], ix.axis_index(loaded), *at[axis + rank :]), conditions)
+
+    def _in_range(self, node: Node, at: Indices, conditions: tuple[Condition, ...]) -> Expr:
+        value = self.value(node.srcs[0], at, conditions)
+        wide = value if value.dtype is int64 else Op("cast", (value,), int64)
+        varies = self._inside((*at, *[index for index, _ in conditions]))
+        self._check(node, wide, node.attrs[0], varies, conditions)
+        return value
 
     def _inside(self, at: Indices) -> bool:
         """Whether an index changes along the inner axes of a point."""

@@ -18,6 +18,7 @@ from weft.graph.primitives import PRIMITIVES, evaluate, make
 # Folded constants must have the bits that a kernel would compute, so only operations exact to the last bit fold.
 INEXACT = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "pow", "mod"})
 MARKERS = frozenset({"variable", "stop_gradient", "surrogate", "checkpoint", "result"})  # worth their first source
+KEPT = MARKERS | {"in_range"}  # not folded, whatever their sources
 IDENTITY = {"reduce_sum": 0, "reduce_prod": 1, "reduce_max": -np.inf, "reduce_min": np.inf}
 
 
@@ -43,7 +44,7 @@ def _rewrite(node: Node, srcs: tuple[Node, ...]) -> Node:
     if not node.size:
         return filled(0, node)
     kind = PRIMITIVES[node.op].kind
-    exact = kind == "elementwise" and node.op not in MARKERS and (node.op not in INEXACT or node.dtype.kind != "f")
+    exact = kind == "elementwise" and node.op not in KEPT and (node.op not in INEXACT or node.dtype.kind != "f")
     if exact and all(_scalar(source) is not None for source in srcs):
         return _fold(node, srcs)
     rule = _RULES.get(node.op)

@@ -56,7 +56,7 @@ def gradients(
         if node not in between or not any(src in between for src in node.srcs):
             continue
         if node in results:
-            parts: Gradients = node.attrs[0](results.pop(node), copies)
+            parts: Gradients = tuple(node.attrs[0](copies.get(node, node), results.pop(node), copies))
         elif node in total:
             g = total[node] if node in targets else total.pop(node)
             if node.op == "result":

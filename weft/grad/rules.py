@@ -29,6 +29,7 @@ from weft.graph.build import (
     mul,
     narrow,
     neg,
+    pad,
     permute,
     place,
     reduce,
@@ -39,6 +40,7 @@ from weft.graph.build import (
     select,
     slice_,
     sub,
+    surrogate,
     swap_last,
     unary,
     unfold,
@@ -86,14 +88,40 @@ def _reduce_extremum(node: Node, g: Node) -> Gradients:
 
 
 def _reduce_prod(node: Node, g: Node) -> Gradients:
-    """The product of the others: y / x where nothing is zero; with one zero in a row, only the zero has a slope."""
+    """The product of the others: y / x where nothing is zero; with one zero in a row, only the zero has a slope.
+
+    Its own derivative is taken of a form without division and without cases.
+    """
     x = node.srcs[0]
     zero = eq(x, 0.0)
     zeros = _back(node, reduce("reduce_sum", cast(zero, g.dtype), node.attrs[0]))
     nonzero = select(zero, 1.0, x)
     product = _back(node, reduce("reduce_prod", nonzero, node.attrs[0]))
     alone = select(eq(zeros, cast(zero, g.dtype)), div(product, nonzero), 0.0)  # no zero but possibly this one
-    return (mul(_back(node, g), alone),)
+    return (mul(_back(node, g), surrogate(alone, _product_of_others(x, node.attrs[0]))),)
+
+
+def _product_of_others(x: Node, axes: tuple[int, ...]) -> Node:
+    """For each element the product of all others along `axes`, by a tree of pairs: up, then down with pairs swapped."""
+    rank = len(x.shape)
+    order = (*[axis for axis in range(rank) if axis not in axes], *axes)
+    kept_shape = tuple([x.shape[axis] for axis in order[: rank - len(axes)]])
+    count = math.prod(x.shape[axis] for axis in axes)
+    full = 1 << max(count - 1, 0).bit_length()
+    last = len(kept_shape)
+    none = (0,) * last
+    level = pad(reshape(permute(x, order), (*kept_shape, count)), (*none, 0), (*none, full - count), 1.0)
+    pairs = []
+    while level.shape[-1] > 1:
+        pairs.append(reshape(level, (*kept_shape, level.shape[-1] // 2, 2)))
+        left, right = narrow(pairs[-1], last + 1, 0, 1), narrow(pairs[-1], last + 1, 1, 2)
+        level = reshape(mul(left, right), (*kept_shape, level.shape[-1] // 2))
+    others = like(level, 1.0)
+    for pair in reversed(pairs):
+        wide = expand(reshape(others, (*others.shape, 1)), pair.shape)
+        others = reshape(mul(wide, flip(pair, (last + 1,))), (*kept_shape, 2 * others.shape[-1]))
+    cut = reshape(narrow(others, last, 0, count), tuple([x.shape[axis] for axis in order]))
+    return permute(cut, sorted(range(rank), key=order.__getitem__))
 
 
 def _expand(node: Node, g: Node) -> Gradients:

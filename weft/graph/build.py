@@ -7,15 +7,17 @@ constant like its partner. Movement that changes nothing returns its source.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.dtypes import DType, int64, nearest
+from weft.graph import primitives
 from weft.graph.layout import make, permuted
 from weft.graph.node import Node
 
 Number = int | float | bool
 Shape = tuple[int, ...]
+GradientRule = Callable[[tuple[Node, ...], Node], Sequence[Node | None]]
 
 _CONVERT = {"b": bool, "i": int, "u": int, "f": float}
 _variables = itertools.count()
@@ -109,6 +111,33 @@ def stop_gradient(x: Node) -> Node:
 def surrogate(value: Node, proxy: Node) -> Node:
     """The value of the first with the gradient of the second, which is equal but written for being differentiated."""
     return make("surrogate", (stop_gradient(value), proxy))
+
+
+def with_gradient(value: Node, sources: tuple[Node, ...], rule: GradientRule) -> Node:
+    """`value`, whose gradient in `sources` is `rule(sources, g)`: one node, or None, for each of them."""
+    call = primitives.make("call", sources, (_OneResult(rule),))
+    return primitives.make("result", (stop_gradient(value), call), (0,))
+
+
+class _OneResult:
+    """The rule of a call with one result. Calls of one rule over the same sources are equal."""
+
+    def __init__(self, rule: GradientRule):
+        self.rule = rule
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _OneResult) and other.rule is self.rule
+
+    def __hash__(self) -> int:
+        return hash(self.rule)
+
+    def __call__(self, call: Node, gradients: Mapping[int, Node], copies: Mapping[Node, Node]) -> Sequence[Node | None]:
+        return self.rule(call.srcs, gradients[0])
+
+
+def in_range(x: Node, extent: int, site: str | None) -> Node:
+    """`x`; an element outside 0 <= x < extent is an error at the user's line `site`, raised when it is computed."""
+    return primitives.make("in_range", (x,), (extent,), site=site)
 
 
 def variable(x: Node) -> Node:

@@ -182,6 +182,7 @@ EVALUATIONS: dict[str, Evaluation] = {
     "stop_gradient": lambda node, arrays, dtype: arrays[0],
     "checkpoint": lambda node, arrays, dtype: arrays[0],
     "after": lambda node, arrays, dtype: arrays[0],
+    "in_range": lambda node, arrays, dtype: arrays[0],
     "call": lambda node, arrays, dtype: np.zeros(0, dtype),
     "custom": lambda node, arrays, dtype: node.attrs[0].evaluate(arrays, _floats(node.attrs[2]), dtype),
     "result": lambda node, arrays, dtype: arrays[0],

@@ -52,6 +52,11 @@ def _same(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Sh
     return srcs[0].shape, srcs[0].dtype
 
 
+def _in_range(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    assert srcs[0].dtype.kind in "iu" and attrs[0] >= 0, (srcs, attrs)
+    return srcs[0].shape, srcs[0].dtype
+
+
 def _call(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
     """A call has no value of its own, and is a float so that gradients pass."""
     return (0,), float32
@@ -233,6 +238,7 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("result", "elementwise", 2, _same),
     ("surrogate", "elementwise", 2, _pair),
     ("custom", "template", None, lambda srcs, attrs, dtype: attrs[0].form),
+    ("in_range", "elementwise", 1, _in_range),
     ("neg abs", "elementwise", 1, _same),
     ("exp log sqrt sin cos tanh erf floor log1p expm1", "elementwise", 1, _float),
     ("not", "elementwise", 1, _bits),

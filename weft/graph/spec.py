@@ -46,7 +46,8 @@ def _check_node(node: Node) -> None:
         raise _illegal(node, f"the shape {node.shape!r}", "a tuple of ints that are not negative")
     if primitive.arity not in (None, len(node.srcs)) or (primitive.arity is None and not node.srcs):
         raise _illegal(node, f"{len(node.srcs)} sources", f"{primitive.arity or 'at least one'}")
-    if any(src.device is not node.device for src in node.srcs):
+    near = node.srcs[:1] if node.op == "result" else node.srcs  # a history may lie on another device
+    if any(src.device is not node.device for src in near):
         raise _illegal(node, f"sources on {[str(src.device) for src in node.srcs]}", f"all on {node.device}")
     if not isinstance(node.attrs, tuple) or not _hashable(node.attrs):
         raise _illegal(node, f"the attributes {node.attrs!r}", "a hashable tuple")

@@ -6,6 +6,7 @@ Operands broadcast and promote.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from weft.dtypes import DType, bool_, float32, int64
 from weft.errors import DTypeError, problem
@@ -354,7 +355,7 @@ def masked_fill(x: Node, mask: Node, value: Operand) -> Node:
 
 
 def clamp(x: Node, min: Operand | None = None, max: Operand | None = None) -> Node:
-    """`x` held between `min` and `max`; the gradient passes where min <= x <= max. NaN stays NaN.
+    """`x` held between `min` and `max`; the gradient passes where min <= x <= max. NaN stays NaN and gets none.
 
     >>> weft.clamp(weft.tensor([-2.0, 0.5, 2.0]), -1, 1)
     tensor([-1.0000,  0.5000,  1.0000])
@@ -362,8 +363,17 @@ def clamp(x: Node, min: Operand | None = None, max: Operand | None = None) -> No
     if min is None and max is None:
         raise problem(DTypeError, "clamp", "neither min nor max", "at least one of them")
     if min is not None:
-        x = where(lt(x, min), min, x)
-    return x if max is None else where(gt(x, max), max, x)
+        x = _held(x, min, lt, ge)
+    return x if max is None else _held(x, max, gt, le)
+
+
+def _held(x: Node, bound: Operand, beyond: Callable[..., Node], within: Callable[..., Node]) -> Node:
+    """`bound` where `x` lies beyond it. NaN, which is neither beyond nor within, stays and has no gradient."""
+    outside = beyond(x, bound)
+    value = where(outside, bound, x)
+    if x.dtype.kind != "f" or value.dtype.kind != "f":
+        return value
+    return build.surrogate(value, where(within(x, bound), x, where(outside, bound, build.like(value, 0.0))))
 
 
 # ---- functions of one operand -----------------------------------------------------------------------------------

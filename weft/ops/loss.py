@@ -1,7 +1,8 @@
 """Losses. `reduction` is 'mean', 'sum' or 'none'; shapes of prediction and target must be equal, not only broadcast.
 
 Cross entropy finds the class by comparing an iota with the label, so forward and backward are row reductions over the
-class axis and elementwise arithmetic. A label outside the classes that is not `ignore_index` makes the loss NaN.
+class axis and elementwise arithmetic. A label outside the classes that is not `ignore_index` raises IndexRangeError
+when the loss is computed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.activation import shifted
 from weft.ops.common import in_float32, meet, need_float, same_device
+from weft.ops.indexing import user_site
 from weft.ops.movement import movedim
 from weft.ops.reduce import mean
 
@@ -109,16 +111,24 @@ def binary_cross_entropy(
 ) -> Node:
     """-[y log p + (1 - y) log(1 - p)] from probabilities, the logarithms held above -100."""
     p, y = _pair("binary_cross_entropy", input, target)
-    loss = neg(add(mul(y, _held_log(p)), mul(sub(1.0, y), _held_log(sub(1.0, p)))))
+    value = neg(add(mul(y, _held_log(p)), mul(sub(1.0, y), _held_log(sub(1.0, p)))))
+    loss = build.with_gradient(value, (p, y), _bce_gradient)
     loss = loss if weight is None else mul(*meet("binary_cross_entropy", loss, weight))
     return _reduced("binary_cross_entropy", loss, reduction)
 
 
 def _held_log(p: Node) -> Node:
-    """log(p), but -100 at 0, where the slope counts as 0."""
-    zero = build.eq(p, 0.0)
-    value = unary("log", select(zero, 1.0, p))
-    return select(make("or", (zero, lt(value, -100.0))), -100.0, value)
+    """log(p), not below -100."""
+    value = unary("log", p)
+    return select(lt(value, -100.0), -100.0, value)
+
+
+def _bce_gradient(sources: tuple[Node, ...], g: Node) -> tuple[Node, Node]:
+    """(p - y) / (p (1 - p)) with the denominator held above 1e-12, and minus the logit of p, as in PyTorch."""
+    p, y = sources
+    spread = mul(sub(1.0, p), p)
+    in_p = mul(g, div(sub(p, y), select(lt(spread, 1e-12), 1e-12, spread)))
+    return in_p, mul(g, sub(unary("log", sub(1.0, p)), unary("log", p)))
 
 
 @in_float32
@@ -208,7 +218,6 @@ def _over_labels(
 ) -> Node:
     """Weigh, drop ignored labels, mark impossible ones, reduce."""
     counted = make("ne", (labels, build.like(labels, ignore_index)))
-    possible = make("and", (make("le", (build.like(labels, 0), labels)), lt(labels, hit.shape[-1])))
     share = build.like(loss, 1.0)
     if weight is not None:
         if weight.shape != hit.shape[-1:]:
@@ -217,11 +226,17 @@ def _over_labels(
         share = reduce("reduce_sum", select(hit, per_class, 0.0), (len(hit.shape) - 1,))
         loss = mul(loss, share)
     loss = loss if smooth is None else add(loss, smooth)
-    loss = select(counted, select(possible, loss, math.nan), 0.0)
+    loss = select(counted, _checked(loss, counted, labels, hit.shape[-1]), 0.0)
     if reduction != "mean":
         return _reduced(who, loss, reduction)
     axes = range(len(loss.shape))
     return div(reduce("reduce_sum", loss, axes), reduce("reduce_sum", select(counted, share, 0.0), axes))
+
+
+def _checked(loss: Node, counted: Node, labels: Node, classes: int) -> Node:
+    """The loss, which needs labels in range. The gradient does not look at them again."""
+    label = build.in_range(select(counted, labels, 0), classes, user_site())
+    return build.surrogate(select(lt(label, classes), loss, math.nan), loss)
 
 
 def _soft_cross_entropy(input: Node, target: Node, weight: Node | None, reduction: str, smoothing: float) -> Node:
