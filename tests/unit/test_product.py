@@ -9,12 +9,12 @@ from weft.errors import GraphError
 from weft.kernels import index as ix
 from weft.kernels.index import Axis, axis_index
 from weft.kernels.language import Accumulator, Fold, IndexValue, Loop, Store, Update, Var
-from weft.kernels.product import MANY, Matrix, product
+from weft.kernels.product import MANY, Matrix, product, tile_for
 
 pytestmark = pytest.mark.unit
 
 
-def multiply(a, b, transposed=False, known=True):
+def multiply(a, b, transposed=False, known=True, registers=2048):
     """A @ B by a kernel; A as its transpose in memory, or with extents that the kernel learns at run time."""
     (m, k), n = a.shape, b.shape[1]
     stored = np.ascontiguousarray(a.T if transposed else a)
@@ -31,6 +31,7 @@ def multiply(a, b, transposed=False, known=True):
         right,
         (rows, n, inner),
         lambda i, j, value: Store("c", result.at(i, j), value),
+        tile_for(registers),
     )
     kernel = kernel_of("product", {"a": stored, "b": b}, {"c": out}, (Loop(task, begin, end, "task", body),))
     call(kernel, {"a": stored, "b": b}, {"c": out}, (), (0, 1) if known else (m, m + 1))
@@ -57,6 +58,7 @@ def test_bits_do_not_depend_on_the_tile():
     whole = multiply(a, b)
     for row in range(16):
         assert np.array_equal(multiply(a[row : row + 1], b), whole[row : row + 1])
+    assert np.array_equal(multiply(a, b, registers=512), whole)
     assert np.array_equal(multiply(a, np.ascontiguousarray(b[:, 3:5])), whole[:, 3:5])
 
 

@@ -17,6 +17,7 @@ from weft.graph.primitives import make
 from weft.kernels import attention as kernels
 from weft.kernels.attention import Array, Problem
 from weft.kernels.language import BufferParam
+from weft.kernels.product import tile_for
 
 Named = tuple[str, Node, int]  # a buffer's name, the value behind it and the element it starts at
 
@@ -39,7 +40,7 @@ def forward(node: Node, leaves: Collection[Node]) -> Template:
     outputs = (("out", node, 0), ("logs", node, q.size // q.shape[3] * v.shape[3]))
 
     def build(region: Region, device: Device) -> Built:
-        problem, buffers, uses = sources.problem(), *sources.buffers(outputs)
+        problem, buffers, uses = sources.problem(device), *sources.buffers(outputs)
         tasks = math.prod(q.shape[:2]) * problem.query_blocks
         flops = 2 * _score_count(node) * (problem.width + problem.value_width + 4)
         kernel = kernels.forward(problem, buffers)
@@ -59,7 +60,7 @@ def backward(node: Node, leaves: Collection[Node]) -> Template:
     outputs = (("in_q", node, 0), ("in_k", node, q.size), ("in_v", node, q.size + k.size))
 
     def build(region: Region, device: Device) -> Built:
-        problem, buffers, uses = sources.problem(), *sources.buffers(outputs, inputs)
+        problem, buffers, uses = sources.problem(device), *sources.buffers(outputs, inputs)
         tasks = math.prod(k.shape[:2])
         flops = 2 * _score_count(node) * (3 * problem.width + 2 * problem.value_width + 8)
         kernel = kernels.backward(problem, Array("g", above.strides, q.dtype), buffers)
@@ -82,7 +83,7 @@ class _Sources:
         bases = [view.base for view in self.views.values()] + ([] if self.state is None else [self.state])
         self.reads = tuple(dict.fromkeys(bases))
 
-    def problem(self) -> Problem:
+    def problem(self, device: Device) -> Problem:
         q, k, v = self.node.srcs[:3]
         arrays = {
             name: Array(name, view.strides, bool_ if view.base.dtype is bool_ else q.dtype)
@@ -90,7 +91,8 @@ class _Sources:
         }
         return Problem(
             q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], q.dtype, self.form.causal,
-            self.form.dropout > 0, arrays["q"], arrays["k"], arrays["v"], arrays.get("mask"),
+            self.form.dropout > 0, math.prod(q.shape[:3]) * k.shape[2] > 2**32, arrays["q"], arrays["k"], arrays["v"],
+            arrays.get("mask"), tile_for(device.limits.get("vector_bytes", 2048)),
         )  # fmt: skip
 
     def buffers(

@@ -8,6 +8,7 @@ from the saved logarithms, and adds to the gradient of the queries in memory. Bl
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.dtypes import DType, bool_, int32, int64, uint32
@@ -34,8 +35,9 @@ from weft.kernels.language import (
     Update,
     Var,
 )
-from weft.kernels.product import MANY, TILE_BYTES, Matrix, product
+from weft.kernels.product import MANY, Matrix, Tile, product
 
+LANE_BYTES = 128  # of a vector loop: sums over lanes have one order on every machine
 BLOCK = 64  # queries, and keys, that are worked on at a time
 INFINITY = float("inf")
 
@@ -72,10 +74,12 @@ class Problem:
     dtype: DType
     causal: bool
     dropout: bool
+    wide: bool  # more than 2**32 scores: dropout counts in 64 bits
     q: Array
     k: Array
     v: Array
     mask: Array | None
+    tile: Tile  # of the products; no bit depends on it
 
     @property
     def query_block(self) -> int:
@@ -111,7 +115,7 @@ class _Writer:
     def __init__(self, problem: Problem):
         self.problem = problem
         self.dtype = problem.dtype
-        self.lanes = TILE_BYTES // problem.dtype.itemsize
+        self.lanes = LANE_BYTES // problem.dtype.itemsize
 
     def op(self, name: str, *args: Expr) -> Op:
         return Op(name, args, args[-1].dtype)
@@ -125,6 +129,16 @@ class _Writer:
     def local(self, name: str, row: int) -> Matrix:
         """A matrix in memory of the task."""
         return Matrix(name, ix.ZERO, row, 1, self.dtype)
+
+    def product(
+        self,
+        name: str,
+        a: Matrix,
+        b: Matrix,
+        extents: tuple[Expr | int, int, Expr | int],
+        finish: Callable[[Index, Index, Expr], Stmt],
+    ) -> tuple[Stmt, ...]:
+        return product(name, a, b, extents, finish, self.problem.tile)
 
     def scored(self, value: Expr, place: tuple[Index, Index, Index, Index]) -> Expr:
         """The score of (batch, head, query, key) from the product of the two."""
@@ -151,7 +165,11 @@ class _Writer:
         row = ix.add(ix.scale(ix.add(ix.scale(batch, problem.heads), head), problem.queries), query)
         count = self.op("add", Load("state", ix.const(1), uint32), Var("draw", uint32))
         position = ix.add(ix.scale(row, problem.keys), key)
-        bits = kernel_math.philox(Load("state", ix.ZERO, uint32), IndexValue(position, uint32), count)
+        seed: Expr = Load("state", ix.ZERO, uint32)
+        if problem.wide:
+            high = IndexValue(ix.floordiv(position, 2**32), uint32)
+            seed = self.op("add", seed, self.op("mul", high, Literal(0x9E3779B9, uint32)))
+        bits = kernel_math.philox(seed, IndexValue(position, uint32), count)
         stays = Op("lt", (bits, Var("threshold", uint32)), bool_)
         return self.op("select", stays, self.op("mul", value, Var("kept", self.dtype)), self.number(0.0))
 
@@ -232,12 +250,12 @@ class _Forward(_Writer):
             return Store(sums.buffer, sums.at(i, j), self.op("add", old, value))
 
         return (
-            *product(
+            *self.product(
                 "scores", keys, self.q, (count, problem.query_block, problem.width),
                 lambda i, j, value: Store(scores.buffer, scores.at(i, j), value),
             ),
             self.softmax(first, count),
-            *product("sums", scores.transposed, values, (self.rows, problem.value_width, count), added),
+            *self.product("sums", scores.transposed, values, (self.rows, problem.value_width, count), added),
         )  # fmt: skip
 
     def softmax(self, first: Index, count: Expr | int) -> Loop:
@@ -387,20 +405,20 @@ class _Backward(_Writer):
         k = problem.k.rows(self.batch, self.kv_head, first_key)
         in_q = self.in_q.rows(self.batch, self.head, first)
 
-        def into(target: Matrix):
+        def into(target: Matrix) -> Callable[[Index, Index, Expr], Stmt]:
             return lambda i, j, value: Store(target.buffer, target.at(i, j), value)
 
-        def onto(target: Matrix):
+        def onto(target: Matrix) -> Callable[[Index, Index, Expr], Stmt]:
             return lambda i, j, value: Store(target.buffer, target.at(i, j), self.op("add", target.load(i, j), value))
 
         width, value_width = problem.width, problem.value_width
         return (
-            *product("score", q, self.k_turned, (rows, block, width), into(self.weights)),
-            *product("slope", g, self.v_turned, (rows, block, value_width), into(self.slopes)),
+            *self.product("score", q, self.k_turned, (rows, block, width), into(self.weights)),
+            *self.product("slope", g, self.v_turned, (rows, block, value_width), into(self.slopes)),
             self.differentiated(first, first_key, rows, count),
-            *product("in_v", self.weights.transposed, g, (count, value_width, rows), onto(self.v_sums)),
-            *product("in_k", self.slopes.transposed, q, (count, width, rows), onto(self.k_sums)),
-            *product("in_q", self.slopes, k, (rows, width, count), onto(in_q)),
+            *self.product("in_v", self.weights.transposed, g, (count, value_width, rows), onto(self.v_sums)),
+            *self.product("in_k", self.slopes.transposed, q, (count, width, rows), onto(self.k_sums)),
+            *self.product("in_q", self.slopes, k, (rows, width, count), onto(in_q)),
         )
 
     def differentiated(self, first: Index, first_key: Index, rows: Expr | int, count: Expr | int) -> Loop:

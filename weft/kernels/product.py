@@ -15,8 +15,6 @@ from weft.kernels import index as ix
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import Accumulator, Expr, Fold, Literal, Load, Loop, Op, Stmt, Update, Var
 
-TILE_ROWS = 8  # rows of a tile; with TILE_BYTES a row it fills half of the registers of AVX-512
-TILE_BYTES = 128
 MANY = 1 << 40  # bound on extents that a kernel does not know
 
 
@@ -41,23 +39,37 @@ class Matrix:
         return Matrix(self.buffer, self.start, self.col, self.row, self.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What stays in registers: `height` rows of `nbytes` each."""
+
+    height: int
+    nbytes: int
+
+
+def tile_for(vector_bytes: int) -> Tile:
+    """A tile that fills half of the vector registers, which hold `vector_bytes` in all."""
+    return Tile(8, 128) if vector_bytes >= 2048 else Tile(4, 64)
+
+
 def product(
     name: str,
     a: Matrix,
     b: Matrix,
     extents: tuple[Expr | int, int, Expr | int],
     finish: Callable[[Index, Index, Expr], Stmt],
+    tile: Tile,
 ) -> tuple[Stmt, ...]:
     """Statements for C = A @ B of extents (m, n, k): `finish(i, j, value)` says what happens to each element of C.
 
     `name` must be unique in the kernel. m and k may be expressions.
     """
     m, n, k = extents
-    width = min(TILE_BYTES // a.dtype.itemsize, _power_of_two(n))
+    width = min(tile.nbytes // a.dtype.itemsize, _power_of_two(n))
     col = Axis(f"{name}_col", MANY)
     body: list[Stmt] = []
     done: Expr | int = 0
-    for height in (TILE_ROWS, 1):
+    for height in (tile.height, 1):
         count = m // height * height if isinstance(m, int) else Op("and", (m, Literal(-height, int64)), int64)
         if not (isinstance(done, int) and isinstance(count, int) and done == count):
             body.append(_tiles(f"{name}_{height}", a, b, (done, count), height, col, k, finish))
