@@ -157,3 +157,40 @@ def test_another_batch_size_compiles_nothing():
     first = kernels_made()
     step(weft.zeros(5, 3, 13, 12), weft.zeros(5, 3, 7, 6)).numpy()
     assert first > before and kernels_made() == first
+
+
+def test_pooling_of_channels_last_stays_in_that_order():
+    """What a convolution leaves behind is a permute of memory with channels last: no kernel may transpose it."""
+
+    def last(x):
+        return F.max_pool2d(x.permute(0, 3, 1, 2), 3, 2, 1).permute(0, 2, 3, 1)
+
+    plan, _ = compiled(last, (8, 32, 32, 64))
+    assert [kernel.name for kernel in plan.kernels()] == ["map_max_8x16x16x64"]
+    plan, _ = compiled(backward_of(last), (8, 32, 32, 64), (8, 16, 16, 64))
+    assert len(plan) == 2
+    assert all(kernel.name.endswith("x64") for kernel in plan.kernels())
+    assert all("masked.gather" not in kernel.source for kernel in plan.kernels())
+
+
+@pytest.mark.unit
+def test_reshapes_of_permuted_values():
+    rng = np.random.default_rng(0)
+    floated = 0
+    with weft.device("reference"):
+        for _ in range(300):
+            shape = rng.choice([1, 2, 3, 4, 6], rng.integers(1, 5))
+            order = rng.permutation(len(shape))
+            new = []
+            for extent in shape[order]:  # split or keep each axis, then merge two neighbours now and then
+                part = rng.choice([k for k in range(1, extent + 1) if extent % k == 0])
+                new += [part, extent // part] if rng.random() < 0.6 else [extent]
+            if len(new) > 1 and rng.random() < 0.5:
+                at = rng.integers(0, len(new) - 1)
+                new[at : at + 2] = [new[at] * new[at + 1]]
+            new = [int(extent) for extent in new]
+            array = np.arange(shape.prod()).reshape(shape)
+            moved = weft.tensor(array).permute(*[int(axis) for axis in order]).reshape(*new)
+            floated += moved.node.op == "permute"
+            np.testing.assert_array_equal(moved.numpy(), array.transpose(order).reshape(new))
+    assert floated > 50

@@ -60,6 +60,8 @@ def _float(op: str, srcs: tuple[Node, ...], attrs: tuple, order: tuple[int, ...]
         return permuted(primitives.make(op, (srcs[0].srcs[0],), moved), order)
     if op == "flip":
         return permuted(primitives.make(op, (srcs[0].srcs[0],), (tuple(sorted(order[k] for k in attrs[0])),)), order)
+    if op == "reshape":
+        return _reshaped(srcs[0].srcs[0], attrs[0], order)
     if op == "unfold":
         return _unfolded(srcs[0].srcs[0], attrs, order)
     if op == "fold":
@@ -82,11 +84,24 @@ def _below(srcs: tuple[Node, ...], order: tuple[int, ...]) -> tuple[Node, ...] |
         elif source.op == "expand":  # reads little memory, in whatever order
             small = permuted(source.srcs[0], inverse)
             below.append(primitives.make("expand", (small,), (_unordered(source.shape, order),)))
-        elif PRIMITIVES[source.op].kind == "generate":
+        elif _is_counted(source):
             below.append(permuted(source, inverse))
         else:
             return None
     return tuple(below)
+
+
+def _is_counted(node: Node, depth: int = 12) -> bool:
+    """Whether a value is made of constants and counts alone (in few steps): it lies nowhere, so has no order."""
+    kind = PRIMITIVES[node.op].kind
+    if kind == "generate":
+        return True
+    return (
+        depth > 0
+        and kind in ("elementwise", "movement")
+        and node.op not in _FIXED
+        and all(_is_counted(source, depth - 1) for source in node.srcs)
+    )
 
 
 def _unordered(values: tuple, order: tuple[int, ...]) -> tuple:
@@ -102,6 +117,35 @@ def _reduced(op: str, x: Node, axes: tuple[int, ...], order: tuple[int, ...]) ->
     below = primitives.make(op, (x,), (tuple(sorted(order[axis] for axis in axes)),))
     left = [order[axis] for axis in range(len(order)) if axis not in axes]
     return permuted(below, tuple([sorted(left).index(axis) for axis in left]))
+
+
+def _reshaped(x: Node, shape: tuple[int, ...], order: tuple[int, ...]) -> Node | None:
+    """A reshape that splits axes, or merges such as lie side by side below, done below; None for any other."""
+    axes = [axis for axis in order if x.shape[axis] != 1]
+    parts: list[tuple[int, list[int]]] = []  # (first axis below, new axes) of each part of the shape
+    start = taken = 0
+    while start < len(axes):
+        first, old, new = start, x.shape[axes[start]], 1
+        begin, start = taken, start + 1
+        while old != new or (taken < len(shape) and shape[taken] == 1):
+            if new < old or old == new:
+                if taken == len(shape):
+                    return None
+                new *= shape[taken]
+                taken += 1
+            else:
+                old *= x.shape[axes[start]]
+                start += 1
+        rank = sorted(axes)
+        steps = [rank.index(axis) for axis in axes[first:start]]
+        if steps != list(range(steps[0], steps[0] + len(steps))):
+            return None
+        parts.append((axes[first], list(range(begin, taken))))
+    if not parts or not x.size:
+        return None
+    below = [axis for _, group in sorted(parts) for axis in group]
+    moved = primitives.make("reshape", (x,), (tuple([shape[axis] for axis in below]),))
+    return permuted(moved, tuple([below.index(axis) for axis in range(len(shape))]))
 
 
 def _unfolded(x: Node, attrs: tuple, order: tuple[int, ...]) -> Node:

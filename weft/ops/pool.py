@@ -17,8 +17,8 @@ from weft.dtypes import int32, int64
 from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
+from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.graph.primitives import make
 from weft.ops.common import as_int, need_float
 from weft.ops.reduce import ValuesIndices
 
