@@ -124,6 +124,8 @@ def _reshaped(x: Node, shape: tuple[int, ...], order: tuple[int, ...]) -> Node |
     axes = [axis for axis in order if x.shape[axis] != 1]
     parts: list[tuple[int, list[int]]] = []  # (first axis below, new axes) of each part of the shape
     start = taken = 0
+    if not axes or not x.size:
+        return None
     while start < len(axes):
         first, old, new = start, x.shape[axes[start]], 1
         begin, start = taken, start + 1
@@ -141,8 +143,6 @@ def _reshaped(x: Node, shape: tuple[int, ...], order: tuple[int, ...]) -> Node |
         if steps != list(range(steps[0], steps[0] + len(steps))):
             return None
         parts.append((axes[first], list(range(begin, taken))))
-    if not parts or not x.size:
-        return None
     below = [axis for _, group in sorted(parts) for axis in group]
     moved = primitives.make("reshape", (x,), (tuple([shape[axis] for axis in below]),))
     return permuted(moved, tuple([below.index(axis) for axis in range(len(shape))]))
