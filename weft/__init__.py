@@ -12,13 +12,14 @@ from weft.counting import counters
 from weft.creation import (
     arange, as_tensor, empty, eye, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like,
 )  # fmt: skip
+from weft.creation import tril_indices, triu_indices
 from weft.device import default_device, device, devices, set_default_device
 from weft.device import get as get_device
 from weft.dtypes import bool_ as bool
 from weft.dtypes import (
     bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
 )  # fmt: skip
-from weft.dynamic import argwhere, bincount, masked_select, nonzero, unique, unique_consecutive
+from weft.dynamic import argwhere, bincount, masked_select, nonzero, repeat_interleave, unique, unique_consecutive
 from weft.errors import (
     BufferError_, CopyError, DeviceError, DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, WeftError,
 )  # fmt: skip
@@ -36,6 +37,11 @@ from weft.functions import (
 from weft.functions import (
     argsort, bucketize, cummax, cummin, cumprod, cumsum, diff, histc, index_put, kthvalue, logcumsumexp, masked_scatter,
     median, msort, searchsorted, sort, take, topk,
+)  # fmt: skip
+from weft.functions import (
+    addbmm, addmm, addmv, addr, baddbmm, cdist, column_stack, cross, diag, diag_embed, diagonal, dstack, einsum,
+    fliplr, flipud, hstack, inner, kron, matrix_power, meshgrid, narrow, norm, rot90, select, swapaxes,
+    tensor_split, tensordot, trace, vander, vstack,
 )  # fmt: skip
 from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy

@@ -146,3 +146,18 @@ def eye(n: int, m: int | None = None, *, dtype: DType = float32, device: DeviceL
     """
     rows, columns = _shape("eye", (n, n if m is None else m))
     return Tensor(creation.eye(rows, columns, dtype, get(device)))
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DType = int64, device: DeviceLike = None) -> Tensor:
+    """The indices [2, count] of the elements on and below a diagonal of a [row, col] matrix, row by row.
+
+    >>> weft.tril_indices(2, 2)
+    tensor([[0, 1, 1],
+            [0, 0, 1]])
+    """
+    return tensor(np.stack(np.tril_indices(row, offset, col)).astype(dtype.numpy), device=device)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DType = int64, device: DeviceLike = None) -> Tensor:
+    """The indices [2, count] of the elements on and above a diagonal of a [row, col] matrix, row by row."""
+    return tensor(np.stack(np.triu_indices(row, offset, col)).astype(dtype.numpy), device=device)

@@ -11,6 +11,7 @@ import numpy as np
 from weft.dtypes import bool_, float64, int64
 from weft.errors import DTypeError, GraphError, RangeError, ShapeError, problem
 from weft.graph import build
+from weft.ops import arrange
 from weft.ops.common import as_int, broadcast_shapes
 from weft.state import STATE
 from weft.tensor import Tensor, from_host, lift
@@ -126,6 +127,27 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
         return Tensor(build.scatter_add(x.node, ones, count))
     wide = weights if weights.dtype.name == "float32" else weights.to(float64)
     return lift(lambda index, values: build.scatter_add(index, values, count))(x, wide.detach())
+
+
+def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
+    """Every element `repeats` times in a row along `dim`; a tensor says how often for each one (outside compile).
+
+    >>> weft.repeat_interleave(weft.tensor([1, 2]), weft.tensor([3, 1]))
+    tensor([1, 1, 1, 2])
+    """
+    if not isinstance(repeats, Tensor):
+        return _repeated(x, repeats, dim)
+    counts = np.atleast_1d(known("repeat_interleave", repeats, "use the same number for all elements"))
+    flat, axis = (x.reshape(-1), 0) if dim is None else (x, dim)
+    extent = flat.shape[axis]
+    if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.size not in (1, extent) or (counts < 0).any():
+        given = f"repeats {repeats.dtype.name}{list(repeats.shape)} for extent {extent}"
+        raise problem(ShapeError, "repeat_interleave", given, "an integer of at least 0 for each element")
+    places = np.repeat(np.arange(extent), np.broadcast_to(counts, (extent,)))
+    return flat.index_select(axis, _tensor(places, x))
+
+
+_repeated = lift(arrange.repeat_interleave)
 
 
 def known_masks(x: Tensor, items: tuple) -> tuple:

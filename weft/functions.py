@@ -6,7 +6,21 @@ Those that are methods too are taken from `Tensor`, so each is lifted from its n
 from __future__ import annotations
 
 from weft.cell import evaluate
-from weft.ops import activation, conv, elementwise, indexing, linalg, loss, movement, norm, pool, sorting
+from weft.ops import (
+    activation,
+    arrange,
+    conv,
+    elementwise,
+    indexing,
+    linalg,
+    loss,
+    movement,
+    pool,
+    products,
+    sorting,
+)
+from weft.ops import norm as norm_ops
+from weft.ops.einsum import einsum as _einsum
 from weft.tensor import Tensor, lift
 
 where = lift(elementwise.where)
@@ -15,6 +29,13 @@ stack = lift(movement.stack)
 
 searchsorted = lift(sorting.searchsorted)
 bucketize = lift(sorting.bucketize)
+meshgrid = lift(arrange.meshgrid)
+hstack = lift(arrange.hstack)
+vstack = lift(arrange.vstack)
+dstack = lift(arrange.dstack)
+column_stack = lift(arrange.column_stack)
+cdist = lift(products.cdist)
+einsum = lift(_einsum)
 linear = lift(linalg.linear)
 conv1d = lift(conv.conv1d)
 conv2d = lift(conv.conv2d)
@@ -38,8 +59,8 @@ hardswish = lift(activation.hardswish)
 hardsigmoid = lift(activation.hardsigmoid)
 hardtanh = lift(activation.hardtanh)
 logsigmoid = lift(activation.logsigmoid)
-layer_norm = lift(norm.layer_norm)
-rms_norm = lift(norm.rms_norm)
+layer_norm = lift(norm_ops.layer_norm)
+rms_norm = lift(norm_ops.rms_norm)
 cross_entropy = lift(loss.cross_entropy)
 nll_loss = lift(loss.nll_loss)
 mse_loss = lift(loss.mse_loss)
@@ -200,3 +221,27 @@ dot = Tensor.dot
 outer = Tensor.outer
 clone = Tensor.clone
 numel = Tensor.numel
+
+diagonal = Tensor.diagonal
+diag_embed = Tensor.diag_embed
+diag = Tensor.diag
+trace = Tensor.trace
+rot90 = Tensor.rot90
+swapaxes = Tensor.swapaxes
+narrow = Tensor.narrow
+select = Tensor.select
+fliplr = Tensor.fliplr
+flipud = Tensor.flipud
+tensor_split = Tensor.tensor_split
+tensordot = Tensor.tensordot
+inner = Tensor.inner
+kron = Tensor.kron
+cross = Tensor.cross
+addmm = Tensor.addmm
+addmv = Tensor.addmv
+addr = Tensor.addr
+baddbmm = Tensor.baddbmm
+addbmm = Tensor.addbmm
+matrix_power = Tensor.matrix_power
+norm = Tensor.norm
+vander = Tensor.vander

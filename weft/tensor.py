@@ -20,7 +20,7 @@ from weft.dtypes import from_numpy as dtype_from_numpy
 from weft.errors import DTypeError, GraphError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, placeholder
-from weft.ops import activation, elementwise, indexing, linalg, movement, reduce, scans, sorting
+from weft.ops import activation, arrange, elementwise, indexing, linalg, movement, products, reduce, scans, sorting
 from weft.ops.common import weak_dtype
 from weft.state import STATE, VERSION
 
@@ -431,6 +431,16 @@ class Tensor(TensorCell):
     tril, triu = lift(movement.tril), lift(movement.triu)
     index_select, take, put = lift(indexing.index_select), lift(indexing.take), lift(indexing.put)
     index_put, masked_scatter = lift(indexing.index_put), lift(indexing.masked_scatter)
+
+    diagonal, diag_embed, diag = lift(arrange.diagonal), lift(arrange.diag_embed), lift(arrange.diag)
+    trace, rot90, fliplr, flipud = (lift(op) for op in (arrange.trace, arrange.rot90, arrange.fliplr, arrange.flipud))
+    swapaxes, narrow, select = lift(arrange.swapaxes), lift(arrange.narrow), lift(arrange.select)
+    tensor_split, repeat_interleave = lift(arrange.tensor_split), _reading("repeat_interleave")
+    tensordot, inner, kron = lift(products.tensordot), lift(products.inner), lift(products.kron)
+    cross, vander, norm = lift(products.cross), lift(products.vander), lift(products.norm)
+    addmm, addmv, addr = lift(products.addmm), lift(products.addmv), lift(products.addr)
+    baddbmm, addbmm = lift(products.baddbmm), lift(products.addbmm)
+    matrix_power = lift(products.matrix_power)
 
     matmul = __matmul__ = lift(linalg.matmul)
     __rmatmul__ = lift(linalg.rmatmul)

@@ -1,11 +1,12 @@
 """One record per operation. Every suite reads the same list."""
 
-from tests.records import attention, conv, elementwise, indexing, movement, network, order, reduce, windows
+from tests.records import algebra, attention, conv, elementwise, indexing, movement, network, order, reduce, windows
 from tests.records.record import NARROW_TOLERANCE, Inputs, Record, Sample, T, extra_dtypes, flat, samples_for, to_torch
 
 RECORDS: list[Record] = [*elementwise.RECORDS, *reduce.RECORDS, *movement.RECORDS, *network.RECORDS, *conv.RECORDS]
 RECORDS += order.RECORDS
 RECORDS += indexing.RECORDS
+RECORDS += algebra.RECORDS
 RECORDS += windows.RECORDS
 RECORDS += attention.RECORDS
 
