@@ -1,6 +1,6 @@
 """The cases: what is computed, on which numbers, and the aim. NumPy only; every framework gets these very arrays.
 
-A *training* case is a stack of dense layers with one optimizer. A *chain* case is a fixed function of (4096, 1024)
+A *training* case is a stack of dense layers with one optimizer; a *network* (`networks.py`) is any other model. A *chain* case is a fixed function of (4096, 1024)
 numbers with its gradient for a given upstream gradient; a step of it is one forward and backward pass.
 """
 
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+
+from networks import NETWORKS, Network
 
 
 @dataclass(frozen=True)
@@ -33,21 +35,21 @@ class Training:
     samples: int  # per round; the best one counts
     warmup: int = 2
 
-    def arrays(self) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
-        """Initial parameters (weight (out, in), bias (out,), ...), inputs and targets, from a fixed seed."""
+    def arrays(self) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+        """Initial parameters (weight0 (out, in), bias0 (out,), ...), and (inputs, targets), from a fixed seed."""
         rng = np.random.default_rng(7)
-        parameters = []
-        for wide, narrow in pairwise(self.sizes):
+        parameters = {}
+        for layer, (wide, narrow) in enumerate(pairwise(self.sizes)):
             bound = 1.0 / np.sqrt(wide)
-            parameters.append(rng.uniform(-bound, bound, (narrow, wide)).astype(np.float32))
-            parameters.append(rng.uniform(-bound, bound, (narrow,)).astype(np.float32))
+            parameters[f"weight{layer}"] = rng.uniform(-bound, bound, (narrow, wide)).astype(np.float32)
+            parameters[f"bias{layer}"] = rng.uniform(-bound, bound, (narrow,)).astype(np.float32)
         if self.name == "xor":
             x = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], dtype=np.float32)
-            return parameters, x, np.array([[0], [1], [1], [0]], dtype=np.float32)
+            return parameters, (x, np.array([[0], [1], [1], [0]], dtype=np.float32))
         x = rng.random((self.batch, self.sizes[0]), dtype=np.float32)
         if self.loss == "cross_entropy":
-            return parameters, x, rng.integers(0, self.sizes[-1], self.batch)
-        return parameters, x, rng.standard_normal((self.batch, self.sizes[-1]), dtype=np.float32)
+            return parameters, (x, rng.integers(0, self.sizes[-1], self.batch))
+        return parameters, (x, rng.standard_normal((self.batch, self.sizes[-1]), dtype=np.float32))
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ MNIST_LIKE = Training(
     samples=5,
 )
 
-CASES: tuple[Training | Chain, ...] = (
+CASES: tuple[Training | Network | Chain, ...] = (
     Training(
         name="xor",
         title="XOR 2-8-1, Adam: 200 steps",
@@ -125,6 +127,7 @@ CASES: tuple[Training | Chain, ...] = (
         "2 x torch",
         ("layer_norm", "gelu", "softmax"),
     ),
+    *NETWORKS,
 )
 
 BY_NAME = {case.name: case for case in CASES}

@@ -8,39 +8,42 @@ import jax.numpy as jnp
 import numpy as np
 
 from cases import Chain, Training
+from networks import Network
+from networks_jax import LOSSES, cross_entropy
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
-
-
-def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    rows = jnp.take_along_axis(jax.nn.log_softmax(logits), labels[:, None], axis=1)
-    return -rows.mean()
 
 
 def mse(output: jax.Array, target: jax.Array) -> jax.Array:
     return jnp.mean((output - target) ** 2)
 
 
+def dense(case: Training):
+    """The loss of a stack of dense layers."""
+    activation = ACTIVATIONS[case.hidden]
+    measure = cross_entropy if case.loss == "cross_entropy" else mse
+    last = len(case.sizes) - 2
+
+    def loss(p, x, y):
+        for layer in range(last + 1):
+            x = x @ p[f"weight{layer}"].T + p[f"bias{layer}"]
+            if layer != last:
+                x = activation(x)
+        return measure(x, y)
+
+    return loss
+
+
 class TrainingRunner:
-    def __init__(self, case: Training):
-        arrays, x, y = case.arrays()
-        self.arrays = arrays
-        self.x, self.y = jnp.asarray(x), jnp.asarray(y)
-        activation = ACTIVATIONS[case.hidden]
-        measure = cross_entropy if case.loss == "cross_entropy" else mse
+    def __init__(self, case: Training | Network):
+        self.arrays, inputs = case.arrays()
+        self.inputs = [jnp.asarray(array) for array in inputs]
+        loss_of = LOSSES[case.name] if isinstance(case, Network) else dense(case)
         rate, decay1, decay2, epsilon = case.learning_rate, 0.9, 0.999, 1e-8
 
-        def loss_of(parameters, x, y):
-            layers = list(zip(parameters[::2], parameters[1::2], strict=True))
-            for number, (weight, bias) in enumerate(layers):
-                x = x @ weight.T + bias
-                if number != len(layers) - 1:
-                    x = activation(x)
-            return measure(x, y)
-
-        def step(state, x, y):
+        def step(state, *inputs):
             parameters, first, second, count = state
-            loss, gradients = jax.value_and_grad(loss_of)(parameters, x, y)
+            loss, gradients = jax.value_and_grad(loss_of)(parameters, *inputs)
             count = count + 1
             first = jax.tree.map(lambda m, g: decay1 * m + (1 - decay1) * g, first, gradients)
             second = jax.tree.map(lambda v, g: decay2 * v + (1 - decay2) * g * g, second, gradients)
@@ -54,14 +57,14 @@ class TrainingRunner:
         self.step = jax.jit(step, donate_argnums=0)
 
     def reset(self) -> None:
-        zeros = [jnp.zeros_like(array) for array in self.arrays]
-        state = ([jnp.array(a) for a in self.arrays], zeros, [jnp.zeros_like(z) for z in zeros], jnp.float32(0))
+        first, second = (jax.tree.map(jnp.zeros_like, self.arrays) for _ in range(2))
+        state = (jax.tree.map(jnp.array, self.arrays), first, second, jnp.float32(0))
         self.state = jax.block_until_ready(state)
 
     def run(self, steps: int):
-        step, state, x, y = self.step, self.state, self.x, self.y
+        step, state, inputs = self.step, self.state, self.inputs
         for _ in range(steps):
-            state, loss = step(state, x, y)
+            state, loss = step(state, *inputs)
         self.state = state
         return loss, state
 
@@ -116,8 +119,8 @@ def prepare(threads: int) -> str:
     return jax.__version__
 
 
-def make(case: Training | Chain) -> TrainingRunner | ChainRunner:
-    return (TrainingRunner if isinstance(case, Training) else ChainRunner)(case)
+def make(case: Training | Network | Chain) -> TrainingRunner | ChainRunner:
+    return ChainRunner(case) if isinstance(case, Chain) else TrainingRunner(case)
 
 
 def finish(result: object) -> None:

@@ -8,33 +8,45 @@ import torch
 import torch.nn.functional as F
 
 from cases import Chain, Training
+from networks import Network
+from networks_torch import LOSSES
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": F.relu}
+
+
+def dense(case: Training):
+    """The loss of a stack of dense layers."""
+    activation = ACTIVATIONS[case.hidden]
+    measure = F.cross_entropy if case.loss == "cross_entropy" else F.mse_loss
+    last = len(case.sizes) - 2
+
+    def loss(p: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for layer in range(last + 1):
+            x = F.linear(x, p[f"weight{layer}"], p[f"bias{layer}"])
+            if layer != last:
+                x = activation(x)
+        return measure(x, y)
+
+    return loss
 
 
 class TrainingRunner:
     """Holds parameters and optimizer; `reset` puts both back in place, so that a compiled step stays valid."""
 
-    def __init__(self, case: Training, compiled: bool):
-        arrays, x, y = case.arrays()
-        self.initial = [torch.tensor(array) for array in arrays]
-        parameters = [value.clone().requires_grad_() for value in self.initial]
+    def __init__(self, case: Training | Network, compiled: bool):
+        arrays, inputs = case.arrays()
+        self.initial = {name: torch.tensor(array) for name, array in arrays.items()}
+        parameters = {name: value.clone().requires_grad_() for name, value in self.initial.items()}
         self.parameters = parameters
-        self.x, self.y = torch.tensor(x), torch.tensor(y)
+        self.inputs = [torch.tensor(array) for array in inputs]
         # The quicker of the two on the CPU: the fused kernel when eager, foreach when the compiler sees into it.
         options = {"foreach": True} if compiled else {"fused": True}
-        optimizer = torch.optim.Adam(parameters, lr=case.learning_rate, **options)
+        optimizer = torch.optim.Adam(list(parameters.values()), lr=case.learning_rate, **options)
         self.optimizer = optimizer
-        activation = ACTIVATIONS[case.hidden]
-        measure = F.cross_entropy if case.loss == "cross_entropy" else F.mse_loss
-        last = len(parameters) // 2 - 1
+        measure = LOSSES[case.name] if isinstance(case, Network) else dense(case)
 
-        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            for layer in range(last + 1):
-                x = F.linear(x, parameters[2 * layer], parameters[2 * layer + 1])
-                if layer != last:
-                    x = activation(x)
-            loss = measure(x, y)
+        def step(*inputs: torch.Tensor) -> torch.Tensor:
+            loss = measure(parameters, *inputs)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -44,16 +56,16 @@ class TrainingRunner:
 
     def reset(self) -> None:
         with torch.no_grad():
-            for parameter, value in zip(self.parameters, self.initial, strict=True):
-                parameter.copy_(value)
+            for name, parameter in self.parameters.items():
+                parameter.copy_(self.initial[name])
             for state in self.optimizer.state.values():
                 for value in state.values():
                     value.zero_()
 
     def run(self, steps: int) -> torch.Tensor:
-        step, x, y = self.step, self.x, self.y
+        step, inputs = self.step, self.inputs
         for _ in range(steps):
-            loss = step(x, y)
+            loss = step(*inputs)
         return loss
 
     def values(self, result: torch.Tensor) -> list[float]:
@@ -107,12 +119,12 @@ def prepare(threads: int) -> str:
     return torch.__version__
 
 
-def make(case: Training | Chain) -> TrainingRunner | ChainRunner:
-    return (TrainingRunner if isinstance(case, Training) else ChainRunner)(case, compiled=False)
+def make(case: Training | Network | Chain) -> TrainingRunner | ChainRunner:
+    return (ChainRunner if isinstance(case, Chain) else TrainingRunner)(case, compiled=False)
 
 
-def make_compiled(case: Training | Chain) -> TrainingRunner | ChainRunner:
-    return (TrainingRunner if isinstance(case, Training) else ChainRunner)(case, compiled=True)
+def make_compiled(case: Training | Network | Chain) -> TrainingRunner | ChainRunner:
+    return (ChainRunner if isinstance(case, Chain) else TrainingRunner)(case, compiled=True)
 
 
 def finish(result: object) -> None:

@@ -7,33 +7,44 @@ import numpy as np
 import weft
 import weft.nn.functional as F
 from cases import Chain, Training
+from networks import Network
+from networks_weft import LOSSES
 
 ACTIVATIONS = {"tanh": weft.tanh, "relu": F.relu}
+
+
+def dense(case: Training):
+    """The loss of a stack of dense layers."""
+    activation = ACTIVATIONS[case.hidden]
+    measure = F.cross_entropy if case.loss == "cross_entropy" else F.mse_loss
+    last = len(case.sizes) - 2
+
+    def loss(p, x, y):
+        for layer in range(last + 1):
+            x = F.linear(x, p[f"weight{layer}"], p[f"bias{layer}"])
+            if layer != last:
+                x = activation(x)
+        return measure(x, y)
+
+    return loss
 
 
 class TrainingRunner:
     """`reset` makes fresh parameters, optimizer and compiled step: the plan comes from memory, its trace is untimed."""
 
-    def __init__(self, case: Training):
+    def __init__(self, case: Training | Network):
         self.case = case
-        self.arrays, x, y = case.arrays()
-        self.x, self.y = weft.tensor(x), weft.tensor(y)
+        self.arrays, inputs = case.arrays()
+        self.inputs = [weft.tensor(array) for array in inputs]
+        self.loss = LOSSES[case.name] if isinstance(case, Network) else dense(case)
 
     def reset(self) -> None:
-        case = self.case
-        parameters = [weft.tensor(array, requires_grad=True) for array in self.arrays]
-        optimizer = weft.optim.Adam(parameters, lr=case.learning_rate)
-        activation = ACTIVATIONS[case.hidden]
-        measure = F.cross_entropy if case.loss == "cross_entropy" else F.mse_loss
-        last = len(parameters) // 2 - 1
+        parameters = {name: weft.tensor(array, requires_grad=True) for name, array in self.arrays.items()}
+        optimizer = weft.optim.Adam(list(parameters.values()), lr=self.case.learning_rate)
 
         @weft.compile
-        def step(x, y):
-            for layer in range(last + 1):
-                x = F.linear(x, parameters[2 * layer], parameters[2 * layer + 1])
-                if layer != last:
-                    x = activation(x)
-            loss = measure(x, y)
+        def step(*inputs):
+            loss = self.loss(parameters, *inputs)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -42,9 +53,9 @@ class TrainingRunner:
         self.step = step
 
     def run(self, steps: int):
-        step, x, y = self.step, self.x, self.y
+        step, inputs = self.step, self.inputs
         for _ in range(steps):
-            loss = step(x, y)
+            loss = step(*inputs)
         return loss
 
     def values(self, result) -> list[float]:
@@ -101,8 +112,8 @@ def prepare(threads: int) -> str:
     return getattr(weft, "__version__", "checkout")
 
 
-def make(case: Training | Chain) -> TrainingRunner | ChainRunner:
-    return (TrainingRunner if isinstance(case, Training) else ChainRunner)(case)
+def make(case: Training | Network | Chain) -> TrainingRunner | ChainRunner:
+    return ChainRunner(case) if isinstance(case, Chain) else TrainingRunner(case)
 
 
 def finish(result: object) -> None:

@@ -1,0 +1,132 @@
+"""Networks to train beside each other: parameters and data as NumPy arrays, the same for every framework.
+
+`in_weft`, `in_torch` and `in_jax` each have a function of the network's name that computes the loss from the parameters
+(a dict) and the inputs. All are trained with Adam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+Parameters = dict[str, np.ndarray]
+Inputs = tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, its aim, and how it is timed (see `cases.Training`)."""
+
+    name: str
+    title: str
+    aim: str
+    build: Callable[[np.random.Generator], tuple[Parameters, Inputs]]
+    learning_rate: float = 1e-3
+    steps: int = 3
+    unit: int = 1
+    samples: int = 1
+    warmup: int = 1
+
+    def arrays(self) -> tuple[Parameters, Inputs]:
+        """Initial parameters by name, and inputs, from a fixed seed."""
+        return self.build(np.random.default_rng(7))
+
+
+def _weight(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Uniform within 1 / sqrt(fan in), for [out, in, *kernel]."""
+    bound = 1.0 / np.sqrt(np.prod(shape[1:]))
+    return rng.uniform(-bound, bound, shape).astype(np.float32)
+
+
+def _zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def _ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def small_cnn(rng: np.random.Generator) -> tuple[Parameters, Inputs]:
+    """Two convolutions of 8 and 16 channels, each with ReLU and 2 x 2 max pooling, and a linear layer."""
+    parameters = {
+        "conv1": _weight(rng, 8, 1, 3, 3),
+        "bias1": _zeros(8),
+        "conv2": _weight(rng, 16, 8, 3, 3),
+        "bias2": _zeros(16),
+        "linear": _weight(rng, 10, 16 * 7 * 7),
+        "bias3": _zeros(10),
+    }
+    return parameters, (rng.random((64, 1, 28, 28), dtype=np.float32), rng.integers(0, 10, 64))
+
+
+def conv3d(rng: np.random.Generator) -> tuple[Parameters, Inputs]:
+    """Two 3-D convolutions of 16 and 32 channels with ReLU, average pooling over space, and a linear layer."""
+    parameters = {
+        "conv1": _weight(rng, 16, 1, 3, 3, 3),
+        "bias1": _zeros(16),
+        "conv2": _weight(rng, 32, 16, 3, 3, 3),
+        "bias2": _zeros(32),
+        "linear": _weight(rng, 10, 32),
+        "bias3": _zeros(10),
+    }
+    return parameters, (rng.random((4, 1, 16, 16, 16), dtype=np.float32), rng.integers(0, 10, 4))
+
+
+RESNET_STAGES = ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1))  # (channels, stride)
+
+
+def resnet18(rng: np.random.Generator) -> tuple[Parameters, Inputs]:
+    """ResNet-18 with the stem for 32 x 32 images (3 x 3, no pooling); batch statistics in every normalisation."""
+    parameters: Parameters = {}
+
+    def unit(name: str, inside: int, outside: int, size: int) -> None:
+        parameters[f"{name}.conv"] = _weight(rng, outside, inside, size, size)
+        parameters[f"{name}.scale"], parameters[f"{name}.shift"] = _ones(outside), _zeros(outside)
+
+    unit("stem", 3, 64, 3)
+    inside = 64
+    for number, (outside, stride) in enumerate(RESNET_STAGES):
+        unit(f"block{number}.1", inside, outside, 3)
+        unit(f"block{number}.2", outside, outside, 3)
+        if stride != 1:
+            unit(f"block{number}.skip", inside, outside, 1)
+        inside = outside
+    parameters["linear"], parameters["bias"] = _weight(rng, 10, 512), _zeros(10)
+    return parameters, (rng.standard_normal((32, 3, 32, 32), dtype=np.float32), rng.integers(0, 10, 32))
+
+
+LAYERS, WIDTH, HEADS, LENGTH, VOCABULARY = 4, 256, 4, 128, 8192
+
+
+def transformer(rng: np.random.Generator) -> tuple[Parameters, Inputs]:
+    """A decoder with learned positions, pre-norm blocks (causal attention, GELU of four times the width)."""
+    parameters: Parameters = {
+        "tokens": (0.02 * rng.standard_normal((VOCABULARY, WIDTH))).astype(np.float32),
+        "positions": (0.02 * rng.standard_normal((LENGTH, WIDTH))).astype(np.float32),
+    }
+    for layer in range(LAYERS):
+        for name, outside, inside in (("qkv", 3, 1), ("out", 1, 1), ("up", 4, 1), ("down", 1, 4)):
+            parameters[f"{layer}.{name}"] = _weight(rng, outside * WIDTH, inside * WIDTH)
+            parameters[f"{layer}.{name}.bias"] = _zeros(outside * WIDTH)
+        for name in ("norm1", "norm2"):
+            parameters[f"{layer}.{name}"], parameters[f"{layer}.{name}.bias"] = _ones(WIDTH), _zeros(WIDTH)
+    parameters["norm"], parameters["norm.bias"] = _ones(WIDTH), _zeros(WIDTH)
+    parameters["head"] = _weight(rng, VOCABULARY, WIDTH)
+    tokens = rng.integers(0, VOCABULARY, (8, LENGTH + 1))
+    return parameters, (tokens[:, :-1].copy(), tokens[:, 1:].copy())
+
+
+NETWORKS = (
+    Network("cnn", "CNN 1-8-16, 28 x 28, batch 64: one step", "2.5 x the best", small_cnn, steps=20, samples=3),
+    Network("resnet18", "ResNet-18, 32 x 32, batch 32: one step", "1.05 x the best", resnet18, steps=1),
+    Network("conv3d", "3-D CNN 1-16-32, 16^3, batch 4: one step", "1.5 x the best", conv3d, steps=10, samples=3),
+    Network(
+        "transformer",
+        "transformer, 4 layers, 256 wide, 8 x 128 tokens: one step",
+        "1.1 x the best",
+        transformer,
+        steps=2,
+    ),
+)
