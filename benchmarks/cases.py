@@ -1,8 +1,8 @@
 """The cases: what is computed, on which numbers, and the aim. NumPy only; every framework gets these very arrays.
 
 A *training* case is a stack of dense layers with one optimizer; a *network* (`networks.py`) is any other model. A
-*chain* case is a fixed function of (4096, 1024) numbers with its gradient for a given upstream gradient; a step of it is one
-forward and backward pass.
+*chain* case is a fixed function of (4096, 1024) numbers with its gradient for a given upstream gradient; a step of it
+is one forward and backward pass.
 """
 
 from __future__ import annotations
