@@ -9,6 +9,7 @@ from weft import autograd, nn, testing
 from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
 from weft.compiled import compile, memory_report
 from weft.counting import counters
+from weft.looping import loop
 from weft.creation import (
     arange, as_tensor, empty, eye, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like,
 )  # fmt: skip

@@ -18,6 +18,7 @@ from weft.backends.base import Buffer, Device
 from weft.dtypes import DType
 from weft.errors import BufferError_, CopyError, DeviceError, DTypeError, GraphError, ShapeError, problem
 from weft.graph import build
+from weft.graph.body import together
 from weft.graph.node import Node, leaf, toposort
 from weft.graph.primitives import PRIMITIVES
 from weft.state import STATE, VERSION
@@ -69,7 +70,7 @@ def evaluate(tensors: Iterable[TensorCell]) -> None:
             nodes += [cell._node for cell in cells]
             waiting += [cell._node for cell in cells]
         later = [node for tensor, node in zip(tensors, nodes, strict=True) if tensor._needs_history(node)]
-        compute(waiting, needed_later(later))
+        compute(waiting, [*needed_later(later), *together(waiting)])
     for tensor, node in zip(tensors, nodes, strict=True):
         tensor._settle(node)
 
@@ -126,7 +127,7 @@ def host_array(tensor: TensorCell, copy: bool | None) -> np.ndarray:
 
 def inside_compile(who: str) -> Exception:
     """The error for reading a value while a function is traced."""
-    given = "a tensor inside weft.compile, where values are not known yet"
+    given = f"a tensor inside {STATE.trace.where}, where values are not known yet"
     return problem(GraphError, who, given, "only operations on tensors", "return the tensor, or choose with weft.where")
 
 

@@ -23,7 +23,7 @@ from weft.backends import native
 from weft.backends.base import Buffer, Device, Slab
 from weft.backends.jit import jit
 from weft.backends.vendor import blas
-from weft.compiler.plan import Code, Gemm, Launch, Plan, code_of
+from weft.compiler.plan import Code, Gemm, Launch, Plan, Repeat, Step, code_of, walk
 from weft.counting import COUNTERS
 from weft.dtypes import DType
 from weft.errors import DeviceError, DTypeError, RangeError, problem
@@ -172,27 +172,18 @@ class CpuExecutable:
 
     def __init__(self, plan: Plan):
         native_runtime = runtime()
-        launches = [step if isinstance(step, Launch) else step.epilogue for step in plan.steps]
-        distinct = {id(launch.kernel): launch.kernel for launch in launches if launch is not None}
-        functions = dict(zip(distinct, compile_kernels(list(distinct.values())), strict=True))
-        arguments = [argument_words(launch) for launch in launches]
-        rows = []
-        for step, launch, words in zip(plan.steps, launches, arguments, strict=True):
-            function = functions[id(launch.kernel)] if launch else 0
-            table = ctypes.addressof(words)
-            if isinstance(step, Launch):
-                rows.append(_launch_record(step, function, table))
-            else:
-                rows.append(_product_record(step, native_runtime, function, table))
-        rows = [row for row in rows if row["tasks"]]
-        numbers = [row.get(name, 0) for row in rows for name in native.STEP_FIELDS]
+        table = _Table(plan)
+        numbers = [row.get(name, 0) for row in table.rows for name in native.STEP_FIELDS]
         steps = (ctypes.c_int64 * max(len(numbers), 1))(*numbers)
-        alone = sum(step.bytes + step.flops for step in plan.steps) < ALONE_WORK or all(row["serial"] for row in rows)
-        products = native_runtime.threads_setting[0] and any(isinstance(step, Gemm) for step in plan.steps)
-        record = (ctypes.addressof(steps), len(rows), int(alone), int(bool(products)), *native_runtime.threads_setting)
+        small = sum(step.bytes + step.flops for step in plan.steps) < ALONE_WORK
+        alone = small or all(row.get("serial", 1) for row in table.rows)
+        products = native_runtime.threads_setting[0] and any(isinstance(step, Gemm) for step, _ in walk(plan.steps))
+        record = (
+            ctypes.addressof(steps), len(table.rows), int(alone), int(bool(products)), *native_runtime.threads_setting,
+        )  # fmt: skip
         self._plan = (ctypes.c_int64 * len(native.PLAN_FIELDS))(*record)
-        self._keep = (plan, steps, arguments)
-        self._launches = len(rows)
+        self._keep = (plan, steps, table.arguments)
+        self._launches = table.launches
         self._run = native_runtime.run
 
     def run(self, slots: Any) -> None:
@@ -200,6 +191,57 @@ class CpuExecutable:
         COUNTERS.plans_run += 1
         COUNTERS.launches += self._launches
         self._run(self._plan, slots)
+
+
+class _Table:
+    """The rows of a plan's native form, and the words that they point to."""
+
+    def __init__(self, plan: Plan):
+        steps = [step for step, _ in walk(plan.steps)]
+        kernels = [launch.kernel for step in steps if (launch := _launched(step)) is not None]
+        distinct = {id(kernel): kernel for kernel in kernels}
+        self.functions = dict(zip(distinct, compile_kernels(list(distinct.values())), strict=True))
+        self.rows: list[dict[str, int]] = []
+        self.arguments: list[Any] = []
+        self.launches = 0
+        for step in plan.steps:
+            self._add(step, 1)
+
+    def _add(self, step: Step, times: int) -> None:
+        """Append the rows of a step that runs `times` times."""
+        if isinstance(step, Repeat):
+            self._repeat(step, times)
+            return
+        launch = _launched(step)
+        function = self.functions[id(launch.kernel)] if launch else 0
+        words = argument_words(launch)
+        address = ctypes.addressof(words)
+        if isinstance(step, Launch):
+            row = _launch_record(step, function, address)
+        else:
+            row = _product_record(step, runtime(), function, address)
+        if row["tasks"]:
+            self.rows.append(row)
+            self.arguments.append(words)
+            self.launches += times
+
+    def _repeat(self, step: Repeat, times: int) -> None:
+        for launch in step.first:
+            self._add(launch, times)
+        words = [n for m in step.moving for n in (m.slot, m.place.slot, m.place.offset, m.stride)]
+        table = (ctypes.c_int64 * max(len(words), 1))(*words)
+        self.arguments.append(table)
+        row = {"args": ctypes.addressof(table), "extent": len(step.moving), "tasks": step.count, "serial": 1}
+        row |= {"counter": step.counter, "target": len(self.rows) + 1}
+        self.rows.append({"kind": native.BEGIN, **row})
+        for inner in step.steps:
+            self._add(inner, times * step.count)
+        self.rows.append({"kind": native.END, **row})
+
+
+def _launched(step: Launch | Gemm) -> Launch | None:
+    """The kernel launch in a step: itself, or what follows a product."""
+    return step if isinstance(step, Launch) else step.epilogue
 
 
 def argument_words(launch: Launch | None) -> Any:

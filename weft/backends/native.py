@@ -24,14 +24,15 @@ MAX_WORKERS = 255
 
 # One record per step. A launch calls `function` for tasks of `chunk` points out of `extent`; a product calls it as
 # CBLAS for each tile, then `epilogue`. Matrices are (slot, byte offset, bytes per row, bytes per inner and per outer
-# batch element).
+# batch element). The steps between BEGIN and END run `tasks` times: `args` holds (slot, base slot, byte offset, byte
+# stride) of `extent` slots that move, `counter` is the slot that counts turns, `target` the number of the first step.
 STEP_FIELDS = (
     "kind", "function", "args", "extent", "chunk", "tasks", "serial", "epilogue", "epilogue_args",
     "m", "n", "k", "tile_m", "tile_n", "tiles_m", "tiles_n", "itemsize", "transpose_a", "transpose_b",
     "a_slot", "a_offset", "a_row", "a_batch", "b_slot", "b_offset", "b_row", "b_batch",
-    "c_slot", "c_offset", "c_row", "c_batch", "down", "inner", "a_outer", "b_outer", "c_outer",
+    "c_slot", "c_offset", "c_row", "c_batch", "down", "inner", "a_outer", "b_outer", "c_outer", "counter", "target",
 )  # fmt: skip
-LAUNCH, PRODUCT = 0, 1
+LAUNCH, PRODUCT, BEGIN, END = 0, 1, 2, 3
 PLAIN, TRANSPOSED = 111, 112  # as CBLAS numbers them
 
 # The record that `weft_run` takes; `alone` where the plan is too small to share, `products` where it calls OpenBLAS.
@@ -237,6 +238,57 @@ out:
   ret void
 }
 
+; Begin a repeat, or end a turn of it: move the slots. The step to go on with, 0 for the next one.
+define internal i64 @repeat(ptr %step, ptr %slots) {
+entry:
+  %kind = step kind
+  %table = step args ptr
+  %count = step extent
+  %turns = step tasks
+  %target = step target
+  %counter = step counter
+  %counter.place = getelementptr i64, ptr %slots, i64 %counter
+  %begins = icmp eq i64 %kind, 2
+  br i1 %begins, label %begin, label %end
+begin:
+  store i64 0, ptr %counter.place
+  br label %move
+end:
+  %turn = load i64, ptr %counter.place
+  %turn.next = add i64 %turn, 1
+  store i64 %turn.next, ptr %counter.place
+  %again = icmp slt i64 %turn.next, %turns
+  br i1 %again, label %move, label %leave
+leave:
+  ret i64 0
+move:
+  %goes = phi i64 [ 0, %begin ], [ %target, %end ]
+  %some = icmp sgt i64 %count, 0
+  br i1 %some, label %each, label %out
+each:
+  %n = phi i64 [ 0, %move ], [ %n.next, %each ]
+  %n.next = add i64 %n, 1
+  %row = getelementptr [4 x i64], ptr %table, i64 %n
+  %slot = load i64, ptr %row
+  %row1 = getelementptr i64, ptr %row, i64 1
+  %base = load i64, ptr %row1
+  %row2 = getelementptr i64, ptr %row, i64 2
+  %offset = load i64, ptr %row2
+  %row3 = getelementptr i64, ptr %row, i64 3
+  %stride = load i64, ptr %row3
+  %from = select i1 %begins, i64 %base, i64 %slot
+  %by = select i1 %begins, i64 %offset, i64 %stride
+  %from.place = getelementptr i64, ptr %slots, i64 %from
+  %old = load i64, ptr %from.place
+  %new = add i64 %old, %by
+  %slot.place = getelementptr i64, ptr %slots, i64 %slot
+  store i64 %new, ptr %slot.place
+  %more = icmp slt i64 %n.next, %count
+  br i1 %more, label %each, label %out
+out:
+  ret i64 %goes
+}
+
 ; Walk the steps of a plan: alone where it says so, the team is busy, or there is none.
 define void @weft_run(ptr %plan, ptr %slots) {
 entry:
@@ -275,9 +327,17 @@ walk:
   %some = icmp sgt i64 %count, 0
   br i1 %some, label %each, label %last
 each:
-  %i = phi i64 [ 0, %walk ], [ %i.next, %next ]
+  %i = phi i64 [ 0, %walk ], [ %i.next, %next ], [ %target, %repeat ]
   %at = mul i64 %i, STEP_BYTES
   %step = getelementptr i8, ptr %steps, i64 %at
+  %kind = step kind
+  %control = icmp sgt i64 %kind, 1
+  br i1 %control, label %repeat, label %plain
+repeat:
+  %target = call i64 @repeat(ptr %step, ptr %slots)
+  %back = icmp ne i64 %target, 0
+  br i1 %back, label %each, label %next
+plain:
   %serial = step serial
   %shared = icmp eq i64 %serial, 0
   %together = and i1 %shared, %leads

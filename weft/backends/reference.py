@@ -14,8 +14,8 @@ from weft.compiler.plan import Code, Plan
 from weft.counting import COUNTERS
 from weft.dtypes import ALL, DType
 from weft.errors import GraphError, IndexRangeError, problem
+from weft.graph.evaluate import evaluate_all
 from weft.graph.node import Node, toposort
-from weft.graph.primitives import evaluate
 from weft.kernels.language import Kernel
 
 
@@ -73,18 +73,13 @@ class ReferenceBackend:
     def evaluate_nodes(self, nodes: Sequence[Node], float64: bool = False) -> list[np.ndarray]:
         """The values of `nodes`, which also get a buffer each. With `float64`, floats are computed in double precision
         throughout and nothing is stored, so the answer is better than the node's dtype could hold."""
-        values: dict[Node, np.ndarray] = {}
-        for node in toposort(nodes):
+        order = toposort(nodes)
+        known: dict[Node, np.ndarray] = {}
+        for node in order:
             if node.buffer is not None:
                 value = _array(node.buffer, node.shape, node.dtype)
-                values[node] = value.astype(np.float64) if float64 and node.dtype.kind == "f" else value
-                continue
-            if node.op == "input":
-                raise problem(GraphError, "reference backend", f"the placeholder {node!r}", "a node with a value")
-            arrays = [values[src] for src in node.srcs]
-            if node.op in ("gather", "in_range"):
-                _check_range(node, arrays[-1])
-            values[node] = evaluate(node, arrays, float64)
+                known[node] = value.astype(np.float64) if float64 and node.dtype.kind == "f" else value
+        values = evaluate_all(order, known, float64, _check)
         if not float64:
             for node in nodes:
                 if node.buffer is None:
@@ -107,6 +102,14 @@ def _array(buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
 
 def _interprets(given: str) -> Exception:
     return problem(GraphError, "reference backend", given, "a graph: this backend interprets nodes", "use device 'cpu'")
+
+
+def _check(node: Node, arrays: Sequence[np.ndarray]) -> None:
+    """Raise where a node has no value here."""
+    if node.op == "input":
+        raise problem(GraphError, "reference backend", f"the placeholder {node!r}", "a node with a value")
+    if node.op in ("gather", "in_range"):
+        _check_range(node, arrays[-1])
 
 
 def _check_range(node: Node, index: np.ndarray) -> None:

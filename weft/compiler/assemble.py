@@ -6,6 +6,7 @@ tests) the spec runs after each.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,16 +16,18 @@ from weft.compiler import memory
 from weft.compiler.access import row_major
 from weft.compiler.decompose import copy_of, decompose
 from weft.compiler.expand import expand_heavy
-from weft.compiler.fuse import base_of, fuse, window_base
+from weft.compiler.fuse import base_of, fuse, window, window_base
+from weft.compiler.loops import Relocation, Turn, last_entries, program_of, settle
 from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, lower_scatter, result_nodes
 from weft.compiler.lower_order import lower_scan, lower_sort
 from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
-from weft.compiler.plan import Gemm, Launch, Place, Plan, Slot, Step
+from weft.compiler.plan import Gemm, Launch, Place, Plan, Repeat, Slot, Step
 from weft.compiler.program import Program
 from weft.compiler.region import Region
-from weft.compiler.simplify import simplify
+from weft.compiler.simplify import reshape, simplify
 from weft.compiler.template import Built
+from weft.dtypes import bool_
 from weft.errors import GraphError, problem
 from weft.graph import spec
 from weft.graph.node import Node, placeholder, toposort
@@ -39,9 +42,12 @@ MOST_TASKS = 64
 STREAM_BYTES = 8 << 20  # a result at least this large would push everything else out of the caches
 
 
-def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, int]]]:
-    """The plan of a program, and for each output that is not written in place its (slot, byte offset)."""
-    program, outputs = _prepare(program, device)
+def assemble(program: Program, device: Device, turn: bool = False) -> tuple[Plan, list[tuple[int, int]]]:
+    """The plan of a program, and for each output that is not written in place its (slot, byte offset).
+
+    The program of a `turn` of a loop has a slot for each output.
+    """
+    program, outputs = _prepare(program, device, turn)
     nodes = toposort(outputs, set(program.leaves).__contains__)
     written = {write.output for write in program.writes}
     fused = fuse(nodes, outputs, program.leaves, written)
@@ -57,34 +63,61 @@ def assemble(program: Program, device: Device) -> tuple[Plan, list[tuple[int, in
     order = memory.order(storage, fused, program.leaves)
     extra = {storage.place(value)[0]: len(order) for value, _, _ in storage.copies}
     scratch = {region: _product_home(region, storage) for region in order if region.form == "dot"}
+    turns = {region: _turn(region, device) for region in order if region.form == "loop"}
     memory.lay_out(storage, fused, order, program.leaves, extra)
-    return _Assembly(program, storage, order, scratch, device).plan(outputs, written)
+    assembly = _Assembly(program, storage, order, scratch, turns, device)
+    assembly.streams = not turn
+    return assembly.plan(outputs, written)
 
 
-def _prepare(program: Program, device: Device) -> tuple[Program, list[Node]]:
+def _turn(region: Region, device: Device) -> Turn:
+    """The compiled body of a loop. Its arena is one value of the outer one."""
+    loop = region.anchor
+    assert loop is not None
+    picks = list(region.sinks)
+    plan, outputs = assemble(program_of(loop, picks), device, turn=True)
+    if plan.arena_bytes:
+        region.sinks.append(placeholder((plan.arena_bytes,), bool_, loop.device))
+    return Turn(loop, picks, plan, [slot for slot, _ in outputs])
+
+
+def _prepare(program: Program, device: Device, turn: bool) -> tuple[Program, list[Node]]:
     """The program over stand-ins for its leaves, and its outputs in the form that the fuser takes."""
     stand_ins = {leaf: placeholder(leaf.shape, leaf.dtype, leaf.device) for leaf in program.leaves}
     outputs = simplify(program.nodes, program.outputs, stand_ins)
     program = replace(program, leaves=list(stand_ins.values()))
     _check(outputs)
     leaves = set(program.leaves)
+    outputs = settle(outputs, leaves)
+    _check(outputs)
     outputs = expand_heavy(toposort(outputs, leaves.__contains__), outputs, leaves, device)
     _check(outputs)
-    outputs = decompose(toposort(outputs, leaves.__contains__), outputs, leaves)
+    apart = {_contiguous_base(node, leaves) for node in outputs} if turn else ()
+    outputs = decompose(toposort(outputs, leaves.__contains__), outputs, leaves, apart)
     _check(outputs)
     own: set[Node] = set()
     written = {write.output for write in program.writes}
+    copies = _copies(outputs, leaves) if written else {}
+    entries = last_entries([node for node in toposort(outputs, leaves.__contains__) if node.op == "pick"])
     for position, node in enumerate(outputs):
         base = _contiguous_base(node, leaves)
-        if (
-            base in leaves
-            or base.op == "after"
-            or window_base(node, leaves).op == "after"
-            or (position in written and node in own)
-        ):
+        waits = base.op == "after" or window_base(node, leaves).op == "after"
+        if base in leaves or waits or base in entries or (turn and base in own):
             outputs[position] = copy_of(node)
-        own.add(node)
+        elif position in written and node in own:
+            made = copies.get(base)
+            outputs[position] = reshape(made.pop(), node.shape) if made else copy_of(node)
+        own.update((node, base))
     return program, outputs
+
+
+def _copies(outputs: Sequence[Node], leaves: set[Node]) -> dict[Node, list[Node]]:
+    """Copies of whole values that the graph has anyway (parts of concatenations), the last one first."""
+    found: dict[Node, list[Node]] = {}
+    for node in reversed(toposort(outputs, leaves.__contains__)):
+        if node.op == "copy":
+            found.setdefault(_contiguous_base(node.srcs[0], leaves), []).append(node)
+    return found
 
 
 def _contiguous_base(node: Node, leaves: set[Node]) -> Node:
@@ -118,10 +151,13 @@ class _Assembly:
     """Turns ordered regions with assigned memory into steps."""
 
     def __init__(
-        self, program: Program, storage: Storage, order: list[Region], scratch: dict[Region, Node], device: Device
-    ):
-        self.storage, self.order, self.scratch = storage, order, scratch
+        self, program: Program, storage: Storage, order: list[Region], scratch: dict[Region, Node],
+        turns: dict[Region, Turn], device: Device,
+    ):  # fmt: skip
+        self.storage, self.order, self.scratch, self.turns = storage, order, scratch, turns
         self.device = device
+        self.leaves = set(program.leaves)
+        self.streams = True  # whether large results may bypass the caches
         self.schedule = gpu if "blocks" in device.features else cpu
         self.small_products = "small products" in device.features
         inside = {small for small, _, _ in program.overlaps}  # memory that is counted with the leaf around it
@@ -133,6 +169,9 @@ class _Assembly:
         for root in storage.outputs:
             self.slot_of[root] = len(self.slots)
             self.slots.append(Slot("output", root.nbytes, memory.label(root)))
+        movers = sum(turn.moving for turn in turns.values())
+        self.moving = iter(range(len(self.slots), len(self.slots) + movers))
+        self.slots += [Slot("moving", 0, "moving")] * movers
         self.arena = len(self.slots)
         self.slots.append(Slot("arena", storage.arena_bytes, "arena"))
         self.status = len(self.slots)
@@ -163,6 +202,8 @@ class _Assembly:
             return self._template(region.template.build(region, self.device), region)
         if region.form in ("scan", "sort"):
             return self._ordering(region)
+        if region.form == "loop":
+            return self._repeat(region)
         lowered = lower_scatter(region) if region.form == "scatter" else lower(region)
         kernel = self.schedule.schedule(self._streaming(lowered))
         return self._launch(kernel, lowered, region)
@@ -172,7 +213,7 @@ class _Assembly:
         params = []
         for param, node in zip(lowered.nest.buffers, lowered.uses, strict=True):
             root, offset = self.storage.place(node)
-            large = param.written and node is not STATUS and node.nbytes >= STREAM_BYTES
+            large = self.streams and param.written and node is not STATUS and node.nbytes >= STREAM_BYTES
             alone = large and root in self.storage.outputs and offset % memory.ALIGN == 0
             read = alone and any(node in region.reads or root in region.reads for region in self.order)
             params.append(replace(param, stream=alone and not read))
@@ -228,11 +269,31 @@ class _Assembly:
             inner=views.inner, outer_a=views.strides[0][0], outer_b=views.strides[1][0],
         )  # fmt: skip
 
+    def _repeat(self, region: Region) -> Repeat:
+        turn = self.turns[region]
+        scratch = self.place(region.sinks[-1]) if turn.plan.arena_bytes else Place(self.arena, 0)
+        slots = list(itertools.islice(self.moving, turn.moving))
+        inside = Relocation(turn, self._window, scratch, Place(self.status, 4 * len(self.sites)), slots)
+        self.sites.extend(turn.plan.sites)
+        first = []
+        for number in range(len(turn.loop.attrs[0].states)):
+            source, target = inside.first_entry(number)
+            first.append(self._copy_launch(self._window(source), target, source))
+        return inside.repeat(first)
+
+    def _window(self, node: Node) -> Place:
+        """Where a source or a pick of a loop lies."""
+        base, offset = window(node, self.leaves)
+        return self.place(base, offset)
+
+    def _copy_launch(self, source: Place, target: Place, value: Node) -> Launch:
+        kernel = self.schedule.schedule(copy_nest(value.dtype))
+        chunk = _even(value.size, 8192, 1024)
+        return Launch(kernel, (source, target), (), value.size, chunk, 2 * value.nbytes, 0)
+
     def _copy(self, value: Node, leaf: Node, offset: int) -> Launch:
         """A value that could not be computed in place goes to its leaf after everything else."""
-        kernel = self.schedule.schedule(copy_nest(leaf.dtype))
-        places = (self.place(value, offset), self.place(leaf))
-        return Launch(kernel, places, (), leaf.size, _even(leaf.size, 8192, 1024), 2 * leaf.nbytes, 0)
+        return self._copy_launch(self.place(value, offset), self.place(leaf), leaf)
 
 
 def _traffic(region: Region) -> int:

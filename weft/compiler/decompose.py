@@ -31,11 +31,16 @@ LONG = 32768  # elements from which a reduction with few results is split
 FEW = 8  # windows over an element that are added one by one
 PER_CHUNK = 8192  # at least this many elements make a chunk of a split row sum
 # Kinds whose nodes take 16-bit floats as they are; all others add up in float32 and round once, at their end.
-ROUNDS_EACH = frozenset({"leaf", "generate", "elementwise", "movement", "gather", "concat"})
+ROUNDS_EACH = frozenset({"leaf", "generate", "elementwise", "movement", "gather", "concat", "loop", "pick"})
 
 
-def decompose(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) -> list[Node]:
-    """The outputs, rebuilt with canonical reductions, small products and self-contained concatenations."""
+def decompose(
+    nodes: list[Node], outputs: list[Node], leaves: Collection[Node], apart: Collection[Node] = ()
+) -> list[Node]:
+    """The outputs, rebuilt with canonical reductions, small products and self-contained concatenations.
+
+    The values in `apart` need memory of their own, also as parts of a concatenation.
+    """
     leaf_set = set(leaves)
     new: dict[Node, Node] = {}
     placed: set[Node] = set()
@@ -65,6 +70,8 @@ def decompose(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) 
         else:
             new[node] = make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
         new[node] = cast(new[node], node.dtype)
+        if node in apart:
+            placed.add(_under_reshape(new[node], leaf_set))
     return [new[node] for node in outputs]
 
 
@@ -137,11 +144,15 @@ def _split(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, int] | N
     return 0, -(-n // min(CHUNKS, -(-n // ROWS_PER_CHUNK)))
 
 
+def _under_reshape(node: Node, leaves: Collection[Node]) -> Node:
+    while node.op == "reshape" and node not in leaves:
+        node = node.srcs[0]
+    return node
+
+
 def _part(source: Node, leaves: Collection[Node], placed: set[Node], leading: bool) -> Node:
     """A part of a concatenation that can be computed right into its place; copied there where it cannot."""
-    base = source
-    while base.op == "reshape" and base not in leaves:
-        base = base.srcs[0]
+    base = _under_reshape(source, leaves)
     kind = PRIMITIVES[base.op].kind
     if not leading or base in leaves or base in placed or kind not in ("elementwise", "reduce", "dot", "scatter"):
         return copy_of(source)

@@ -111,6 +111,8 @@ def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer]) -> list[Bu
     for number, buffer in enumerate(inputs):
         table[number] = buffer.slab.pointer + buffer.offset
     for number in range(len(inputs), len(plan.slots)):
+        if plan.slots[number].kind == "moving":
+            continue
         slab = slabs[number] = backend.allocate(plan.slots[number].nbytes)
         table[number] = slab.pointer
     status = slabs[len(plan.slots) - 1]

@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from weft.compiler.access import MOVEMENT, row_major
+from weft.compiler.loops import hidden_states
 from weft.compiler.matmul import operands
 from weft.compiler.program import slice_offset
 from weft.compiler.region import Conflict, Region, Walk
@@ -27,6 +28,7 @@ REPEATED = 16  # operations per element from which a value is stored rather than
 CANDIDATES = 6  # how many regions a sink tries to join
 ALONE = (
     "scatter",
+    "loop",
     "split",
     "template",
     "scan",
@@ -78,6 +80,15 @@ def window_base(node: Node, leaves: Collection[Node]) -> Node:
     return base_of(node) if part in leaves or part.op in MOVEMENT - {"copy"} else part
 
 
+def window(node: Node, leaves: Collection[Node]) -> tuple[Node, int]:
+    """The stored value that `node` is a contiguous part of (itself, if there is none), and the part's byte offset."""
+    part, offset = node, 0
+    while part not in leaves and (part.op == "reshape" or (part.op == "slice" and slice_offset(part) is not None)):
+        offset += slice_offset(part) or 0 if part.op == "slice" else 0
+        part = part.srcs[0]
+    return (part, offset) if part in leaves or part.op not in MOVEMENT - {"copy"} else (base_of(node), 0)
+
+
 class _Fuser:
     def __init__(
         self, nodes: Sequence[Node], outputs: Sequence[Node], leaves: Sequence[Node], written: Collection[int]
@@ -94,6 +105,10 @@ class _Fuser:
         self.cost: dict[Node, int] = {}
         self.slices: dict[Node, list[Node]] = {}  # the slices of a template's result
         self.apart: set[Node] = set()  # stored, and read from memory by the windows over them
+        self.picks: dict[Node, list[Node]] = {}  # what is wanted of each loop
+        for node in nodes:
+            if node.op == "pick":
+                self.picks.setdefault(node.srcs[0], []).append(node)
         self.sinks = self._choose_sinks(outputs, written)
 
     def run(self) -> Fused:
@@ -126,7 +141,7 @@ class _Fuser:
                 self._weigh(node, "leaf", sinks)
                 continue
             kind = PRIMITIVES[node.op].kind
-            if kind in ("reduce", "dot", "scatter", "concat", "template", "order", "scan", "sort"):
+            if kind in ("reduce", "dot", "scatter", "concat", "template", "order", "scan", "sort", "loop", "pick"):
                 sinks.add(node)
                 depth[node] = 0
             else:
@@ -154,6 +169,9 @@ class _Fuser:
                     if self.cost[value] >= REPEATED and value not in self.leaves:
                         sinks.add(value)
                         self.apart.add(value)
+            elif kind == "loop":
+                for source in node.srcs:
+                    self._need(window(source, self.leaves)[0], sinks)
             elif kind == "concat":
                 for source in node.srcs:
                     sinks.add(base_of(source) if source.op == "reshape" else source)
@@ -202,6 +220,8 @@ class _Fuser:
         kind = PRIMITIVES[node.op].kind
         if kind == "dot":
             self._open(Region(next(self.numbers), "dot", node.shape, anchor=node), node)
+        elif kind == "loop":
+            self._open_loop(node)
         elif kind == "scatter":
             self._open(Region(next(self.numbers), "scatter", node.srcs[1].shape, anchor=node), node)
         elif kind == "template":
@@ -340,6 +360,18 @@ class _Fuser:
             for source in self._walked(node):
                 walk.visit(source, at)
         self._commit(region, node, walk)
+
+    def _open_loop(self, node: Node) -> None:
+        """A region for a loop: it reads all sources from memory and stores everything that is picked."""
+        region = Region(next(self.numbers), "loop", (), anchor=node)
+        self.regions.append(region)
+        walk = Walk(region, self.stored, self._home_for, self.apart)
+        walk.reads.update({window(source, self.leaves)[0]: None for source in node.srcs})
+        picks = self.picks[node]
+        region.sinks = [*picks, *hidden_states(node, picks)]
+        for pick in (node, *region.sinks):
+            self.stored[pick] = (region,)
+        self._absorb(region, walk)
 
     def _upgrade(self, region: Region, form: str, shape: tuple[int, ...], reduced: tuple[int, ...], node: Node) -> bool:
         """Turn an elementwise region into one that also folds `node`, if all its sinks fit the new domain."""

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from weft.compiler.fuse import Fused, base_of
+from weft.compiler.loops import last_entries
 from weft.compiler.plan import Interval
 from weft.compiler.program import Program, slice_offset
 from weft.compiler.region import Region
@@ -47,6 +48,9 @@ def assign(fused: Fused, program: Program, outputs: Sequence[Node]) -> Storage:
     for node, home in fused.homes.items():
         storage.roots[node] = (home.root, home.offset * node.dtype.itemsize)
     storage.roots.update({node: (base_of(node.srcs[0]), 0) for node in fused.stored if node.op == "after"})
+    for region in fused.regions:
+        if region.form == "loop":
+            storage.roots.update(last_entries(region.sinks))
     written = {write.output for write in program.writes}
     _donate(fused, program, outputs, storage)
     wanted = [base_of(node) for position, node in enumerate(outputs) if position not in written]
@@ -153,7 +157,7 @@ def _in_place(fused: Fused, program: Program, value: Node, leaf: int, offset: in
 
 def _reads_what_it_writes(region: Region, value: Node, nodes: dict[Node, int], offset: int) -> bool:
     """Every access to the donated memory in the writing region is to the very element that is written there."""
-    if region.form in ("dot", "scatter", "template", "scan", "sort"):
+    if region.form in ("dot", "scatter", "template", "scan", "sort", "loop"):
         return False
     at = region.indices_for(value.shape)
     if at is None:

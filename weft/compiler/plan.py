@@ -7,6 +7,7 @@ are places inside slots and numbers. Backends turn a plan into their native form
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from weft.dtypes import DType
@@ -25,7 +26,8 @@ class Place:
 class Slot:
     """Memory that a plan works on; `label` names it for people.
 
-    `kind` is 'input', 'view' (of an input that another slot holds whole), 'output', 'arena' or 'status'.
+    `kind` is 'input', 'view' (of an input that another slot holds whole), 'output', 'moving' (an address that a
+    `Repeat` sets while it runs), 'arena' or 'status'.
     """
 
     kind: str
@@ -111,7 +113,46 @@ class Gemm:
     outer_b: int = 0
 
 
-Step = Launch | Gemm
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """At turn t of a `Repeat`, slot number `slot` is the address `place` + t * `stride` bytes."""
+
+    slot: int
+    place: Place
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Run `first` once, then `steps` `count` times. Slot number `counter` holds the number of the turn meanwhile."""
+
+    name: str
+    first: tuple[Launch, ...]
+    steps: tuple[Step, ...]
+    count: int
+    moving: tuple[Moving, ...]
+    counter: int
+
+    @property
+    def bytes(self) -> int:
+        return sum(step.bytes * times for step, times in walk((self,)))
+
+    @property
+    def flops(self) -> int:
+        return sum(step.flops * times for step, times in walk((self,)))
+
+
+Step = Launch | Gemm | Repeat
+
+
+def walk(steps: Iterable[Step], times: int = 1) -> Iterator[tuple[Launch | Gemm, int]]:
+    """The launches and products of `steps` in order, those inside repeats once, and how often each of them runs."""
+    for step in steps:
+        if isinstance(step, Repeat):
+            yield from walk(step.first, times)
+            yield from walk(step.steps, times * step.count)
+        else:
+            yield step, times
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +168,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps over slots. Slots are ordered: inputs and views, outputs, the arena, the status words."""
+    """Steps over slots. Slots are ordered: inputs and views, outputs, moving ones, the arena, the status words."""
 
     steps: tuple[Step, ...]
     slots: tuple[Slot, ...]

@@ -128,6 +128,8 @@ def build(
             form.append(("leaf", node.shape, node.dtype))
         else:
             attrs = repr(node.attrs) if node.op == "const" else node.attrs[1:] if node.op in _NAMED else node.attrs
+            if node.op == "loop":
+                attrs = (node.attrs[0].form, *node.attrs[1:])
             sources = tuple([number[source] for source in node.srcs])
             form.append((node.op, sources, attrs, node.shape, node.dtype))
     leaf_number = {leaf: position for position, leaf in enumerate(leaves)}

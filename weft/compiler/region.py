@@ -14,6 +14,7 @@ scatter  rows added into a table
 template  a kernel written by hand for one primitive (`compiler.templates`)
 scan   running sums, products or extrema along the middle one of three axes, or the last of two
 sort   the order of the elements of each row
+loop   a body repeated: `anchor` is the loop, sinks are its picks
 """
 
 from __future__ import annotations

@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.compiler.memorymap import MemoryReport, memory_report, size_text
-from weft.compiler.plan import Code, Gemm, Launch, Plan
+from weft.compiler.plan import Code, Gemm, Launch, Plan, walk
 
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """One step: its name, the source of its kernel ('' for a library call without one), bytes moved and operations."""
+    """One step: its name, the source of its kernel ('' for a library call without one), bytes moved and operations, and
+    how often it runs (inside a loop, more than once)."""
 
     name: str
     source: str
     bytes: int
     flops: int
+    times: int = 1
 
 
 class PlanReport:
@@ -30,9 +32,10 @@ class PlanReport:
     def kernels(self) -> list[KernelReport]:
         """One entry per step, in order of execution."""
         out = []
-        for step in self.plan.steps:
+        for step, times in walk(self.plan.steps):
             kernel = step.kernel if isinstance(step, Launch) else step.epilogue.kernel if step.epilogue else None
-            out.append(KernelReport(step.name, kernel.text if isinstance(kernel, Code) else "", step.bytes, step.flops))
+            text = kernel.text if isinstance(kernel, Code) else ""
+            out.append(KernelReport(step.name, text, step.bytes, step.flops, times))
         return out
 
     def memory(self) -> MemoryReport:
@@ -45,13 +48,15 @@ class PlanReport:
         return sum(step.bytes for step in self.plan.steps)
 
     def __len__(self) -> int:
-        return len(self.plan.steps)
+        return sum(1 for _ in walk(self.plan.steps))
 
     def __str__(self) -> str:
-        lines = [f"{len(self.plan.steps)} kernels on {self._device}"]
-        for number, step in enumerate(self.plan.steps):
+        lines = [f"{len(self)} kernels on {self._device}"]
+        for number, (step, times) in enumerate(walk(self.plan.steps)):
             kind = "library" if isinstance(step, Gemm) else "kernel"
-            lines.append(f"{number:>3}  {kind:<8} {size_text(step.bytes):>10}  {step.flops:>12} flop  {step.name}")
+            often = f"{times} x " if times > 1 else ""
+            size = size_text(step.bytes)
+            lines.append(f"{number:>3}  {kind:<8} {size:>10}  {step.flops:>12} flop  {often}{step.name}")
         return "\n".join([*lines, self.memory().summary()])
 
     __repr__ = __str__

@@ -33,6 +33,8 @@ class Cell:
 class Trace:
     """The record of one run of a function with placeholders."""
 
+    where = "weft.compile"
+
     def __init__(self, name: str):
         self.name = name
         self.cells: dict[int, Cell] = {}
@@ -130,7 +132,7 @@ class Trace:
                 shape, dtype, _ = tensor._form_now()
                 del tensor
                 raise problem(
-                    GraphError, f"weft.compile({self.name})",
+                    GraphError, f"{self.where}({self.name})",
                     f"a tensor of shape {shape} and {dtype} made inside the function that is still held outside it"
                     f" (by a {', '.join(holders[:3]) or 'reference'})",
                     "tensors made inside to be returned or assigned to a tensor from outside",

@@ -9,11 +9,13 @@ of its own, which is given the gradients of all its results at once.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 
 from weft.grad.checkpoint import Segment, recompute
+from weft.grad.loop import loop_gradients
 from weft.grad.rules import RULES, Gradients
-from weft.graph.build import add
+from weft.graph.build import add, concat
 from weft.graph.node import Node
 
 
@@ -46,9 +48,10 @@ def gradients(
     for node in order:
         if node in targets or any(src in between for src in node.srcs):
             between.add(node)
-    total: dict[Node, Node] = {}
+    parts: dict[Node, list[Node]] = {}
+    picked: dict[Node, dict[Node, Node]] = {}  # of each loop, the gradients of what was picked from it
     for output, seed in zip(outputs, seeds, strict=True):
-        total[output] = add(total[output], seed) if output in total else seed
+        parts.setdefault(output, []).append(seed)
     copies: dict[Node, Node] = {}
     begun: set[Segment] = set()
     results: dict[Node, dict[int, Node]] = {}  # of each call: the gradient of every result that has one
@@ -56,20 +59,49 @@ def gradients(
         if node not in between or not any(src in between for src in node.srcs):
             continue
         if node in results:
-            parts: Gradients = tuple(node.attrs[0](copies.get(node, node), results.pop(node), copies))
-        elif node in total:
-            g = total[node] if node in targets else total.pop(node)
+            found: Gradients = tuple(node.attrs[0](copies.get(node, node), results.pop(node), copies))
+        elif node in picked:
+            found = loop_gradients(copies.get(node, node), picked.pop(node), gradients)
+        elif node in parts:
+            g = total(parts[node] if node in targets else parts.pop(node))
             if node.op == "result":
                 results.setdefault(node.srcs[1], {})[node.attrs[0]] = g
+                continue
+            if node.op == "pick":
+                picked.setdefault(node.srcs[0], {})[node] = g
                 continue
             if node.op == "checkpoint" and node.attrs[0] not in begun:
                 begun.add(node.attrs[0])
                 copies.update(recompute(node.attrs[0], copies, g))
-            parts = RULES[node.op](copies.get(node, node), g)
+            found = RULES[node.op](copies.get(node, node), g)
         else:
             continue
-        for src, part in zip(node.srcs, parts, strict=True):
+        for src, part in zip(node.srcs, found, strict=True):
             if part is not None and src in between:
                 assert part.shape == src.shape and part.dtype is src.dtype, (node, src, part)
-                total[src] = add(total[src], part) if src in total else part
-    return [total.get(node) for node in wrt]
+                parts.setdefault(src, []).append(part)
+    return [total(parts[node]) if node in parts else None for node in wrt]
+
+
+def total(parts: Sequence[Node]) -> Node:
+    """The sum of gradients that meet at a node, in order; those of slices that make up the whole lie side by side."""
+    parts = _side_by_side(parts) if len(parts) > 1 else parts
+    return functools.reduce(add, parts)
+
+
+def _side_by_side(parts: Sequence[Node]) -> Sequence[Node]:
+    """`parts` with those that are a value in a field of zeros joined, where together they fill an axis."""
+    fields = [part for part in parts if part.op == "pad" and part.attrs[2] == 0]
+    axes = {axis for field in fields for axis, pair in enumerate(zip(*field.attrs[:2], strict=True)) if any(pair)}
+    if len(fields) < 2 or len(axes) != 1:
+        return parts
+    (axis,) = axes
+    fields.sort(key=lambda field: field.attrs[0][axis])
+    end = 0
+    for field in fields:
+        if field.attrs[0][axis] != end:
+            return parts
+        end += field.srcs[0].shape[axis]
+    if end != fields[0].shape[axis]:
+        return parts
+    return [concat([field.srcs[0] for field in fields], axis), *[part for part in parts if part not in fields]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -258,3 +259,44 @@ def evaluate(node: Node, arrays: Sequence[np.ndarray], float64: bool = False) ->
             result = result.astype(node.dtype.numpy)
     assert result.shape == node.shape, (node, result.shape)
     return result
+
+
+def evaluate_all(
+    order: Sequence[Node], known: dict[Node, np.ndarray], float64: bool = False,
+    check: Callable[[Node, Sequence[np.ndarray]], None] | None = None,
+) -> dict[Node, np.ndarray]:  # fmt: skip
+    """The values of all nodes of `order` (sources first), given those in `known`. Loops run here, with all their picks.
+
+    `check`, if given, is called with each node before it is evaluated.
+    """
+    values = dict(known)
+    for node in order:
+        if node in values:
+            continue
+        arrays = [values[src] for src in node.srcs]
+        if check is not None:
+            check(node, arrays)
+        if node.op == "loop":
+            values[node] = np.zeros((), np.float32)
+            picks = [pick for pick in order if pick.op == "pick" and pick.srcs[0] is node]
+            values.update(_evaluate_loop(node, arrays, picks, float64, check))
+        else:
+            values[node] = evaluate(node, arrays, float64)
+    return values
+
+
+def _evaluate_loop(
+    loop: Node, arrays: Sequence[np.ndarray], picks: Sequence[Node], float64: bool, check: Any
+) -> dict[Node, np.ndarray]:
+    body, length, reverse = loop.attrs
+    states, first = list(arrays[: len(body.states)]), len(body.states) + len(body.xs)
+    xs, constants = arrays[len(body.states) : first], arrays[first:]
+    stacks: dict[Node, list[np.ndarray]] = {pick: [] for pick in picks if pick.attrs[0] == "stack"}
+    for turn in reversed(range(length)) if reverse else range(length):
+        known = dict(zip(body.inputs, (*states, *[x[turn] for x in xs], *constants), strict=True))
+        values = evaluate_all(body.nodes, known, float64, check)
+        for pick, stack in stacks.items():
+            stack.append(values[body.nodes[pick.attrs[1]]])
+        states = [values[result] for result in body.results]
+    found = {pick: np.stack(stack[::-1] if reverse else stack) for pick, stack in stacks.items()}
+    return found | {pick: states[pick.attrs[1]] for pick in picks if pick.attrs[0] == "final"}

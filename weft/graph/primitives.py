@@ -29,7 +29,7 @@ class Primitive:
     kind: str  # leaf, generate, elementwise, movement, reduce, fold, gather, scatter, concat, dot, template, ...
     arity: int | None
     shape_rule: Rule
-    evaluate: Evaluation | None  # None for leaves, whose value lives in a buffer
+    evaluate: Evaluation | None  # None for leaves, whose value lives in a buffer, and loops, which run as a whole
 
 
 def _given(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
@@ -226,6 +226,26 @@ def windows(space: Shape, kernel: Shape, strides: Shape, lows: Shape, highs: Sha
     return tuple([(n + low + high - d * (k - 1) - 1) // s + 1 for n, k, s, low, high, d in rows])
 
 
+def _loop(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    """A loop has no value; it counts as a float so that gradients pass through it."""
+    body, length, _ = attrs
+    assert len(srcs) == len(body.inputs) and length > 0 and len(body.results) == len(body.states), (srcs, attrs)
+    steps = range(len(body.states), len(body.states) + len(body.xs))
+    for number, (src, inner) in enumerate(zip(srcs, body.inputs, strict=True)):
+        assert src.dtype is inner.dtype and src.shape == ((length,) if number in steps else ()) + inner.shape, src
+    for state, result in zip(body.states, body.results, strict=True):
+        assert state.shape == result.shape and state.dtype is result.dtype, (state, result)
+    return (), float32
+
+
+def _pick(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    body, length, _ = srcs[0].attrs
+    kind, number = attrs
+    value = body.nodes[number] if kind == "stack" else body.states[number]
+    before = {"stack": (length,), "final": (), "block": (length + 1,)}[kind]
+    return (*before, *value.shape), value.dtype
+
+
 _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("buffer input", "leaf", 0, _given),
     ("const", "generate", 0, _given),
@@ -268,6 +288,8 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("argsort", "sort", 1, _argsort),
     ("attention", "template", None, attention.shape_rule),
     ("attention_backward", "template", None, attention.backward_shape_rule),
+    ("loop", "loop", None, _loop),
+    ("pick", "pick", 1, _pick),
 ]
 
 EVALUATIONS.update(attention.EVALUATIONS)

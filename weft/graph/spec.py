@@ -30,6 +30,8 @@ def check(nodes: Iterable[Node]) -> None:
             continue
         state[node] = "open"
         stack.append(node)
+        if node.op == "loop":
+            stack.extend(node.attrs[0].nodes)
         for src in node.srcs:
             if state.get(src) == "open":
                 raise _illegal(node, f"a cycle through {src!r}", "an acyclic graph")

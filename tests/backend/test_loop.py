@@ -1,0 +1,577 @@
+"""`weft.loop`: recurrences against torch and NumPy, their gradients, their plans."""
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+import weft.nn.functional as F
+from tests.backend.compiling import counted, kernels_made, numbers
+from weft import optim
+
+pytestmark = pytest.mark.usefixtures("on_each_device")
+
+
+# ---- cells ----------------------------------------------------------------------------------------------------------
+
+
+def lstm_step(w):
+    def step(state, x):
+        h, c = state
+        i, f, g, o = (x + h @ w.T).chunk(4, 1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        return (h, c), h
+
+    return step
+
+
+def gru_step(w, b):
+    def step(h, x):
+        hr, hz, hn = (h @ w.T + b).chunk(3, 1)
+        xr, xz, xn = x.chunk(3, 1)
+        z = (xz + hz).sigmoid()
+        n = (xn + (xr + hr).sigmoid() * hn).tanh()
+        h = (1 - z) * n + z * h
+        return h, h
+
+    return step
+
+
+def rnn_step(w):
+    def step(h, x):
+        h = (x + h @ w.T).tanh()
+        return h, h
+
+    return step
+
+
+def recurrent(kind, theirs, x, lengths=None, suffix="_l0", reverse=False):
+    """One layer of torch's `theirs` as a loop: its weights as leaves, all outputs, and the last state."""
+    leaves = {name: weft.tensor(p.detach().numpy(), requires_grad=True) for name, p in theirs.named_parameters()}
+    wi, wh, bi, bh = [leaves[name + suffix] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    width = wh.shape[1]
+    first = weft.zeros(x.shape[1], width)
+    if kind == "lstm":
+        inputs, step, init = x @ wi.T + (bi + bh), lstm_step(wh), (first, first)
+    elif kind == "gru":
+        inputs, step, init = x @ wi.T + bi, gru_step(wh, bh), first
+    else:
+        inputs, step, init = x @ wi.T + (bi + bh), rnn_step(wh), first
+    if lengths is not None:
+        inputs, step = (weft.arange(len(x)), inputs), masked(step, lengths)
+    last, ys = weft.loop(step, init, inputs, reverse=reverse)
+    return leaves, ys, last[0] if kind == "lstm" else last
+
+
+def masked(step, lengths):
+    """A step that leaves the state of a sequence alone once it has ended, and gives zeros from there on."""
+
+    def wrapped(state, now):
+        t, x = now
+        new, y = step(state, x)
+        going = (t < lengths).reshape(-1, 1)
+        if isinstance(state, tuple):
+            new = tuple(weft.where(going, a, b) for a, b in zip(new, state, strict=True))
+        else:
+            new = weft.where(going, new, state)
+        return new, weft.where(going, y, 0.0)
+
+    return wrapped
+
+
+KINDS = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn": torch.nn.RNN}
+SIZES = [(5, 3, 4, 6), (1, 2, 3, 4), (9, 16, 24, 32)]  # time, batch, input, hidden; the last one calls the library
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_recurrent_layers_and_their_gradients_are_torchs(kind, size):
+    time, batch, width, hidden = size
+    torch.manual_seed(0)
+    theirs = KINDS[kind](width, hidden)
+    x = numbers(time, batch, width)
+    their_x, our_x = torch.tensor(x, requires_grad=True), weft.tensor(x, requires_grad=True)
+    expected, last = theirs(their_x)
+    last = last[0] if kind == "lstm" else last
+    (expected.square().sum() + last.sin().sum()).backward()
+    leaves, ys, h = recurrent(kind, theirs, our_x)
+    (ys.square().sum() + h.sin().sum()).backward()
+    np.testing.assert_allclose(ys.numpy(), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(h.numpy(), last[0].detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(our_x.grad.numpy(), their_x.grad.numpy(), rtol=1e-4, atol=1e-5)
+    for name, parameter in theirs.named_parameters():
+        np.testing.assert_allclose(leaves[name].grad.numpy(), parameter.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_sequences_of_different_lengths_by_masks():
+    time, batch, width, hidden = 7, 4, 5, 6
+    lengths = np.array([7, 1, 4, 5])
+    theirs = torch.nn.LSTM(width, hidden)
+    x = numbers(time, batch, width)
+    their_x, our_x = torch.tensor(x, requires_grad=True), weft.tensor(x, requires_grad=True)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(their_x, lengths, enforce_sorted=False)
+    out, (last, _) = theirs(packed)
+    expected, _ = torch.nn.utils.rnn.pad_packed_sequence(out)
+    (expected.square().sum() + last.sum()).backward()
+    leaves, ys, h = recurrent("lstm", theirs, our_x, weft.tensor(lengths))
+    (ys.square().sum() + h.sum()).backward()
+    np.testing.assert_allclose(ys.numpy(), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(h.numpy(), last[0].detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(our_x.grad.numpy(), their_x.grad.numpy(), rtol=1e-4, atol=1e-5)
+    for name, parameter in theirs.named_parameters():
+        np.testing.assert_allclose(leaves[name].grad.numpy(), parameter.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_both_directions():
+    theirs = torch.nn.GRU(4, 6, bidirectional=True)
+    x = numbers(5, 3, 4)
+    expected, _ = theirs(torch.tensor(x))
+    expected.square().sum().backward()
+    ahead, ys, _ = recurrent("gru", theirs, weft.tensor(x))
+    back, zs, _ = recurrent("gru", theirs, weft.tensor(x), suffix="_l0_reverse", reverse=True)
+    both = weft.cat([ys, zs], 2)
+    both.square().sum().backward()
+    np.testing.assert_allclose(both.numpy(), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+    for name, parameter in theirs.named_parameters():
+        leaf = (back if name.endswith("reverse") else ahead)[name]
+        np.testing.assert_allclose(leaf.grad.numpy(), parameter.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+# ---- any state ------------------------------------------------------------------------------------------------------
+
+
+def test_fibonacci_and_no_inputs():
+    (a, b), seen = weft.loop(lambda s, _: ((s[1], s[0] + s[1]), s[0]), (weft.tensor(0), weft.tensor(1)), length=10)
+    assert (a.item(), b.item()) == (55, 89)
+    assert seen.tolist() == [0, 1, 1, 2, 3, 5, 8, 13, 21, 34]
+
+
+def test_states_of_mixed_dtypes_and_structures():
+    x = numbers(6, 3)
+
+    def step(state, now):
+        high = weft.maximum(state["high"], now["x"])
+        grew = now["x"] > state["high"]
+        return {"high": high, "count": state["count"] + grew.long(), "any": state["any"] | grew}, (high, [grew])
+
+    init = {"high": weft.tensor(x[0]), "count": weft.zeros(3, dtype=weft.int64), "any": weft.zeros(3, dtype=weft.bool)}
+    state, (highs, [grew]) = weft.loop(step, init, {"x": weft.tensor(x)})
+    expected = np.maximum.accumulate(x)
+    rose = np.diff(expected, axis=0, prepend=x[:1]) > 0
+    np.testing.assert_array_equal(highs.numpy(), expected)
+    np.testing.assert_array_equal(grew.numpy(), rose)
+    np.testing.assert_array_equal(state["count"].numpy(), rose.sum(0))
+    np.testing.assert_array_equal(state["any"].numpy(), rose.any(0))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_cumulative_sums_and_products(reverse):
+    x = numbers(8, 5) + 1.5
+    turned = x[::-1] if reverse else x
+    (total, product), (sums, before, products) = weft.loop(
+        lambda s, x: ((s[0] + x, s[1] * x), (s[0] + x, s[0], s[1] * x)), (weft.zeros(5), weft.ones(5)),
+        weft.tensor(x), reverse=reverse,
+    )  # fmt: skip
+    expected = np.cumsum(turned, 0)
+    behind = np.concatenate([np.zeros((1, 5)), expected[:-1]])
+    turn = slice(None, None, -1) if reverse else slice(None)
+    np.testing.assert_allclose(sums.numpy(), expected[turn], rtol=1e-6)
+    np.testing.assert_allclose(before.numpy(), behind[turn], rtol=1e-6)
+    np.testing.assert_allclose(products.numpy(), np.cumprod(turned, 0)[turn], rtol=1e-5)
+    np.testing.assert_allclose(total.numpy(), expected[-1], rtol=1e-6)
+    np.testing.assert_allclose(product.numpy(), np.prod(turned, 0), rtol=1e-5)
+
+
+def test_values_that_pass_through():
+    """Inputs, constants and old states as results; states that change places."""
+    x, w = weft.tensor(numbers(4, 3)), weft.tensor(numbers(3, seed=1))
+    (a, b), (xs, ws, olds, ones) = weft.loop(
+        lambda s, x: ((s[1], s[0]), (x, w, s[0], weft.ones(2))), (weft.zeros(3), weft.ones(3)), x
+    )
+    np.testing.assert_array_equal(xs.numpy(), x.numpy())
+    np.testing.assert_array_equal(ws.numpy(), np.tile(w.numpy(), (4, 1)))
+    np.testing.assert_array_equal(olds.numpy(), np.tile(np.array([[0.0], [1.0]]), (2, 3)))
+    np.testing.assert_array_equal(ones.numpy(), np.ones((4, 2)))
+    assert a.tolist() == [0, 0, 0] and b.tolist() == [1, 1, 1]
+
+
+def test_one_new_value_for_two_states_and_twice_among_the_results():
+    x = weft.tensor(numbers(4, 3))
+    (a, b), (p, q) = weft.loop(
+        lambda s, x: ((s[0] + s[1] + x,) * 2, (s[0] + s[1] + x, (s[0] + s[1] + x).reshape(3, 1))),
+        (weft.zeros(3), weft.zeros(3)), x,
+    )  # fmt: skip
+    expected, state = [], np.zeros(3, np.float32)
+    for row in x.numpy():
+        state = state + state + row
+        expected.append(state)
+    np.testing.assert_array_equal(p.numpy(), np.stack(expected))
+    np.testing.assert_array_equal(q.numpy()[..., 0], np.stack(expected))
+    np.testing.assert_array_equal(a.numpy(), expected[-1])
+    np.testing.assert_array_equal(b.numpy(), expected[-1])
+
+
+def test_parts_of_a_concatenation_as_states():
+    x = weft.tensor(numbers(5, 2))
+
+    def step(state, x):
+        a, b = state
+        both = weft.cat([a + x, b * x])
+        return (a + x, b * x), both
+
+    (a, b), both = weft.loop(step, (weft.zeros(2), weft.ones(2)), x)
+    np.testing.assert_allclose(both.numpy()[:, :2], np.cumsum(x.numpy(), 0), rtol=1e-6)
+    np.testing.assert_allclose(both.numpy()[:, 2:], np.cumprod(x.numpy(), 0), rtol=1e-5)
+    np.testing.assert_array_equal(both.numpy()[-1], np.concatenate([a.numpy(), b.numpy()]))
+
+
+def test_length_zero():
+    init = weft.tensor([1.0, 2.0])
+    state, ys = weft.loop(lambda s, x: (s + x, (s * 2, None)), init, weft.zeros(0, 2))
+    assert state.tolist() == [1.0, 2.0] and ys[0].shape == (0, 2) and ys[1] is None
+
+
+def test_zero_sized_states_and_inputs():
+    (empty, total), ys = weft.loop(
+        lambda s, x: ((s[0] + x, s[1] + 1), s[0]), (weft.zeros(0, 3), weft.zeros(())), weft.zeros(4, 0, 3)
+    )
+    assert empty.shape == (0, 3) and ys.shape == (4, 0, 3) and total.item() == 4
+
+
+# ---- gradients ------------------------------------------------------------------------------------------------------
+
+
+def power(x, w):
+    """x, after each of three turns: sin(x * w) + x."""
+    return weft.loop(lambda s, _: ((s * w).sin() + s, s), x, length=3)
+
+
+def unrolled(x, w, sin):
+    seen = []
+    for _ in range(3):
+        seen.append(x)
+        x = sin(x * w) + x
+    return x, seen
+
+
+def test_second_derivatives():
+    x, w = numbers(4), numbers(4, seed=1)
+    their_x, their_w = (torch.tensor(v, requires_grad=True) for v in (x, w))
+    last, seen = unrolled(their_x, their_w, torch.sin)
+    first = torch.autograd.grad(last.sum() + (seen[1] ** 2).sum(), their_w, create_graph=True)[0]
+    expected = torch.autograd.grad((first**2).sum(), (their_x, their_w))
+
+    def value(x, w):
+        last, seen = power(x, w)
+        return last.sum() + (seen[1] ** 2).sum()
+
+    def squared(x, w):
+        return (weft.grad(value, 1)(x, w) ** 2).sum()
+
+    ours = weft.grad(squared, (0, 1))(weft.tensor(x), weft.tensor(w))
+    for a, b in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_loops_in_loops():
+    """Powers of matrices: the inner loop multiplies, the outer one counts how many."""
+    a = numbers(3, 3)
+
+    def inner(m, _):
+        return m @ weights, m.sum()
+
+    def outer(total, scale):
+        m, sums = weft.loop(inner, weft.eye(3) * scale, length=3)
+        return total + m, sums.sum()
+
+    weights = weft.tensor(a, requires_grad=True)
+    scales = weft.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
+    total, sums = weft.loop(outer, weft.zeros(3, 3), scales)
+    ((total * total).sum() + (sums * sums).sum()).backward()
+    their_w, their_s = torch.tensor(a, requires_grad=True), torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
+    all_sums, expected = [], torch.zeros(3, 3)
+    for k in range(4):
+        m, one = torch.eye(3) * their_s[k], 0.0
+        for _ in range(3):
+            one = one + m.sum()
+            m = m @ their_w
+        expected = expected + m
+        all_sums.append(one)
+    ((expected * expected).sum() + (torch.stack(all_sums) ** 2).sum()).backward()
+    np.testing.assert_allclose(total.detach().numpy(), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sums.numpy(), [one.item() for one in all_sums], rtol=1e-5)
+    np.testing.assert_allclose(weights.grad.numpy(), their_w.grad.numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scales.grad.numpy(), their_s.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_constants_of_every_kind_get_gradients():
+    """Weights by product, bias by broadcasting, a table by index, a gain by element, and one that is sliced."""
+    shapes = {"w": (4, 4), "bias": (4,), "table": (5, 4), "gain": (3, 4), "both": (2, 3, 4)}
+    values = {name: numbers(*shape, seed=k) for k, (name, shape) in enumerate(shapes.items())}
+    index = np.array([[0, 2, 2], [4, 0, 1]])
+
+    def step(p, h, i, tanh):
+        h = tanh(h @ p["w"] + p["bias"] + p["table"][i])
+        return h * p["gain"] + p["both"][0] - p["both"][1] * h
+
+    ours = {name: weft.tensor(value, requires_grad=True) for name, value in values.items()}
+    theirs = {name: torch.tensor(value, requires_grad=True) for name, value in values.items()}
+    last, _ = weft.loop(lambda h, i: (step(ours, h, i, weft.tanh), None), weft.zeros(3, 4), weft.tensor(index))
+    (last * last).sum().backward()
+    h = torch.zeros(3, 4)
+    for i in index:
+        h = step(theirs, h, torch.tensor(i), torch.tanh)
+    (h * h).sum().backward()
+    for name in shapes:
+        np.testing.assert_allclose(ours[name].grad.numpy(), theirs[name].grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_stop_where_they_are_told():
+    x = weft.tensor(numbers(3, 2), requires_grad=True)
+    w = weft.tensor(numbers(2, seed=1), requires_grad=True)
+    last, _ = weft.loop(lambda s, x: (s + x.detach() * w, None), weft.zeros(2), x)
+    assert last.requires_grad
+    last.sum().backward()
+    np.testing.assert_allclose(w.grad.numpy(), x.detach().numpy().sum(0), rtol=1e-5, atol=1e-6)
+    with weft.no_grad():
+        assert not weft.loop(lambda s, x: (s + x * w, None), weft.zeros(2), x)[0].requires_grad
+    assert not weft.loop(lambda s, x: (s + x, None), weft.zeros(2), x.detach())[0].requires_grad
+
+
+# ---- random numbers -------------------------------------------------------------------------------------------------
+
+
+def test_draws_differ_from_turn_to_turn_and_are_the_same_compiled():
+    def both():
+        _, (a, b) = weft.loop(lambda s, _: (s, (weft.rand(4), weft.randn(4))), weft.zeros(1), length=5)
+        return a, b, weft.rand(4)
+
+    weft.manual_seed(3)
+    eager = [value.numpy() for value in both()]
+    assert len(np.unique(eager[0])) == 20 and len(np.unique(eager[1])) == 20
+    weft.manual_seed(3)
+    compiled = weft.compile(both)
+    for a, b in zip(eager, compiled(), strict=True):
+        np.testing.assert_array_equal(a, b.numpy())
+    assert not np.array_equal(compiled()[0].numpy(), eager[0])
+
+
+def test_dropout_inside_is_the_same_going_back():
+    x = weft.ones(6, 50, requires_grad=True)
+    _, ys = weft.loop(lambda s, x: (s, F.dropout(x, 0.5) * x), weft.zeros(1), x)
+    ys.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * ys.numpy())
+    assert 0.3 < (ys.numpy() == 0).mean() < 0.7
+
+
+# ---- plans ----------------------------------------------------------------------------------------------------------
+
+
+class Model:
+    """Embedding, two LSTM layers, and a projection to the vocabulary; like torch's."""
+
+    def __init__(self, vocabulary, width, seed=0):
+        torch.manual_seed(seed)
+        self.embedding, self.head = torch.nn.Embedding(vocabulary, width), torch.nn.Linear(width, vocabulary)
+        self.rnn = torch.nn.LSTM(width, width, 2)
+        self.theirs = torch.nn.ModuleList([self.embedding, self.head, self.rnn])
+        self.width = width
+        self.ours = {n: weft.tensor(p.detach().numpy(), requires_grad=True) for n, p in self.theirs.named_parameters()}
+
+    def loss(self, tokens, targets):
+        p = self.ours
+        x = F.embedding(tokens, p["0.weight"])
+        first = weft.zeros(tokens.shape[1], self.width)
+        for layer in range(2):
+            wi, wh, bi, bh = [p[f"2.{name}_l{layer}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+            _, x = weft.loop(lstm_step(wh), (first, first), x @ wi.T + (bi + bh))
+        scores = x.reshape(-1, self.width) @ p["1.weight"].T + p["1.bias"]
+        return F.cross_entropy(scores, targets.reshape(-1))
+
+    def their_loss(self, tokens, targets):
+        scores = self.head(self.rnn(self.embedding(tokens))[0])
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
+
+
+def compiled_step(model):
+    adam = optim.Adam(list(model.ours.values()), lr=0.01)
+
+    @weft.compile
+    def step(tokens, targets):
+        adam.zero_grad()
+        loss = model.loss(tokens, targets)
+        loss.backward()
+        adam.step()
+        return loss
+
+    return step
+
+
+def batch(time, size, vocabulary, seed=0):
+    tokens = np.random.default_rng(seed).integers(0, vocabulary, (time + 1, size))
+    return tokens[:-1], tokens[1:]
+
+
+def test_a_whole_training_step_is_one_plan():
+    model = Model(20, 32)
+    step, adam = compiled_step(model), torch.optim.Adam(model.theirs.parameters(), lr=0.01)
+    for turn in range(4):
+        tokens, targets = batch(6, 8, 20, turn)
+        adam.zero_grad()
+        expected = model.their_loss(torch.tensor(tokens), torch.tensor(targets))
+        expected.backward()
+        adam.step()
+        arguments = weft.tensor(tokens), weft.tensor(targets)
+        weft.eval(*arguments)
+        if turn:
+            assert counted("plans_run", lambda arguments=arguments: step(*arguments)) == 1
+        else:
+            step(*arguments)
+        assert abs(step.last.outputs[0].tensor.item() - expected.item()) < 2e-4
+
+
+def test_eager_and_compiled_have_the_same_bits():
+    model = Model(20, 32)
+    tokens, targets = map(weft.tensor, batch(6, 8, 20))
+    eager = model.loss(tokens, targets)
+    eager.backward()
+    names = list(model.ours)
+    grads = [model.ours[name].grad.numpy() for name in names]
+
+    @weft.compile
+    def step(tokens, targets):
+        loss = model.loss(tokens, targets)
+        loss.backward()
+        return loss
+
+    for leaf in model.ours.values():
+        leaf.grad = None
+    assert step(tokens, targets).item() == eager.item()
+    for name, grad in zip(names, grads, strict=True):
+        np.testing.assert_array_equal(model.ours[name].grad.numpy(), grad)
+
+
+def test_another_length_compiles_no_kernel():
+    theirs = torch.nn.LSTM(16, 32)
+    states = recurrent("lstm", theirs, weft.zeros(1, 8, 16))[0]
+    w, wh = states["weight_ih_l0"], states["weight_hh_l0"]
+
+    @weft.compile
+    def step(x):
+        first = weft.zeros(8, 32)
+        (h, _), ys = weft.loop(lstm_step(wh), (first, first), x @ w.T)
+        loss = ys.square().mean() + h.sum()
+        w.grad = wh.grad = None
+        loss.backward()
+        return loss
+
+    for time in (12, 13):  # sums over more than 64 rows are cut in pieces: from here on, all lengths are alike
+        step(weft.tensor(numbers(time, 8, 16)))
+    before = kernels_made()
+    for time in (15, 17, 30):
+        step(weft.tensor(numbers(time, 8, 16)))
+    assert kernels_made() == before
+
+
+def test_kernels_of_an_lstm_step():
+    """Forward, a product and the cell; backward, at most four steps; weight gradients are outside."""
+    model, time = Model(50, 64), 12
+    step = compiled_step(model)
+    step(*map(weft.tensor, batch(time, 16, 50)))
+    inside = [kernel for kernel in step.plan.kernels() if kernel.times == time]
+    forward, backward = 2 * 2, 2 * 4
+    assert len(inside) <= forward + backward, [kernel.name for kernel in inside]
+    arguments = [weft.tensor(part) for part in batch(time, 16, 50)]
+    weft.eval(*arguments)
+    launches = counted("launches", lambda: step(*arguments))
+    assert launches == sum(kernel.times for kernel in step.plan.kernels())
+
+
+def test_memory_grows_with_the_length_only_by_what_is_kept():
+    """Per time step, layer and sequence: states h and c, products of 4 gates going forward and their gradients."""
+    width, size = 64, 16
+    model = Model(50, width)
+    step = compiled_step(model)
+    arena = {}
+    for time in (10, 20, 40):
+        step(*map(weft.tensor, batch(time, size, 50)))
+        arena[time] = step.plan.memory().arena_bytes
+    per_step = (arena[40] - arena[20]) / 20
+    assert per_step * 10 == pytest.approx(arena[20] - arena[10], rel=0.02)
+    one = size * width * 4
+    assert per_step <= 2 * (2 + 4 + 4 + 4) * one + 4 * size * 50 * 4, (per_step / one, arena)
+
+
+def test_threads_do_not_change_the_bits():
+    from weft.backends.cpu import runtime
+
+    theirs = torch.nn.LSTM(48, 64)
+    x = numbers(6, 40, 48)
+    results = []
+    threads = runtime().threads
+    try:
+        for count in (1, 3):
+            runtime().set_threads(count)
+            leaves, ys, _ = recurrent("lstm", theirs, weft.tensor(x))
+            ys.square().sum().backward()
+            results.append([ys.numpy(), *[leaf.grad.numpy() for leaf in leaves.values()]])
+    finally:
+        runtime().set_threads(threads)
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_reading_one_result_computes_the_others_too():
+    last, ys = weft.loop(lambda s, x: (s + x, s * x), weft.zeros(3), weft.ones(4, 3))
+    assert counted("plans_run", lambda: (last.numpy(), ys.numpy())) == 1
+
+
+def test_the_reference_agrees():
+    def results(device):
+        with weft.device(device):
+            x, w = weft.tensor(numbers(4, 2, 3)), weft.tensor(numbers(3, 3, seed=1), requires_grad=True)
+            last, ys = weft.loop(lambda h, x: ((h @ w + x).tanh(), h.sum()), weft.ones(2, 3), x, reverse=True)
+            (last.sum() + ys.square().sum()).backward()
+            return [last.numpy(), ys.numpy(), w.grad.numpy()]
+
+    for a, b in zip(results("cpu"), results("reference"), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+ESCAPED = []
+
+
+def wrong_calls():
+    x, w = weft.ones(3, 2), weft.ones(2)
+    return {
+        "another shape": (lambda: weft.loop(lambda s, x: (s.sum(), x), w, x), weft.ShapeError, r"number 0"),
+        "another dtype": (lambda: weft.loop(lambda s, x: (s.long(), x), w, x), weft.ShapeError, "int64"),
+        "another structure": (lambda: weft.loop(lambda s, x: ((s, s), x), w, x), weft.GraphError, "structure"),
+        "no pair": (lambda: weft.loop(lambda s, x: s + x, w, x), weft.GraphError, r"\(state, y\)"),
+        "two lengths": (lambda: weft.loop(lambda s, x: (s, s), w, (x, w)), weft.ShapeError, r"\[2, 3\]"),
+        "length and xs": (lambda: weft.loop(lambda s, x: (s, s), w, x, length=4), weft.ShapeError, "length=4"),
+        "no length": (lambda: weft.loop(lambda s, x: (s, s), w), weft.RangeError, "length"),
+        "a scalar in xs": (lambda: weft.loop(lambda s, x: (s, s), w, w.sum()), weft.ShapeError, "scalar"),
+        "no tensors": (lambda: weft.loop(lambda s, x: (s, None), (), length=2), weft.GraphError, "no tensor"),
+        "a value read": (lambda: weft.loop(lambda s, x: (s if s.sum() else x, s), w, x), weft.GraphError, "weft.loop"),
+        "an escape": (lambda: weft.loop(lambda s, x: (s, ESCAPED.append(s + x)), w, x), weft.GraphError, "held"),
+        "an assignment": (lambda: weft.loop(lambda s, x: (s, w.add_(x)), w, x), weft.GraphError, "from outside"),
+        "a string": (lambda: weft.loop(lambda s, x: (s, s), "state", x), weft.GraphError, "init"),
+    }
+
+
+@pytest.mark.parametrize("name", list(wrong_calls()))
+def test_errors(name):
+    call, kind, text = wrong_calls()[name]
+    with pytest.raises(kind, match=text):
+        call()
+    ESCAPED.clear()
+
+
+def test_an_index_out_of_range_inside_names_the_line():
+    table = weft.tensor(numbers(3, 2))
+    with pytest.raises(weft.IndexRangeError, match=r"test_loop\.py"):
+        weft.loop(lambda s, i: (s + table[i], None), weft.zeros(2), weft.tensor([0, 1, 5]))[0].numpy()

@@ -1,0 +1,220 @@
+"""`weft.loop`: recurrences. One turn is traced once, whatever the length, and becomes the body of a `loop` node.
+
+Tensors that the function uses from outside are found by looking: whatever does not depend on the state or on this
+turn's inputs is computed once, before the loop.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft import tree
+from weft.cell import LEAVES
+from weft.compiler.trace import Trace
+from weft.creation import as_tensor
+from weft.dtypes import uint32
+from weft.errors import DeviceError, GraphError, RangeError, ShapeError, WeftError, problem
+from weft.grad.engine import history
+from weft.graph import build
+from weft.graph.body import close, final, make_loop, stack
+from weft.graph.node import Node, placeholder
+from weft.state import STATE
+from weft.tensor import Tensor
+
+_differentiable: weakref.WeakSet[Node] = weakref.WeakSet()  # placeholders that a gradient may flow to
+
+
+class LoopTrace(Trace):
+    """The record of one turn. What it does not know itself, the trace around it knows, or the tensor."""
+
+    where = "weft.loop"
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        if self._outer is not None:
+            self._outer.contexts.extend(self.contexts)
+        self.contexts = []  # gradients are asked for later
+        super().__exit__(kind, *rest)
+
+    def read(self, tensor: Any) -> Node:
+        """The node of a tensor; one from outside is read as if the loop were not there."""
+        if id(tensor) in self.made:
+            return tensor._node
+        STATE.trace = self._outer
+        try:
+            return tensor.node
+        finally:
+            STATE.trace = self
+
+    def write(self, tensor: Any, node: Node) -> None:
+        """Assign a tensor made in this turn; others would have to change at every turn."""
+        if id(tensor) not in self.made:
+            raise problem(
+                GraphError, "weft.loop", "an assignment to a tensor from outside the function",
+                "a function whose only effect is its results", "make the tensor part of the state",
+            )  # fmt: skip
+        tensor._node = node
+
+    def touch_grad(self, tensor: Any, written: bool = False) -> None:
+        if self._outer is not None and id(tensor) not in self.made:
+            self._outer.touch_grad(tensor, written)
+
+    def guard(self, read: Callable[[], Any]) -> Any:
+        return read() if self._outer is None else self._outer.guard(read)
+
+    def present(self, tensor: Any) -> Node | None:
+        if self._outer is None or id(tensor) in self.made:
+            return tensor._node
+        return self._outer.present(tensor)
+
+
+def loop(
+    fn: Callable[[Any, Any], tuple[Any, Any]], init: Any, xs: Any = None, length: int | None = None,
+    reverse: bool = False,
+) -> tuple[Any, Any]:  # fmt: skip
+    """Apply `state, y = fn(state, x)` once per time step; returns the last state and all `y` stacked on a first axis.
+
+    `init` and `xs` are tensors or nested tuples, lists and dicts of them; every tensor of `xs` has time as its first
+    axis, and `x` is one slice of each. Without `xs` (then `x` is None) give `length`. The state keeps its structure,
+    shapes and dtypes. `reverse` walks from the last time step to the first; `ys[t]` still belongs to `xs[t]`. A loop of
+    length 0 returns `init` and empty `ys`.
+
+    `fn` runs once, on placeholders, so it may not look at values. Tensors from outside are found by themselves and
+    get gradients like `init` and `xs`. Random draws inside differ from step to step.
+
+    Sequences of different lengths in one batch: carry the old state on where a sequence has ended.
+
+    >>> lengths, x = weft.tensor([1, 3]), weft.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+    >>> def step(total, now):
+    ...     t, x = now
+    ...     total = weft.where(t < lengths, total + x, total)
+    ...     return total, total
+    >>> total, totals = weft.loop(step, weft.zeros(2), (weft.arange(3), x))
+    >>> total
+    tensor([1., 6.])
+    """
+    first, structure = tree.flatten(init)
+    first = [_tensor("init", value) for value in first]
+    given, x_structure = ([], None) if xs is None else tree.flatten(xs)
+    given = [_tensor("xs", value) for value in given]
+    length = _length(given, length)
+    device = _device([*first, *given])
+    trace = LoopTrace(getattr(fn, "__qualname__", repr(fn)))
+    with trace:
+        states = [_stand_in(value.shape, value) for value in first]
+        slices = [_stand_in(value.shape[1:], value) for value in given]
+        inside, steps = [value.node for value in states], [value.node for value in slices]
+        x = None if xs is None else tree.unflatten(x_structure, slices)
+        answer = fn(tree.unflatten(structure, states), x)
+        del x
+        if not isinstance(answer, tuple) or len(answer) != 2:
+            raise problem(GraphError, "weft.loop", f"a {type(answer).__name__} from the function", "(state, y)")
+        results, others, y_structure = _answers(answer, structure, states)
+        new_states = [value.node for value in results]
+        ys = [None if value is None else value.node for value in others]
+    trace.check_escapes({id(value) for value in (*states, *slices, *results, *others)})
+    if length == 0:
+        empty = [None if y is None else Tensor(build.full((0, *y.shape), 0, y.dtype, device)) for y in ys]
+        return init, tree.unflatten(y_structure, empty)
+    draws = list(trace.draws.values())
+    wanted = [y for y in ys if y is not None]
+    body, constants, position = close(inside, [*steps, *[state for _, state, _ in draws]], new_states, wanted)
+    streams = [_stream(generator.draw(device, length * count), length, count) for generator, _, count in draws]
+    srcs = [*[value.node for value in first], *[value.node for value in given], *streams, *constants]
+    node = make_loop(body, srcs, length, reverse)
+    requires_grad = any(value.requires_grad for value in (*first, *given)) or _any_requires_grad(constants)
+    lasts = [_result(final(node, k), requires_grad) for k in range(len(first))]
+    stacks = [None if y is None else _result(stack(node, position[y]), requires_grad) for y in ys]
+    return tree.unflatten(structure, lasts), tree.unflatten(y_structure, stacks)
+
+
+def _tensor(who: str, value: Any) -> Tensor:
+    try:
+        return as_tensor(value)
+    except (WeftError, TypeError, ValueError):
+        expected = "tensors, or tuples, lists and dicts of them"
+        raise problem(GraphError, "weft.loop", f"a {type(value).__name__} in {who}", expected) from None
+
+
+def _length(given: Sequence[Tensor], length: int | None) -> int:
+    if any(not value.shape for value in given):
+        raise problem(ShapeError, "weft.loop", "a scalar in xs", "tensors with time as first axis", "use init for it")
+    found = sorted({value.shape[0] for value in given})
+    if len(found) > 1:
+        raise problem(ShapeError, "weft.loop", f"xs with first axes of {found}", "one length", "cut or pad them")
+    if length is None:
+        if not found:
+            raise problem(RangeError, "weft.loop", "neither xs nor a length", "one of them", "pass length=")
+        return found[0]
+    if length < 0:
+        raise problem(RangeError, "weft.loop", f"length={length}", "at least 0")
+    if found and found[0] != length:
+        raise problem(ShapeError, "weft.loop", f"length={length} and xs of length {found[0]}", "the same length")
+    return length
+
+
+def _device(tensors: Sequence[Tensor]) -> Any:
+    devices = {value.device for value in tensors}
+    if not devices:
+        raise problem(GraphError, "weft.loop", "no tensor in init and xs", "at least one", "use tensors for the state")
+    if len(devices) > 1:
+        given = f"tensors on {', '.join(sorted(map(str, devices)))}"
+        raise problem(DeviceError, "weft.loop", given, "one device", "move them with .to(device)")
+    return devices.pop()
+
+
+def _stand_in(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """A placeholder for the state, or for a slice, of one turn."""
+    node = placeholder(shape, like.dtype, like.device)
+    requires_grad = like.dtype.kind == "f" and STATE.grad_enabled
+    if requires_grad:
+        _differentiable.add(node)
+    return Tensor(node, requires_grad, is_leaf=False)
+
+
+def _answers(answer: tuple, structure: Any, states: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor | None], Any]:
+    """The new state's tensors, those of y, and y's structure, checked."""
+    returned, new_structure = tree.flatten(answer[0])
+    if new_structure != structure:
+        raise problem(
+            GraphError, "weft.loop", "a new state of another structure than the old one",
+            "the same nesting of tuples, lists and dicts", "return the state as it came",
+        )  # fmt: skip
+    results = [_tensor("the new state", value) for value in returned]
+    for number, (old, new) in enumerate(zip(states, results, strict=True)):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise problem(
+                ShapeError, "weft.loop",
+                f"a state that was {old.dtype.name}{list(old.shape)} and is {new.dtype.name}{list(new.shape)} after one"
+                f" turn (number {number})",
+                "shape and dtype that stay", "cast or broadcast init first",
+            )  # fmt: skip
+    leaves, y_structure = tree.flatten(answer[1])
+    others = [None if value is None else _tensor("y", value) for value in leaves]
+    return results, others, y_structure
+
+
+def _stream(drawn: tuple[Node, int], length: int, count: int) -> Node:
+    """The state of a random generator at each turn, [length, 2]: (key, base + start + turn * count)."""
+    state, start = drawn
+    shape = (length, 2)
+    turn, word = build.iota(shape, 0, state.device), build.iota(shape, 1, state.device)
+    offset = build.mul(word, build.add(build.mul(turn, count), start))
+    return build.add(build.expand_to(state, shape), build.cast(offset, uint32))
+
+
+def _any_requires_grad(nodes: Sequence[Node]) -> bool:
+    for node in history(nodes):
+        owner = LEAVES.get(node)
+        tensor = owner() if owner is not None else None
+        if (tensor is not None and tensor._requires_grad) or node in _differentiable:
+            return True
+    return False
+
+
+def _result(node: Node, requires_grad: bool) -> Tensor:
+    requires_grad = requires_grad and node.dtype.kind == "f"
+    if requires_grad and not STATE.grad_enabled:
+        node, requires_grad = build.stop_gradient(node), False
+    return Tensor(node, requires_grad, is_leaf=not requires_grad)
