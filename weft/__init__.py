@@ -6,6 +6,7 @@ This file is the table of contents; everything is made elsewhere.
 # ruff: noqa: F401, I001
 
 from weft import autograd, nn, testing
+from weft.edges import Adjacency, adjacency, aggregate, csr
 from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
 from weft.compiled import compile, memory_report
 from weft.counting import counters
@@ -43,6 +44,10 @@ from weft.functions import (
     addbmm, addmm, addmv, addr, baddbmm, cdist, column_stack, cross, diag, diag_embed, diagonal, dstack, einsum,
     fliplr, flipud, hstack, inner, kron, matrix_power, meshgrid, narrow, norm, rot90, select, swapaxes,
     tensor_split, tensordot, trace, vander, vstack,
+)  # fmt: skip
+from weft.functions import (
+    edge_softmax, gather, index_add, index_copy, index_fill, scatter, scatter_add, scatter_max, scatter_mean,
+    scatter_min, scatter_reduce, scatter_sum, segment_reduce, segment_rows, segment_softmax, spmm, take_along_dim,
 )  # fmt: skip
 from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy

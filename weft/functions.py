@@ -11,6 +11,7 @@ from weft.ops import (
     arrange,
     conv,
     elementwise,
+    graphs,
     indexing,
     linalg,
     loss,
@@ -45,6 +46,15 @@ conv_transpose2d = lift(conv.conv_transpose2d)
 conv_transpose3d = lift(conv.conv_transpose3d)
 embedding = lift(indexing.embedding)
 one_hot = lift(indexing.one_hot)
+scatter_sum = lift(graphs.scatter_sum)
+scatter_mean = lift(graphs.scatter_mean)
+scatter_max = lift(graphs.scatter_max)
+scatter_min = lift(graphs.scatter_min)
+edge_softmax = lift(graphs.edge_softmax)
+segment_reduce = lift(graphs.segment_reduce)
+segment_rows = lift(graphs.segment_rows)
+segment_softmax = lift(graphs.segment_softmax)
+spmm = lift(graphs.spmm)
 pad = lift(movement.pad)
 relu6 = lift(activation.relu6)
 leaky_relu = lift(activation.leaky_relu)
@@ -212,6 +222,14 @@ index_select = Tensor.index_select
 index_put = Tensor.index_put
 take = Tensor.take
 masked_scatter = Tensor.masked_scatter
+gather = Tensor.gather
+take_along_dim = Tensor.take_along_dim
+scatter = Tensor.scatter
+scatter_add = Tensor.scatter_add
+scatter_reduce = Tensor.scatter_reduce
+index_add = Tensor.index_add
+index_copy = Tensor.index_copy
+index_fill = Tensor.index_fill
 
 matmul = Tensor.matmul
 mm = Tensor.mm

@@ -21,6 +21,7 @@ from weft.errors import DTypeError, GraphError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, placeholder
 from weft.ops import activation, arrange, elementwise, indexing, linalg, movement, products, reduce, scans, sorting
+from weft.ops import scatter as scatter_ops
 from weft.ops.common import weak_dtype
 from weft.state import STATE, VERSION
 
@@ -431,6 +432,10 @@ class Tensor(TensorCell):
     tril, triu = lift(movement.tril), lift(movement.triu)
     index_select, take, put = lift(indexing.index_select), lift(indexing.take), lift(indexing.put)
     index_put, masked_scatter = lift(indexing.index_put), lift(indexing.masked_scatter)
+    gather, take_along_dim = lift(scatter_ops.gather), lift(scatter_ops.take_along_dim)
+    scatter, scatter_add = lift(scatter_ops.scatter), lift(scatter_ops.scatter_add)
+    scatter_reduce, index_add = lift(scatter_ops.scatter_reduce), lift(scatter_ops.index_add)
+    index_copy, index_fill = lift(scatter_ops.index_copy), lift(scatter_ops.index_fill)
 
     diagonal, diag_embed, diag = lift(arrange.diagonal), lift(arrange.diag_embed), lift(arrange.diag)
     trace, rot90, fliplr, flipud = (lift(op) for op in (arrange.trace, arrange.rot90, arrange.fliplr, arrange.flipud))

@@ -521,7 +521,10 @@ class Builder:
         if x.node.size // rows * table > LARGEST:
             return None
         bound, eps = x.bound * rows, unit(x.node.dtype)
-        node = build.scatter_add(self.index_for((rows,), table), x.node, table)
+        index, fold = self.index_for((rows,), table), self.pick(["add", "add", "max", "min"])
+        node = build.scatter(fold, index, x.node, table)
+        if fold != "add":
+            return self.bounded(fold, node, x)
         error = x.error * rows + (4 + math.sqrt(rows)) * eps * bound
         return Value(build.mul(node, 1.0 / rows), x.bound, error / rows + eps * x.bound)
 
@@ -549,22 +552,51 @@ class Builder:
             keys = build.bitcast(keys, int32 if keys.dtype.itemsize == 4 else int64)
         return Value(build.argsort(keys), float(keys.shape[-1]))
 
+    def bounded(self, fold: str, node: Node, x: Value) -> Value:
+        """A maximum or minimum of some of `x`, where the identity, which is infinite, becomes a bound of `x`."""
+        return Value(build.binary(fold, node, -x.bound if fold == "max" else x.bound), x.bound, x.error)
+
+    def segments(self, elements: int) -> Node:
+        """Row pointers for that many elements; some rows have none."""
+        rows = self.pick([1, 2, 7, 40])
+        inner = np.sort(self.rng.integers(0, elements + 1, rows - 1))
+        pointers = np.concatenate([[0], inner, [elements]]).astype(self.pick([np.int32, np.int64]))
+        return self.leaf_of(pointers, float(elements)).node
+
+    def segment(self) -> Value | None:
+        """Rows folded by segments; their softmax; or neighbours' rows, folded, whose gradient is by segments too."""
+        x = self.some(lambda value: value.node.shape and value.node.size and value.kind == "f")
+        if x is None or 40 * x.node.size > LARGEST * x.node.shape[0]:
+            return None
+        count, eps = x.node.shape[0], unit(x.node.dtype)
+        if self.chance(3) and x.bound <= 20.0:
+            pointers = self.segments(count)
+            rows = build.segment_rows(pointers, count)
+            peak = build.stop_gradient(build.segment("max", x.node, pointers))
+            e = build.unary("exp", build.sub(x.node, build.gather(peak, rows, 0)))
+            total = build.gather(build.segment("sum", e, pointers), rows, 0)
+            return Value(build.div(e, total), 1.0, 4 * (x.error + (8 + x.bound + math.sqrt(count)) * eps))
+        data = x.node
+        if self.chance(2):
+            col = self.rng.integers(0, count, count)
+            order = np.argsort(col, kind="stable")
+            starts = np.searchsorted(col[order], np.arange(count + 1))
+            parts = [self.leaf_of(part.astype(np.int32), float(count)).node for part in (col, starts, order)]
+            data = make("neighbours", (x.node, *parts))
+        fold = self.pick(["sum", "sum", "max", "min"])
+        node = build.segment(fold, data, self.segments(count))
+        if fold != "sum":
+            return self.bounded(fold, node, x)
+        error = x.error * count + (4 + math.sqrt(count)) * eps * x.bound * count
+        return Value(build.mul(node, 1.0 / count), x.bound, error / count + eps * x.bound)
+
     # ---- the whole graph ---------------------------------------------------------------------------------------
 
     def build(self, least: int, most: int) -> Graph:
         self.values.append(self.leaf(self.shape(), self.floats))
         common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement]
-        common += [
-            self.attention,
-            self.dot,
-            self.gather,
-            self.select,
-            self.scatter,
-            self.softmax,
-            self.concat,
-            self.marker,
-        ]
-        common += [self.source, self.fold, self.scan]
+        common += [self.dot, self.gather, self.select, self.scatter, self.softmax, self.concat, self.marker]
+        common += [self.source, self.fold, self.scan, self.attention, self.segment]
         jumps = [] if self.smooth else [self.whole, self.compare, self.logic, self.cast, self.argsort]
         for _ in range(self.draw(st.integers(least, most))):
             value = self.pick(common + jumps)()

@@ -1,6 +1,18 @@
 """One record per operation. Every suite reads the same list."""
 
-from tests.records import algebra, attention, conv, elementwise, indexing, movement, network, order, reduce, windows
+from tests.records import (
+    algebra,
+    attention,
+    conv,
+    elementwise,
+    graphs,
+    indexing,
+    movement,
+    network,
+    order,
+    reduce,
+    windows,
+)  # fmt: skip
 from tests.records.record import NARROW_TOLERANCE, Inputs, Record, Sample, T, extra_dtypes, flat, samples_for, to_torch
 
 RECORDS: list[Record] = [*elementwise.RECORDS, *reduce.RECORDS, *movement.RECORDS, *network.RECORDS, *conv.RECORDS]
@@ -9,6 +21,7 @@ RECORDS += indexing.RECORDS
 RECORDS += algebra.RECORDS
 RECORDS += windows.RECORDS
 RECORDS += attention.RECORDS
+RECORDS += graphs.RECORDS
 
 __all__ = [
     "NARROW_TOLERANCE",

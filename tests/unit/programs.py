@@ -185,11 +185,26 @@ def adam(make: Make) -> list[Tensor]:
     return [*losses, *params]
 
 
+def graphs(make: Make) -> list[Tensor]:
+    """Rows folded by segments and by index, with and without features, and a softmax over edges; gradients too."""
+    nodes, count = make.size(6, 300), make.size(20, 2000)
+    targets = weft.tensor(np.sort(make.rng.integers(0, nodes - 1, count)), device=make.device)
+    pointers = weft.tensor(np.searchsorted(targets.numpy(), np.arange(nodes + 1)), device=make.device)
+    sources = make.labels(nodes, count)
+    x, scores = make(nodes, 3, 8, grad=True), make(count, 3, grad=True)
+    alpha = weft.segment_softmax(scores, pointers)
+    y = weft.spmm(pointers, sources, alpha, x)
+    (y * y).sum().backward()
+    flat = make(count)
+    largest = weft.scatter_max(scores.detach(), sources, nodes)
+    return [y, x.grad, scores.grad, weft.segment_reduce(flat, pointers, "max"), *largest]
+
+
 PROGRAMS: dict[str, Callable[[Make], list[Tensor]]] = {
     program.__name__: program
     for program in (
         elementwise, functions, random, softmax_long, softmax_short, layer_norm, layer_norm_short, cross_entropy, sums,
-        split_sum, embedding, movement, integers, casts, linear, adam,
+        split_sum, embedding, movement, integers, casts, linear, adam, graphs,
     )
 }  # fmt: skip
 

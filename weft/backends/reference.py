@@ -108,14 +108,25 @@ def _check(node: Node, arrays: Sequence[np.ndarray]) -> None:
     """Raise where a node has no value here."""
     if node.op == "input":
         raise problem(GraphError, "reference backend", f"the placeholder {node!r}", "a node with a value")
-    if node.op in ("gather", "in_range"):
-        _check_range(node, arrays[-1])
+    _check_range(node, arrays)
 
 
-def _check_range(node: Node, index: np.ndarray) -> None:
-    extent = node.attrs[0] if node.op == "in_range" else node.srcs[0].shape[node.attrs[0]]
-    wrong = index[(index < 0) | (index >= extent)]
-    if wrong.size:
-        where = f" at {node.site}" if node.site else ""
-        axis = f" on axis {node.attrs[0]}" if node.op == "gather" else ""
-        raise problem(IndexRangeError, f"{node.op}{where}", f"the index {wrong[0]}", f"0 to {extent - 1}{axis}")
+def _check_range(node: Node, arrays: Sequence[np.ndarray]) -> None:
+    """An index outside its axis, and row pointers that do not rise, are errors here as on every backend."""
+    where = f" at {node.site}" if node.site else ""
+    scatters = node.op.startswith("scatter_")
+    if node.op in ("gather", "neighbours", "in_range") or scatters:
+        axis = node.attrs[0] if node.op == "gather" else 0
+        counted = scatters or node.op == "in_range"  # the extent is an attribute
+        extent = node.attrs[0] if counted else node.srcs[0].shape[axis]
+        index = arrays[1 if node.op in ("gather", "neighbours") else 0]
+        wrong = index[(index < 0) | (index >= extent)]
+        if wrong.size:
+            expected = f"0 to {extent - 1}" + (f" on axis {axis}" if node.op == "gather" else "")
+            raise problem(IndexRangeError, f"{node.op}{where}", f"the index {wrong[0]}", expected)
+    elif node.op.startswith("segment_"):
+        pointers = arrays[-1]
+        count = node.attrs[0] if node.op == "segment_rows" else len(arrays[0])
+        if pointers[0] != 0 or pointers[-1] != count or (pointers[1:] < pointers[:-1]).any():
+            expected = f"numbers that rise from 0 to {count}"
+            raise problem(IndexRangeError, f"{node.op}{where}", f"row pointers {pointers}", expected)

@@ -24,7 +24,7 @@ from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
 from weft.compiler.plan import Gemm, Launch, Place, Plan, Repeat, Slot, Step
 from weft.compiler.program import Program
-from weft.compiler.region import Region
+from weft.compiler.region import Region, is_fold
 from weft.compiler.simplify import reshape, simplify
 from weft.compiler.template import Built
 from weft.dtypes import bool_
@@ -308,7 +308,7 @@ def _traffic(region: Region) -> int:
     for node in region.reads:
         total += reached.get(node, node.size) * node.dtype.itemsize
     for sink in region.sinks:
-        if sink in region.kept_results or not sink.op.startswith("reduce_"):
+        if sink in region.kept_results or not is_fold(sink):
             total += (
                 sink.nbytes if sink is not region.anchor or sink in region.kept_results or len(region.sinks) == 1 else 0
             )

@@ -23,6 +23,7 @@ from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES
 
 DEEP = 200  # longest chain of nodes inside one kernel
+WORTH_KEEPING = 8  # operations from which a value is stored rather than computed for each of its repetitions in a fold
 DEAR = 60  # operations per element from which a value is stored rather than computed twice
 REPEATED = 16  # operations per element from which a value is stored rather than computed for every window again
 CANDIDATES = 6  # how many regions a sink tries to join
@@ -34,6 +35,7 @@ ALONE = (
     "scan",
     "sort",
 )  # forms of regions that nothing else joins (some templates are open)
+SINKS = {"reduce", "dot", "scatter", "segment", "rows", "concat", "template", "order", "scan", "sort", "loop", "pick"}
 SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a kernel
 COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow": 30, "log1p": 14, "expm1": 14,
         "random": 40, "div": 4, "sqrt": 4, "mod": 6}  # fmt: skip
@@ -124,6 +126,7 @@ class _Fuser:
             else:
                 self._assign(node)
         self._merge()
+        self._drop_unread_rows()
         return Fused(self.regions, self.stored, self.homes)
 
     # --- sinks -------------------------------------------------------------------------------------------------------
@@ -134,6 +137,7 @@ class _Fuser:
             base = window_base(node, self.leaves) if position in written else base_of(node)
             assert base not in self.leaves, "an output that is a leaf must be copied"
             sinks.add(base)
+        self.results = frozenset(sinks)
         depth: dict[Node, int] = {}
         for node in self.nodes:
             if node in self.leaves:
@@ -141,7 +145,7 @@ class _Fuser:
                 self._weigh(node, "leaf", sinks)
                 continue
             kind = PRIMITIVES[node.op].kind
-            if kind in ("reduce", "dot", "scatter", "concat", "template", "order", "scan", "sort", "loop", "pick"):
+            if kind in SINKS:
                 sinks.add(node)
                 depth[node] = 0
             else:
@@ -156,9 +160,17 @@ class _Fuser:
                 self._need(views.a.base, sinks)
                 self._need(views.b.base, sinks)
             elif kind == "gather":
-                self._need(_under_movement(node.srcs[0], self.leaves), sinks)
+                base = _under_movement(node.srcs[0], self.leaves)
+                if not self._found_in_place(node, base):
+                    self._need(base, sinks)
             elif kind == "scatter":
                 self._need(node.srcs[0], sinks)
+                self._keep_repeated(node.srcs[1], sinks)
+            elif kind == "rows":
+                self._need(node.srcs[0], sinks)
+            elif kind == "segment":
+                self._need(node.srcs[1], sinks)
+                self._keep_repeated(node.srcs[0], sinks)
             elif kind == "template":
                 for read in TEMPLATES[node.op](node, self.leaves).reads:
                     self._need(read, sinks)
@@ -200,6 +212,31 @@ class _Fuser:
         if node not in self.leaves:
             sinks.add(node)
 
+    def _found_in_place(self, node: Node, base: Node) -> bool:
+        """Whether a gather may compute what it picks: another pick, or a little arithmetic that it does not repeat."""
+        if base in self.leaves:
+            return False
+        kind = PRIMITIVES[base.op].kind
+        if kind == "gather":
+            return True
+        light = self.cost[base] < DEAR and len(self.reads[base]) <= 1
+        return kind == "elementwise" and node.size <= base.size and light
+
+    def _keep_repeated(self, node: Node, sinks: set[Node]) -> None:
+        """Store what the fold of `node` would compute over and over: dear values that are repeated along an axis."""
+        stack, seen = [node], set()
+        while stack:
+            node = stack.pop()
+            if node in seen or node in sinks or node in self.leaves or PRIMITIVES[node.op].kind == "gather":
+                continue
+            seen.add(node)
+            if node.op == "expand":
+                base = _under_movement(node, self.leaves)
+                if 2 * base.size <= node.size and self.cost[base] >= WORTH_KEEPING:
+                    sinks.add(base)
+                    continue
+            stack.extend(node.srcs)
+
     def _weigh(self, node: Node, kind: str, sinks: set[Node]) -> None:
         """How much memory and arithmetic stand behind one element of `node` if it is computed in place."""
         if node in self.leaves or node in sinks or kind in ("gather",):
@@ -229,6 +266,8 @@ class _Fuser:
             self._place_windows(node)
         elif kind in ("scan", "sort"):
             self._open(Region(next(self.numbers), kind, node.shape, anchor=node), node)
+        elif kind in ("segment", "rows"):
+            self._assign_segment(node, kind)
         elif node.op.startswith("partial_"):
             self._assign_partial(node)
         elif kind == "reduce":
@@ -242,6 +281,13 @@ class _Fuser:
         form = "rows" if len(shape) - 1 in reduced else "cols"
         if not self._fold_into(node, form, shape, reduced):
             self._open(Region(next(self.numbers), form, shape, reduced), node)
+
+    def _assign_segment(self, node: Node, kind: str) -> None:
+        pointers = node.srcs[-1]
+        shape = (pointers.size - 1, *(node.srcs[0] if kind == "segment" else node).shape)
+        alike = [other for other in self._candidates(node) if (other.pointers, other.shape) == (pointers, shape)]
+        if kind == "rows" or not self._join(alike, node):
+            self._open(Region(next(self.numbers), "segment", shape, (1,), pointers=pointers), node)
 
     def _fold_into(self, node: Node, form: str, shape: tuple[int, ...], reduced: tuple[int, ...]) -> bool:
         """Add a fold to a region of that form, or to an elementwise one that can become it."""
@@ -330,7 +376,7 @@ class _Fuser:
             return walk
         if region.form in ("dot", "template") or _delays(region, writers):
             return None
-        if math.prod(region.shape) > SMALL:
+        if region.volume > SMALL:
             shared = any(read in region.reads and read.size > 1 for read in walk.reads)
             if not shared and not any(source in region.inlined for source in walk.inlined):
                 return None
@@ -355,6 +401,8 @@ class _Fuser:
                 region.sinks.append(scratch)
                 self.stored[scratch] = (region,)
         else:
+            if region.pointers is not None:
+                walk.reads[region.pointers] = None
             at = self._domain_index(region, node)
             assert at is not None, f"{node} does not fit the region opened for it"
             for source in self._walked(node):
@@ -382,26 +430,35 @@ class _Fuser:
         """Join regions of one form and domain that share what they read, or are small: fewer kernels, fewer bytes."""
         alike: dict[tuple, list[Region]] = {}
         for region in self.regions:
-            if region.form in ("map", "rows", "cols"):
-                alike.setdefault((region.form, region.shape, region.reduced), []).append(region)
+            if region.form in ("map", "rows", "cols", "segment"):
+                alike.setdefault((region.form, region.shape, region.reduced, region.pointers), []).append(region)
         for group in alike.values():
             for second in range(1, len(group)):
                 for first in range(second):
                     a, b = group[first], group[second]
                     if a is not b and self._worth_merging(a, b):
                         before = (a.before | b.before) & ~(a.bit | b.bit)
-                        trial = Region(b.number, b.form, b.shape, b.reduced, before=before)
+                        trial = Region(b.number, b.form, b.shape, b.reduced, pointers=b.pointers, before=before)
                         if self._rebuild(trial, [a, b], None):
                             group[:] = [trial if region in (a, b) else region for region in group]
+
+    def _drop_unread_rows(self) -> None:
+        """Segment numbers that every region which needs them knows from its own loops are not computed."""
+        read = {node for region in self.regions for node in region.reads} | self.results | self.homes.keys()
+        for region in list(self.regions):
+            if all(sink.op == "segment_rows" and sink not in read for sink in region.sinks) and not region.partials:
+                self.regions.remove(region)
+                for sink in region.sinks:
+                    del self.stored[sink]
 
     def _worth_merging(self, a: Region, b: Region) -> bool:
         both = a.bit | b.bit
         between = [other for other in self.regions if other.before & both and other.bit & (a.before | b.before)]
         if any(other not in (a, b) for other in between):
             return False  # someone has to run between them
-        if math.prod(a.shape) <= SMALL or any(sink in b.reads for sink in a.sinks):
+        if a.volume <= SMALL or any(sink in b.reads for sink in a.sinks):
             return True
-        return any(read.size > 1 and 4 * read.size >= math.prod(a.shape) for read in a.reads if read in b.reads)
+        return any(read.size > 1 and 4 * read.size >= a.volume for read in a.reads if read in b.reads)
 
     def _rebuild(self, trial: Region, regions: Sequence[Region], node: Node | None) -> bool:
         """Put all that `regions` compute, and `node`, into `trial` instead. False, and no change, where that fails."""
@@ -411,6 +468,8 @@ class _Fuser:
         for sink in held:
             del self.stored[sink]
         walk = Walk(trial, self.stored, lambda value, _: self._home_outside(value, regions), self.apart)
+        if trial.pointers is not None:
+            walk.reads[trial.pointers] = None
         try:
             for member in members:
                 at = self._domain_index(trial, member)
@@ -472,7 +531,7 @@ class _Fuser:
         kind = PRIMITIVES[node.op].kind
         if kind in ("dot", "template"):
             region.place[node] = region.index
-        elif kind == "reduce":
+        elif kind in ("reduce", "segment"):
             region.place[node] = tuple([region.index[k] for k in region.kept])
 
     def _absorb(self, region: Region, walk: Walk) -> None:
@@ -497,11 +556,13 @@ class _Fuser:
 
     def _domain_index(self, region: Region, node: Node):
         """The region's axes as indices into what is walked for `node`: the source of a reduction, else itself."""
-        return region.indices_for(self._walked(node)[0].shape if PRIMITIVES[node.op].kind == "reduce" else node.shape)
+        if PRIMITIVES[node.op].kind in ("reduce", "segment"):
+            return region.folded_index(node.srcs[0].shape)
+        return region.folded_index(node.shape) if node.op == "segment_rows" else region.indices_for(node.shape)
 
     def _walked(self, node: Node) -> tuple[Node, ...]:
         kind = PRIMITIVES[node.op].kind
-        return node.srcs if kind == "reduce" else (node,)
+        return {"reduce": node.srcs, "segment": node.srcs[:1], "rows": ()}.get(kind, (node,))
 
     @staticmethod
     def _is_partial(node: Node) -> bool:

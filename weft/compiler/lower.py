@@ -43,6 +43,7 @@ STATUS.op, STATUS.dtype, STATUS.shape = "status", int32, ()
 PER_PIECE = Var("per_piece", int64)  # how much of the cut axis one piece of a split reduction takes
 
 SHORT = 8  # elements side by side that are too few for vector lanes
+LANES = 32  # features up to which an inner axis shares its vectors with the one around it
 LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf")})  # the rest are scalar parameters
 EXACT = frozenset({"neg", "abs", "max", "min", "floor", "select"})  # these leave a rounded value rounded
 TRANSCENDENTAL = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "pow"})
@@ -66,6 +67,8 @@ def lower(region: Region) -> Lowered:
         return _lower_map(region)
     if region.form == "split":
         return _lower_split(region)
+    if region.form == "segment":
+        return _lower_segment(region)
     return _lower_fold(region)
 
 
@@ -105,13 +108,15 @@ class _Group:
         return math.prod(self.shape)
 
 
-def _merge(region: Region) -> list[_Group]:
-    """The axes of an elementwise region, merged where all accesses allow it."""
+def _merge(region: Region, first: int = 0) -> list[_Group]:
+    """The axes of an elementwise region from `first` on, merged where all accesses allow it."""
     addresses = _addresses(region)
     axes = [Axis(f"d{k}", extent) for k, extent in enumerate(region.shape)]
     groups: list[_Group] = []
     open_group: list[int] = []
     for k, axis in enumerate(axes):
+        if k < first:
+            continue
         if open_group:
             previous = axes[open_group[-1]]
             joins = axis.extent == 1 or previous.extent == 1
@@ -213,6 +218,27 @@ def _lower_split(region: Region) -> Lowered:
     return Builder(region, tuple(index), (piece, *rest)).nest(points, "inner", None, tuple(spans))
 
 
+def _lower_segment(region: Region) -> Lowered:
+    """One row of the table per point (and per outer feature); its elements are walked in order, features in lanes."""
+    groups = [group for group in _merge(region, 2) if group.extent > 1]
+    if groups and LANES % groups[-1].extent == 0:
+        groups = [_Group(2, region.shape[2:])]  # what is the same for neighbouring lanes is loaded once and spread
+    lane = Axis("col", groups[-1].extent) if groups else None
+    outer = groups[:-1]
+    extents = (region.shape[0], *[group.extent for group in outer])
+    points = Axis("row", math.prod(extents))
+    row, *places = ix.delinearise(Index(((points, 1),), 0), extents)
+    elements = Index(((Axis("e", region.shape[1], "reduce"), 1),), 0)
+    index: list[Index] = [row, elements, *[ix.ZERO] * (len(region.shape) - 2)]
+    if lane is not None:
+        places.append(ix.axis_index(lane))
+    for group, place in zip(groups, places, strict=True):
+        index[group.first : group.first + len(group.shape)] = ix.delinearise(place, group.shape)
+    builder = Builder(region, tuple(index))
+    span = Span(Axis("e", region.shape[1], "reduce"), *builder.segment_bounds(region, row))
+    return builder.nest(points, "lane", lane, (span,))
+
+
 def _bound(region: Region, k: int) -> Var | int:
     """Where the loop over reduced axis `k` ends: an argument, so that a new extent needs no new kernel.
 
@@ -233,7 +259,9 @@ class Builder:
     """Writes one region's values as expressions in given axes."""
 
     def __init__(self, region: Region, index: Indices, split_place: Indices | None = None):
-        self.region = Region(region.number, region.form, region.shape, region.reduced, region.anchor, index=index)
+        self.region = Region(
+            region.number, region.form, region.shape, region.reduced, region.anchor, region.pointers, index=index
+        )
         self.source = region
         self.split_place = split_place
         self.buffers: dict[Node, BufferParam] = {}
@@ -251,7 +279,7 @@ class Builder:
 
     def nest(self, points: Axis, side: str, lane: Axis | None, inner: tuple[Span, ...]) -> Lowered:
         region, source = self.region, self.source
-        folds = [sink for sink in source.sinks if PRIMITIVES[sink.op].kind == "reduce"]
+        folds = [sink for sink in source.sinks if PRIMITIVES[sink.op].kind in ("reduce", "segment")]
         for fold in folds:
             self.place[fold] = self.split_place or tuple([region.index[k] for k in region.kept])
         inner_size = math.prod(source.shape[k] for k in source.reduced)
@@ -271,17 +299,22 @@ class Builder:
                     value = self.memo[(sink, self.place[sink], ())]
                     point_stores.append(self._store(sink, self.place[sink], value))
                 continue
-            at = region.indices_for(sink.shape)
+            at = region.folded_index(sink.shape) if sink.op == "segment_rows" else region.indices_for(sink.shape)
             assert at is not None
             store = self._store(sink, at, self.value(sink, at, ()))
-            per_point = not source.reduced or (sink.size < math.prod(source.shape) or inner_size == 1)
+            if source.pointers is not None:
+                per_point = at[0] != region.index[1]
+            else:
+                per_point = not source.reduced or (sink.size < math.prod(source.shape) or inner_size == 1)
             (point_stores if per_point else inner_stores).append(store)
         columns = tuple([self._column(partial) for partial in source.partials])
+        first_walk: list[Store] = []
         for check, inside in self.checks:
-            (inner_stores if inside else point_stores).append(check)
+            early = inside and source.pointers is not None and stages and not self._needs_folds(check)
+            (first_walk if early else inner_stores if inside else point_stores).append(check)
         scalars = list(self.scalars.values())
         for k in source.reduced:
-            bound = _bound(source, k)
+            bound = _bound(source, k) if source.pointers is None else 0
             if isinstance(bound, Var):
                 scalars.append((ScalarParam(bound.name, int64), source.shape[k]))
         if source.form == "split":
@@ -292,18 +325,74 @@ class Builder:
         ordered = tuple([tuple(stages[k]) for k in sorted(stages)])
         nest = Nest(
             _name(source), points, side, lane, inner, ordered, tuple(point_stores), tuple(inner_stores), columns,
-            tuple(self.buffers.values()), tuple([param for param, _ in scalars]), self.definitions,
+            tuple(self.buffers.values()), tuple([param for param, _ in scalars]), self.definitions, tuple(first_walk),
         )  # fmt: skip
         extent = source.partials[0].shape[0] if columns else points.extent
-        flops = self.flops * math.prod(source.shape)
+        flops = self.flops * source.volume
         return Lowered(
             nest, tuple(self.buffers), tuple([value for _, value in scalars]), extent, flops, tuple(self.sites)
         )
 
     def _at_domain(self, node: Node) -> Expr:
-        at = self.region.indices_for(node.shape)
+        at = self.region.folded_index(node.shape)
         assert at is not None
         return self.value(node, at, ())
+
+    def _needs_folds(self, store: Store) -> bool:
+        """Whether a stored value or the condition on it is made of this nest's folds."""
+        stack: list[Expr] = [store.value, *([] if store.mask is None else [store.mask])]
+        seen: set[int] = set()
+        while stack:
+            expr = stack.pop()
+            if id(expr) in seen:
+                continue
+            seen.add(id(expr))
+            if isinstance(expr, Var) and expr.name.startswith("acc"):
+                return True
+            if isinstance(expr, Op):
+                stack.extend(expr.args)
+            elif isinstance(expr, Load | IndexValue):
+                names = [axis.name for axis in ix.axes_of(expr.index) if axis.kind == "value"]
+                stack.extend([self.definitions[name] for name in names])
+                if isinstance(expr, Load) and expr.mask is not None:
+                    stack.append(expr.mask)
+        return False
+
+    def segment_bounds(self, region: Region, row: Index) -> tuple[Expr, Expr]:
+        """Where the elements of `row` begin and end, kept inside the data; pointers that do not rise are recorded."""
+        pointers, (count, elements) = region.pointers, region.shape[:2]
+        assert pointers is not None
+        rows, most = self._whole("rows", count), self._whole("elements", elements)
+        zero, number = Literal(0, int64), IndexValue(row, int64)
+        start = self._int64(self.value(pointers, (row,), ()))
+        stop = self._int64(self.value(pointers, (ix.add(row, ix.const(1)),), ()))
+        rises = [
+            Op("le", (zero, start), bool_),
+            Op("le", (start, stop), bool_),
+            Op("le", (stop, most), bool_),
+            Op("or", (Op("ne", (number, zero), bool_), Op("eq", (start, zero), bool_)), bool_),
+            Op(
+                "or",
+                (Op("lt", (Op("add", (number, Literal(1, int64)), int64), rows), bool_), Op("eq", (stop, most), bool_)),
+                bool_,
+            ),
+        ]
+        good: Expr = rises[0]
+        for other in rises[1:]:
+            good = Op("and", (good, other), bool_)
+        site = next((sink.site for sink in region.sinks if sink.site), None)
+        message = f"{site or 'an unknown line'}: row pointers that do not rise from 0 to {elements}"
+        self._record(Op("not", (good,), bool_), False, message)
+        inside = [Op("max", (Op("min", (bound, most), int64), zero), int64) for bound in (start, stop)]
+        return inside[0], inside[1]
+
+    def _int64(self, value: Expr) -> Expr:
+        return value if value.dtype is int64 else Op("cast", (value,), int64)
+
+    def _whole(self, name: str, value: int) -> Var:
+        """An extent that may differ between runs of one kernel: a scalar parameter."""
+        self.scalars[(name, int64)] = (ScalarParam(name, int64), value)
+        return Var(name, int64)
 
     def _stage(self, fold: Node) -> int:
         """One more than the deepest fold of this region that `fold` uses."""
@@ -383,6 +472,10 @@ class Builder:
             load = Load(self._buffer(node, written), address(at, row_major(node.shape), 0), node.dtype, mask)
             return narrow.unpacked(load) if node.dtype.is_narrow else load
         op = node.op
+        if op == "segment_rows":
+            row = self.region.row_of(node, at)
+            assert row is not None, f"{node} is not known at {at}"
+            return IndexValue(row, node.dtype)
         if op == "const":
             return self._const(node.attrs[0], node.dtype)
         if op == "iota":
@@ -444,14 +537,22 @@ class Builder:
         source, index = node.srcs
         axis, rank = node.attrs[0], len(index.shape)
         extent = source.shape[axis]
+        known = self.region.row_of(index, at[axis : axis + rank])
+        if known is not None:
+            return self.value(source, (*at[:axis], known, *at[axis + rank :]), conditions)
         row = self.value(index, at[axis : axis + rank], conditions)
-        row = row if row.dtype is int64 else Op("cast", (row,), int64)
+        row = self._int64(row)
         inside = self._inside(at[axis : axis + rank])
-        self._check(node, row, extent, inside or self._inside(tuple([index for index, _ in conditions])), conditions)
+        bound: Expr = Literal(extent, int64)
+        if axis == 0 and extent > 1:  # tables of any length are one kernel
+            bound = self._whole(f"limit{len(self.definitions)}", extent)
+        varies = inside or self._inside(tuple([index for index, _ in conditions]))
+        self._check(node, row, extent, bound, varies, conditions)
         loaded = Axis(f"g{len(self.definitions)}", extent, "value")
         if extent > 1:
             self.loaded_inside[loaded.name] = inside
-            row = Op("max", (Op("min", (row, Literal(extent - 1, int64)), int64), Literal(0, int64)), int64)
+            last = Op("sub", (bound, Literal(1, int64)), int64)
+            row = Op("max", (Op("min", (row, last), int64), Literal(0, int64)), int64)
             self.definitions[loaded.name] = row
         return self.value(source, (*at[:axis], ix.axis_index(loaded), *at[axis + rank :]), conditions)
 
@@ -459,7 +560,7 @@ class Builder:
         value = self.value(node.srcs[0], at, conditions)
         wide = value if value.dtype is int64 else Op("cast", (value,), int64)
         varies = self._inside((*at, *[index for index, _ in conditions]))
-        self._check(node, wide, node.attrs[0], varies, conditions)
+        self._check(node, wide, node.attrs[0], Literal(node.attrs[0], int64), varies, conditions)
         return value
 
     def _inside(self, at: Indices) -> bool:
@@ -467,17 +568,21 @@ class Builder:
         axes = [axis for index in at for axis in ix.axes_of(index)]
         return any(axis.kind == "reduce" or self.loaded_inside.get(axis.name, False) for axis in axes)
 
-    def _check(self, node: Node, row: Expr, extent: int, varies: bool, conditions: tuple[Condition, ...]) -> None:
-        """Record an index outside its axis in the status word of the user's line."""
-        inside = Op(
-            "and", (Op("le", (Literal(0, int64), row), bool_), Op("lt", (row, Literal(extent, int64)), bool_)), bool_
-        )
+    def _check(
+        self, node: Node, row: Expr, extent: int, bound: Expr, varies: bool, conditions: tuple[Condition, ...]
+    ) -> None:
+        """Record an index outside its axis (`extent` long, which is `bound` in the kernel) for the user's line."""
+        inside = Op("and", (Op("le", (Literal(0, int64), row), bool_), Op("lt", (row, bound), bool_)), bool_)
         bad: Expr = Op("not", (inside,), bool_)
         mask = self._mask(conditions)
         if mask is not None:
             bad = Op("and", (bad, mask), bool_)
+        self._record(bad, varies, f"{node.site or 'an unknown line'}: index outside an axis of extent {extent}")
+
+    def _record(self, bad: Expr, varies: bool, message: str) -> None:
+        """Set a status word of the plan where `bad` is true; the plan's user sees `message`."""
         site = ix.const(len(self.sites))
-        self.sites.append(f"{node.site or 'an unknown line'}: index outside an axis of extent {extent}")
+        self.sites.append(message)
         self.checks.append((Store(self._buffer(STATUS, written=True), site, Literal(1, int32), bad), varies))
 
     def _mask(self, conditions: Sequence[Condition]) -> Expr | None:
@@ -523,7 +628,7 @@ def lower_epilogue(region: Region) -> tuple[Lowered, tuple[Axis, Axis, Axis]]:
 
 
 def lower_scatter(region: Region) -> Lowered:
-    """Rows added into a table: points are the table's rows, the inner axes are (source row, columns).
+    """Rows folded into a table: points are the table's rows, the inner axes are (source row, columns).
 
     The template in `kernels.scatter` gives each worker a range of table rows, which it clears and then fills by walking
     all source rows in order; so each sum has one order whatever the number of workers.
@@ -536,7 +641,8 @@ def lower_scatter(region: Region) -> Lowered:
     index = (_index(row), *ix.delinearise(ix.axis_index(col), source.shape[1:]))
     builder = Builder(region, index)
     target = builder.value(index_node, (_index(row),), ())
-    target = target if target.dtype is int64 else Op("cast", (target,), int64)
+    target = builder._int64(target)
+    builder._check(node, target, count, builder._whole("rows", count), True, ())
     builder.definitions["target"] = target
     value = builder.value(source, index, ())
     place = Index(
@@ -546,11 +652,14 @@ def lower_scatter(region: Region) -> Lowered:
         0,
     )
     table = builder._buffer(node, written=True)
+    walked = Span(row, 0, builder._whole("sources", row.extent))
     scalars = list(builder.scalars.values())
+    of_target, *checks = [check for check, _ in builder.checks]
+    fold = Accumulator("table", {"add": "sum"}.get(node.op[8:], node.op[8:]), node.dtype)
     nest = Nest(
-        _name(region), Axis("row", count), "scatter", col, (Span(row, 0, row.extent),), (), (),
-        (Store(table, place, value),), (), tuple(builder.buffers.values()), tuple([param for param, _ in scalars]),
-        builder.definitions,
+        _name(region), Axis("row", count), "scatter", col, (walked,), (((fold, value),),), (),
+        (Store(table, place, value), *checks), (), tuple(builder.buffers.values()),
+        tuple([param for param, _ in scalars]), builder.definitions, (of_target,),
     )  # fmt: skip
     flops = (builder.flops + 1) * math.prod(region.shape)
     return Lowered(nest, tuple(builder.buffers), tuple([v for _, v in scalars]), count, flops, tuple(builder.sites))
@@ -561,7 +670,7 @@ def _name(region: Region) -> str:
     words: dict[str, None] = {}
     for node in (*region.inlined, *region.sinks, *region.partials):
         kind = PRIMITIVES[node.op].kind
-        if kind in ("reduce", "dot", "scatter"):
+        if kind in ("reduce", "dot", "scatter", "segment"):
             words[node.op.replace("reduce_", "").replace("partial_", "part_")] = None
         elif node.op in TRANSCENDENTAL or node.op in ("div", "sqrt", "random", "gather"):
             words[node.op] = None

@@ -15,7 +15,7 @@ from weft.compiler.fuse import Fused, base_of
 from weft.compiler.loops import last_entries
 from weft.compiler.plan import Interval
 from weft.compiler.program import Program, slice_offset
-from weft.compiler.region import Region
+from weft.compiler.region import Region, is_fold
 from weft.graph.node import Node
 from weft.kernels import index as ix
 
@@ -157,7 +157,7 @@ def _in_place(fused: Fused, program: Program, value: Node, leaf: int, offset: in
 
 def _reads_what_it_writes(region: Region, value: Node, nodes: dict[Node, int], offset: int) -> bool:
     """Every access to the donated memory in the writing region is to the very element that is written there."""
-    if region.form in ("dot", "scatter", "template", "scan", "sort", "loop"):
+    if region.form in ("dot", "scatter", "template", "scan", "sort", "loop", "segment"):
         return False
     at = region.indices_for(value.shape)
     if at is None:
@@ -224,7 +224,7 @@ def _growth(roots: Sequence[Node], alive: set[Node], users: dict[Node, int]) -> 
 
 def is_kept(node: Node, region: Region) -> bool:
     """Whether what a region computes lies in memory: a fold may be used up inside."""
-    return not node.op.startswith("reduce_") or node in region.kept_results
+    return not is_fold(node) or node in region.kept_results
 
 
 # --- the arena -------------------------------------------------------------------------------------------------------

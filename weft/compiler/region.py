@@ -10,7 +10,8 @@ rows   the last axis is reduced: each parallel point folds its row, in as many s
 cols   the last axis is kept: neighbouring points fold side by side
 split  a `partial_*` over rows: each chunk of the cut axis folds on its own
 dot    a matrix product with elementwise epilogues over its result
-scatter  rows added into a table
+scatter  rows folded into a table
+segment  each row of the first axis folds its own part of the second, given by `pointers`: domain (rows, elements, ...)
 template  a kernel written by hand for one primitive (`compiler.templates`)
 scan   running sums, products or extrema along the middle one of three axes, or the last of two
 sort   the order of the elements of each row
@@ -27,7 +28,7 @@ from weft.compiler.template import Template
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES
 from weft.kernels import index as ix
-from weft.kernels.index import Axis
+from weft.kernels.index import Axis, Index
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +40,7 @@ class Region:
     shape: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     anchor: Node | None = None
+    pointers: Node | None = None  # of a segment region: where the part of each row begins, and where the last one ends
     operands: Operands | None = None  # how a product reads its sources
     template: Template | None = None  # what a kernel written by hand reads, and its builder
     sinks: list[Node] = field(default_factory=list)  # what it stores, or folds for later stages
@@ -59,6 +61,8 @@ class Region:
                 for k, extent in enumerate(self.shape)
             ]
             self.index = tuple([ix.axis_index(axis) for axis in axes])
+            if self.pointers is not None:  # a row may have no elements even where there is just one
+                self.index = (self.index[0], Index(((axes[1], 1),), 0), *self.index[2:])
 
     @property
     def bit(self) -> int:
@@ -69,8 +73,32 @@ class Region:
         """Positions of the parallel axes."""
         return tuple([k for k in range(len(self.shape)) if k not in self.reduced])
 
+    @property
+    def volume(self) -> int:
+        """How often the innermost loop body runs."""
+        return _prod(self.shape if self.pointers is None else self.shape[1:])
+
+    def folded_index(self, shape: tuple[int, ...]) -> Indices | None:
+        """How the region's axes index a value of `shape` that it folds."""
+        return self.indices_for(shape) if self.pointers is None else self._in_segments(shape, 1)
+
+    def _in_segments(self, shape: tuple[int, ...], axis: int) -> Indices | None:
+        """A value per row (axis 0) or per element (axis 1), in a segment region."""
+        if shape[:1] != (self.shape[axis],) or _prod(shape[1:]) != _prod(self.shape[2:]):
+            return None
+        return (self.index[axis], *ix.reshape(self.index[2:], self.shape[2:], shape[1:]))
+
+    def row_of(self, node: Node, at: Indices) -> Index | None:
+        """The row that element `at` of `node` counts, where this region walks the very segments that it numbers."""
+        if self.pointers is None or node.op != "segment_rows" or node.srcs[0] is not self.pointers:
+            return None
+        return self.index[0] if at == (self.index[1],) else None
+
     def indices_for(self, shape: tuple[int, ...]) -> Indices | None:
         """How the region's axes index a value of `shape`: element by element, or once per parallel point."""
+        if self.pointers is not None:
+            rows, elements = self.shape[:2]
+            return None if rows == elements else self._in_segments(shape, 0) or self._in_segments(shape, 1)
         if shape == self.shape:
             return self.index
         size, domain, points = _prod(shape), _prod(self.shape), _prod(tuple([self.shape[k] for k in self.kept]))
@@ -87,6 +115,11 @@ def _prod(shape: tuple[int, ...]) -> int:
     for extent in shape:
         out *= extent
     return out
+
+
+def is_fold(node: Node) -> bool:
+    """Whether `node` is folded in loops: its result is in memory only where somebody else asks for it."""
+    return node.op.startswith("reduce_") or PRIMITIVES[node.op].kind == "segment"
 
 
 class Conflict(Exception):
@@ -125,6 +158,8 @@ class Walk:
                     raise Conflict
                 self.touched = True
                 continue
+            if region.row_of(node, at) is not None:
+                continue
             writers = self.stored.get(node)
             if writers is not None and (not writers or region not in writers):
                 self.reads[node] = None
@@ -142,8 +177,10 @@ class Walk:
                 self.inlined.setdefault(node, at)
             elif op == "gather":
                 axis, rank = node.attrs[0], len(node.srcs[1].shape)
-                stack.append((node.srcs[1], at[axis : axis + rank]))
-                loaded = ix.axis_index(Axis(f"g{id(node)}", node.srcs[0].shape[axis], "value"))
+                loaded = region.row_of(node.srcs[1], at[axis : axis + rank])
+                if loaded is None:
+                    stack.append((node.srcs[1], at[axis : axis + rank]))
+                    loaded = ix.axis_index(Axis(f"g{id(node)}", node.srcs[0].shape[axis], "value"))
                 stack.append((node.srcs[0], (*at[:axis], loaded, *at[axis + rank :])))
             elif op == "random":
                 self.reads[node.srcs[0]] = None

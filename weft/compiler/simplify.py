@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from weft.graph.build import const, expand
+from weft.graph.evaluate import identity
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, evaluate, make
 
@@ -312,9 +313,22 @@ def _gather(node: Node, srcs: tuple[Node, ...]) -> Node | None:
     return None if value is None else filled(value, node)
 
 
+def _neighbours(node: Node, srcs: tuple[Node, ...]) -> Node:
+    """The transposed structure was for the gradient."""
+    return _gather(node, srcs) or make("gather", srcs[:2], (0,), site=node.site)
+
+
 def _of_nothing(node: Node, srcs: tuple[Node, ...]) -> Node | None:
-    """A product over, or a sum of, no elements is zero."""
+    """A product over no elements is zero."""
     return None if srcs[1].size else filled(0, node)
+
+
+def _fold_of_nothing(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    """Slots and segments that nothing goes to hold the identity of their fold."""
+    family, fold = node.op.split("_")
+    if srcs[family == "scatter"].size:
+        return None
+    return filled(identity("sum" if fold == "add" else fold, node.dtype.numpy), node)
 
 
 _RULES: dict[str, Callable[[Node, tuple[Node, ...]], Node | None]] = {
@@ -337,7 +351,14 @@ _RULES: dict[str, Callable[[Node, tuple[Node, ...]], Node | None]] = {
     "gather": _gather,
     "dot": _of_nothing,
     "conv_weight": _of_nothing,
-    "scatter_add": _of_nothing,
+    "neighbours": _neighbours,
+    "scatter_add": _fold_of_nothing,
+    "scatter_max": _fold_of_nothing,
+    "scatter_min": _fold_of_nothing,
+    "scatter_prod": _fold_of_nothing,
+    "segment_sum": _fold_of_nothing,
+    "segment_max": _fold_of_nothing,
+    "segment_min": _fold_of_nothing,
     "reduce_sum": _reduce,
     "reduce_prod": _reduce,
     "reduce_max": _reduce,

@@ -1,8 +1,9 @@
 """All gradients, one row per primitive: `RULES[op](node, g)` gives one gradient per source, None where none flows.
 
 `g` has the shape and dtype of the node. Rules are built from the same primitives, so gradients of gradients work.
-Conventions at ties: `max`/`min` give each side half, `reduce_max`/`reduce_min` share among equal elements, `abs` has
-slope 0 at 0, `pow` has slope 0 in the exponent at base 0, `floor` and comparisons have none.
+Conventions at ties: `max`/`min` give each side half, `reduce_max`/`reduce_min` share among equal elements, maxima and
+minima of scattered rows and of segments give all to the first; `abs` has slope 0 at 0, `pow` has slope 0 in the
+exponent at base 0, `floor` and comparisons have none.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from weft.graph.build import (
     flip,
     fold,
     gather,
+    iota,
     kept,
     like,
     lt,
@@ -36,7 +38,10 @@ from weft.graph.build import (
     reshape,
     scan,
     scan_winners,
+    scatter,
     scatter_add,
+    segment,
+    segment_rows,
     select,
     slice_,
     sub,
@@ -167,14 +172,60 @@ def _concat(node: Node, g: Node) -> Gradients:
 
 
 def _gather(node: Node, g: Node) -> Gradients:
-    """Add each row of `g` to the row it came from: index axes to the front, scatter, the axis back in place."""
+    """Add each row of `g` to the row it came from: index axes to the front, scatter, the axis back in place. Where the
+    index numbers segments, their rows lie together."""
     x, index = node.srcs
+    if index.op == "segment_rows" and node.attrs[0] == 0:
+        return segment("sum", g, index.srcs[0], node.site), None
     axis, rank, depth = node.attrs[0], len(x.shape), len(index.shape)
     order = (*range(axis, axis + depth), *range(axis), *range(axis + depth, len(g.shape)))
     rest = x.shape[:axis] + x.shape[axis + 1 :]
     rows = reshape(permute(g, order), (index.size, *rest))
-    summed = scatter_add(reshape(index, (index.size,)), rows, x.shape[axis])
+    summed = scatter_add(reshape(index, (index.size,)), rows, x.shape[axis], node.site)
     return permute(summed, (*range(1, axis + 1), 0, *range(axis + 1, rank))), None
+
+
+def _neighbours(node: Node, g: Node) -> Gradients:
+    """As `_gather`; the transposed structure says which rows of `g` belong together: they are summed by segments."""
+    _, _, pointers, order = node.srcs
+    return segment("sum", gather(g, order, 0), pointers, node.site), None, None, None
+
+
+def _first_hit(node: Node, g: Node, src: Node, rows: Node, fold_first: Callable[[Node], Node]) -> Node:
+    """The gradient of a maximum or minimum of rows goes to the first row that has it."""
+    number = iota(src.shape, 0, src.device)
+    hit = eq(src, gather(node, rows, 0))
+    first = fold_first(select(hit, number, src.shape[0]))
+    return select(eq(number, gather(first, rows, 0)), gather(g, rows, 0), 0.0)
+
+
+def _scatter_extremum(node: Node, g: Node) -> Gradients:
+    index, src = node.srcs
+    count = node.attrs[0]
+    return None, _first_hit(node, g, src, index, lambda first: scatter("min", index, first, count, node.site))
+
+
+def _scatter_prod(node: Node, g: Node) -> Gradients:
+    """As `_reduce_prod`: y / x where nothing is zero; with one zero in a slot, only the zero has a slope."""
+    index, src = node.srcs
+    count = node.attrs[0]
+    zero = eq(src, 0.0)
+    is_zero, nonzero = cast(zero, g.dtype), select(zero, 1.0, src)
+    zeros = gather(scatter_add(index, is_zero, count, node.site), index, 0)
+    product = gather(scatter("prod", index, nonzero, count, node.site), index, 0)
+    alone = select(eq(zeros, is_zero), div(product, nonzero), 0.0)
+    return None, mul(gather(g, index, 0), alone)
+
+
+def _segment_extremum(node: Node, g: Node) -> Gradients:
+    data, pointers = node.srcs
+    rows = segment_rows(pointers, data.shape[0], node.site)
+    return _first_hit(node, g, data, rows, lambda first: segment("min", first, pointers, node.site)), None
+
+
+def _segment_sum(node: Node, g: Node) -> Gradients:
+    data, pointers = node.srcs
+    return gather(g, segment_rows(pointers, data.shape[0], node.site), 0), None
 
 
 def _select(node: Node, g: Node) -> Gradients:
@@ -293,7 +344,14 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "fold": _fold,
     "concat": _concat,
     "gather": _gather,
+    "neighbours": _neighbours,
     "scatter_add": lambda node, g: (None, gather(g, node.srcs[0], 0)),
+    "scatter_max": _scatter_extremum,
+    "scatter_min": _scatter_extremum,
+    "scatter_prod": _scatter_prod,
+    "segment_sum": _segment_sum,
+    "segment_max": _segment_extremum,
+    "segment_min": _segment_extremum,
     "dot": _dot,
     "conv": _conv,
     "conv_weight": _conv_weight,

@@ -233,8 +233,23 @@ def gather(x: Node, index: Node, axis: int, site: str | None = None) -> Node:
     return make("gather", (x, index), (axis,), site=site)
 
 
-def scatter_add(index: Node, src: Node, count: int) -> Node:
-    return make("scatter_add", (index, src), (count,))
+def scatter_add(index: Node, src: Node, count: int, site: str | None = None) -> Node:
+    return scatter("add", index, src, count, site)
+
+
+def scatter(fold: str, index: Node, src: Node, count: int, site: str | None = None) -> Node:
+    """Rows of `src` folded ('add', 'max', 'min' or 'prod') into a table of `count` rows; identity where none went."""
+    return make(f"scatter_{fold}", (index, src), (count,), site=site)
+
+
+def segment(fold: str, data: Node, pointers: Node, site: str | None = None) -> Node:
+    """Rows of `data` from pointers[i] to pointers[i + 1] folded ('sum', 'max' or 'min') into row i."""
+    return make(f"segment_{fold}", (data, pointers), site=site)
+
+
+def segment_rows(pointers: Node, count: int, site: str | None = None) -> Node:
+    """For each of `count` elements in segments, the number of its segment."""
+    return make("segment_rows", (pointers,), (count,), site=site)
 
 
 def dot(a: Node, b: Node) -> Node:

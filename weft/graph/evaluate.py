@@ -101,10 +101,24 @@ def _gather(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.nda
     return np.take(x, np.clip(index, 0, max(x.shape[axis] - 1, 0)), axis=axis)
 
 
-def _scatter_add(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    index, src = arrays
-    out = np.zeros(node.shape, dtype)
-    np.add.at(out, np.clip(index, 0, max(node.attrs[0] - 1, 0)), src)
+def identity(fold: str, dtype: np.dtype) -> float | int | bool:
+    """What a fold ('sum', 'prod', 'max' or 'min') of no elements is."""
+    if fold in ("sum", "prod"):
+        return int(fold == "prod")
+    if dtype.kind in "iu":
+        return np.iinfo(dtype).min if fold == "max" else np.iinfo(dtype).max
+    low, high = (False, True) if dtype.kind == "b" else (-math.inf, math.inf)
+    return low if fold == "max" else high
+
+
+_FOLDS = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _fold_rows(node: Node, fold: str, rows: np.ndarray, data: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """`out[rows[k]] = fold(out[rows[k]], data[k])` in order of k, from the fold's identity; bad rows are clamped."""
+    out = np.full(node.shape, identity(fold, dtype), dtype)
+    if out.size:
+        _FOLDS[fold].at(out, np.clip(rows, 0, node.shape[0] - 1), data.astype(dtype, copy=False))
     return out
 
 
@@ -122,6 +136,19 @@ def _scan(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarr
 def _bitcast(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
     stored = np.ascontiguousarray(arrays[0], node.srcs[0].dtype.numpy)  # as in memory, also in float64 mode
     return stored.reshape(node.shape).view(node.dtype.numpy)
+
+
+def _scatter(fold: str) -> Evaluation:
+    return lambda node, arrays, dtype: _fold_rows(node, fold, arrays[0], arrays[1], dtype)
+
+
+def _rows_of(pointers: np.ndarray, count: int) -> np.ndarray:
+    """The segment that each of `count` elements lies in."""
+    return np.searchsorted(pointers[1:], np.arange(count), side="right").astype(pointers.dtype)
+
+
+def _segment(fold: str) -> Evaluation:
+    return lambda node, arrays, dtype: _fold_rows(node, fold, _rows_of(arrays[1], len(arrays[0])), arrays[0], dtype)
 
 
 def _plain(function: Callable[..., np.ndarray]) -> Evaluation:
@@ -234,7 +261,17 @@ EVALUATIONS: dict[str, Evaluation] = {
     "fold": _fold,
     "concat": lambda node, arrays, dtype: np.concatenate(arrays, node.attrs[0]),
     "gather": _gather,
-    "scatter_add": _scatter_add,
+    "neighbours": lambda node, arrays, dtype: np.take(
+        arrays[0], np.clip(arrays[1], 0, max(len(arrays[0]) - 1, 0)), axis=0
+    ),
+    "scatter_add": _scatter("sum"),
+    "scatter_max": _scatter("max"),
+    "scatter_min": _scatter("min"),
+    "scatter_prod": _scatter("prod"),
+    "segment_sum": _segment("sum"),
+    "segment_max": _segment("max"),
+    "segment_min": _segment("min"),
+    "segment_rows": lambda node, arrays, dtype: _rows_of(arrays[0], node.attrs[0]),
     "dot": _plain(np.matmul),
     "conv": _conv,
     "conv_weight": _conv_weight,

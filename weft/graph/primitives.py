@@ -26,7 +26,9 @@ class Primitive:
     """One row of the table. `arity` is the number of sources, None for any number above zero."""
 
     name: str
-    kind: str  # leaf, generate, elementwise, movement, reduce, fold, gather, scatter, concat, dot, template, ...
+    kind: (
+        str  # leaf, generate, elementwise, movement, reduce, fold, gather, scatter, segment, concat, dot, template, ...
+    )
     arity: int | None
     shape_rule: Rule
     evaluate: Evaluation | None  # None for leaves, whose value lives in a buffer, and loops, which run as a whole
@@ -193,7 +195,26 @@ def _gather(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[
     return x.shape[:axis] + index.shape + x.shape[axis + 1 :], x.dtype
 
 
-def _scatter_add(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+def _neighbours(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    x, index, pointers, order = srcs
+    assert pointers.shape == (x.shape[0] + 1,) and order.shape == index.shape and len(index.shape) == 1, srcs
+    assert pointers.dtype.kind in "iu" and order.dtype.kind in "iu", srcs
+    return _gather((x, index), (0,), dtype)
+
+
+def _segment(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    data, pointers = srcs
+    assert pointers.dtype.kind in "iu" and len(pointers.shape) == 1 and pointers.size and data.shape, srcs
+    return (pointers.size - 1, *data.shape[1:]), data.dtype
+
+
+def _segment_rows(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    (pointers,) = srcs
+    assert pointers.dtype.kind in "iu" and len(pointers.shape) == 1 and pointers.size, srcs
+    return (attrs[0],), pointers.dtype
+
+
+def _scatter(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
     index, src = srcs
     assert index.dtype.kind in "iu" and index.shape == src.shape[:1], (srcs, attrs)
     return (attrs[0], *src.shape[1:]), src.dtype
@@ -280,7 +301,10 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("fold", "fold", 1, _fold),
     ("concat", "concat", None, _concat),
     ("gather", "gather", 2, _gather),
-    ("scatter_add", "scatter", 2, _scatter_add),
+    ("neighbours", "gather", 4, _neighbours),
+    ("scatter_add scatter_max scatter_min scatter_prod", "scatter", 2, _scatter),
+    ("segment_sum segment_max segment_min", "segment", 2, _segment),
+    ("segment_rows", "rows", 1, _segment_rows),
     ("dot", "dot", 2, _dot),
     ("conv", "conv", 2, _conv),
     ("conv_weight", "conv", 2, _conv_weight),

@@ -73,7 +73,8 @@ def _at_point(nest: Nest) -> tuple[Stmt, ...]:
         before, values = cache.enter(number, values)
         accumulators = tuple([accumulator for accumulator, _ in stage])
         updates = [Update(accumulator.name, value) for accumulator, value in zip(accumulators, values, strict=True)]
-        body.append(Fold(accumulators, _inner_loops(nest, (*before, *updates))))
+        checks = nest.checks if number == 0 else ()
+        body.append(Fold(accumulators, _inner_loops(nest, (*before, *updates, *checks))))
     body.extend(together(nest.point_stores))
     if last:
         before, values = cache.enter(len(walks), last)
@@ -113,17 +114,17 @@ def _inner_loops(nest: Nest, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 
 def _scatter(nest: Nest, begin: Expr, end: Expr) -> tuple[Stmt, ...]:
-    """Clear this worker's rows of the table, then walk all source rows in order and add those that belong here."""
-    (add,), (span,), col = nest.inner_stores, nest.inner, nest.lane
+    """Clear this worker's rows of the table, then walk all source rows in order and fold those that belong here."""
+    (add, *others), (span,), col, (((fold, _),),) = nest.inner_stores, nest.inner, nest.lane, nest.stages
     assert col is not None
     dtype, width = add.value.dtype, lanes(col.extent)
     cleared = ix.add(ix.scale(Index(((nest.points, 1),), 0), col.extent), ix.axis_index(col))
-    clear = Loop(col, 0, col.extent, "vector", (Store(add.buffer, cleared, Literal(0, dtype)),), width)
-    total = Op("add", (Load(add.buffer, add.index, dtype), add.value), dtype)
-    across = Loop(col, 0, col.extent, "vector", (Store(add.buffer, add.index, total),), width)
+    clear = Loop(col, 0, col.extent, "vector", (Store(add.buffer, cleared, Literal(fold.identity, dtype)),), width)
+    total = Op(COMBINE[fold.op], (Load(add.buffer, add.index, dtype), add.value), dtype)
+    across = Loop(col, 0, col.extent, "vector", (Store(add.buffer, add.index, total), *others), width)
     target = IndexValue(Index(((Axis("target", nest.points.extent, "value"), 1),), 0), int64)
     mine = Op("and", (Op("le", (begin, target), bool_), Op("lt", (target, end), bool_)), bool_)
-    walk = Loop(span.axis, span.start, span.stop, "serial", (If(mine, (across,)),))
+    walk = Loop(span.axis, span.start, span.stop, "serial", (If(mine, (across,)), *nest.checks))
     return Loop(nest.points, begin, end, "task", (clear,)), walk
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from weft.dtypes import bool_, int64
 from weft.kernels import index as ix
@@ -50,6 +50,7 @@ def schedule(nest: Nest, block: int = BLOCK) -> Kernel:
     """A nest as a kernel for blocks of at most `block` threads (a power of two) and a range of points or chunks."""
     if nest.side == "scatter":
         return _scatter(nest, block)
+    nest = replace(nest, inner_stores=(*nest.inner_stores, *nest.checks), checks=())
     if nest.columns:
         return _rows_of_chunks(nest, block) if nest.stages or nest.point_stores else _thread_per_column(nest, block)
     if nest.side == "inner" and math.prod([span.axis.extent for span in nest.inner]) > SHORT:
@@ -231,17 +232,18 @@ def _thread_per_column(nest: Nest, block: int) -> Kernel:
 
 
 def _scatter(nest: Nest, block: int) -> Kernel:
-    """A thread owns one element of the table and adds what belongs there, walking all source rows in order."""
-    (add,), (span,), col = nest.inner_stores, nest.inner, nest.lane
+    """A thread owns one element of the table and folds what belongs there, walking all source rows in order."""
+    add, (span,), col = nest.inner_stores[0], nest.inner, nest.lane
     assert col is not None
     flat, values = _joined("i", (nest.points, col))
     nest = substitute(nest, values)
-    (moved,) = nest.inner_stores
+    moved, *others = nest.inner_stores
     target = IndexValue(Index(((Axis("target", nest.points.extent, "value"), 1),), 0), int64)
     mine = Op("eq", (target, IndexValue(values[nest.points], int64)), bool_)
-    total = Accumulator("total", "sum", moved.value.dtype)
-    update = If(mine, (Update(total.name, moved.value),))
-    fold = Fold((total,), (Loop(span.axis, span.start, span.stop, "serial", (update,)),))
+    (((kind, _),),) = nest.stages
+    total = Accumulator("total", kind.op, moved.value.dtype)
+    update = If(mine, (Update(total.name, moved.value), *others))
+    fold = Fold((total,), (Loop(span.axis, span.start, span.stop, "serial", (update, *nest.checks)),))
     store = Store(add.buffer, _at(flat), Var(total.name, total.dtype))
     loop = Loop(flat, _times(BEGIN, col.extent), _times(END, col.extent), "grid", (fold, store), block)
     return _kernel(nest, (loop,), Geometry(block, col.extent))

@@ -42,10 +42,11 @@ class Nest:
     """Loops without a schedule.
 
     points: the flat parallel axis. `side`: which axis lies side by side in memory and belongs in vector lanes:
-    'points', 'lane' (a second parallel axis, `lane`) or 'inner' (the last inner axis); 'scatter' marks a nest whose
-    inner store adds into row `target` of a table that has one row per point. stages: folds over the inner axes, each
-    using the results of those before. `columns`, if any, are summed over chunks of points; the launch then counts
-    chunks, with the scalars 'points' and 'per_chunk'.
+    'points', 'lane' (a second parallel axis, `lane`, or none) or 'inner' (the last inner axis); 'scatter' marks a nest
+    whose first inner store folds, as the one accumulator of its one stage says, into row `target` of a table that has
+    one row per point. stages: folds over the inner axes, each using the results of those before. `columns`, if any, are
+    summed over chunks of points; the launch then counts chunks, with the scalars 'points' and 'per_chunk'. `checks` are
+    stores per inner element that need no fold, so the first walk over the inner axes does them.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Nest:
     buffers: tuple[BufferParam, ...]
     scalars: tuple[ScalarParam, ...]
     definitions: Mapping[str, Expr]
+    checks: tuple[Store, ...] = ()
 
 
 def together(stores: Sequence[Store], more: Sequence[Expr] = ()) -> tuple[Stmt, ...]:

@@ -24,6 +24,7 @@ def substitute(nest: Nest, values: dict[Axis, Index]) -> Nest:
         inner=tuple([Span(span.axis, new.bound(span.start), new.bound(span.stop)) for span in nest.inner]),
         point_stores=tuple([new.store(store) for store in nest.point_stores]),
         inner_stores=tuple([new.store(store) for store in nest.inner_stores]),
+        checks=tuple([new.store(store) for store in nest.checks]),
         columns=tuple([new.column(column) for column in nest.columns]),
         definitions={name: new.expr(value) for name, value in nest.definitions.items()},
     )
