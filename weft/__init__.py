@@ -57,7 +57,7 @@ from weft.random import (
 )  # fmt: skip
 from weft.tensor import Tensor
 
-from weft import optim
+from weft import linalg, optim
 
 half = float16
 float = float32

@@ -26,7 +26,7 @@ def known(who: str, x: Tensor, instead: str) -> np.ndarray:
 
 
 def _tensor(array: np.ndarray, like: Tensor) -> Tensor:
-    return Tensor(from_host(np.ascontiguousarray(array), like.device))
+    return Tensor(from_host(np.asarray(array), like.device))
 
 
 def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
