@@ -1,5 +1,7 @@
 """Attention: memory linear in the length, the same bits everywhere, dropout as composed, gradients of gradients."""
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 import torch
@@ -127,6 +129,30 @@ def test_bits_do_not_depend_on_company_layout_or_threads(options):
         assert np.array_equal(one, two[:1])
 
 
+@pytest.mark.parametrize("lengths", [(100, 130), (64, 64), (130, 70), (1, 5)])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": True}, {"dropout_p": 0.3}])
+def test_queries_apart_from_keys_are_the_same_bits(lengths, options, monkeypatch):
+    """Where a machine has more threads than there are heads, blocks of queries and of keys are tasks of their own."""
+    q, k, v = inputs(2, 4, *lengths, 24, kv_heads=2)
+    if "attn_mask" in options:
+        options = {"attn_mask": weft.tensor(np.random.default_rng(5).random(lengths) < 0.7)}
+
+    def kernels_and_gradients():
+        weft.manual_seed(1)
+        step = weft.compile(lambda *x: weft.grad(lambda *y: loss(*y, enable_gqa=True, **options), (0, 1, 2))(*x))
+        return [grad.numpy() for grad in step(q.detach(), k.detach(), v.detach())], step.plan
+
+    monkeypatch.setattr("weft.compiler.evaluate._plans", OrderedDict())
+    monkeypatch.setitem(get("cpu").limits, "threads", 1)
+    together, plan = kernels_and_gradients()
+    monkeypatch.setattr("weft.compiler.evaluate._plans", OrderedDict())
+    monkeypatch.setitem(get("cpu").limits, "threads", 1000)
+    apart, other = kernels_and_gradients()
+    assert [a.extent for a in other.plan.steps] != [a.extent for a in plan.plan.steps]
+    for one, two in zip(apart, together, strict=True):
+        assert np.array_equal(one, two)
+
+
 # --- dropout ---------------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +265,7 @@ def test_without_the_template_it_is_composed(monkeypatch):
     expected = attend(q, k, v, is_causal=True, enable_gqa=True)
     device = get("cpu")
     monkeypatch.setattr(type(device), "features", property(lambda self: frozenset()), raising=False)
-    monkeypatch.setattr("weft.compiler.evaluate._plans", type(weft.compiler.evaluate._plans)())
+    monkeypatch.setattr("weft.compiler.evaluate._plans", OrderedDict())
     step = weft.compile(lambda *x: weft.grad(lambda *y: loss(*y, is_causal=True, enable_gqa=True), (0, 1, 2))(*x))
     grads = step(q.detach(), k.detach(), v.detach())
     assert not [kernel for kernel in step.plan.kernels() if kernel.name.startswith("attention")]

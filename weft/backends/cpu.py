@@ -321,9 +321,9 @@ def _processor() -> str:
 
 
 def _limits() -> dict[str, int]:
-    """Bytes in all vector registers, by which kernels choose the size of their tiles."""
+    """Bytes in all vector registers, by which kernels choose the size of their tiles; threads, for shares of work."""
     found = jit().features
-    return {"vector_bytes": 2048 if "+avx512vl" in found else 512}
+    return {"vector_bytes": 2048 if "+avx512vl" in found else 512, "threads": thread_count()}
 
 
 class _Window:

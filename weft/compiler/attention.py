@@ -50,7 +50,7 @@ def forward(node: Node, leaves: Collection[Node]) -> Template:
 
 
 def backward(node: Node, leaves: Collection[Node]) -> Template:
-    """`attention_backward`: a task is one head of keys."""
+    """`attention_backward`: a task is one head of keys, or one block where there are fewer heads than threads."""
     sources = _Sources(node, leaves)
     q, k, v = node.srcs[:3]
     result, g = node.srcs[-2:]
@@ -62,9 +62,15 @@ def backward(node: Node, leaves: Collection[Node]) -> Template:
     def build(region: Region, device: Device) -> Built:
         problem, buffers, uses = sources.problem(device), *sources.buffers(outputs, inputs)
         tasks = math.prod(k.shape[:2])
-        flops = 2 * _score_count(node) * (3 * problem.width + 2 * problem.value_width + 8)
-        kernel = kernels.backward(problem, Array("g", above.strides, q.dtype), buffers)
-        return Built(kernel, uses, sources.scalars(), tasks, _chunk(tasks, flops), flops)
+        apart = tasks < device.limits.get("threads", 1)
+        split = math.prod(q.shape[:2]) * problem.query_blocks
+        kernel = kernels.backward(problem, Array("g", above.strides, q.dtype), buffers, apart)
+        scalars, products = sources.scalars(), 3 * problem.width + 2 * problem.value_width + 8
+        if apart:
+            tasks, scalars = split + tasks * problem.key_blocks, (*scalars, split)
+            products += problem.width + problem.value_width + 8
+        flops = 2 * _score_count(node) * products
+        return Built(kernel, uses, scalars, tasks, _chunk(tasks, flops), flops)
 
     return Template(tuple(dict.fromkeys((*sources.reads, saved.base, above.base))), build)
 
