@@ -75,10 +75,10 @@ def test_backward_guard():
     """Eleven products (three forward: nobody asks for the last one's value), attention twice."""
     plan = compiled(lambda x, p, g: gradients(x, p, g, 4), gradient=True)
     names = [kernel.name for kernel in plan.kernels()]
-    assert len(plan) <= 22
+    assert len(plan) <= 25
     assert sum(name.startswith("gemm") for name in names) == 11
     assert sum(name.startswith("attention") for name in names) == 2
-    assert plan.bytes <= 102_681_600
+    assert plan.bytes <= 105_827_328
     assert plan.memory().arena_bytes <= 21_000_192
     scores = 8 * 4 * 128 * 128 * 4
     assert all(interval.nbytes != scores for interval in plan.plan.arena)
