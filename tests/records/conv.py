@@ -32,12 +32,12 @@ REFUSED = [
     (
         lambda: F.conv2d(weft.ones(1, 3, 4, 4), weft.ones(2, 3, 3, 3), weft.ones(3)),
         weft.ShapeError,
-        r"a bias \(3,\), expected \(2,\)",
+        r"a bias \(3,\); expected \(2,\)",
     ),
     (
         lambda: F.conv2d(weft.ones(1, 3, 4, 4), weft.ones(2, 3, 3, 3), stride=0),
         weft.RangeError,
-        "stride=0, expected a whole number from 1 on",
+        "stride=0; expected a whole number from 1 on",
     ),
     (
         lambda: F.conv2d(weft.ones(1, 3, 4, 4), weft.ones(2, 3, 3, 3), padding="full"),
