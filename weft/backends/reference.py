@@ -123,7 +123,8 @@ def _check_range(node: Node, arrays: Sequence[np.ndarray]) -> None:
         wrong = index[(index < 0) | (index >= extent)]
         if wrong.size:
             expected = f"0 to {extent - 1}" + (f" on axis {axis}" if node.op == "gather" else "")
-            raise problem(IndexRangeError, f"{node.op}{where}", f"the index {wrong[0]}", expected)
+            who = "a label" if node.op == "in_range" else node.op
+            raise problem(IndexRangeError, f"{who}{where}", f"the index {wrong[0]}", expected)
     elif node.op.startswith("segment_"):
         pointers = arrays[-1]
         count = node.attrs[0] if node.op == "segment_rows" else len(arrays[0])
