@@ -100,5 +100,7 @@ def test_two_tensor_indices_are_checked_each():
 
 
 def test_a_label_outside_the_classes():
-    with pytest.raises(weft.IndexRangeError, match=r"a label at .*test_errors.py:\d+: given the index 3; expected 0 to 2"):
+    with pytest.raises(
+        weft.IndexRangeError, match=r"a label at .*test_errors.py:\d+: given the index 3; expected 0 to 2"
+    ):
         F.cross_entropy(weft.ones(2, 3), weft.tensor([0, 3])).item()
