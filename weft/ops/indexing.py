@@ -29,7 +29,6 @@ from weft.ops.common import (
     spread,
 )  # fmt: skip
 from weft.ops.elementwise import where
-from weft.ops.sorting import searchsorted
 
 _INSIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -281,28 +280,16 @@ def _written(x: Node, tensors: Sequence[tuple[int, Node]], value: Operand, accum
     number = build.reshape(picked.number, (size,))
     if not size or not table.size:
         return x
-    number = build.gather(build.iota((picked.count,), 0, x.device), number, 0, user_site())  # checked
     if accumulate:
-        table = build.add(table, build.scatter_add(number, rows, picked.count))
+        table = build.add(table, build.scatter_add(number, rows, picked.count, user_site()))
     else:
-        last = last_writers(number, picked.count)
+        last = build.scatter("max", number, build.iota((size,), 0, x.device), picked.count, user_site())
         there = build.reshape(make("le", (build.like(last, 0), last)), (picked.count, *[1] * len(picked.rest)))
         chosen = build.gather(rows, build.binary("max", last, 0), 0)
         table = make("select", (build.expand(there, table.shape), chosen, table))
     assert depth == len(shape) - len(picked.rest)
     back = sorted(range(len(x.shape)), key=picked.order.__getitem__)
     return build.permute(build.reshape(table, tuple([x.shape[axis] for axis in picked.order])), back)
-
-
-def last_writers(number: Node, count: int) -> Node:
-    """For each of `count` rows the last place of the vector `number` that names it, -1 where none does."""
-    order = build.argsort(number)
-    inner = build.gather(number, order, 0)
-    row = build.iota((count,), 0, number.device)
-    found = build.sub(searchsorted(inner, row, right=True), 1)
-    safe = build.binary("max", found, 0)
-    named = make("and", (make("le", (build.like(found, 0), found)), build.eq(build.gather(inner, safe, 0), row)))
-    return build.select(named, build.gather(order, safe, 0), -1)
 
 
 def index_put(x: Node, indices: Sequence[Node], values: Operand, accumulate: bool = False) -> Node:
