@@ -2,6 +2,7 @@
 #   make demo    train a digit classifier          make test    all tests that need no GPU
 #   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
 #   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
+#   make fuzz    random graphs, GRAPHS=20000 of them
 # Pass options with ARGS, for example: make demo ARGS="--epochs 10", make test ARGS="-k softmax".
 
 PYTHON ?= python3
@@ -10,11 +11,11 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help demo test smoke lint format bench test-gpu clean
+.PHONY: help demo test smoke fuzz lint format bench test-gpu clean
 .NOTPARALLEL:
 
 help:
-	@sed -n '2,5s/^# *//p' Makefile
+	@sed -n '2,6s/^# *//p' Makefile
 
 demo: $(VENV)/.has-run
 	$(BIN)/python -m weft.demo $(ARGS)
@@ -26,6 +27,9 @@ test: $(VENV)/.has-test
 
 smoke: $(VENV)/.has-test
 	$(BIN)/python -m pytest -m "smoke and not gpu" tests $(ARGS)
+
+fuzz: $(VENV)/.has-test
+	WEFT_FUZZ=$(or $(GRAPHS),20000) $(BIN)/python -m pytest -n $(JOBS) tests/backend/test_random_graphs.py $(ARGS)
 
 lint: $(VENV)/.has-lint
 	$(BIN)/ruff format --check .

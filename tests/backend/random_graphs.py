@@ -8,6 +8,7 @@ operations with jumps (floor, comparisons, casts to integers) only look at exact
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import weft
+from tests.backend import random_operations as more
 from weft.dtypes import DType, bool_, float32, float64, from_numpy, int32, int64, uint32
 from weft.graph import build
 from weft.graph.node import Node, placeholder, toposort
@@ -66,7 +68,10 @@ def transplant(outputs: list[Value], leaves: dict[Node, Node]) -> list[Node]:
     for node in toposort([value.node for value in outputs]):
         if node not in new:
             sources = tuple(new[source] for source in node.srcs)
-            new[node] = make(node.op, sources, node.attrs, dtype=node.dtype, device=device)
+            attrs = node.attrs
+            if node.op == "checkpoint":
+                attrs = (more.transplanted_segment(attrs[0], new),)
+            new[node] = make(node.op, sources, attrs, dtype=node.dtype, device=device, site=node.site)
     return [new[value.node] for value in outputs]
 
 
@@ -597,7 +602,9 @@ class Builder:
         common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement]
         common += [self.dot, self.gather, self.select, self.scatter, self.softmax, self.concat, self.marker]
         common += [self.source, self.fold, self.scan, self.attention, self.segment]
-        jumps = [] if self.smooth else [self.whole, self.compare, self.logic, self.cast, self.argsort]
+        common += [functools.partial(draw, self) for draw in more.SMOOTH]
+        jumps = [self.whole, self.compare, self.logic, self.cast, self.argsort]
+        jumps = [] if self.smooth else [*jumps, *[functools.partial(draw, self) for draw in more.JUMPS]]
         for _ in range(self.draw(st.integers(least, most))):
             value = self.pick(common + jumps)()
             if value is not None and value.bound <= MOST_BOUND and value.error <= MOST_ERROR * max(value.bound, 1e-3):

@@ -1,6 +1,7 @@
 """Random graphs through the whole compiler, with the spec on after every pass, against the reference interpreter.
 
-`WEFT_FUZZ=2000 pytest tests/backend/test_random_graphs.py` runs longer, with other graphs each time.
+The tests below draw 2,000 graphs, the same ones each time. `make fuzz GRAPHS=20000` (or `WEFT_FUZZ=20000 pytest
+tests/backend/test_random_graphs.py`) draws so many others, divided among the tests in the same way.
 """
 
 import os
@@ -14,18 +15,22 @@ import weft
 from tests.backend.random_graphs import Graph, graphs, transplant
 from weft.compiler import assemble
 from weft.dtypes import float32, float64
+from weft.grad.checkpoint import segment
 from weft.grad.engine import gradients
-from weft.graph import build
+from weft.graph import build, primitives
 from weft.graph.show import show
 from weft.optim.flat import pack
 from weft.tensor import Tensor
 
 FUZZ = int(os.environ.get("WEFT_FUZZ", "0"))
+USUAL = 2000
 
 
 def examples(count):
+    """So many of the usual number of graphs."""
+    count = max(FUZZ * count // USUAL, 1) if FUZZ else count
     return settings(
-        max_examples=FUZZ or count, derandomize=not FUZZ, deadline=None, print_blob=True,
+        max_examples=count, derandomize=not FUZZ, deadline=None, print_blob=True,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )  # fmt: skip
 
@@ -56,9 +61,19 @@ def compare(actual, expected, value, text):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=2 * value.error, err_msg=text)
 
 
-@examples(150)
+@examples(800)
 @given(graphs())
 def test_against_the_reference(graph: Graph):
+    against_the_reference(graph)
+
+
+@examples(200)
+@given(graphs(least=20, most=50))
+def test_large_graphs_against_the_reference(graph: Graph):
+    against_the_reference(graph)
+
+
+def against_the_reference(graph: Graph):
     nodes = graph.on("cpu")
     text = show(nodes)
     event(f"operations: {len(text.splitlines()) // 20 * 20}")
@@ -67,7 +82,7 @@ def test_against_the_reference(graph: Graph):
         compare(actual, expected, value, text)
 
 
-@examples(60)
+@examples(250)
 @given(graphs(most=15))
 def test_alone_together_and_compiled_are_the_same_bits(graph: Graph):
     text = show(graph.on("cpu"))
@@ -86,7 +101,7 @@ def test_alone_together_and_compiled_are_the_same_bits(graph: Graph):
             same_bits(two.numpy(), one, f"output {number} compiled\n{text}")
 
 
-@examples(100)
+@examples(300)
 @given(graphs(most=12, writes=True), st.booleans())
 def test_cells_written_in_place(graph: Graph, packed: bool):
     """Every value is computed from the old ones, wherever the new ones go; replays go on from there."""
@@ -115,7 +130,7 @@ def test_cells_written_in_place(graph: Graph, packed: bool):
                 same_bits(cell.numpy(), graph.leaves[leaf], f"turn {turn}, a cell that is only read\n{text}")
 
 
-@examples(60)
+@examples(300)
 @given(graphs(most=12, floats=float64, smooth=True))
 def test_gradients_against_the_reference(graph: Graph):
     """Reverse mode makes other graphs than people write. In double precision the two sides are as good as equal."""
@@ -129,3 +144,20 @@ def test_gradients_against_the_reference(graph: Graph):
     for actual, expected in zip(*results, strict=True):
         scale = max(np.abs(expected).max(initial=0.0), 1.0)
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-9 * scale, err_msg=show(roots))
+
+
+@examples(150)
+@given(graphs(most=12, smooth=True))
+def test_gradients_of_checkpoints_have_the_same_bits(graph: Graph):
+    results = []
+    for covered in (False, True):
+        leaves = {node: weft.tensor(array, device="cpu").node for node, array in graph.leaves.items()}
+        roots = transplant(graph.outputs, leaves)
+        if covered:
+            part = segment(roots, list(leaves.values()), 0)
+            roots = [primitives.make("checkpoint", (root,), (part,)) for root in roots]
+        floats = [leaf for leaf in leaves.values() if leaf.dtype.kind == "f"]
+        found = gradients(roots, [build.like(root, 1.0) for root in roots], floats)
+        results.append(values_of([node for node in found if node is not None]))
+    for actual, expected in zip(*results, strict=True):
+        same_bits(actual, expected, show(roots))
