@@ -18,7 +18,7 @@ from weft.compiler.decompose import copy_of, decompose
 from weft.compiler.expand import expand_heavy
 from weft.compiler.fuse import base_of, fuse, window, window_base
 from weft.compiler.loops import Relocation, Turn, last_entries, program_of, settle
-from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, lower_scatter, result_nodes
+from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, result_nodes
 from weft.compiler.lower_order import lower_scan, lower_sort
 from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
@@ -26,6 +26,7 @@ from weft.compiler.plan import Gemm, Launch, Place, Plan, Repeat, Slot, Step
 from weft.compiler.program import Program
 from weft.compiler.region import Region, is_fold
 from weft.compiler.simplify import reshape, simplify
+from weft.compiler.tables import lower_scatter, lower_segment
 from weft.compiler.template import Built
 from weft.dtypes import bool_
 from weft.errors import GraphError, problem
@@ -204,7 +205,7 @@ class _Assembly:
             return self._ordering(region)
         if region.form == "loop":
             return self._repeat(region)
-        lowered = lower_scatter(region) if region.form == "scatter" else lower(region)
+        lowered = {"scatter": lower_scatter, "segment": lower_segment}.get(region.form, lower)(region)
         kernel = self.schedule.schedule(self._streaming(lowered))
         return self._launch(kernel, lowered, region)
 

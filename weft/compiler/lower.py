@@ -43,7 +43,6 @@ STATUS.op, STATUS.dtype, STATUS.shape = "status", int32, ()
 PER_PIECE = Var("per_piece", int64)  # how much of the cut axis one piece of a split reduction takes
 
 SHORT = 8  # elements side by side that are too few for vector lanes
-LANES = 32  # features up to which an inner axis shares its vectors with the one around it
 LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf")})  # the rest are scalar parameters
 EXACT = frozenset({"neg", "abs", "max", "min", "floor", "select"})  # these leave a rounded value rounded
 TRANSCENDENTAL = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "pow"})
@@ -62,13 +61,11 @@ class Lowered:
 
 
 def lower(region: Region) -> Lowered:
-    """Write a region (of any form but 'dot' and 'scatter') as a nest."""
+    """Write a region (of form 'map', 'rows', 'cols' or 'split') as a nest."""
     if region.form == "map":
         return _lower_map(region)
     if region.form == "split":
         return _lower_split(region)
-    if region.form == "segment":
-        return _lower_segment(region)
     return _lower_fold(region)
 
 
@@ -76,12 +73,12 @@ def lower(region: Region) -> Lowered:
 
 
 def _lower_map(region: Region) -> Lowered:
-    groups = _merge(region)
+    groups = merge(region)
     if len(groups) <= 1:
         points = Axis("i", math.prod(region.shape))
         return Builder(region, ix.delinearise(ix.axis_index(points), region.shape)).nest(points, "points", None, ())
     while len(groups) > 2 and groups[-1].extent < SHORT:  # lanes across both: their pattern is the same in each vector
-        groups[-2:] = [_Group(groups[-2].first, groups[-2].shape + groups[-1].shape)]
+        groups[-2:] = [Group(groups[-2].first, groups[-2].shape + groups[-1].shape)]
     side = _side_by_side(region, groups)
     lane = Axis("col", groups[side].extent)
     others = [group for k, group in enumerate(groups) if k != side]
@@ -97,7 +94,7 @@ def _lower_map(region: Region) -> Lowered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class Group:
     """Neighbouring axes that act as one: every access runs through them as through one longer axis."""
 
     first: int
@@ -108,11 +105,11 @@ class _Group:
         return math.prod(self.shape)
 
 
-def _merge(region: Region, first: int = 0) -> list[_Group]:
+def merge(region: Region, first: int = 0) -> list[Group]:
     """The axes of an elementwise region from `first` on, merged where all accesses allow it."""
     addresses = _addresses(region)
     axes = [Axis(f"d{k}", extent) for k, extent in enumerate(region.shape)]
-    groups: list[_Group] = []
+    groups: list[Group] = []
     open_group: list[int] = []
     for k, axis in enumerate(axes):
         if k < first:
@@ -128,11 +125,11 @@ def _merge(region: Region, first: int = 0) -> list[_Group]:
                     for a in addresses
                 )
             if not joins:
-                groups.append(_Group(open_group[0], region.shape[open_group[0] : open_group[-1] + 1]))
+                groups.append(Group(open_group[0], region.shape[open_group[0] : open_group[-1] + 1]))
                 open_group = []
         open_group.append(k)
     if open_group:
-        groups.append(_Group(open_group[0], region.shape[open_group[0] : open_group[-1] + 1]))
+        groups.append(Group(open_group[0], region.shape[open_group[0] : open_group[-1] + 1]))
     return groups
 
 
@@ -147,7 +144,7 @@ def _addresses(region: Region) -> list[Index]:
     return list(found)
 
 
-def _side_by_side(region: Region, groups: Sequence[_Group]) -> int:
+def _side_by_side(region: Region, groups: Sequence[Group]) -> int:
     """Which group of axes goes to vector lanes: the one along which most accesses touch neighbours."""
     addresses = _addresses(region)
     best, best_score = len(groups) - 1, -1.0
@@ -216,27 +213,6 @@ def _lower_split(region: Region) -> Lowered:
         else:
             spans.append(Span(axis, 0, _bound(region, k)))
     return Builder(region, tuple(index), (piece, *rest)).nest(points, "inner", None, tuple(spans))
-
-
-def _lower_segment(region: Region) -> Lowered:
-    """One row of the table per point (and per outer feature); its elements are walked in order, features in lanes."""
-    groups = [group for group in _merge(region, 2) if group.extent > 1]
-    if groups and LANES % groups[-1].extent == 0:
-        groups = [_Group(2, region.shape[2:])]  # what is the same for neighbouring lanes is loaded once and spread
-    lane = Axis("col", groups[-1].extent) if groups else None
-    outer = groups[:-1]
-    extents = (region.shape[0], *[group.extent for group in outer])
-    points = Axis("row", math.prod(extents))
-    row, *places = ix.delinearise(Index(((points, 1),), 0), extents)
-    elements = Index(((Axis("e", region.shape[1], "reduce"), 1),), 0)
-    index: list[Index] = [row, elements, *[ix.ZERO] * (len(region.shape) - 2)]
-    if lane is not None:
-        places.append(ix.axis_index(lane))
-    for group, place in zip(groups, places, strict=True):
-        index[group.first : group.first + len(group.shape)] = ix.delinearise(place, group.shape)
-    builder = Builder(region, tuple(index))
-    span = Span(Axis("e", region.shape[1], "reduce"), *builder.segment_bounds(region, row))
-    return builder.nest(points, "lane", lane, (span,))
 
 
 def _bound(region: Region, k: int) -> Var | int:
@@ -358,38 +334,10 @@ class Builder:
                     stack.append(expr.mask)
         return False
 
-    def segment_bounds(self, region: Region, row: Index) -> tuple[Expr, Expr]:
-        """Where the elements of `row` begin and end, kept inside the data; pointers that do not rise are recorded."""
-        pointers, (count, elements) = region.pointers, region.shape[:2]
-        assert pointers is not None
-        rows, most = self._whole("rows", count), self._whole("elements", elements)
-        zero, number = Literal(0, int64), IndexValue(row, int64)
-        start = self._int64(self.value(pointers, (row,), ()))
-        stop = self._int64(self.value(pointers, (ix.add(row, ix.const(1)),), ()))
-        rises = [
-            Op("le", (zero, start), bool_),
-            Op("le", (start, stop), bool_),
-            Op("le", (stop, most), bool_),
-            Op("or", (Op("ne", (number, zero), bool_), Op("eq", (start, zero), bool_)), bool_),
-            Op(
-                "or",
-                (Op("lt", (Op("add", (number, Literal(1, int64)), int64), rows), bool_), Op("eq", (stop, most), bool_)),
-                bool_,
-            ),
-        ]
-        good: Expr = rises[0]
-        for other in rises[1:]:
-            good = Op("and", (good, other), bool_)
-        site = next((sink.site for sink in region.sinks if sink.site), None)
-        message = f"{site or 'an unknown line'}: row pointers that do not rise from 0 to {elements}"
-        self._record(Op("not", (good,), bool_), False, message)
-        inside = [Op("max", (Op("min", (bound, most), int64), zero), int64) for bound in (start, stop)]
-        return inside[0], inside[1]
-
-    def _int64(self, value: Expr) -> Expr:
+    def int64_of(self, value: Expr) -> Expr:
         return value if value.dtype is int64 else Op("cast", (value,), int64)
 
-    def _whole(self, name: str, value: int) -> Var:
+    def whole(self, name: str, value: int) -> Var:
         """An extent that may differ between runs of one kernel: a scalar parameter."""
         self.scalars[(name, int64)] = (ScalarParam(name, int64), value)
         return Var(name, int64)
@@ -541,13 +489,13 @@ class Builder:
         if known is not None:
             return self.value(source, (*at[:axis], known, *at[axis + rank :]), conditions)
         row = self.value(index, at[axis : axis + rank], conditions)
-        row = self._int64(row)
+        row = self.int64_of(row)
         inside = self._inside(at[axis : axis + rank])
         bound: Expr = Literal(extent, int64)
         if axis == 0 and extent > 1:  # tables of any length are one kernel
-            bound = self._whole(f"limit{len(self.definitions)}", extent)
+            bound = self.whole(f"limit{len(self.definitions)}", extent)
         varies = inside or self._inside(tuple([index for index, _ in conditions]))
-        self._check(node, row, extent, bound, varies, conditions)
+        self.check(node, row, extent, bound, varies, conditions)
         loaded = Axis(f"g{len(self.definitions)}", extent, "value")
         if extent > 1:
             self.loaded_inside[loaded.name] = inside
@@ -560,7 +508,7 @@ class Builder:
         value = self.value(node.srcs[0], at, conditions)
         wide = value if value.dtype is int64 else Op("cast", (value,), int64)
         varies = self._inside((*at, *[index for index, _ in conditions]))
-        self._check(node, wide, node.attrs[0], Literal(node.attrs[0], int64), varies, conditions)
+        self.check(node, wide, node.attrs[0], Literal(node.attrs[0], int64), varies, conditions)
         return value
 
     def _inside(self, at: Indices) -> bool:
@@ -568,7 +516,7 @@ class Builder:
         axes = [axis for index in at for axis in ix.axes_of(index)]
         return any(axis.kind == "reduce" or self.loaded_inside.get(axis.name, False) for axis in axes)
 
-    def _check(
+    def check(
         self, node: Node, row: Expr, extent: int, bound: Expr, varies: bool, conditions: tuple[Condition, ...]
     ) -> None:
         """Record an index outside its axis (`extent` long, which is `bound` in the kernel) for the user's line."""
@@ -577,9 +525,9 @@ class Builder:
         mask = self._mask(conditions)
         if mask is not None:
             bad = Op("and", (bad, mask), bool_)
-        self._record(bad, varies, f"{node.site or 'an unknown line'}: index outside an axis of extent {extent}")
+        self.record(bad, varies, f"{node.site or 'an unknown line'}: index outside an axis of extent {extent}")
 
-    def _record(self, bad: Expr, varies: bool, message: str) -> None:
+    def record(self, bad: Expr, varies: bool, message: str) -> None:
         """Set a status word of the plan where `bad` is true; the plan's user sees `message`."""
         site = ix.const(len(self.sites))
         self.sites.append(message)
@@ -625,44 +573,6 @@ def lower_epilogue(region: Region) -> tuple[Lowered, tuple[Axis, Axis, Axis]]:
     values = tuple([value for _, value in scalars])
     lowered = Lowered(nest, tuple(builder.buffers), values, m, flops, tuple(builder.sites))
     return lowered, (batch, row, col)
-
-
-def lower_scatter(region: Region) -> Lowered:
-    """Rows folded into a table: points are the table's rows, the inner axes are (source row, columns).
-
-    The template in `kernels.scatter` gives each worker a range of table rows, which it clears and then fills by walking
-    all source rows in order; so each sum has one order whatever the number of workers.
-    """
-    node = region.anchor
-    assert node is not None
-    index_node, source = node.srcs
-    count, columns = node.shape[0], math.prod(node.shape[1:])
-    row, col = Axis("n", source.shape[0], "reduce"), Axis("col", columns)
-    index = (_index(row), *ix.delinearise(ix.axis_index(col), source.shape[1:]))
-    builder = Builder(region, index)
-    target = builder.value(index_node, (_index(row),), ())
-    target = builder._int64(target)
-    builder._check(node, target, count, builder._whole("rows", count), True, ())
-    builder.definitions["target"] = target
-    value = builder.value(source, index, ())
-    place = Index(
-        ((Axis("target", count, "value"), columns), (col, 1))
-        if columns > 1
-        else ((Axis("target", count, "value"), 1),),
-        0,
-    )
-    table = builder._buffer(node, written=True)
-    walked = Span(row, 0, builder._whole("sources", row.extent))
-    scalars = list(builder.scalars.values())
-    of_target, *checks = [check for check, _ in builder.checks]
-    fold = Accumulator("table", {"add": "sum"}.get(node.op[8:], node.op[8:]), node.dtype)
-    nest = Nest(
-        _name(region), Axis("row", count), "scatter", col, (walked,), (((fold, value),),), (),
-        (Store(table, place, value), *checks), (), tuple(builder.buffers.values()),
-        tuple([param for param, _ in scalars]), builder.definitions, (of_target,),
-    )  # fmt: skip
-    flops = (builder.flops + 1) * math.prod(region.shape)
-    return Lowered(nest, tuple(builder.buffers), tuple([v for _, v in scalars]), count, flops, tuple(builder.sites))
 
 
 def _name(region: Region) -> str:
