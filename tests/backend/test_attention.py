@@ -153,6 +153,28 @@ def test_queries_apart_from_keys_are_the_same_bits(lengths, options, monkeypatch
         assert np.array_equal(one, two)
 
 
+def test_bits_do_not_depend_on_the_registers(monkeypatch):
+    """A machine with fewer registers uses smaller tiles."""
+    q, k, v = inputs(1, 2, 70, 67, 40)
+    expected = attend(q, k, v, is_causal=True)
+    monkeypatch.setattr("weft.compiler.evaluate._plans", OrderedDict())
+    monkeypatch.setitem(get("cpu").limits, "vector_bytes", 512)
+    for one, two in zip(attend(q, k, v, is_causal=True), expected, strict=True):
+        assert np.array_equal(one, two)
+
+
+@pytest.mark.parametrize(("width", "templates"), [(1500, True), (40_000, False)])
+def test_wide_rows_fit_into_the_memory_of_a_task(width, templates):
+    q, k, v = inputs(1, 1, 9, 70, width)
+    step = weft.compile(lambda *x: weft.grad(lambda *y: loss(*y), (0, 1, 2))(*x))
+    grads = step(q.detach(), k.detach(), v.detach())
+    assert any(kernel.name.startswith("attention") for kernel in step.plan.kernels()) == templates
+    twins = [torch.tensor(x.numpy(), dtype=torch.float64, requires_grad=True) for x in (q, k, v)]
+    out = TF.scaled_dot_product_attention(*twins)
+    for one, two in zip(grads, torch.autograd.grad((out * out).sum(), twins), strict=True):
+        np.testing.assert_allclose(one.numpy(), two.numpy(), rtol=1e-4, atol=1e-4)
+
+
 # --- dropout ---------------------------------------------------------------------------------------------------------
 
 

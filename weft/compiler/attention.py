@@ -25,8 +25,9 @@ TASK_FLOPS = 200_000  # a task is worth at least about this much
 
 
 def expand_attention(node: Node, srcs: tuple[Node, ...], device: Device) -> Node:
-    """The node itself where the device has the templates, else what it is composed of."""
-    if "templates" in device.features:
+    """The node itself where the device has the templates and rows fit into a task's memory, else its composition."""
+    widths = srcs[0].shape[3] + srcs[2].shape[3]
+    if "templates" in device.features and kernels.block_of(widths, node.dtype) > 1:
         return make(node.op, srcs, node.attrs)
     composed = COMPOSED[node.op](srcs, node.attrs)
     own = dict(zip(srcs, srcs, strict=True))

@@ -40,6 +40,7 @@ from weft.kernels.product import MANY, Matrix, Tile, product
 
 LANE_BYTES = 128  # of a vector loop: sums over lanes have one order on every machine
 BLOCK = 64  # queries, and keys, that are worked on at a time
+TASK_MEMORY = 256 << 10  # bytes that a task may have on its thread's stack
 INFINITY = float("inf")
 
 Finish = Callable[[Index, Index, Expr], Stmt]  # what happens to an element of a product
@@ -62,6 +63,14 @@ class Array:
     def rows(self, batch: Index, head: Index, first: Index) -> Matrix:
         """The matrix of one head from row `first` on."""
         return Matrix(self.buffer, self.at(batch, head, first, ix.ZERO), self.strides[2], 1, self.dtype)
+
+
+def block_of(widths: int, dtype: DType) -> int:
+    """Queries, and keys, worked on at a time: fewer where rows are so wide that a task's memory would not fit."""
+    block = BLOCK
+    while block > 1 and 4 * block * widths * dtype.itemsize > TASK_MEMORY:
+        block //= 2
+    return block
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +96,11 @@ class Problem:
     @property
     def query_block(self) -> int:
         """Queries of one block: fewer where there are only few."""
-        return min(BLOCK, 1 << max(self.queries - 1, 0).bit_length())
+        return min(block_of(self.width + self.value_width, self.dtype), 1 << max(self.queries - 1, 0).bit_length())
 
     @property
     def key_block(self) -> int:
-        return min(BLOCK, 1 << max(self.keys - 1, 0).bit_length())
+        return min(block_of(self.width + self.value_width, self.dtype), 1 << max(self.keys - 1, 0).bit_length())
 
     @property
     def query_blocks(self) -> int:
