@@ -16,6 +16,7 @@ from weft.graph.node import Node, toposort
 from weft.graph.primitives import make
 from weft.kernels import attention as kernels
 from weft.kernels.attention import Array, Problem
+from weft.kernels.attention_backward import backward as backward_kernel
 from weft.kernels.language import BufferParam
 from weft.kernels.product import tile_for
 
@@ -65,7 +66,7 @@ def backward(node: Node, leaves: Collection[Node]) -> Template:
         tasks = math.prod(k.shape[:2])
         apart = tasks < device.limits.get("threads", 1)
         split = math.prod(q.shape[:2]) * problem.query_blocks
-        kernel = kernels.backward(problem, Array("g", above.strides, q.dtype), buffers, apart)
+        kernel = backward_kernel(problem, Array("g", above.strides, q.dtype), buffers, apart)
         scalars, products = sources.scalars(), 3 * problem.width + 2 * problem.value_width + 8
         if apart:
             tasks, scalars = split + tasks * problem.key_blocks, (*scalars, split)
