@@ -8,6 +8,7 @@ from __future__ import annotations
 from weft.cell import evaluate
 from weft.ops import (
     activation,
+    adaptive,
     arrange,
     conv,
     elementwise,
@@ -18,7 +19,10 @@ from weft.ops import (
     movement,
     pool,
     products,
+    resample,
+    sample,
     sorting,
+    windows,
 )
 from weft.ops import norm as norm_ops
 from weft.ops.einsum import einsum as _einsum
@@ -88,6 +92,24 @@ avg_pool3d = lift(pool.avg_pool3d)
 lp_pool1d = lift(pool.lp_pool1d)
 lp_pool2d = lift(pool.lp_pool2d)
 lp_pool3d = lift(pool.lp_pool3d)
+adaptive_avg_pool1d = lift(adaptive.adaptive_avg_pool1d)
+adaptive_avg_pool2d = lift(adaptive.adaptive_avg_pool2d)
+adaptive_avg_pool3d = lift(adaptive.adaptive_avg_pool3d)
+adaptive_max_pool1d = lift(adaptive.adaptive_max_pool1d)
+adaptive_max_pool2d = lift(adaptive.adaptive_max_pool2d)
+adaptive_max_pool3d = lift(adaptive.adaptive_max_pool3d)
+interpolate = lift(resample.interpolate)
+upsample = lift(resample.upsample)
+upsample_nearest = lift(resample.upsample_nearest)
+upsample_bilinear = lift(resample.upsample_bilinear)
+grid_sample = lift(sample.grid_sample)
+affine_grid = lift(sample.affine_grid)
+deform_unfold = lift(sample.deform_unfold)
+unfold = lift(windows.unfold)
+fold = lift(windows.fold)
+pixel_shuffle = lift(windows.pixel_shuffle)
+pixel_unshuffle = lift(windows.pixel_unshuffle)
+channel_shuffle = lift(windows.channel_shuffle)
 
 
 def eval(*tensors: Tensor) -> None:

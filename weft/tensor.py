@@ -20,7 +20,19 @@ from weft.dtypes import from_numpy as dtype_from_numpy
 from weft.errors import DTypeError, GraphError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, placeholder
-from weft.ops import activation, arrange, elementwise, indexing, linalg, movement, products, reduce, scans, sorting
+from weft.ops import (
+    activation,
+    arrange,
+    elementwise,
+    indexing,
+    linalg,
+    movement,
+    products,
+    reduce,
+    scans,
+    sorting,
+    windows,
+)
 from weft.ops import scatter as scatter_ops
 from weft.ops.common import weak_dtype
 from weft.state import STATE, VERSION
@@ -430,6 +442,7 @@ class Tensor(TensorCell):
     split, chunk, unbind = lift(movement.split, "split"), lift(movement.chunk, "chunk"), lift(movement.unbind, "unbind")
     flip, roll, repeat, tile = (lift(op) for op in (movement.flip, movement.roll, movement.repeat, movement.tile))
     tril, triu = lift(movement.tril), lift(movement.triu)
+    unfold = lift(windows.unfold_axis)
     index_select, take, put = lift(indexing.index_select), lift(indexing.take), lift(indexing.put)
     index_put, masked_scatter = lift(indexing.index_put), lift(indexing.masked_scatter)
     gather, take_along_dim = lift(scatter_ops.gather), lift(scatter_ops.take_along_dim)

@@ -177,7 +177,7 @@ RECORDS = [
         ],
         errors=[
             (lambda: F.pad(ones(2), (1,)), weft.ShapeError, r"pad: given \(1,\)"),
-            (lambda: F.pad(ones(2), (1, 1), "reflect"), weft.ShapeError, "mode='reflect'"),
+            (lambda: F.pad(ones(2), (1, 1), "mirror"), weft.ShapeError, "mode='mirror'"),
             (lambda: F.pad(ones(2), (-2, -1)), weft.ShapeError, "stay at least 0"),
         ],
     ),

@@ -494,8 +494,9 @@ class Builder:
         bound: Expr = Literal(extent, int64)
         if axis == 0 and extent > 1:  # tables of any length are one kernel
             bound = self.whole(f"limit{len(self.definitions)}", extent)
-        varies = inside or self._inside(tuple([index for index, _ in conditions]))
-        self.check(node, row, extent, bound, varies, conditions)
+        if len(node.attrs) == 1:  # else the rows are known to exist
+            varies = inside or self._inside(tuple([index for index, _ in conditions]))
+            self.check(node, row, extent, bound, varies, conditions)
         loaded = Axis(f"g{len(self.definitions)}", extent, "value")
         if extent > 1:
             self.loaded_inside[loaded.name] = inside

@@ -229,8 +229,9 @@ def concat(xs: Sequence[Node], axis: int) -> Node:
     return xs[0] if len(xs) == 1 else make("concat", tuple(xs), (axis,))
 
 
-def gather(x: Node, index: Node, axis: int, site: str | None = None) -> Node:
-    return make("gather", (x, index), (axis,), site=site)
+def gather(x: Node, index: Node, axis: int, site: str | None = None, known: bool = False) -> Node:
+    """Rows by number. `site` is the user's line, for the check that they exist; there is none where that is `known`."""
+    return make("gather", (x, index), (axis, "known") if known else (axis,), site=site)
 
 
 def scatter_add(index: Node, src: Node, count: int, site: str | None = None) -> Node:

@@ -21,6 +21,7 @@ from weft.ops.common import (
     result_dtype,
     same_device,
 )
+from weft.ops.windows import border
 
 
 def reshape(x: Node, *shape: int | Sequence[int]) -> Node:
@@ -184,14 +185,15 @@ def roll(x: Node, shifts: int | Sequence[int], dims: int | Sequence[int] | None 
 
 def pad(x: Node, pad: Sequence[int], mode: str = "constant", value: Number | None = None) -> Node:
     """Elements of `value` around the last axes: `pad` is (low, high) of the last axis, then of the one before, ...
-    Negative numbers cut off.
+    Negative numbers cut off. Instead of a value, `mode` takes the tensor's own elements: 'reflect' mirrors them at the
+    edge, 'replicate' repeats the edge, 'circular' goes on at the other end; these leave the first axis alone.
 
     >>> weft.nn.functional.pad(weft.ones(2), (1, 2))
     tensor([0., 1., 1., 0., 0.])
     """
     rank = len(x.shape)
-    if mode != "constant":
-        raise problem(ShapeError, "pad", f"mode={mode!r}", "'constant'; this version has no other")
+    if mode not in ("constant", "reflect", "replicate", "circular"):
+        raise problem(ShapeError, "pad", f"mode={mode!r}", "'constant', 'reflect', 'replicate' or 'circular'")
     if len(pad) % 2 or len(pad) > 2 * rank:
         raise problem(
             ShapeError, "pad", f"{tuple(pad)} for shape {x.shape}", "a low and a high number for some of the last axes"
@@ -203,6 +205,11 @@ def pad(x: Node, pad: Sequence[int], mode: str = "constant", value: Number | Non
         )
     if any(low + high + extent < 0 for low, high, extent in zip(lows, highs, x.shape, strict=True)):
         raise problem(ShapeError, "pad", f"{tuple(pad)} for shape {x.shape}", "extents that stay at least 0")
+    if mode != "constant":
+        if value or rank not in (len(pad) // 2 + 1, len(pad) // 2 + 2):
+            given = f"shape {x.shape}, {len(pad)} numbers and value={value}"
+            raise problem(ShapeError, f"pad, mode='{mode}'", given, "all axes but one or two padded, and no value")
+        return border(x, lows, highs, mode)
     starts = tuple(max(-low, 0) for low in lows)
     stops = tuple(extent - max(-high, 0) for extent, high in zip(x.shape, highs, strict=True))
     inner = build.slice_(x, starts, stops)

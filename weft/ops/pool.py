@@ -185,9 +185,8 @@ def _chosen(where: Windows, x: Node, views: Node, best: Node) -> Node:
     return number
 
 
-def _largest(where: Windows, x: Node) -> tuple[Node, Node]:
+def largest(where: Windows, x: Node, views: Node) -> tuple[Node, Node]:
     """The maximum of each window, with a gradient to the place it stands at, and the number of that place."""
-    views = where.of(x, _least(x))
     if math.prod(where.kernel) > FEW:
         best = where.reduced("reduce_max", views)
     else:
@@ -230,7 +229,7 @@ def _max_pool(
     return_indices: bool,
 ) -> Node | ValuesIndices:
     where = windows(who, x, rank, kernel_size, stride, padding, dilation, ceil_mode)
-    best, number = _largest(where, x)
+    best, number = largest(where, x, where.of(x, _least(x)))
     return ValuesIndices(best, _flat_positions(where, number)) if return_indices else best
 
 
@@ -284,7 +283,7 @@ def max_pool3d(
 # --- averages --------------------------------------------------------------------------------------------------------
 
 
-def _total(where: Windows, x: Node) -> Node:
+def total_of(where: Windows, x: Node) -> Node:
     """The sum of every window; padding counts as 0."""
     views = where.of(x, 0)
     total = where.reduced("reduce_sum", views)
@@ -328,8 +327,8 @@ def _avg_pool(
     if divisor_override is not None:
         if as_int(who, divisor_override, "divisor_override") == 0:
             raise problem(DTypeError, who, "divisor_override=0", "an int that is not 0")
-        return build.mul(_total(where, x), 1.0 / divisor_override)
-    total = _total(where, x)
+        return build.mul(total_of(where, x), 1.0 / divisor_override)
+    total = total_of(where, x)
     fixed, uneven = 1, []
     for axis in range(rank):
         covered = _covered(where, axis, count_include_pad)

@@ -1,0 +1,138 @@
+"""Adaptive pooling: as many windows as asked for, window o from floor(o * n / count) up to ceil((o + 1) * n / count).
+
+Where the count divides the extent these are plain windows. Else means are a resampling of each axis, and maxima are
+taken over gathered windows of the longest length, in which the last element of a shorter one repeats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from weft.dtypes import float32, int64
+from weft.errors import ShapeError, problem
+from weft.graph import build
+from weft.graph.build import Shape
+from weft.graph.layout import make
+from weft.graph.node import Node
+from weft.ops.common import as_int, need_float
+from weft.ops.pool import Windows, largest, total_of
+from weft.ops.reduce import ValuesIndices
+from weft.ops.resample import area
+
+Counts = int | None | Sequence[int | None]
+
+
+def _counts(who: str, x: Node, rank: int, output_size: Counts) -> Shape:
+    """How many windows along each axis; None keeps the extent."""
+    if len(x.shape) not in (rank + 1, rank + 2):
+        raise problem(ShapeError, who, f"shape {x.shape}", f"[batch, channels, {rank} axes], or without the batch")
+    given = list(output_size) if isinstance(output_size, (tuple, list)) else [output_size] * rank
+    extents = x.shape[-rank:]
+    if len(given) != rank or min(extents) < 1:
+        expected = f"{rank} axes with elements and a count for each"
+        raise problem(ShapeError, who, f"output_size={output_size!r} for shape {x.shape}", expected)
+    counts = tuple(
+        n if count is None else as_int(who, count, "output_size") for count, n in zip(given, extents, strict=True)
+    )
+    if min(counts) < 1:
+        raise problem(ShapeError, who, f"output_size={output_size!r}", "at least one window along every axis")
+    return counts
+
+
+def _even(extents: Shape, counts: Shape) -> Windows | None:
+    """Plain windows, where every count divides its extent."""
+    if any(n % count for n, count in zip(extents, counts, strict=True)):
+        return None
+    kernel = tuple([n // count for n, count in zip(extents, counts, strict=True)])
+    return Windows(extents, kernel, kernel, (1,) * len(kernel), (0,) * len(kernel), counts)
+
+
+def _mean(who: str, rank: int, x: Node, output_size: Counts) -> Node:
+    need_float(who, x)
+    counts = _counts(who, x, rank, output_size)
+    if x.dtype.is_narrow:
+        return build.cast(_mean(who, rank, build.cast(x, float32), output_size), x.dtype)
+    where = _even(x.shape[-rank:], counts)
+    if where is not None:
+        return build.mul(total_of(where, x), 1.0 / math.prod(where.kernel))
+    return area(x, range(len(x.shape) - rank, len(x.shape)), counts)
+
+
+def _places(n: int, count: int, device) -> Node:
+    """The elements of each window, int64 [count, longest]; shorter windows repeat their last."""
+    longest = max(-(-(o + 1) * n // count) - o * n // count for o in range(count))
+    shape = (count, longest)
+    o, k = build.iota(shape, 0, device), build.iota(shape, 1, device)
+    start = build.div(build.mul(o, n), count)
+    stop = build.div(build.add(build.mul(build.add(o, 1), n), count - 1), count)
+    return build.binary("min", build.add(start, k), build.sub(stop, 1))
+
+
+def _max(who: str, rank: int, x: Node, output_size: Counts, return_indices: bool) -> Node | ValuesIndices:
+    counts = _counts(who, x, rank, output_size)
+    lead, extents = len(x.shape) - rank, x.shape[-rank:]
+    places = [_places(n, count, x.device) for n, count in zip(extents, counts, strict=True)]
+    where = _even(extents, counts)
+    if where is not None:
+        views = where.of(x, 0)
+    else:
+        views = x
+        for axis in reversed(range(rank)):
+            views = build.gather(views, places[axis], lead + axis, known=True)
+        kernel = tuple([place.shape[1] for place in places])
+        where = Windows(extents, kernel, (1,) * rank, (1,) * rank, (0,) * rank, counts)
+    best, number = largest(where, x, views)
+    if not return_indices:
+        return best
+    rest = build.cast(number, int64)
+    ks: list[Node] = []
+    for size in reversed(where.kernel):
+        ks.insert(0, make("mod", (rest, build.like(rest, size))))
+        rest = build.div(rest, size)
+    position = build.like(rest, 0)
+    for axis, (k, n, count) in enumerate(zip(ks, extents, counts, strict=True)):
+        o = build.iota(best.shape, lead + axis, x.device)
+        start = build.div(build.mul(o, n), count)
+        stop = build.div(build.add(build.mul(build.add(o, 1), n), count - 1), count)
+        at = build.binary("min", build.add(start, k), build.sub(stop, 1))
+        position = build.add(build.mul(position, n), at)
+    return ValuesIndices(best, position)
+
+
+def adaptive_avg_pool1d(input: Node, output_size: Counts) -> Node:
+    """Means of `output_size` windows over the last axis; see `adaptive_avg_pool2d`."""
+    return _mean("adaptive_avg_pool1d", 1, input, output_size)
+
+
+def adaptive_avg_pool2d(input: Node, output_size: Counts) -> Node:
+    """Means of `output_size` windows over each of the last two axes of [N, C, H, W] or [C, H, W]; None keeps an extent.
+
+    >>> weft.nn.functional.adaptive_avg_pool2d(weft.arange(6).float().reshape(1, 2, 3), 1)
+    tensor([[[2.5000]]])
+    """
+    return _mean("adaptive_avg_pool2d", 2, input, output_size)
+
+
+def adaptive_avg_pool3d(input: Node, output_size: Counts) -> Node:
+    """Means of `output_size` windows over each of the last three axes; see `adaptive_avg_pool2d`."""
+    return _mean("adaptive_avg_pool3d", 3, input, output_size)
+
+
+def adaptive_max_pool1d(input: Node, output_size: Counts, return_indices: bool = False) -> Node | ValuesIndices:
+    """Maxima of `output_size` windows over the last axis; see `adaptive_max_pool2d`."""
+    return _max("adaptive_max_pool1d", 1, input, output_size, return_indices)
+
+
+def adaptive_max_pool2d(input: Node, output_size: Counts, return_indices: bool = False) -> Node | ValuesIndices:
+    """Maxima of `output_size` windows over each of the last two axes, with gradients and indices as `max_pool2d`.
+
+    >>> weft.nn.functional.adaptive_max_pool2d(weft.arange(6).float().reshape(1, 2, 3), (1, 2))
+    tensor([[[4., 5.]]])
+    """
+    return _max("adaptive_max_pool2d", 2, input, output_size, return_indices)
+
+
+def adaptive_max_pool3d(input: Node, output_size: Counts, return_indices: bool = False) -> Node | ValuesIndices:
+    """Maxima of `output_size` windows over each of the last three axes; see `adaptive_max_pool2d`."""
+    return _max("adaptive_max_pool3d", 3, input, output_size, return_indices)
