@@ -327,7 +327,7 @@ def _chunk(lowered: Lowered, moved: int, region: Region) -> int:
         return _even(points, least, cpu.LANES * 8)
     if lowered.nest.side == "scatter":
         return _even(points, -(-points // 16), 1)
-    return _even(points, least, 1)
+    return _even(points, least, cpu.picked_together(lowered.nest))
 
 
 def _even(points: int, least: int, multiple: int) -> int:

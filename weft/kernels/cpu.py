@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from weft.dtypes import bool_, int64
 from weft.kernels import index as ix
-from weft.kernels.index import Axis, Index
+from weft.kernels.index import Axis, Index, Quotient
 from weft.kernels.language import (
     LAUNCH_RANGES,
     TILE_RANGES,
@@ -28,8 +28,10 @@ from weft.kernels.language import (
 )
 from weft.kernels.nest import COMBINE, Nest, named, together
 from weft.kernels.rowcache import RowCache
+from weft.kernels.substitute import indices_of, substitute
 
 LANES = 32
+MOST_NEAR = 64
 
 
 def lanes(extent: int) -> int:
@@ -50,8 +52,35 @@ def schedule(nest: Nest) -> Kernel:
     elif nest.side == "points":
         body = (Loop(nest.points, begin, end, "vector", _at_point(nest), LANES),)
     else:
-        body = (Loop(nest.points, begin, end, "task", _at_point(nest)),)
+        nest, body = _by_points(nest, begin, end)
     return Kernel(nest.name, nest.buffers, nest.scalars, LAUNCH_RANGES, body, nest.definitions)
+
+
+def _by_points(nest: Nest, begin: Expr, end: Expr) -> tuple[Nest, tuple[Stmt, ...]]:
+    """Point after point; neighbours that pick the same rows go through an inner loop, outside of which those stand."""
+    count = picked_together(nest)
+    if count == 1:
+        return nest, (Loop(nest.points, begin, end, "task", _at_point(nest)),)
+    outer, inner = Axis(nest.points.name, nest.points.extent // count), Axis("near", count)
+    at = ix.add(ix.scale(ix.axis_index(outer), count), ix.axis_index(inner))
+    nest = substitute(nest, {nest.points: at})
+    first, last = [Op("div", (bound, Literal(count, int64)), int64) for bound in (begin, end)]
+    return nest, (Loop(outer, first, last, "task", (Loop(inner, 0, count, "serial", _at_point(nest)),)),)
+
+
+def picked_together(nest: Nest) -> int:
+    """How many neighbouring points, at most MOST_NEAR, pick the same rows by loaded indices; 1 where none is loaded."""
+    if nest.side != "inner" or nest.columns:
+        return 1
+    counts: set[int] = set()
+    for definition in nest.definitions.values():
+        for index in indices_of(definition):
+            for atom, _ in index.terms:
+                if isinstance(atom, Quotient) and atom.value == Index(((nest.points, 1),), 0):
+                    counts.add(atom.divisor)
+                elif ix.depends(Index(((atom, 1),), 0), nest.points):
+                    return 1
+    return counts.pop() if len(counts) == 1 and max(counts) <= MOST_NEAR else 1
 
 
 def schedule_tile(nest: Nest, batch: Axis, row: Axis, col: Axis) -> Kernel:

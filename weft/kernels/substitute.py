@@ -77,6 +77,18 @@ class _Substitution:
                 return expr
 
 
+def indices_of(expr: Expr) -> list[Index]:
+    """The indices at which an expression loads, or whose values it uses."""
+    found: list[Index] = []
+    stack: list[Expr] = [expr]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, Load | IndexValue):
+            found.append(one.index)
+        stack.extend(_parts(one))
+    return found
+
+
 def _parts(expr: Expr) -> tuple[Expr, ...]:
     if isinstance(expr, Op):
         return expr.args
