@@ -548,6 +548,22 @@ class Builder:
         error = x.error * count + (4 + count) * eps * bound
         return Value(build.mul(node, 1.0 / count), x.bound, error / count + eps * x.bound)
 
+    def along(self) -> Value | None:
+        x = self.some(lambda value: value.node.shape and value.node.size and value.kind == "f")
+        if x is None:
+            return None
+        axis = self.draw(st.integers(0, len(x.node.shape) - 1))
+        shape, other = x.node.shape, self.pick([1, 3, 17])
+        if x.node.size // shape[axis] * other > LARGEST:
+            return None
+        picked = (*shape[:axis], other, *shape[axis + 1 :])
+        if self.chance(2):
+            return Value(build.along(x.node, self.index_for(picked, shape[axis]), axis), x.bound, x.error)
+        count, eps = shape[axis], unit(x.node.dtype)
+        node = build.along_add(self.index_for(shape, other), x.node, axis, other)
+        error = x.error * count + (4 + count) * eps * x.bound * count
+        return Value(build.mul(node, 1.0 / count), x.bound, error / count + eps * x.bound)
+
     def argsort(self) -> Value | None:
         x = self.some(lambda value: value.node.shape and value.node.size and value.exact and value.kind in "if")
         if x is None:
@@ -601,7 +617,7 @@ class Builder:
         self.values.append(self.leaf(self.shape(), self.floats))
         common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement]
         common += [self.dot, self.gather, self.select, self.scatter, self.softmax, self.concat, self.marker]
-        common += [self.source, self.fold, self.scan, self.attention, self.segment]
+        common += [self.source, self.fold, self.scan, self.along, self.attention, self.segment]
         common += [functools.partial(draw, self) for draw in more.SMOOTH]
         jumps = [self.whole, self.compare, self.logic, self.cast, self.argsort]
         jumps = [] if self.smooth else [*jumps, *[functools.partial(draw, self) for draw in more.JUMPS]]

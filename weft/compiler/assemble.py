@@ -19,7 +19,7 @@ from weft.compiler.expand import expand_heavy
 from weft.compiler.fuse import base_of, fuse, window, window_base
 from weft.compiler.loops import Relocation, Turn, last_entries, program_of, settle
 from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, result_nodes
-from weft.compiler.lower_order import lower_scan, lower_sort
+from weft.compiler.lower_order import ORDERINGS
 from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
 from weft.compiler.plan import Gemm, Launch, Place, Plan, Repeat, Slot, Step
@@ -201,7 +201,7 @@ class _Assembly:
             return self._gemm(region)
         if region.template is not None:
             return self._template(region.template.build(region, self.device), region)
-        if region.form in ("scan", "sort"):
+        if region.form in ORDERINGS:
             return self._ordering(region)
         if region.form == "loop":
             return self._repeat(region)
@@ -234,11 +234,11 @@ class _Assembly:
         return Launch(built.kernel, tuple(places), built.scalars, built.extent, built.chunk, moved, built.flops)
 
     def _ordering(self, region: Region) -> Launch:
-        """A scan or a sort: its loops are written for the CPU, in the kernel language."""
+        """A scan, a sort or elements put into rows: its loops are written for the CPU, in the kernel language."""
         if self.schedule is not cpu:
             given = f"a {region.form} for a device with blocks"
             raise problem(GraphError, "compile", given, "the CPU; this version has no other lowering for it")
-        made = lower_scan(region) if region.form == "scan" else lower_sort(region)
+        made = ORDERINGS[region.form](region)
         places = tuple([self.place(node) for node in made.uses])
         self.sites.extend(made.sites)
         moved = _traffic(region)

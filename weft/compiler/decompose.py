@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from weft.compiler.access import terms_of_fold
-from weft.compiler.order import argsort, scan
+from weft.compiler.order import along, along_add, argsort, scan
 from weft.compiler.simplify import reshape
 from weft.dtypes import DType, float32
 from weft.graph.build import cast, expand, narrow
@@ -61,6 +61,10 @@ def decompose(
             new[node] = scan(srcs[0], *node.attrs)
         elif node.op == "argsort":
             new[node] = argsort(srcs[0])
+        elif node.op == "along":
+            new[node] = along(srcs[0], srcs[1], node.attrs[0])
+        elif node.op == "along_add":
+            new[node] = along_add(srcs[0], srcs[1], *node.attrs)
         elif node.op == "concat":
             leading = math.prod(node.shape[: node.attrs[0]]) == 1
             parts = tuple([_part(source, leaf_set, placed, leading) for source in srcs])

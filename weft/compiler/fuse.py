@@ -34,8 +34,23 @@ ALONE = (
     "template",
     "scan",
     "sort",
+    "put",
 )  # forms of regions that nothing else joins (some templates are open)
-SINKS = {"reduce", "dot", "scatter", "segment", "rows", "concat", "template", "order", "scan", "sort", "loop", "pick"}
+SINKS = {
+    "reduce",
+    "dot",
+    "scatter",
+    "segment",
+    "rows",
+    "concat",
+    "template",
+    "order",
+    "scan",
+    "sort",
+    "put",
+    "loop",
+    "pick",
+}
 SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a kernel
 COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow": 30, "log1p": 14, "expm1": 14,
         "random": 40, "div": 4, "sqrt": 4, "mod": 6}  # fmt: skip
@@ -264,8 +279,8 @@ class _Fuser:
         elif kind == "template":
             self._open(Region(next(self.numbers), "template", node.shape, anchor=node), node)
             self._place_windows(node)
-        elif kind in ("scan", "sort"):
-            self._open(Region(next(self.numbers), kind, node.shape, anchor=node), node)
+        elif kind in ("scan", "sort", "put"):
+            self._open(Region(next(self.numbers), kind, node.srcs[0].shape, anchor=node), node)
         elif kind in ("segment", "rows"):
             self._assign_segment(node, kind)
         elif node.op.startswith("partial_"):
@@ -395,6 +410,9 @@ class _Fuser:
         elif region.form == "scatter":
             walk.reads[node.srcs[0]] = None
             walk.visit(node.srcs[1], region.index)
+        elif region.form == "put":
+            for source in node.srcs:
+                walk.visit(source, region.index)
         elif region.form in ("scan", "sort"):
             walk.visit(node.srcs[0], region.index)
             for scratch in node.srcs[1:]:

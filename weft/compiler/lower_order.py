@@ -123,3 +123,24 @@ def lower_sort(region: Region) -> Template:
     work = extent if extent <= SHORT else 32
     flops = (builder.flops + work) * math.prod(region.shape)
     return _finish(builder, body, None if known else extent, count, flops)
+
+
+def lower_put(region: Region) -> Template:
+    """Elements of each row added, in order, at places of a row of the result."""
+    node = region.anchor
+    assert node is not None
+    index, source = node.srcs
+    count, entries = region.shape
+    row, entry = Axis("row", count), Axis("entry", entries)
+    builder = Builder(region, (_index(row), ix.axis_index(entry)))
+    place = builder._int64(builder.value(index, builder.region.index, ()))
+    value = builder.value(source, builder.region.index, ())
+    out = builder._buffer(node, written=True)
+    extent = node.shape[1]
+    bounds = builder._whole("entries", entries), builder._whole("places", extent)
+    body, definitions = scans.put_rows(row, entry, place, value, out, extent, bounds, _checks(builder))
+    builder.definitions.update(definitions)
+    return _finish(builder, body, None, count, (builder.flops + 8) * source.size + node.size)
+
+
+ORDERINGS = {"scan": lower_scan, "sort": lower_sort, "put": lower_put}

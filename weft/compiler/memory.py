@@ -157,7 +157,7 @@ def _in_place(fused: Fused, program: Program, value: Node, leaf: int, offset: in
 
 def _reads_what_it_writes(region: Region, value: Node, nodes: dict[Node, int], offset: int) -> bool:
     """Every access to the donated memory in the writing region is to the very element that is written there."""
-    if region.form in ("dot", "scatter", "template", "scan", "sort", "loop", "segment"):
+    if region.form in ("dot", "scatter", "template", "scan", "sort", "put", "loop", "segment"):
         return False
     at = region.indices_for(value.shape)
     if at is None:

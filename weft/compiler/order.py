@@ -2,7 +2,7 @@
 
 A scan runs along the last of two axes or the middle of three. A long one with few rows is cut into pieces that are
 scanned side by side; what stands before each piece is then combined into it. A sort has rows, and memory of its own for
-the passes of a radix sort unless the rows are short.
+the passes of a radix sort unless the rows are short. Elements put at places along an axis have rows, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.compiler.simplify import reshape
 from weft.dtypes import DType, int64
-from weft.graph.build import expand, narrow, pad
+from weft.graph.build import expand, gather, narrow, pad, permute, row_positions
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
 from weft.kernels.language import Accumulator
@@ -80,6 +80,22 @@ def on_stack(rows: Node) -> bool:
     return rows.shape[0] > 1 and rows.shape[1] * (24 if rows.dtype.itemsize == 8 else 8) <= ON_STACK
 
 
+def along(x: Node, index: Node, axis: int) -> Node:
+    """A gather from the flat value: rows do not mix, but their places are plain arithmetic."""
+    return gather(reshape(x, (x.size,)), row_positions(index, axis, x.shape[axis]), 0)
+
+
+def along_add(index: Node, src: Node, axis: int, extent: int) -> Node:
+    """Rows of elements added into rows of `extent`: each row has its own table, so rows are done side by side."""
+    rank = len(src.shape)
+    last = (*[k for k in range(rank) if k != axis], axis)
+    outer = tuple([src.shape[k] for k in last[:-1]])
+    shape = (math.prod(outer), src.shape[axis])
+    rows = [reshape(permute(source, last), shape) for source in (index, src)]
+    table = reshape(make("put_rows", tuple(rows), (extent,)), (*outer, extent))
+    return permute(table, sorted(range(rank), key=last.__getitem__))
+
+
 # --- primitives that only the compiler makes -------------------------------------------------------------------------
 
 
@@ -100,5 +116,17 @@ def _zeros(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndar
     return np.zeros(node.shape, dtype)
 
 
+def _table_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    return (srcs[1].shape[0], attrs[0]), srcs[1].dtype
+
+
+def _put_rows(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    index, src = arrays
+    out = np.zeros(node.shape, dtype)
+    np.add.at(out, (np.arange(len(out))[:, None], np.clip(index, 0, node.attrs[0] - 1)), src)
+    return out
+
+
+PRIMITIVES["put_rows"] = Primitive("put_rows", "put", 2, _table_shape, _put_rows)
 PRIMITIVES["scratch"] = Primitive("scratch", "generate", 0, _scratch_shape, _zeros)
 PRIMITIVES["sort_rows"] = Primitive("sort_rows", "sort", None, _order_shape, _order_of)

@@ -15,6 +15,7 @@ segment  each row of the first axis folds its own part of the second, given by `
 template  a kernel written by hand for one primitive (`compiler.templates`)
 scan   running sums, products or extrema along the middle one of three axes, or the last of two
 sort   the order of the elements of each row
+put    elements of each row added at places of a longer one
 loop   a body repeated: `anchor` is the loop, sinks are its picks
 """
 

@@ -15,7 +15,8 @@ from weft.errors import GraphError, problem
 from weft.grad import attention
 from weft.graph.build import (
     add,
-    along_back,
+    along,
+    along_add,
     cast,
     div,
     dot,
@@ -256,7 +257,7 @@ def _scan(node: Node, g: Node) -> Gradients:
         return (_scan_prod(node, g),)
     if op == "logaddexp":
         return (sub(_scan_exp(node, g), _scan_exp(node, neg(g))),)
-    return (along_back(g, scan_winners(node), axis, x.shape[axis]),)
+    return (along_add(scan_winners(node), g, axis, x.shape[axis]),)
 
 
 def _scan_exp(node: Node, g: Node) -> Node:
@@ -359,5 +360,7 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "attention_backward": attention.attention_backward,
     "floor": lambda node, g: (like(g, 0.0),),
     "scan": _scan,
+    "along": lambda node, g: (along_add(node.srcs[1], g, node.attrs[0], node.srcs[0].shape[node.attrs[0]]), None),
+    "along_add": lambda node, g: (None, along(g, node.srcs[0], node.attrs[0])),
     "bitcast": lambda node, g: (None,),
 }

@@ -296,20 +296,14 @@ def row_positions(index: Node, axis: int, extent: int) -> Node:
     return out
 
 
-def along(x: Node, index: Node, axis: int, site: str | None = None) -> Node:
+def along(x: Node, index: Node, axis: int) -> Node:
     """`x` at `index` along `axis`, the other indices staying: shape of `index`, which is in range."""
-    flat = reshape(x, (x.size,))
-    return gather(flat, row_positions(index, axis, x.shape[axis]), 0, site)
+    return make("along", (x, index), (axis,))
 
 
-def along_back(g: Node, index: Node, axis: int, extent: int) -> Node:
-    """The gradient of `along`: each element of `g` added where it came from."""
-    shape = (*index.shape[:axis], extent, *index.shape[axis + 1 :])
-    size = 1
-    for n in shape:
-        size *= n
-    at = reshape(row_positions(index, axis, extent), (index.size,))
-    return reshape(scatter_add(at, reshape(g, (g.size,)), size), shape)
+def along_add(index: Node, src: Node, axis: int, extent: int) -> Node:
+    """Elements of `src` added, in order, at `index` along `axis`, which gets `extent`: undoes `along`."""
+    return make("along_add", (index, src), (axis, extent))
 
 
 def place(x: Node, shape: Shape, starts: Shape, steps: Shape, value: Number = 0) -> Node:

@@ -133,6 +133,20 @@ def _scan(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarr
     return np.flip(out, axis) if reverse else out
 
 
+def _along(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    (x, index), axis = arrays, node.attrs[0]
+    return np.take_along_axis(x, np.clip(index, 0, max(x.shape[axis] - 1, 0)).astype(np.int64), axis)
+
+
+def _along_add(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    (index, src), (axis, extent) = arrays, node.attrs
+    out = np.zeros(node.shape, dtype)
+    places: list[np.ndarray] = list(np.indices(index.shape, sparse=True))
+    places[axis] = np.clip(index, 0, max(extent - 1, 0)).astype(np.int64)
+    np.add.at(out, tuple(places), src)
+    return out
+
+
 def _bitcast(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
     stored = np.ascontiguousarray(arrays[0], node.srcs[0].dtype.numpy)  # as in memory, also in float64 mode
     return stored.reshape(node.shape).view(node.dtype.numpy)
@@ -277,6 +291,8 @@ EVALUATIONS: dict[str, Evaluation] = {
     "conv_weight": _conv_weight,
     "bitcast": _bitcast,
     "scan": _scan,
+    "along": _along,
+    "along_add": _along_add,
     "argsort": lambda node, arrays, dtype: np.argsort(arrays[0], axis=-1, kind="stable"),
 }
 

@@ -111,6 +111,19 @@ def _scan(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Sh
     return srcs[0].shape, srcs[0].dtype
 
 
+def _along(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    (x, index), (axis,) = srcs, attrs
+    others = (*x.shape[:axis], index.shape[axis], *x.shape[axis + 1 :])
+    assert index.dtype.kind in "iu" and len(x.shape) == len(index.shape) and index.shape == others, (srcs, attrs)
+    return index.shape, x.dtype
+
+
+def _along_add(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    (index, src), (axis, extent) = srcs, attrs
+    assert index.dtype.kind in "iu" and index.shape == src.shape and 0 <= axis < len(src.shape), (srcs, attrs)
+    return (*src.shape[:axis], extent, *src.shape[axis + 1 :]), src.dtype
+
+
 def _argsort(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
     assert srcs[0].dtype.kind in "iu" and srcs[0].shape, srcs
     return srcs[0].shape, int64
@@ -310,6 +323,8 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("conv_weight", "conv", 2, _conv_weight),
     ("scan", "scan", 1, _scan),
     ("argsort", "sort", 1, _argsort),
+    ("along", "gather", 2, _along),
+    ("along_add", "put", 2, _along_add),
     ("attention", "template", None, attention.shape_rule),
     ("attention_backward", "template", None, attention.backward_shape_rule),
     ("loop", "loop", None, _loop),

@@ -1,4 +1,4 @@
-"""Running reductions on the CPU: each row, or each column, in order; rows and columns in parallel."""
+"""Running reductions on the CPU, each row, or each column, in order; and values put into rows at given places."""
 
 from __future__ import annotations
 
@@ -85,3 +85,23 @@ def scan_columns(
     begin = across((*checks[0], first))
     walk = Loop(step, 0, steps, "serial", (across((*checks[1], Store(following.buffer, following.index, total))),))
     return (begin, walk) if lane is None else (Loop(points, BEGIN, END, "task", (begin, walk)),)
+
+
+def put_rows(
+    row: Axis, entry: Axis, place: Expr, value: Expr, out: str, extent: int, bounds: tuple[Expr, Expr],
+    checks: tuple[Stmt, ...],
+) -> tuple[tuple[Stmt, ...], dict[str, Expr]]:  # fmt: skip
+    """Clear a row of `out`, then add the values of its entries at their places, one after the other."""
+    entries, places = bounds
+    dtype = value.dtype
+    base = ix.scale(Index(((row, 1),), 0), extent) if row.extent > 1 else ix.ZERO
+    cleared, target = Axis("cleared", max(extent, 2)), Axis("target", max(extent, 2), "value")
+    clear = Loop(
+        cleared, 0, places, "vector", (Store(out, ix.add(base, ix.axis_index(cleared)), Literal(0, dtype)),), LANES
+    )
+    at = ix.add(base, ix.axis_index(target))
+    add = Store(out, at, Op("add", (Load(out, at, dtype), value), dtype))
+    last = Op("sub", (places, Literal(1, int64)), int64)
+    inside = Op("max", (Op("min", (place, last), int64), Literal(0, int64)), int64)
+    walk = Loop(entry, 0, entries, "serial", (add, *checks))
+    return (Loop(row, BEGIN, END, "task", (clear, walk)),), {"target": inside}
