@@ -133,11 +133,11 @@ def lower_put(region: Region) -> Template:
     count, entries = region.shape
     row, entry = Axis("row", count), Axis("entry", entries)
     builder = Builder(region, (_index(row), ix.axis_index(entry)))
-    place = builder._int64(builder.value(index, builder.region.index, ()))
+    place = builder.int64_of(builder.value(index, builder.region.index, ()))
     value = builder.value(source, builder.region.index, ())
     out = builder._buffer(node, written=True)
     extent = node.shape[1]
-    bounds = builder._whole("entries", entries), builder._whole("places", extent)
+    bounds = builder.whole("entries", entries), builder.whole("places", extent)
     body, definitions = scans.put_rows(row, entry, place, value, out, extent, bounds, _checks(builder))
     builder.definitions.update(definitions)
     return _finish(builder, body, None, count, (builder.flops + 8) * source.size + node.size)
