@@ -81,8 +81,10 @@ class Thread:
                 case Store(buffer, index, value, mask):
                     if mask is None or self.value(mask):
                         self.buffers[buffer][self.inside(buffer, index)] = self.value(value)
-                case Update(name, value):
+                case Update(name, value, None):
                     values[name] = FOLD[self.operations[name]](self.value(value), values[name])
+                case Update(name, value, factor):
+                    values[name] = operation("fma", [self.value(value), self.value(factor), values[name]], value.dtype)
                 case Fold(accumulators, inner):
                     for accumulator in accumulators:
                         self.operations[accumulator.name] = accumulator.op

@@ -21,7 +21,23 @@ from weft.errors import GraphError
 from weft.kernels import cpu, gpu
 from weft.kernels import index as ix
 from weft.kernels.index import Axis, Index, axis_index
-from weft.kernels.language import Accumulator, BufferParam, IndexValue, Literal, Load, Op, ScalarParam, Store, Var
+from weft.kernels.language import (
+    LAUNCH_RANGES,
+    Accumulator,
+    BufferParam,
+    Fold,
+    Geometry,
+    IndexValue,
+    Kernel,
+    Literal,
+    Load,
+    Loop,
+    Op,
+    ScalarParam,
+    Store,
+    Update,
+    Var,
+)
 from weft.kernels.nest import ColumnSum, Nest, Span
 from weft.kernels.normal import normalise
 from weft.render import clike, clike_ops, dialects
@@ -215,3 +231,14 @@ def test_a_mask_guards_its_load_and_store():
     store = Store("out", axis_index(i), load, inside)
     text = text_of(Nest("masked", i, "points", None, (), (), (store,), (), (), buffers(x=FLOAT, out=FLOAT), (), {}))
     assert re.search(r"= t1 \? x\[i \+ 10\] : 0\.0f;\n +if \(t1\) out\[i\] = t2;", text), text
+
+
+def test_a_product_is_added_in_one_rounding():
+    i, k = Axis("i", 100), Axis("k", 8)
+    x, y = Load("x", axis_index(k), FLOAT), Load("y", axis_index(i), FLOAT)
+    fold = Fold((Accumulator("total", "sum", FLOAT),), (Loop(k, 0, 8, "serial", (Update("total", x, y),)),))
+    store = Store("out", axis_index(i), Var("total", FLOAT))
+    loop = Loop(i, Var("begin", INT), Var("end", INT), "grid", (fold, store), 64)
+    kernel = Kernel("sums", buffers(x=FLOAT, y=FLOAT, out=FLOAT), (), LAUNCH_RANGES, (loop,), {}, Geometry(64, 1))
+    text = clike.render(normalise(kernel), CUDA)
+    assert re.search(r"total = fmaf\(t\d+, t\d+, total\);", text), text

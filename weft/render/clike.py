@@ -115,9 +115,13 @@ class _Renderer:
                     self.loop(stmt)
                 case Fold():
                     self.fold(stmt)
-                case Update(name, value, None):
+                case Update(name, value, factor):
                     op, dtype = self.accumulators[name]
-                    self.line(f"{name} = {self.ops.combine(op, self.value(value), name, dtype)};")
+                    if factor is None:
+                        self.line(f"{name} = {self.ops.combine(op, self.value(value), name, dtype)};")
+                    else:
+                        texts = [self.value(value), self.value(factor), name]
+                        self.line(f"{name} = {self.ops.arithmetic('fma', texts, dtype)};")
                 case If(condition, inner):
                     self.nested(f"if ({self.value(condition)})", inner)
                 case Barrier():
