@@ -120,8 +120,20 @@ def rfloor_divide(b: Operand, a: Operand) -> Node:
 
 
 def remainder(a: Operand, b: Operand) -> Node:
-    """a - b * floor(a / b): the sign of the divisor, as Python's %."""
-    return _arithmetic("mod", "remainder", a, b)
+    """a - b * floor(a / b): the sign of the divisor, as Python's %. With an infinite divisor it is a, or b where the
+    signs differ."""
+    rest = _arithmetic("mod", "remainder", a, b)
+    if rest.dtype.kind != "f" or (isinstance(b, (int, float)) and not math.isinf(b)):
+        return rest
+    a, b = meet("remainder", a, b)
+    differ = make("xor", (build.lt(a, 0.0), build.lt(b, 0.0)))
+    beyond = build.select(make("and", (differ, make("ne", (a, build.like(a, 0.0))))), b, a)
+    return build.select(_endless(a, b), beyond, rest)
+
+
+def _endless(a: Node, b: Node) -> Node:
+    """Where the divisor is infinite and the dividend is not."""
+    return make("and", (build.eq(build.unary("abs", b), math.inf), build.lt(build.unary("abs", a), math.inf)))
 
 
 def rremainder(b: Operand, a: Operand) -> Node:
@@ -138,6 +150,8 @@ def fmod(a: Operand, b: Operand) -> Node:
     """
     a, b = meet("fmod", a, b)
     rest = make("mod", (build.unary("abs", a), build.unary("abs", b)))
+    if a.dtype.kind == "f":
+        rest = build.select(_endless(a, b), build.unary("abs", a), rest)
     return build.select(build.lt(a, 0), build.neg(rest), rest)
 
 

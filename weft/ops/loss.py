@@ -88,16 +88,15 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Node | None = None,
 ) -> Node:
-    """-[w y log s(z) + (1 - y) log(1 - s(z))] from logits z, as max(z, 0) - z y + log(1 + e^-|z|)."""
+    """-[w y log s(z) + (1 - y) log(1 - s(z))] from logits z, as (1 - y) z + max(-z, 0) + log(1 + e^-|z|)."""
     who = "binary_cross_entropy_with_logits"
     z, y = _pair(who, input, target)
     below = lt(z, 0.0)
     tail = unary("log1p", unary("exp", select(below, z, neg(z))))  # log(1 + e^-|z|), with the right slope at 0
-    if pos_weight is None:
-        loss = add(sub(select(below, 0.0, z), mul(z, y)), tail)
-    else:
-        positive = add(mul(sub(meet(who, z, pos_weight)[1], 1.0), y), 1.0)  # 1 + (w - 1) y
-        loss = add(mul(sub(1.0, y), z), mul(positive, add(tail, select(below, neg(z), 0.0))))
+    above = add(tail, select(below, neg(z), 0.0))  # -log s(z)
+    if pos_weight is not None:
+        above = mul(add(mul(sub(meet(who, z, pos_weight)[1], 1.0), y), 1.0), above)  # 1 + (w - 1) y
+    loss = add(mul(sub(1.0, y), z), above)
     loss = loss if weight is None else mul(*meet(who, loss, weight))
     return _reduced(who, loss, reduction)
 

@@ -396,7 +396,7 @@ def _lp_pool(
     power = build.mul(x, x) if norm_type == 2 else build.binary("pow", x, float(norm_type))
     total = _avg_pool(who, rank, power, kernel_size, stride, 0, ceil_mode, True)
     total = build.mul(total, float(math.prod(where.kernel)))
-    return build.binary("pow", build.select(build.lt(0.0, total), total, 0.0), 1.0 / norm_type)
+    return build.binary("pow", build.select(build.eq(total, 0.0), 0.0, total), 1.0 / norm_type)
 
 
 def lp_pool1d(
