@@ -326,7 +326,8 @@ def _chunk(lowered: Lowered, moved: int, region: Region) -> int:
     if lowered.nest.side == "points":
         return _even(points, least, cpu.LANES * 8)
     if lowered.nest.side == "scatter":
-        return _even(points, -(-points // 16), 1)
+        assert lowered.nest.lane is not None  # every task reads all indices: that must be little beside what it adds
+        return _even(points, -(-points // min(max(lowered.nest.lane.extent // 8, 1), 16)), 1)
     return _even(points, least, cpu.picked_together(lowered.nest))
 
 
