@@ -97,7 +97,7 @@ def needed_later(roots: list[Node]) -> list[Node]:
                     source = source.srcs[0]
                 if source.buffer is None and source.srcs:
                     found[source] = None
-        elif node.buffer is None and node.op.startswith("reduce_"):
+        elif node.buffer is None and node.op.startswith(("reduce_", "segment_", "scatter_")):
             found[node] = None
     return [node for node in found if node not in proxies]
 

@@ -77,6 +77,26 @@ def test_an_aggregation_is_one_kernel_each_way():
     assert stored(backward.plan) == [f"segment_rows int32[{EDGES}]"]
 
 
+def test_a_maximum_over_neighbours_stores_no_features_of_edges():
+    graph = weft.adjacency(edges(), NODES)
+    x, g = [weft.tensor(np.ones((NODES, 64), np.float32)) for _ in range(2)]
+    backward = weft.compile(weft.grad(lambda x: (weft.aggregate(x, graph, reduce="max") * g).sum()))
+    backward(x)
+    assert len(backward.plan) == 3, [kernel.name for kernel in backward.plan.kernels()]
+    assert not [label for label in stored(backward.plan) if f"[{EDGES}, 64]" in label]
+
+
+def test_reading_a_value_before_its_gradient_computes_nothing_twice():
+    graph = weft.adjacency(edges(), NODES)
+    x = weft.tensor(np.ones((NODES, 4), np.float32), requires_grad=True)
+    loss = (graph.softmax(graph.sources(x)) ** 2).sum()
+    loss.item()
+    before = weft.counters()["launches"]
+    loss.backward()
+    x.grad.numpy()
+    assert weft.counters()["launches"] - before <= 3  # no maximum, no sum of exponentials any more
+
+
 def test_an_aggregation_without_the_order_by_sources_stores_no_features_of_edges():
     rowptr, col, val = weft.tensor([0, *[EDGES] * NODES]), weft.tensor(edges()[0]), weft.ones(EDGES)
     g = weft.tensor(np.ones((NODES, 64), np.float32))

@@ -234,7 +234,8 @@ class _Fuser:
         kind = PRIMITIVES[base.op].kind
         if kind == "gather":
             return True
-        light = self.cost[base] < DEAR and len(self.reads[base]) <= 1
+        reads = self.reads[base]
+        light = self.cost[base] < DEAR and (len(reads) <= 1 or all(read.op == "gather" for read in reads))
         return kind == "elementwise" and node.size <= base.size and light
 
     def _keep_repeated(self, node: Node, sinks: set[Node]) -> None:
