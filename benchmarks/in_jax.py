@@ -9,13 +9,17 @@ import numpy as np
 
 from cases import Chain, Training
 from networks import Network
-from networks_jax import LOSSES, cross_entropy
+from networks_jax import LOSSES, PREPARE, cross_entropy
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 
 
 def mse(output: jax.Array, target: jax.Array) -> jax.Array:
     return jnp.mean((output - target) ** 2)
+
+
+def tensors(*arrays: np.ndarray):
+    return [jnp.asarray(array) for array in arrays]
 
 
 def dense(case: Training):
@@ -37,7 +41,7 @@ def dense(case: Training):
 class TrainingRunner:
     def __init__(self, case: Training | Network):
         self.arrays, inputs = case.arrays()
-        self.inputs = [jnp.asarray(array) for array in inputs]
+        self.inputs = PREPARE.get(case.name, tensors)(*inputs)
         loss_of = LOSSES[case.name] if isinstance(case, Network) else dense(case)
         rate, decay1, decay2, epsilon = case.learning_rate, 0.9, 0.999, 1e-8
 

@@ -9,9 +9,13 @@ import torch.nn.functional as F
 
 from cases import Chain, Training
 from networks import Network
-from networks_torch import LOSSES
+from networks_torch import LOSSES, PREPARE
 
 ACTIVATIONS = {"tanh": torch.tanh, "relu": F.relu}
+
+
+def tensors(*arrays: np.ndarray):
+    return [torch.tensor(array) for array in arrays]
 
 
 def dense(case: Training):
@@ -38,7 +42,7 @@ class TrainingRunner:
         self.initial = {name: torch.tensor(array) for name, array in arrays.items()}
         parameters = {name: value.clone().requires_grad_() for name, value in self.initial.items()}
         self.parameters = parameters
-        self.inputs = [torch.tensor(array) for array in inputs]
+        self.inputs = PREPARE.get(case.name, tensors)(*inputs)
         # The quicker of the two on the CPU: the fused kernel when eager, foreach when the compiler sees into it.
         options = {"foreach": True} if compiled else {"fused": True}
         optimizer = torch.optim.Adam(list(parameters.values()), lr=case.learning_rate, **options)

@@ -8,9 +8,13 @@ import weft
 import weft.nn.functional as F
 from cases import Chain, Training
 from networks import Network
-from networks_weft import LOSSES
+from networks_weft import LOSSES, PREPARE
 
 ACTIVATIONS = {"tanh": weft.tanh, "relu": F.relu}
+
+
+def tensors(*arrays: np.ndarray):
+    return [weft.tensor(array) for array in arrays]
 
 
 def dense(case: Training):
@@ -35,7 +39,7 @@ class TrainingRunner:
     def __init__(self, case: Training | Network):
         self.case = case
         self.arrays, inputs = case.arrays()
-        self.inputs = [weft.tensor(array) for array in inputs]
+        self.inputs = PREPARE.get(case.name, tensors)(*inputs)
         self.loss = LOSSES[case.name] if isinstance(case, Network) else dense(case)
 
     def reset(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -118,6 +119,65 @@ def transformer(rng: np.random.Generator) -> tuple[Parameters, Inputs]:
     return parameters, (tokens[:, :-1].copy(), tokens[:, 1:].copy())
 
 
+RECURRENT_LAYERS, HIDDEN, TIME, SENTENCES, WORDS = 2, 256, 64, 32, 10_000
+
+
+def lstm(rng: np.random.Generator) -> tuple[Parameters, Inputs]:
+    """A language model: embedding, two LSTM layers, projection to the vocabulary. Tokens are [time, batch]."""
+    bound = 1.0 / np.sqrt(HIDDEN)
+
+    def uniform(*shape: int) -> np.ndarray:
+        return rng.uniform(-bound, bound, shape).astype(np.float32)
+
+    parameters: Parameters = {"tokens": rng.standard_normal((WORDS, HIDDEN), dtype=np.float32)}
+    for layer in range(RECURRENT_LAYERS):
+        for name in ("input", "hidden"):
+            parameters[f"{layer}.{name}"] = uniform(4 * HIDDEN, HIDDEN)
+            parameters[f"{layer}.{name}.bias"] = uniform(4 * HIDDEN)
+    parameters["head"], parameters["head.bias"] = uniform(WORDS, HIDDEN), uniform(WORDS)
+    tokens = rng.integers(0, WORDS, (TIME + 1, SENTENCES))
+    return parameters, (tokens[:-1].copy(), tokens[1:].copy())
+
+
+NODES, EDGES, GRAPH_SIZES, GRAPH_HEADS = 20_000, 200_000, (128, 64, 16), 8
+
+
+def _glorot(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    bound = np.sqrt(6 / (shape[0] + shape[-1]))
+    return rng.uniform(-bound, bound, shape).astype(np.float32)
+
+
+def _graph(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Random edges [2, EDGES] from sources to targets, features and classes of the nodes."""
+    edges = rng.integers(0, NODES, (2, EDGES))
+    edges = edges[:, np.argsort(edges[1], kind="stable")]  # by target, as every framework likes them best
+    features = rng.standard_normal((NODES, GRAPH_SIZES[0]), dtype=np.float32)
+    return edges, features, rng.integers(0, GRAPH_SIZES[-1], NODES)
+
+
+def gcn(rng: np.random.Generator) -> tuple[Parameters, Inputs]:
+    """Two graph convolutions with symmetric normalisation."""
+    edges, features, classes = _graph(rng)
+    sources, targets = (np.bincount(edges[k], minlength=NODES) + 1.0 for k in (0, 1))
+    weights = (1 / np.sqrt(sources[edges[0]] * targets[edges[1]])).astype(np.float32)
+    parameters: Parameters = {}
+    for layer, (wide, narrow) in enumerate(pairwise(GRAPH_SIZES)):
+        parameters[f"weight{layer}"], parameters[f"bias{layer}"] = _glorot(rng, wide, narrow), _zeros(narrow)
+    return parameters, (edges, weights, features, classes)
+
+
+def gat(rng: np.random.Generator) -> tuple[Parameters, Inputs]:
+    """Two graph attention layers, of eight heads and of one."""
+    parameters: Parameters = {}
+    wide, hidden, classes = GRAPH_SIZES
+    for layer, (inside, heads, width) in enumerate(((wide, GRAPH_HEADS, hidden // GRAPH_HEADS), (hidden, 1, classes))):
+        parameters[f"weight{layer}"] = _glorot(rng, inside, heads * width)
+        for end in ("source", "target"):
+            parameters[f"{end}{layer}"] = _glorot(rng, heads, width)
+        parameters[f"bias{layer}"] = _zeros(heads * width)
+    return parameters, _graph(rng)
+
+
 NETWORKS = (
     Network("cnn", "CNN 1-8-16, 28 x 28, batch 64: one step", "2.5 x the best", small_cnn, steps=20, samples=3),
     Network("resnet18", "ResNet-18, 32 x 32, batch 32: one step", "1.05 x the best", resnet18, steps=1),
@@ -129,4 +189,13 @@ NETWORKS = (
         transformer,
         steps=2,
     ),
+    Network(
+        "lstm",
+        "LSTM, 2 layers of 256, 32 x 64 tokens of 10,000: one step",
+        "1.3 x the best",
+        lstm,
+        steps=2,
+    ),
+    Network("gcn", "GCN, 20,000 nodes, 200,000 edges, 128-64-16: one step", "1.3 x the best", gcn, steps=3),
+    Network("gat", "GAT, 8 heads, on the same graph: one step", "3 x the best", gat, steps=3),
 )

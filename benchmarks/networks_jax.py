@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from networks import HEADS, LAYERS, RESNET_STAGES, WIDTH
+from networks import HEADS, HIDDEN, LAYERS, NODES, RECURRENT_LAYERS, RESNET_STAGES, WIDTH
 
 LAYOUTS = {4: ("NCHW", "OIHW", "NCHW"), 5: ("NCDHW", "OIDHW", "NCDHW")}
 
@@ -79,4 +79,54 @@ def transformer(p, x, y):
     return cross_entropy(logits.reshape(batch * length, -1), y.reshape(-1))
 
 
-LOSSES = {"cnn": cnn, "conv3d": conv3d, "resnet18": resnet18, "transformer": transformer}
+def lstm(p, x, y):
+    x = p["tokens"][x]
+    first = jnp.zeros((x.shape[1], HIDDEN))
+    for layer in range(RECURRENT_LAYERS):
+        weight = p[f"{layer}.hidden"]
+
+        def step(state, x, weight=weight):
+            h, c = state
+            i, f, g, o = jnp.split(x + h @ weight.T, 4, axis=1)
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            return (h, c), h
+
+        x = x @ p[f"{layer}.input"].T + p[f"{layer}.input.bias"] + p[f"{layer}.hidden.bias"]
+        _, x = jax.lax.scan(step, (first, first), x)
+    return cross_entropy(x.reshape(-1, HIDDEN) @ p["head"].T + p["head.bias"], y.reshape(-1))
+
+
+def segment_sum(x, targets):
+    return jax.ops.segment_sum(x, targets, NODES, indices_are_sorted=True)
+
+
+def gcn(p, edges, weights, x, y):
+    sources, targets = edges
+
+    def product(x):
+        return segment_sum(x[sources] * weights[:, None], targets)
+
+    x = jax.nn.relu(product(x @ p["weight0"]) + p["bias0"])
+    return cross_entropy(product(x @ p["weight1"]) + p["bias1"], y)
+
+
+def gat(p, edges, x, y):
+    sources, targets = edges
+
+    def layer(number, x):
+        source, target = p[f"source{number}"], p[f"target{number}"]
+        x = (x @ p[f"weight{number}"]).reshape(-1, *source.shape)
+        scores = jax.nn.leaky_relu((x * source).sum(-1)[sources] + (x * target).sum(-1)[targets], 0.2)
+        largest = jax.ops.segment_max(scores, targets, NODES, indices_are_sorted=True)
+        raised = jnp.exp(scores - jax.lax.stop_gradient(largest)[targets])
+        shares = raised / (segment_sum(raised, targets) + 1e-16)[targets]
+        return segment_sum(shares[:, :, None] * x[sources], targets).reshape(NODES, -1) + p[f"bias{number}"]
+
+    return cross_entropy(layer(1, jax.nn.elu(layer(0, x))), y)
+
+
+PREPARE: dict = {}
+LOSSES = {
+    "cnn": cnn, "conv3d": conv3d, "resnet18": resnet18, "transformer": transformer, "lstm": lstm, "gcn": gcn, "gat": gat
+}  # fmt: skip
