@@ -151,8 +151,18 @@ class Compiled:
             self.variants.append(variant)
         return variant
 
-    def _trace(self, flat: list[Any], spec: tuple) -> Variant:
-        """Run the function once with placeholders and compile what it did."""
+    def prepared(self, args: tuple, kwargs: dict) -> tuple[Variant, list[Any]]:
+        """A variant that is ready to run, with its program, and the memory of the arguments; for `testing.verify`."""
+        if STATE.trace is not None:
+            raise problem(GraphError, f"verify({self.name})", "a call inside weft.compile", "a call outside it")
+        flat, spec = _arguments(args, kwargs)
+        retire_exposed()
+        variant = self._trace(flat, spec, keep=True)
+        variant.bind(flat)
+        return variant, flat
+
+    def _trace(self, flat: list[Any], spec: tuple, keep: bool = False) -> Variant:
+        """Run the function once with placeholders and compile what it did. With `keep` the variant has its program."""
         COUNTERS.traces += 1
         trace = Trace(self.name)
         with trace:
@@ -167,7 +177,7 @@ class Compiled:
         del args, kwargs, result
         try:
             trace.check_escapes(allowed)
-            variant = build(trace, spec, bound, [node for node in nodes if node is not None], kept)
+            variant = build(trace, spec, bound, [node for node in nodes if node is not None], kept, keep)
         finally:
             trace.restore_grads()  # the call that follows, if one does, sets the gradients that it computed
         variant.results, variant.structure, variant.single = constants, structure, single

@@ -1,9 +1,9 @@
-"""Checks that users and our own tests share: gradients against finite differences."""
+"""Checks that users and our own tests share: gradients against finite differences, kernels against the reference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from weft.dtypes import float64
 from weft.errors import DTypeError, problem
 from weft.tensor import Tensor
 from weft.tree import flatten, unflatten
+
+if TYPE_CHECKING:
+    from weft.verification import Checked
 
 
 def gradcheck(
@@ -49,6 +52,22 @@ def gradcheck(
         expected = _differences(weighed, start, number, point.numpy(), eps)
         np.testing.assert_allclose(slope.numpy(), expected, rtol=rtol, atol=atol, err_msg=f"gradient of input {number}")
     return True
+
+
+def verify(function: Callable, *args: Any, **kwargs: Any) -> list[Checked]:
+    """Run `function(*args)`, compiled, kernel by kernel against the reference; raise AssertionError on a difference.
+
+    The message names the first kernel that differs, its worst element, and the operations that it computes. Nothing is
+    changed: the function works on copies of its arguments and of the tensors that it captures. Floats may differ by
+    rounding; everything else must be equal. Returns one entry for each step of the plan.
+
+    >>> x = weft.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> [step.error < 1 for step in weft.testing.verify(lambda x: x.softmax(-1), x)]
+    [True]
+    """
+    from weft.verification import check  # loads the compiler
+
+    return check(function, args, kwargs)
 
 
 def _differences(

@@ -64,6 +64,7 @@ class Variant:
         self.status: Slab | None = None
         self.fast: list[tuple] | None = None  # (slot, shape, dtype, device, requires_grad) each, if all are tensors
         self.leaf_buffers: list[Buffer | None] = []  # the memory of each leaf of the program; None for an argument
+        self.program: programs.Program | None = None  # kept only for `testing.verify`
         self.retained: list[Any] = []  # memory that must live as long as the variant
 
     def matches(self, spec: tuple) -> bool:
@@ -137,6 +138,14 @@ class Variant:
             state[0], state[1] = generator.key, generator.counter & 0xFFFFFFFF
             generator.counter += count
 
+    def inputs(self, flat: Sequence[Any]) -> dict[int, Buffer]:
+        """The memory of each leaf before the next run, after `bind(flat)`."""
+        for generator, state, _ in self.draws:
+            state[0], state[1] = generator.key, generator.counter & 0xFFFFFFFF
+        found = {slot: buffer for slot, buffer in enumerate(self.leaf_buffers) if buffer is not None}
+        found |= {slot: buffer for _, buffer, slot, _ in self.cells if slot >= 0}
+        return found | {slot: flat[position] for position, slot in self.arguments}
+
     def names(self) -> dict[int, str]:
         """What people call the inputs: tensors by their names, arguments by their positions."""
         found = {slot: f"argument {position}" for position, slot in self.arguments}
@@ -187,13 +196,14 @@ def build(
     bound: Sequence[tuple[int, Node, bool]],
     results: Sequence[Node],
     kept: Sequence[tuple[Any, Any, Node | None]],
+    with_program: bool = False,
 ) -> Variant:
     """Compile what a trace saw.
 
     `bound` holds (position, placeholder, is scalar) of the arguments; `results` the returned nodes; `kept` holds
     (tensor, .grad at the end, node of that gradient if it was made in the trace) for every .grad that changed.
     """
-    return _Builder(trace, spec, bound, results, kept).variant()
+    return _Builder(trace, spec, bound, results, kept).variant(with_program)
 
 
 class _Builder:
@@ -212,7 +222,7 @@ class _Builder:
         self.spans: list[Node] = []
         self.retained: list[Any] = []
 
-    def variant(self) -> Variant:
+    def variant(self, with_program: bool) -> Variant:
         places = self._capture()
         scalars = self._scalar_memory()
         for cell in self.cells:
@@ -233,6 +243,7 @@ class _Builder:
         variant.grads_made = [grad for _, grad, node in self.kept if node is not None]
         variant.forms = [(cell.tensor, cell_form(cell.tensor)) for cell in self.cells]
         variant.draws = draws
+        variant.program = program if with_program else None
         variant.scalar_view = scalars
         variant.outputs = [Output(node, *place) for node, place in zip(self.results, entry.outputs, strict=True)]
         variant.retained, variant.leaf_buffers = self.retained, leaf_buffers

@@ -16,6 +16,7 @@ from weft.compiler import memory
 from weft.compiler.access import row_major
 from weft.compiler.decompose import copy_of, decompose
 from weft.compiler.expand import expand_heavy
+from weft.compiler.explain import Explained, explained
 from weft.compiler.fuse import base_of, fuse, window, window_base
 from weft.compiler.loops import Relocation, Turn, last_entries, program_of, settle
 from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, result_nodes
@@ -43,10 +44,13 @@ MOST_TASKS = 64
 STREAM_BYTES = 8 << 20  # a result at least this large would push everything else out of the caches
 
 
-def assemble(program: Program, device: Device, turn: bool = False) -> tuple[Plan, list[tuple[int, int]]]:
+def assemble(
+    program: Program, device: Device, turn: bool = False, notes: list[Explained] | None = None
+) -> tuple[Plan, list[tuple[int, int]]]:
     """The plan of a program, and for each output that is not written in place its (slot, byte offset).
 
-    The program of a `turn` of a loop has a slot for each output.
+    The program of a `turn` of a loop has a slot for each output. `notes`, if given, gets what each step computes; the
+    steps after the last note are copies.
     """
     program, outputs = _prepare(program, device, turn)
     nodes = toposort(outputs, set(program.leaves).__contains__)
@@ -68,6 +72,8 @@ def assemble(program: Program, device: Device, turn: bool = False) -> tuple[Plan
     memory.lay_out(storage, fused, order, program.leaves, extra)
     assembly = _Assembly(program, storage, order, scratch, turns, device)
     assembly.streams = not turn
+    if notes is not None:
+        notes.extend([explained(region, assembly.place) for region in order])
     return assembly.plan(outputs, written)
 
 

@@ -1,0 +1,195 @@
+"""verification: a compiled function kernel by kernel against the NumPy reference.
+
+Each step of the plan runs on the memory that the steps before it left, and what it stores is compared with what NumPy
+makes of the same numbers. So a wrong kernel is found where it is, not where its numbers first show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from weft.backends.base import Buffer, Device
+from weft.compiled import Compiled
+from weft.compiler.assemble import assemble
+from weft.compiler.explain import Explained, Stored
+from weft.compiler.plan import Place, Plan, Step
+from weft.compiler.plancache import rendered
+from weft.compiler.program import Program
+from weft.dtypes import DType, bfloat16, float16, float64
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES, evaluate
+
+ROUNDING = {float16: 4e-3, bfloat16: 3e-2, float64: 1e-9}  # of the largest element; float32: 1e-5
+SPREAD = 64  # how much worse than NumPy's own rounding a kernel may be
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One step that agrees with the reference: its name, and its largest error as a part of what is allowed."""
+
+    name: str
+    error: float
+
+
+def check(function: Callable, args: tuple, kwargs: dict[str, Any]) -> list[Checked]:
+    """What `weft.testing.verify` does."""
+    source = function.function if isinstance(function, Compiled) else function
+    variant, flat = Compiled(source).prepared(args, kwargs)
+    assert variant.program is not None
+    return _Run(variant.program, variant.device, variant.inputs(flat)).check()
+
+
+class _Run:
+    """A program on memory of its own."""
+
+    def __init__(self, program: Program, device: Device, inputs: dict[int, Buffer]):
+        self.device, self.backend = device, device.backend
+        self.notes: list[Explained] = []
+        plan, _ = assemble(program, device, notes=self.notes)
+        self.plan: Plan = rendered(plan, self.backend)
+        self.memory = self._memory(program, inputs)
+
+    def _memory(self, program: Program, inputs: dict[int, Buffer]) -> list[Buffer]:
+        """A buffer for each slot. Leaves that lie inside others do so here, too."""
+        outer: dict[int, tuple[int, int]] = {}
+        for small, big, offset in program.overlaps:
+            nbytes = self.plan.slots[big].nbytes
+            if small not in outer or nbytes > self.plan.slots[outer[small][0]].nbytes:
+                outer[small] = (big, offset)
+        found = [Buffer(self.backend.allocate(max(s.nbytes, 4)), 0, s.nbytes) for s in self.plan.slots]
+        for small, (big, offset) in outer.items():
+            if big not in outer:
+                found[small] = Buffer(found[big].slab, offset, self.plan.slots[small].nbytes)
+        for slot, buffer in inputs.items():
+            nbytes = self.plan.slots[slot].nbytes
+            if nbytes:
+                self.backend.copy(replaced(found[slot], nbytes), replaced(buffer, nbytes))
+        self.backend.clear(found[-1])
+        return found
+
+    def check(self) -> list[Checked]:
+        """Run step after step."""
+        table = self.backend.slot_table(len(self.plan.slots))
+        for slot, buffer in enumerate(self.memory):
+            table[slot] = buffer.pointer
+        found = []
+        for number, step in enumerate(self.plan.steps):
+            note = self.notes[number] if number < len(self.notes) else None  # then copies, which are not computed
+            values = {read.node: self._read(read) for read in note.reads} if note else {}
+            self.backend.executable(replace(self.plan, steps=(step,))).run(table)
+            error = self._compare(number, step, note, values) if note else 0.0
+            found.append(Checked(step.name, error))
+        return found
+
+    def _read(self, stored: Stored) -> np.ndarray:
+        """A copy of a value as it lies in memory now."""
+        node, dtype = stored.node, stored.node.dtype
+        if not node.size:
+            return np.zeros(node.shape, dtype.numpy)
+        last = sum((extent - 1) * stride for extent, stride in zip(node.shape, stored.strides, strict=True))
+        flat = self.backend.download(self._buffer(stored.place, (last + 1) * dtype.itemsize), (last + 1,), dtype)
+        steps = [stride * dtype.itemsize for stride in stored.strides]
+        return np.lib.stride_tricks.as_strided(flat, node.shape, steps).copy()
+
+    def _buffer(self, place: Place, nbytes: int) -> Buffer:
+        memory = self.memory[place.slot]
+        return Buffer(memory.slab, memory.offset + place.offset, nbytes)
+
+    def _compare(self, number: int, step: Step, note: Explained, values: dict[Node, np.ndarray]) -> float:
+        """The largest error of a step's results, as a part of what is allowed."""
+        narrow, wide = _reference(note, values, False), _reference(note, values, True)
+        worst = 0.0
+        for result in note.results:
+            actual, node = self._read(result), result.node
+            if not node.size:
+                continue
+            close, expected = _as_floats(narrow[node], node.dtype), _as_floats(wide[node], node.dtype)
+            error, allowed = _errors(_as_floats(actual, node.dtype), close, expected, node.dtype)
+            at = np.unravel_index(int(np.argmax(error)), node.shape)
+            if error[at] > allowed:
+                raise AssertionError(self._difference(number, step, note, node, at, actual, narrow[node], allowed))
+            worst = max(worst, float(error[at]) / allowed if allowed else 0.0)
+        return worst
+
+    def _difference(
+        self,
+        number: int,
+        step: Step,
+        note: Explained,
+        node: Node,
+        at: Sequence[Any],
+        actual: np.ndarray,
+        expected: np.ndarray,
+        allowed: float,
+    ) -> str:
+        place = f"element {tuple(int(k) for k in at)}" if node.shape else "the value"
+        lines = [
+            f"verify: step {number} of {len(self.plan.steps)}, {step.name}, differs from the reference.",
+            f"{place} of {node.op} {node.dtype.name}{list(node.shape)} is {actual[tuple(at)]}"
+            f" and should be {expected[tuple(at)]} (allowed: {allowed:.1e}). It computes:",
+            *["  " + line for line in _listing(note)],
+        ]
+        return "\n".join(lines)
+
+
+def replaced(buffer: Buffer, nbytes: int) -> Buffer:
+    """The first `nbytes` bytes of a buffer."""
+    return Buffer(buffer.slab, buffer.offset, nbytes)
+
+
+def _reference(note: Explained, values: dict[Node, np.ndarray], wide: bool) -> dict[Node, np.ndarray]:
+    """Every value of a step by NumPy, in its dtype or with all floats as float64."""
+    known = {
+        node: value.astype(np.float64) if wide and node.dtype.kind == "f" else value for node, value in values.items()
+    }
+    for node in note.nodes():
+        if node not in known:
+            known[node] = evaluate(node, [known[source] for source in node.srcs], wide, PRIMITIVES[node.op].evaluate)
+    return known
+
+
+def _as_floats(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """Values that can be subtracted without overflow; integers stay exact."""
+    return array.astype(np.float64) if dtype.kind == "f" else array.astype(object)
+
+
+def _errors(actual: np.ndarray, close: np.ndarray, expected: np.ndarray, dtype: DType) -> tuple[np.ndarray, float]:
+    """The error of each element, and what is allowed.
+
+    `close` is the reference in the dtype itself and `expected` in float64: how far they are apart says how much
+    rounding may do here. An element that equals either has no error.
+    """
+    if dtype.kind != "f":
+        wrong = (actual != close) & (actual != expected)
+        return wrong.astype(np.float64), 0.0
+    with np.errstate(all="ignore"):
+        same = (actual == close) | (actual == expected) | (np.isnan(actual) & (np.isnan(close) | np.isnan(expected)))
+        error = np.where(same, 0.0, np.abs(actual - expected))
+        error = np.where(np.isnan(error), np.inf, error)
+        finite = np.isfinite(expected)
+        scale = float(np.abs(expected[finite]).max(initial=0.0))
+        rounding = np.abs(close - expected)
+        spread = float(rounding[np.isfinite(rounding)].max(initial=0.0))
+    return error, ROUNDING.get(dtype, 1e-5) * scale + SPREAD * spread + float(np.finfo(np.float32).tiny)
+
+
+def _listing(note: Explained) -> list[str]:
+    """What a step computes, one operation to a line."""
+    reads, results = {read.node for read in note.reads}, {result.node for result in note.results}
+    numbers: dict[Node, int] = {}
+    lines = []
+    for node in note.nodes():
+        numbers[node] = len(numbers)
+        if node in reads:
+            words = ["read"]
+        else:
+            detail = [str(node.attrs[0] if node.op == "const" else node.attrs)] if node.attrs else []
+            words = [node.op, *[f"%{numbers[source]}" for source in node.srcs], *detail]
+        mark = "  <-" if node in results else ""
+        site = f"  # {node.site}" if node.site else ""
+        lines.append(f"%{numbers[node]} = {node.dtype.name}{list(node.shape)} {' '.join(words)}{mark}{site}")
+    return lines
