@@ -20,11 +20,16 @@ from weft.compiler.plan import Place, Plan, Step
 from weft.compiler.plancache import rendered
 from weft.compiler.program import Program
 from weft.dtypes import DType, bfloat16, float16, float64
+from weft.graph.evaluate import EVALUATIONS, evaluate_all
 from weft.graph.node import Node
-from weft.graph.primitives import PRIMITIVES, evaluate
+from weft.graph.primitives import PRIMITIVES
 
 ROUNDING = {float16: 4e-3, bfloat16: 3e-2, float64: 1e-9}  # of the largest element; float32: 1e-5
 SPREAD = 64  # how much worse than NumPy's own rounding a kernel may be
+
+for _name, _primitive in PRIMITIVES.items():  # those of the compiler's own primitives, such as pieces of a sum
+    if _primitive.evaluate is not None:
+        EVALUATIONS.setdefault(_name, _primitive.evaluate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +151,7 @@ def _reference(note: Explained, values: dict[Node, np.ndarray], wide: bool) -> d
     known = {
         node: value.astype(np.float64) if wide and node.dtype.kind == "f" else value for node, value in values.items()
     }
-    for node in note.nodes():
-        if node not in known:
-            known[node] = evaluate(node, [known[source] for source in node.srcs], wide, PRIMITIVES[node.op].evaluate)
-    return known
+    return evaluate_all(note.nodes(), known, wide)
 
 
 def _as_floats(array: np.ndarray, dtype: DType) -> np.ndarray:

@@ -98,12 +98,23 @@ def operations():
     yield "empty", lambda x: (x[:0] + 1, x[:0].sum(0)), (x,)
     yield "random", lambda x: x * weft.rand(33, 65), (x,)
     yield "sorting", lambda x: (x.sort(1), x.cumsum(0)), (x,)
+    yield "recurrence", recurrence, (numbers(7, 4, 16), numbers(16, 16))
     yield "convolution", lambda x, w: F.conv2d(x, w, padding=1).relu(), (numbers(2, 3, 9, 9), numbers(4, 3, 3, 3))
     yield (
         "attention",
         lambda q: F.scaled_dot_product_attention(q, q * 2, q + 1, is_causal=True),
         (numbers(2, 2, 40, 16),),
     )
+
+
+def recurrence(xs, w):
+    """The last state, all states, and the gradient of both to the weight."""
+
+    def loss(w):
+        last, states = weft.loop(lambda h, x: ((h @ w + x).tanh(),) * 2, weft.zeros(4, 16), xs)
+        return (states * states).sum() + last.sum()
+
+    return weft.value_and_grad(loss)(w)
 
 
 OPERATIONS = list(operations())

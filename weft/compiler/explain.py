@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.compiler.access import row_major
+from weft.compiler.memory import is_kept
 from weft.compiler.plan import Place
 from weft.compiler.region import Region
 from weft.graph.node import Node, toposort
@@ -42,8 +43,5 @@ def explained(region: Region, place: Callable[[Node], Place]) -> Explained:
 
 def _stored(region: Region) -> list[Node]:
     """What a region leaves in memory: not a fold or a product that it uses up itself."""
-    inside = [sink for sink in region.sinks if sink not in region.kept_results]
-    used_up = {sink for sink in inside if sink.op.startswith("reduce_")}
-    if len(region.sinks) > 1 and region.anchor in inside:
-        used_up.add(region.anchor)
-    return [*[sink for sink in region.sinks if sink not in used_up], *region.partials]
+    product = region.anchor if len(region.sinks) > 1 and region.anchor not in region.kept_results else None
+    return [node for node in (*region.sinks, *region.partials) if is_kept(node, region) and node is not product]

@@ -297,13 +297,8 @@ EVALUATIONS: dict[str, Evaluation] = {
 }
 
 
-def evaluate(
-    node: Node, arrays: Sequence[np.ndarray], float64: bool = False, meaning: Evaluation | None = None
-) -> np.ndarray:
-    """The value of `node` given the values of its sources, in its dtype (every float as float64 if asked).
-
-    `meaning` is that of a primitive which is not in the table above (the compiler has some of its own).
-    """
+def evaluate(node: Node, arrays: Sequence[np.ndarray], float64: bool = False) -> np.ndarray:
+    """The value of `node` given the values of its sources, in its dtype (every float as float64 if asked)."""
     wide = float64 and node.dtype.kind == "f"
     work = np.dtype(np.float64) if wide else np.dtype(np.float32) if node.dtype.is_narrow else node.dtype.numpy
     with np.errstate(all="ignore"):
@@ -312,7 +307,7 @@ def evaluate(
                 array.astype(np.float32) if source.dtype.is_narrow else array
                 for source, array in zip(node.srcs, arrays, strict=True)
             ]
-        result = np.asarray((meaning or EVALUATIONS[node.op])(node, arrays, work), work)
+        result = np.asarray(EVALUATIONS[node.op](node, arrays, work), work)
         if node.dtype.is_narrow and not wide:
             result = result.astype(node.dtype.numpy)
     assert result.shape == node.shape, (node, result.shape)
