@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 import weft
 import weft.nn.functional as F
@@ -99,6 +99,7 @@ def operations():
     yield "random", lambda x: x * weft.rand(33, 65), (x,)
     yield "sorting", lambda x: (x.sort(1), x.cumsum(0)), (x,)
     yield "recurrence", recurrence, (numbers(7, 4, 16), numbers(16, 16))
+    yield "recurrence backwards", lambda xs, w: recurrence(xs, w, True), (numbers(7, 4, 16), numbers(16, 16))
     yield "convolution", lambda x, w: F.conv2d(x, w, padding=1).relu(), (numbers(2, 3, 9, 9), numbers(4, 3, 3, 3))
     yield (
         "attention",
@@ -107,11 +108,11 @@ def operations():
     )
 
 
-def recurrence(xs, w):
+def recurrence(xs, w, reverse=False):
     """The last state, all states, and the gradient of both to the weight."""
 
     def loss(w):
-        last, states = weft.loop(lambda h, x: ((h @ w + x).tanh(),) * 2, weft.zeros(4, 16), xs)
+        last, states = weft.loop(lambda h, x: ((h @ w + x).tanh(),) * 2, weft.zeros(4, 16), xs, reverse=reverse)
         return (states * states).sum() + last.sum()
 
     return weft.value_and_grad(loss)(w)
@@ -126,7 +127,10 @@ def test_operations(case):
     assert verify(function, *map(weft.tensor, arrays))
 
 
-@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+PHASES = (Phase.explicit, Phase.generate)  # a failure is as good a report as a smaller one, and quicker
+
+
+@settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), phases=PHASES)
 @given(graphs(most=12, writes=True))
 def test_random_graphs(graph):
     cells = {leaf: weft.tensor(array, device="cpu") for leaf, array in graph.leaves.items()}

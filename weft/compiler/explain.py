@@ -10,6 +10,7 @@ from weft.compiler.memory import is_kept
 from weft.compiler.plan import Place
 from weft.compiler.region import Region
 from weft.graph.node import Node, toposort
+from weft.graph.primitives import PRIMITIVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +45,5 @@ def explained(region: Region, place: Callable[[Node], Place]) -> Explained:
 def _stored(region: Region) -> list[Node]:
     """What a region leaves in memory: not a fold or a product that it uses up itself."""
     product = region.anchor if len(region.sinks) > 1 and region.anchor not in region.kept_results else None
-    return [node for node in (*region.sinks, *region.partials) if is_kept(node, region) and node is not product]
+    stored = [node for node in (*region.sinks, *region.partials) if is_kept(node, region) and node is not product]
+    return [node for node in stored if PRIMITIVES[node.op].kind != "leaf"]  # scratch memory has no value

@@ -345,11 +345,14 @@ def _evaluate_loop(
     states, first = list(arrays[: len(body.states)]), len(body.states) + len(body.xs)
     xs, constants = arrays[len(body.states) : first], arrays[first:]
     stacks: dict[Node, list[np.ndarray]] = {pick: [] for pick in picks if pick.attrs[0] == "stack"}
+    blocks = {pick: [states[pick.attrs[1]]] for pick in picks if pick.attrs[0] == "block"}
     for turn in reversed(range(length)) if reverse else range(length):
         known = dict(zip(body.inputs, (*states, *[x[turn] for x in xs], *constants), strict=True))
         values = evaluate_all(body.nodes, known, float64, check)
         for pick, stack in stacks.items():
             stack.append(values[body.nodes[pick.attrs[1]]])
         states = [values[result] for result in body.results]
-    found = {pick: np.stack(stack[::-1] if reverse else stack) for pick, stack in stacks.items()}
+        for pick, stack in blocks.items():
+            stack.append(states[pick.attrs[1]])
+    found = {pick: np.stack(stack[::-1] if reverse else stack) for pick, stack in (stacks | blocks).items()}
     return found | {pick: states[pick.attrs[1]] for pick in picks if pick.attrs[0] == "final"}
