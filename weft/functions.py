@@ -10,17 +10,20 @@ from weft.ops import (
     activation,
     adaptive,
     arrange,
+    batchnorm,
     conv,
     elementwise,
     graphs,
     indexing,
     linalg,
     loss,
+    losses,
     movement,
     pool,
     products,
     resample,
     sample,
+    similarity,
     sorting,
     windows,
 )
@@ -110,6 +113,25 @@ fold = lift(windows.fold)
 pixel_shuffle = lift(windows.pixel_shuffle)
 pixel_unshuffle = lift(windows.pixel_unshuffle)
 channel_shuffle = lift(windows.channel_shuffle)
+group_norm = lift(batchnorm.group_norm)
+local_response_norm = lift(batchnorm.local_response_norm)
+normalize = lift(similarity.normalize)
+cosine_similarity = lift(similarity.cosine_similarity)
+pairwise_distance = lift(similarity.pairwise_distance)
+sigmoid_focal_loss = lift(losses.sigmoid_focal_loss)
+triplet_margin_loss = lift(losses.triplet_margin_loss)
+contrastive_loss = lift(losses.contrastive_loss)
+gaussian_kl = lift(losses.gaussian_kl)
+kl_div = lift(losses.kl_div)
+gaussian_nll_loss = lift(losses.gaussian_nll_loss)
+poisson_nll_loss = lift(losses.poisson_nll_loss)
+margin_ranking_loss = lift(losses.margin_ranking_loss)
+hinge_embedding_loss = lift(losses.hinge_embedding_loss)
+cosine_embedding_loss = lift(losses.cosine_embedding_loss)
+soft_margin_loss = lift(losses.soft_margin_loss)
+multilabel_soft_margin_loss = lift(losses.multilabel_soft_margin_loss)
+multi_margin_loss = lift(losses.multi_margin_loss)
+capsule_margin_loss = lift(losses.capsule_margin_loss)
 
 
 def eval(*tensors: Tensor) -> None:

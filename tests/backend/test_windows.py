@@ -194,3 +194,54 @@ def test_reshapes_of_permuted_values():
             floated += moved.node.op == "permute"
             np.testing.assert_array_equal(moved.numpy(), array.transpose(order).reshape(new))
     assert floated > 50
+
+
+# ---- normalisation by channel ---------------------------------------------------------------------------------------
+
+
+def test_batch_norm_in_training_is_one_kernel():
+    """Mean, variance in two passes, output: one walk of kernels over the input; so is the whole backward pass."""
+    shape, vector = (32, 64, 16, 16), (64,)
+
+    def norm(x, w, b):
+        return F.batch_norm(x, None, None, w, b, training=True)
+
+    plan, least = compiled(norm, shape, vector, vector)
+    assert len(plan) == 1 and plan.memory().arena_bytes == 0
+    assert plan.bytes <= 1.1 * least
+    plan, _ = compiled(
+        lambda x, w, b, g: weft.grad(lambda w, b: (norm(x, w, b) * g).sum(), argnums=(0, 1))(w, b),
+        *(shape, vector, vector, shape),
+    )
+    assert len(plan) <= 2
+    plan, least = compiled(
+        lambda x, w, b, g: weft.grad(lambda x, w, b: (norm(x, w, b) * g).sum(), argnums=(0, 1, 2))(x, w, b),
+        *(shape, vector, vector, shape),
+    )
+    assert len(plan) == 1 and plan.bytes <= 1.1 * least
+
+
+@pytest.mark.backend
+def test_running_statistics_are_part_of_a_plan():
+    x = np.random.default_rng(0).normal(size=(8, 3, 5, 4)).astype(np.float32)
+    mean, variance = weft.zeros(3), weft.ones(3)
+    step = weft.compile(lambda x: F.batch_norm(x, mean, variance, training=True, momentum=0.25))
+    expected_mean, expected_variance = np.zeros(3), np.ones(3)
+    for turn in range(3):
+        batch = x * (turn + 1)
+        step(weft.tensor(batch))
+        expected_mean = 0.75 * expected_mean + 0.25 * batch.mean((0, 2, 3))
+        expected_variance = 0.75 * expected_variance + 0.25 * batch.var((0, 2, 3), ddof=1)
+        np.testing.assert_allclose(mean.numpy(), expected_mean, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(variance.numpy(), expected_variance, rtol=1e-5)
+    assert not step.retraces
+
+
+@pytest.mark.backend
+def test_variance_in_two_passes():
+    """Far from zero, the mean of squares less the square of the mean would lose every digit."""
+    x = np.random.default_rng(0).normal(1e4, 1.0, (16, 2, 8, 8))
+    y = F.batch_norm(weft.tensor(x.astype(np.float32)), None, None, training=True, eps=0.0).numpy()
+    x = x.astype(np.float32).astype(np.float64)
+    expected = (x - x.mean((0, 2, 3), keepdims=True)) / x.std((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(y, expected, atol=2e-3)

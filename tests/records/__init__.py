@@ -9,6 +9,7 @@ from tests.records import (
     indexing,
     movement,
     network,
+    norms,
     order,
     reduce,
     windows,
@@ -20,6 +21,7 @@ RECORDS += order.RECORDS
 RECORDS += indexing.RECORDS
 RECORDS += algebra.RECORDS
 RECORDS += windows.RECORDS
+RECORDS += norms.RECORDS
 RECORDS += attention.RECORDS
 RECORDS += graphs.RECORDS
 

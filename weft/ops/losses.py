@@ -1,0 +1,274 @@
+"""More losses: margins, distances between vectors, and divergences. `loss.py` has those of plain regression and
+classification; `reduction` is 'mean', 'sum' or 'none' here as there.
+"""
+
+from __future__ import annotations
+
+import math
+
+from weft.dtypes import int64
+from weft.errors import DTypeError, ShapeError, problem
+from weft.graph import build
+from weft.graph.build import add, div, lt, mul, neg, reduce, select, sub, unary
+from weft.graph.layout import make
+from weft.graph.node import Node
+from weft.ops.activation import logsigmoid, sigmoid
+from weft.ops.common import in_float32, meet, need_float, same_device
+from weft.ops.loss import _pair, _reduced
+from weft.ops.products import vector_norm
+from weft.ops.similarity import cosine_similarity, pairwise_distance
+
+
+def _hinge(x: Node) -> Node:
+    """max(x, 0), without slope at 0."""
+    return select(make("le", (x, build.like(x, 0.0))), 0.0, x)
+
+
+@in_float32
+def sigmoid_focal_loss(
+    input: Node, target: Node, alpha: float = 0.25, gamma: float = 2.0, reduction: str = "none"
+) -> Node:
+    """-a (1 - p)^gamma log p from logits: p is the probability of the right answer, a is `alpha` for targets of 1 and
+    1 - alpha for 0 (1 for both where `alpha` is negative). Name and meaning are torchvision's.
+
+    >>> weft.nn.functional.sigmoid_focal_loss(weft.tensor([0.0]), weft.tensor([1.0]))
+    tensor([0.0433])
+    """
+    z, y = _pair("sigmoid_focal_loss", input, target)
+    p = sigmoid(z)
+    right = add(mul(p, y), mul(sub(1.0, p), sub(1.0, y)))
+    cross = neg(add(mul(y, logsigmoid(z)), mul(sub(1.0, y), logsigmoid(neg(z)))))
+    miss = sub(1.0, right)
+    power = mul(miss, miss) if gamma == 2 else build.binary("pow", miss, float(gamma))
+    loss = mul(cross, power)
+    if alpha >= 0:
+        loss = mul(loss, add(mul(y, alpha), mul(sub(1.0, y), 1.0 - alpha)))
+    return _reduced("sigmoid_focal_loss", loss, reduction)
+
+
+@in_float32
+def triplet_margin_loss(
+    anchor: Node,
+    positive: Node,
+    negative: Node,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Node:
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin) with the distances of `pairwise_distance`. With `swap`
+    the negative's distance is the smaller of those to the anchor and to the positive.
+
+    >>> x = weft.zeros(1, 2)
+    >>> weft.nn.functional.triplet_margin_loss(x, x, x, eps=0.0)
+    tensor(1.)
+    """
+    near = pairwise_distance(anchor, positive, p, eps)
+    far = pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = build.binary("min", far, pairwise_distance(positive, negative, p, eps))
+    return _reduced("triplet_margin_loss", _hinge(add(sub(near, far), float(margin))), reduction)
+
+
+@in_float32
+def contrastive_loss(x1: Node, x2: Node, target: Node, margin: float = 1.0, reduction: str = "mean") -> Node:
+    """(target d^2 + (1 - target) max(0, margin - d)^2) / 2 with d = |x1 - x2| over the last axis; `target` is 1 for
+    pairs that belong together and 0 for others. The gradient at d = 0 is 0.
+
+    >>> weft.nn.functional.contrastive_loss(weft.zeros(1, 2), weft.tensor([[3.0, 4.0]]), weft.ones(1))
+    tensor(12.5000)
+    """
+    x1, x2 = meet("contrastive_loss", x1, x2)
+    need_float("contrastive_loss", x1)
+    distance = vector_norm(sub(x1, x2), 2.0, -1)
+    if target.shape != distance.shape:
+        given = f"a target of shape {target.shape} for pairs {distance.shape}"
+        raise problem(ShapeError, "contrastive_loss", given, "one number for each pair")
+    y = build.cast(target, distance.dtype)
+    short = _hinge(sub(float(margin), distance))
+    loss = mul(add(mul(y, mul(distance, distance)), mul(sub(1.0, y), mul(short, short))), 0.5)
+    return _reduced("contrastive_loss", loss, reduction)
+
+
+@in_float32
+def gaussian_kl(mean: Node, log_variance: Node, reduction: str = "mean") -> Node:
+    """The divergence of N(mean, e^log_variance) from N(0, 1), summed over the last axis: -(1 + log s2 - m^2 - s2) / 2.
+
+    >>> weft.nn.functional.gaussian_kl(weft.ones(1, 2), weft.zeros(1, 2))
+    tensor(1.)
+    """
+    mean, log_variance = _pair("gaussian_kl", mean, log_variance)
+    if not mean.shape:
+        raise problem(ShapeError, "gaussian_kl", "scalars", "[..., latents]")
+    inner = sub(sub(add(log_variance, 1.0), mul(mean, mean)), unary("exp", log_variance))
+    return _reduced("gaussian_kl", mul(reduce("reduce_sum", inner, (len(mean.shape) - 1,)), -0.5), reduction)
+
+
+@in_float32
+def kl_div(input: Node, target: Node, reduction: str = "mean", log_target: bool = False) -> Node:
+    """target * (log target - input), with `input` (and with `log_target` also the target) given as logarithms; 0 where
+    the target is 0. 'batchmean' divides the sum by the first extent.
+
+    >>> weft.nn.functional.kl_div(weft.zeros(2), weft.ones(2), reduction="sum")
+    tensor(0.)
+    """
+    input, target = meet("kl_div", input, target)
+    need_float("kl_div", input)
+    if log_target:
+        loss = mul(unary("exp", target), sub(target, input))
+    else:
+        zero = make("le", (target, build.like(target, 0.0)))
+        entropy = select(zero, 0.0, mul(target, unary("log", select(zero, 1.0, target))))
+        loss = sub(entropy, mul(target, input))
+    if reduction == "batchmean":
+        return mul(_reduced("kl_div", loss, "sum"), 1.0 / max(loss.shape[0], 1) if loss.shape else 1.0)
+    return _reduced("kl_div", loss, reduction)
+
+
+@in_float32
+def gaussian_nll_loss(
+    input: Node, target: Node, var: Node, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Node:
+    """(log var + (input - target)^2 / var) / 2, the variance held above `eps` (without slope there); `full` adds
+    log(2 pi) / 2."""
+    input, target, var = meet("gaussian_nll_loss", input, target, var)
+    need_float("gaussian_nll_loss", input)
+    held = build.surrogate(select(lt(var, eps), eps, var), var)  # torch lets the gradient through
+    error = sub(input, target)
+    loss = mul(add(unary("log", held), div(mul(error, error), held)), 0.5)
+    loss = add(loss, 0.5 * math.log(2 * math.pi)) if full else loss
+    return _reduced("gaussian_nll_loss", loss, reduction)
+
+
+@in_float32
+def poisson_nll_loss(
+    input: Node,
+    target: Node,
+    log_input: bool = True,
+    full: bool = False,
+    eps: float = 1e-8,
+    reduction: str = "mean",
+) -> Node:
+    """e^input - target * input, or input - target * log(input + eps) if `log_input` is False; `full` adds Stirling's
+    target log target - target + log(2 pi target) / 2 for targets above 1."""
+    input, target = meet("poisson_nll_loss", input, target)
+    need_float("poisson_nll_loss", input)
+    if log_input:
+        loss = sub(unary("exp", input), mul(target, input))
+    else:
+        loss = sub(input, mul(target, unary("log", add(input, eps))))
+    if full:
+        small = make("le", (target, build.like(target, 1.0)))
+        safe = select(small, 1.0, target)
+        stirling = add(sub(mul(safe, unary("log", safe)), safe), mul(unary("log", mul(safe, 2 * math.pi)), 0.5))
+        loss = add(loss, select(small, 0.0, stirling))
+    return _reduced("poisson_nll_loss", loss, reduction)
+
+
+@in_float32
+def margin_ranking_loss(input1: Node, input2: Node, target: Node, margin: float = 0.0, reduction: str = "mean") -> Node:
+    """max(0, -target * (input1 - input2) + margin); `target` is 1 where the first should be larger, -1 else."""
+    input1, input2, target = meet("margin_ranking_loss", input1, input2, target)
+    need_float("margin_ranking_loss", input1)
+    loss = _clamped(add(mul(neg(target), sub(input1, input2)), float(margin)))
+    return _reduced("margin_ranking_loss", loss, reduction)
+
+
+def _clamped(x: Node) -> Node:
+    """max(x, 0), with slope 1 at 0."""
+    return select(lt(x, 0.0), 0.0, x)
+
+
+@in_float32
+def hinge_embedding_loss(input: Node, target: Node, margin: float = 1.0, reduction: str = "mean") -> Node:
+    """input where the target is 1, max(0, margin - input) where it is -1."""
+    input, target = meet("hinge_embedding_loss", input, target)
+    need_float("hinge_embedding_loss", input)
+    far = select(build.eq(target, 1.0), 0.0, _clamped(sub(float(margin), input)))
+    near = select(build.eq(target, -1.0), 0.0, input)
+    return _reduced("hinge_embedding_loss", add(far, near), reduction)
+
+
+@in_float32
+def cosine_embedding_loss(
+    input1: Node, input2: Node, target: Node, margin: float = 0.0, reduction: str = "mean"
+) -> Node:
+    """1 - cos where the target is 1, max(0, cos - margin) where it is -1; `cos` is that of the rows [N, D] (or [D])."""
+    same_device("cosine_embedding_loss", [input1, input2, target])
+    if len(target.shape) + 1 != len(input1.shape) or input1.shape != input2.shape:
+        given = f"inputs {input1.shape}, {input2.shape} and target {target.shape}"
+        raise problem(ShapeError, "cosine_embedding_loss", given, "[N, D], [N, D] and [N], or vectors and a scalar")
+    cosine = cosine_similarity(input1, input2, -1, 0.0)
+    y = build.cast(target, cosine.dtype)
+    near = select(build.eq(y, 1.0), sub(1.0, cosine), 0.0)
+    far = select(build.eq(y, -1.0), _clamped(sub(cosine, float(margin))), 0.0)
+    return _reduced("cosine_embedding_loss", add(near, far), reduction)
+
+
+@in_float32
+def soft_margin_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
+    """log(1 + e^(-target * input)) with targets of 1 and -1."""
+    input, target = _pair("soft_margin_loss", input, target)
+    return _reduced("soft_margin_loss", neg(logsigmoid(mul(target, input))), reduction)
+
+
+@in_float32
+def multilabel_soft_margin_loss(input: Node, target: Node, weight: Node | None = None, reduction: str = "mean") -> Node:
+    """The mean over classes [..., C] of binary cross entropy from logits."""
+    z, y = _pair("multilabel_soft_margin_loss", input, target)
+    if not z.shape:
+        raise problem(ShapeError, "multilabel_soft_margin_loss", "scalars", "[..., classes]")
+    loss = neg(add(mul(y, logsigmoid(z)), mul(sub(1.0, y), logsigmoid(neg(z)))))
+    loss = loss if weight is None else mul(*meet("multilabel_soft_margin_loss", loss, weight))
+    per_sample = mul(reduce("reduce_sum", loss, (len(z.shape) - 1,)), 1.0 / max(z.shape[-1], 1))
+    return _reduced("multilabel_soft_margin_loss", per_sample, reduction)
+
+
+@in_float32
+def multi_margin_loss(
+    input: Node, target: Node, p: int = 1, margin: float = 1.0, weight: Node | None = None, reduction: str = "mean"
+) -> Node:
+    """The sum over wrong classes k of max(0, margin - x[y] + x[k])^p over the number of classes; [N, C] and [N]."""
+    who = "multi_margin_loss"
+    need_float(who, input)
+    same_device(who, [input, target])
+    if len(input.shape) != 2 or target.shape != input.shape[:1] or target.dtype.kind not in "iu":
+        given = f"input {input.shape} and a target {target.dtype.name}{list(target.shape)}"
+        raise problem(ShapeError, who, given, "[N, C] and integer labels [N]")
+    if p not in (1, 2):
+        raise problem(DTypeError, who, f"p={p}", "1 or 2")
+    shape = input.shape
+    labels = build.expand(build.reshape(build.cast(target, int64), (shape[0], 1)), shape)
+    hit = build.eq(build.iota(shape, 1, input.device), labels)
+    right = reduce("reduce_sum", select(hit, input, 0.0), (1,), True)
+    short = _hinge(add(sub(input, build.expand(right, shape)), float(margin)))
+    short = mul(short, short) if p == 2 else short
+    loss = reduce("reduce_sum", select(hit, 0.0, short), (1,))
+    if weight is not None:
+        own = reduce("reduce_sum", select(hit, build.expand_to(build.cast(weight, input.dtype), shape), 0.0), (1,))
+        loss = mul(loss, own)
+    return _reduced(who, mul(loss, 1.0 / max(shape[1], 1)), reduction)
+
+
+@in_float32
+def capsule_margin_loss(
+    lengths: Node,
+    target: Node,
+    positive: float = 0.9,
+    negative: float = 0.1,
+    weight: float = 0.5,
+    reduction: str = "mean",
+) -> Node:
+    """T max(0, positive - v)^2 + weight (1 - T) max(0, v - negative)^2 summed over classes: lengths v and targets T
+    [..., classes].
+
+    >>> weft.nn.functional.capsule_margin_loss(weft.tensor([[0.9, 0.1]]), weft.tensor([[1.0, 0.0]]))
+    tensor(0.)
+    """
+    v, t = _pair("capsule_margin_loss", lengths, target)
+    if not v.shape:
+        raise problem(ShapeError, "capsule_margin_loss", "scalars", "[..., classes]")
+    present, absent = _hinge(sub(positive, v)), _hinge(sub(v, negative))
+    loss = add(mul(t, mul(present, present)), mul(mul(sub(1.0, t), weight), mul(absent, absent)))
+    return _reduced("capsule_margin_loss", reduce("reduce_sum", loss, (len(v.shape) - 1,)), reduction)

@@ -1,0 +1,77 @@
+"""Normalisation with running statistics: `batch_norm` and `instance_norm`, which write to the tensors they are given.
+
+In training the batch's own statistics are used, and the running ones move towards them; otherwise these are used. The
+writes are assignments to cells, so inside `weft.compile` they are part of the plan.
+"""
+
+from __future__ import annotations
+
+from weft.errors import GraphError, problem
+from weft.ops import batchnorm
+from weft.tensor import Tensor, lift
+
+_batch_training = lift(batchnorm.batch_norm_training)
+_instance_training = lift(batchnorm.instance_norm_training)
+_inference = lift(batchnorm.batch_norm_inference)
+
+
+def _update(running: Tensor | None, new: Tensor, momentum: float) -> None:
+    if running is not None:
+        running.copy_(running * (1.0 - momentum) + (new.detach() * momentum).to(running.dtype))
+
+
+def _needed(who: str, running_mean: Tensor | None, running_var: Tensor | None) -> None:
+    if running_mean is None or running_var is None:
+        raise problem(GraphError, who, "no running statistics outside training", "running_mean and running_var")
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """[N, C, ...] with each channel brought to mean 0 and variance 1, then scaled by `weight` and moved by `bias` [C].
+
+    In training the statistics are those of the batch, and `running_mean` and `running_var`, if given, become
+    (1 - momentum) times themselves plus momentum times these (the variance divided by count - 1). Otherwise the running
+    statistics are used.
+
+    >>> mean, var = weft.zeros(1), weft.ones(1)
+    >>> weft.nn.functional.batch_norm(weft.tensor([[1.0], [3.0]]), mean, var, training=True, eps=0.0)
+    tensor([[-1.],
+            [ 1.]])
+    >>> mean, var
+    (tensor([0.2000]), tensor([1.1000]))
+    """
+    if not training:
+        _needed("batch_norm", running_mean, running_var)
+        return _inference(input, running_mean, running_var, weight, bias, eps)
+    value, mean, variance = _batch_training(input, weight, bias, eps)
+    _update(running_mean, mean, momentum)
+    _update(running_var, variance, momentum)
+    return value
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """[N, C, ...] with each channel of each sample brought to mean 0 and variance 1; the rest as in `batch_norm`."""
+    if not use_input_stats:
+        _needed("instance_norm", running_mean, running_var)
+        return _inference(input, running_mean, running_var, weight, bias, eps)
+    value, mean, variance = _instance_training(input, weight, bias, eps)
+    _update(running_mean, mean, momentum)
+    _update(running_var, variance, momentum)
+    return value
