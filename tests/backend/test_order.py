@@ -116,3 +116,15 @@ def test_shapes_that_depend_on_data_are_refused_inside_compile(name):
 def test_second_derivatives_of_a_running_sum():
     slope = weft.grad(lambda x: (x.cumsum(0) ** 3).sum())
     assert weft.testing.gradcheck(slope, [weft.tensor(normal(4).astype(np.float64))])
+
+
+def test_gathering_along_an_axis_is_checked_where_the_user_is():
+    x, index = weft.tensor(normal(3, 4)), weft.tensor([[0, 4], [1, 1], [2, 0]])
+    with pytest.raises(weft.IndexRangeError, match=r"test_order\.py"):
+        x.gather(1, index).numpy()
+    step = weft.compile(weft.grad(lambda x: (x.gather(1, index.clamp(0, 3)) ** 2).sum()))
+    expected = np.zeros((3, 4), np.float32)
+    places = index.clamp(0, 3).numpy()
+    for row, column in np.ndindex(places.shape):
+        expected[row, places[row, column]] += 2 * x.numpy()[row, places[row, column]]
+    np.testing.assert_allclose(step(x).numpy(), expected, rtol=1e-6)

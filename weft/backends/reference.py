@@ -115,15 +115,16 @@ def _check_range(node: Node, arrays: Sequence[np.ndarray]) -> None:
     """An index outside its axis, and row pointers that do not rise, are errors here as on every backend."""
     where = f" at {node.site}" if node.site else ""
     scatters = node.op.startswith("scatter_")
-    if node.op in ("gather", "neighbours", "in_range") or scatters:
-        axis = node.attrs[0] if node.op == "gather" else 0
+    if node.op in ("gather", "along", "neighbours", "in_range") or scatters:
+        picks = node.op in ("gather", "along")
+        axis = node.attrs[0] if picks else 0
         counted = scatters or node.op == "in_range"  # the extent is an attribute
         extent = node.attrs[0] if counted else node.srcs[0].shape[axis]
-        index = arrays[1 if node.op in ("gather", "neighbours") else 0]
+        index = arrays[1 if picks or node.op == "neighbours" else 0]
         wrong = index[(index < 0) | (index >= extent)]
         if wrong.size:
-            expected = f"0 to {extent - 1}" + (f" on axis {axis}" if node.op == "gather" else "")
-            who = "a label" if node.op == "in_range" else node.op
+            expected = f"0 to {extent - 1}" + (f" on axis {axis}" if picks else "")
+            who = {"in_range": "a label", "along": "gather"}.get(node.op, node.op)
             raise problem(IndexRangeError, f"{who}{where}", f"the index {wrong[0]}", expected)
     elif node.op.startswith("segment_"):
         pointers = arrays[-1]

@@ -62,7 +62,7 @@ def decompose(
         elif node.op == "argsort":
             new[node] = argsort(srcs[0])
         elif node.op == "along":
-            new[node] = along(srcs[0], srcs[1], node.attrs[0])
+            new[node] = along(srcs[0], srcs[1], node.attrs[0], node.site)
         elif node.op == "along_add":
             new[node] = along_add(srcs[0], srcs[1], *node.attrs)
         elif node.op == "concat":

@@ -15,7 +15,7 @@ import numpy as np
 
 from weft.compiler.simplify import reshape
 from weft.dtypes import DType, int64
-from weft.graph.build import expand, gather, narrow, pad, permute, row_positions
+from weft.graph.build import cast, expand, gather, like, lt, narrow, pad, permute, row_positions, select
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
 from weft.kernels.language import Accumulator
@@ -80,9 +80,15 @@ def on_stack(rows: Node) -> bool:
     return rows.shape[0] > 1 and rows.shape[1] * (24 if rows.dtype.itemsize == 8 else 8) <= ON_STACK
 
 
-def along(x: Node, index: Node, axis: int) -> Node:
+def along(x: Node, index: Node, axis: int, site: str | None) -> Node:
     """A gather from the flat value: rows do not mix, but their places are plain arithmetic."""
-    return gather(reshape(x, (x.size,)), row_positions(index, axis, x.shape[axis]), 0)
+    extent = x.shape[axis]
+    places = row_positions(index, axis, extent)
+    if site is not None:
+        wide = cast(index, int64)
+        inside = make("and", (make("le", (like(wide, 0), wide)), lt(wide, extent)))
+        places = select(inside, places, -1)  # so that the check at run time sees it
+    return gather(reshape(x, (x.size,)), places, 0, site)
 
 
 def along_add(index: Node, src: Node, axis: int, extent: int) -> Node:

@@ -296,9 +296,9 @@ def row_positions(index: Node, axis: int, extent: int) -> Node:
     return out
 
 
-def along(x: Node, index: Node, axis: int) -> Node:
-    """`x` at `index` along `axis`, the other indices staying: shape of `index`, which is in range."""
-    return make("along", (x, index), (axis,))
+def along(x: Node, index: Node, axis: int, site: str | None = None) -> Node:
+    """`x` at `index` along `axis`, the other indices staying: shape of `index`. Without `site` it is in range."""
+    return make("along", (x, index), (axis,), site=site)
 
 
 def along_add(index: Node, src: Node, axis: int, extent: int) -> Node:

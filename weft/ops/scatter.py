@@ -151,7 +151,7 @@ def gather(x: Node, dim: int, index: Node) -> Node:
     vector = _row_index(axis, index)
     if vector is not None:
         return build.gather(x, vector, axis, user_site())
-    return build.gather(build.reshape(x, (x.size,)), _element_index(x.shape, axis, index), 0, user_site())
+    return build.along(x, index, axis, user_site())
 
 
 def take_along_dim(x: Node, indices: Node, dim: int | None = None) -> Node:
