@@ -175,6 +175,16 @@ def test_gradients_of_gradients():
     assert weft.testing.gradcheck(first, inputs)
 
 
+@pytest.mark.parametrize("count", [12, 10])
+def test_rows_that_share_their_pick(count):
+    """Neighbours pick the same row, three at a time; ten of them are not three times anything."""
+    rng = np.random.default_rng(count)
+    x, index = rng.normal(size=(7, 40)).astype(np.float32), np.array([6, 0, 3, 3])
+    picks = weft.tensor(index).reshape(4, 1).broadcast_to((4, 3)).reshape(12)[:count]
+    actual = (weft.tensor(x).index_select(0, picks) * 2.0).sum(-1).numpy()
+    np.testing.assert_allclose(actual, 2 * x[np.repeat(index, 3)[:count]].sum(-1), rtol=1e-5, atol=1e-5)
+
+
 # ---- conventions ----------------------------------------------------------------------------------------------------
 
 

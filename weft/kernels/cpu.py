@@ -80,7 +80,8 @@ def picked_together(nest: Nest) -> int:
                     counts.add(atom.divisor)
                 elif ix.depends(Index(((atom, 1),), 0), nest.points):
                     return 1
-    return counts.pop() if len(counts) == 1 and max(counts) <= MOST_NEAR else 1
+    count = counts.pop() if len(counts) == 1 else 1
+    return count if count <= MOST_NEAR and nest.points.extent % count == 0 else 1
 
 
 def schedule_tile(nest: Nest, batch: Axis, row: Axis, col: Axis) -> Kernel:
