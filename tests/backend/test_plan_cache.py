@@ -14,11 +14,13 @@ from hypothesis import HealthCheck, given, settings
 
 import weft
 from tests.backend.random_graphs import graphs
+from tests.backend.test_verify import OPERATIONS
 from weft import disk
 from weft.compiler import evaluate, plan, plancache, records
 from weft.dtypes import DType
 from weft.kernels.language import Kernel
 from weft.tensor import Tensor
+from weft.tree import flatten
 
 ROOT = Path(__file__).parents[2]
 
@@ -252,4 +254,23 @@ def test_plans_read_back_give_the_same_bits(graph):
         patch.setattr(evaluate, "_plans", type(evaluate._plans)())
         second = values()
     for one, two in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, two, strict=True)
+
+
+@pytest.mark.parametrize("case", OPERATIONS, ids=[case[0] for case in OPERATIONS])
+def test_every_kind_of_operation_is_kept(case, monkeypatch, tmp_path):
+    """A plan from disk, made by one function and found by another of the same form, gives the same bits."""
+    _, function, arrays = case
+    monkeypatch.setattr(plancache, "ACTIVE", True)
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    results = []
+    for _ in range(2):
+        monkeypatch.setattr(evaluate, "_plans", type(evaluate._plans)())
+        weft.manual_seed(0)
+        before = weft.counters()
+        step = weft.compile(function)
+        results.append([x.numpy() for x in flatten(step(*map(weft.tensor, arrays)))[0]])
+        after = weft.counters()
+    assert after["plans_built"] == before["plans_built"] and after["plans_from_disk"] > before["plans_from_disk"]
+    for one, two in zip(*results, strict=True):
         np.testing.assert_array_equal(one, two, strict=True)
