@@ -16,6 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import weft
+from tests.backend import random_loops
 from tests.backend import random_operations as more
 from weft.dtypes import DType, bool_, float32, float64, from_numpy, int32, int64, uint32
 from weft.graph import build
@@ -71,6 +72,8 @@ def transplant(outputs: list[Value], leaves: dict[Node, Node]) -> list[Node]:
             attrs = node.attrs
             if node.op == "checkpoint":
                 attrs = (more.transplanted_segment(attrs[0], new),)
+            if node.op == "loop":
+                attrs = (random_loops.transplanted_body(attrs[0], device), *attrs[1:])
             new[node] = make(node.op, sources, attrs, dtype=node.dtype, device=device, site=node.site)
     return [new[value.node] for value in outputs]
 
@@ -618,7 +621,7 @@ class Builder:
         common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement]
         common += [self.dot, self.gather, self.select, self.scatter, self.softmax, self.concat, self.marker]
         common += [self.source, self.fold, self.scan, self.along, self.attention, self.segment]
-        common += [functools.partial(draw, self) for draw in more.SMOOTH]
+        common += [functools.partial(draw, self) for draw in (*more.SMOOTH, random_loops.looped)]
         jumps = [self.whole, self.compare, self.logic, self.cast, self.argsort]
         jumps = [] if self.smooth else [*jumps, *[functools.partial(draw, self) for draw in more.JUMPS]]
         for _ in range(self.draw(st.integers(least, most))):

@@ -77,7 +77,7 @@ def body(
     made.form = (*counts, tuple(form), roots)
     # A gradient written by the user, or a checkpoint, knows the nodes it was made with: such bodies are like no other.
     named = tuple([node.attrs for node in made.nodes if node.op in ("call", "checkpoint", "loop")])
-    made.key = (made.form, named)
+    made.key = (made.form, named, made.nodes[0].device)
     made.hash = hash(made.key)
     return _bodies.setdefault(made.key, made), made.position
 
