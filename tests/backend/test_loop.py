@@ -339,6 +339,88 @@ def test_gradients_stop_where_they_are_told():
     assert not weft.loop(lambda s, x: (s + x, None), weft.zeros(2), x.detach())[0].requires_grad
 
 
+def test_checkpoints_around_and_inside():
+    w = weft.tensor(numbers(3, 3), requires_grad=True)
+    x = weft.tensor(numbers(4, 2, 3, seed=1))
+
+    def step(h, x):
+        return (h @ w + x).tanh(), h.exp()
+
+    def value(inside, around):
+        def run(x):
+            turn = (lambda h, x: weft.checkpoint(step, h, x)) if inside else step
+            last, seen = weft.loop(turn, weft.zeros(2, 3), x)
+            return last.sum() + seen.square().sum()
+
+        w.grad = None
+        loss = weft.checkpoint(run, x) if around else run(x)
+        loss.backward()
+        return loss.item(), w.grad.numpy()
+
+    plain = value(False, False)
+    for inside, around in ((True, False), (False, True), (True, True)):
+        loss, grad = value(inside, around)
+        np.testing.assert_allclose(loss, plain[0], rtol=1e-6)
+        np.testing.assert_allclose(grad, plain[1], rtol=1e-5, atol=1e-6)
+
+
+class Clipped(weft.autograd.Function):
+    """x, whose gradient is clipped and scaled by what was saved."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(scale)
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, g):
+        (scale,) = ctx.saved_tensors
+        return g.clamp(-0.5, 0.5) * scale, None
+
+
+def test_gradients_that_users_write_inside():
+    x, scales = numbers(3, 4), np.array([1.0, 2.0, 3.0], np.float32)
+    for how in (lambda function: function, weft.compile):
+        leaf = weft.tensor(x, requires_grad=True)
+
+        def run(scales, leaf=leaf):
+            def step(s, now):
+                x, scale = now
+                return Clipped.apply(s + x, scale), None
+
+            last, _ = weft.loop(step, weft.zeros(4), (leaf, scales))
+            (last * 4.0).sum().backward()
+            return last
+
+        how(run)(weft.tensor(scales))
+        g, expected = np.full(4, 4.0), []
+        for scale in scales[::-1]:
+            g = np.clip(g, -0.5, 0.5) * scale
+            expected.append(g)
+        np.testing.assert_allclose(leaf.grad.numpy(), np.stack(expected[::-1]), rtol=1e-6)
+
+
+def python_loop(step, state, xs):
+    ys = []
+    for x in xs:
+        state, y = step(state, x)
+        ys.append(y)
+    return state, weft.stack(ys)
+
+
+def test_narrow_floats():
+    x = weft.tensor(numbers(5, 4)).to(weft.bfloat16)
+    results = []
+    for loop in (weft.loop, python_loop):
+        w = weft.tensor(numbers(4, 4, seed=1)).to(weft.bfloat16).requires_grad_()
+        last, ys = loop(lambda s, x, w=w: ((s @ w + x).tanh(), s * x), weft.ones(2, 4, dtype=weft.bfloat16), x)
+        (last.sum() + ys.sum()).backward()
+        results.append([value.float().numpy() for value in (last, ys, w.grad)])
+    np.testing.assert_array_equal(results[0][0], results[1][0])
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+    np.testing.assert_allclose(results[0][2], results[1][2], rtol=0.05, atol=0.05)
+
+
 # ---- random numbers -------------------------------------------------------------------------------------------------
 
 
@@ -486,6 +568,8 @@ def test_kernels_of_an_lstm_step():
     weft.eval(*arguments)
     launches = counted("launches", lambda: step(*arguments))
     assert launches == sum(kernel.times for kernel in step.plan.kernels())
+    copies = [kernel for kernel in step.plan.kernels() if kernel.name.startswith("copy")]
+    assert len(copies) == 8, "two first states per loop; gradients, also equal ones, are computed in their places"
 
 
 def test_memory_grows_with_the_length_only_by_what_is_kept():
@@ -520,6 +604,21 @@ def test_threads_do_not_change_the_bits():
         runtime().set_threads(threads)
     for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_one_value_for_two_cells_and_twice_in_a_row():
+    a, b, x = weft.zeros(3, 4), weft.zeros(3, 4), numbers(1, 3, 4)
+
+    @weft.compile
+    def step(x):
+        y = x * 2
+        a.copy_(y.reshape(3, 4))
+        b.copy_(y.reshape(3, 4))
+        return weft.cat([y, y], 2)
+
+    np.testing.assert_array_equal(step(weft.tensor(x)).numpy(), np.concatenate([2 * x] * 2, 2))
+    np.testing.assert_array_equal(a.numpy(), 2 * x[0])
+    np.testing.assert_array_equal(b.numpy(), 2 * x[0])
 
 
 def test_reading_one_result_computes_the_others_too():

@@ -119,11 +119,13 @@ def _prepare(program: Program, device: Device, turn: bool) -> tuple[Program, lis
 
 
 def _copies(outputs: Sequence[Node], leaves: set[Node]) -> dict[Node, list[Node]]:
-    """Copies of whole values that the graph has anyway (parts of concatenations), the last one first."""
+    """Copies of whole values that the graph has anyway, as contiguous parts of concatenations, the last one first."""
     found: dict[Node, list[Node]] = {}
     for node in reversed(toposort(outputs, leaves.__contains__)):
-        if node.op == "copy":
-            found.setdefault(_contiguous_base(node.srcs[0], leaves), []).append(node)
+        if node.op == "concat" and math.prod(node.shape[: node.attrs[0]]) == 1:
+            for part in reversed(node.srcs):
+                if part.op == "copy":
+                    found.setdefault(_contiguous_base(part.srcs[0], leaves), []).append(part)
     return found
 
 
