@@ -400,6 +400,28 @@ def test_gradients_that_users_write_inside():
         np.testing.assert_allclose(leaf.grad.numpy(), np.stack(expected[::-1]), rtol=1e-6)
 
 
+def test_any_operation_inside():
+    """Kernels of every form in a body, against a Python loop over the same operations."""
+    q = weft.tensor(numbers(3, 2, 4, 8), requires_grad=True)
+    w = weft.tensor(numbers(4, 4, 3, seed=1), requires_grad=True)
+    index = weft.tensor(np.array([2, 0, 1, 1]))
+
+    def step(s, x):
+        y = F.scaled_dot_product_attention(s, x, x, is_causal=True)
+        y = y + F.conv1d(y, w, padding=1)
+        y = y.cumsum(-1) * 0.1 + y.sort(-1).values + F.softmax(y, -1)[:, index]
+        return (y - y.mean((0, 2), keepdim=True)).tanh(), y.amax(-1)
+
+    results = []
+    for loop in (weft.loop, python_loop):
+        q.grad = w.grad = None
+        last, ys = loop(step, weft.ones(2, 4, 8), q)
+        ((last * last).sum() + ys.sum()).backward()
+        results.append([last.numpy(), ys.numpy(), q.grad.numpy(), w.grad.numpy()])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 def python_loop(step, state, xs):
     ys = []
     for x in xs:

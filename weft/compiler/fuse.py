@@ -498,7 +498,8 @@ class _Fuser:
                     walk.visit(source, at)
                 self._settle(trial, member)
             writers = self._writers(walk, trial)
-            if any(writer in regions or writer.before & trial.bit for writer in writers):
+            gone = sum(region.bit for region in regions)
+            if any(writer in regions or writer.before & (trial.bit | gone) for writer in writers):
                 raise Conflict
             if node is not None and not any(sink in walk.inlined for sink in held) and len(regions) == 1:
                 alone = Walk(trial, {**self.stored, **held}, self._home_for, self.apart)
