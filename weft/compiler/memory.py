@@ -263,7 +263,11 @@ def lay_out(
         placed.append((at, at + need, first[root], last[root]))
         storage.arena[root] = at
         storage.arena_bytes = max(storage.arena_bytes, at + need)
-        storage.intervals.append(Interval(label(root), at, root.nbytes, first[root], last[root]))
+        storage.intervals.append(
+            Interval(
+                label(root) if root.op != "input" else "scratch of a loop", at, root.nbytes, first[root], last[root]
+            )
+        )
 
 
 def label(node: Node) -> str:
