@@ -34,7 +34,7 @@ class Executable:
         kernel = step.kernel if isinstance(step, Launch) else step.epilogue and step.epilogue.kernel
         return normalise(kernel) if kernel else None
 
-    def run(self, slots: list[int]) -> None:
+    def run(self, slots: list[int], numbers: tuple = ()) -> None:
         for step in self.plan.steps:
             launch, extent = step, 0
             if isinstance(step, Gemm):

@@ -6,6 +6,7 @@ compiler knows hardware only through `Device`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -22,7 +23,7 @@ class Device:
 
     `features` choose what the compiler makes: 'blocks' asks for the GPU schedule (threads in blocks with
     barriers), 'small products' for small tiles in matrix products, 'templates' for the kernels written by hand for
-    CPUs (without it their primitives are composed from others).
+    CPUs (without it their primitives are composed from others), 'numbers' for constants that come with each run.
     """
 
     kind: str
@@ -76,8 +77,9 @@ class Buffer:
 class Executable(Protocol):
     """A plan in a backend's native form."""
 
-    def run(self, slots: Any) -> None:
-        """Run with `slots`, a table of addresses made by `Backend.slot_table` and filled by the caller."""
+    def run(self, slots: Any, numbers: Sequence[float] = ()) -> None:
+        """Run with `slots`, a table of addresses made by `Backend.slot_table` and filled by the caller; `numbers` are
+        what the plan's `Number`s stand for."""
 
 
 class Backend(Protocol):

@@ -14,6 +14,7 @@ import os
 import platform
 import struct
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from weft.backends import native
 from weft.backends.base import Buffer, Device, Slab
 from weft.backends.jit import jit
 from weft.backends.vendor import blas
-from weft.compiler.plan import Code, Gemm, Launch, Plan, Repeat, Step, code_of, walk
+from weft.compiler.plan import Code, Gemm, Launch, Number, Plan, Repeat, Step, code_of, walk
 from weft.counting import COUNTERS
 from weft.dtypes import DType
 from weft.errors import DeviceError, DTypeError, RangeError, problem
@@ -168,7 +169,7 @@ def _word(value: float | int | bool, dtype: DType) -> int:
 class CpuExecutable:
     """A plan as a table of native steps."""
 
-    __slots__ = ("_keep", "_launches", "_plan", "_run")
+    __slots__ = ("_keep", "_launches", "_lock", "_numbers", "_plan", "_run")
 
     def __init__(self, plan: Plan):
         native_runtime = runtime()
@@ -185,12 +186,20 @@ class CpuExecutable:
         self._keep = (plan, steps, table.arguments)
         self._launches = table.launches
         self._run = native_runtime.run
+        self._numbers = table.numbers
+        self._lock = threading.Lock()
 
-    def run(self, slots: Any) -> None:
-        """Run with `slots`, a table from `CpuBackend.slot_table` filled with addresses."""
+    def run(self, slots: Any, numbers: Sequence[float] = ()) -> None:
+        """Run with `slots`, a table from `CpuBackend.slot_table` filled with addresses, and the plan's open numbers."""
         COUNTERS.plans_run += 1
         COUNTERS.launches += self._launches
-        self._run(self._plan, slots)
+        if not self._numbers:
+            self._run(self._plan, slots)
+            return
+        with self._lock:  # the numbers lie beside the plan until it has run
+            for words, position, number, dtype in self._numbers:
+                words[position] = _word(numbers[number.slot], dtype)
+            self._run(self._plan, slots)
 
 
 class _Table:
@@ -203,6 +212,7 @@ class _Table:
         self.functions = dict(zip(distinct, compile_kernels(list(distinct.values())), strict=True))
         self.rows: list[dict[str, int]] = []
         self.arguments: list[Any] = []
+        self.numbers: list[tuple[Any, int, Number, DType]] = []  # words, position, what belongs there
         self.launches = 0
         for step in plan.steps:
             self._add(step, 1)
@@ -224,6 +234,13 @@ class _Table:
             self.rows.append(row)
             self.arguments.append(words)
             self.launches += times
+            self._note_numbers(words, launch)
+
+    def _note_numbers(self, words: Any, launch: Launch | None) -> None:
+        if launch is not None:
+            for position, (value, param) in enumerate(zip(launch.scalars, launch.kernel.scalars, strict=True)):
+                if isinstance(value, Number):
+                    self.numbers.append((words, 2 * len(launch.places) + position, value, param.dtype))
 
     def _repeat(self, step: Repeat, times: int) -> None:
         for launch in step.first:
@@ -250,7 +267,8 @@ def argument_words(launch: Launch | None) -> Any:
     if launch is not None:
         for place in launch.places:
             words += (place.slot, place.offset)
-        words += [_word(v, p.dtype) for v, p in zip(launch.scalars, launch.kernel.scalars, strict=True)]
+        for value, param in zip(launch.scalars, launch.kernel.scalars, strict=True):
+            words.append(0 if isinstance(value, Number) else _word(value, param.dtype))
     return (ctypes.c_int64 * max(len(words), 1))(*words)
 
 
@@ -341,7 +359,7 @@ class CpuBackend:
 
     def __init__(self) -> None:
         self.pool = _Pool()
-        features = frozenset({"templates"} | ({"small products"} if blas.has_small_kernels() else set()))
+        features = frozenset({"templates", "numbers"} | ({"small products"} if blas.has_small_kernels() else set()))
         self.device = Device("cpu", 0, self, _processor(), frozenset(dtypes.ALL), features, _limits())
 
     def devices(self) -> list[Device]:

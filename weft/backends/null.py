@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from weft import dtypes
@@ -20,7 +22,7 @@ class NullExecutable:
     def __init__(self, plan: Plan):
         self.plan = plan
 
-    def run(self, slots: list[int]) -> None:
+    def run(self, slots: list[int], numbers: Sequence[float] = ()) -> None:
         """Nothing happens."""
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from weft.backends.base import Device
 from weft.compiler import memory
 from weft.compiler.access import row_major
-from weft.compiler.decompose import copy_of, decompose
+from weft.compiler.decompose import copy_of, decompose, number_for
 from weft.compiler.expand import expand_heavy
 from weft.compiler.explain import Explained, explained
 from weft.compiler.fuse import base_of, fuse, window, window_base
@@ -91,7 +91,8 @@ def _turn(region: Region, device: Device) -> Turn:
 def _prepare(program: Program, device: Device, turn: bool) -> tuple[Program, list[Node]]:
     """The program over stand-ins for its leaves, and its outputs in the form that the fuser takes."""
     stand_ins = {leaf: placeholder(leaf.shape, leaf.dtype, leaf.device) for leaf in program.leaves}
-    outputs = simplify(program.nodes, program.outputs, stand_ins)
+    numbers = {node: number_for(node, slot) for slot, node in enumerate(program.numbers)}
+    outputs = simplify(program.nodes, program.outputs, {**stand_ins, **numbers})
     program = replace(program, leaves=list(stand_ins.values()))
     _check(outputs)
     leaves = set(program.leaves)

@@ -16,6 +16,7 @@ import numpy as np
 from weft.backends.base import Device
 from weft.compiler.access import row_major
 from weft.compiler.lower import Builder
+from weft.compiler.plan import Scalar
 from weft.compiler.region import Region
 from weft.compiler.template import Built, Template, strided
 from weft.dtypes import DType, bool_, float32, int64
@@ -283,7 +284,7 @@ def _built(
     uses = list(views)
     scalars = [ScalarParam(key, int64) for key in numbers]
     sites: tuple[str, ...] = ()
-    values: list[int | float] = [*numbers.values()]
+    values: list[Scalar] = [*numbers.values()]
     if builder is not None:
         buffers += builder.buffers.values()
         uses += [(node, 0) for node in builder.buffers]

@@ -172,6 +172,11 @@ def copy_of(source: Node) -> Node:
     return make("copy", (source,), (next(_copies),))
 
 
+def number_for(node: Node, slot: int) -> Node:
+    """What stands for a constant whose value comes with each run."""
+    return make("number", (), (slot,), dtype=node.dtype, device=node.device)
+
+
 # --- primitives that only the compiler makes -------------------------------------------------------------------------
 
 
@@ -212,6 +217,14 @@ def _fold_terms(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np
 
 
 PRIMITIVES["fold_terms"] = Primitive("fold_terms", "movement", 1, _fold_terms_shape, _fold_terms)
+
+
+def _open(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    assert dtype is not None
+    return (), dtype
+
+
+PRIMITIVES["number"] = Primitive("number", "generate", 0, _open, None)
 PRIMITIVES["copy"] = Primitive("copy", "elementwise", 1, _same_shape, lambda node, arrays, dtype: arrays[0])
 for _name, _function in {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}.items():
     PRIMITIVES[f"partial_{_name}"] = Primitive(f"partial_{_name}", "reduce", 1, _partial_shape, _partial_of(_function))

@@ -96,15 +96,17 @@ def _evaluate_on(device: Device, pending: list[Node]) -> None:
             node.buffer = buffer
     if not todo:
         return
-    program, buffers = programs.build(todo, located)
+    program, buffers = programs.build(todo, located, with_numbers="numbers" in device.features)
     entry = entry_for(program, device)
-    for node, buffer in zip(todo, run_entry(entry, device, [b for b in buffers if b is not None]), strict=True):
+    numbers = [node.attrs[0] for node in program.numbers]
+    results = run_entry(entry, device, [b for b in buffers if b is not None], numbers)
+    for node, buffer in zip(todo, results, strict=True):
         buffer.nbytes = node.nbytes
         node.buffer = buffer
 
 
-def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer]) -> list[Buffer]:
-    """Run a plan once with fresh outputs; returns the memory of each output."""
+def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer], numbers: Sequence[float] = ()) -> list[Buffer]:
+    """Run a plan once with fresh outputs and the values of its open numbers; returns the memory of each output."""
     backend, plan = device.backend, entry.plan
     table = backend.slot_table(len(plan.slots))
     slabs: dict[int, Any] = {}
@@ -118,7 +120,7 @@ def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer]) -> list[Bu
     status = slabs[len(plan.slots) - 1]
     if plan.sites:
         backend.clear(Buffer(status, 0, 4 * len(plan.sites)))
-    entry.executable.run(table)
+    entry.executable.run(table, numbers)
     if plan.sites:
         raise_bad_index(backend, status, plan)
     return [Buffer(slabs[slot], offset, 0) for slot, offset in entry.outputs]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from weft.compiler.access import MOVEMENT, Condition, Indices, address, filling, row_major, source_index
+from weft.compiler.plan import Number, Scalar
+from weft.compiler.program import LITERAL
 from weft.compiler.region import Region
 from weft.dtypes import DType, bool_, float32, int32, int64, uint32
 from weft.graph.node import Node
@@ -43,7 +45,6 @@ STATUS.op, STATUS.dtype, STATUS.shape = "status", int32, ()
 PER_PIECE = Var("per_piece", int64)  # how much of the cut axis one piece of a split reduction takes
 
 SHORT = 8  # elements side by side that are too few for vector lanes
-LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf")})  # the rest are scalar parameters
 EXACT = frozenset({"neg", "abs", "max", "min", "floor", "select"})  # these leave a rounded value rounded
 TRANSCENDENTAL = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "pow"})
 
@@ -54,7 +55,7 @@ class Lowered:
 
     nest: Nest
     uses: tuple[Node, ...]
-    scalars: tuple[int | float, ...]
+    scalars: tuple[Scalar, ...]
     points: int
     flops: int
     sites: tuple[str, ...]
@@ -241,7 +242,7 @@ class Builder:
         self.source = region
         self.split_place = split_place
         self.buffers: dict[Node, BufferParam] = {}
-        self.scalars: dict[tuple[str, DType], tuple[ScalarParam, int | float]] = {}
+        self.scalars: dict[tuple[str, DType], tuple[ScalarParam, Scalar]] = {}
         self.definitions: dict[str, Expr] = {}
         self.memo: dict[tuple, Expr] = {}
         self.place: dict[Node, Indices] = {}
@@ -426,6 +427,8 @@ class Builder:
             return IndexValue(row, node.dtype)
         if op == "const":
             return self._const(node.attrs[0], node.dtype)
+        if op == "number":
+            return self._scalar(f"number{node.attrs[0]}", node.dtype, Number(node.attrs[0]))
         if op == "iota":
             return IndexValue(at[node.attrs[1]], node.dtype)
         if op == "random":
@@ -457,7 +460,11 @@ class Builder:
         dtype = float32 if dtype.is_narrow else dtype
         if dtype.kind != "f" or value in LITERAL or value != value:
             return Literal(value, dtype)
-        key = (repr(value), dtype)
+        return self._scalar(repr(value), dtype, value)
+
+    def _scalar(self, name: str, dtype: DType, value: Scalar) -> Expr:
+        """A number that is handed over with the launch."""
+        key = (name, dtype)
         if key not in self.scalars:
             self.scalars[key] = (ScalarParam(f"s{len(self.scalars)}", dtype), value)
         return Var(self.scalars[key][0].name, dtype)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from weft.compiler.lower import Builder, _index, _name
 from weft.compiler.order import SHORT, on_stack
+from weft.compiler.plan import Scalar
 from weft.compiler.region import Region
 from weft.dtypes import int64
 from weft.graph.node import Node
@@ -22,7 +23,7 @@ class Template:
 
     kernel: Kernel
     uses: tuple[Node, ...]
-    scalars: tuple[int | float, ...]
+    scalars: tuple[Scalar, ...]
     points: int
     flops: int
     sites: tuple[str, ...]

@@ -56,6 +56,16 @@ def code_of(kernel: Kernel, symbol: str, text: str) -> Code:
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """A scalar of a launch that is given anew for every run: entry `slot` of the numbers that the caller hands over."""
+
+    slot: int
+
+
+Scalar = int | float | Number
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Run `kernel` over `extent` points in tasks of `chunk` (the last may be shorter).
 
@@ -66,7 +76,7 @@ class Launch:
 
     kernel: Kernel | Code
     places: tuple[Place, ...]
-    scalars: tuple[int | float, ...]
+    scalars: tuple[Scalar, ...]
     extent: int
     chunk: int
     bytes: int

@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.backends.base import Buffer
+from weft.dtypes import float32, float64
 from weft.graph.node import Node, toposort
 
 _PASS_THROUGH = frozenset({"stop_gradient", "variable", "checkpoint", "result", "surrogate"})
+LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf")})  # floats that kernels and rules know
 _NAMED = frozenset({"variable", "checkpoint", "call", "custom"})  # their first attribute says which, not what
 
 
@@ -29,6 +31,7 @@ class Write:
 class Program:
     """`leaves` are read from memory, `outputs` are wanted, `writes` say which outputs replace which leaves.
 
+    `numbers` are constants whose values are handed over with each run, so they are not part of the form.
     `overlaps` lists (inner leaf, outer leaf, byte offset) for leaves whose memory lies inside another leaf's.
     """
 
@@ -38,6 +41,7 @@ class Program:
     writes: list[Write] = field(default_factory=list)
     overlaps: list[tuple[int, int, int]] = field(default_factory=list)
     key: tuple = ()
+    numbers: list[Node] = field(default_factory=list)
 
 
 def locate(outputs: Sequence[Node], bindings: Mapping[Node, Buffer | None]) -> dict[Node, Buffer | None]:
@@ -108,9 +112,11 @@ def build(
     located: Mapping[Node, Buffer | None],
     targets: Mapping[int, Node] | None = None,
     spans: Sequence[Node] = (),
+    with_numbers: bool = False,
 ) -> tuple[Program, list[Buffer | None]]:
     """Number the graph under `outputs`. `targets` maps an output's position to the leaf it is to be written to; `spans`
-    are leaves that nobody reads but that hold several targets side by side.
+    are leaves that nobody reads but that hold several targets side by side. `with_numbers` leaves the values of float
+    constants open.
 
     Returns the program and, for each leaf, its memory (None for an argument).
     """
@@ -119,6 +125,7 @@ def build(
     number: dict[Node, int] = {}
     leaves: list[Node] = []
     form: list[tuple] = []
+    numbers: list[Node] = []
     roots = [*outputs, *targets.values(), *spans]
     for node in toposort(roots, located.__contains__):
         number[node] = len(nodes)
@@ -126,6 +133,9 @@ def build(
         if node in located:
             leaves.append(node)
             form.append(("leaf", node.shape, node.dtype))
+        elif with_numbers and _is_number(node):
+            form.append(("number", node.dtype))
+            numbers.append(node)
         else:
             attrs = repr(node.attrs) if node.op == "const" else node.attrs[1:] if node.op in _NAMED else node.attrs
             if node.op == "loop":
@@ -144,7 +154,15 @@ def build(
         tuple([(write.output, write.leaf) for write in writes]),
         tuple(overlaps),
     )
-    return Program(nodes, leaves, list(outputs), writes, overlaps, key), buffers
+    return Program(nodes, leaves, list(outputs), writes, overlaps, key, numbers), buffers
+
+
+def _is_number(node: Node) -> bool:
+    """Whether a node is a float constant on whose value nothing but the result depends."""
+    if node.op != "const" or node.dtype not in (float32, float64):
+        return False
+    value = node.attrs[0]
+    return value not in LITERAL and value == value
 
 
 def _overlaps(buffers: Sequence[Buffer | None], leaves: Sequence[Node]) -> list[tuple[int, int, int]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from weft.backends.base import Device
 from weft.compiler.access import MOVEMENT, address, row_major, source_index
+from weft.compiler.plan import Scalar
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES
 from weft.kernels import index as ix
@@ -28,7 +29,7 @@ class Built:
 
     kernel: Kernel
     uses: tuple[tuple[Node, int], ...]
-    scalars: tuple[int | float, ...]
+    scalars: tuple[Scalar, ...]
     extent: int  # tasks, of which each worker takes `chunk` at a time
     chunk: int
     flops: int
