@@ -132,6 +132,9 @@ soft_margin_loss = lift(losses.soft_margin_loss)
 multilabel_soft_margin_loss = lift(losses.multilabel_soft_margin_loss)
 multi_margin_loss = lift(losses.multi_margin_loss)
 capsule_margin_loss = lift(losses.capsule_margin_loss)
+max_unpool1d = lift(adaptive.max_unpool1d)
+max_unpool2d = lift(adaptive.max_unpool2d)
+max_unpool3d = lift(adaptive.max_unpool3d)
 
 
 def eval(*tensors: Tensor) -> None:

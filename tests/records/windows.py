@@ -123,6 +123,29 @@ def adaptive(kind, rank):
     return records
 
 
+def unpooled(rank):
+    name, pool = f"max_unpool{rank}d", f"max_pool{rank}d"
+
+    def both(functional):
+        def call(x, *args, output_size=None):
+            values, indices = getattr(functional, pool)(x, *args, return_indices=True)
+            return getattr(functional, name)(values, indices, *args, output_size=output_size)
+
+        return call
+
+    small = (1, 2, *[4, 4, 2][:rank])
+    samples = [sample(T(small), 2), sample(T((3, *[7, 4, 7][:rank])), 3, 3, 1)]
+    samples.append(sample(T((2, 3, *[7, 5, 5][:rank])), 2, output_size=[7, 5, 5][:rank]))
+    call = getattr(F, name)
+    ones, places = weft.ones(*small), weft.zeros(*small, dtype=weft.int64)
+    errors = [
+        (lambda: call(ones, places.float(), 2), weft.DTypeError, f"{name}: given a float32 tensor"),
+        (lambda: call(ones, places[:, :1], 2), weft.ShapeError, "two equal ones"),
+        (lambda: call(ones, places, 2, output_size=[99] * rank), weft.ShapeError, "less than a stride"),
+    ]
+    return Record(name, both(F), both(TF), samples, errors=errors, without=NARROW)
+
+
 def interpolated(mode, rank, **options):
     small, plain = T((1, 1, *[5, 4, 2][:rank])), T(shape(rank, extent=6))
     samples = [
@@ -219,6 +242,7 @@ COLUMNS = [
 
 RECORDS = [
     *[record for kind in ("avg", "max") for rank in (1, 2, 3) for record in adaptive(kind, rank)],
+    *[unpooled(rank) for rank in (1, 2, 3)],
     *[interpolated("nearest", rank) for rank in (1, 2, 3)],
     *[interpolated("nearest-exact", rank) for rank in (1, 2, 3)],
     *[interpolated("area", rank) for rank in (1, 2, 3)],

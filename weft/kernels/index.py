@@ -160,6 +160,8 @@ def floordiv(a: Index, divisor: int) -> Index:
         atom, coefficient = rest.terms[0]
         if isinstance(atom, Quotient) and coefficient == 1:
             return floordiv(atom.value, atom.divisor * divisor)
+        if isinstance(atom, Remainder) and coefficient == 1 and atom.divisor % divisor == 0:
+            return remainder(floordiv(atom.value, divisor), atom.divisor // divisor)
         if coefficient > 1 and divisor % coefficient == 0:
             return floordiv(Index(((atom, 1),), 0), divisor // coefficient)
     # (c*x + r) // divisor with 0 <= r < c and c | divisor is x // (divisor // c): r can never carry.

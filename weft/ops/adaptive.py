@@ -15,10 +15,11 @@ from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.ops.common import as_int, need_float
-from weft.ops.pool import Windows, largest, total_of
+from weft.ops.common import as_int, need_float, need_integer
+from weft.ops.pool import Sizes, Windows, largest, sizes, total_of
 from weft.ops.reduce import ValuesIndices
 from weft.ops.resample import area
+from weft.ops.scatter import scatter
 
 Counts = int | None | Sequence[int | None]
 
@@ -136,3 +137,83 @@ def adaptive_max_pool2d(input: Node, output_size: Counts, return_indices: bool =
 def adaptive_max_pool3d(input: Node, output_size: Counts, return_indices: bool = False) -> Node | ValuesIndices:
     """Maxima of `output_size` windows over each of the last three axes; see `adaptive_max_pool2d`."""
     return _max("adaptive_max_pool3d", 3, input, output_size, return_indices)
+
+
+# --- the way back ----------------------------------------------------------------------------------------------------
+
+
+def _unpool(
+    who: str,
+    rank: int,
+    x: Node,
+    indices: Node,
+    kernel_size: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+    output_size: Sequence[int] | None,
+) -> Node:
+    """Values put where `indices` say they came from, zeros elsewhere."""
+    if len(x.shape) not in (rank + 1, rank + 2) or indices.shape != x.shape:
+        given = f"shapes {x.shape} and {indices.shape}"
+        raise problem(ShapeError, who, given, f"two equal ones, [batch, channels, {rank} axes] or without the batch")
+    need_integer(who, indices)
+    kernel = sizes(who, kernel_size, rank, "kernel_size")
+    steps = kernel if stride is None else sizes(who, stride, rank, "stride")
+    lows = sizes(who, padding, rank, "padding", 0)
+    rows = zip(x.shape[-rank:], kernel, steps, lows, strict=True)
+    extents = tuple([(n - 1) * step - 2 * low + size for n, size, step, low in rows])
+    if output_size is not None:
+        wanted = tuple([as_int(who, n, "output_size") for n in output_size])[-rank:]
+        near = [abs(n - default) < step for n, default, step in zip(wanted, extents, steps, strict=True)]
+        if len(wanted) != rank or not all(near):
+            raise problem(ShapeError, who, f"output_size={tuple(output_size)}", f"less than a stride from {extents}")
+        extents = wanted
+    lead = x.shape[:-rank]
+    planes = math.prod(lead)
+    flat = (planes, x.size // planes if planes else 0)
+    empty = build.full((planes, math.prod(extents)), 0, x.dtype, x.device)
+    filled = scatter(empty, 1, build.reshape(indices, flat), build.reshape(x, flat))
+    return build.reshape(filled, (*lead, *extents))
+
+
+def max_unpool1d(
+    input: Node,
+    indices: Node,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    output_size: Sequence[int] | None = None,
+) -> Node:
+    """The inverse of `max_pool1d` with its indices; see `max_unpool2d`."""
+    return _unpool("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool2d(
+    input: Node,
+    indices: Node,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    output_size: Sequence[int] | None = None,
+) -> Node:
+    """Maxima put back where `max_pool2d(..., return_indices=True)` found them, zeros elsewhere. `output_size` chooses
+    among the sizes that pool to this one. Of several values for one place the last stays.
+
+    >>> pooled, where = weft.nn.functional.max_pool2d(weft.arange(4).float().reshape(1, 2, 2), 2, return_indices=True)
+    >>> weft.nn.functional.max_unpool2d(pooled, where, 2)
+    tensor([[[0., 0.],
+             [0., 3.]]])
+    """
+    return _unpool("max_unpool2d", 2, input, indices, kernel_size, stride, padding, output_size)
+
+
+def max_unpool3d(
+    input: Node,
+    indices: Node,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    output_size: Sequence[int] | None = None,
+) -> Node:
+    """The inverse of `max_pool3d` with its indices; see `max_unpool2d`."""
+    return _unpool("max_unpool3d", 3, input, indices, kernel_size, stride, padding, output_size)

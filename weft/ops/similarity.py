@@ -45,7 +45,7 @@ def cosine_similarity(x1: Node, x2: Node, dim: int = 1, eps: float = 1e-8) -> No
 def pairwise_distance(x1: Node, x2: Node, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Node:
     """The norm of order `p` of x1 - x2 + eps over the last axis; the tensors broadcast.
 
-    >>> weft.nn.functional.pairwise_distance(weft.tensor([[3.0, 4.0]]), weft.tensor([[0.0, 0.0]]))
+    >>> weft.nn.functional.pairwise_distance(weft.tensor([[3.0, 4.0]]), weft.tensor([[0.0, 0.0]]), eps=0.0)
     tensor([5.])
     """
     x1, x2 = meet("pairwise_distance", x1, x2)
