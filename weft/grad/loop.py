@@ -94,22 +94,19 @@ class _Backward:
     def _over_residuals(self, found: Sequence[Node | None]) -> list[Node | None]:
         """The slopes in terms of this loop's inputs: values that the first loop stacked, and what follows from them."""
         body, loop = self.body, self.loop
-        known = set(body.nodes)
         sources = dict(zip(body.inputs, loop.srcs, strict=True))
-
-        def is_kept(node: Node) -> bool:
-            return node in known and node.op != "loop" and PRIMITIVES[node.op].kind not in CHEAP
+        kept = self._kept([slope for slope in found if slope is not None])
 
         def leave(node: Node) -> Node | None:
             if node in body.constants:
                 return sources[node]  # `close` makes it a constant of the new loop
             if node in body.xs:
                 return self._slice_of(sources[node])
-            if node in body.states or is_kept(node):
+            if node in body.states or node in kept:
                 return self._slice_of(stack(loop, body.position[node]))
             return None
 
-        order = toposort([slope for slope in found if slope is not None], is_kept)
+        order = toposort([slope for slope in found if slope is not None], kept.__contains__)
         fixed = {node: node for node in (*self.states, *self.xs)}
         new = substitute(order, fixed, leave)
         slopes = [None if slope is None else new[slope] for slope in found]
@@ -118,6 +115,27 @@ class _Backward:
             if any(src in self.varying for src in node.srcs):
                 self.varying.add(node)
         return slopes
+
+    def _kept(self, slopes: Sequence[Node]) -> set[Node]:
+        """Values of the body that the first loop stacks: what is dear, or rather the one elementwise value that is made
+        of it, if nothing else is. Of `tanh(x + product)` that is the whole."""
+        body = set(self.body.nodes)
+        kept = {node for node in body if node.op != "loop" and PRIMITIVES[node.op].kind not in CHEAP}
+        while True:
+            users: dict[Node, set[Node]] = {slope: {slope} for slope in slopes}
+            for node in toposort(slopes, kept.__contains__):
+                for src in node.srcs if node not in kept else ():
+                    users.setdefault(src, set()).add(node)
+            later = {}
+            for node in kept:
+                if len(users.get(node, ())) == 1:
+                    (user,) = users[node]
+                    alike = user.shape == node.shape and user.dtype is node.dtype and user not in kept
+                    if user in body and alike and PRIMITIVES[user.op].kind == "elementwise":
+                        later[node] = user
+            if not later:
+                return kept
+            kept = (kept - later.keys()) | set(later.values())
 
     # --- over time ---------------------------------------------------------------------------------------------------
 
