@@ -469,6 +469,10 @@ class _Fuser:
                 self.regions.remove(region)
                 for sink in region.sinks:
                     del self.stored[sink]
+                for other in self.regions:
+                    other.before &= ~region.bit
+                for node, writers in self.stored.items():
+                    self.stored[node] = tuple([writer for writer in writers if writer is not region])
 
     def _worth_merging(self, a: Region, b: Region) -> bool:
         both = a.bit | b.bit
