@@ -128,3 +128,17 @@ def test_gathering_along_an_axis_is_checked_where_the_user_is():
     for row, column in np.ndindex(places.shape):
         expected[row, places[row, column]] += 2 * x.numpy()[row, places[row, column]]
     np.testing.assert_allclose(step(x).numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("bqhd,bkhd->bhqk", [(4, 64, 8, 32), (4, 64, 8, 32)]),
+        ("ij,kj->ik", [(128, 256), (64, 256)]),
+        ("bij,jk->bik", [(8, 64, 64), (64, 64)]),
+    ],
+)
+def test_einsum_is_a_product_over_views(equation, shapes):
+    step = weft.compile(lambda *xs: weft.einsum(equation, *xs))
+    step(*[weft.tensor(normal(*shape)) for shape in shapes])
+    assert [kernel.name.split("_")[0] for kernel in step.plan.kernels()] == ["gemm"]

@@ -204,10 +204,11 @@ def _product(a: Labelled, b: Labelled, kept: set[str]) -> Labelled:
 
 
 def _grouped(part: Labelled, groups: tuple[list[str], list[str], list[str]], size) -> Node:
-    """An operand as [batch, rows, columns]; a single batch is left out."""
+    """An operand as [*batch, rows, columns]."""
+    batch, rows, columns = groups
     order = [part.labels.index(label) for group in groups for label in group]
-    shape: Shape = tuple([size(group) for group in groups])
-    return build.reshape(build.permute(part.node, order), shape if groups[0] else shape[1:])
+    shape: Shape = (*[size([label]) for label in batch], size(rows), size(columns))
+    return build.reshape(build.permute(part.node, order), shape)
 
 
 def _spread(part: Labelled, labels: Sequence[str], shape: Shape) -> Node:
