@@ -14,6 +14,7 @@ from weft.dtypes import DType, float32, int64
 from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
+from weft.graph.evaluate import cast_array
 from weft.graph.node import Node
 from weft.ops import creation
 from weft.ops.common import fit_number, normal_shape, number_kind
@@ -45,11 +46,24 @@ def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, 
     except ValueError:
         raise problem(ShapeError, "tensor", "nested lists of unequal length", "a rectangular nesting") from None
     if dtype is not None:
-        with np.errstate(all="ignore"):  # what is too large becomes infinite, as everywhere
-            array = array.astype(dtype.numpy)
+        array = _converted(array, dtype, typed)
     elif not typed and array.dtype == np.float64:
         array = array.astype(np.float32)
     return _leaf(from_host(array, device), requires_grad)
+
+
+def _converted(array: np.ndarray, dtype: DType, typed: bool) -> np.ndarray:
+    """Data in another dtype, by the rules of `Tensor.to`; Python integers must fit."""
+    if not typed and array.size and array.dtype.kind in "iu":
+        for number in (array.min(), array.max()):
+            fit_number("tensor", int(number), dtype)
+    if array.dtype == dtype.numpy:
+        return array
+    have = dtypes.from_numpy(array.dtype)
+    with np.errstate(all="ignore"):
+        if dtype.is_narrow or (have is not None and have.is_narrow):
+            array = array.astype(np.float32)
+        return array.astype(dtype.numpy) if dtype.is_narrow else cast_array(array, dtype.numpy)
 
 
 def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike = None) -> Tensor:

@@ -104,6 +104,11 @@ def nearest(value: float, dtype: DType) -> float:
         return float(rounded.astype(dtype.numpy))
 
 
+def bits_of(value: float, dtype: DType) -> int:
+    """The bits of a number in a 16-bit float dtype, by which kernels hold it."""
+    return int(np.array(nearest(value, dtype)).astype(dtype.numpy).view(np.uint16))
+
+
 def integer_bounds(dtype: DType) -> tuple[int, int]:
     """The least and the greatest value of an integer dtype."""
     bits = 8 * dtype.itemsize
@@ -143,10 +148,8 @@ def finfo(dtype: DType) -> FloatLimits:
     if dtype.kind != "f":
         raise problem(DTypeError, "finfo", f"{dtype.name}", "a float dtype", "use iinfo for integers")
     info = ml_dtypes.finfo(dtype.numpy)
-    tiny = float(info.tiny)
-    return FloatLimits(
-        info.bits, float(info.eps), float(info.max), float(info.min), tiny, tiny, float(info.resolution), dtype.name
-    )
+    tiny, resolution = float(info.tiny), float(f"1e-{info.precision}")
+    return FloatLimits(info.bits, float(info.eps), float(info.max), float(info.min), tiny, tiny, resolution, dtype.name)
 
 
 def iinfo(dtype: DType) -> IntegerLimits:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from weft.dtypes import DType
+from weft.dtypes import DType, float32
 from weft.errors import DeviceError, DTypeError, GraphError, ShapeError, problem
 from weft.function import Function
 from weft.graph import build
@@ -60,7 +60,7 @@ class Kernel:
                 arguments.append(Array(nodes[-1].shape, nodes[-1].dtype))
             elif isinstance(arg, float):
                 numbers.append(arg.hex())
-                arguments.append(Number(main))
+                arguments.append(Number(float32 if main.is_narrow else main))
             else:
                 arguments.append(Static(arg))
         domain = self._domain(args, forms)

@@ -18,7 +18,21 @@ from hypothesis import strategies as st
 import weft
 from tests.backend import random_loops
 from tests.backend import random_operations as more
-from weft.dtypes import DType, bool_, float32, float64, from_numpy, int32, int64, uint32
+from weft.dtypes import (
+    SIGNED,
+    UNSIGNED,
+    DType,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    from_numpy,
+    int32,
+    int64,
+    integer_bounds,
+    uint32,
+)  # fmt: skip
 from weft.graph import build
 from weft.graph.node import Node, placeholder, toposort
 from weft.graph.primitives import make
@@ -27,6 +41,7 @@ EXTENTS = [1, 3, 7, 17, 33, 64, 65]
 LARGEST = 6000  # elements of one value
 LARGE_SHAPES = [(130, 33), (300, 17), (40000,), (3, 12000), (2, 70, 33), (260, 260), (70000,)]  # where sums are split
 MOST_BOUND, MOST_ERROR = 1e3, 1e-3
+LEAST_OVERFLOW = 6e4  # what a sum in float16 must stay below
 HOME = weft.get_device("null")  # computes nothing, so drawn graphs stay as they are
 
 
@@ -80,7 +95,13 @@ def transplant(outputs: list[Value], leaves: dict[Node, Node]) -> list[Node]:
 
 def unit(dtype: DType) -> float:
     """The relative error of one operation, with room for functions that are a few units off."""
-    return float(np.finfo(dtype.numpy).eps) if dtype.kind == "f" else 0.0
+    return weft.finfo(dtype).eps if dtype.kind == "f" else 0.0
+
+
+def whole_bound(bound: float, dtype: DType) -> float:
+    """A bound on integers that may have wrapped around."""
+    low, high = integer_bounds(dtype)
+    return float(high) if dtype.kind == "u" else min(bound, -float(low))
 
 
 class Builder:
@@ -134,10 +155,14 @@ class Builder:
             return self.leaf_of(self.rng.uniform(-2, 2, shape).astype(dtype.numpy), 2.0)
         if dtype is bool_:
             return self.leaf_of(self.rng.random(shape) < 0.5, 1.0)
-        return self.leaf_of(self.rng.integers(-9, 10, shape).astype(dtype.numpy), 9.0)
+        numbers = self.rng.integers(-9, 10, shape)
+        return self.leaf_of((abs(numbers) if dtype.kind == "u" else numbers).astype(dtype.numpy), 9.0)
 
     def new_leaf(self) -> Value:
-        kinds = [self.floats] if self.smooth else [self.floats, self.floats, self.floats, int32, int64, bool_, float64]
+        kinds = [self.floats]
+        if not self.smooth:
+            kinds += [self.floats] * 4
+            kinds += [int32, int64, bool_, float64, self.pick(SIGNED + UNSIGNED), self.pick([float16, bfloat16])]
         return self.leaf(self.shape(), self.pick(kinds))
 
     def source(self) -> Value | None:
@@ -156,8 +181,9 @@ class Builder:
     def new_random(self) -> Value:
         bits = make("random", (self.state,), (self.shape(), self.draws))
         self.draws += 1
-        high = build.cast(build.binary("shr", bits, 8), self.floats)
-        return Value(build.mul(high, 2.0**-24), 1.0)
+        count = 8 if self.floats.is_narrow else 24
+        high = build.cast(build.binary("shr", bits, 32 - count), self.floats)
+        return Value(build.mul(high, 2.0**-count), 1.0)
 
     def new_constant(self) -> Value:
         number = self.pick([0.0, 1.0, -0.5, 2.0, 0.1])
@@ -182,7 +208,7 @@ class Builder:
             if folded is not None:
                 return Value(build.expand(folded.node, shape), folded.bound, folded.error)
         if way == 3:
-            number = self.pick([1, 2, -3]) if dtype.kind != "b" else True
+            number = True if dtype is bool_ else self.pick([1, 2, 3 if dtype.kind == "u" else -3])
             return Value(build.full(shape, number, dtype, HOME), 3.0)
         spread = tuple(1 if self.chance(3) else extent for extent in shape)
         small = self.leaf(spread[self.draw(st.integers(0, len(spread))) :], dtype)
@@ -244,8 +270,8 @@ class Builder:
         return Value(make("pow", (away, small)), 4.0, error)
 
     def whole(self) -> Value | None:
-        """Integer arithmetic."""
-        x = self.some(lambda value: value.kind == "i" and value.bound < 1e4)
+        """Integer arithmetic. What leaves the dtype wraps around."""
+        x = self.some(lambda value: value.kind in "iu" and value.bound < 1e4)
         if x is None:
             return None
         y = self.partner(x)
@@ -254,18 +280,22 @@ class Builder:
         op = self.pick(
             ["add", "sub", "mul", "max", "min", "and", "or", "xor", "div", "mod", "shl", "shr", "neg", "not", "abs"]
         )
+        node, bound = self.whole_node(op, x, y)
+        return Value(node, whole_bound(bound, x.node.dtype))
+
+    def whole_node(self, op: str, x: Value, y: Value) -> tuple[Node, float]:
         bound = x.bound + y.bound
         if op in ("neg", "not", "abs"):
-            return Value(build.unary(op, x.node), x.bound + 1)
+            return build.unary(op, x.node), x.bound + 1
         if op in ("shl", "shr"):
-            return Value(build.binary(op, x.node, self.draw(st.integers(0, 4))), 16 * x.bound)
+            return build.binary(op, x.node, self.draw(st.integers(0, 4))), 16 * x.bound
         if op in ("div", "mod"):
             divisor = build.binary("max", build.unary("abs", y.node), 1)
             divisor = build.neg(divisor) if self.chance(2) else divisor
-            return Value(build.binary(op, x.node, divisor), bound + 1)
+            return build.binary(op, x.node, divisor), bound + 1
         if op in ("and", "or", "xor"):
-            return Value(build.binary(op, x.node, y.node), 2 * bound + 2)
-        return Value(build.binary(op, x.node, y.node), x.bound * y.bound if op == "mul" else bound)
+            return build.binary(op, x.node, y.node), 2 * bound + 2
+        return build.binary(op, x.node, y.node), x.bound * y.bound if op == "mul" else bound
 
     def compare(self) -> Value | None:
         x = self.some(lambda value: value.exact and value.kind != "b")
@@ -293,12 +323,18 @@ class Builder:
 
     def cast(self) -> Value | None:
         x = self.some()
-        return None if x is None else self.cast_to(x, self.pick([float32, float64, int32, int64, bool_]))
+        some = self.pick(SIGNED + UNSIGNED)
+        dtypes = [float16, bfloat16, float32, float64, int32, int64, some, bool_]
+        return None if x is None else self.cast_to(x, self.pick(dtypes))
 
     def cast_to(self, x: Value, dtype: DType) -> Value | None:
-        if dtype.kind in "bi" and not x.exact:
+        if (dtype.kind in "biu" and not x.exact) or (dtype is float16 and x.bound >= LEAST_OVERFLOW):
             return None
+        if dtype.kind in "iu":
+            return Value(build.cast(x.node, dtype), whole_bound(max(x.bound, 1.0), dtype))
         error = x.error
+        if dtype.is_narrow and not x.exact:
+            error = x.error + unit(dtype) * x.bound
         if dtype is float32 and (not x.exact or x.node.dtype is float64 or x.bound > 2**24):
             error = x.error + unit(float32) * x.bound
         if dtype is float32 and x.node.dtype is float64 and x.exact:
@@ -333,9 +369,11 @@ class Builder:
         node = build.reduce(op, x.node, tuple(axes), keepdim)
         if op in ("reduce_max", "reduce_min"):
             return Value(node, x.bound, x.error)
-        if x.kind == "i":
-            return Value(node, x.bound * count) if op == "reduce_sum" and x.bound * count < 1e9 else None
+        if x.kind in "iu":
+            return Value(node, whole_bound(x.bound * count, x.node.dtype)) if op == "reduce_sum" else None
         eps = unit(x.node.dtype)
+        if op == "reduce_sum" and self.overflows(x.node.dtype, x.bound * count):
+            return None
         if op == "reduce_sum":  # as a mean, so that it stays small
             bound = x.bound * count
             error = x.error * count + (4 + math.sqrt(count)) * eps * bound
@@ -344,6 +382,10 @@ class Builder:
             return None
         bound = max(x.bound, 1.0) ** count
         return Value(node, bound, count * bound * (x.error + 2 * eps))
+
+    @staticmethod
+    def overflows(dtype: DType, bound: float) -> bool:
+        return dtype is float16 and bound >= LEAST_OVERFLOW
 
     def softmax(self) -> Value | None:
         """Several reductions over the same rows that need each other."""
@@ -408,6 +450,8 @@ class Builder:
             plain = self.leaf((inner, columns), x.node.dtype)
             y = Value(build.expand_to(plain.node, (*batch, inner, columns)), plain.bound)
         bound, eps = inner * x.bound * y.bound, unit(x.node.dtype)
+        if self.overflows(x.node.dtype, bound):
+            return None
         error = inner * (x.error * y.bound + y.error * x.bound) + (4 + math.sqrt(inner)) * eps * bound
         product = build.mul(build.dot(x.node, y.node), 1.0 / inner)
         return Value(product, bound / inner, error / inner + eps * bound / inner)
@@ -529,6 +573,8 @@ class Builder:
         if x.node.size // rows * table > LARGEST:
             return None
         bound, eps = x.bound * rows, unit(x.node.dtype)
+        if self.overflows(x.node.dtype, bound):
+            return None
         index, fold = self.index_for((rows,), table), self.pick(["add", "add", "max", "min"])
         node = build.scatter(fold, index, x.node, table)
         if fold != "add":
@@ -545,9 +591,11 @@ class Builder:
         node = build.scan(op := self.pick(["sum", "max", "min"]), x.node, axis, self.chance(2))
         if op != "sum":
             return Value(node, x.bound, x.error)
-        if x.kind == "i":
-            return Value(node, x.bound * count) if x.bound * count < 1e9 else None
+        if x.kind in "iu":
+            return Value(node, whole_bound(x.bound * count, x.node.dtype))
         bound = x.bound * count
+        if self.overflows(x.node.dtype, bound):
+            return None
         error = x.error * count + (4 + count) * eps * bound
         return Value(build.mul(node, 1.0 / count), x.bound, error / count + eps * x.bound)
 
@@ -572,6 +620,8 @@ class Builder:
         if x is None:
             return None
         keys = x.node
+        if keys.dtype.itemsize < 4:
+            keys = build.cast(keys, float32 if x.kind == "f" else int32)
         if x.kind == "f":
             keys = build.bitcast(keys, int32 if keys.dtype.itemsize == 4 else int64)
         return Value(build.argsort(keys), float(keys.shape[-1]))
@@ -626,7 +676,7 @@ class Builder:
         jumps = [] if self.smooth else [*jumps, *[functools.partial(draw, self) for draw in more.JUMPS]]
         for _ in range(self.draw(st.integers(least, most))):
             value = self.pick(common + jumps)()
-            if value is not None and value.bound <= MOST_BOUND and value.error <= MOST_ERROR * max(value.bound, 1e-3):
+            if value is not None and self.is_tame(value):
                 self.values.append(value)
         used = {source for value in self.values for source in toposort([value.node])[:-1]}
         ends = [value for value in self.values if value.node not in used and value.node not in self.graph.leaves]
@@ -636,6 +686,12 @@ class Builder:
             wanted = [*wanted, self.pick(others)]
         self.graph.outputs = list({value.node: value for value in wanted}.values())
         return self.graph
+
+    @staticmethod
+    def is_tame(value: Value) -> bool:
+        """Whether a value and its error stay small; integers may wrap as they like."""
+        most = max(MOST_ERROR, 32 * unit(value.node.dtype)) if value.node.dtype.is_narrow else MOST_ERROR
+        return (value.bound <= MOST_BOUND or value.kind in "iu") and value.error <= most * max(value.bound, 1e-3)
 
     def drop_unused_leaves(self) -> None:
         needed = set(toposort([value.node for value in (*self.graph.outputs, *self.graph.writes.values())]))
@@ -683,10 +739,12 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 @st.composite
 def graphs(
-    draw, least: int = 5, most: int = 25, floats: DType = float32, smooth: bool = False, writes: bool = False
+    draw, least: int = 5, most: int = 25, floats: DType | None = None, smooth: bool = False, writes: bool = False
 ) -> Graph:
-    """A graph of about `least` to `most` operations. `smooth` leaves out integers and jumps, for gradients; `writes`
-    draws new values for some leaves."""
+    """A graph of about `least` to `most` operations, mostly of `floats` (drawn if None). `smooth` leaves out integers
+    and jumps, for gradients, and means float32 if `floats` is None; `writes` draws new values for some leaves."""
+    if floats is None:
+        floats = float32 if smooth else draw(st.sampled_from([float32, float32, float32, float32, float16, bfloat16]))
     builder = Builder(draw, floats, smooth)
     graph = builder.build(least, most)
     if writes:

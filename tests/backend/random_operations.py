@@ -52,7 +52,7 @@ def transplanted_segment(part: Segment, new: dict[Node, Node]) -> Segment:
 
 
 def checked(builder):
-    x = builder.some(lambda value: value.kind == "i" and value.bound < 1e6)
+    x = builder.some(lambda value: value.kind == "i" and value.bound < 1e6 and value.node.dtype.itemsize >= 4)
     if x is None:
         return None
     inside = build.unary("abs", x.node)

@@ -50,11 +50,18 @@ def values_of(nodes):
 
 
 def same_bits(one, two, what):
-    np.testing.assert_array_equal(one, two, err_msg=what, strict=True)
+    assert one.dtype == two.dtype, what
+    np.testing.assert_array_equal(widened(one), widened(two), err_msg=what, strict=True)
+
+
+def widened(array):
+    """bfloat16 as float32, which NumPy's comparisons know."""
+    return array.astype(np.float32) if array.dtype == weft.bfloat16.numpy else array
 
 
 def compare(actual, expected, value, text):
     assert actual.dtype == expected.dtype and actual.shape == expected.shape, text
+    actual, expected = widened(actual), widened(expected)
     if value.exact or actual.dtype.kind != "f":
         np.testing.assert_array_equal(actual, expected, err_msg=text)
     else:

@@ -26,7 +26,8 @@ class Make:
 
     def __call__(self, *shape: int, grad: bool = False, dtype: str = "float32") -> Tensor:
         array = self.rng.standard_normal(shape)
-        array = array > 0 if dtype == "bool" else (array * 10 if "int" in dtype else array).astype(dtype)
+        array = array * 10 if "int" in dtype else array
+        array = array > 0 if dtype == "bool" else array.astype(weft.dtypes.by_name(dtype).numpy)
         return weft.tensor(array, device=self.device, requires_grad=grad)
 
     def labels(self, count: int, *shape: int) -> Tensor:
@@ -167,6 +168,25 @@ def linear(make: Make) -> list[Tensor]:
     return [y, x.grad, w.grad, b.grad, batched]
 
 
+def narrow(make: Make) -> list[Tensor]:
+    """16-bit floats: chains that round at every node, sums, a product, movement, a function."""
+    out = []
+    for dtype in ("float16", "bfloat16"):
+        x, y = make(6, 40, dtype=dtype), make(40, dtype=dtype)
+        out += [x * y + x, (x / 3).sum(0), x.softmax(-1), x @ y.reshape(40, 1), x.transpose(0, 1)[::3], -x, x.exp()]
+        out += [x.long(), make(7).to(x.dtype), make(7, dtype="float64").to(x.dtype), x > y]
+    return out
+
+
+def small_integers(make: Make) -> list[Tensor]:
+    """Integers of 8, 16 and 64 bits: wrapping arithmetic, division, shifts, sums, casts."""
+    out = []
+    for dtype in ("int8", "int16", "uint8", "uint16", "uint64"):
+        x = make(4, 9, dtype="int32").to(weft.dtypes.by_name(dtype))
+        out += [x * x * x + x, x - 7, x // 3, x % 5, x << 3, x >> 1, x.sum(), x.amax(1), -x, ~x, x.float(), x < 4]
+    return out
+
+
 def adam(make: Make) -> list[Tensor]:
     """Two compiled steps: clipping by the global norm, then AdamW over one flat slab, written in place."""
     params = [make(9, 7, grad=True), make(7, grad=True), make(3, grad=True)]
@@ -204,7 +224,7 @@ PROGRAMS: dict[str, Callable[[Make], list[Tensor]]] = {
     program.__name__: program
     for program in (
         elementwise, functions, random, softmax_long, softmax_short, layer_norm, layer_norm_short, cross_entropy, sums,
-        split_sum, embedding, movement, integers, casts, linear, adam, graphs,
+        split_sum, embedding, movement, integers, casts, narrow, small_integers, linear, adam, graphs,
     )
 }  # fmt: skip
 
@@ -225,7 +245,10 @@ def assert_equal_results(found: list[np.ndarray], expected: list[np.ndarray], rt
     """Floats to a few units in the last place of what folds and functions may lose, everything else exactly."""
     for position, (a, b) in enumerate(zip(found, expected, strict=True)):
         assert a.dtype == b.dtype and a.shape == b.shape
-        if a.dtype.kind == "f":
+        if a.dtype.name in ("float16", "bfloat16"):  # one unit in the last place, where a float32 was rounded otherwise
+            unit = weft.finfo(weft.dtypes.by_name(a.dtype.name)).eps
+            np.testing.assert_allclose(a.astype("f"), b.astype("f"), unit, 0.0, err_msg=f"result {position}")
+        elif a.dtype.kind == "f":
             scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
             np.testing.assert_allclose(a, b, rtol, rtol * scale, err_msg=f"result {position}")
         else:

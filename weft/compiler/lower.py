@@ -450,6 +450,8 @@ class Builder:
         held = float32 if node.dtype.is_narrow else node.dtype
         if op == "cast":
             result = args[0] if args[0].dtype is held else Op("cast", args, held)
+        elif op == "bitcast" and (node.dtype.is_narrow or node.srcs[0].dtype.is_narrow):
+            return narrow.bitcast(args[0], node.srcs[0].dtype, node.dtype)
         elif op in TRANSCENDENTAL:
             result = kernel_math.build(op, args, held)
         else:

@@ -58,13 +58,17 @@ def _erf(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarra
 
 
 def _cast(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """Floats outside an integer's range become its nearest value and NaN becomes 0, as on every backend."""
-    (x,) = arrays
+    return cast_array(arrays[0], dtype)
+
+
+def cast_array(x: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Floats outside an integer's range become its nearest value and NaN becomes 0, as on every backend; integers wrap
+    around. `dtype` is not a 16-bit float: those are reached by way of float32."""
     if x.dtype.kind != "f" or dtype.kind not in "iu":
         return x.astype(dtype)
-    bounds = np.iinfo(dtype)
-    inside = (x > float(bounds.min)) & (x < float(bounds.max))
-    beyond = np.where(np.isnan(x), 0, np.where(x > 0, bounds.max, bounds.min)).astype(dtype)
+    low, high = dtype.type(np.iinfo(dtype).min), dtype.type(np.iinfo(dtype).max)
+    inside = (x > float(low)) & (x < float(high))
+    beyond = np.where(np.isnan(x), dtype.type(0), np.where(x > 0, high, low))
     return np.where(inside, np.where(inside, x, 0).astype(dtype), beyond)
 
 

@@ -19,8 +19,8 @@ def _bits(name: str, a: Expr, b: Expr | int) -> Op:
     return Op(name, (a, Literal(b, uint32) if isinstance(b, int) else b), uint32)
 
 
-def unpacked(value: Load) -> Op:
-    """The float32 of a 16-bit float in memory."""
+def unpacked(value: Expr) -> Op:
+    """The float32 of a 16-bit float as it was loaded."""
     if value.dtype is float16:
         return Op("cast", (value,), float32)
     upper = Op("cast", (Op("bitcast", (value,), uint16),), uint32)
@@ -36,6 +36,12 @@ def packed(value: Expr, dtype: DType) -> Expr:
         return Op("cast", (value,), float16)
     upper = _bits("shr", Op("bitcast", (value,), uint32), 16)
     return Op("bitcast", (Op("cast", (upper,), uint16),), bfloat16)
+
+
+def bitcast(value: Expr, source: DType, target: DType) -> Expr:
+    """The bits of a value as another 16-bit dtype, each held as it is in kernels."""
+    bits = Op("bitcast", (packed(value, source) if source.is_narrow else value,), target)
+    return unpacked(bits) if target.is_narrow else bits
 
 
 def _loaded(value: Expr) -> Load | None:

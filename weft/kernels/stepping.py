@@ -94,6 +94,8 @@ class Stepper:
         return np.where(condition, a, b)
 
     def cast(self, x: Any, dtype: DType) -> Any:
+        if dtype.is_narrow:
+            return np.asarray(x).astype(np.float32).astype(dtype.numpy).astype(np.float32)
         return np.asarray(x).astype(dtype.numpy)
 
     def extremum(self, name: str, a: Any, b: Any) -> Any:

@@ -15,6 +15,7 @@ from weft.dtypes import DType, bool_, float32, int64
 from weft.errors import DTypeError, GraphError, IndexRangeError, ShapeError, problem
 from weft.kernels import index as ix
 from weft.kernels import math as kernel_math
+from weft.kernels import narrow
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
     Accumulator,
@@ -409,6 +410,8 @@ class Recorder:
 
     def cast(self, x: Any, dtype: DType) -> Value:
         x = self.value(x)
+        if dtype.is_narrow:  # rounded, and computed with as float32
+            return Value(self, narrow.rounded(self.cast(x, float32).expr, dtype))
         return x if x.dtype is dtype else self.op("cast", (x,), dtype)
 
     def call(self, name: str, *args: Any) -> Value:
@@ -461,7 +464,7 @@ class Recorder:
 
     def _widened(self, value: Value) -> Value:
         """Narrow floats are computed with as float32."""
-        return self.cast(value, float32) if value.dtype.kind == "f" and value.dtype.itemsize < 4 else value
+        return Value(self, narrow.unpacked(value.expr)) if value.dtype.is_narrow else value
 
     def load_inside(self, array: Array, items: Sequence[Any], other: Any) -> Value:
         indices: list[Index] = []
@@ -480,15 +483,15 @@ class Recorder:
         return load if mask is None else self.where(mask, load, other)
 
     def store(self, array: Array, place: Index, value: Any, where: Any) -> None:
-        given = self.value(value, array.dtype)
-        if given.dtype is not array.dtype:
-            narrow = given.dtype.kind == array.dtype.kind == "f" and array.dtype.itemsize < 4
-            if not narrow:
-                raise self.wrong(
-                    DTypeError, f"a {given.dtype.name} value for {array._label!r}", array.dtype.name,
-                    "convert it with weft.kernel.cast(value, dtype)",
-                )  # fmt: skip
-            given = self.cast(given, array.dtype)
+        held = float32 if array.dtype.is_narrow else array.dtype
+        given = self.value(value, held)
+        if given.dtype is not held:
+            raise self.wrong(
+                DTypeError, f"a {given.dtype.name} value for {array._label!r}", held.name,
+                "convert it with weft.kernel.cast(value, dtype)",
+            )  # fmt: skip
+        if array.dtype.is_narrow:
+            given = Value(self, narrow.packed(narrow.rounded(given.expr, array.dtype), array.dtype))
         self.accesses.append(place)
         self.stores.append(place)
         mask = None if where is None else self.value(where)

@@ -13,7 +13,7 @@ from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.convolve import Geometry, conv, conv_input
 from weft.graph.node import Node
-from weft.ops.common import same_device
+from weft.ops.common import in_float32, same_device
 
 Sizes = int | Sequence[int]
 
@@ -143,6 +143,7 @@ def _conv(who, rank, x, w, bias, stride, padding, dilation, groups) -> Node:
     return _channels_first(who, rank, x, lambda rows: conv(rows, kernel, how), bias)
 
 
+@in_float32  # its gradient is a sum of several convolutions
 def _transposed(who, rank, x, w, bias, stride, padding, output_padding, groups, dilation) -> Node:
     _check(who, rank, x, w, bias, groups, w.shape[1] * groups if len(w.shape) > 1 else 0)
     if x.shape[-rank - 1] != w.shape[0] or w.shape[0] % groups:

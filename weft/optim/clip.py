@@ -27,6 +27,7 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float, error_if
             return weft.zeros(())
         groups = [[grads[k] for k in positions] for positions in buckets(grads)]
         flats = [join(group) for group in groups]
+        flats = [flat.float() if flat.dtype.is_narrow else flat for flat in flats]  # squares leave float16 soon
         total = sum([(flat * flat).sum() for flat in flats[1:]], (flats[0] * flats[0]).sum())
         norm = total.sqrt()
         if error_if_nonfinite and not bool(norm.isfinite()):
@@ -59,5 +60,5 @@ def _grads(params: Tensor | Iterable[Tensor]) -> list[Tensor]:
 
 
 def _assign(tensors: list[Tensor], flat: Tensor) -> None:
-    for tensor, part in zip(tensors, split(flat, tensors), strict=True):
+    for tensor, part in zip(tensors, split(flat.to(tensors[0].dtype), tensors), strict=True):
         tensor._assign(part.node)

@@ -53,11 +53,14 @@ class Group(dict):
 
 
 class Bucket:
-    """The parameters of a group that share dtype and device, with their state as flat vectors."""
+    """The parameters of a group that share dtype and device, with their state as flat vectors.
+
+    The update of 16-bit parameters is computed in float32, where their state stays: 0.999 would round to 1 in bfloat16.
+    """
 
     def __init__(self, params: list[Tensor], numbers: list[float], state_names: tuple[str, ...]):
         self.params = params
-        dtype, device = params[0].dtype, params[0].device
+        dtype, device = weft.float32 if params[0].dtype.is_narrow else params[0].dtype, params[0].device
         total = sum(param.numel() for param in params)
         self.hyper = weft.tensor(np.array(numbers, dtype.numpy), device=device)
         self.steps = weft.zeros(len(params), dtype=dtype, device=device)  # updates made so far, per parameter
@@ -168,12 +171,14 @@ class Optimizer:
                     ShapeError, f"{type(self).__name__}.step", f"a gradient of shape {grad.shape}",
                     f"the parameter's shape {param.shape}", "set .grad to a tensor like the parameter",
                 )  # fmt: skip
-        p, g = join([param.detach() for param in params]), join(grads)
+        work, dtype = bucket.hyper.dtype, params[0].dtype
+        p, g = join([param.detach() for param in params]).to(work), join(grads)
         wanted = self._state_of(group)
         state = {name: self._pick(bucket.state[name], bucket.params, active) for name in wanted}
         t = self._count(bucket, active)
         h = {name: bucket.hyper[k] for k, name in enumerate(self._hyper_names(group))}
-        new_p, new_state = self.update(group, p, g, h, t, state)
+        new_p, new_state = self.update(group, p, g.to(work), h, t, state)
+        new_p = new_p.to(dtype)
         for name, value in new_state.items():
             whole = self._merge(bucket.state[name], value, bucket.params, active)
             bucket.state[name]._assign(whole.node)

@@ -66,6 +66,8 @@ class Operations:
         """A constant; floats in the fewest digits that give the same bits."""
         if dtype.kind == "b":
             return "true" if value else "false"
+        if dtype.is_narrow:
+            return str(dtypes.bits_of(value, dtype))
         suffix = self.dialect.suffixes[dtype.name]
         if dtype.kind in "iu":
             number = int(value)

@@ -54,6 +54,8 @@ def constant(value: float | int | bool, dtype: DType) -> str:
         return "true" if value else "false"
     if dtype.kind in "iu":
         return str(int(value))
+    if dtype.is_narrow:
+        return str(dtypes.bits_of(value, dtype))
     number = float(value)
     if dtype is dtypes.float32 and math.isfinite(number):
         try:
