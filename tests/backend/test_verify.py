@@ -80,6 +80,13 @@ def test_a_compiled_function_with_state_goes_on_from_it():
     assert add(weft.ones(200)).item() == 400
 
 
+@weft.kernel(out=lambda x: ((x.shape[0],), x.dtype))
+def log_sum_exp(i, x, out):
+    n = x.shape[1]
+    top = weft.kernel.max(n, lambda j: x[i, j])
+    out[i] = top + weft.kernel.log(weft.kernel.sum(n, lambda j: weft.kernel.exp(x[i, j] - top)))
+
+
 def operations():
     x, y = numbers(33, 65), numbers(33, 65, seed=1)
     index = np.random.default_rng(0).integers(0, 33, 100)
@@ -98,6 +105,7 @@ def operations():
     yield "empty", lambda x: (x[:0] + 1, x[:0].sum(0)), (x,)
     yield "random", lambda x: x * weft.rand(33, 65), (x,)
     yield "sorting", lambda x: (x.sort(1), x.cumsum(0)), (x,)
+    yield "a kernel of the user's", lambda x: log_sum_exp(x) * 2, (x,)
     yield "recurrence", recurrence, (numbers(7, 4, 16), numbers(16, 16))
     yield "recurrence backwards", lambda xs, w: recurrence(xs, w, True), (numbers(7, 4, 16), numbers(16, 16))
     yield "convolution", lambda x, w: F.conv2d(x, w, padding=1).relu(), (numbers(2, 3, 9, 9), numbers(4, 3, 3, 3))
