@@ -135,6 +135,14 @@ capsule_margin_loss = lift(losses.capsule_margin_loss)
 max_unpool1d = lift(adaptive.max_unpool1d)
 max_unpool2d = lift(adaptive.max_unpool2d)
 max_unpool3d = lift(adaptive.max_unpool3d)
+celu = lift(activation.celu)
+threshold = lift(activation.threshold)
+hardshrink = lift(activation.hardshrink)
+softshrink = lift(activation.softshrink)
+tanhshrink = lift(activation.tanhshrink)
+softmin = lift(activation.softmin)
+glu = lift(activation.glu)
+prelu = lift(activation.prelu)
 
 
 def eval(*tensors: Tensor) -> None:

@@ -217,4 +217,25 @@ LOSSES = [
     ),
 ]
 
-RECORDS = [*NORMS, *LOSSES]
+SHRINK = [
+    record("celu", sample(T((3, 4))), sample(T((3, 4)), 0.5), sample(T((0,)))),
+    record("threshold", sample(T((3, 4)), 0.3, -1.0)),
+    record("hardshrink", sample(T((3, 4))), sample(T((3, 4)), 1.2)),
+    record("softshrink", sample(T((3, 4))), sample(T((3, 4)), 1.2)),
+    record("tanhshrink", sample(T((3, 4)))),
+    record("softmin", sample(T((3, 4)), 1), sample(T((3, 4)), 0)),
+    record(
+        "glu",
+        sample(T((3, 4))),
+        sample(T((4, 3)), 0),
+        errors=refuses(lambda: F.glu(weft.ones(3)), weft.ShapeError, "an even extent"),
+    ),
+    record(
+        "prelu",
+        sample(T((3, 4)), T((1,))),
+        sample(T((2, 3, 4)), T((3,))),
+        errors=refuses(lambda: F.prelu(weft.ones(2, 3), weft.ones(2)), weft.ShapeError, "a weight of shape"),
+    ),
+]
+
+RECORDS = [*NORMS, *LOSSES, *SHRINK]

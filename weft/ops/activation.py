@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from weft.errors import DTypeError, problem
+from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
 from weft.graph.layout import make
@@ -170,3 +170,70 @@ def log_softmax(x: Node, dim: int) -> Node:
     z, axes = shifted("log_softmax", x, dim)
     total = reduce("reduce_sum", unary("exp", z), axes, keepdim=True)
     return sub(z, expand(unary("log", total), x.shape))
+
+
+@in_float32
+def celu(x: Node, alpha: float = 1.0) -> Node:
+    """x above 0, alpha * (e^(x / alpha) - 1) below."""
+    need_float("celu", x)
+    above = lt(0.0, x)
+    return select(above, x, mul(unary("expm1", mul(select(above, 0.0, x), 1.0 / alpha)), alpha))
+
+
+def threshold(x: Node, threshold: float, value: float) -> Node:
+    """x above `threshold`, `value` at and below it; NaN stays NaN."""
+    return select(make("le", (x, build.like(x, threshold))), value, x)
+
+
+def hardshrink(x: Node, lambd: float = 0.5) -> Node:
+    """x outside [-lambd, lambd], 0 inside; NaN stays NaN."""
+    need_float("hardshrink", x)
+    return select(make("le", (unary("abs", x), build.like(x, lambd))), 0.0, x)
+
+
+@in_float32
+def softshrink(x: Node, lambd: float = 0.5) -> Node:
+    """x moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN."""
+    need_float("softshrink", x)
+    above = select(lt(lambd, x), sub(x, lambd), mul(x, 0.0))
+    return select(lt(x, -lambd), add(x, lambd), above)
+
+
+@in_float32
+def tanhshrink(x: Node) -> Node:
+    """x - tanh(x)."""
+    need_float("tanhshrink", x)
+    return sub(x, unary("tanh", x))
+
+
+@in_float32
+def softmin(x: Node, dim: int) -> Node:
+    """`softmax` of -x."""
+    return softmax(neg(x), dim)
+
+
+@in_float32
+def glu(x: Node, dim: int = -1) -> Node:
+    """The first half along `dim` times the sigmoid of the second.
+
+    >>> weft.nn.functional.glu(weft.tensor([3.0, 0.0]))
+    tensor([1.5000])
+    """
+    need_float("glu", x)
+    axis = normal_axis("glu", dim, len(x.shape))
+    if not x.shape or x.shape[axis] % 2:
+        raise problem(ShapeError, "glu", f"shape {x.shape} along axis {dim}", "an even extent")
+    half = x.shape[axis] // 2
+    return mul(build.narrow(x, axis, 0, half), sigmoid(build.narrow(x, axis, half, 2 * half)))
+
+
+@in_float32
+def prelu(x: Node, weight: Node) -> Node:
+    """x above 0, weight * x below; one weight, or one for each channel (axis 1)."""
+    need_float("prelu", x)
+    channels = x.shape[1] if len(x.shape) > 1 else 1
+    if len(weight.shape) > 1 or weight.size not in (1, channels):
+        raise problem(ShapeError, "prelu", f"a weight of shape {weight.shape}", f"(1,) or ({channels},)")
+    shape = tuple([weight.size if axis == 1 else 1 for axis in range(len(x.shape))])
+    slope = build.expand(build.reshape(build.cast(weight, x.dtype), shape if x.shape else ()), x.shape)
+    return select(lt(0.0, x), x, mul(x, slope))
