@@ -175,7 +175,7 @@ def _stand_in(shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 def _answers(answer: tuple, structure: Any, states: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor | None], Any]:
     """The new state's tensors, those of y, and y's structure, checked."""
-    returned, new_structure = tree.flatten(answer[0])
+    returned, new_structure = tree.flatten(_aligned(answer[0], structure))
     if new_structure != structure:
         raise problem(
             GraphError, "weft.loop", "a new state of another structure than the old one",
@@ -193,6 +193,16 @@ def _answers(answer: tuple, structure: Any, states: Sequence[Tensor]) -> tuple[l
     leaves, y_structure = tree.flatten(answer[1])
     others = [None if value is None else _tensor("y", value) for value in leaves]
     return results, others, y_structure
+
+
+def _aligned(value: Any, structure: Any) -> Any:
+    """`value` with the keys of its dicts in the order of those in `structure`, where they are the same keys."""
+    if isinstance(structure, dict) and isinstance(value, dict) and value.keys() == structure.keys():
+        return {key: _aligned(value[key], inner) for key, inner in structure.items()}
+    if isinstance(structure, (tuple, list)) and type(value) is type(structure) and len(value) == len(structure):
+        parts = [_aligned(part, inner) for part, inner in zip(value, structure, strict=True)]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
 
 
 def _stream(drawn: tuple[Node, int], length: int, count: int) -> Node:

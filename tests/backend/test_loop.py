@@ -165,6 +165,24 @@ def test_states_of_mixed_dtypes_and_structures():
     np.testing.assert_array_equal(state["any"].numpy(), rose.any(0))
 
 
+def test_the_keys_of_a_state_may_come_in_another_order():
+    init = {"a": weft.zeros(2), "b": weft.ones(2)}
+    state, _ = weft.loop(lambda s, _: ({"b": s["b"] * 2, "a": s["a"] + 1}, None), init, length=3)
+    assert list(state) == ["a", "b"] and state["a"].tolist() == [3.0, 3.0] and state["b"].tolist() == [8.0, 8.0]
+
+
+def test_a_constant_that_is_used_very_often():
+    w = weft.tensor([0.5, 1.0], requires_grad=True)
+
+    def step(s, _):
+        for _ in range(1100):
+            s = s + w * 0.001
+        return s, None
+
+    weft.loop(step, weft.zeros(2), length=2)[0].sum().backward()
+    np.testing.assert_allclose(w.grad.numpy(), [2.2, 2.2], rtol=1e-4)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_cumulative_sums_and_products(reverse):
     x = numbers(8, 5) + 1.5

@@ -8,6 +8,7 @@ batch, rows added into a table), the sum over time is taken out of the loop and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from weft.graph import build
@@ -144,7 +145,14 @@ class _Backward:
         op = node.op
         if node not in self.varying:
             return lambda: mul(node, float(self.length))
-        if op in ("add", "neg", "concat"):
+        if op == "add":  # often a long chain, one term for each use of the constant
+            terms = []
+            while node.op == "add" and node in self.varying:
+                node, term = node.srcs
+                terms.append(self._sum(term))
+            first = self._sum(node)
+            return lambda: functools.reduce(add, [term() for term in reversed(terms)], first())
+        if op in ("neg", "concat"):
             parts = [self._sum(src) for src in node.srcs]
             return lambda: make(op, tuple([part() for part in parts]), node.attrs)
         if op in MOVED or (op == "pad" and node.attrs[2] == 0):
