@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from weft.grad.sums import sum_over
 from weft.errors import GraphError, problem
 from weft.grad import attention
 from weft.graph.build import (
@@ -133,7 +134,7 @@ def _product_of_others(x: Node, axes: tuple[int, ...]) -> Node:
 def _expand(node: Node, g: Node) -> Gradients:
     shape = node.srcs[0].shape
     axes = [axis for axis, extent in enumerate(shape) if extent != node.shape[axis]]
-    return (reshape(reduce("reduce_sum", g, axes), shape),)
+    return (reshape(sum_over(g, axes), shape),)
 
 
 def _permute(node: Node, g: Node) -> Gradients:
