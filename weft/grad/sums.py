@@ -1,8 +1,8 @@
 """Sums over broadcast axes, as gradients need them, with everything taken out that does not vary along the axes.
 
 The gradient of a mean or of a normalisation is a sum of terms like `g * scale`, where `scale` was repeated along the
-very axes that are summed. Taken out, `sum(g) * scale`, the sum does not wait for the scale, and sums that look different
-become one: a batch normalisation's backward pass then reads its rows twice instead of three times.
+very axes that are summed. Taken out, `sum(g) * scale`, the sum does not wait for the scale, and sums that look
+different become one: a batch normalisation's backward pass then reads its rows twice instead of three times.
 """
 
 from __future__ import annotations
