@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from weft.grad.sums import sum_over
 from weft.errors import GraphError, problem
 from weft.grad import attention
+from weft.grad.sums import sum_over
 from weft.graph.build import (
     add,
     along,
