@@ -8,6 +8,8 @@ import pytest
 
 import weft
 from weft import kernel
+from weft.graph import build
+from weft.tensor import Tensor
 
 pytestmark = pytest.mark.backend
 
@@ -119,6 +121,12 @@ def test_inputs_that_are_views_or_computed():
     np.testing.assert_array_equal(running_sum(wx[2:5] + 1).numpy(), np.add.accumulate(x[2:5] + 1, 1))
     np.testing.assert_array_equal((running_sum(wx)[1:] * 2).numpy(), np.add.accumulate(x, 1)[1:] * 2)
     np.testing.assert_array_equal(running_sum(weft.ones(3, 4)).numpy(), np.add.accumulate(np.ones((3, 4)), 1))
+
+
+def test_an_input_that_is_partly_padding():
+    x = weft.tensor([[[1.0, 2.0, 3.0]]])
+    folded = Tensor(build.fold(x.node, 0, 2, 1, 1))
+    assert running_sum(folded).tolist() == [[1.0, 3.0, 6.0], [0.0, 0.0, 0.0]]
 
 
 def test_nothing_to_compute_and_nothing_to_read():

@@ -66,11 +66,11 @@ def strided(node: Node, leaves: Collection[Node], contiguous: bool = True) -> St
     axes = [Axis(f"v{k}", extent) for k, extent in enumerate(node.shape)]
     at = tuple([ix.axis_index(axis) for axis in axes])
     base = node
-    while base.op in MOVEMENT and base not in leaves and base.op not in ("pad", "copy"):
+    while base.op in MOVEMENT and base not in leaves and base.op not in ("pad", "fold_terms", "copy"):
         at = source_index(base, at)[0]
         base = base.srcs[0]
     whole = Strided(node, 0, row_major(node.shape))
-    if base not in leaves and (base.op == "pad" or PRIMITIVES[base.op].kind == "generate"):
+    if base not in leaves and (base.op in ("pad", "fold_terms") or PRIMITIVES[base.op].kind == "generate"):
         return whole
     position = address(at, row_major(base.shape), 0)
     if not all(position.linear_in(axis) for axis in axes):
