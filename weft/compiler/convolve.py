@@ -8,6 +8,7 @@ windows, products and sums of other nodes. Shapes decide which.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -107,7 +108,8 @@ def _weights_by_tiles(conv: _Conv, g: Node, device: Device) -> Node:
     attrs = (conv.kernel, conv.strides, conv.dilations, conv.groups)
     batch = g.shape[0]
     whole = make("conv_weight_tiles", (conv.x, g), (*attrs, batch))
-    points = weight_tiling(_form(whole), PORTABLE).points(_form(whole))
+    form = _form(whole, [_whole(source) for source in whole.srcs])
+    points = weight_tiling(form, PORTABLE).points(form)
     parts = min(batch, -(-FEW_TILES // points))
     if parts == 1:
         return reshape(whole, whole.shape[1:])
@@ -134,12 +136,35 @@ def _apart(x: Node, other: Node, kernel: Sequence[int], attrs: tuple, out: Seque
         skipped.append((before, after))
         lows[k] -= before * dilations[k]
         need = last + (kept[k] - 1) * dilations[k] + 1  # elements of the padded axis that are read
-        highs[k] = need - extent - lows[k]
+        highs[k] = max(need - extent - lows[k], 0)
     starts = (0, *[max(-low, 0) for low in lows], 0)
-    ends = [extent + min(high, 0) for extent, high in zip(x.shape[1:-1], highs, strict=True)]
-    x = slice_(x, starts, (x.shape[0], *ends, x.shape[-1]))
-    x = pad(x, (0, *[max(low, 0) for low in lows], 0), (0, *[max(high, 0) for high in highs], 0))
+    x = slice_(x, starts, x.shape)
+    x = pad(x, (0, *[max(low, 0) for low in lows], 0), (0, *highs, 0))
     return _Conv(x, other, tuple(kept), tuple(skipped), strides, dilations, groups, tuple(out))
+
+
+def share_padding(nodes: Sequence[Node], leaves: Collection[Node]) -> dict[Node, Node]:
+    """For each source of a template among `nodes` the slice of a padded value that it is, where several need the value
+    with different padding: it then lies in memory once."""
+    wanted: dict[Node, list[tuple[Node, tuple[int, ...], tuple[int, ...]]]] = {}
+    for node in nodes:
+        if node.op in ("conv_tiles", "conv_weight_tiles"):
+            for source in node.srcs[: 1 if node.op == "conv_tiles" else 2]:
+                inner, lows, highs = source, (0,) * len(source.shape), (0,) * len(source.shape)
+                if source.op == "pad" and source not in leaves:
+                    inner, (lows, highs, _) = source.srcs[0], source.attrs
+                wanted.setdefault(inner, []).append((source, lows, highs))
+    shared: dict[Node, Node] = {}
+    for inner, uses in wanted.items():
+        lows = tuple(map(max, *[low for _, low, _ in uses])) if len(uses) > 1 else uses[0][1]
+        highs = tuple(map(max, *[high for _, _, high in uses])) if len(uses) > 1 else uses[0][2]
+        if len({source for source, _, _ in uses}) < 2:
+            continue
+        whole = pad(inner, lows, highs)
+        for source, low, _ in uses:
+            starts = tuple(map(operator.sub, lows, low))
+            shared[source] = slice_(whole, starts, tuple(map(operator.add, starts, source.shape)))
+    return shared
 
 
 # --- by other nodes --------------------------------------------------------------------------------------------------
@@ -200,40 +225,66 @@ def _grouped(conv: _Conv) -> Node:
 # --- the templates ---------------------------------------------------------------------------------------------------
 
 
-def _form(node: Node) -> Form:
-    """The form of a `conv_tiles` or `conv_weight_tiles` node."""
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where a source lies: `steps` are the distances along all its axes but the last, whose elements are neighbours."""
+
+    base: Node
+    offset: int
+    steps: tuple[int, ...]
+
+
+def _whole(node: Node) -> View:
+    return View(node, 0, row_major(node.shape)[:-1])
+
+
+def _view(node: Node, leaves: Collection[Node]) -> View:
+    """`node` as part of what lies in memory anyway, the padded form of a value included; else on its own."""
+    source = node.srcs[0] if node.op == "slice" and node not in leaves else None
+    if source is not None and source.op == "pad" and source not in leaves:
+        starts, _, _ = node.attrs
+        strides = row_major(source.shape)
+        return View(source, sum(map(operator.mul, starts, strides)), strides[:-1])
+    found = strided(node, leaves)
+    return View(found.base, found.offset, found.strides[:-1])
+
+
+def _packed(node: Node, leaves: Collection[Node]) -> View:
+    """Weights, which must lie in order."""
+    view = _view(node, leaves)
+    return view if view.steps == row_major(node.shape)[:-1] else _whole(node)
+
+
+def _form(node: Node, views: Sequence[View]) -> Form:
+    """The form of a `conv_tiles` or `conv_weight_tiles` node whose sources lie as `views` say."""
     x, other = node.srcs
     if node.op == "conv_tiles":
         strides, dilations, groups, out = node.attrs
-        kernel, filters = other.shape[2:-1], node.shape[-1]
+        kernel, g_steps = other.shape[2:-1], row_major(node.shape)[:-1]
     else:
         kernel, strides, dilations, groups, _ = node.attrs
-        out, filters = other.shape[1:-1], node.shape[-1]
-    return Form(x.shape[1:-1], x.shape[-1], kernel, out, filters, strides, dilations, groups, node.dtype)
+        out, g_steps = other.shape[1:-1], views[1].steps
+    steps = views[0].steps
+    return Form(steps, g_steps, x.shape[-1], kernel, out, node.shape[-1], strides, dilations, groups, node.dtype)
 
 
 def template(node: Node, leaves: Collection[Node]) -> Template:
     """The kernel of a `conv_tiles` or `conv_weight_tiles` node."""
-    views = tuple([_contiguous(source, leaves) for source in node.srcs])
-    build = _forward if node.op == "conv_tiles" else _weights
-    reads = tuple([base for base, _ in views])
-    return Template(reads, lambda region, device: build(region, device, views), joins=node.op == "conv_tiles")
+    x, other = node.srcs
+    forward_ = node.op == "conv_tiles"
+    views = (_view(x, leaves), _packed(other, leaves) if forward_ else _view(other, leaves))
+    build = _forward if forward_ else _weights
+    reads = tuple([view.base for view in views])
+    return Template(reads, lambda region, device: build(region, device, views), joins=forward_)
 
 
-def _contiguous(node: Node, leaves: Collection[Node]) -> tuple[Node, int]:
-    """The memory that holds all of `node` in order, and where it begins there."""
-    view = strided(node, leaves)
-    steps = zip(view.strides, row_major(node.shape), node.shape, strict=True)
-    return (view.base, view.offset) if all(a == b or n == 1 for a, b, n in steps) else (node, 0)
-
-
-Views = tuple[tuple[Node, int], ...]
+Views = tuple[View, ...]
 
 
 def _forward(region: Region, device: Device, views: Views) -> Built:
     node = region.anchor
     assert node is not None
-    form = _form(node)
+    form = _form(node, views)
     tiles = tiling(form, node.srcs[1].shape[-1], device.limits.get("vector_bytes", REGISTERS))
     builder = Builder(region, region.index)
 
@@ -246,7 +297,8 @@ def _forward(region: Region, device: Device, views: Views) -> Built:
     params = [BufferParam(name, node.dtype, False) for name in ("x", "w")]
     flops = 2 * math.prod(node.shape) * math.prod(form.kernel) * form.per_group
     points = tiles.points(form, batch)
-    return _built(f"conv_{_label(form)}", params, views, body, definitions, points, {"batch": batch}, flops, builder)
+    name = f"conv_{_label(node, form)}"
+    return _built(name, params, views, body, definitions, points, {"batch": batch}, flops, builder)
 
 
 def _masked(statement: Stmt, mask: Expr | None) -> Stmt:
@@ -260,14 +312,14 @@ def _masked(statement: Stmt, mask: Expr | None) -> Stmt:
 def _weights(region: Region, device: Device, views: Views) -> Built:
     node = region.anchor
     assert node is not None
-    form = _form(node)
+    form = _form(node, views)
     tiles = weight_tiling(form, device.limits.get("vector_bytes", REGISTERS))
     batch = node.srcs[0].shape[0]
     params = [BufferParam(name, node.dtype, name == "y") for name in ("x", "g", "y")]
     flops = 2 * math.prod(node.srcs[1].shape) * math.prod(form.kernel) * form.per_group
-    name, points = f"conv_weight_{_label(form)}", node.shape[0] * tiles.points(form)
+    name, points = f"conv_weight_{_label(node, form)}", node.shape[0] * tiles.points(form)
     numbers = {"batch": batch, "per_part": node.attrs[-1]}
-    return _built(name, params, (*views, (node, 0)), weights(form, tiles), {}, points, numbers, flops)
+    return _built(name, params, (*views, _whole(node)), weights(form, tiles), {}, points, numbers, flops)
 
 
 def _built(
@@ -281,7 +333,7 @@ def _built(
     flops: int,
     builder: Builder | None = None,
 ) -> Built:
-    uses = list(views)
+    uses = [(view.base, view.offset) for view in views]
     scalars = [ScalarParam(key, int64) for key in numbers]
     sites: tuple[str, ...] = ()
     values: list[Scalar] = [*numbers.values()]
@@ -298,8 +350,8 @@ def _built(
     return Built(kernel, tuple(uses), tuple(values), points, chunk, flops, sites)
 
 
-def _label(form: Form) -> str:
-    parts = (form.channels, *form.space), form.kernel, (form.filters, *form.out)
+def _label(node: Node, form: Form) -> str:
+    parts = (form.channels, *node.srcs[0].shape[1:-1]), form.kernel, (form.filters, *form.out)
     return "_".join("x".join(map(str, part)) for part in parts)
 
 

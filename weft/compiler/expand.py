@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection
 
 from weft.backends.base import Device
 from weft.compiler.attention import expand_attention
-from weft.compiler.convolve import decompose_conv
-from weft.graph.node import Node
+from weft.compiler.convolve import decompose_conv, share_padding
+from weft.graph.node import Node, toposort
 from weft.graph.primitives import make
 
 EXPANSIONS: dict[str, Callable[[Node, tuple[Node, ...], Device], Node]] = {
@@ -26,17 +26,44 @@ def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node
     if not any(node.op in EXPANSIONS for node in nodes):
         return outputs
     leaf_set = set(leaves)
+
+    def expanded(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+        expansion = EXPANSIONS.get(node.op)
+        return None if expansion is None else expansion(node, srcs, device)
+
+    outputs = _rebuilt(nodes, outputs, leaf_set, expanded)
+    nodes = toposort(outputs, leaf_set.__contains__)
+    shared = share_padding(nodes, leaf_set)
+    if not shared:
+        return outputs
+
+    def sharing(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+        if node.op not in ("conv_tiles", "conv_weight_tiles"):
+            return None
+        views = [shared.get(old, new) for old, new in zip(node.srcs, srcs, strict=True)]
+        return make(node.op, tuple(views), node.attrs)
+
+    return _rebuilt(nodes, outputs, leaf_set, sharing)
+
+
+def _rebuilt(
+    nodes: list[Node],
+    outputs: list[Node],
+    leaves: Collection[Node],
+    rule: Callable[[Node, tuple[Node, ...]], Node | None],
+) -> list[Node]:
+    """The outputs over rebuilt sources; `rule` gives what takes a node's place, None for the node itself."""
     new: dict[Node, Node] = {}
     for node in nodes:
-        if node in leaf_set or not node.srcs:
+        if node in leaves or not node.srcs:
             new[node] = node
             continue
         srcs = tuple([new[source] for source in node.srcs])
-        expansion = EXPANSIONS.get(node.op)
-        if expansion is not None:
-            new[node] = expansion(node, srcs, device)
-        elif srcs == node.srcs:
-            new[node] = node
-        else:
-            new[node] = make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
+        found = rule(node, srcs)
+        if found is None:
+            same = srcs == node.srcs
+            found = (
+                node if same else make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
+            )
+        new[node] = found
     return [new[node] for node in outputs]

@@ -8,6 +8,7 @@ gradient is composed: a convolution with the kernel turned round, one per phase 
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 from weft.graph.build import Shape, concat, flip, full, pad, permute, reshape, slice_
@@ -135,10 +136,29 @@ def _interleave(parts: list[Node], space: Shape, how: Geometry) -> Node:
     """Phases [N, *count, C], one per combination of remainders, as one [N, *space, C]."""
     n, *counts, channels = parts[0].shape
     rank, strides = len(counts), how.strides
+    alone = [number for number, part in enumerate(parts) if part.op == "conv"]
+    if len(alone) == 1:
+        return _window(_among_zeros(parts[alone[0]], alone[0], strides), space, how)
     stacked = reshape(concat([reshape(part, (1, *part.shape)) for part in parts], 0), (*strides, n, *counts, channels))
     order = (rank, *itertools.chain(*[(rank + 1 + k, k) for k in range(rank)]), 2 * rank + 1)
     merged = tuple([count * stride for count, stride in zip(counts, strides, strict=True)])
-    whole = reshape(permute(stacked, order), (n, *merged, channels))
-    starts = tuple([low % stride for low, stride in zip(how.lows, strides, strict=True)])
+    return _window(reshape(permute(stacked, order), (n, *merged, channels)), space, how)
+
+
+def _among_zeros(part: Node, number: int, strides: Shape) -> Node:
+    """The only phase that is not zero, at its places between the zeros of the others."""
+    n, *counts, channels = part.shape
+    places = [number // math.prod(strides[k + 1 :]) % stride for k, stride in enumerate(strides)]
+    between = reshape(part, (n, *itertools.chain(*[(count, 1) for count in counts]), channels))
+    lows = (0, *itertools.chain(*[(0, place) for place in places]), 0)
+    rests = [stride - 1 - place for place, stride in zip(places, strides, strict=True)]
+    highs = (0, *itertools.chain(*[(0, rest) for rest in rests]), 0)
+    merged = [count * stride for count, stride in zip(counts, strides, strict=True)]
+    return reshape(pad(between, lows, highs), (n, *merged, channels))
+
+
+def _window(whole: Node, space: Shape, how: Geometry) -> Node:
+    """The part of the interleaved phases that x covers."""
+    starts = tuple([low % stride for low, stride in zip(how.lows, how.strides, strict=True)])
     stops = tuple([start + extent for start, extent in zip(starts, space, strict=True)])
-    return slice_(whole, (0, *starts, 0), (n, *stops, channels))
+    return slice_(whole, (0, *starts, 0), (whole.shape[0], *stops, whole.shape[-1]))

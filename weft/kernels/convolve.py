@@ -43,9 +43,14 @@ PER_SUM = 512  # pixels that one chain of additions of a weight gradient takes
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """All of a convolution but its batch: x [N, *space, channels] (padded already), result [N, *out, filters]."""
+    """All of a convolution but its batch: x [N, *space, channels] (padded already), result [N, *out, filters].
 
-    space: Shape
+    `x_steps` and `g_steps` are the distances in memory, in elements, along all axes of x and of the result's gradient
+    but the last, whose elements are neighbours.
+    """
+
+    x_steps: Shape
+    g_steps: Shape
     channels: int
     kernel: Shape
     out: Shape
@@ -56,24 +61,20 @@ class Form:
     dtype: DType
 
     @property
-    def x_strides(self) -> Shape:
-        return _row_major((*self.space, self.channels))[:-1]
-
-    @property
     def per_group(self) -> int:
         return self.channels // self.groups
 
     def start(self, image: Index, at: Sequence[Index]) -> Index:
         """Where the window of the result at `at` begins in x."""
-        place = ix.scale(image, math.prod(self.space) * self.channels)
-        for o, stride, step in zip(at, self.strides, self.x_strides, strict=True):
+        place = ix.scale(image, self.x_steps[0])
+        for o, stride, step in zip(at, self.strides, self.x_steps[1:], strict=True):
             place = ix.add(place, ix.scale(o, stride * step))
         return place
 
     def tap(self, at: Sequence[Index]) -> Index:
         """How far into the window a tap lies."""
         place = ix.ZERO
-        for k, dilation, step in zip(at, self.dilations, self.x_strides, strict=True):
+        for k, dilation, step in zip(at, self.dilations, self.x_steps[1:], strict=True):
             place = ix.add(place, ix.scale(k, dilation * step))
         return place
 
@@ -242,7 +243,7 @@ class WeightTiling:
 
 def _lines(form: Form) -> tuple[Shape, int]:
     """The taps that are counted one by one, and the elements side by side in x behind each."""
-    if form.groups == 1 and form.dilations[-1] == 1:
+    if form.groups == 1 and form.dilations[-1] == 1 and form.x_steps[-1] == form.channels:
         return form.kernel[:-1], form.kernel[-1] * form.channels
     return form.kernel, form.per_group
 
@@ -275,8 +276,10 @@ def weights(form: Form, tiles: WeightTiling) -> Stmt:
     pixels = [Axis(f"pixel{k}", extent, "reduce") for k, extent in enumerate(form.out)]
     at = tuple([ix.axis_index(axis) for axis in pixels])
     start = form.start(Index(((image, 1),), 0), at)
-    gradient = ix.add(ix.scale(Index(((image, 1),), 0), math.prod(form.out)), ix.linearise(at, form.out))
-    g = Load("g", ix.add(ix.scale(gradient, form.filters), filter_), form.dtype)
+    gradient = filter_
+    for place, distance in zip((Index(((image, 1),), 0), *at), form.g_steps, strict=True):
+        gradient = ix.add(gradient, ix.scale(place, distance))
+    g = Load("g", gradient, form.dtype)
     first = ix.scale(part, tiles.run)
     sums: list[Accumulator] = []
     updates: list[Stmt] = []
@@ -314,7 +317,3 @@ def weights(form: Form, tiles: WeightTiling) -> Stmt:
     width = lanes(min(outside, 128 // form.dtype.itemsize))
     across = Loop(lane, 0, tiles.block, "vector", (*clear, turn), width)
     return Loop(point, Var("begin", int64), Var("end", int64), "task", (across,))
-
-
-def _row_major(shape: Shape) -> Shape:
-    return tuple([math.prod(shape[k + 1 :]) for k in range(len(shape))])
