@@ -202,6 +202,8 @@ def compile(function: Callable | None = None, *, donate: Sequence[int] = ()) -> 
     """
     if function is None:
         return functools.partial(compile, donate=donate)
+    if not callable(function):
+        raise problem(GraphError, "weft.compile", f"a {type(function).__name__}", "a function of tensors")
     return Compiled(function, donate)
 
 

@@ -49,7 +49,7 @@ def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, 
         array = _converted(array, dtype, typed)
     elif not typed and array.dtype == np.float64:
         array = array.astype(np.float32)
-    return _leaf(from_host(array, device), requires_grad)
+    return _leaf(from_host(array, device, "tensor"), requires_grad)
 
 
 def _converted(array: np.ndarray, dtype: DType, typed: bool) -> np.ndarray:

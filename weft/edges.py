@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.errors import IndexRangeError, ShapeError, problem
+from weft.errors import DTypeError, IndexRangeError, ShapeError, problem
 from weft.ops import graphs
 from weft.tensor import Tensor, from_host, lift, wrap
 
@@ -93,6 +93,9 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 def _sorted(who: str, index: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Row pointers and the stable order of `index`, as int32."""
+    if index.dtype.kind not in "iu" and index.size:
+        raise problem(DTypeError, who, f"an index of {index.dtype}", "integers", "convert it with .long()")
+    index = index.astype(np.int64, copy=False)
     wrong = index[(index < 0) | (index >= count)]
     if wrong.size:
         raise problem(IndexRangeError, who, f"the index {wrong[0]}", f"0 to {count - 1}")

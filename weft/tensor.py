@@ -7,7 +7,7 @@ In-place operations and `x[i] = v` rebind the tensor to a new node; nothing else
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from weft.cell import TensorCell, evaluate
 from weft.cell import take_consumed as take_consumed
 from weft.dtypes import ALL, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
 from weft.dtypes import from_numpy as dtype_from_numpy
-from weft.errors import DTypeError, GraphError, ShapeError, problem
+from weft.errors import DTypeError, GraphError, ShapeError, WeftError, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, placeholder
 from weft.ops import (
@@ -55,9 +55,31 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
             weak = False
             nodes = [_unwrap(arg, [], strong[0].dtype) for arg in args]
             named = {key: _unwrap(value, [], strong[0].dtype) for key, value in kwargs.items()}
-        return _wrap(op(*nodes, **named), tensors, weak, view)
+        try:
+            result = op(*nodes, **named)
+        except (AttributeError, TypeError) as error:
+            _explain(op, nodes, named, error)
+            raise
+        return _wrap(result, tensors, weak, view)
 
     return call
+
+
+def _explain(op: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], error: Exception) -> None:
+    """Raise a better error where an operation stumbled over an argument that should have been a tensor."""
+    if isinstance(error, WeftError):
+        return
+    given = {**dict(zip(op.__annotations__, args, strict=False)), **named}
+    for name, value in given.items():
+        wanted = op.__annotations__.get(name)
+        kind = "tensor" if isinstance(value, Node) else type(value).__name__
+        if wanted == "Node" and kind != "tensor":
+            expected, mend = "a tensor", "convert it with weft.tensor" if value is not None else ""
+        elif wanted == "Sequence[Node]" and kind == "tensor":
+            expected, mend = "a list of tensors", "put it into a list"
+        else:
+            continue
+        raise problem(DTypeError, op.__name__, f"{name} of type {kind}", expected, mend) from None
 
 
 def _unwrap(arg: Any, tensors: list[Tensor], partner: DType | None = None) -> Any:
@@ -120,12 +142,12 @@ def _reading(name: str) -> Callable[..., Any]:
     return call
 
 
-def from_host(array: np.ndarray, device: str | Device | None = None) -> Node:
+def from_host(array: np.ndarray, device: str | Device | None = None, who: str = "from_numpy") -> Node:
     """A leaf node with the bytes of a NumPy array."""
     from weft.device import get
 
     place = get(device)
-    dtype = known_dtype("from_numpy", array.dtype)
+    dtype = known_dtype(who, array.dtype)
     buffer = Buffer(place.backend.allocate(array.nbytes), 0, array.nbytes)
     place.backend.upload(buffer, np.ascontiguousarray(array).reshape(array.shape))
     return leaf(buffer, array.shape, dtype, place)

@@ -273,7 +273,7 @@ def test_bad_indices_name_the_line(compiled):
 
 def test_bad_pointers_read_nothing_outside():
     for pointers in ([0, 10**9, 2], [0, -5, 2], [0, 2, 1], [1, 2, 2]):
-        with pytest.raises(weft.IndexRangeError, match=r"test_graph_ops.py:\d+: row pointers that do not rise"):
+        with pytest.raises(weft.IndexRangeError, match=r"test_graph_ops.py:\d+: given row pointers that do not rise"):
             weft.segment_reduce(weft.ones(2, 3), weft.tensor(pointers)).numpy()
 
 

@@ -212,7 +212,7 @@ LOSSES = [
         sample(T((3, 4)), LABELS, 2, 0.5, T((4,), 0.5, 2, grad=False), reduction="none"),
         errors=[
             (lambda: F.multi_margin_loss(weft.ones(2, 3), weft.ones(2)), weft.ShapeError, "integer labels"),
-            (lambda: F.multi_margin_loss(weft.ones(2, 3), weft.arange(2), 3), weft.DTypeError, "p=3"),
+            (lambda: F.multi_margin_loss(weft.ones(2, 3), weft.arange(2), 3), weft.RangeError, "p=3"),
         ],
     ),
 ]

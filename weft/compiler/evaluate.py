@@ -132,8 +132,8 @@ def raise_bad_index(backend: Any, status: Any, plan: Plan) -> None:
     for word, site in zip(words, plan.sites, strict=True):
         if word:
             backend.clear(Buffer(status, 0, 4 * len(plan.sites)))
-            given, expected = "an index tensor with values out of range", "0 <= index < extent (or -extent <= index)"
-            raise problem(IndexRangeError, site, given, expected, "check the indices; the values used were clamped")
+            line, _, wrong = site.rpartition(": ")
+            raise problem(IndexRangeError, line, wrong, mend="check the values; these were clamped")
 
 
 def check_live(buffer: Buffer) -> None:

@@ -535,7 +535,7 @@ class Builder:
         mask = self._mask(conditions)
         if mask is not None:
             bad = Op("and", (bad, mask), bool_)
-        self.record(bad, varies, f"{node.site or 'an unknown line'}: index outside an axis of extent {extent}")
+        self.record(bad, varies, f"{node.site or 'an unknown line'}: an index outside an axis of extent {extent}")
 
     def record(self, bad: Expr, varies: bool, message: str) -> None:
         """Set a status word of the plan where `bad` is true; the plan's user sees `message`."""

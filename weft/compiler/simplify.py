@@ -309,8 +309,9 @@ def _reduce(node: Node, srcs: tuple[Node, ...]) -> Node | None:
 
 
 def _gather(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    """Rows of a constant are constant; where the user gave the index, it is looked at all the same."""
     value = _scalar(srcs[0])
-    return None if value is None else filled(value, node)
+    return None if value is None or (node.site is not None and len(node.attrs) == 1) else filled(value, node)
 
 
 def _neighbours(node: Node, srcs: tuple[Node, ...]) -> Node:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from weft.errors import DTypeError, ShapeError, problem
+from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
 from weft.graph.layout import make
@@ -115,7 +115,7 @@ def gelu(x: Node, approximate: str = "none") -> Node:
         cubic = add(x, mul(mul(mul(x, x), x), 0.044715))
         bell = unary("tanh", mul(cubic, math.sqrt(2.0 / math.pi)))
     else:
-        raise problem(DTypeError, "gelu", f"approximate={approximate!r}", "'none' or 'tanh'")
+        raise problem(RangeError, "gelu", f"approximate={approximate!r}", "'none' or 'tanh'")
     return mul(mul(x, 0.5), add(bell, 1.0))
 
 

@@ -91,6 +91,10 @@ def _leading(query: Node, key: Node, value: Node, grouped: bool) -> tuple[Shape,
             raise problem(ShapeError, WHO, given, "heads of key and value that divide those of query (axis -3)")
         outer = broadcast_shapes(WHO, [shape[:-3] for shape in shapes])
         return (*outer, heads), kv_heads if len(outer) else 1
+    if len(shapes[0]) > 2 and shapes[1][-3] not in (1, shapes[0][-3]) and shapes[0][-3] % max(shapes[1][-3], 1) == 0:
+        raise problem(
+            ShapeError, WHO, given, "as many heads (axis -3) in all three", "pass enable_gqa=True to share heads"
+        )
     lead = broadcast_shapes(WHO, [shape[:-2] for shape in shapes])
     return lead, lead[-1] if len(lead) > 1 else 1
 

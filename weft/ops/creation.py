@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from weft.dtypes import DType, bfloat16, float16, float32, float64, int64
-from weft.errors import DTypeError, ShapeError, problem
+from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.layout import make
@@ -98,4 +98,4 @@ def dropout(x: Node, p: float, state: Node, draw: int) -> Node:
 
 def check_probability(who: str, p: float) -> None:
     if not 0.0 <= p <= 1.0:
-        raise problem(DTypeError, who, f"p={p}", "a probability, 0 to 1")
+        raise problem(RangeError, who, f"p={p}", "a probability, 0 to 1")

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from weft.dtypes import DType, bool_, float32, int64
-from weft.errors import DTypeError, problem
+from weft.errors import DTypeError, RangeError, problem
 from weft.graph import build
 from weft.graph.layout import make
 from weft.graph.node import Node
@@ -93,7 +93,7 @@ def div(a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Node:
     if rounding_mode == "floor":
         return floor_divide(a, b)
     if rounding_mode != "trunc":
-        raise problem(DTypeError, "div", f"rounding_mode={rounding_mode!r}", "None, 'floor' or 'trunc'")
+        raise problem(RangeError, "div", f"rounding_mode={rounding_mode!r}", "None, 'floor' or 'trunc'")
     a, b = meet("div", a, b)
     if a.dtype.kind == "f":
         return trunc(make("div", (a, b)))

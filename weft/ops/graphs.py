@@ -122,6 +122,11 @@ def _need_segments(who: str, data: Node, rowptr: Node) -> None:
         raise problem(ShapeError, who, given, "[elements, ...] and a vector of segments + 1")
 
 
+def _need_fold(who: str, reduce: str) -> None:
+    if reduce not in ("sum", "mean", "max", "min"):
+        raise problem(RangeError, who, f"reduce={reduce!r}", "'sum', 'mean', 'max' or 'min'")
+
+
 def _lengths(rowptr: Node, like: Node) -> Node:
     """How many elements each segment has, repeated over the rows of `like`."""
     count = rowptr.size - 1
@@ -137,8 +142,7 @@ def segment_reduce(data: Node, rowptr: Node, reduce: str = "sum", empty: float =
     tensor([3., 0., 3.])
     """
     _need_segments("segment_reduce", data, rowptr)
-    if reduce not in ("sum", "mean", "max", "min"):
-        raise problem(RangeError, "segment_reduce", f"reduce={reduce!r}", "'sum', 'mean', 'max' or 'min'")
+    _need_fold("segment_reduce", reduce)
     out = build.segment("sum" if reduce == "mean" else reduce, data, rowptr, user_site())
     if reduce == "sum":
         return out
@@ -190,14 +194,14 @@ def spmm(rowptr: Node, col: Node, val: Node | None, x: Node) -> Node:
     return build.segment("sum", _weighted("spmm", picked, val), rowptr, user_site())
 
 
-def neighbours(x: Node, col: Node, colptr: Node, order: Node) -> Node:
+def neighbours(x: Node, col: Node, colptr: Node, order: Node, who: str = "sources") -> Node:
     """`x[col]` for a graph whose transposed structure is known: `order` sorts the edges by `col`, and `colptr` says
     where the edges of each begin. The gradient is summed by segments."""
     for index in (col, colptr, order):
-        need_integer("sources", index)
+        need_integer(who, index)
     if not x.shape or colptr.shape != (x.shape[0] + 1,):
         nodes = colptr.size - 1
-        raise problem(ShapeError, "sources", f"a tensor of shape {x.shape}", f"one row for each of {nodes} nodes")
+        raise problem(ShapeError, who, f"a tensor of shape {x.shape}", f"one row for each of {nodes} nodes")
     return make("neighbours", (x, col, colptr, order), site=user_site())
 
 
@@ -214,7 +218,8 @@ def aggregate(
     x: Node, rowptr: Node, col: Node, colptr: Node, order: Node, weight: Node | None = None, reduce: str = "sum"
 ) -> Node:
     """Rows of `x` at the sources of each node's edges, times the edges' weights, folded at the node."""
-    picked = neighbours(x, col, colptr, order)
+    _need_fold("aggregate", reduce)
+    picked = neighbours(x, col, colptr, order, "aggregate")
     return segment_reduce(_weighted("aggregate", picked, weight), rowptr, reduce)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.dtypes import bool_, int32, int64
-from weft.errors import DTypeError, GraphError, IndexRangeError, ShapeError, problem
+from weft.errors import DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.layout import make
@@ -60,8 +60,9 @@ def resolve(x: Node, key: Any) -> Region:
     used = sum(item is not None and item is not Ellipsis for item in items)
     ellipses = [place for place, item in enumerate(items) if item is Ellipsis]
     if used > len(x.shape) or len(ellipses) > 1:
-        given = f"{used} indices and {len(ellipses)} Ellipsis for shape {x.shape}"
-        raise problem(IndexRangeError, "index", given, f"at most {len(x.shape)} and one")
+        given = f"{used} indices" + (f" and {len(ellipses)} times '...'" if ellipses else "") + f" for shape {x.shape}"
+        expected = f"at most {len(x.shape)}" + (", and '...' once" if len(ellipses) > 1 else "")
+        raise problem(IndexRangeError, "index", given, expected)
     place = ellipses[0] if ellipses else len(items)
     items[place : place + 1] = [slice(None)] * (len(x.shape) - used)
     starts: list[int] = []
@@ -395,7 +396,8 @@ def embedding(input: Node, weight: Node, padding_idx: int | None = None) -> Node
 
 
 def one_hot(x: Node, num_classes: int = -1) -> Node:
-    """[...] integers to [..., num_classes] int64: 1 at the class, 0 elsewhere.
+    """[...] integers to [..., num_classes] int64: 1 at the class, 0 elsewhere. A class outside 0 to num_classes - 1
+    raises IndexRangeError when the value is computed.
 
     >>> weft.nn.functional.one_hot(weft.tensor([2, 0]), 3)
     tensor([[0, 0, 1],
@@ -403,7 +405,8 @@ def one_hot(x: Node, num_classes: int = -1) -> Node:
     """
     need_integer("one_hot", x)
     if num_classes < 1:
-        raise problem(DTypeError, "one_hot", f"num_classes={num_classes}", "the number of classes", "pass it as an int")
+        raise problem(RangeError, "one_hot", f"num_classes={num_classes}", "the number of classes", "pass it as an int")
     shape = (*x.shape, num_classes)
-    label = build.expand(build.reshape(build.cast(x, int64), (*x.shape, 1)), shape)
+    known = build.in_range(build.cast(x, int64), num_classes, user_site())
+    label = build.expand(build.reshape(known, (*x.shape, 1)), shape)
     return build.cast(make("eq", (build.iota(shape, len(shape) - 1, x.device), label)), int64)

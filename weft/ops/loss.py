@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from weft.dtypes import int32, int64
-from weft.errors import DTypeError, ShapeError, problem
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, reshape, select, sub, unary
 from weft.graph.layout import make
@@ -29,7 +29,7 @@ def _reduced(who: str, loss: Node, reduction: str) -> Node:
         return reduce("reduce_sum", loss, range(len(loss.shape)))
     if reduction == "mean":
         return mean(loss)
-    raise problem(DTypeError, who, f"reduction={reduction!r}", "'mean', 'sum' or 'none'")
+    raise problem(RangeError, who, f"reduction={reduction!r}", "'mean', 'sum' or 'none'")
 
 
 def _pair(who: str, input: Node, target: Node) -> tuple[Node, Node]:
@@ -164,7 +164,7 @@ def cross_entropy(
     who = "cross_entropy"
     need_float(who, input)
     if not 0.0 <= label_smoothing <= 1.0:
-        raise problem(DTypeError, who, f"label_smoothing={label_smoothing}", "0 to 1")
+        raise problem(RangeError, who, f"label_smoothing={label_smoothing}", "0 to 1")
     if target.dtype.kind == "f":
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     rows, labels = _class_rows(who, input, target)

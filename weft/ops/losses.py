@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 
 from weft.dtypes import int64
-from weft.errors import DTypeError, ShapeError, problem
+from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, lt, mul, neg, reduce, select, sub, unary
 from weft.graph.layout import make
@@ -237,7 +237,7 @@ def multi_margin_loss(
         given = f"input {input.shape} and a target {target.dtype.name}{list(target.shape)}"
         raise problem(ShapeError, who, given, "[N, C] and integer labels [N]")
     if p not in (1, 2):
-        raise problem(DTypeError, who, f"p={p}", "1 or 2")
+        raise problem(RangeError, who, f"p={p}", "1 or 2")
     shape = input.shape
     labels = build.expand(build.reshape(build.cast(target, int64), (shape[0], 1)), shape)
     hit = build.eq(build.iota(shape, 1, input.device), labels)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.dtypes import int32, int64
-from weft.errors import DTypeError, ShapeError, problem
+from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.layout import make
@@ -326,7 +326,7 @@ def _avg_pool(
     where = windows(who, x, rank, kernel_size, stride, padding, 1, ceil_mode)
     if divisor_override is not None:
         if as_int(who, divisor_override, "divisor_override") == 0:
-            raise problem(DTypeError, who, "divisor_override=0", "an int that is not 0")
+            raise problem(RangeError, who, "divisor_override=0", "an int that is not 0")
         return build.mul(total_of(where, x), 1.0 / divisor_override)
     total = total_of(where, x)
     fixed, uneven = 1, []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.dtypes import DType, float32, int64
-from weft.errors import DTypeError, ShapeError, problem
+from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.node import Node
@@ -192,16 +192,16 @@ def interpolate(
     need_float(who, input)
     rank = len(input.shape) - 2
     if mode not in _RANKS:
-        raise problem(DTypeError, who, f"mode={mode!r}", f"one of {', '.join(_RANKS)}")
+        raise problem(RangeError, who, f"mode={mode!r}", f"one of {', '.join(_RANKS)}")
     if rank not in _RANKS[mode]:
         expected = f"{' or '.join(str(one + 2) for one in _RANKS[mode])} axes"
         raise problem(ShapeError, who, f"shape {input.shape} with mode={mode!r}", expected)
     if antialias:
         raise problem(
-            DTypeError, who, "antialias=True", "False; this version has no antialiasing", "blur the input first"
+            RangeError, who, "antialias=True", "False; this version has no antialiasing", "blur the input first"
         )
     if align_corners is not None and mode in ("nearest", "nearest-exact", "area"):
-        raise problem(DTypeError, who, f"align_corners={align_corners} with mode={mode!r}", "a linear or cubic mode")
+        raise problem(RangeError, who, f"align_corners={align_corners} with mode={mode!r}", "a linear or cubic mode")
     sizes, factors = _targets(who, input.shape[2:], size, scale_factor)
     if recompute_scale_factor:
         factors = [None] * rank

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from weft.dtypes import int64
-from weft.errors import DTypeError, ShapeError, problem
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.layout import make
@@ -179,9 +179,9 @@ def grid_sample(
     if grid.dtype is not input.dtype:
         raise problem(DTypeError, who, f"{input.dtype.name} and {grid.dtype.name}", "input and grid of one dtype")
     if mode not in ("bilinear", "nearest", "bicubic") or (mode == "bicubic" and rank == 3):
-        raise problem(DTypeError, who, f"mode={mode!r} for {rank} axes", "'bilinear', 'nearest', or 'bicubic' for two")
+        raise problem(RangeError, who, f"mode={mode!r} for {rank} axes", "'bilinear', 'nearest', or 'bicubic' for two")
     if padding_mode not in ("zeros", "border", "reflection"):
-        raise problem(DTypeError, who, f"padding_mode={padding_mode!r}", "'zeros', 'border' or 'reflection'")
+        raise problem(RangeError, who, f"padding_mode={padding_mode!r}", "'zeros', 'border' or 'reflection'")
     extents, align = input.shape[2:], bool(align_corners)
     if min(extents) < 1:
         raise problem(ShapeError, who, f"input {input.shape}", "at least one element along every axis")
