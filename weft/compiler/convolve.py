@@ -35,6 +35,7 @@ TASK_FLOPS = 400_000  # a task is worth at least this much work
 MOST_TASKS = 128
 FEW_TILES = 16  # with fewer tiles than this a weight gradient is summed in parts
 PORTABLE = 2048  # bytes of registers by which the number of parts is chosen on every machine: it fixes the bits
+TILES = ("conv_tiles", "conv_weight_tiles")
 DEPTHWISE = 4  # filters per group up to which a convolution of single channels is a sum of products
 
 
@@ -139,31 +140,49 @@ def _apart(x: Node, other: Node, kernel: Sequence[int], attrs: tuple, out: Seque
         highs[k] = max(need - extent - lows[k], 0)
     starts = (0, *[max(-low, 0) for low in lows], 0)
     x = slice_(x, starts, x.shape)
-    x = pad(x, (0, *[max(low, 0) for low in lows], 0), (0, *highs, 0))
+    x = _padded(x, (0, *[max(low, 0) for low in lows], 0), (0, *highs, 0))
     return _Conv(x, other, tuple(kept), tuple(skipped), strides, dilations, groups, tuple(out))
 
 
-def share_padding(nodes: Sequence[Node], leaves: Collection[Node]) -> dict[Node, Node]:
-    """For each source of a template among `nodes` the slice of a padded value that it is, where several need the value
-    with different padding: it then lies in memory once."""
-    wanted: dict[Node, list[tuple[Node, tuple[int, ...], tuple[int, ...]]]] = {}
+def _padded(x: Node, lows: tuple[int, ...], highs: tuple[int, ...]) -> Node:
+    """x with zeros around it, in the order of its own axes, which is how the kernels read it."""
+    return make("pad", (x,), (lows, highs, 0.0)) if any(lows) or any(highs) else x
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A source of a template as a part of `inner` with zeros around it."""
+
+    inner: Node
+    lows: tuple[int, ...]
+    highs: tuple[int, ...]
+    starts: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def of(self, inner: Node) -> Node:
+        """The same part of another value in the place of `inner`."""
+        whole = _padded(inner, self.lows, self.highs)
+        return slice_(whole, self.starts, tuple(map(operator.add, self.starts, self.shape)))
+
+
+def share_padding(nodes: Sequence[Node], leaves: Collection[Node]) -> dict[Node, Shared]:
+    """The sources of templates among `nodes` that are one value with different padding: padded as much as any of them
+    asks for, it lies in memory once."""
+    wanted: dict[Node, dict[Node, tuple[tuple[int, ...], tuple[int, ...]]]] = {}
     for node in nodes:
-        if node.op in ("conv_tiles", "conv_weight_tiles"):
+        if node.op in TILES:
             for source in node.srcs[: 1 if node.op == "conv_tiles" else 2]:
                 inner, lows, highs = source, (0,) * len(source.shape), (0,) * len(source.shape)
                 if source.op == "pad" and source not in leaves:
                     inner, (lows, highs, _) = source.srcs[0], source.attrs
-                wanted.setdefault(inner, []).append((source, lows, highs))
-    shared: dict[Node, Node] = {}
+                wanted.setdefault(inner, {})[source] = lows, highs
+    shared: dict[Node, Shared] = {}
     for inner, uses in wanted.items():
-        lows = tuple(map(max, *[low for _, low, _ in uses])) if len(uses) > 1 else uses[0][1]
-        highs = tuple(map(max, *[high for _, _, high in uses])) if len(uses) > 1 else uses[0][2]
-        if len({source for source, _, _ in uses}) < 2:
-            continue
-        whole = pad(inner, lows, highs)
-        for source, low, _ in uses:
-            starts = tuple(map(operator.sub, lows, low))
-            shared[source] = slice_(whole, starts, tuple(map(operator.add, starts, source.shape)))
+        if len(uses) > 1:
+            lows, highs = (tuple(map(max, *sides)) for sides in zip(*uses.values(), strict=True))
+            for source, (low, _) in uses.items():
+                starts = tuple(map(operator.sub, lows, low))
+                shared[source] = Shared(inner, lows, highs, starts, source.shape)
     return shared
 
 

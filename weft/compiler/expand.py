@@ -5,11 +5,11 @@ Runs between `simplify` and `decompose`; what it makes goes through the rest lik
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from weft.backends.base import Device
 from weft.compiler.attention import expand_attention
-from weft.compiler.convolve import decompose_conv, share_padding
+from weft.compiler.convolve import TILES, decompose_conv, share_padding
 from weft.graph.node import Node, toposort
 from weft.graph.primitives import make
 
@@ -27,9 +27,9 @@ def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node
         return outputs
     leaf_set = set(leaves)
 
-    def expanded(node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    def expanded(node: Node, new: Mapping[Node, Node]) -> Node | None:
         expansion = EXPANSIONS.get(node.op)
-        return None if expansion is None else expansion(node, srcs, device)
+        return None if expansion is None else expansion(node, tuple([new[source] for source in node.srcs]), device)
 
     outputs = _rebuilt(nodes, outputs, leaf_set, expanded)
     nodes = toposort(outputs, leaf_set.__contains__)
@@ -37,10 +37,11 @@ def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node
     if not shared:
         return outputs
 
-    def sharing(node: Node, srcs: tuple[Node, ...]) -> Node | None:
-        if node.op not in ("conv_tiles", "conv_weight_tiles"):
+    def sharing(node: Node, new: Mapping[Node, Node]) -> Node | None:
+        if node.op not in TILES:
             return None
-        views = [shared.get(old, new) for old, new in zip(node.srcs, srcs, strict=True)]
+        parts = [(shared.get(source), new[source]) for source in node.srcs]
+        views = [source if part is None else part.of(new[part.inner]) for part, source in parts]
         return make(node.op, tuple(views), node.attrs)
 
     return _rebuilt(nodes, outputs, leaf_set, sharing)
@@ -50,7 +51,7 @@ def _rebuilt(
     nodes: list[Node],
     outputs: list[Node],
     leaves: Collection[Node],
-    rule: Callable[[Node, tuple[Node, ...]], Node | None],
+    rule: Callable[[Node, Mapping[Node, Node]], Node | None],
 ) -> list[Node]:
     """The outputs over rebuilt sources; `rule` gives what takes a node's place, None for the node itself."""
     new: dict[Node, Node] = {}
@@ -59,7 +60,7 @@ def _rebuilt(
             new[node] = node
             continue
         srcs = tuple([new[source] for source in node.srcs])
-        found = rule(node, srcs)
+        found = rule(node, new)
         if found is None:
             same = srcs == node.srcs
             found = (
