@@ -19,6 +19,7 @@ from weft.dtypes import DType
 from weft.errors import BufferError_, CopyError, DeviceError, DTypeError, GraphError, ShapeError, problem
 from weft.graph import build
 from weft.graph.body import together
+from weft.graph.layout import permuted
 from weft.graph.node import Node, leaf, toposort
 from weft.graph.primitives import PRIMITIVES
 from weft.state import STATE, VERSION
@@ -70,9 +71,28 @@ def evaluate(tensors: Iterable[TensorCell]) -> None:
             nodes += [cell._node for cell in cells]
             waiting += [cell._node for cell in cells]
         later = [node for tensor, node in zip(tensors, nodes, strict=True) if tensor._needs_history(node)]
-        compute(waiting, [*needed_later(later), *together(waiting)])
+        compute(waiting, [*needed_later(later), *together(waiting), *_below_permutes(waiting)])
     for tensor, node in zip(tensors, nodes, strict=True):
         tensor._settle(node)
+
+
+def _known(node: Node) -> Node:
+    """A leaf with the value of `node`."""
+    return leaf(node.buffer, node.shape, node.dtype, node.device)
+
+
+def _known_in_order(node: Node) -> Node:
+    """`_known`; but a permuted value stays a permute of what lies below it, so that sums over it keep their order."""
+    if node.op != "permute" or node.srcs[0].buffer is None:
+        return _known(node)
+    known = permuted(_known(node.srcs[0]), node.attrs[0])
+    known.buffer = node.buffer
+    return known
+
+
+def _below_permutes(nodes: list[Node]) -> list[Node]:
+    """Values that are not computed yet and that `nodes` show in another order."""
+    return [node.srcs[0] for node in nodes if node.op == "permute" and node.srcs[0].buffer is None]
 
 
 def needed_later(roots: list[Node]) -> list[Node]:
@@ -90,7 +110,7 @@ def needed_later(roots: list[Node]) -> list[Node]:
     for node in order:
         if node.op == "surrogate":
             proxies.add(node.srcs[1])
-        if node.buffer is None and (node.op == "dot" or PRIMITIVES[node.op].kind == "template"):
+        if node.buffer is None and PRIMITIVES[node.op].kind in ("dot", "conv", "template"):
             found[node] = None
             for source in node.srcs:
                 while source.op in ("reshape", "permute", "expand", "slice") and source.buffer is None:
@@ -204,7 +224,7 @@ class TensorCell:
     def _settle(self, node: Node) -> None:
         """Once the value is known, forget a history that no gradient will need."""
         if self._node is node and node.op != "buffer" and (not self._requires_grad or self.is_leaf or self._consumed):
-            self._node, self._owned = leaf(node.buffer, node.shape, node.dtype, node.device), None
+            self._node, self._owned = _known(node) if self._requires_grad else _known_in_order(node), None
 
     def _form_now(self) -> tuple[tuple[int, ...], DType, Device]:
         """Shape, dtype and device, without making or registering a node."""
