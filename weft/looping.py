@@ -208,10 +208,11 @@ def _aligned(value: Any, structure: Any) -> Any:
 def _stream(drawn: tuple[Node, int], length: int, count: int) -> Node:
     """The state of a random generator at each turn, [length, 2]: (key, base + start + turn * count)."""
     state, start = drawn
-    shape = (length, 2)
-    turn, word = build.iota(shape, 0, state.device), build.iota(shape, 1, state.device)
-    offset = build.mul(word, build.add(build.mul(turn, count), start))
-    return build.add(build.expand_to(state, shape), build.cast(offset, uint32))
+    flat = (2 * length,)  # one axis, so that a kernel is for any length
+    place = build.iota(flat, 0, state.device)
+    offset = build.mul(build.binary("mod", place, 2), build.add(build.mul(build.div(place, 2), count), start))
+    states = build.reshape(build.expand_to(state, (length, 2)), flat)
+    return build.reshape(build.add(states, build.cast(offset, uint32)), (length, 2))
 
 
 def _any_requires_grad(nodes: Sequence[Node]) -> bool:

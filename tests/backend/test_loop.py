@@ -596,6 +596,15 @@ def test_another_length_compiles_no_kernel():
     assert kernels_made() == before
 
 
+def test_another_length_compiles_no_kernel_for_its_draws():
+    step = weft.compile(lambda x: weft.loop(lambda s, x: (F.dropout(s + x, 0.5), None), weft.zeros(8, 4), x)[0])
+    step(weft.ones(300, 8, 4))
+    before = kernels_made()
+    for time in (17, 301, 350):
+        step(weft.ones(time, 8, 4))
+    assert kernels_made() == before
+
+
 def test_kernels_of_an_lstm_step():
     """Forward, a product and the cell; backward, at most four steps; weight gradients are outside."""
     model, time = Model(50, 64), 12
