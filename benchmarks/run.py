@@ -33,7 +33,10 @@ from worker import FRAMEWORKS
 
 HERE = Path(__file__).parent
 TOLERANCE = 1e-3  # relative; on the loss after the timed steps, or on mean absolute outputs and gradients
-FIRST_STEP_AIMS = {"cold": "under 1.5 s", "warm": "under 0.8 s"}
+FIRST_STEPS = {  # process start to the first loss: title, and the aims with empty and with filled disk caches
+    "mlp": ("784-128-10", {"cold": "under 1.5 s", "warm": "under 0.8 s"}),
+    "transformer": ("transformer", {"cold": "under 5 s", "warm": "under 1.5 s"}),
+}
 
 
 def environment(threads: int, cache: Path) -> dict[str, str]:
@@ -112,7 +115,9 @@ def run_case(name: str, children: dict[str, Child], rounds: int, pause: float, s
     return record
 
 
-def run_first_step(frameworks: list[str], threads: int, rounds: int, log: Any, say: Any) -> dict[str, dict[str, Any]]:
+def run_first_step(
+    case: str, frameworks: list[str], threads: int, rounds: int, log: Any, say: Any
+) -> dict[str, dict[str, Any]]:
     """Process start to the first loss in hand, with empty disk caches (cold) and with filled ones (warm)."""
     records: dict[str, dict[str, Any]] = {
         mode: {name: {"rounds": []} for name in frameworks} for mode in ("cold", "warm")
@@ -121,12 +126,12 @@ def run_first_step(frameworks: list[str], threads: int, rounds: int, log: Any, s
         for framework in frameworks:
             with tempfile.TemporaryDirectory() as cache:
                 for mode in ("cold", "warm"):
-                    say(f"first step, {mode}: round {number + 1} of {rounds}, {framework}")
+                    say(f"first step of {case}, {mode}: round {number + 1} of {rounds}, {framework}")
                     entry = records[mode][framework]
                     if "error" in entry:
                         continue
                     try:
-                        seconds, loss = _time_first_step(framework, threads, Path(cache), log)
+                        seconds, loss = _time_first_step(case, framework, threads, Path(cache), log)
                     except RuntimeError as error:
                         entry["error"] = str(error)
                         continue
@@ -137,8 +142,8 @@ def run_first_step(frameworks: list[str], threads: int, rounds: int, log: Any, s
     return records
 
 
-def _time_first_step(framework: str, threads: int, cache: Path, log: Any) -> tuple[float, float]:
-    command = [sys.executable, str(HERE / "worker.py"), "first-step", framework, str(threads)]
+def _time_first_step(case: str, framework: str, threads: int, cache: Path, log: Any) -> tuple[float, float]:
+    command = [sys.executable, str(HERE / "worker.py"), "first-step", framework, str(threads), case]
     start = time.perf_counter()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment(threads, cache)
@@ -290,14 +295,16 @@ def main(arguments: list[str] | None = None) -> int:
             for child in children.values():
                 child.close()
         if "first-step" in options.cases and children:
-            records = run_first_step(list(children), options.threads, options.first_step_rounds, log, status.update)
-            for mode, results in records.items():
-                title = f"784-128-10: process start to first loss, {mode}"
-                report["cases"][f"first-step-{mode}"] = {
-                    "title": title,
-                    "aim": FIRST_STEP_AIMS[mode],
-                    "results": results,
-                }
+            for case_name, (title, aims) in FIRST_STEPS.items():
+                records = run_first_step(
+                    case_name, list(children), options.threads, options.first_step_rounds, log, status.update
+                )
+                for mode, results in records.items():
+                    report["cases"][f"first-step-{case_name}-{mode}"] = {
+                        "title": f"{title}: process start to first loss, {mode}",
+                        "aim": aims[mode],
+                        "results": results,
+                    }
     for case in report["cases"].values():
         case["disagreement"] = disagreement(case["results"])
     show(report, console)

@@ -87,15 +87,15 @@ def serve(framework: str, threads: int) -> None:
             answer(error=f"{type(error).__name__}: {error}")
 
 
-def first_step(framework: str, threads: int) -> None:
-    """Import, build the 784-128-10 network, run one step, read its loss, and say so: the parent holds the clock."""
+def first_step(framework: str, threads: int, case: str) -> None:
+    """Import, build the network of `case`, run one step, read its loss, and say so: the parent holds the clock."""
     worker = Worker(framework, threads)
-    runner = worker.make(worker.cases["mlp"])
+    runner = worker.make(worker.cases[case])
     runner.reset()
     print("loss", runner.values(runner.run(1))[0], flush=True)
 
 
 if __name__ == "__main__":
-    mode, framework, threads = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    mode, framework, threads, *rest = sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]
     limit_cores(threads)
-    {"serve": serve, "first-step": first_step}[mode](framework, threads)
+    {"serve": serve, "first-step": first_step}[mode](framework, threads, *rest)
