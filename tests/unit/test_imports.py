@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -126,6 +128,20 @@ def test_the_rule_has_teeth():
     assert complaint("dtypes", "graph.node")
     assert complaint("compiler.fuse", "tensor")
     assert complaint("tensor", "cli.doctor") and complaint("nn.functional", "cli")
+
+
+def test_what_is_imported_is_declared():
+    """Packages that the text imports, and no others, are dependencies in pyproject.toml."""
+    used = set()
+    for path in MODULES.values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                used |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                used.add((node.module or "").split(".")[0])
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
+    declared = {re.match(r"[a-zA-Z_0-9-]+", text)[0] for text in project["dependencies"]}
+    assert used - set(sys.stdlib_module_names) - {"weft"} == declared
 
 
 def run_python(code: str) -> str:
