@@ -220,11 +220,31 @@ def graphs(make: Make) -> list[Tensor]:
     return [y, x.grad, scores.grad, weft.segment_reduce(flat, pointers, "max"), *largest]
 
 
+def windows(make: Make) -> list[Tensor]:
+    """Convolution, depthwise too, and pooling with their gradients: by windows where there is no template."""
+    n = make.size(1, 4)
+    x, w, depth = make(n, 2, 7, 7, grad=True), make(4, 2, 3, 3, grad=True), make(4, 1, 3, 3, grad=True)
+    y = F.relu(F.conv2d(x, w, stride=2, padding=1))
+    y = F.max_pool2d(F.conv2d(y, depth, padding=1, groups=4), 2)
+    y.sum().backward()
+    return [y, x.grad, w.grad, depth.grad]
+
+
+def attended(make: Make) -> list[Tensor]:
+    """Attention, causal, with its gradients."""
+    n = make.size(5, 33)
+    q, k, v = (make(1, 2, n, 4, grad=True) for _ in range(3))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    (out * out).sum().backward()
+    return [out, q.grad, k.grad, v.grad]
+
+
 PROGRAMS: dict[str, Callable[[Make], list[Tensor]]] = {
     program.__name__: program
     for program in (
         elementwise, functions, random, softmax_long, softmax_short, layer_norm, layer_norm_short, cross_entropy, sums,
-        split_sum, embedding, movement, integers, casts, narrow, small_integers, linear, adam, graphs,
+        split_sum, embedding, movement, integers, casts, narrow, small_integers, linear, adam, graphs, windows,
+        attended,
     )
 }  # fmt: skip
 
