@@ -1,4 +1,7 @@
-"""`weft.kernel`: kernels that users write. See docs/custom-kernels.md."""
+"""`weft.kernel`: kernels that users write. See docs/custom-kernels.md.
+
+The room of kernels is loaded by the first of them, not by `import weft`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import functools
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.dtypes import DType, float32
 from weft.errors import DeviceError, DTypeError, GraphError, ShapeError, problem
@@ -14,9 +17,10 @@ from weft.function import Function
 from weft.graph import build
 from weft.graph.node import Node
 from weft.graph.primitives import make
-from weft.kernels.definition import Array, Definition, Number, Static, define
-from weft.kernels.writing import WORDS
 from weft.tensor import Tensor, wrap_result
+
+if TYPE_CHECKING:
+    from weft.kernels.definition import Definition
 
 MOST_DEFINITIONS = 256  # traces that a kernel keeps; the least recently used goes first
 
@@ -42,6 +46,8 @@ class Kernel:
         return self._run(args) if self.backward is None else _Differentiable.apply(self, *args)
 
     def _run(self, args: tuple) -> Any:
+        from weft.kernels.definition import Array, Number, Static
+
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
         if not tensors:
             raise self._wrong(GraphError, "no tensor among the arguments", "at least one")
@@ -69,6 +75,8 @@ class Kernel:
         return wrap_result(node if len(forms) == 1 else tuple(_parts(node, definition)), tensors)
 
     def _definition(self, domain: tuple, arguments: tuple, forms: tuple, blocks: bool) -> Definition:
+        from weft.kernels.definition import define
+
         key = (domain, arguments, forms, blocks)
         try:
             found = self._definitions.get(key)
@@ -173,12 +181,21 @@ class _Decorator:
         return Kernel(function, out, over, backward)
 
     def __getattr__(self, name: str) -> Any:
-        if name in WORDS:
-            return WORDS[name]
-        raise AttributeError(f"weft.kernel has no word {name!r}; it has {', '.join(WORDS)}")
+        if name.startswith("_"):
+            raise AttributeError(name)
+        words = _words()
+        if name not in words:
+            raise AttributeError(f"weft.kernel has no word {name!r}; it has {', '.join(words)}")
+        return words[name]
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *WORDS]
+        return [*super().__dir__(), *_words()]
+
+
+def _words() -> dict[str, Any]:
+    from weft.kernels.writing import WORDS
+
+    return WORDS
 
 
 kernel = _Decorator()

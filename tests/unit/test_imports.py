@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -144,8 +145,9 @@ def test_what_is_imported_is_declared():
     assert used - set(sys.stdlib_module_names) - {"weft"} == declared
 
 
-def run_python(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+def run_python(code: str, **environment: str) -> str:
+    env = os.environ | environment
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env).stdout
 
 
 def test_import_loads_nothing_heavy():
@@ -154,7 +156,9 @@ def test_import_loads_nothing_heavy():
 
 
 @pytest.mark.serial
-def test_import_takes_less_than_300_ms():
-    """One of ten tries, NumPy's import included, the interpreter's start not: a busy machine only ever adds to it."""
+def test_import_takes_less_than_300_ms(tmp_path):
+    """One of ten tries, NumPy's import included, the interpreter's start not: a busy machine only ever adds to it.
+    Bytecode is there, as after an installation: the first try writes it."""
     code = "import time; start = time.perf_counter(); import weft; print(time.perf_counter() - start)"
-    assert any(float(run_python(code)) < 0.3 for _ in range(10))
+    installed = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
+    assert any(float(run_python(code, **installed)) < 0.3 for _ in range(10))

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.backends.base import Buffer, Device, Executable
-from weft.compiler import plancache
 from weft.compiler import program as programs
 from weft.compiler.plan import Plan
 from weft.compiler.program import Program
@@ -42,6 +41,8 @@ def entry_for(program: Program, device: Device) -> Entry:
         _plans.move_to_end(program.key)
         COUNTERS.plans_reused += 1
         return entry
+    from weft.compiler import plancache  # loaded when there is something to compile
+
     started = time.perf_counter()
     digest = plancache.digest_of(program, device)
     known = plancache.load(digest, program)
@@ -59,6 +60,7 @@ def entry_for(program: Program, device: Device) -> Entry:
 
 
 def _assembled(program: Program, device: Device) -> tuple[Plan, list[tuple[int, int]]]:
+    from weft.compiler import plancache
     from weft.compiler.assemble import assemble  # the passes are loaded when the first program is compiled
 
     plan, outputs = assemble(program, device)
