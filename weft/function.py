@@ -5,6 +5,7 @@ Both leave marks in the graph that `grad.engine` follows: a `call` with its `res
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -200,6 +201,7 @@ def moved(x: Tensor, device: Device) -> Tensor:
 
 def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`fn(*args, **kwargs)`, keeping only the inputs: what lies between is computed again when a gradient needs it.
+    Without arguments, a function that does so at each call: `block = weft.checkpoint(block)`.
 
     Gradients are the same to the last bit, random draws included; `fn` itself runs once. Tensors that `fn` takes from
     elsewhere (parameters) get their gradients too. Inside `weft.compile` the arena shrinks; eagerly, values are dropped
@@ -213,6 +215,12 @@ def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """
     if not callable(fn):
         raise problem(GraphError, "checkpoint", f"a {type(fn).__name__}", "a function and its arguments")
+    if not args and not kwargs:
+        return functools.wraps(fn)(lambda *args, **kwargs: _checkpointed(fn, args, kwargs))
+    return _checkpointed(fn, args, kwargs)
+
+
+def _checkpointed(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
     inputs = [arg.node for arg in flatten((args, kwargs))[0] if isinstance(arg, Tensor)]
     since = now()
     result = fn(*args, **kwargs)

@@ -56,6 +56,18 @@ def assert_same(ones, others):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
+def test_a_function_wrapped_once(compiled):
+    ws, x = weights(8), batch()
+    wrapped = weft.checkpoint(layers)
+    assert wrapped.__name__ == "layers"
+    plain, plain_run = gradients(plainly, ws, x, compiled=compiled)
+    again, run = gradients(lambda _, *args: wrapped(*args), ws, x, compiled=compiled)
+    assert_same(again, plain)
+    if compiled:
+        assert run.plan.memory().arena_bytes < plain_run.plan.memory().arena_bytes
+
+
+@pytest.mark.parametrize("compiled", [False, True])
 def test_gradients_have_the_bits_of_the_plain_form(compiled):
     ws, x = weights(), batch()
     assert_same(gradients(plainly, ws, x)[0], gradients(weft.checkpoint, ws, x, compiled=compiled)[0])

@@ -8,6 +8,7 @@ import torch.nn.functional as TF
 import weft
 import weft.nn.functional as F
 from tests.backend.compiling import kernels_made
+from weft.compiler import evaluate
 
 pytestmark = pytest.mark.backend
 
@@ -92,6 +93,24 @@ def test_a_new_batch_size_compiles_no_kernel():
     before = kernels_made()
     step(weft.tensor(values(7, 4, 10, 10)))
     assert kernels_made() == before
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 9, 9), (5, 8, 4, 4), (2, 3, 13, 13), (17, 24, 1, 1)])
+def test_tiles_that_fit_another_machine_give_the_same_bits(shape, monkeypatch):
+    x, w = weft.tensor(values(*shape)), weft.tensor(values(48, shape[1], 3, 3, seed=1))
+
+    def run():
+        evaluate._plans.clear()
+        both = weft.value_and_grad(lambda x, w: (F.conv2d(x, w, padding=1) ** 2).sum(), (0, 1))
+        value, grads = weft.compile(lambda x, w: both(x, w))(x, w)
+        return [value.numpy(), *[grad.numpy() for grad in grads]]
+
+    wide = run()
+    for registers in (512, 256, 2048):
+        monkeypatch.setitem(weft.get_device("cpu").limits, "vector_bytes", registers)
+        for one, two in zip(run(), wide, strict=True):
+            np.testing.assert_array_equal(one, two)
+    evaluate._plans.clear()
 
 
 def test_twice_differentiated():
