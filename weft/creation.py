@@ -114,19 +114,19 @@ def empty(*size: Size, dtype: DType = float32, device: DeviceLike = None, requir
     return full(_shape("empty", size), 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def full_like(x: Tensor, fill_value: Number, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
-    """One number everywhere, with the shape, dtype and device of `x`."""
-    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=x.device, requires_grad=requires_grad)
+def full_like(input: Tensor, fill_value: Number, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
+    """One number everywhere, with the shape, dtype and device of `input`."""
+    return full(input.shape, fill_value, dtype=dtype or input.dtype, device=input.device, requires_grad=requires_grad)
 
 
-def zeros_like(x: Tensor, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
-    """Zeros with the shape, dtype and device of `x`."""
-    return full_like(x, 0, dtype=dtype, requires_grad=requires_grad)
+def zeros_like(input: Tensor, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
+    """Zeros with the shape, dtype and device of `input`."""
+    return full_like(input, 0, dtype=dtype, requires_grad=requires_grad)
 
 
-def ones_like(x: Tensor, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
-    """Ones with the shape, dtype and device of `x`."""
-    return full_like(x, 1, dtype=dtype, requires_grad=requires_grad)
+def ones_like(input: Tensor, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
+    """Ones with the shape, dtype and device of `input`."""
+    return full_like(input, 1, dtype=dtype, requires_grad=requires_grad)
 
 
 def arange(

@@ -29,7 +29,7 @@ def _tensor(array: np.ndarray, like: Tensor) -> Tensor:
     return Tensor(from_host(np.asarray(array), like.device))
 
 
-def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The indices of the elements that are not zero: [count, rank] int64, in row-major order; with `as_tuple`, one
     vector for each axis.
 
@@ -37,19 +37,23 @@ def nonzero(x: Tensor, *, as_tuple: bool = False) -> Any:
     tensor([[1],
             [2]])
     """
-    found = np.nonzero(np.atleast_1d(known("nonzero", x, "use weft.where(mask, x, other)")))
+    found = np.nonzero(np.atleast_1d(known("nonzero", input, "use weft.where(mask, x, other)")))
     if as_tuple:
-        return tuple(_tensor(axis.astype(np.int64), x) for axis in found)
-    return _tensor(np.stack(found, 1).astype(np.int64)[:, : x.ndim], x)
+        return tuple(_tensor(axis.astype(np.int64), input) for axis in found)
+    return _tensor(np.stack(found, 1).astype(np.int64)[:, : input.ndim], input)
 
 
-def argwhere(x: Tensor) -> Tensor:
+def argwhere(input: Tensor) -> Tensor:
     """`nonzero` as one tensor [count, rank]."""
-    return nonzero(x)
+    return nonzero(input)
 
 
 def unique(
-    x: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+    input: Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
 ) -> Any:
     """The different elements in ascending order (slices along `dim`, if given); on request also, for each element, the
     place of its equal, and how often each occurs. Every NaN is different.
@@ -57,7 +61,7 @@ def unique(
     >>> weft.unique(weft.tensor([3, 1, 3]), return_counts=True)
     (tensor([1, 3]), tensor([1, 2]))
     """
-    array = known("unique", x, "sort instead, or call it before the compiled function")
+    array = known("unique", input, "sort instead, or call it before the compiled function")
     if dim is not None and not -array.ndim <= dim < array.ndim:
         raise problem(ShapeError, "unique", f"dim={dim} for shape {array.shape}", f"an axis of {array.ndim}")
     values, inverse, counts = np.unique(array, return_inverse=True, return_counts=True, axis=dim, equal_nan=False)
@@ -67,17 +71,17 @@ def unique(
         *([inverse.astype(np.int64)] if return_inverse else []),
         *([counts.astype(np.int64)] if return_counts else []),
     ]
-    tensors = tuple(_tensor(part, x) for part in parts)
+    tensors = tuple(_tensor(part, input) for part in parts)
     return tensors if len(tensors) > 1 else tensors[0]
 
 
-def unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: bool = False) -> Any:
+def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False) -> Any:
     """The elements of the flattened tensor that differ from the one before; `unique`'s extras.
 
     >>> weft.unique_consecutive(weft.tensor([1, 1, 2, 1]))
     tensor([1, 2, 1])
     """
-    array = known("unique_consecutive", x, "compare neighbours with weft.diff")
+    array = known("unique_consecutive", input, "compare neighbours with weft.diff")
     flat = array.reshape(-1)
     new = np.ones(flat.shape, bool)
     new[1:] = flat[1:] != flat[:-1]
@@ -87,25 +91,25 @@ def unique_consecutive(x: Tensor, return_inverse: bool = False, return_counts: b
         parts.append((np.cumsum(new, dtype=np.int64) - 1).reshape(array.shape))
     if return_counts:
         parts.append(np.diff(np.append(starts, flat.size)).astype(np.int64))
-    tensors = tuple(_tensor(part, x) for part in parts)
+    tensors = tuple(_tensor(part, input) for part in parts)
     return tensors if len(tensors) > 1 else tensors[0]
 
 
-def masked_select(x: Tensor, mask: Tensor) -> Tensor:
-    """The elements of `x` where the bool mask holds, as a vector; both broadcast. Gradients pass.
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements of `input` where the bool mask holds, as a vector; both broadcast. Gradients pass.
 
     >>> weft.masked_select(weft.tensor([1.0, 2.0, 3.0]), weft.tensor([True, False, True]))
     tensor([1., 3.])
     """
     if mask.dtype is not bool_:
         raise problem(DTypeError, "masked_select", f"a mask of {mask.dtype.name}", "a bool tensor", "compare it first")
-    shape = broadcast_shapes("masked_select", [x.shape, mask.shape])
+    shape = broadcast_shapes("masked_select", [input.shape, mask.shape])
     chosen = np.broadcast_to(known("masked_select", mask, "use weft.where(mask, x, other)"), shape)
-    places = _tensor(np.flatnonzero(chosen).astype(np.int64), x)
-    return x.broadcast_to(shape).reshape(-1).index_select(0, places)
+    places = _tensor(np.flatnonzero(chosen).astype(np.int64), input)
+    return input.broadcast_to(shape).reshape(-1).index_select(0, places)
 
 
-def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each number from 0 on occurs in a vector, or the sum of its weights; as long as the largest number asks
     for, and at least `minlength`.
 
@@ -113,38 +117,38 @@ def bincount(x: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Te
     tensor([0, 2, 0, 1])
     """
     length = as_int("bincount", minlength, "minlength")
-    if x.ndim != 1 or x.dtype.kind not in "iu" or length < 0:
-        given = f"{x.dtype.name}{list(x.shape)} and minlength={length}"
+    if input.ndim != 1 or input.dtype.kind not in "iu" or length < 0:
+        given = f"{input.dtype.name}{list(input.shape)} and minlength={length}"
         raise problem(ShapeError, "bincount", given, "a vector of integers and a length of at least 0")
-    if weights is not None and weights.shape != x.shape:
-        raise problem(ShapeError, "bincount", f"weights of shape {weights.shape}", f"{x.shape}")
-    array = known("bincount", x, "use scatter_add with a fixed number of bins")
+    if weights is not None and weights.shape != input.shape:
+        raise problem(ShapeError, "bincount", f"weights of shape {weights.shape}", f"{input.shape}")
+    array = known("bincount", input, "use scatter_add with a fixed number of bins")
     if array.size and array.min() < 0:
         raise problem(RangeError, "bincount", f"the number {array.min()}", "numbers of at least 0")
     count = max(length, int(array.max()) + 1 if array.size else 0)
     if weights is None:
-        ones = build.full(x.shape, 1, int64, x.device)
-        return Tensor(build.scatter_add(x.node, ones, count))
+        ones = build.full(input.shape, 1, int64, input.device)
+        return Tensor(build.scatter_add(input.node, ones, count))
     wide = weights if weights.dtype.name == "float32" else weights.to(float64)
-    return lift(lambda index, values: build.scatter_add(index, values, count))(x, wide.detach())
+    return lift(lambda index, values: build.scatter_add(index, values, count))(input, wide.detach())
 
 
-def repeat_interleave(x: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
+def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
     """Every element `repeats` times in a row along `dim`; a tensor says how often for each one (outside compile).
 
     >>> weft.repeat_interleave(weft.tensor([1, 2]), weft.tensor([3, 1]))
     tensor([1, 1, 1, 2])
     """
     if not isinstance(repeats, Tensor):
-        return _repeated(x, repeats, dim)
+        return _repeated(input, repeats, dim)
     counts = np.atleast_1d(known("repeat_interleave", repeats, "use the same number for all elements"))
-    flat, axis = (x.reshape(-1), 0) if dim is None else (x, dim)
+    flat, axis = (input.reshape(-1), 0) if dim is None else (input, dim)
     extent = flat.shape[axis]
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.size not in (1, extent) or (counts < 0).any():
         given = f"repeats {repeats.dtype.name}{list(repeats.shape)} for extent {extent}"
         raise problem(ShapeError, "repeat_interleave", given, "an integer of at least 0 for each element")
     places = np.repeat(np.arange(extent), np.broadcast_to(counts, (extent,)))
-    return flat.index_select(axis, _tensor(places, x))
+    return flat.index_select(axis, _tensor(places, input))
 
 
 _repeated = lift(arrange.repeat_interleave)

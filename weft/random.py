@@ -118,14 +118,14 @@ def randint(
     return Tensor(creation.integers(state, draw, low, high, normal_shape("randint", size), dtype))
 
 
-def rand_like(x: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """`rand` with the shape, dtype and device of `x`."""
-    return rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+def rand_like(input: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """`rand` with the shape, dtype and device of `input`."""
+    return rand(input.shape, generator=generator, dtype=input.dtype, device=input.device)
 
 
-def randn_like(x: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """`randn` with the shape, dtype and device of `x`."""
-    return randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+def randn_like(input: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """`randn` with the shape, dtype and device of `input`."""
+    return randn(input.shape, generator=generator, dtype=input.dtype, device=input.device)
 
 
 def bernoulli(p: Tensor, *, generator: Generator | None = None) -> Tensor:
@@ -138,7 +138,7 @@ def bernoulli(p: Tensor, *, generator: Generator | None = None) -> Tensor:
 _dropout = lift(creation.dropout)
 
 
-def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, generator: Generator | None = None) -> Tensor:
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, *, generator: Generator | None = None) -> Tensor:
     """While training, each element 0 with probability `p` and otherwise divided by 1 - p.
 
     >>> weft.nn.functional.dropout(weft.ones(3), 0.5, training=False)
@@ -146,8 +146,8 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True, *, generator: Gene
     """
     creation.check_probability("dropout", p)
     if not training or p == 0.0:
-        return x
+        return input
     if p == 1.0:
-        return x * 0.0
-    state, draw = (generator or default_generator).draw(x.device, 1)
-    return _dropout(x, p, Tensor(state), draw)
+        return input * 0.0
+    state, draw = (generator or default_generator).draw(input.device, 1)
+    return _dropout(input, p, Tensor(state), draw)

@@ -40,11 +40,20 @@ from weft.state import STATE, VERSION
 MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 
 
+# PyTorch's names of operands, where operations have short ones: `weft.add(input=x, other=y)`.
+OPERANDS = {
+    "input": ("x", "a", "values"), "other": ("b",), "exponent": ("b",), "mat2": ("b",), "vec": ("b",), "vec2": ("b",),
+    "tensor": ("b", "x"), "tensor1": ("a",), "tensor2": ("b",), "shape": ("size",),
+}  # fmt: skip
+
+
 def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
     """The operation on tensors that `op` is on nodes. `view` marks movement, on whose result in-place is refused."""
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs.keys().isdisjoint(OPERANDS):
+            kwargs = {_own_name(op, key): value for key, value in kwargs.items()}
         tensors: list[Tensor] = []
         nodes = [_unwrap(arg, tensors) for arg in args]
         named = {key: _unwrap(value, tensors) for key, value in kwargs.items()} if kwargs else kwargs
@@ -63,6 +72,12 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
         return _wrap(result, tensors, weak, view)
 
     return call
+
+
+def _own_name(op: Callable[..., Any], key: str) -> str:
+    """What `op` calls the parameter that PyTorch calls `key`."""
+    known = op.__annotations__
+    return key if key in known else next((name for name in OPERANDS.get(key, ()) if name in known), key)
 
 
 def _explain(op: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], error: Exception) -> None:
