@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES
 from weft.kernels import index as ix
-from weft.kernels.index import Index
+from weft.kernels.index import Axis, Index
 
 MOVEMENT = frozenset({"reshape", "permute", "expand", "slice", "pad", "flip", "unfold", "fold_terms", "copy"})
+NO_VIEWS = frozenset({"pad", "fold_terms", "copy"})  # movement whose result is not all in the memory of its source
 
 Indices = tuple[Index, ...]
 Condition = tuple[Index, int]  # 0 <= index < bound
@@ -105,3 +109,28 @@ def address(at: Indices, strides: tuple[int, ...], offset: int) -> Index:
     for i, stride in zip(at, strides, strict=True):
         out = ix.add(out, ix.scale(i, stride))
     return out
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """A value as strides into the memory of `base`: element [i, j, ...] lies at offset + i * strides[0] + ..."""
+
+    base: Node
+    offset: int
+    strides: tuple[int, ...]
+
+
+def strided(node: Node, leaves: Collection[Node]) -> Strided | None:
+    """`node` as a view of what lies in memory anyway; None where it is none."""
+    axes = [Axis(f"v{k}", extent) for k, extent in enumerate(node.shape)]
+    at = tuple([ix.axis_index(axis) for axis in axes])
+    base = node
+    while base.op in MOVEMENT - NO_VIEWS and base not in leaves:
+        at = source_index(base, at)[0]
+        base = base.srcs[0]
+    if base not in leaves and (base.op in ("pad", "fold_terms") or PRIMITIVES[base.op].kind == "generate"):
+        return None
+    position = address(at, row_major(base.shape), 0)
+    if not all(position.linear_in(axis) for axis in axes):
+        return None
+    return Strided(base, position.const, tuple([position.coefficient(axis) for axis in axes]))

@@ -17,7 +17,7 @@ from weft.compiler.access import row_major
 from weft.compiler.decompose import copy_of, decompose, number_for
 from weft.compiler.expand import expand_heavy
 from weft.compiler.explain import Explained, explained
-from weft.compiler.fuse import base_of, fuse, window, window_base
+from weft.compiler.fuse import fuse
 from weft.compiler.loops import Relocation, Turn, last_entries, program_of, settle
 from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, result_nodes
 from weft.compiler.lower_order import ORDERINGS
@@ -29,6 +29,7 @@ from weft.compiler.region import Region, is_fold
 from weft.compiler.simplify import reshape, simplify
 from weft.compiler.tables import lower_scatter, lower_segment
 from weft.compiler.template import Built
+from weft.compiler.windows import base_of, window, window_base
 from weft.dtypes import bool_
 from weft.errors import GraphError, problem
 from weft.graph import spec

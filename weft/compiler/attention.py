@@ -6,9 +6,10 @@ import math
 from collections.abc import Collection
 
 from weft.backends.base import Device
+from weft.compiler.access import Strided
 from weft.compiler.region import Region
 from weft.compiler.simplify import simplify
-from weft.compiler.template import Built, Strided, Template, strided
+from weft.compiler.template import Built, Template, view_of
 from weft.dtypes import bool_, uint32
 from weft.graph.attention import Attrs, keep_threshold
 from weft.graph.composed import COMPOSED
@@ -56,7 +57,7 @@ def backward(node: Node, leaves: Collection[Node]) -> Template:
     sources = _Sources(node, leaves)
     q, k, v = node.srcs[:3]
     result, g = node.srcs[-2:]
-    saved, above = strided(result, leaves), strided(g, leaves)
+    saved, above = view_of(result, leaves), view_of(g, leaves)
     logs = saved.offset + q.size // q.shape[3] * v.shape[3]
     inputs = (("out", saved.base, saved.offset), ("logs", saved.base, logs), ("g", above.base, above.offset))
     outputs = (("in_q", node, 0), ("in_k", node, q.size), ("in_v", node, q.size + k.size))
@@ -85,7 +86,7 @@ class _Sources:
         self.form = Attrs(*node.attrs)
         names = ["q", "k", "v"] + ["mask"] * self.form.masked
         self.views: dict[str, Strided] = {
-            name: strided(source, leaves, name != "mask") for name, source in zip(names, node.srcs, strict=False)
+            name: view_of(source, leaves, name != "mask") for name, source in zip(names, node.srcs, strict=False)
         }
         self.state = node.srcs[3 + self.form.masked] if self.form.dropout else None
         bases = [view.base for view in self.views.values()] + ([] if self.state is None else [self.state])

@@ -19,7 +19,7 @@ from weft.compiler.access import row_major
 from weft.compiler.lower import Builder
 from weft.compiler.plan import Scalar
 from weft.compiler.region import Region
-from weft.compiler.template import Built, Template, strided
+from weft.compiler.template import Built, Template, view_of
 from weft.dtypes import DType, bool_, float32, int64
 from weft.graph.build import cast, expand, pad, permute, reduce, reshape, slice_, unfold
 from weft.graph.evaluate import EVALUATIONS
@@ -264,7 +264,7 @@ def _view(node: Node, leaves: Collection[Node]) -> View:
         starts, _, _ = node.attrs
         strides = row_major(source.shape)
         return View(source, sum(map(operator.mul, starts, strides)), strides[:-1])
-    found = strided(node, leaves)
+    found = view_of(node, leaves)
     return View(found.base, found.offset, found.strides[:-1])
 
 

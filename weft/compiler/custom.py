@@ -7,7 +7,7 @@ from collections.abc import Collection
 from weft.backends.base import Device
 from weft.compiler.access import row_major
 from weft.compiler.region import Region
-from weft.compiler.template import Built, Template, strided
+from weft.compiler.template import Built, Template, view_of
 from weft.graph.node import Node
 
 
@@ -16,7 +16,7 @@ def custom(node: Node, leaves: Collection[Node]) -> Template:
     definition, _, numbers = node.attrs
     uses: list[tuple[Node, int]] = []
     for source in node.srcs:
-        view = strided(source, leaves)
+        view = view_of(source, leaves)
         if not source.size:
             uses.append((node, 0))  # never read
         elif view.strides == row_major(source.shape):

@@ -10,50 +10,31 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from weft.compiler.access import MOVEMENT, row_major
 from weft.compiler.loops import hidden_states
 from weft.compiler.matmul import operands
 from weft.compiler.program import slice_offset
-from weft.compiler.region import Conflict, Region, Walk
+from weft.compiler.region import FORMS, Conflict, Region, Walk
+from weft.compiler.sinks import DEAR, Choice
 from weft.compiler.templates import TEMPLATES
+from weft.compiler.windows import base_of, window
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES
 
-DEEP = 200  # longest chain of nodes inside one kernel
-WORTH_KEEPING = 8  # operations from which a value is stored rather than computed for each of its repetitions in a fold
-DEAR = 60  # operations per element from which a value is stored rather than computed twice
-REPEATED = 16  # operations per element from which a value is stored rather than computed for every window again
 CANDIDATES = 6  # how many regions a sink tries to join
-ALONE = (
-    "scatter",
-    "loop",
-    "split",
-    "template",
-    "scan",
-    "sort",
-    "put",
-)  # forms of regions that nothing else joins (some templates are open)
-SINKS = {
-    "reduce",
-    "dot",
-    "scatter",
-    "segment",
-    "rows",
-    "concat",
-    "template",
-    "order",
-    "scan",
-    "sort",
-    "put",
-    "loop",
-    "pick",
-}
 SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a kernel
-COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow": 30, "log1p": 14, "expm1": 14,
-        "random": 40, "div": 4, "sqrt": 4, "mod": 6}  # fmt: skip
+# Kinds of nodes that are the anchor of a region of their own, which has the form of that name: the region's domain.
+ANCHORS: dict[str, Callable[[Node], tuple[int, ...]]] = {
+    "dot": lambda node: node.shape,
+    "template": lambda node: node.shape,
+    "scatter": lambda node: node.srcs[1].shape,
+    "scan": lambda node: node.srcs[0].shape,
+    "sort": lambda node: node.srcs[0].shape,
+    "put": lambda node: node.srcs[0].shape,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,30 +63,6 @@ def fuse(
     return _Fuser(nodes, outputs, leaves, written).run()
 
 
-def base_of(node: Node) -> Node:
-    """The node whose contiguous memory also holds `node`: reshapes are free."""
-    while node.op == "reshape":
-        node = node.srcs[0]
-    return node
-
-
-def window_base(node: Node, leaves: Collection[Node]) -> Node:
-    """The computed value that `node` is a contiguous part of, or its `base_of` where there is none."""
-    part = node
-    while part not in leaves and (part.op == "reshape" or (part.op == "slice" and slice_offset(part) is not None)):
-        part = part.srcs[0]
-    return base_of(node) if part in leaves or part.op in MOVEMENT - {"copy"} else part
-
-
-def window(node: Node, leaves: Collection[Node]) -> tuple[Node, int]:
-    """The stored value that `node` is a contiguous part of (itself, if there is none), and the part's byte offset."""
-    part, offset = node, 0
-    while part not in leaves and (part.op == "reshape" or (part.op == "slice" and slice_offset(part) is not None)):
-        offset += slice_offset(part) or 0 if part.op == "slice" else 0
-        part = part.srcs[0]
-    return (part, offset) if part in leaves or part.op not in MOVEMENT - {"copy"} else (base_of(node), 0)
-
-
 class _Fuser:
     def __init__(
         self, nodes: Sequence[Node], outputs: Sequence[Node], leaves: Sequence[Node], written: Collection[int]
@@ -118,19 +75,12 @@ class _Fuser:
         self.homes: dict[Node, Home] = {}
         self.position = {node: number for number, node in enumerate(nodes)}
         self.users: dict[Node, list[Region]] = {}  # regions that read or compute a node
-        self.reads: dict[Node, frozenset[Node]] = {}  # large memory behind an elementwise node
-        self.cost: dict[Node, int] = {}
-        self.slices: dict[Node, list[Node]] = {}  # the slices of a template's result
-        self.apart: set[Node] = set()  # stored, and read from memory by the windows over them
-        self.picks: dict[Node, list[Node]] = {}  # what is wanted of each loop
-        for node in nodes:
-            if node.op == "pick":
-                self.picks.setdefault(node.srcs[0], []).append(node)
-        self.sinks = self._choose_sinks(outputs, written)
+        self.choice = Choice(nodes, outputs, self.leaves, written)
+        self.apart = self.choice.apart
 
     def run(self) -> Fused:
         for node in self.nodes:
-            if node not in self.sinks or node in self.stored:
+            if node not in self.choice.sinks or node in self.stored:
                 continue
             if not node.size:
                 self.stored[node] = ()  # nothing to compute, nothing to wait for
@@ -144,153 +94,23 @@ class _Fuser:
         self._drop_unread_rows()
         return Fused(self.regions, self.stored, self.homes)
 
-    # --- sinks -------------------------------------------------------------------------------------------------------
-
-    def _choose_sinks(self, outputs: Sequence[Node], written: Collection[int]) -> set[Node]:
-        sinks: set[Node] = set()
-        for position, node in enumerate(outputs):
-            base = window_base(node, self.leaves) if position in written else base_of(node)
-            assert base not in self.leaves, "an output that is a leaf must be copied"
-            sinks.add(base)
-        self.results = frozenset(sinks)
-        depth: dict[Node, int] = {}
-        for node in self.nodes:
-            if node in self.leaves:
-                depth[node] = 0
-                self._weigh(node, "leaf", sinks)
-                continue
-            kind = PRIMITIVES[node.op].kind
-            if kind in SINKS:
-                sinks.add(node)
-                depth[node] = 0
-            else:
-                depth[node] = 1 + max((depth[source] for source in node.srcs), default=-1)
-                if depth[node] > DEEP and kind == "elementwise":
-                    sinks.add(node)
-                    depth[node] = 0
-            if node.op == "slice" and PRIMITIVES[node.srcs[0].op].kind == "template":
-                self.slices.setdefault(node.srcs[0], []).append(node)
-            if kind == "dot":
-                views = operands(node, self.leaves)
-                self._need(views.a.base, sinks)
-                self._need(views.b.base, sinks)
-            elif kind == "gather":
-                base = _under_movement(node.srcs[0], self.leaves)
-                if not self._found_in_place(node, base):
-                    self._need(base, sinks)
-            elif kind == "scatter":
-                self._need(node.srcs[0], sinks)
-                self._keep_repeated(node.srcs[1], sinks)
-            elif kind == "rows":
-                self._need(node.srcs[0], sinks)
-            elif kind == "segment":
-                self._need(node.srcs[1], sinks)
-                self._keep_repeated(node.srcs[0], sinks)
-            elif kind == "template":
-                for read in TEMPLATES[node.op](node, self.leaves).reads:
-                    self._need(read, sinks)
-            elif kind == "order":
-                self._need(base_of(node.srcs[0]), sinks)
-            elif node.op in ("unfold", "fold_terms"):
-                for value in self._repeated(node):
-                    if self.cost[value] >= REPEATED and value not in self.leaves:
-                        sinks.add(value)
-                        self.apart.add(value)
-            elif kind == "loop":
-                for source in node.srcs:
-                    self._need(window(source, self.leaves)[0], sinks)
-            elif kind == "concat":
-                for source in node.srcs:
-                    sinks.add(base_of(source) if source.op == "reshape" else source)
-            self._weigh(node, kind, sinks)
-        return sinks
-
-    def _repeated(self, node: Node) -> list[Node]:
-        """Values that windows would compute again and again: what overlaps, and what all places of a window share."""
-        if node.op == "unfold":
-            _, size, step, _ = node.attrs
-            return [_under_movement(node.srcs[0], self.leaves)] if size > step else []
-        found, seen = [], set()
-        stack = [node.srcs[0]]
-        while stack:
-            source = stack.pop()
-            if source in seen or source in self.leaves:
-                continue
-            seen.add(source)
-            if source.op == "expand":
-                found.append(_under_movement(source.srcs[0], self.leaves))
-            elif source.op in MOVEMENT or PRIMITIVES[source.op].kind == "elementwise":
-                stack.extend(source.srcs)
-        return found
-
-    def _need(self, node: Node, sinks: set[Node]) -> None:
-        if node not in self.leaves:
-            sinks.add(node)
-
-    def _found_in_place(self, node: Node, base: Node) -> bool:
-        """Whether a gather may compute what it picks: another pick, or a little arithmetic that it does not repeat."""
-        if base in self.leaves:
-            return False
-        kind = PRIMITIVES[base.op].kind
-        if kind == "gather":
-            return True
-        reads = self.reads[base]
-        light = self.cost[base] < DEAR and (len(reads) <= 1 or all(read.op == "gather" for read in reads))
-        return kind == "elementwise" and node.size <= base.size and light
-
-    def _keep_repeated(self, node: Node, sinks: set[Node]) -> None:
-        """Store what the fold of `node` would compute over and over: dear values that are repeated along an axis."""
-        stack, seen = [node], set()
-        while stack:
-            node = stack.pop()
-            if node in seen or node in sinks or node in self.leaves or PRIMITIVES[node.op].kind == "gather":
-                continue
-            seen.add(node)
-            if node.op == "expand":
-                base = _under_movement(node, self.leaves)
-                if 2 * base.size <= node.size and self.cost[base] >= WORTH_KEEPING:
-                    sinks.add(base)
-                    continue
-            stack.extend(node.srcs)
-
-    def _weigh(self, node: Node, kind: str, sinks: set[Node]) -> None:
-        """How much memory and arithmetic stand behind one element of `node` if it is computed in place."""
-        if node in self.leaves or node in sinks or kind in ("gather",):
-            self.reads[node] = frozenset((node,)) if node.size > 1 else frozenset()
-            self.cost[node] = 0
-            return
-        found: frozenset[Node] = frozenset()
-        cost = COST.get(node.op, 1 if kind == "elementwise" else 0)
-        for source in node.srcs:
-            found |= self.reads[source]
-            cost += self.cost[source]
-        self.reads[node] = frozenset([leaf for leaf in found if 2 * leaf.size >= node.size])
-        self.cost[node] = cost
-
     # --- putting a sink into a region --------------------------------------------------------------------------------
 
     def _assign(self, node: Node) -> None:
         kind = PRIMITIVES[node.op].kind
-        if kind == "dot":
-            self._open(Region(next(self.numbers), "dot", node.shape, anchor=node), node)
+        if kind in ANCHORS:
+            self._open_anchored(Region(next(self.numbers), kind, ANCHORS[kind](node), anchor=node), node)
+            self._place_windows(node)
         elif kind == "loop":
             self._open_loop(node)
-        elif kind == "scatter":
-            self._open(Region(next(self.numbers), "scatter", node.srcs[1].shape, anchor=node), node)
-        elif kind == "template":
-            self._open(Region(next(self.numbers), "template", node.shape, anchor=node), node)
-            self._place_windows(node)
-        elif kind in ("scan", "sort", "put"):
-            self._open(Region(next(self.numbers), kind, node.srcs[0].shape, anchor=node), node)
         elif kind in ("segment", "rows"):
             self._assign_segment(node, kind)
         elif node.op.startswith("partial_"):
             self._assign_partial(node)
         elif kind == "reduce":
             self._assign_reduce(node)
-        else:
-            if not self._join(self._candidates(node), node):
-                self._open(Region(next(self.numbers), "map", node.shape), node)
+        elif not self._join(self._candidates(node), node):
+            self._open(Region(next(self.numbers), "map", node.shape), node)
 
     def _assign_reduce(self, node: Node) -> None:
         shape, reduced = node.srcs[0].shape, node.attrs[0]
@@ -343,7 +163,7 @@ class _Fuser:
                 for region in writers:
                     found[region] = None
         latest = sorted(found, key=lambda region: region.number, reverse=True)
-        related = [region for region in latest if not _closed(region)][:CANDIDATES]
+        related = [region for region in latest if region.joins != "nothing"][:CANDIDATES]
         return related + [region for region in self._alike(node) if region not in found]
 
     def _alike(self, node: Node) -> list[Region]:
@@ -357,7 +177,7 @@ class _Fuser:
         return [
             region
             for region in self.regions[-8:]
-            if (region.shape, region.reduced) == key and region.form in ("map", "rows", "cols")
+            if (region.shape, region.reduced) == key and FORMS[region.form].merges and region.pointers is None
         ]
 
     def _join(self, candidates: Sequence[Region], node: Node) -> bool:
@@ -390,7 +210,7 @@ class _Fuser:
             return None
         if walk.touched:
             return walk
-        if region.form in ("dot", "template") or _delays(region, writers):
+        if region.joins == "epilogues" or _delays(region, writers):
             return None
         if region.volume > SMALL:
             shared = any(read in region.reads and read.size > 1 for read in walk.reads)
@@ -402,30 +222,38 @@ class _Fuser:
         """A new region with `node` as its first sink."""
         self.regions.append(region)
         walk = Walk(region, self.stored, self._home_for, self.apart)
+        if region.pointers is not None:
+            walk.reads[region.pointers] = None
+        at = self._domain_index(region, node)
+        assert at is not None, f"{node} does not fit the region opened for it"
+        for source in self._walked(node):
+            walk.visit(source, at)
+        self._commit(region, node, walk)
+
+    def _open_anchored(self, region: Region, node: Node) -> None:
+        """A new region whose loops are written around `node`: it reads some sources as they lie in memory, others at
+        the points of its domain."""
+        self.regions.append(region)
+        walk = Walk(region, self.stored, self._home_for, self.apart)
+        memory: Sequence[Node] = ()
+        points: Sequence[Node] = ()
         if region.form == "dot":
             region.operands = operands(node, self.leaves)
-            walk.reads.update({region.operands.a.base: None, region.operands.b.base: None})
+            memory = [view.base for view in region.operands.views]
         elif region.form == "template":
             region.template = TEMPLATES[node.op](node, self.leaves)
-            walk.reads.update(dict.fromkeys(region.template.reads))
+            memory = region.template.reads
         elif region.form == "scatter":
-            walk.reads[node.srcs[0]] = None
-            walk.visit(node.srcs[1], region.index)
-        elif region.form == "put":
-            for source in node.srcs:
-                walk.visit(source, region.index)
-        elif region.form in ("scan", "sort"):
-            walk.visit(node.srcs[0], region.index)
-            for scratch in node.srcs[1:]:
-                region.sinks.append(scratch)
-                self.stored[scratch] = (region,)
+            memory, points = node.srcs[:1], node.srcs[1:]
         else:
-            if region.pointers is not None:
-                walk.reads[region.pointers] = None
-            at = self._domain_index(region, node)
-            assert at is not None, f"{node} does not fit the region opened for it"
-            for source in self._walked(node):
-                walk.visit(source, at)
+            points = [source for source in node.srcs if source.op != "scratch"]
+        walk.reads.update(dict.fromkeys(memory))
+        for source in points:
+            walk.visit(source, region.index)
+        for source in node.srcs:
+            if source.op == "scratch":
+                region.sinks.append(source)
+                self.stored[source] = (region,)
         self._commit(region, node, walk)
 
     def _open_loop(self, node: Node) -> None:
@@ -434,7 +262,7 @@ class _Fuser:
         self.regions.append(region)
         walk = Walk(region, self.stored, self._home_for, self.apart)
         walk.reads.update({window(source, self.leaves)[0]: None for source in node.srcs})
-        picks = self.picks[node]
+        picks = self.choice.picks[node]
         region.sinks = [*picks, *hidden_states(node, picks)]
         for pick in (node, *region.sinks):
             self.stored[pick] = (region,)
@@ -449,7 +277,7 @@ class _Fuser:
         """Join regions of one form and domain that share what they read, or are small: fewer kernels, fewer bytes."""
         alike: dict[tuple, list[Region]] = {}
         for region in self.regions:
-            if region.form in ("map", "rows", "cols", "segment"):
+            if FORMS[region.form].merges:
                 alike.setdefault((region.form, region.shape, region.reduced, region.pointers), []).append(region)
         for group in alike.values():
             for second in range(1, len(group)):
@@ -463,7 +291,7 @@ class _Fuser:
 
     def _drop_unread_rows(self) -> None:
         """Segment numbers that every region which needs them knows from its own loops are not computed."""
-        read = {node for region in self.regions for node in region.reads} | self.results | self.homes.keys()
+        read = {node for region in self.regions for node in region.reads} | self.choice.results | self.homes.keys()
         for region in list(self.regions):
             if all(sink.op == "segment_rows" and sink not in read for sink in region.sinks) and not region.partials:
                 self.regions.remove(region)
@@ -525,7 +353,9 @@ class _Fuser:
     def _read_only_among(self, regions: Sequence[Region], sinks: Collection[Node]) -> set[Node]:
         """Values that were stored only for others of `regions` to read: together they need no memory."""
         others = [region for region in self.regions if region not in regions]
-        return {sink for sink in sinks if sink not in self.sinks and not any(sink in other.reads for other in others)}
+        return {
+            sink for sink in sinks if sink not in self.choice.sinks and not any(sink in other.reads for other in others)
+        }
 
     def _replace(self, trial: Region, regions: Sequence[Region]) -> None:
         """Let `trial` take the place of `regions` everywhere."""
@@ -612,12 +442,12 @@ class _Fuser:
         users = self.users.get(node)
         if not users or region in users:
             return None
-        if len(self.reads[node]) < 2 and self.cost[node] < DEAR:
+        if len(self.choice.reads[node]) < 2 and self.choice.cost[node] < DEAR:
             return None
         for other in users:
             at = other.inlined.get(node)
             fits = at is not None and node.size > 1 and at == other.indices_for(node.shape)
-            if fits and not other.before & region.bit and not _closed(other):
+            if fits and not other.before & region.bit and other.joins != "nothing":
                 return other
         return None
 
@@ -639,7 +469,7 @@ class _Fuser:
 
     def _place_windows(self, node: Node) -> None:
         """Contiguous slices of a template's result are stored with it: their readers know no offset."""
-        for part in self.slices.get(node, ()):
+        for part in self.choice.slices.get(node, ()):
             offset = slice_offset(part)
             if offset is not None:
                 self.homes[part] = Home(node, row_major(part.shape), offset // node.dtype.itemsize)
@@ -658,17 +488,6 @@ class _Fuser:
                 else:
                     stack.extend(source.srcs)
         self.stored[node] = tuple(writers)
-
-
-def _closed(region: Region) -> bool:
-    """Whether nothing else may be computed in `region`."""
-    return region.form in ALONE and not (region.template is not None and region.template.joins)
-
-
-def _under_movement(node: Node, leaves: set[Node]) -> Node:
-    while node.op in MOVEMENT and node not in leaves:
-        node = node.srcs[0]
-    return node
 
 
 def _delays(region: Region, writers: Sequence[Region]) -> bool:

@@ -7,11 +7,8 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from weft.compiler.access import MOVEMENT, address, row_major, source_index
+from weft.compiler.access import strided
 from weft.graph.node import Node
-from weft.graph.primitives import PRIMITIVES
-from weft.kernels import index as ix
-from weft.kernels.index import Axis
 
 TILE_FLOPS = 2_000_000  # a tile is worth at least about this much work
 MOST_TILES = 16
@@ -41,6 +38,10 @@ class Operands:
     inner: int
     strides: tuple[tuple[int, int], tuple[int, int]]
 
+    @property
+    def views(self) -> tuple[View, View]:
+        return self.a, self.b
+
 
 def operands(product: Node, leaves: Collection[Node]) -> Operands:
     """How a library reads the sources of `product`: as views of what lies in memory anyway, else copied to it first.
@@ -68,23 +69,15 @@ def _whole(node: Node) -> View:
 
 def operand_view(node: Node, leaves: Collection[Node]) -> View | None:
     """`node` as a view that BLAS can read, one of its last two axes contiguous; None where it is not."""
-    axes = [Axis(f"v{k}", extent) for k, extent in enumerate(node.shape)]
-    at = tuple([ix.axis_index(axis) for axis in axes])
-    base = node
-    while base.op in MOVEMENT and base not in leaves and base.op not in ("pad", "fold_terms", "copy"):
-        at = source_index(base, at)[0]
-        base = base.srcs[0]
-    if base not in leaves and (base.op in ("pad", "fold_terms") or PRIMITIVES[base.op].kind == "generate"):
+    memory = strided(node, leaves)
+    if memory is None:
         return None
-    position = address(at, row_major(base.shape), 0)
-    if not all(position.linear_in(axis) for axis in axes):
-        return None
-    *batch, row_step, col_step = [position.coefficient(axis) for axis in axes]
+    *batch, row_step, col_step = memory.strides
     m, n = node.shape[-2:]
     if (col_step == 1 or n == 1) and (row_step >= n or m == 1):
-        return View(base, position.const, False, row_step if m > 1 else max(n, 1), tuple(batch))
+        return View(memory.base, memory.offset, False, row_step if m > 1 else max(n, 1), tuple(batch))
     if (row_step == 1 or m == 1) and (col_step >= m or n == 1):
-        return View(base, position.const, True, col_step if n > 1 else max(m, 1), tuple(batch))
+        return View(memory.base, memory.offset, True, col_step if n > 1 else max(m, 1), tuple(batch))
     return None
 
 

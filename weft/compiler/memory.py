@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from weft.compiler.fuse import Fused, base_of
+from weft.compiler.fuse import Fused
 from weft.compiler.loops import last_entries
 from weft.compiler.plan import Interval
 from weft.compiler.program import Program, slice_offset
-from weft.compiler.region import Region, is_fold
+from weft.compiler.region import FORMS, Region, is_fold
+from weft.compiler.windows import base_of
 from weft.graph.node import Node
 from weft.kernels import index as ix
 
@@ -157,7 +158,7 @@ def _in_place(fused: Fused, program: Program, value: Node, leaf: int, offset: in
 
 def _reads_what_it_writes(region: Region, value: Node, nodes: dict[Node, int], offset: int) -> bool:
     """Every access to the donated memory in the writing region is to the very element that is written there."""
-    if region.form in ("dot", "scatter", "template", "scan", "sort", "put", "loop", "segment"):
+    if not FORMS[region.form].in_place:
         return False
     at = region.indices_for(value.shape)
     if at is None:

@@ -22,6 +22,7 @@ loop   a body repeated: `anchor` is the loop, sinks are its picks
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from weft.compiler.access import MOVEMENT, Indices, source_index
 from weft.compiler.matmul import Operands
@@ -32,9 +33,34 @@ from weft.kernels import index as ix
 from weft.kernels.index import Axis, Index
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What else may be computed in a kind of region, and how it treats memory."""
+
+    joins: Literal["anything", "epilogues", "nothing"] = "nothing"  # epilogues: what is computed from the anchor
+    merges: bool = False  # two of them over one domain may become one
+    in_place: bool = False  # an element may be written over one that is read at the same point
+
+
+FORMS = {
+    "map": Form("anything", merges=True, in_place=True),
+    "rows": Form("anything", merges=True, in_place=True),
+    "cols": Form("anything", merges=True, in_place=True),
+    "split": Form(in_place=True),
+    "segment": Form("anything", merges=True),
+    "dot": Form("epilogues"),
+    "template": Form("epilogues"),  # where the template allows it
+    "scatter": Form(),
+    "scan": Form(),
+    "sort": Form(),
+    "put": Form(),
+    "loop": Form(),
+}
+
+
 @dataclass(slots=True, eq=False)
 class Region:
-    """One future kernel; see the module's text for `form`."""
+    """One future kernel; `form` is a key of `FORMS`."""
 
     number: int
     form: str
@@ -68,6 +94,13 @@ class Region:
     @property
     def bit(self) -> int:
         return 1 << self.number
+
+    @property
+    def joins(self) -> str:
+        """What else may be computed here: see `Form`."""
+        if self.template is not None and not self.template.joins:
+            return "nothing"
+        return FORMS[self.form].joins
 
     @property
     def kept(self) -> tuple[int, ...]:
