@@ -64,9 +64,14 @@ def folder() -> str | None:
 
 def limit() -> int:
     """How many bytes may be kept: `WEFT_CACHE_LIMIT`, such as 500M or 2G. What cannot be read counts as not set."""
-    text = os.environ.get("WEFT_CACHE_LIMIT", "").strip().upper()
-    match = re.fullmatch(r"(\d+)([KMGT]?)(?:I?B)?", text)
-    return int(match[1]) * _UNITS[match[2]] if match else DEFAULT_LIMIT
+    given = given_limit()
+    return DEFAULT_LIMIT if given is None else given
+
+
+def given_limit() -> int | None:
+    """The limit that the environment names, or None where it names none or cannot be read."""
+    match = re.fullmatch(r"(\d+)([KMGT]?)(?:I?B)?", os.environ.get("WEFT_CACHE_LIMIT", "").strip().upper())
+    return int(match[1]) * _UNITS[match[2]] if match else None
 
 
 def _path(kind: str, key: str) -> str | None:

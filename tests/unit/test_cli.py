@@ -73,6 +73,14 @@ def test_doctor(command):
         assert f" {name} " in output, name
 
 
+def test_doctor_finds_a_limit_that_is_no_size(command, monkeypatch):
+    monkeypatch.setenv("WEFT_CACHE_LIMIT", "much")
+    code, output = command("doctor")
+    assert code == 1 and "no  cache      WEFT_CACHE_LIMIT is 'much'" in output
+    monkeypatch.setenv("WEFT_CACHE_LIMIT", "1M")
+    assert command("doctor")[0] == 0
+
+
 def test_doctor_finds_wrong_numbers(command, monkeypatch):
     right = doctor.training_step("reference")
     monkeypatch.setattr(doctor, "training_step", lambda device: [x + 1e-3 * (device == "cpu") for x in right])

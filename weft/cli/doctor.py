@@ -104,6 +104,13 @@ def _cache() -> tuple[str, Text, str]:
             pass
     except OSError as error:
         return "cache", LATER, f"{folder} cannot be written ({error.strerror}): every process compiles anew"
+    wrong = os.environ.get("WEFT_CACHE_LIMIT")
+    if wrong and disk.given_limit() is None:
+        return (
+            "cache",
+            BAD,
+            f"WEFT_CACHE_LIMIT is {wrong!r}, which is no size and counts as not set. Set it to 500M, say",
+        )
     used = sum(file.nbytes for file in disk.files())
     return "cache", GOOD, f"{folder}, {size_text(used)} of {size_text(disk.limit())}"
 
