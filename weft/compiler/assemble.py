@@ -19,7 +19,7 @@ from weft.compiler.expand import expand_heavy
 from weft.compiler.explain import Explained, explained
 from weft.compiler.fuse import fuse
 from weft.compiler.loops import Relocation, Turn, last_entries, program_of, settle
-from weft.compiler.lower import STATUS, Lowered, lower, lower_epilogue, result_nodes
+from weft.compiler.lower import Lowered, lower, lower_epilogue, result_nodes
 from weft.compiler.lower_order import ORDERINGS
 from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
@@ -29,6 +29,7 @@ from weft.compiler.region import Region, is_fold
 from weft.compiler.simplify import reshape, simplify
 from weft.compiler.tables import lower_scatter, lower_segment
 from weft.compiler.template import Built
+from weft.compiler.values import STATUS
 from weft.compiler.windows import base_of, window, window_base
 from weft.dtypes import bool_
 from weft.errors import GraphError, problem

@@ -16,10 +16,10 @@ import numpy as np
 
 from weft.backends.base import Device
 from weft.compiler.access import row_major
-from weft.compiler.lower import Builder
 from weft.compiler.plan import Scalar
 from weft.compiler.region import Region
 from weft.compiler.template import Built, Template, view_of
+from weft.compiler.values import Builder
 from weft.dtypes import DType, bool_, float32, int64
 from weft.graph.build import cast, expand, pad, permute, reduce, reshape, slice_, unfold
 from weft.graph.evaluate import EVALUATIONS

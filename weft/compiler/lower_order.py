@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from weft.compiler.lower import Builder, _index, _name
+from weft.compiler.lower import kernel_name
 from weft.compiler.order import SHORT, on_stack
 from weft.compiler.plan import Scalar
 from weft.compiler.region import Region
+from weft.compiler.values import Builder
 from weft.dtypes import int64
 from weft.graph.node import Node
 from weft.kernels import index as ix
@@ -37,8 +38,8 @@ def _finish(
     if extent is not None:
         scalars.append((ScalarParam("extent", int64), extent))
     kernel = Kernel(
-        _name(builder.source), tuple(builder.buffers.values()), tuple([param for param, _ in scalars]), LAUNCH_RANGES,
-        body, builder.definitions,
+        kernel_name(builder.source), tuple(builder.buffers.values()), tuple([param for param, _ in scalars]),
+        LAUNCH_RANGES, body, builder.definitions,
     )  # fmt: skip
     values = tuple([value for _, value in scalars])
     return Template(kernel, tuple(builder.buffers), values, points, flops, tuple(builder.sites), in_lanes)
@@ -55,14 +56,14 @@ def lower_scan(region: Region) -> Template:
         return _scan_columns(region, node, row, op, reverse)
     accumulator = Accumulator("", op, node.dtype)
     step = Axis("step", extent)
-    builder = Builder(region, (_index(row), _turned(ix.axis_index(step), extent, reverse)))
+    builder = Builder(region, (ix.axis_index(row), _turned(ix.axis_index(step), extent, reverse)))
     out = _stored(builder, node)
     if not builder.flops:
         body = scans.scan_rows(row, step, accumulator, out, _checks(builder))
         return _finish(builder, (body,), extent, outer, 2 * node.size)
     block, inside = Axis("block", max(-(-extent // scans.BLOCK), 2)), Axis("inside", scans.BLOCK)
     at = ix.add(ix.scale(ix.axis_index(block), scans.BLOCK), ix.axis_index(inside))
-    builder = Builder(region, (_index(row), _turned(at, extent, reverse)))
+    builder = Builder(region, (ix.axis_index(row), _turned(at, extent, reverse)))
     out = _stored(builder, node)
     body = scans.scan_blocks(row, block, inside, accumulator, out, _checks(builder))
     return _finish(builder, (body,), extent, outer, (builder.flops + 2) * node.size)
@@ -74,16 +75,16 @@ def _scan_columns(region: Region, node: Node, row: Axis, op: str, reverse: bool)
     points = row if lane else Axis("i", inner)
     col = ix.axis_index(lane or points)
     step = Axis("step", max(extent - 1, 2))
-    builder = Builder(region, (_index(row), _turned(ix.ZERO, extent, reverse), col))
+    builder = Builder(region, (ix.axis_index(row), _turned(ix.ZERO, extent, reverse), col))
     first = _stored(builder, node)
     checks = [_checks(builder)]
     after = ix.add(ix.axis_index(step), ix.const(1))
-    index = (_index(row), _turned(after, extent, reverse), col)
+    index = (ix.axis_index(row), _turned(after, extent, reverse), col)
     builder.region = Region(region.number, region.form, region.shape, anchor=node, index=index)
     builder.checks.clear()
     following = _stored(builder, node)
     checks.append(_checks(builder))
-    previous = (_index(row), _turned(ix.axis_index(step), extent, reverse), col)
+    previous = (ix.axis_index(row), _turned(ix.axis_index(step), extent, reverse), col)
     body = scans.scan_columns(
         points, lane, step, op, first, following, ix.linearise(previous, node.shape), (checks[0], checks[1])
     )
@@ -98,7 +99,7 @@ def _stored(builder: Builder, node: Node) -> Store:
     """The scanned value at the builder's index, to be stored there."""
     at = builder.region.index
     value = builder.value(node.srcs[0], at, ())
-    return Store(builder._buffer(node, written=True), ix.linearise(at, node.shape), value)
+    return Store(builder.buffer(node, written=True), ix.linearise(at, node.shape), value)
 
 
 def _checks(builder: Builder) -> tuple[Stmt, ...]:
@@ -112,10 +113,10 @@ def lower_sort(region: Region) -> Template:
     keys, *scratch = node.srcs
     count, extent = region.shape
     row, at = Axis("row", count), Axis("at", extent)
-    builder = Builder(region, (_index(row), ix.axis_index(at)))
+    builder = Builder(region, (ix.axis_index(row), ix.axis_index(at)))
     key = builder.value(keys, builder.region.index, ())
-    out = builder._buffer(node, written=True)
-    names = tuple([builder._buffer(buffer, written=True) for buffer in scratch])
+    out = builder.buffer(node, written=True)
+    names = tuple([builder.buffer(buffer, written=True) for buffer in scratch])
     assert names or extent <= SHORT or on_stack(keys)
     known = count > 1
     rows = sorts.Rows(row, at, key, _checks(builder), out, extent, extent if known else scans.EXTENT)
@@ -133,10 +134,10 @@ def lower_put(region: Region) -> Template:
     index, source = node.srcs
     count, entries = region.shape
     row, entry = Axis("row", count), Axis("entry", entries)
-    builder = Builder(region, (_index(row), ix.axis_index(entry)))
+    builder = Builder(region, (ix.axis_index(row), ix.axis_index(entry)))
     place = builder.int64_of(builder.value(index, builder.region.index, ()))
     value = builder.value(source, builder.region.index, ())
-    out = builder._buffer(node, written=True)
+    out = builder.buffer(node, written=True)
     extent = node.shape[1]
     bounds = builder.whole("entries", entries), builder.whole("places", extent)
     body, definitions = scans.put_rows(row, entry, place, value, out, extent, bounds, _checks(builder))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-from weft.compiler.lower import Builder, Group, Lowered, _index, _name, merge
+from weft.compiler.lower import Group, Lowered, kernel_name, merge, nest_of
 from weft.compiler.region import Region
+from weft.compiler.values import Builder
 from weft.dtypes import bool_, int64
 from weft.kernels import index as ix
 from weft.kernels.index import Axis, Index
@@ -33,7 +34,7 @@ def lower_segment(region: Region) -> Lowered:
         index[group.first : group.first + len(group.shape)] = ix.delinearise(place, group.shape)
     builder = Builder(region, tuple(index))
     span = Span(Axis("e", region.shape[1], "reduce"), *_bounds(builder, region, row))
-    return builder.nest(points, "lane", lane, (span,))
+    return nest_of(builder, points, "lane", lane, (span,))
 
 
 def _bounds(builder: Builder, region: Region, row: Index) -> tuple[Expr, Expr]:
@@ -76,9 +77,9 @@ def lower_scatter(region: Region) -> Lowered:
     index_node, source = node.srcs
     count, columns = node.shape[0], math.prod(node.shape[1:])
     row, col = Axis("n", source.shape[0], "reduce"), Axis("col", columns)
-    index = (_index(row), *ix.delinearise(ix.axis_index(col), source.shape[1:]))
+    index = (ix.axis_index(row), *ix.delinearise(ix.axis_index(col), source.shape[1:]))
     builder = Builder(region, index)
-    target = builder.value(index_node, (_index(row),), ())
+    target = builder.value(index_node, (ix.axis_index(row),), ())
     target = builder.int64_of(target)
     builder.check(node, target, count, builder.whole("rows", count), True, ())
     builder.definitions["target"] = target
@@ -89,13 +90,13 @@ def lower_scatter(region: Region) -> Lowered:
         else ((Axis("target", count, "value"), 1),),
         0,
     )
-    table = builder._buffer(node, written=True)
+    table = builder.buffer(node, written=True)
     walked = Span(row, 0, builder.whole("sources", row.extent))
     scalars = list(builder.scalars.values())
     of_target, *checks = [check for check, _ in builder.checks]
     fold = Accumulator("table", {"add": "sum"}.get(node.op[8:], node.op[8:]), node.dtype)
     nest = Nest(
-        _name(region), Axis("row", count), "scatter", col, (walked,), (((fold, value),),), (),
+        kernel_name(region), Axis("row", count), "scatter", col, (walked,), (((fold, value),),), (),
         (Store(table, place, value), *checks), (), tuple(builder.buffers.values()),
         tuple([param for param, _ in scalars]), builder.definitions, (of_target,),
     )  # fmt: skip
