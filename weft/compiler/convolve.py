@@ -25,7 +25,7 @@ from weft.graph.build import cast, expand, pad, permute, reduce, reshape, slice_
 from weft.graph.evaluate import EVALUATIONS
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
-from weft.kernels.convolve import Form, block_of, forward, tiling, weight_tiling, weights
+from weft.kernels.convolve import Form, block_of, forward, tiling, weight_block, weight_tiling, weights
 from weft.kernels.index import Index
 from weft.kernels.language import LAUNCH_RANGES, BufferParam, Expr, Kernel, Op, ScalarParam, Stmt, Store
 from weft.kernels.nest import together
@@ -99,23 +99,26 @@ def _decompose_weights(node: Node, srcs: tuple[Node, ...], device: Device) -> No
     elif "blocks" in device.features:
         small = _weights_by_windows(conv, g)
     else:
-        small = _weights_by_tiles(conv, g, device)
+        small = _weights_by_tiles(conv, g)
     lows, highs = zip(*conv.skipped, strict=True)
     return pad(small, (*lows, 0, 0), (*highs, 0, 0))
 
 
-def _weights_by_tiles(conv: _Conv, g: Node, device: Device) -> Node:
+def _weights_by_tiles(conv: _Conv, g: Node) -> Node:
     """The weight gradient by its template; parts of the batch apart where there are few tiles to share."""
-    attrs = (conv.kernel, conv.strides, conv.dilations, conv.groups)
+    block = weight_block(g.shape[-1], conv.groups, g.dtype)
+    attrs = (conv.kernel, conv.strides, conv.dilations, conv.groups, block)
     batch = g.shape[0]
     whole = make("conv_weight_tiles", (conv.x, g), (*attrs, batch))
     form = _form(whole, [_whole(source) for source in whole.srcs])
-    points = weight_tiling(form, PORTABLE).points(form)
-    parts = min(batch, -(-FEW_TILES // points))
+    parts = min(batch, -(-FEW_TILES // weight_tiling(form, PORTABLE).points(form)))
     if parts == 1:
-        return reshape(whole, whole.shape[1:])
-    apart = make("conv_weight_tiles", (conv.x, g), (*attrs, -(-batch // parts)))
-    return reduce("reduce_sum", apart, (0,))
+        blocked = reshape(whole, whole.shape[1:])
+    else:
+        apart = make("conv_weight_tiles", (conv.x, g), (*attrs, -(-batch // parts)))
+        blocked = reduce("reduce_sum", apart, (0,))
+    rank = len(blocked.shape)  # [blocks, *kernel, channels per group, block]
+    return reshape(permute(blocked, (*range(1, rank - 1), 0, rank - 1)), (*blocked.shape[1:-1], g.shape[-1]))
 
 
 def _most(dtype: DType, device: Device) -> int:
@@ -281,10 +284,10 @@ def _form(node: Node, views: Sequence[View]) -> Form:
         strides, dilations, groups, out = node.attrs
         kernel, g_steps = other.shape[2:-1], row_major(node.shape)[:-1]
     else:
-        kernel, strides, dilations, groups, _ = node.attrs
+        kernel, strides, dilations, groups, _, _ = node.attrs
         out, g_steps = other.shape[1:-1], views[1].steps
-    steps = views[0].steps
-    return Form(steps, g_steps, x.shape[-1], kernel, out, node.shape[-1], strides, dilations, groups, node.dtype)
+    steps, filters = views[0].steps, node.shape[-1] if node.op == "conv_tiles" else other.shape[-1]
+    return Form(steps, g_steps, x.shape[-1], kernel, out, filters, strides, dilations, groups, node.dtype)
 
 
 def template(node: Node, leaves: Collection[Node]) -> Template:
@@ -384,8 +387,9 @@ def _tiles_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> t
 
 def _weight_tiles_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
     x, g = srcs
-    kernel, _, _, groups, per_part = attrs
-    return (-(-g.shape[0] // per_part), *kernel, x.shape[-1] // groups, g.shape[-1]), x.dtype
+    kernel, _, _, groups, block, per_part = attrs
+    parts = -(-g.shape[0] // per_part)
+    return (parts, g.shape[-1] // block, *kernel, x.shape[-1] // groups, block), x.dtype
 
 
 def _evaluate_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
@@ -397,13 +401,15 @@ def _evaluate_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -
 
 
 def _evaluate_weight_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    kernel, strides, dilations, groups, per = node.attrs
+    kernel, strides, dilations, groups, block, per = node.attrs
     none, (x, g) = (0,) * len(kernel), arrays
     attrs = (kernel, strides, none, none, dilations, groups)
-    starts = range(0, len(g), per)
-    return np.stack(
-        [_evaluate_as("conv_weight", node.shape[1:], (x[k : k + per], g[k : k + per]), attrs, dtype) for k in starts]
-    )
+    shape = (*node.shape[2:-1], g.shape[-1])
+    parts = [
+        _evaluate_as("conv_weight", shape, (x[k : k + per], g[k : k + per]), attrs, dtype)
+        for k in range(0, len(g), per)
+    ]
+    return np.moveaxis(np.stack(parts).reshape(len(parts), *shape[:-1], -1, block), -2, 1)
 
 
 class _Like:

@@ -248,11 +248,16 @@ def _lines(form: Form) -> tuple[Shape, int]:
     return form.kernel, form.per_group
 
 
+def weight_block(filters: int, groups: int, dtype: DType) -> int:
+    """Channels of the result whose weight gradients lie side by side: one tile's, or all."""
+    most = 128 // dtype.itemsize
+    return most if groups == 1 and filters % most == 0 else filters
+
+
 def weight_tiling(form: Form, registers: int) -> WeightTiling:
-    most = 128 // form.dtype.itemsize
-    width = lanes(min(form.filters // form.groups, most))
+    block = weight_block(form.filters, form.groups, form.dtype)
+    width = lanes(min(form.filters // form.groups, 128 // form.dtype.itemsize))
     room = max(1, min(MOST_PIXELS, registers * 3 // 4 // (width * form.dtype.itemsize)))
-    block = most if form.groups == 1 and form.filters % most == 0 else form.filters
     lines, line = _lines(form)
     run = max(size for size in range(1, room + 1) if line % size == 0)
     taps = lines[-1] if lines and run == line and run * lines[-1] <= room else 1
@@ -260,9 +265,9 @@ def weight_tiling(form: Form, registers: int) -> WeightTiling:
 
 
 def weights(form: Form, tiles: WeightTiling) -> Stmt:
-    """The kernel's body for points begin..end. Buffers: 'x', 'g' [N, *out, filters] and the result 'y', once for every
-    part of the batch; the scalars 'batch' and 'per_part'. Each sum runs over the pixels of some images in order, and
-    over those groups of images in order."""
+    """The kernel's body for points begin..end. Buffers: 'x', 'g' [N, *out, filters] and the result 'y' [parts of the
+    batch, blocks, *kernel, channels per group, block]; the scalars 'batch' and 'per_part'. Each sum runs over the
+    pixels of some images in order, and over those groups of images in order."""
     lines, line = _lines(form)
     outside = form.filters // form.groups
     counted = (*lines[:-1], lines[-1] // tiles.taps) if lines else ()
@@ -295,7 +300,9 @@ def weights(form: Form, tiles: WeightTiling) -> Stmt:
         sums.append(total)
         updates.append(Update(total.name, Load("x", source, form.dtype), g))
         row = ix.add(ix.scale(ix.linearise(tuple(above), lines), line), inside) if lines else inside
-        places.append(ix.add(ix.scale(piece, size), ix.add(ix.scale(row, form.filters), filter_)))
+        rows = ix.add(ix.scale(blocks, math.prod(lines) * line), row)
+        element = ix.add(ix.scale(rows, tiles.block), ix.axis_index(lane))
+        places.append(ix.add(ix.scale(piece, size), element))
     body: tuple[Stmt, ...] = tuple(updates)
     for axis in reversed(pixels):
         body = (Loop(axis, 0, axis.extent, "serial", body),)
