@@ -404,7 +404,9 @@ class Builder:
         x = self.some(
             lambda value: len(value.node.shape) == 4 and value.node.size and value.kind == "f" and value.bound <= 4.0
         )
-        if x is None or x.node.dtype.itemsize < 4:
+        if x is None:
+            x = self.leaf((self.pick([1, 3]), self.pick([1, 7, 17]), self.pick([1, 3]), self.pick([3, 8])), self.floats)
+        if x.node.dtype.itemsize < 4:
             return None
         q = build.permute(x.node, self.pick([(0, 1, 2, 3), (0, 2, 1, 3), (3, 1, 0, 2)]))
         batch, heads, queries, width = q.shape
@@ -744,7 +746,7 @@ def graphs(
     """A graph of about `least` to `most` operations, mostly of `floats` (drawn if None). `smooth` leaves out integers
     and jumps, for gradients, and means float32 if `floats` is None; `writes` draws new values for some leaves."""
     if floats is None:
-        floats = float32 if smooth else draw(st.sampled_from([float32, float32, float32, float32, float16, bfloat16]))
+        floats = float32 if smooth else draw(st.sampled_from([float32] * 6 + [float64, float16, bfloat16]))
     builder = Builder(draw, floats, smooth)
     graph = builder.build(least, most)
     if writes:

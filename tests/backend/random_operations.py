@@ -16,7 +16,7 @@ from weft import kernel
 from weft.dtypes import bfloat16, float16, int8, int16, uint8, uint16, uint64
 from weft.grad.checkpoint import Segment, segment
 from weft.graph import build
-from weft.graph.convolve import Geometry, conv
+from weft.graph.convolve import Geometry, conv, conv_input, conv_weight
 from weft.graph.node import Node
 from weft.graph.primitives import make
 from weft.tensor import Tensor
@@ -60,26 +60,83 @@ def checked(builder):
 
 
 def convolution(builder):
-    """Channels last, one or two spatial axes, any geometry."""
-    x = builder.some(lambda value: len(value.node.shape) in (3, 4) and value.node.size and value.kind == "f")
-    if x is None or x.node.dtype.itemsize < 4:
+    """Channels last, one to three spatial axes, any geometry; forward, transposed, or the gradient of the weight."""
+    x = builder.some(lambda value: len(value.node.shape) in (3, 4, 5) and value.node.size and value.kind == "f")
+    if x is None:
+        space = [builder.pick([1, 3, 8]) for _ in range(builder.pick([1, 2, 3]))]
+        x = builder.leaf((builder.pick([1, 3]), *space, builder.pick([1, 3, 16])), builder.floats)
+    if x.node.dtype.itemsize < 4:
         return None
-    *_, channels = x.node.shape
-    space = x.node.shape[1:-1]
-    groups = builder.pick([1, 1, channels]) if channels <= 17 else 1
+    batch, *space, channels = x.node.shape
+    groups = builder.pick([1, 1, channels]) if channels <= 17 else builder.pick([1, 2]) if channels % 2 == 0 else 1
     taps = tuple([builder.pick([1, 2, 3]) for _ in space])
-    outputs = groups * builder.pick([1, 3, 8])
+    outputs = groups * builder.pick([1, 3, 8, 33])
     draw = [tuple([builder.pick(options) for _ in space]) for options in ([1, 1, 2], [0, 1], [0, 1, 2], [1, 1, 2])]
     how = Geometry(*draw, groups)
-    extents = how.extents(space, taps)
-    terms = math.prod(taps) * channels // groups
-    if min(extents) <= 0 or x.node.shape[0] * math.prod(extents) * outputs > 6000 or terms > 2000:
+    extents = how.extents(tuple(space), taps)
+    inside, pixels = channels // groups, batch * math.prod(extents)
+    if min(extents) <= 0 or pixels * outputs > 6000 or math.prod(taps) * inside > 2000:
         return None
-    w = builder.leaf((*taps, channels // groups, outputs), x.node.dtype)
-    eps, bound = float(np.finfo(x.node.dtype.numpy).eps), terms * x.bound * w.bound
-    error = terms * x.error * w.bound + (4 + terms) * eps * bound
-    mean = build.mul(conv(x.node, w.node, how), 1.0 / terms)
+    way = builder.pick([conv, conv, conv_input, conv_weight])
+    if way is conv:
+        other, terms = builder.leaf((*taps, inside, outputs), x.node.dtype), math.prod(taps) * inside
+        node = conv(x.node, other.node, how)
+    elif way is conv_weight:
+        other, terms = builder.leaf((batch, *extents, outputs), x.node.dtype), pixels
+        node = conv_weight(x.node, other.node, taps, how)
+    else:  # `x` is what came out of a convolution of some smaller number of channels
+        terms = math.prod(taps) * inside
+        back = [
+            (n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip(space, how.strides, how.dilations, taps, strict=True)
+        ]
+        wide = tuple([n - low - high for n, low, high in zip(back, how.lows, how.highs, strict=True)])
+        if min(wide) <= 0 or batch * math.prod(wide) * groups > 6000:
+            return None
+        other = builder.leaf((*taps, 1, channels), x.node.dtype)
+        node = conv_input(x.node, other.node, wide, how)
+    eps, bound = float(np.finfo(x.node.dtype.numpy).eps), terms * x.bound * other.bound
+    error = terms * x.error * other.bound + (4 + terms) * eps * bound
+    mean = build.mul(node, 1.0 / terms)
     return replace(x, node=mean, bound=bound / terms, error=(error + eps * bound) / terms)
+
+
+def multiplied(builder):
+    """Products of numbers of at most 1: running, or of scattered rows; and a running logarithm of sums."""
+    x = builder.some(lambda value: value.node.shape and value.node.size and value.kind == "f" and value.bound <= 20)
+    if x is None or x.node.dtype.itemsize < 4:
+        return None
+    eps, way = float(np.finfo(x.node.dtype.numpy).eps), builder.pick(["scatter", "prod", "logaddexp"])
+    if way == "scatter":
+        rows, table = x.node.shape[0], builder.pick([1, 3, 17])
+        if x.node.size // rows * table > 6000:
+            return None
+        small = build.unary("tanh", x.node)
+        node = build.scatter("prod", builder.index_for((rows,), table), small, table)
+        return replace(x, node=node, bound=1.0, error=rows * (x.error + 8 * eps))
+    axis = builder.draw(st.integers(0, len(x.node.shape) - 1))
+    count = x.node.shape[axis]
+    if count > 1000:
+        return None
+    if way == "prod":
+        node = build.scan("prod", build.unary("tanh", x.node), axis, builder.chance(2))
+        return replace(x, node=node, bound=1.0, error=count * (x.error + 8 * eps))
+    bound = x.bound + math.log(count)
+    node = build.scan("logaddexp", x.node, axis, builder.chance(2))
+    return replace(x, node=node, bound=bound, error=x.error + 8 * (count + 1) * eps * (1 + bound))
+
+
+def half_slope(call, gradients, copies):
+    """The gradient rule of a call with one result: half of what is right."""
+    return tuple([build.mul(gradients[0], 0.5) for _ in call.srcs])
+
+
+def called(builder):
+    """A function with a gradient rule of its own."""
+    x = builder.some_float()
+    if x is None:
+        return None
+    call = make("call", (x.node,), (half_slope,))
+    return replace(x, node=make("result", (build.neg(x.node), call), (0,)))
 
 
 @weft.kernel(over=lambda x: x.shape[0])
@@ -131,5 +188,5 @@ def narrowed(builder):
     return replace(x, node=build.cast(narrow, x.node.dtype), bound=2 * x.bound + 4)
 
 
-SMOOTH = (marked, checkpointed, convolution, users_kernel)
+SMOOTH = (marked, checkpointed, convolution, multiplied, called, users_kernel)
 JUMPS = (checked, narrowed)

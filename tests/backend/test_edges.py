@@ -41,7 +41,15 @@ OURS_AT_INFINITY = {
     "scaled_dot_product_attention": "a query of NaN gives NaN, where torch gives 0",
     "attention_over_no_keys": "0 over no keys, whatever the query",
     "spmm": "entries that are not there do not meet infinities",
-}
+    "batch_norm_training": "an infinite weight multiplies what is normalised; torch's meets the mean first",
+    "batch_norm_of_rows": "the same",
+    "instance_norm_training": "the same",
+    "instance_norm": "the same",
+    "group_norm": "the same",
+    "sigmoid_focal_loss": "inf for a certain and wrong answer, where torchvision multiplies 0 and infinity",
+    "multi_margin_loss": "NaN stays, where torch counts no margin",
+    "deform_unfold": "places that are not finite read 0, as all places outside",
+} | {record.name: "the same" for record in FLOATS if record.name.startswith("grid_sample")}
 
 
 def tensors(sample: Sample) -> list[T]:

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 import weft
 from tests.backend.random_graphs import Graph, graphs, transplant
+from tests.records import RECORDS, Inputs, flat
 from weft.compiler import assemble
 from weft.dtypes import float32, float64
 from weft.grad.checkpoint import segment
 from weft.grad.engine import gradients
 from weft.graph import build, primitives
+from weft.graph.node import toposort
 from weft.graph.show import show
 from weft.optim.flat import pack
 from weft.tensor import Tensor
@@ -168,3 +170,31 @@ def test_gradients_of_checkpoints_have_the_same_bits(graph: Graph):
         results.append(values_of([node for node in found if node is not None]))
     for actual, expected in zip(*results, strict=True):
         same_bits(actual, expected, show(roots))
+
+
+def operations(nodes):
+    """The names of all primitives that `nodes` are made of, those inside loops too."""
+    found = {node.op for node in nodes}
+    return found.union(*[operations(node.attrs[0].nodes) for node in nodes if node.op == "loop"])
+
+
+def test_every_primitive_is_drawn_or_recorded():
+    """A primitive that no graph and no record has is checked by nobody: add it to `random_operations`."""
+    found = set()
+
+    @settings(examples(1), max_examples=200, derandomize=True, database=None)
+    @given(graphs(), graphs(most=12, smooth=True))
+    def collect(graph: Graph, smooth: Graph):
+        roots = [value.node for value in smooth.outputs]
+        leaves = [leaf for leaf in smooth.leaves if leaf.dtype.kind == "f"]
+        slopes = gradients(roots, [build.like(root, 1.0) for root in roots], leaves)
+        ends = [value.node for value in graph.outputs] + [node for node in slopes if node is not None]
+        found.update(operations(toposort(ends)))
+
+    collect()
+    for record in RECORDS:
+        inputs = Inputs(record.samples[0], record.dtypes[0], requires_grad=False)
+        results = flat(record.fn(*inputs.weft_args, **record.samples[0].kwargs))
+        found.update(operations(toposort([result.node for result in results if isinstance(result, Tensor)])))
+    every = {name for names, *_ in primitives._ROWS for name in names.split()}
+    assert sorted(every - found) == []

@@ -101,6 +101,8 @@ class Builder:
         if node in self.place:
             assert self.place[node] == at, f"{node} is not known at {at}"
             return self.memo[(node, at, ())]
+        if node is self.source.anchor and (node, at, ()) in self.memo:
+            return self.memo[(node, at, ())]
         if node in self.source.reads or node is self.source.anchor:
             assert node is not self.source.anchor or self.source.form == "dot", f"{node} is not known at {at}"
             mask = self._mask(conditions)

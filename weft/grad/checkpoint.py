@@ -1,7 +1,8 @@
 """Computing again instead of keeping: the part of a graph that a checkpoint covers, and its copy for the reverse walk.
 
 Equal nodes are one, so a copy has to differ somewhere: its inputs go through `after` nodes, which wait for the gradient
-that calls for the copy. The value of such a node is its input's, in its input's memory.
+that calls for the copy. The value of such a node is its input's, in its input's memory. Rules look at how a value was
+moved, so movement stays above.
 """
 
 from __future__ import annotations
@@ -47,8 +48,15 @@ def segment(outputs: Sequence[Node], inputs: Collection[Node], since: int) -> Se
 
 def recompute(part: Segment, copies: Mapping[Node, Node], g: Node) -> dict[Node, Node]:
     """A copy of every node of the segment that waits for `g`. `copies` has the inputs that are copies themselves."""
-    new = {node: make("after", (copies.get(node, node), g)) for node in part.inputs}
+    new = {node: _waiting(copies.get(node, node), g) for node in part.inputs}
     for node in part.body:
         srcs = tuple([new.get(source, source) for source in node.srcs])
         new[node] = make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
     return {node: new[node] for node in part.body}
+
+
+def _waiting(node: Node, g: Node) -> Node:
+    """`node` for readers that wait for `g`."""
+    if PRIMITIVES[node.op].kind != "movement":
+        return make("after", (node, g))
+    return make(node.op, (_waiting(node.srcs[0], g),), node.attrs)

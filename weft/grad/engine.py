@@ -50,10 +50,22 @@ def gradients(
             between.add(node)
     parts: dict[Node, list[Node]] = {}
     picked: dict[Node, dict[Node, Node]] = {}  # of each loop, the gradients of what was picked from it
-    for output, seed in zip(outputs, seeds, strict=True):
-        parts.setdefault(output, []).append(seed)
     copies: dict[Node, Node] = {}
+    covers: dict[Node, dict[Segment, None]] = {}  # checkpoints that a gradient passed on its way to a node
     begun: set[Segment] = set()
+
+    def give(node: Node, part: Node) -> None:
+        """Add a part to a node's gradient. Parts pass checkpoints, so they add up as if there were none."""
+        passed = []
+        while node.op == "checkpoint" and node not in targets:
+            passed.append(node.attrs[0])
+            node = node.srcs[0]
+        if passed:
+            covers.setdefault(node, {}).update(dict.fromkeys(passed))
+        parts.setdefault(node, []).append(part)
+
+    for output, seed in zip(outputs, seeds, strict=True):
+        give(output, seed)
     results: dict[Node, dict[int, Node]] = {}  # of each call: the gradient of every result that has one
     for node in reversed(order):
         if node not in between or not any(src in between for src in node.srcs):
@@ -64,22 +76,23 @@ def gradients(
             found = loop_gradients(copies.get(node, node), picked.pop(node), gradients)
         elif node in parts:
             g = total(parts[node] if node in targets else parts.pop(node))
+            for part in covers.get(node, (node.attrs[0],) if node.op == "checkpoint" else ()):
+                if part not in begun:
+                    begun.add(part)
+                    copies.update(recompute(part, copies, g))
             if node.op == "result":
                 results.setdefault(node.srcs[1], {})[node.attrs[0]] = g
                 continue
             if node.op == "pick":
                 picked.setdefault(node.srcs[0], {})[node] = g
                 continue
-            if node.op == "checkpoint" and node.attrs[0] not in begun:
-                begun.add(node.attrs[0])
-                copies.update(recompute(node.attrs[0], copies, g))
             found = RULES[node.op](copies.get(node, node), g)
         else:
             continue
         for src, part in zip(node.srcs, found, strict=True):
             if part is not None and src in between:
                 assert part.shape == src.shape and part.dtype is src.dtype, (node, src, part)
-                parts.setdefault(src, []).append(part)
+                give(src, part)
     return [total(parts[node]) if node in parts else None for node in wrt]
 
 

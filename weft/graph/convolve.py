@@ -139,8 +139,9 @@ def _interleave(parts: list[Node], space: Shape, how: Geometry) -> Node:
     alone = [number for number, part in enumerate(parts) if part.op == "conv"]
     if len(alone) == 1:
         return _window(_among_zeros(parts[alone[0]], alone[0], strides), space, how)
-    stacked = reshape(concat([reshape(part, (1, *part.shape)) for part in parts], 0), (*strides, n, *counts, channels))
-    order = (rank, *itertools.chain(*[(rank + 1 + k, k) for k in range(rank)]), 2 * rank + 1)
+    side_by_side = concat([reshape(part, (n, 1, *counts, channels)) for part in parts], 1)
+    stacked = reshape(side_by_side, (n, *strides, *counts, channels))  # samples outermost, so any batch has one kernel
+    order = (0, *itertools.chain(*[(1 + rank + k, 1 + k) for k in range(rank)]), 2 * rank + 1)
     merged = tuple([count * stride for count, stride in zip(counts, strides, strict=True)])
     return _window(reshape(permute(stacked, order), (n, *merged, channels)), space, how)
 

@@ -24,8 +24,9 @@ MOST = 64  # products of taps that are gathered; more are matrix products forwar
 CUBIC = -0.75  # the free coefficient of cubic convolution
 
 
-def resampled(x: Node, axes: Sequence[int], taps: Sequence[Sequence[Tap]]) -> Node:
-    """`x` with each of `axes` read at new places: the sum over its taps of weight * x[old place]."""
+def resampled(x: Node, axes: Sequence[int], taps: Sequence[Sequence[Tap]], some: bool = False) -> Node:
+    """`x` with each of `axes` read at new places: the sum over its taps of weight * x[old place]. With `some`, taps of
+    weight 0 are none at all: what they read may be infinite."""
     dense = x
     for axis, own in zip(axes, taps, strict=True):
         dense = _by_matrix(dense, axis, own)
@@ -38,7 +39,9 @@ def resampled(x: Node, axes: Sequence[int], taps: Sequence[Sequence[Tap]]) -> No
         total = None
         for place, weight in taps[depth]:
             inner = value(build.gather(part, place, axes[depth], known=True), depth + 1)
-            term = build.mul(inner, _along(weight, inner.shape, axes[depth]))
+            wide = _along(weight, inner.shape, axes[depth])
+            term = build.mul(inner, wide)
+            term = build.select(build.eq(wide, 0.0), 0.0, term) if some else term
             total = term if total is None else build.add(total, term)
         assert total is not None
         return total
@@ -225,7 +228,8 @@ def interpolate(
 
 def area(x: Node, axes: Sequence[int], sizes: Sequence[int]) -> Node:
     """Means over what each new place covers of the old ones."""
-    return resampled(x, axes, [_area(x.shape[a], new, x.dtype, x.device) for a, new in zip(axes, sizes, strict=True)])
+    taps = [_area(x.shape[a], new, x.dtype, x.device) for a, new in zip(axes, sizes, strict=True)]
+    return resampled(x, axes, taps, some=True)
 
 
 def _targets(
