@@ -129,7 +129,7 @@ def _most(dtype: DType, device: Device) -> int:
 def _apart(x: Node, other: Node, kernel: Sequence[int], attrs: tuple, out: Sequence[int]) -> _Conv:
     strides, lows, highs, dilations, groups = attrs
     lows, kept, skipped = list(lows), list(kernel), []
-    highs = list(highs)
+    highs, firsts = list(highs), []
     for k, extent in enumerate(x.shape[1:-1]):
         last = (out[k] - 1) * strides[k]
         before = after = 0
@@ -140,9 +140,9 @@ def _apart(x: Node, other: Node, kernel: Sequence[int], attrs: tuple, out: Seque
         skipped.append((before, after))
         lows[k] -= before * dilations[k]
         need = last + (kept[k] - 1) * dilations[k] + 1  # elements of the padded axis that are read
-        highs[k] = max(need - extent - lows[k], 0)
-    starts = (0, *[max(-low, 0) for low in lows], 0)
-    x = slice_(x, starts, x.shape)
+        firsts.append(min(max(-lows[k], 0), extent))  # at the end where every tap lies behind it
+        highs[k] = max(need - (extent - firsts[k]) - max(lows[k], 0), 0)
+    x = slice_(x, (0, *firsts, 0), x.shape)
     x = _padded(x, (0, *[max(low, 0) for low in lows], 0), (0, *highs, 0))
     return _Conv(x, other, tuple(kept), tuple(skipped), strides, dilations, groups, tuple(out))
 
