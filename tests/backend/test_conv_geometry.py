@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import weft
@@ -109,6 +109,13 @@ def by_weft(case, arrays):
     return [case.weft(*tensors), *first(*tensors), *again(*tensors)]
 
 
+def transposed(x, w, bias, stride, padding, dilation, extra):
+    how = {"stride": stride, "padding": padding, "dilation": dilation, "groups": 1, "output_padding": extra}
+    return Case(f"conv_transpose{len(w) - 2}d", x, w, bias, how, "float64")
+
+
+@example(transposed((1, 1, 1, 1, 2), (1, 1, 1, 1, 1), None, (1, 1, 2), (0, 0, 1), (1, 1, 1), (0, 0, 0)))
+@example(transposed((1, 16, 2, 1), (16, 8, 1, 2), 8, (3, 1), (2, 2), (2, 3), (1, 1)))  # all taps behind the input
 @examples(40)
 @given(cases())
 def test_values_and_two_derivatives(case: Case):
