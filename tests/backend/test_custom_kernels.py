@@ -1,6 +1,8 @@
 """weft.kernel: kernels that users write, compiled and interpreted, against NumPy; and what is refused while tracing."""
 
+import concurrent.futures
 import re
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -304,3 +306,25 @@ def test_a_gradient_of_the_wrong_count_is_refused():
 def test_an_unknown_word():
     with pytest.raises(AttributeError, match="no word 'softmax'; it has loop"):
         kernel.softmax  # noqa: B018
+
+
+def test_two_threads_trace_at_once():
+    """The words of a kernel mean what their own thread records, also while another thread is tracing."""
+    meeting = threading.Barrier(2, timeout=30)
+
+    def doubled(i, x, out):
+        meeting.wait()
+        out[i] = kernel.exp(x[i]) * 2.0
+        meeting.wait()
+
+    def negated(i, x, out):
+        meeting.wait()
+        out[i] = -kernel.sqrt(x[i])
+        meeting.wait()
+
+    x = np.linspace(0.5, 2.0, 7, dtype="float32")
+    given = weft.tensor(x)
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        found = [result.numpy() for result in threads.map(lambda made: weft.kernel(made)(given), (doubled, negated))]
+    np.testing.assert_allclose(found[0], np.exp(x) * 2, rtol=1e-6)
+    np.testing.assert_allclose(found[1], -np.sqrt(x), rtol=1e-6)

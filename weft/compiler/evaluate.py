@@ -5,6 +5,7 @@ Programs are found again by their key, so a Python loop pays for tracing only.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -32,15 +33,17 @@ class Entry:
 
 
 _plans: OrderedDict[tuple, Entry] = OrderedDict()
+_lock = threading.Lock()  # of `_plans`: two threads may compile one program twice, but neither loses what it holds
 
 
 def entry_for(program: Program, device: Device) -> Entry:
     """The compiled form of a program, from memory, from disk, or made now."""
-    entry = _plans.get(program.key)
-    if entry is not None:
-        _plans.move_to_end(program.key)
-        COUNTERS.plans_reused += 1
-        return entry
+    with _lock:
+        entry = _plans.get(program.key)
+        if entry is not None:
+            _plans.move_to_end(program.key)
+            COUNTERS.plans_reused += 1
+            return entry
     from weft.compiler import plancache  # loaded when there is something to compile
 
     started = time.perf_counter()
@@ -53,9 +56,10 @@ def entry_for(program: Program, device: Device) -> Entry:
     COUNTERS.plans_built += known is None
     COUNTERS.plans_from_disk += known is not None
     COUNTERS.compile_seconds += time.perf_counter() - started
-    _plans[program.key] = entry
-    if len(_plans) > MOST_PLANS:
-        _plans.popitem(last=False)
+    with _lock:
+        _plans[program.key] = entry
+        if len(_plans) > MOST_PLANS:
+            _plans.popitem(last=False)
     return entry
 
 

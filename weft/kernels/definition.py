@@ -22,7 +22,7 @@ from weft.kernels.cpu import LANES, lanes
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import LAUNCH_RANGES, Fold, Geometry, Kernel, Loop, Stmt, Var
 from weft.kernels.normal import normalise
-from weft.kernels.writing import ACTIVE, Recorder
+from weft.kernels.writing import Recorder, meaning
 
 BLOCK = 256  # threads of a block, on devices that have blocks
 TASK_WORK = 8192  # operations that make a task worth handing out
@@ -138,11 +138,8 @@ def define(
         recorder.array(label, shape, dtype, True)
         for label, (shape, dtype) in zip(labels[len(arguments) :], outputs, strict=True)
     ]
-    ACTIVE.append(recorder)
-    try:
+    with meaning(recorder):
         function(*[recorder.position(index) for index in at], *inputs, *results)
-    finally:
-        ACTIVE.pop()
     if recorder.open_loops:
         raise recorder.wrong(GraphError, "a loop that is left early", "loops that run to their end", "use where")
     for label, result in zip(labels[len(arguments) :], results, strict=True):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from weft.dtypes import DType
-from weft.kernels.writing import ACTIVE
+from weft.kernels.writing import meaning
 
 _COMBINE: dict[str, tuple[Callable[..., Any], Any]] = {
     "sum": (np.add, 0),
@@ -122,10 +122,6 @@ def run(
     stepper = Stepper(points)
     arrays = [StepArray(stepper, *given) if isinstance(given, tuple) else given for given in inputs]
     results = [StepArray(stepper, *given) for given in outputs]
-    ACTIVE.append(stepper)
-    try:
-        with np.errstate(all="ignore"):
-            indices = np.unravel_index(np.arange(points), domain) if domain else ()
-            function(*indices, *arrays, *results)
-    finally:
-        ACTIVE.pop()
+    with meaning(stepper), np.errstate(all="ignore"):
+        indices = np.unravel_index(np.arange(points), domain) if domain else ()
+        function(*indices, *arrays, *results)

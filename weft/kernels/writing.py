@@ -7,8 +7,10 @@ runs the same function with NumPy arrays, one element per point. The words that 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from weft.dtypes import DType, bool_, float32, int64
@@ -36,17 +38,29 @@ from weft.kernels.language import (
 )
 from weft.kernels.proxies import Array, Extent, Position, Value, index_of
 
-ACTIVE: list[Any] = []  # the recorder or stepper whose function runs now
-
 FUNCTIONS = ("exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "sqrt", "floor")
 FOLDS = ("sum", "prod", "max", "min")
 
 
+_active: ContextVar[Any] = ContextVar("the recorder or stepper whose function runs now", default=None)
+
+
+@contextlib.contextmanager
+def meaning(recorder: Any) -> Iterator[None]:
+    """The words of a kernel mean what `recorder` says, in this thread."""
+    token = _active.set(recorder)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
 def active() -> Any:
     """Who gives meaning to the words of a kernel now."""
-    if not ACTIVE:
+    recorder = _active.get()
+    if recorder is None:
         raise problem(GraphError, "weft.kernel", "a word of the kernel language outside a kernel", "use inside one")
-    return ACTIVE[-1]
+    return recorder
 
 
 class Recorder:
