@@ -312,19 +312,19 @@ def test_two_threads_trace_at_once():
     """The words of a kernel mean what their own thread records, also while another thread is tracing."""
     meeting = threading.Barrier(2, timeout=30)
 
-    def doubled(i, x, out):
+    def totals(i, x, out):
         meeting.wait()
-        out[i] = kernel.exp(x[i]) * 2.0
+        out[i] = kernel.sum(x.shape[0], lambda j: x[j]) * 2.0
         meeting.wait()
 
-    def negated(i, x, out):
+    def largest(i, x, out):
         meeting.wait()
-        out[i] = -kernel.sqrt(x[i])
+        out[i] = -kernel.max(x.shape[0], lambda j: x[j])
         meeting.wait()
 
     x = np.linspace(0.5, 2.0, 7, dtype="float32")
     given = weft.tensor(x)
     with concurrent.futures.ThreadPoolExecutor(2) as threads:
-        found = [result.numpy() for result in threads.map(lambda made: weft.kernel(made)(given), (doubled, negated))]
-    np.testing.assert_allclose(found[0], np.exp(x) * 2, rtol=1e-6)
-    np.testing.assert_allclose(found[1], -np.sqrt(x), rtol=1e-6)
+        found = list(threads.map(lambda made: weft.kernel(made)(given).numpy(), (totals, largest)))
+    np.testing.assert_allclose(found[0], np.full(7, 2 * x.sum()), rtol=1e-6)
+    np.testing.assert_array_equal(found[1], np.full(7, -x.max()))
