@@ -213,3 +213,13 @@ def test_a_network_in_training():
                 assert kernels_made() == before, (way, batch)
         losses += [param.detach().numpy().tobytes() for param in params]
     assert steps["eager"] == steps["compiled"]
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 3), (6, 3, 1), (2, 3, 3), (9, 1, 2)])
+@pytest.mark.parametrize("channels", [1, 16])
+def test_a_convolution_in_another_shape(shape, channels):
+    """What is computed from the result may see its pixels in other rows."""
+    x, w = numbers(3, 3, 2, 9), numbers(channels, 3, 1, 1, seed=1)
+    y = F.conv2d(weft.tensor(x), weft.tensor(w)).permute(0, 2, 3, 1).reshape(3, *shape, channels) / 2.0
+    expected = TF.conv2d(torch.tensor(x), torch.tensor(w)).permute(0, 2, 3, 1).reshape(y.shape) / 2.0
+    near(y.numpy(), expected, shape)

@@ -101,10 +101,11 @@ class Builder:
         if node in self.place:
             assert self.place[node] == at, f"{node} is not known at {at}"
             return self.memo[(node, at, ())]
-        if node is self.source.anchor and (node, at, ()) in self.memo:
-            return self.memo[(node, at, ())]
+        if node is self.source.anchor and self.source.form == "template":
+            # `fuse` saw that its own region reads it at the point alone, in plain axes; a template's point is written
+            # in tiles, where the same index may look different.
+            return self.memo[(node, self.region.index, ())]
         if node in self.source.reads or node is self.source.anchor:
-            assert node is not self.source.anchor or self.source.form == "dot", f"{node} is not known at {at}"
             mask = self._mask(conditions)
             written = node is self.source.anchor
             load = Load(self.buffer(node, written), address(at, row_major(node.shape), 0), node.dtype, mask)
