@@ -155,6 +155,14 @@ OPENCL_LIKE = replace(
         "float32_int32": "as_float",
         "int64_float64": "as_long",
         "float64_int64": "as_double",
+        "uint32_float32": "as_uint",
+        "float32_uint32": "as_float",
+    },
+    functions={
+        "float32_of_float16": "static inline float float32_of_float16(ushort a) "
+        "{ return vload_half(0, (const half*)&a); }",
+        "float16_of_float32": "static inline ushort float16_of_float32(float a) "
+        "{ ushort bits; vstore_half_rte(a, 0, (half*)&bits); return bits; }",
     },
 )
 

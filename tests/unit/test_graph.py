@@ -41,6 +41,7 @@ def test_variables_are_never_one():
 
 def test_the_table_forgets_dead_nodes():
     x = value(7)
+    gc.collect()  # what other tests left behind
     before = len(_interned)
     node = build.add(build.mul(x, x), x)
     assert len(_interned) > before
@@ -60,7 +61,9 @@ def test_movement_that_changes_nothing_is_its_source():
 
 
 def test_every_primitive_but_leaves_and_loops_can_be_evaluated_alone():
-    assert [name for name, row in PRIMITIVES.items() if row.evaluate is None] == ["buffer", "input", "loop", "pick"]
+    compilers = {"number"}  # entered once the compiler is loaded
+    alone = {name for name, row in PRIMITIVES.items() if row.evaluate is None} - compilers
+    assert alone == {"buffer", "input", "loop", "pick"}
 
 
 def test_depth_counts_uncomputed_operations():
