@@ -9,29 +9,12 @@ import torch.nn.functional as F
 
 from cases import Chain, Training
 from networks import Network
+from networks_common import dense
 from networks_torch import LOSSES, PREPARE
-
-ACTIVATIONS = {"tanh": torch.tanh, "relu": F.relu}
 
 
 def tensors(*arrays: np.ndarray):
     return [torch.tensor(array) for array in arrays]
-
-
-def dense(case: Training):
-    """The loss of a stack of dense layers."""
-    activation = ACTIVATIONS[case.hidden]
-    measure = F.cross_entropy if case.loss == "cross_entropy" else F.mse_loss
-    last = len(case.sizes) - 2
-
-    def loss(p: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        for layer in range(last + 1):
-            x = F.linear(x, p[f"weight{layer}"], p[f"bias{layer}"])
-            if layer != last:
-                x = activation(x)
-        return measure(x, y)
-
-    return loss
 
 
 class TrainingRunner:
@@ -47,7 +30,7 @@ class TrainingRunner:
         options = {"foreach": True} if compiled else {"fused": True}
         optimizer = torch.optim.Adam(list(parameters.values()), lr=case.learning_rate, **options)
         self.optimizer = optimizer
-        measure = LOSSES[case.name] if isinstance(case, Network) else dense(case)
+        measure = LOSSES[case.name] if isinstance(case, Network) else dense(case, F)
 
         def step(*inputs: torch.Tensor) -> torch.Tensor:
             loss = measure(parameters, *inputs)

@@ -8,29 +8,12 @@ import weft
 import weft.nn.functional as F
 from cases import Chain, Training
 from networks import Network
+from networks_common import dense
 from networks_weft import LOSSES, PREPARE
-
-ACTIVATIONS = {"tanh": weft.tanh, "relu": F.relu}
 
 
 def tensors(*arrays: np.ndarray):
     return [weft.tensor(array) for array in arrays]
-
-
-def dense(case: Training):
-    """The loss of a stack of dense layers."""
-    activation = ACTIVATIONS[case.hidden]
-    measure = F.cross_entropy if case.loss == "cross_entropy" else F.mse_loss
-    last = len(case.sizes) - 2
-
-    def loss(p, x, y):
-        for layer in range(last + 1):
-            x = F.linear(x, p[f"weight{layer}"], p[f"bias{layer}"])
-            if layer != last:
-                x = activation(x)
-        return measure(x, y)
-
-    return loss
 
 
 class TrainingRunner:
@@ -40,7 +23,7 @@ class TrainingRunner:
         self.case = case
         self.arrays, inputs = case.arrays()
         self.inputs = PREPARE.get(case.name, tensors)(*inputs)
-        self.loss = LOSSES[case.name] if isinstance(case, Network) else dense(case)
+        self.loss = LOSSES[case.name] if isinstance(case, Network) else dense(case, F)
 
     def reset(self) -> None:
         parameters = {name: weft.tensor(array, requires_grad=True) for name, array in self.arrays.items()}

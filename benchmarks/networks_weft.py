@@ -4,53 +4,8 @@ from __future__ import annotations
 
 import weft
 import weft.nn.functional as F
-from networks import HEADS, HIDDEN, LAYERS, NODES, RECURRENT_LAYERS, RESNET_STAGES, WIDTH
-
-
-def cnn(p, x, y):
-    x = F.max_pool2d(F.relu(F.conv2d(x, p["conv1"], p["bias1"], padding=1)), 2)
-    x = F.max_pool2d(F.relu(F.conv2d(x, p["conv2"], p["bias2"], padding=1)), 2)
-    return F.cross_entropy(F.linear(x.flatten(1), p["linear"], p["bias3"]), y)
-
-
-def conv3d(p, x, y):
-    x = F.relu(F.conv3d(x, p["conv1"], p["bias1"], padding=1))
-    x = F.relu(F.conv3d(x, p["conv2"], p["bias2"], padding=1))
-    return F.cross_entropy(F.linear(x.mean((2, 3, 4)), p["linear"], p["bias3"]), y)
-
-
-def resnet18(p, x, y):
-    def unit(name, x, stride=1):
-        size = p[f"{name}.conv"].shape[-1]
-        x = F.conv2d(x, p[f"{name}.conv"], stride=stride, padding=size // 2)
-        return F.batch_norm(x, None, None, p[f"{name}.scale"], p[f"{name}.shift"], training=True)
-
-    x = F.relu(unit("stem", x))
-    for number, (_, stride) in enumerate(RESNET_STAGES):
-        name = f"block{number}"
-        skip = x if stride == 1 else unit(f"{name}.skip", x, stride)
-        x = F.relu(unit(f"{name}.2", F.relu(unit(f"{name}.1", x, stride))) + skip)
-    return F.cross_entropy(F.linear(x.mean((2, 3)), p["linear"], p["bias"]), y)
-
-
-def transformer(p, x, y):
-    batch, length = x.shape
-
-    def norm(name, x):
-        return F.layer_norm(x, (WIDTH,), p[name], p[f"{name}.bias"])
-
-    def linear(name, x):
-        return F.linear(x, p[name], p[f"{name}.bias"])
-
-    x = F.embedding(x, p["tokens"]) + p["positions"]
-    for layer in range(LAYERS):
-        qkv = linear(f"{layer}.qkv", norm(f"{layer}.norm1", x)).reshape(batch, length, 3, HEADS, WIDTH // HEADS)
-        q, k, v = (qkv[:, :, part].transpose(1, 2) for part in range(3))
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, WIDTH)
-        x = x + linear(f"{layer}.out", seen)
-        x = x + linear(f"{layer}.down", F.gelu(linear(f"{layer}.up", norm(f"{layer}.norm2", x))))
-    logits = F.linear(norm("norm", x), p["head"])
-    return F.cross_entropy(logits.reshape(batch * length, -1), y.reshape(-1))
+from networks import HIDDEN, NODES, RECURRENT_LAYERS
+from networks_common import losses
 
 
 def lstm(p, x, y):
@@ -97,6 +52,4 @@ def prepare_gat(edges, x, y):
 
 
 PREPARE = {"gcn": prepare_gcn, "gat": prepare_gat}  # inputs that are more than tensors of the arrays
-LOSSES = {
-    "cnn": cnn, "conv3d": conv3d, "resnet18": resnet18, "transformer": transformer, "lstm": lstm, "gcn": gcn, "gat": gat
-}  # fmt: skip
+LOSSES = losses(F) | {"lstm": lstm, "gcn": gcn, "gat": gat}
