@@ -15,14 +15,33 @@ _instance_training = lift(batchnorm.instance_norm_training)
 _inference = lift(batchnorm.batch_norm_inference)
 
 
-def _update(running: Tensor | None, new: Tensor, momentum: float) -> None:
-    if running is not None:
-        running.copy_(running * (1.0 - momentum) + (new.detach() * momentum).to(running.dtype))
-
-
-def _needed(who: str, running_mean: Tensor | None, running_var: Tensor | None) -> None:
+def _by_running(
+    who: str,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
     if running_mean is None or running_var is None:
         raise problem(GraphError, who, "no running statistics outside training", "running_mean and running_var")
+    return _inference(input, running_mean, running_var, weight, bias, eps)
+
+
+def _followed(
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    value: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+) -> Tensor:
+    """`value`; the running statistics move towards those that it was made with."""
+    for running, new in ((running_mean, mean), (running_var, variance)):
+        if running is not None:
+            running.copy_(running * (1.0 - momentum) + (new.detach() * momentum).to(running.dtype))
+    return value
 
 
 def batch_norm(
@@ -49,12 +68,8 @@ def batch_norm(
     (tensor([0.2000]), tensor([1.1000]))
     """
     if not training:
-        _needed("batch_norm", running_mean, running_var)
-        return _inference(input, running_mean, running_var, weight, bias, eps)
-    value, mean, variance = _batch_training(input, weight, bias, eps)
-    _update(running_mean, mean, momentum)
-    _update(running_var, variance, momentum)
-    return value
+        return _by_running("batch_norm", input, running_mean, running_var, weight, bias, eps)
+    return _followed(running_mean, running_var, momentum, *_batch_training(input, weight, bias, eps))
 
 
 def instance_norm(
@@ -69,9 +84,5 @@ def instance_norm(
 ) -> Tensor:
     """[N, C, ...] with each channel of each sample brought to mean 0 and variance 1; the rest as in `batch_norm`."""
     if not use_input_stats:
-        _needed("instance_norm", running_mean, running_var)
-        return _inference(input, running_mean, running_var, weight, bias, eps)
-    value, mean, variance = _instance_training(input, weight, bias, eps)
-    _update(running_mean, mean, momentum)
-    _update(running_var, variance, momentum)
-    return value
+        return _by_running("instance_norm", input, running_mean, running_var, weight, bias, eps)
+    return _followed(running_mean, running_var, momentum, *_instance_training(input, weight, bias, eps))

@@ -24,9 +24,9 @@ def refused(name, *args):
     return [
         (lambda: call(weft.ones(5), *args, 2), weft.ShapeError, rf"{name}: given shape \(5,\)"),
         (lambda: call(weft.ones(*shape(rank)), *args, 99), weft.ShapeError, "at least one window along every axis"),
-        (lambda: call(weft.ones(*shape(rank)), *args, 0), weft.ShapeError, "kernel_size=0"),
-        (lambda: call(weft.ones(*shape(rank)), *args, 2, 0), weft.ShapeError, "stride=0"),
-        (lambda: call(weft.ones(*shape(rank)), *args, (1, 2, 3, 4)), weft.ShapeError, r"kernel_size=\(1, 2, 3, 4\)"),
+        (lambda: call(weft.ones(*shape(rank)), *args, 0), weft.RangeError, "kernel_size=0"),
+        (lambda: call(weft.ones(*shape(rank)), *args, 2, 0), weft.RangeError, "stride=0"),
+        (lambda: call(weft.ones(*shape(rank)), *args, (1, 2, 3, 4)), weft.RangeError, r"kernel_size=\(1, 2, 3, 4\)"),
     ]
 
 

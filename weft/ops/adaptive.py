@@ -15,8 +15,8 @@ from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.ops.common import as_int, need_float, need_integer
-from weft.ops.pool import Sizes, Windows, largest, sizes, total_of
+from weft.ops.common import Sizes, as_int, need_float, need_integer, sizes
+from weft.ops.pool import Windows, largest, total_of
 from weft.ops.reduce import ValuesIndices
 from weft.ops.resample import area
 from weft.ops.scatter import scatter

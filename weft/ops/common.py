@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.dtypes import DType, float32, int64, integer_bounds, promote
-from weft.errors import DeviceError, DTypeError, ShapeError, problem
+from weft.errors import DeviceError, DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.node import Node
 
 Operand = Node | Number
+Sizes = int | Sequence[int]  # one for all axes, or one for each
 
 
 def weak_dtype(kind: str, dtype: DType) -> DType:
@@ -174,6 +175,17 @@ def as_int(who: str, value: object, what: str) -> int:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise problem(DTypeError, who, f"{value!r} for the {what}", "an int") from None
+
+
+def sizes(who: str, value: Sizes, rank: int, what: str, least: int = 1) -> Shape:
+    """One int per axis, each at least `least`, from one for all or one for each."""
+    given = list(value) if isinstance(value, (tuple, list)) else [value]
+    found = tuple(as_int(who, one, what) for one in given)
+    found = found * rank if len(found) == 1 else found
+    if len(found) != rank or min(found) < least:
+        expected = f"a whole number from {least} on, or {rank} of them"
+        raise problem(RangeError, who, f"{what}={value!r}", expected)
+    return found
 
 
 def normal_axis(who: str, axis: int, rank: int) -> int:

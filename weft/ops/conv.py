@@ -6,16 +6,12 @@ permutes cancel between layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.convolve import Geometry, conv, conv_input
 from weft.graph.node import Node
-from weft.ops.common import in_float32, same_device
-
-Sizes = int | Sequence[int]
+from weft.ops.common import Sizes, in_float32, same_device, sizes
 
 
 def conv1d(
@@ -132,8 +128,8 @@ def _conv(who, rank, x, w, bias, stride, padding, dilation, groups) -> Node:
         raise problem(ShapeError, who, given, f"{w.shape[1] * groups} channels (weight.shape[1] * groups)")
     if w.shape[0] % groups:
         raise problem(ShapeError, who, f"{w.shape[0]} filters and groups={groups}", "filters that divide by groups")
-    strides = _sizes(who, "stride", stride, rank, 1)
-    dilations = _sizes(who, "dilation", dilation, rank, 1)
+    strides = sizes(who, stride, rank, "stride")
+    dilations = sizes(who, dilation, rank, "dilation")
     lows, highs = _paddings(who, padding, rank, w.shape[2:], strides, dilations)
     how = Geometry(strides, lows, highs, dilations, groups)
     if min(how.extents(x.shape[-rank:], w.shape[2:])) < 1:
@@ -149,8 +145,8 @@ def _transposed(who, rank, x, w, bias, stride, padding, output_padding, groups, 
     if x.shape[-rank - 1] != w.shape[0] or w.shape[0] % groups:
         given = f"an input of {x.shape[-rank - 1]} channels, a weight {w.shape} and groups={groups}"
         raise problem(ShapeError, who, given, f"{w.shape[0]} channels (weight.shape[0]), divisible by groups")
-    strides, dilations = _sizes(who, "stride", stride, rank, 1), _sizes(who, "dilation", dilation, rank, 1)
-    pads, extra = _sizes(who, "padding", padding, rank, 0), _sizes(who, "output_padding", output_padding, rank, 0)
+    strides, dilations = sizes(who, stride, rank, "stride"), sizes(who, dilation, rank, "dilation")
+    pads, extra = sizes(who, padding, rank, "padding", 0), sizes(who, output_padding, rank, "output_padding", 0)
     rows = zip(x.shape[-rank:], w.shape[2:], strides, pads, extra, dilations, strict=True)
     space = tuple([(n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, e, d in rows])
     if min(space) < 1 or any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
@@ -179,19 +175,9 @@ def _check(who: str, rank: int, x: Node, w: Node, bias: Node | None, groups: int
         raise problem(ShapeError, who, f"a bias {bias.shape}", f"({filters},), one number per filter")
 
 
-def _sizes(who: str, name: str, value: Sizes, rank: int, least: int) -> Shape:
-    """One number per axis, each at least `least`."""
-    sizes = (value,) * rank if isinstance(value, int) else tuple(value)
-    if len(sizes) == 1:
-        sizes *= rank
-    if len(sizes) != rank or any(not isinstance(size, int) or size < least for size in sizes):
-        raise problem(RangeError, who, f"{name}={value!r}", f"a whole number from {least} on, or {rank} of them")
-    return sizes
-
-
 def _paddings(who: str, padding: Sizes | str, rank: int, kernel: Shape, strides: Shape, dilations: Shape):
     if not isinstance(padding, str):
-        pads = _sizes(who, "padding", padding, rank, 0)
+        pads = sizes(who, padding, rank, "padding", 0)
         return pads, pads
     if padding not in ("same", "valid"):
         raise problem(RangeError, who, f"padding={padding!r}", "'same', 'valid' or numbers")

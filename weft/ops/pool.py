@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from weft.dtypes import int32, int64
@@ -19,22 +18,10 @@ from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.ops.common import as_int, need_float
+from weft.ops.common import Sizes, as_int, need_float, sizes
 from weft.ops.reduce import ValuesIndices
 
 FEW = 16  # places in a window up to which it is a chain
-
-Sizes = int | Sequence[int]
-
-
-def sizes(who: str, value: Sizes, rank: int, what: str, least: int = 1) -> Shape:
-    """One int per axis, from one for all or one for each."""
-    given = list(value) if isinstance(value, (tuple, list)) else [value]
-    found = tuple(as_int(who, one, what) for one in given)
-    found = found * rank if len(found) == 1 else found
-    if len(found) != rank or min(found) < least:
-        raise problem(ShapeError, who, f"{what}={value!r}", f"an int of at least {least}, or {rank} of them")
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from weft.graph.build import Shape
 from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.activation import hardtanh
-from weft.ops.common import in_float32, need_float, same_device
-from weft.ops.pool import Sizes, sizes
+from weft.ops.common import Sizes, in_float32, need_float, same_device, sizes
 from weft.ops.resample import cubic_weights
 
 

@@ -10,8 +10,7 @@ from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.node import Node
-from weft.ops.common import as_int, in_float32, normal_axis
-from weft.ops.pool import Sizes, sizes
+from weft.ops.common import Sizes, as_int, in_float32, normal_axis, sizes
 
 
 def unfold_axis(x: Node, dimension: int, size: int, step: int) -> Node:
