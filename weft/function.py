@@ -79,11 +79,12 @@ class Function:
 
     @staticmethod
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("a Function needs a static method forward(ctx, *args)")
+        raise problem(GraphError, "Function", "a class without `forward`", "a static method forward(ctx, *args)")
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        raise NotImplementedError("a Function that is differentiated needs a static method backward(ctx, *grads)")
+        expected = "a static method backward(ctx, *grads), since a gradient is asked for"
+        raise problem(GraphError, "Function", "a class without `backward`", expected)
 
     @classmethod
     def apply(cls, *args: Any) -> Any:

@@ -279,3 +279,20 @@ def test_compiled():
         loss = compiled(x).item()
         grads = w.grad.tolist()
         assert (loss, grads) == (step(x).item(), w.grad.tolist())
+
+
+def test_a_function_without_its_methods():
+    class Nothing(weft.autograd.Function):
+        pass
+
+    class OneWay(weft.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2.0
+
+    x = weft.ones(2, requires_grad=True)
+    with pytest.raises(weft.GraphError, match="a class without `forward`; expected a static method forward"):
+        Nothing.apply(x)
+    with pytest.raises(weft.GraphError, match="a class without `backward`; expected a static method backward"):
+        OneWay.apply(x).sum().backward()
+    assert OneWay.apply(x).tolist() == [2.0, 2.0]
