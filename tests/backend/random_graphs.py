@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 import weft
 from tests.backend import random_loops
 from tests.backend import random_operations as more
+from tests.backend import random_picks as picks
+from tests.backend.random_values import HOME, LARGEST, Value, unit, whole_bound
 from weft.dtypes import (
     SIGNED,
     UNSIGNED,
@@ -30,7 +32,6 @@ from weft.dtypes import (
     from_numpy,
     int32,
     int64,
-    integer_bounds,
     uint32,
 )  # fmt: skip
 from weft.graph import build
@@ -38,28 +39,9 @@ from weft.graph.node import Node, placeholder, toposort
 from weft.graph.primitives import make
 
 EXTENTS = [1, 3, 7, 17, 33, 64, 65]
-LARGEST = 6000  # elements of one value
 LARGE_SHAPES = [(130, 33), (300, 17), (40000,), (3, 12000), (2, 70, 33), (260, 260), (70000,)]  # where sums are split
 MOST_BOUND, MOST_ERROR = 1e3, 1e-3
 LEAST_OVERFLOW = 6e4  # what a sum in float16 must stay below
-HOME = weft.get_device("null")  # computes nothing, so drawn graphs stay as they are
-
-
-@dataclass(frozen=True)
-class Value:
-    """A node with bounds: |value| <= bound, and computed values differ from the true one by at most `error`."""
-
-    node: Node
-    bound: float
-    error: float = 0.0
-
-    @property
-    def exact(self) -> bool:
-        return self.error == 0.0
-
-    @property
-    def kind(self) -> str:
-        return self.node.dtype.kind
 
 
 @dataclass
@@ -92,17 +74,6 @@ def transplant(outputs: list[Value], leaves: dict[Node, Node]) -> list[Node]:
                 attrs = (random_loops.transplanted_body(attrs[0], device), *attrs[1:])
             new[node] = make(node.op, sources, attrs, dtype=node.dtype, device=device, site=node.site)
     return [new[value.node] for value in outputs]
-
-
-def unit(dtype: DType) -> float:
-    """The relative error of one operation, with room for functions that are a few units off."""
-    return weft.finfo(dtype).eps if dtype.kind == "f" else 0.0
-
-
-def whole_bound(bound: float, dtype: DType) -> float:
-    """A bound on integers that may have wrapped around."""
-    low, high = integer_bounds(dtype)
-    return float(high) if dtype.kind == "u" else min(bound, -float(low))
 
 
 class Builder:
@@ -550,133 +521,25 @@ class Builder:
         node = build.concat([part.node for part in order], axis)
         return Value(node, max(part.bound for part in parts), max(part.error for part in parts))
 
-    def index_for(self, shape: tuple[int, ...], extent: int) -> Node:
-        if self.chance(3) and shape:
-            counted = build.iota(shape, len(shape) - 1, HOME)
-            return build.binary("mod", build.mul(counted, 5), extent)
-        array = self.rng.integers(0, extent, shape).astype(self.pick([np.int32, np.int64]))
-        return self.leaf_of(array, float(extent)).node
-
-    def gather(self) -> Value | None:
-        x = self.some(lambda value: value.node.shape and value.node.size)
-        if x is None:
-            return None
-        shape = x.node.shape
-        axis = self.draw(st.integers(0, len(shape) - 1))
-        picked = self.pick([(), (1,), (5,), (17,), (2, 3)])
-        if x.node.size // shape[axis] * math.prod(picked) > LARGEST:
-            return None
-        return Value(build.gather(x.node, self.index_for(picked, shape[axis]), axis), x.bound, x.error)
-
-    def scatter(self) -> Value | None:
-        x = self.some(lambda value: value.node.shape and value.node.size and value.kind == "f")
-        if x is None:
-            return None
-        rows, table = x.node.shape[0], self.pick([1, 3, 17, 40])
-        if x.node.size // rows * table > LARGEST:
-            return None
-        bound, eps = x.bound * rows, unit(x.node.dtype)
-        if self.overflows(x.node.dtype, bound):
-            return None
-        index, fold = self.index_for((rows,), table), self.pick(["add", "add", "max", "min"])
-        node = build.scatter(fold, index, x.node, table)
-        if fold != "add":
-            return self.bounded(fold, node, x)
-        error = x.error * rows + (4 + math.sqrt(rows)) * eps * bound
-        return Value(build.mul(node, 1.0 / rows), x.bound, error / rows + eps * x.bound)
-
-    def scan(self) -> Value | None:
-        x = self.some(lambda value: value.node.shape and value.node.size and value.kind != "b")
-        if x is None:
-            return None
-        axis = self.draw(st.integers(0, len(x.node.shape) - 1))
-        count, eps = x.node.shape[axis], unit(x.node.dtype)
-        node = build.scan(op := self.pick(["sum", "max", "min"]), x.node, axis, self.chance(2))
-        if op != "sum":
-            return Value(node, x.bound, x.error)
-        if x.kind in "iu":
-            return Value(node, whole_bound(x.bound * count, x.node.dtype))
-        bound = x.bound * count
-        if self.overflows(x.node.dtype, bound):
-            return None
-        error = x.error * count + (4 + count) * eps * bound
-        return Value(build.mul(node, 1.0 / count), x.bound, error / count + eps * x.bound)
-
-    def along(self) -> Value | None:
-        x = self.some(lambda value: value.node.shape and value.node.size and value.kind == "f")
-        if x is None:
-            return None
-        axis = self.draw(st.integers(0, len(x.node.shape) - 1))
-        shape, other = x.node.shape, self.pick([1, 3, 17])
-        if x.node.size // shape[axis] * other > LARGEST:
-            return None
-        picked = (*shape[:axis], other, *shape[axis + 1 :])
-        if self.chance(2):
-            return Value(build.along(x.node, self.index_for(picked, shape[axis]), axis), x.bound, x.error)
-        count, eps = shape[axis], unit(x.node.dtype)
-        node = build.along_add(self.index_for(shape, other), x.node, axis, other)
-        error = x.error * count + (4 + count) * eps * x.bound * count
-        return Value(build.mul(node, 1.0 / count), x.bound, error / count + eps * x.bound)
-
-    def argsort(self) -> Value | None:
-        x = self.some(lambda value: value.node.shape and value.node.size and value.exact and value.kind in "if")
-        if x is None:
-            return None
-        keys = x.node
-        if keys.dtype.itemsize < 4:
-            keys = build.cast(keys, float32 if x.kind == "f" else int32)
-        if x.kind == "f":
-            keys = build.bitcast(keys, int32 if keys.dtype.itemsize == 4 else int64)
-        return Value(build.argsort(keys), float(keys.shape[-1]))
-
-    def bounded(self, fold: str, node: Node, x: Value) -> Value:
-        """A maximum or minimum of some of `x`, where the identity, which is infinite, becomes a bound of `x`."""
-        return Value(build.binary(fold, node, -x.bound if fold == "max" else x.bound), x.bound, x.error)
-
-    def segments(self, elements: int) -> Node:
-        """Row pointers for that many elements; some rows have none."""
-        rows = self.pick([1, 2, 7, 40])
-        inner = np.sort(self.rng.integers(0, elements + 1, rows - 1))
-        pointers = np.concatenate([[0], inner, [elements]]).astype(self.pick([np.int32, np.int64]))
-        return self.leaf_of(pointers, float(elements)).node
-
-    def segment(self) -> Value | None:
-        """Rows folded by segments; their softmax; or neighbours' rows, folded, whose gradient is by segments too."""
-        x = self.some(lambda value: value.node.shape and value.node.size and value.kind == "f")
-        if x is None or 40 * x.node.size > LARGEST * x.node.shape[0]:
-            return None
-        count, eps = x.node.shape[0], unit(x.node.dtype)
-        if self.chance(3) and x.bound <= 20.0:
-            pointers = self.segments(count)
-            rows = build.segment_rows(pointers, count)
-            peak = build.stop_gradient(build.segment("max", x.node, pointers))
-            e = build.unary("exp", build.sub(x.node, build.gather(peak, rows, 0)))
-            total = build.gather(build.segment("sum", e, pointers), rows, 0)
-            return Value(build.div(e, total), 1.0, 4 * (x.error + (8 + x.bound + math.sqrt(count)) * eps))
-        data = x.node
-        if self.chance(2):
-            col = self.rng.integers(0, count, count)
-            order = np.argsort(col, kind="stable")
-            starts = np.searchsorted(col[order], np.arange(count + 1))
-            parts = [self.leaf_of(part.astype(np.int32), float(count)).node for part in (col, starts, order)]
-            data = make("neighbours", (x.node, *parts))
-        fold = self.pick(["sum", "sum", "max", "min"])
-        node = build.segment(fold, data, self.segments(count))
-        if fold != "sum":
-            return self.bounded(fold, node, x)
-        error = x.error * count + (4 + math.sqrt(count)) * eps * x.bound * count
-        return Value(build.mul(node, 1.0 / count), x.bound, error / count + eps * x.bound)
-
     # ---- the whole graph ---------------------------------------------------------------------------------------
 
     def build(self, least: int, most: int) -> Graph:
         self.values.append(self.leaf(self.shape(), self.floats))
         common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement]
-        common += [self.dot, self.gather, self.select, self.scatter, self.softmax, self.concat, self.marker]
-        common += [self.source, self.fold, self.scan, self.along, self.attention, self.segment]
-        common += [functools.partial(draw, self) for draw in (*more.SMOOTH, random_loops.looped)]
-        jumps = [self.whole, self.compare, self.logic, self.cast, self.argsort]
-        jumps = [] if self.smooth else [*jumps, *[functools.partial(draw, self) for draw in more.JUMPS]]
+        common += [
+            self.dot,
+            self.select,
+            self.softmax,
+            self.concat,
+            self.marker,
+            self.source,
+            self.fold,
+            self.attention,
+        ]
+        common += [functools.partial(draw, self) for draw in (*picks.SMOOTH, *more.SMOOTH, random_loops.looped)]
+        jumps = [self.whole, self.compare, self.logic, self.cast]
+        jumps += [functools.partial(draw, self) for draw in (*picks.JUMPS, *more.JUMPS)]
+        jumps = [] if self.smooth else jumps
         for _ in range(self.draw(st.integers(least, most))):
             value = self.pick(common + jumps)()
             if value is not None and self.is_tame(value):

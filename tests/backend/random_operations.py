@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import weft
+from tests.backend.random_picks import index_for
 from weft import kernel
 from weft.dtypes import bfloat16, float16, int8, int16, uint8, uint16, uint64
 from weft.grad.checkpoint import Segment, segment
@@ -111,7 +112,7 @@ def multiplied(builder):
         if x.node.size // rows * table > 6000:
             return None
         small = build.unary("tanh", x.node)
-        node = build.scatter("prod", builder.index_for((rows,), table), small, table)
+        node = build.scatter("prod", index_for(builder, (rows,), table), small, table)
         return replace(x, node=node, bound=1.0, error=rows * (x.error + 8 * eps))
     axis = builder.draw(st.integers(0, len(x.node.shape) - 1))
     count = x.node.shape[axis]
