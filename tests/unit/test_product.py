@@ -7,9 +7,9 @@ from tests.unit.kernel_harness import begin, call, end, kernel_of
 from weft.dtypes import from_numpy, int64
 from weft.errors import GraphError
 from weft.kernels import index as ix
-from weft.kernels.index import Axis, axis_index
+from weft.kernels.index import MANY, Axis, axis_index
 from weft.kernels.language import Accumulator, Fold, IndexValue, Loop, Store, Update, Var
-from weft.kernels.product import MANY, Matrix, product, tile_for
+from weft.kernels.product import Matrix, product, tile_for
 
 pytestmark = pytest.mark.unit
 

@@ -22,7 +22,7 @@ from weft.compiler.template import Built, Template, view_of
 from weft.compiler.values import Builder
 from weft.dtypes import DType, bool_, float32, int64
 from weft.graph.build import cast, expand, pad, permute, reduce, reshape, slice_, unfold
-from weft.graph.evaluate import EVALUATIONS
+from weft.graph.evaluate import conv_values, conv_weight_values
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
 from weft.kernels.convolve import Form, block_of, forward, tiling, weight_block, weight_tiling, weights
@@ -396,34 +396,17 @@ def _evaluate_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -
     x, packed = arrays
     rank = packed.ndim - 3
     w = packed.transpose(*range(2, 2 + rank), 1, 0, 2 + rank).reshape(*packed.shape[2:-1], packed.shape[1], -1)
-    strides, dilations, groups, _ = node.attrs
-    return _evaluate_as("conv", node.shape, (x, w), (strides, (0,) * rank, (0,) * rank, dilations, groups), dtype)
+    strides, dilations, groups, out = node.attrs
+    return conv_values(x, w, out, (strides, (0,) * rank, (0,) * rank, dilations, groups), dtype)
 
 
 def _evaluate_weight_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
     kernel, strides, dilations, groups, block, per = node.attrs
     none, (x, g) = (0,) * len(kernel), arrays
-    attrs = (kernel, strides, none, none, dilations, groups)
-    shape = (*node.shape[2:-1], g.shape[-1])
-    parts = [
-        _evaluate_as("conv_weight", shape, (x[k : k + per], g[k : k + per]), attrs, dtype)
-        for k in range(0, len(g), per)
-    ]
-    return np.moveaxis(np.stack(parts).reshape(len(parts), *shape[:-1], -1, block), -2, 1)
-
-
-class _Like:
-    """What an evaluation asks of a node."""
-
-    def __init__(self, shape: tuple[int, ...], attrs: tuple):
-        self.shape, self.attrs = shape, attrs
-
-
-def _evaluate_as(
-    op: str, shape: tuple[int, ...], arrays: Sequence[np.ndarray], attrs: tuple, dtype: np.dtype
-) -> np.ndarray:
-    like: object = _Like(shape, attrs)
-    return EVALUATIONS[op](like, arrays, dtype)  # type: ignore[arg-type]
+    attrs = (strides, none, none, dilations, groups)
+    starts = range(0, len(g), per)
+    parts = [conv_weight_values(x[k : k + per], g[k : k + per], kernel, attrs, dtype) for k in starts]
+    return np.moveaxis(np.stack(parts).reshape(len(parts), *node.shape[2:-1], -1, block), -2, 1)
 
 
 PRIMITIVES["conv_tiles"] = Primitive("conv_tiles", "template", 2, _tiles_shape, _evaluate_tiles)

@@ -192,27 +192,28 @@ def _taps(x: np.ndarray, kernel: tuple[int, ...], out: tuple[int, ...], attrs: t
         yield tap, padded[(slice(None), *[slice(t * d, t * d + s * (n - 1) + 1, s) for t, s, d, n in rows])]
 
 
-def _conv(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    x, w = arrays
+def conv_values(x: np.ndarray, w: np.ndarray, out: tuple[int, ...], attrs: tuple, dtype: np.dtype) -> np.ndarray:
+    """The convolution of arrays, with the attributes of `conv`."""
     *kernel, inside, outside = w.shape
-    groups, out = node.attrs[4], node.shape[1:-1]
-    total = np.zeros((*node.shape[:-1], groups, outside // groups), dtype)
-    for tap, part in _taps(x, tuple(kernel), out, node.attrs):
+    groups = attrs[4]
+    total = np.zeros((len(x), *out, groups, outside // groups), dtype)
+    for tap, part in _taps(x, tuple(kernel), out, attrs):
         apart = part.reshape(*part.shape[:-1], groups, inside)
         total += np.einsum("...gc,cgo->...go", apart, w[tap].reshape(inside, groups, -1))
-    return total.reshape(node.shape)
+    return total.reshape(len(x), *out, outside)
 
 
-def _conv_weight(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    x, g = arrays
-    kernel, *attrs = node.attrs
+def conv_weight_values(
+    x: np.ndarray, g: np.ndarray, kernel: tuple[int, ...], attrs: tuple, dtype: np.dtype
+) -> np.ndarray:
+    """The gradient of `conv_values` in w."""
     groups = attrs[4]
-    result = np.zeros(node.shape, dtype)
-    rows = g.reshape(math.prod(g.shape[:-1]), groups, g.shape[-1] // groups)
-    for tap, part in _taps(x, kernel, g.shape[1:-1], tuple(attrs)):
-        result[tap] = np.einsum("ngc,ngo->cgo", part.reshape(len(rows), groups, x.shape[-1] // groups), rows).reshape(
-            result[tap].shape
-        )
+    inside, outside = x.shape[-1] // groups, g.shape[-1]
+    result = np.zeros((*kernel, inside, outside), dtype)
+    rows = g.reshape(math.prod(g.shape[:-1]), groups, outside // groups)
+    for tap, part in _taps(x, kernel, g.shape[1:-1], attrs):
+        seen = part.reshape(len(rows), groups, inside)
+        result[tap] = np.einsum("ngc,ngo->cgo", seen, rows).reshape(inside, outside)
     return result
 
 
@@ -291,8 +292,10 @@ EVALUATIONS: dict[str, Evaluation] = {
     "segment_min": _segment("min"),
     "segment_rows": lambda node, arrays, dtype: _rows_of(arrays[0], node.attrs[0]),
     "dot": _plain(np.matmul),
-    "conv": _conv,
-    "conv_weight": _conv_weight,
+    "conv": lambda node, arrays, dtype: conv_values(arrays[0], arrays[1], node.shape[1:-1], node.attrs, dtype),
+    "conv_weight": lambda node, arrays, dtype: conv_weight_values(
+        arrays[0], arrays[1], node.attrs[0], node.attrs[1:], dtype
+    ),
     "bitcast": _bitcast,
     "scan": _scan,
     "along": _along,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from weft.dtypes import DType, bool_, int32, int64, uint32
 from weft.kernels import index as ix
 from weft.kernels import math as kernel_math
-from weft.kernels.index import Axis, Index
+from weft.kernels.index import MANY, Axis, Index
 from weft.kernels.language import (
     LAUNCH_RANGES,
     Accumulator,
@@ -34,7 +34,7 @@ from weft.kernels.language import (
     Update,
     Var,
 )
-from weft.kernels.product import MANY, Matrix, Tile, product
+from weft.kernels.product import Matrix, Tile, product
 
 LANE_BYTES = 128  # of a vector loop: sums over lanes have one order on every machine
 BLOCK = 64  # queries, and keys, that are worked on at a time

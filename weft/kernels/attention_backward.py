@@ -10,7 +10,7 @@ from __future__ import annotations
 from weft.dtypes import bool_, int64
 from weft.kernels import index as ix
 from weft.kernels.attention import Array, Finish, Problem, Writer, rows_first, scalars
-from weft.kernels.index import Axis, Index
+from weft.kernels.index import MANY, Axis, Index
 from weft.kernels.language import (
     LAUNCH_RANGES,
     Accumulator,
@@ -32,7 +32,7 @@ from weft.kernels.language import (
     Update,
     Var,
 )
-from weft.kernels.product import MANY, Matrix
+from weft.kernels.product import Matrix
 
 
 def backward(problem: Problem, g: Array, buffers: tuple[BufferParam, ...], apart: bool) -> Kernel:

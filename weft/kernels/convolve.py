@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from weft.dtypes import DType, bool_, int64
 from weft.kernels import index as ix
 from weft.kernels.cpu import lanes
-from weft.kernels.index import Axis, Index
+from weft.kernels.index import MANY, Axis, Index
 from weft.kernels.language import (
     Accumulator,
     Expr,
@@ -34,7 +34,6 @@ from weft.kernels.language import (
 Shape = tuple[int, ...]
 Finish = Callable[[tuple[Index, ...], Expr, Expr | None], list[Stmt]]
 
-MANY = 1 << 40  # bound on what a kernel does not know, such as the batch
 MOST_PIXELS = 16  # accumulators of a tile
 UNROLLED = 9  # taps that are written out one by one; further out there are loops
 PER_PASS = 256  # pixels worth of work for each pass over the weights of a block of channels

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from weft.dtypes import bool_, int64
 from weft.kernels import index as ix
-from weft.kernels.index import Axis, Index, Quotient
+from weft.kernels.index import MANY, Axis, Index, Quotient
 from weft.kernels.language import (
     LAUNCH_RANGES,
     TILE_RANGES,
@@ -158,7 +158,7 @@ def _scatter(nest: Nest, begin: Expr, end: Expr) -> tuple[Stmt, ...]:
     return Loop(nest.points, begin, end, "task", (clear,)), walk
 
 
-CHUNK = Axis("chunk", 1 << 40)
+CHUNK = Axis("chunk", MANY)
 
 
 def _chunk_loop(nest: Nest, begin: Expr, end: Expr) -> Loop:

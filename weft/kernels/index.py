@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MANY = 1 << 40  # bound on an extent that a kernel does not know, such as the batch
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:

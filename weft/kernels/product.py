@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 from weft.dtypes import DType, int64
 from weft.kernels import index as ix
-from weft.kernels.index import Axis, Index
+from weft.kernels.index import MANY, Axis, Index
 from weft.kernels.language import Accumulator, Expr, Fold, Literal, Load, Loop, Op, Stmt, Update, Var
-
-MANY = 1 << 40  # bound on extents that a kernel does not know
 
 
 @dataclass(frozen=True, slots=True)
