@@ -16,7 +16,7 @@ import numpy as np
 
 from weft import tree
 from weft.compiler.cells import EXPOSED, retire_exposed
-from weft.compiler.evaluate import check_live, raise_bad_index
+from weft.compiler.evaluate import check_live
 from weft.compiler.memorymap import MemoryReport
 from weft.compiler.report import PlanReport
 from weft.compiler.trace import Trace
@@ -107,8 +107,8 @@ class Compiled:
 
     def _replay(self, variant: Variant) -> Any:
         """Bind outputs, run, and hand out results."""
-        if variant.draws:
-            variant.seed()
+        if variant.words is not None:
+            variant.send()
         for output in variant.outputs:
             tensor = output.tensor
             if (
@@ -121,7 +121,7 @@ class Compiled:
                 variant.renew(output)
         variant.run(variant.table)
         if variant.status is not None:
-            raise_bad_index(variant.device.backend, variant.status, variant.entry.plan)
+            variant.watch(variant.status, variant.entry.plan)
         return variant.outputs[0].tensor if variant.single else variant.result()
 
     # --- anything else -----------------------------------------------------------------------------------------------

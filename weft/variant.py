@@ -6,13 +6,14 @@ addresses and runs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft import tree
-from weft.backends.base import Buffer, Device, Slab
+from weft.backends.base import Buffer, Device, HostWords, Slab
 from weft.compiler import program as programs
 from weft.compiler.cells import private_copy, settle
 from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate
@@ -45,6 +46,7 @@ class Variant:
         self.entry = entry
         self.table = table
         self.run: Callable[[Any], None] = entry.executable.run
+        self.watch: Callable[[Slab, Any], None] = device.backend.watch
         self.grad_enabled = STATE.grad_enabled
         self.version = -1
         self.guards: list[tuple[Callable[[], Any], Any]] = []
@@ -55,6 +57,7 @@ class Variant:
         self.forms: list[tuple[Any, tuple]] = []  # captured tensors and what is taken for granted of them
         self.arguments: list[tuple[int, int]] = []  # (position among flat arguments, slot)
         self.scalars: list[tuple[int, int]] = []  # (position among flat arguments, index in scalar memory)
+        self.words: HostWords | None = None  # what the host writes before each run: scalars, states of generators
         self.scalar_view: np.ndarray | None = None
         self.draws: list[tuple[Any, np.ndarray, int]] = []  # (generator, memory of its state, draws per run)
         self.outputs: list[Output] = []
@@ -132,11 +135,13 @@ class Variant:
             other.tensor, other.slab = Tensor(node), slab
             other.holders = 2 * len(together) + 1  # each output and its buffer, and the question itself
 
-    def seed(self) -> None:
-        """Write the generators' present state where the plan reads it, and count this run's draws."""
+    def send(self) -> None:
+        """Put scalars and the generators' present state where the plan reads them, and count this run's draws."""
+        assert self.words is not None
         for generator, state, count in self.draws:
             state[0], state[1] = generator.key, generator.counter & 0xFFFFFFFF
             generator.counter += count
+        self.words.send()
 
     def inputs(self, flat: Sequence[Any]) -> dict[int, Buffer]:
         """The memory of each leaf before the next run, after `bind(flat)`."""
@@ -224,11 +229,10 @@ class _Builder:
 
     def variant(self, with_program: bool) -> Variant:
         places = self._capture()
-        scalars = self._scalar_memory()
+        words, scalars, draws = self._host_words()
         for cell in self.cells:
             if cell.written:
                 self._write(cell.node, cell.placeholder)
-        draws = [self._draw_state(*draw) for draw in self.trace.draws.values()]
         self._keep_grads()
         if not self.outputs:
             given = "a function that returns no tensor and assigns none"
@@ -244,7 +248,7 @@ class _Builder:
         variant.forms = [(cell.tensor, cell_form(cell.tensor)) for cell in self.cells]
         variant.draws = draws
         variant.program = program if with_program else None
-        variant.scalar_view = scalars
+        variant.words, variant.scalar_view = words, scalars
         variant.outputs = [Output(node, *place) for node, place in zip(self.results, entry.outputs, strict=True)]
         variant.retained, variant.leaf_buffers = self.retained, leaf_buffers
         return variant
@@ -289,24 +293,28 @@ class _Builder:
             self.bindings[cell.placeholder] = place if place.slab.pinned else None
         return places
 
-    def _scalar_memory(self) -> np.ndarray | None:
-        """Float arguments: numbers that the host writes before each run."""
-        nodes = [node for _, node, is_scalar in self.bound if is_scalar]
+    def _host_words(self) -> tuple[HostWords | None, np.ndarray | None, list[tuple[Any, np.ndarray, int]]]:
+        """What the host writes before each run, in one piece: all of it, the float arguments, and for each generator
+        (itself, its key and counter, draws per run)."""
+        scalars = [node for _, node, is_scalar in self.bound if is_scalar]
+        draws = list(self.trace.draws.values())
+        nodes = [*scalars, *[state for _, state, _ in draws]]
         if not nodes:
-            return None
-        size = nodes[0].dtype.itemsize
-        slab = self.backend.allocate(size * len(nodes))
-        for index, node in enumerate(nodes):
-            self.bindings[node] = Buffer(slab, size * index, size)
-        self.retained.append(slab)
-        return self.backend.view(Buffer(slab, 0, size * len(nodes)), nodes[0].dtype)
-
-    def _draw_state(self, generator: Any, state: Node, count: int) -> tuple[Any, np.ndarray, int]:
-        """(key, counter) of a generator: two numbers that the host writes before each run."""
-        slab = self.backend.allocate(state.nbytes)
-        buffer = self.bindings[state] = Buffer(slab, 0, state.nbytes)
-        self.retained.append(slab)
-        return generator, self.backend.view(buffer, state.dtype), count
+            return None, None, []
+        starts = [0, *itertools.accumulate(-(-node.nbytes // 8) * 8 for node in nodes)]
+        words = self.backend.host_words(starts[-1])
+        for node, start in zip(nodes, starts, strict=False):
+            self.bindings[node] = Buffer(words.slab, start, node.nbytes)
+        self.retained.append(words.slab)
+        view = None
+        if scalars:  # eight bytes each, of which the first belong to the number
+            dtype = scalars[0].dtype.numpy
+            view = words.array[: starts[len(scalars)]].view(dtype)[:: 8 // dtype.itemsize]
+        states = [
+            words.array[start : start + state.nbytes].view(state.dtype.numpy)
+            for (_, state, _), start in zip(draws, starts[len(scalars) :], strict=False)
+        ]
+        return words, view, [(made[0], state, made[2]) for made, state in zip(draws, states, strict=True)]
 
     def _keep_grads(self) -> None:
         """Gradients that stay behind become cells: the tensors keep their identity, their memory is rewritten.
@@ -351,11 +359,10 @@ class _Builder:
                 variant.scalars.append((position, len(variant.scalars)))
             elif node in slot_of:
                 variant.arguments.append((position, slot_of[node]))
-        arena, status = [self.backend.allocate(max(slot.nbytes, 4)) for slot in plan.slots[-2:]]
+        arena, status = self.backend.allocate(plan.slots[-2].nbytes), self.backend.status(plan.slots[-1].nbytes)
         table[len(plan.slots) - 2], table[len(plan.slots) - 1] = arena.pointer, status.pointer
         self.retained += [arena, status]
         if plan.sites:
-            self.backend.clear(Buffer(status, 0, 4 * len(plan.sites)))
             variant.status = status
         structure, forms = self.spec
         plain = structure == tree.flatten((tuple(range(len(forms))), {}))[1]

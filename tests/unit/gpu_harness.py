@@ -11,7 +11,7 @@ import ctypes
 import numpy as np
 
 from weft import dtypes
-from weft.backends.base import Buffer, Device, Slab
+from weft.backends.base import Buffer, Device, HostWords, Slab, raise_bad_index
 from weft.compiler.plan import Gemm, Launch, Place, Plan
 from weft.dtypes import DType
 from weft.kernels.language import Kernel
@@ -106,11 +106,17 @@ class HostBackend:
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         return bytes_at(buffer.pointer, buffer.nbytes).view(dtype.numpy).reshape(shape).copy()
 
-    def view(self, buffer: Buffer, dtype: DType) -> np.ndarray:
-        return bytes_at(buffer.pointer, buffer.nbytes).view(dtype.numpy)
+    def host_words(self, nbytes: int) -> HostWords:
+        slab = self.allocate(nbytes)
+        return HostWords(slab, bytes_at(slab.pointer, nbytes))
 
-    def peek(self, buffer: Buffer) -> np.ndarray:
-        return self.view(buffer, dtypes.int32).copy()
+    def status(self, nbytes: int) -> Slab:
+        slab = self.allocate(nbytes)
+        self.clear(Buffer(slab, 0, nbytes))
+        return slab
+
+    def watch(self, status: Slab, plan: Plan) -> None:
+        raise_bad_index(bytes_at(status.pointer, status.nbytes).view(np.int32), plan)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         bytes_at(target.pointer, target.nbytes)[:] = bytes_at(source.pointer, source.nbytes)

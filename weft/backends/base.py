@@ -6,15 +6,20 @@ compiler knows hardware only through `Device`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from weft.compiler.plan import Code, Plan
+from weft.compiler.plan import Code, Config, Plan
 from weft.dtypes import DType
+from weft.errors import IndexRangeError, problem
 from weft.kernels.language import Kernel
+
+if TYPE_CHECKING:
+    from weft.compiler.access import Strided
+    from weft.graph.node import Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +28,9 @@ class Device:
 
     `features` choose what the compiler makes: 'blocks' asks for the GPU schedule (threads in blocks with
     barriers), 'small products' for small tiles in matrix products, 'templates' for the kernels written by hand for
-    CPUs (without it their primitives are composed from others), 'numbers' for constants that come with each run.
+    CPUs (without it their primitives are composed from others), 'numbers' for constants that come with each run,
+    'subgroups' for threads of a block that exchange values without memory (`limits['subgroup']` of them).
+    `libraries` are the vendor's libraries by name, in the order in which they are asked for offers.
     """
 
     kind: str
@@ -33,6 +40,7 @@ class Device:
     dtypes: frozenset[DType] = frozenset()
     features: frozenset[str] = frozenset()
     limits: dict[str, int] = field(default_factory=dict)
+    libraries: dict[str, Library] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -74,6 +82,20 @@ class Buffer:
         return self.slab.pointer + self.offset
 
 
+class HostWords:
+    """Numbers that the host writes before a run, such as the learning rate: `array` holds them on the host, and
+    `send` puts them into `slab`, in order with the runs around it."""
+
+    __slots__ = ("array", "slab")
+
+    def __init__(self, slab: Slab, array: np.ndarray):
+        self.slab = slab
+        self.array = array  # bytes
+
+    def send(self) -> None:
+        """Nothing to do where the array is the slab's own memory."""
+
+
 class Executable(Protocol):
     """A plan in a backend's native form."""
 
@@ -82,15 +104,46 @@ class Executable(Protocol):
         what the plan's `Number`s stand for."""
 
 
+class Library(Protocol):
+    """A vendor's library on one device: it offers to compute heavy nodes, and runs what the compiler took of it."""
+
+    name: str
+    version: str
+
+    def offer(self, node: Node, srcs: tuple[Node, ...]) -> Node | None:
+        """What stands for `node` over the rebuilt sources `srcs`, made of `library` nodes of this library and others;
+        None where it does not compute such a node."""
+
+    def arrange(self, call: Node, sources: Sequence[Strided]) -> tuple[Config, int]:
+        """(config, bytes of workspace) of a `library` node whose sources lie in memory as given."""
+
+    def prepare(self, config: Config) -> Callable[[Sequence[int]], None]:
+        """What enqueues a call with `config` on the device's stream, given addresses in the order of its places."""
+
+
 class Backend(Protocol):
-    """What a device kind has to offer."""
+    """What one device has to offer, through `Device.backend`."""
 
     def devices(self) -> list[Device]: ...
     def allocate(self, nbytes: int) -> Slab: ...
     def upload(self, buffer: Buffer, array: np.ndarray) -> None: ...
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray: ...
     def copy(self, target: Buffer, source: Buffer) -> None: ...
+    def clear(self, buffer: Buffer) -> None: ...
+    def host_words(self, nbytes: int) -> HostWords: ...
+    def status(self, nbytes: int) -> Slab: ...  # zeroed words in which kernels note indices out of range
+    def watch(self, status: Slab, plan: Plan) -> None: ...  # raise for what a run noted: now, or when it is known
+    def slot_table(self, count: int) -> Any: ...  # for `Executable.run`, filled with addresses by index
     def render(self, kernel: Kernel) -> Code: ...
     def identity(self) -> str | None: ...  # what rendered plans depend on beside `Device`; None: do not keep them
     def executable(self, plan: Plan) -> Executable: ...
     def synchronise(self) -> None: ...
+
+
+def raise_bad_index(words: np.ndarray, plan: Plan) -> None:
+    """Raise for the first line of the user whose index left its axis, and clear the status words."""
+    for word, site in zip(words, plan.sites, strict=False):
+        if word:
+            words[:] = 0
+            line, _, wrong = site.rpartition(": ")
+            raise problem(IndexRangeError, line, wrong, mend="check the values; these were clamped")

@@ -21,13 +21,13 @@ import numpy as np
 
 from weft import dtypes
 from weft.backends import native
-from weft.backends.base import Buffer, Device, Slab
+from weft.backends.base import Buffer, Device, HostWords, Slab, raise_bad_index
 from weft.backends.jit import jit
 from weft.backends.vendor import blas
-from weft.compiler.plan import Code, Gemm, Launch, Number, Plan, Repeat, Step, code_of, walk
+from weft.compiler.plan import Code, Gemm, Launch, Number, Plan, Repeat, Step, code_of, launched, walk
 from weft.counting import COUNTERS
 from weft.dtypes import DType
-from weft.errors import DeviceError, DTypeError, RangeError, problem
+from weft.errors import DeviceError, DTypeError, GraphError, RangeError, problem
 from weft.kernels.language import Kernel
 from weft.kernels.normal import normalise
 from weft.render import llvm
@@ -207,7 +207,7 @@ class _Table:
 
     def __init__(self, plan: Plan):
         steps = [step for step, _ in walk(plan.steps)]
-        kernels = [launch.kernel for step in steps if (launch := _launched(step)) is not None]
+        kernels = [launch.kernel for step in steps if (launch := launched(step)) is not None]
         distinct = {id(kernel): kernel for kernel in kernels}
         self.functions = dict(zip(distinct, compile_kernels(list(distinct.values())), strict=True))
         self.rows: list[dict[str, int]] = []
@@ -222,14 +222,16 @@ class _Table:
         if isinstance(step, Repeat):
             self._repeat(step, times)
             return
-        launch = _launched(step)
+        launch = launched(step)
         function = self.functions[id(launch.kernel)] if launch else 0
         words = argument_words(launch)
         address = ctypes.addressof(words)
         if isinstance(step, Launch):
             row = _launch_record(step, function, address)
-        else:
+        elif isinstance(step, Gemm):
             row = _product_record(step, runtime(), function, address)
+        else:
+            raise problem(GraphError, "compile", f"a call of {step.library}", "a plan made for the CPU")
         if row["tasks"]:
             self.rows.append(row)
             self.arguments.append(words)
@@ -254,11 +256,6 @@ class _Table:
         for inner in step.steps:
             self._add(inner, times * step.count)
         self.rows.append({"kind": native.END, **row})
-
-
-def _launched(step: Launch | Gemm) -> Launch | None:
-    """The kernel launch in a step: itself, or what follows a product."""
-    return step if isinstance(step, Launch) else step.epilogue
 
 
 def argument_words(launch: Launch | None) -> Any:
@@ -354,6 +351,12 @@ class _Window:
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (buffer.pointer, True)}
 
 
+def _memory(slab: Slab, kind: type) -> np.ndarray:
+    """All of a slab as a vector."""
+    raw: Any = (ctypes.c_char * slab.nbytes).from_address(slab.pointer)
+    return np.frombuffer(raw, kind)
+
+
 class CpuBackend:
     """The device that every machine has."""
 
@@ -402,14 +405,19 @@ class CpuBackend:
     def copy(self, target: Buffer, source: Buffer) -> None:
         ctypes.memmove(target.pointer, source.pointer, source.nbytes)
 
-    def view(self, buffer: Buffer, dtype: DType) -> np.ndarray:
-        """The memory itself as a vector, for small values that the host writes before each run. Not a transfer."""
-        raw: Any = (ctypes.c_char * buffer.nbytes).from_address(buffer.pointer)
-        return np.frombuffer(raw, dtype.numpy)
+    def host_words(self, nbytes: int) -> HostWords:
+        """The memory itself, which the host writes to. Not a transfer."""
+        slab = self.allocate(nbytes)
+        return HostWords(slab, _memory(slab, np.uint8))
 
-    def peek(self, buffer: Buffer) -> np.ndarray:
-        """The status words of a plan."""
-        return self.view(buffer, dtypes.int32)
+    def status(self, nbytes: int) -> Slab:
+        slab = self.allocate(nbytes)
+        ctypes.memset(slab.pointer, 0, nbytes)
+        return slab
+
+    def watch(self, status: Slab, plan: Plan) -> None:
+        """The run is over: its status words say how it went."""
+        raise_bad_index(_memory(status, np.int32), plan)
 
     def clear(self, buffer: Buffer) -> None:
         ctypes.memset(buffer.pointer, 0, buffer.nbytes)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft import dtypes
-from weft.backends.base import Buffer, Device, Slab
+from weft.backends.base import Buffer, Device, HostWords, Slab
 from weft.compiler.plan import Code, Plan, code_of
 from weft.dtypes import DType
 from weft.errors import DeviceError, problem
@@ -65,11 +65,14 @@ class NullBackend:
     def clear(self, buffer: Buffer) -> None:
         """There is nothing to clear."""
 
-    def peek(self, buffer: Buffer) -> np.ndarray:
-        return np.zeros(buffer.nbytes // 4, np.int32)
+    def host_words(self, nbytes: int) -> HostWords:
+        return HostWords(self.allocate(nbytes), np.zeros(nbytes, np.uint8))
 
-    def view(self, buffer: Buffer, dtype: DType) -> np.ndarray:
-        return np.zeros(buffer.nbytes // dtype.itemsize, dtype.numpy)
+    def status(self, nbytes: int) -> Slab:
+        return self.allocate(nbytes)
+
+    def watch(self, status: Slab, plan: Plan) -> None:
+        """No run notes anything."""
 
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         raise problem(

@@ -23,12 +23,12 @@ from weft.compiler.lower import Lowered, lower, lower_epilogue, result_nodes
 from weft.compiler.lower_order import ORDERINGS
 from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
-from weft.compiler.plan import Gemm, Launch, Place, Plan, Repeat, Slot, Step
+from weft.compiler.plan import Gemm, Launch, LibraryCall, Place, Plan, Repeat, Slot, Step
 from weft.compiler.program import Program
 from weft.compiler.region import Region, is_fold
 from weft.compiler.simplify import reshape, simplify
 from weft.compiler.tables import lower_scatter, lower_segment
-from weft.compiler.template import Built
+from weft.compiler.template import Built, Called
 from weft.compiler.values import STATUS
 from weft.compiler.windows import base_of, window, window_base
 from weft.dtypes import bool_
@@ -71,12 +71,22 @@ def assemble(
     extra = {storage.place(value)[0]: len(order) for value, _, _ in storage.copies}
     scratch = {region: _product_home(region, storage) for region in order if region.form == "dot"}
     turns = {region: _turn(region, device) for region in order if region.form == "loop"}
+    for region in order:
+        _add_scratch(region, device)
     memory.lay_out(storage, fused, order, program.leaves, extra)
     assembly = _Assembly(program, storage, order, scratch, turns, device)
     assembly.streams = not turn
     if notes is not None:
         notes.extend([explained(region, assembly.place) for region in order])
     return assembly.plan(outputs, written)
+
+
+def _add_scratch(region: Region, device: Device) -> None:
+    """Memory that a template needs while it runs is one more result, which nobody reads."""
+    if region.template is not None and region.template.scratch is not None:
+        nbytes = region.template.scratch()
+        if nbytes:
+            region.sinks.append(placeholder((nbytes,), bool_, device))
 
 
 def _turn(region: Region, device: Device) -> Turn:
@@ -238,10 +248,15 @@ class _Assembly:
         chunk = _chunk(lowered, moved, region)
         return Launch(kernel, places, lowered.scalars, lowered.points, chunk, moved, lowered.flops)
 
-    def _template(self, built: Built, region: Region) -> Launch:
+    def _template(self, built: Built | Called, region: Region) -> Launch | LibraryCall:
         places = [self.place(node, offset * node.dtype.itemsize) for node, offset in built.uses]
-        self.sites.extend(built.sites)
         moved = _traffic(region)
+        if isinstance(built, Called):
+            scratch = [sink for sink in region.sinks if sink.op == "input"]
+            places += [self.place(sink) for sink in scratch]
+            moved -= sum(sink.nbytes for sink in scratch)
+            return LibraryCall(built.name, built.library, built.config, tuple(places), moved, built.flops)
+        self.sites.extend(built.sites)
         return Launch(built.kernel, tuple(places), built.scalars, built.extent, built.chunk, moved, built.flops)
 
     def _ordering(self, region: Region) -> Launch:

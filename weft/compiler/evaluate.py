@@ -17,7 +17,7 @@ from weft.compiler import program as programs
 from weft.compiler.plan import Plan
 from weft.compiler.program import Program
 from weft.counting import COUNTERS
-from weft.errors import BufferError_, IndexRangeError, problem
+from weft.errors import BufferError_, problem
 from weft.graph.node import Node
 
 MOST_PLANS = 2048  # plans kept in memory; the least recently used goes first
@@ -121,25 +121,13 @@ def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer], numbers: S
     for number in range(len(inputs), len(plan.slots)):
         if plan.slots[number].kind == "moving":
             continue
-        slab = slabs[number] = backend.allocate(plan.slots[number].nbytes)
+        slot = plan.slots[number]
+        slab = slabs[number] = (backend.status if slot.kind == "status" else backend.allocate)(slot.nbytes)
         table[number] = slab.pointer
-    status = slabs[len(plan.slots) - 1]
-    if plan.sites:
-        backend.clear(Buffer(status, 0, 4 * len(plan.sites)))
     entry.executable.run(table, numbers)
     if plan.sites:
-        raise_bad_index(backend, status, plan)
+        backend.watch(slabs[len(plan.slots) - 1], plan)
     return [Buffer(slabs[slot], offset, 0) for slot, offset in entry.outputs]
-
-
-def raise_bad_index(backend: Any, status: Any, plan: Plan) -> None:
-    """Raise for the first line whose index left its axis, and clear the status words."""
-    words = backend.peek(Buffer(status, 0, 4 * len(plan.sites)))
-    for word, site in zip(words, plan.sites, strict=True):
-        if word:
-            backend.clear(Buffer(status, 0, 4 * len(plan.sites)))
-            line, _, wrong = site.rpartition(": ")
-            raise problem(IndexRangeError, line, wrong, mend="check the values; these were clamped")
 
 
 def check_live(buffer: Buffer) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from weft.backends.base import Device
 from weft.compiler.attention import expand_attention
 from weft.compiler.convolve import TILES, decompose_conv, share_padding
+from weft.compiler.libraries import offered
 from weft.graph.node import Node, toposort
 from weft.graph.primitives import make
 
@@ -29,7 +30,10 @@ def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node
 
     def expanded(node: Node, new: Mapping[Node, Node]) -> Node | None:
         expansion = EXPANSIONS.get(node.op)
-        return None if expansion is None else expansion(node, tuple([new[source] for source in node.srcs]), device)
+        if expansion is None:
+            return None
+        srcs = tuple([new[source] for source in node.srcs])
+        return offered(node, srcs, device) or expansion(node, srcs, device)
 
     outputs = _rebuilt(nodes, outputs, leaf_set, expanded)
     nodes = toposort(outputs, leaf_set.__contains__)

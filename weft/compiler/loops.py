@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from weft.compiler.plan import Gemm, Launch, Moving, Place, Plan, Repeat, Step
+from weft.compiler.plan import Gemm, Launch, LibraryCall, Moving, Place, Plan, Repeat, Step
 from weft.compiler.program import Program, Write
 from weft.compiler.simplify import simplify
 from weft.graph.body import Body, body, make_loop, rebuilt
@@ -236,6 +236,8 @@ class Relocation:
         if isinstance(step, Gemm):
             epilogue = None if step.epilogue is None else self._launch(step.epilogue)
             return replace(step, a=self._at(step.a), b=self._at(step.b), c=self._at(step.c), epilogue=epilogue)
+        if isinstance(step, LibraryCall):
+            return replace(step, places=tuple(map(self._at, step.places)))
         moving = tuple([Moving(self.map[m.slot].slot, self._at(m.place), m.stride) for m in step.moving])
         first, steps = tuple(map(self._launch, step.first)), tuple(map(self._step, step.steps))
         return replace(step, first=first, steps=steps, moving=moving, counter=self.map[step.counter].slot)

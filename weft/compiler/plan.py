@@ -123,6 +123,23 @@ class Gemm:
     outer_b: int = 0
 
 
+Plain = int | float | str | bool | DType | None
+Config = tuple[Plain | tuple[Plain, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """Work that a vendor's library does. `library` is its name among `Device.libraries`; `config` is all that it has to
+    know, as plain data, algorithm included; `places` are its operands and results, then its workspace, if any."""
+
+    name: str
+    library: str
+    config: Config
+    places: tuple[Place, ...]
+    bytes: int
+    flops: int
+
+
 @dataclass(frozen=True, slots=True)
 class Moving:
     """At turn t of a `Repeat`, slot number `slot` is the address `place` + t * `stride` bytes."""
@@ -152,17 +169,24 @@ class Repeat:
         return sum(step.flops * times for step, times in walk((self,)))
 
 
-Step = Launch | Gemm | Repeat
+Step = Launch | Gemm | LibraryCall | Repeat
 
 
-def walk(steps: Iterable[Step], times: int = 1) -> Iterator[tuple[Launch | Gemm, int]]:
-    """The launches and products of `steps` in order, those inside repeats once, and how often each of them runs."""
+def walk(steps: Iterable[Step], times: int = 1) -> Iterator[tuple[Launch | Gemm | LibraryCall, int]]:
+    """The launches and calls of `steps` in order, those inside repeats once, and how often each of them runs."""
     for step in steps:
         if isinstance(step, Repeat):
             yield from walk(step.first, times)
             yield from walk(step.steps, times * step.count)
         else:
             yield step, times
+
+
+def launched(step: Launch | Gemm | LibraryCall) -> Launch | None:
+    """The kernel of our own in a step: itself, or what follows a product."""
+    if isinstance(step, Launch):
+        return step
+    return step.epilogue if isinstance(step, Gemm) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,27 @@ import struct
 import zlib
 from typing import Any
 
-from weft.compiler.plan import Code, Gemm, Interval, Launch, Moving, Number, Place, Plan, Repeat, Slot
+from weft.compiler.plan import Code, Gemm, Interval, Launch, LibraryCall, Moving, Number, Place, Plan, Repeat, Slot
 from weft.dtypes import DType, by_name
 from weft.kernels.language import Geometry, ScalarParam
 
 RECORDS: dict[str, type] = {
     kind.__name__: kind
-    for kind in (Code, Gemm, Geometry, Interval, Launch, Moving, Number, Place, Plan, Repeat, ScalarParam, Slot)
+    for kind in (
+        Code,
+        Gemm,
+        Geometry,
+        Interval,
+        Launch,
+        LibraryCall,
+        Moving,
+        Number,
+        Place,
+        Plan,
+        Repeat,
+        ScalarParam,
+        Slot,
+    )
 }
 
 _LENGTH = struct.Struct("<Q")

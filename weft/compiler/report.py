@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.compiler.memorymap import MemoryReport, memory_report, size_text
-from weft.compiler.plan import Code, Gemm, Launch, Plan, walk
+from weft.compiler.plan import Code, Gemm, Plan, launched, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class PlanReport:
         """One entry per step, in order of execution."""
         out = []
         for step, times in walk(self.plan.steps):
-            kernel = step.kernel if isinstance(step, Launch) else step.epilogue.kernel if step.epilogue else None
-            text = kernel.text if isinstance(kernel, Code) else ""
+            launch = launched(step)
+            text = launch.kernel.text if launch is not None and isinstance(launch.kernel, Code) else ""
             out.append(KernelReport(step.name, text, step.bytes, step.flops, times))
         return out
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from weft.backends.base import Device
 from weft.compiler.access import Strided, row_major, strided
-from weft.compiler.plan import Scalar
+from weft.compiler.plan import Config, Scalar
 from weft.graph.node import Node
 from weft.kernels.language import Kernel
 
@@ -34,13 +34,26 @@ class Built:
 
 
 @dataclass(frozen=True, slots=True)
+class Called:
+    """A finished call of a vendor's library; `uses` as in `Built`, results last."""
+
+    library: str
+    name: str
+    config: Config
+    uses: tuple[tuple[Node, int], ...]
+    flops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Template:
     """What one node needs in memory, and the builder of its kernel from the finished region. With `joins`, values that
-    are computed from the result element by element become part of the kernel."""
+    are computed from the result element by element become part of the kernel. `scratch` gives the bytes of memory that
+    it needs while it runs."""
 
     reads: tuple[Node, ...]
-    build: Callable[[Region, Device], Built]
+    build: Callable[[Region, Device], Built | Called]
     joins: bool = False
+    scratch: Callable[[], int] | None = None
 
 
 MakeTemplate = Callable[[Node, Collection[Node]], Template]  # from a node and the leaves of its program

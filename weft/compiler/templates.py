@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.compiler import attention, convolve
+from weft.compiler import attention, convolve, libraries
 from weft.compiler.custom import custom
 from weft.compiler.template import MakeTemplate
 
@@ -11,5 +11,6 @@ TEMPLATES: dict[str, MakeTemplate] = {
     "attention_backward": attention.backward,
     "conv_tiles": convolve.template,
     "conv_weight_tiles": convolve.template,
+    "library": libraries.template,
     "custom": custom,
 }

@@ -1,0 +1,54 @@
+"""libraries: heavy nodes that a vendor's library computes.
+
+`offered` asks the libraries of a device before a node is expanded in another way; what they offer is made of `library`
+nodes, which only the compiler makes. A `library` is a region of its own: its sources are views of memory, its result is
+memory, and `Library.arrange` fixes its config (algorithm included) and workspace when the plan is made.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+
+from weft.backends.base import Device
+from weft.compiler.region import Region
+from weft.compiler.template import Called, Template, view_of
+from weft.dtypes import DType
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES, Primitive, make
+
+
+def offered(node: Node, srcs: tuple[Node, ...], device: Device) -> Node | None:
+    """What the first library that computes `node` puts in its place."""
+    for library in device.libraries.values():
+        found = library.offer(node, srcs)
+        if found is not None:
+            return found
+    return None
+
+
+def call(
+    library: str, function: str, srcs: tuple[Node, ...], options: tuple, shape: tuple[int, ...], dtype: DType
+) -> Node:
+    """A node that `library` computes; `options` are plain data of its own."""
+    return make("library", srcs, (library, function, options, shape, dtype))
+
+
+def template(node: Node, leaves: Collection[Node]) -> Template:
+    """The template of `library`."""
+    views = [view_of(source, leaves, contiguous=False) for source in node.srcs]
+    library = node.device.libraries[node.attrs[0]]
+    arranged = functools.cache(lambda: library.arrange(node, views))
+    uses = (*[(view.base, view.offset) for view in views], (node, 0))
+
+    def build(region: Region, device: Device) -> Called:
+        return Called(library.name, node.attrs[1], arranged()[0], uses)
+
+    return Template(tuple(dict.fromkeys(view.base for view in views)), build, scratch=lambda: arranged()[1])
+
+
+def _shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    return attrs[3], attrs[4]
+
+
+PRIMITIVES["library"] = Primitive("library", "template", None, _shape, None)
