@@ -1,6 +1,7 @@
 """Devices by name. Backends are imported when first asked for, so `import weft` loads none of them.
 
-`auto` is the best device of this version, the CPU.
+Tensors are made on the CPU unless another device is named. `auto` is the fastest device that is really there: a GPU
+where one answers, else the CPU.
 """
 
 from __future__ import annotations
@@ -15,15 +16,18 @@ from weft.errors import DeviceError, problem
 
 BACKENDS = {
     "cpu": ("weft.backends.cpu", "CpuBackend"),
+    "cuda": ("weft.backends.cuda", "Cuda"),
     "reference": ("weft.backends.reference", "ReferenceBackend"),
     "null": ("weft.backends.null", "NullBackend"),
 }
-PLANNED = ("cuda", "hip", "opencl", "webgpu")
+FASTEST = ("cuda",)  # kinds that `auto` prefers to the CPU, the best first
+PLANNED = ("hip", "opencl", "webgpu")
 _loaded: dict[str, Any] = {}
 _default: list[Device] = []  # the innermost `with device(...)` last
 
 
-def _backend(kind: str) -> Any:
+def load(kind: str) -> Any:
+    """The backend of a kind; where it has no devices, its `reason` says why."""
     if kind not in _loaded:
         module, name = BACKENDS[kind]
         _loaded[kind] = getattr(importlib.import_module(module), name)()
@@ -31,7 +35,7 @@ def _backend(kind: str) -> Any:
 
 
 def get(device: str | Device | None = None) -> Device:
-    """The device called `cpu`, `reference`, `null` or `auto`; None is the default device.
+    """The device called `cpu`, `cuda`, `cuda:1`, `reference`, `null` or `auto`; None is the default device.
 
     >>> weft.get_device("reference").name
     'reference'
@@ -42,9 +46,12 @@ def get(device: str | Device | None = None) -> Device:
         return default_device()
     kind, _, number = str(device).partition(":")
     if kind == "auto":
-        kind = "cpu"
+        kind = next((fast for fast in FASTEST if load(fast).devices()), "cpu")
     if kind in BACKENDS:
-        found = _backend(kind).devices()
+        found = load(kind).devices()
+        if not found:
+            given = f"{device!r}, but {load(kind).reason}"
+            raise problem(DeviceError, "device", given, "a device of this machine", "`weft doctor` lists them")
         if not number or (number.isdigit() and int(number) < len(found)):
             return found[int(number or 0)]
         raise problem(DeviceError, "device", f"{device!r}", f"one of {[one.name for one in found]}")
@@ -59,7 +66,7 @@ def get(device: str | Device | None = None) -> Device:
 def default_device() -> Device:
     """The device on which tensors are made when none is named."""
     if not _default:
-        _default.append(get("auto"))
+        _default.append(get("cpu"))
     return _default[-1]
 
 
@@ -86,4 +93,4 @@ def device(name: str | Device) -> Iterator[Device]:
 
 def devices() -> list[Device]:
     """The devices that compute here: every one of every backend but `null`."""
-    return [one for kind in BACKENDS if kind != "null" for one in _backend(kind).devices()]
+    return [one for kind in BACKENDS if kind != "null" for one in load(kind).devices()]

@@ -27,6 +27,10 @@ class DeviceError(WeftError, RuntimeError):
     """A device that is missing, or tensors on different devices."""
 
 
+class OutOfMemoryError(WeftError, MemoryError):
+    """More memory than a device has."""
+
+
 class GraphError(WeftError, RuntimeError):
     """A graph that cannot be differentiated, compiled or evaluated as asked."""
 

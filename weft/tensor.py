@@ -163,9 +163,8 @@ def from_host(array: np.ndarray, device: str | Device | None = None, who: str = 
 
     place = get(device)
     dtype = known_dtype(who, array.dtype)
-    buffer = Buffer(place.backend.allocate(array.nbytes), 0, array.nbytes)
-    place.backend.upload(buffer, np.ascontiguousarray(array).reshape(array.shape))
-    return leaf(buffer, array.shape, dtype, place)
+    slab = place.backend.place(np.ascontiguousarray(array))
+    return leaf(Buffer(slab, 0, array.nbytes), array.shape, dtype, place)
 
 
 def known_dtype(who: str, dtype: np.dtype) -> DType:

@@ -100,6 +100,12 @@ class HostBackend:
         self.kernels.extend(kernel for kernel in made.ready.values() if kernel)
         return made
 
+    def place(self, array: np.ndarray) -> Slab:
+        """New memory with the bytes of an array."""
+        slab = self.allocate(array.nbytes)
+        self.upload(Buffer(slab, 0, array.nbytes), array)
+        return slab
+
     def upload(self, buffer: Buffer, array: np.ndarray) -> None:
         bytes_at(buffer.pointer, buffer.nbytes)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 

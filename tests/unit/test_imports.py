@@ -34,8 +34,12 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"tensor"},
     "cli": {"tensor", "nn", "optim", "data", "compiler", "backends"},
 }
-# What single modules may import beyond their room: the interpreter runs graphs, not plans; users write kernels.
-EXTRA = {"backends.reference": {"graph"}, "kernel": {"kernels"}}
+# What single modules may import beyond their room: the interpreter runs graphs, not plans; users write kernels; a
+# vendor's library offers nodes in place of others.
+LIBRARY = {"graph", "compiler.libraries", "compiler.access"}
+EXTRA = {"backends.reference": {"graph"}, "kernel": {"kernels"}, "backends.vendor.cudnn": LIBRARY}
+# Packages of extras by the name they are imported under, where it differs from the package's, and by the extra.
+OPTIONAL = {"cuda": {"cuda": "cuda-bindings", "nvmath": "nvmath-python", "cudnn": "nvidia-cudnn-frontend"}}
 # The top-level package is the table of contents, and the demo is a user.
 UNCHECKED = {"", "demo", "__main__"}
 
@@ -142,6 +146,10 @@ def test_what_is_imported_is_declared():
                 used.add((node.module or "").split(".")[0])
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text())["project"]
     declared = {re.match(r"[a-zA-Z_0-9-]+", text)[0] for text in project["dependencies"]}
+    for extra, packages in OPTIONAL.items():
+        listed = {re.match(r"[a-zA-Z_0-9-]+", text)[0] for text in project["optional-dependencies"][extra]}
+        assert set(packages.values()) <= listed
+        used -= set(packages)
     assert used - set(sys.stdlib_module_names) - {"weft"} == declared
 
 

@@ -372,6 +372,12 @@ class CpuBackend:
         block = _Block(self.pool, size_class(nbytes))
         return Slab(self.device, nbytes, block.block[0], block)
 
+    def place(self, array: np.ndarray) -> Slab:
+        """New memory with the bytes of an array."""
+        slab = self.allocate(array.nbytes)
+        self.upload(Buffer(slab, 0, array.nbytes), array)
+        return slab
+
     def upload(self, buffer: Buffer, array: np.ndarray) -> None:
         """Copy a NumPy array of the buffer's size in."""
         if array.nbytes != buffer.nbytes:

@@ -56,6 +56,12 @@ class NullBackend:
     def identity(self) -> None:
         """Plans are not kept on disk: compiling them is all that this device is for."""
 
+    def place(self, array: np.ndarray) -> Slab:
+        """New memory with the bytes of an array."""
+        slab = self.allocate(array.nbytes)
+        self.upload(Buffer(slab, 0, array.nbytes), array)
+        return slab
+
     def upload(self, buffer: Buffer, array: np.ndarray) -> None:
         """The bytes are dropped."""
 

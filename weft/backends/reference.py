@@ -32,6 +32,12 @@ class ReferenceBackend:
         memory = np.zeros(max(nbytes, 1), np.uint8)
         return Slab(self._device, nbytes, memory.ctypes.data, memory)
 
+    def place(self, array: np.ndarray) -> Slab:
+        """New memory with the bytes of an array."""
+        slab = self.allocate(array.nbytes)
+        self.upload(Buffer(slab, 0, array.nbytes), array)
+        return slab
+
     def upload(self, buffer: Buffer, array: np.ndarray) -> None:
         COUNTERS.uploads += 1
         COUNTERS.upload_bytes += buffer.nbytes

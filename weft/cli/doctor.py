@@ -21,8 +21,10 @@ import weft
 import weft.nn.functional as F
 from weft import disk
 from weft.backends import vendor
+from weft.backends.base import Device
 from weft.compiler.memorymap import size_text
-from weft.device import BACKENDS, PLANNED, get
+from weft.device import BACKENDS, PLANNED, load
+from weft.dtypes import ALL
 
 GOOD, BAD, LATER = Text("ok", "green"), Text("no", "red"), Text("-", "dim")
 TOLERANCE = 1e-4
@@ -50,7 +52,7 @@ def findings() -> Iterator[tuple[str, Text, str]]:
     yield "numpy", GOOD, np.__version__
     yield _llvm()
     for name in BACKENDS:
-        yield _backend(name)
+        yield from _backend(name)
     yield from _libraries()
     for name in PLANNED:
         yield name, LATER, "no backend in this version; it comes with a later release"
@@ -67,18 +69,33 @@ def _llvm() -> tuple[str, Text, str]:
     return "llvmlite", GOOD, f"{importlib.metadata.version('llvmlite')} (LLVM {version})"
 
 
-def _backend(kind: str) -> tuple[str, Text, str]:
+def _backend(kind: str) -> Iterator[tuple[str, Text, str]]:
+    """Every device of a kind; where there is none, what it would take."""
     try:
-        found = get(kind)
+        backend = load(kind)
+        found = backend.devices()
     except Exception as error:
-        return kind, BAD, f"{type(error).__name__}: {error}"
-    text = found.description
-    if kind == "cpu":
-        from weft.backends.cpu import thread_count
+        yield kind, BAD, f"{type(error).__name__}: {error}"
+        return
+    if not found:
+        yield kind, LATER, backend.reason
+    for device in found:
+        text = device.description
+        if kind == "cpu":
+            from weft.backends.cpu import thread_count
 
-        count = thread_count()
-        text += f", {count} thread{'s' if count > 1 else ''} (WEFT_NUM_THREADS)"
-    return kind, GOOD, text
+            count = thread_count()
+            text += f", {count} thread{'s' if count > 1 else ''} (WEFT_NUM_THREADS)"
+        if kind not in ("reference", "null"):
+            text += f"; dtypes: {_dtypes(device)}; features: {', '.join(sorted(device.features))}"
+        if device.libraries:
+            text += "; libraries: " + ", ".join(f"{name} {one.version}" for name, one in device.libraries.items())
+        yield device.name, GOOD, text
+
+
+def _dtypes(device: Device) -> str:
+    missing = [dtype.name for dtype in ALL if dtype not in device.dtypes]
+    return "all" + (f" but {', '.join(missing)}" if missing else "")
 
 
 def _libraries() -> Iterator[tuple[str, Text, str]]:

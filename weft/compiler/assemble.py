@@ -183,8 +183,12 @@ class _Assembly:
         self.schedule = gpu if "blocks" in device.features else cpu
         self.small_products = "small products" in device.features
         inside = {small for small, _, _ in program.overlaps}  # memory that is counted with the leaf around it
+        written = {write.leaf for write in program.writes}
+        for small, big, _ in program.overlaps:
+            if small in written or big in written:
+                written |= {small, big}
         self.slots: list[Slot] = [
-            Slot("view" if number in inside else "input", leaf.nbytes, memory.label(leaf))
+            Slot("view" if number in inside else "input", leaf.nbytes, memory.label(leaf), number in written)
             for number, leaf in enumerate(program.leaves)
         ]
         self.slot_of: dict[Node, int] = {leaf: k for k, leaf in enumerate(program.leaves)}

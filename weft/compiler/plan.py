@@ -27,12 +27,13 @@ class Slot:
     """Memory that a plan works on; `label` names it for people.
 
     `kind` is 'input', 'view' (of an input that another slot holds whole), 'output', 'moving' (an address that a
-    `Repeat` sets while it runs), 'arena' or 'status'.
+    `Repeat` sets while it runs), 'arena' or 'status'. An input may be `written` in place.
     """
 
     kind: str
     nbytes: int
     label: str
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)

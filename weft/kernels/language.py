@@ -210,10 +210,12 @@ class ScalarParam:
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """How a GPU kernel is launched: blocks of exactly `threads` threads; `items` threads' worth of work for each point
-    of the launch range. Any number of blocks gives the same bits; more than the work fills are idle."""
+    of the launch range. Any number of blocks gives the same bits; more than the work fills are idle. `shared` bytes of
+    memory are asked for with the launch, for a block's arrays that the kernel does not declare with their sizes."""
 
     threads: int
     items: int
+    shared: int = 0
 
     def blocks(self, points: int, most: int = 1 << 20) -> int:
         """Blocks that give every thread of a launch over `points` something to do, at most `most`."""

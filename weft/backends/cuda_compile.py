@@ -1,0 +1,88 @@
+"""NVRTC: CUDA text to machine code, side by side in threads, kept on disk.
+
+NVRTC needs neither a GPU nor a driver. A cubin is loaded, never PTX: the driver of a machine may be older than NVRTC.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from weft import disk
+from weft.compiler.plan import Code
+from weft.counting import COUNTERS
+from weft.errors import DeviceError, problem
+
+OPTIONS = ("--std=c++17", "--fmad=false")
+MOST_THREADS = 16
+
+
+@functools.cache
+def _nvrtc() -> Any:
+    from cuda.bindings import nvrtc
+
+    return nvrtc
+
+
+@functools.cache
+def version() -> str:
+    """NVRTC's version."""
+    _, major, minor = _nvrtc().nvrtcVersion()
+    return f"{major}.{minor}"
+
+
+def cubins(codes: Sequence[Code], architecture: str) -> list[bytes]:
+    """The machine code of each kernel for `architecture` ('sm_90'), from disk where it is there."""
+    keys = [hashlib.sha256(f"{architecture}|{version()}|{OPTIONS}|{code.text}".encode()).hexdigest() for code in codes]
+    found = {key: disk.read(disk.OBJECT, key) for key in dict.fromkeys(keys)}
+    missing = {key: code for key, code in zip(keys, codes, strict=True) if found[key] is None}
+    COUNTERS.kernels_from_disk += len(found) - len(missing)
+    COUNTERS.kernels_compiled += len(missing)
+    threads = min(len(missing), MOST_THREADS, os.cpu_count() or 1)
+    if threads:
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            made = list(pool.map(lambda code: compiled(code, architecture), missing.values()))
+        for key, cubin in zip(missing, made, strict=True):
+            disk.write(disk.OBJECT, key, cubin)
+        found |= dict(zip(missing, made, strict=True))
+    return [found[key] or b"" for key in keys]
+
+
+def compiled(code: Code, architecture: str) -> bytes:
+    """One kernel through NVRTC. A failure names the kernel and shows what NVRTC said and the text."""
+    nvrtc = _nvrtc()
+    status, program = nvrtc.nvrtcCreateProgram(code.text.encode(), f"{code.symbol}.cu".encode(), 0, [], [])
+    _check(status)
+    try:
+        options = [option.encode() for option in (f"--gpu-architecture={architecture}", *OPTIONS)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise _refused(code, architecture, _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program))
+        return _text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _text(size_of: Any, get: Any, program: Any) -> bytes:
+    status, size = size_of(program)
+    _check(status)
+    data = b" " * size
+    (status,) = get(program, data)
+    _check(status)
+    return data
+
+
+def _check(status: Any) -> None:
+    if status != _nvrtc().nvrtcResult.NVRTC_SUCCESS:
+        raise problem(DeviceError, "NVRTC", str(status), "a working compiler", "reinstall nvidia-cuda-nvrtc")
+
+
+def _refused(code: Code, architecture: str, log: bytes) -> Exception:
+    lines = [f"{number:4d}  {line}" for number, line in enumerate(code.text.splitlines(), 1)]
+    said = log.rstrip(b"\0").decode(errors="replace").strip()
+    given = f"a kernel that NVRTC {version()} does not compile for {architecture}:\n{said}\n" + "\n".join(lines) + "\n"
+    return problem(DeviceError, code.name, given, mend="this is a fault of Weft: please report it with this text")
