@@ -1,10 +1,10 @@
 static __device__ inline float max_float32(float a, float b) { return a > b || a != a ? a : b; }
 
 // normed
-extern "C" __global__ void __launch_bounds__(256) normed_59447e57(const float* x, float* out, float* out_max, long long begin, long long end)
+extern "C" __global__ void __launch_bounds__(256) normed_4c23e2a7(const float* x, float* out, float* out_max, long long begin, long long end)
 {
-    __shared__ float largest_all[256];
-    __shared__ float largest_few[16];
+    __shared__ __align__(16) float largest_all[256];
+    __shared__ __align__(16) float largest_few[16];
     for (int row = (int)begin + (int)blockIdx.x; row < (int)end; row += (int)gridDim.x) {
         float largest_part = (-__int_as_float(0x7f800000));
         for (int r = (int)threadIdx.x; r < 500; r += 256) {

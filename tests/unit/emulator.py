@@ -14,10 +14,14 @@ import numpy as np
 from tests.unit.gpu_harness import HostBackend
 from weft import dtypes
 from weft.dtypes import DType
+from weft.kernels import index as ix
+from weft.kernels import tiles
 from weft.kernels.index import Atom, Axis, Index, Quotient
 from weft.kernels.language import (
     Barrier,
     Expr,
+    Fetch,
+    Fetched,
     Fold,
     If,
     IndexValue,
@@ -28,7 +32,10 @@ from weft.kernels.language import (
     Local,
     Loop,
     Op,
+    Stmt,
     Store,
+    TileLoad,
+    TileProduct,
     Update,
     Var,
 )
@@ -54,15 +61,55 @@ class Emulator(HostBackend):
 
     def block(self, kernel: Kernel, buffers: dict, values: dict, block: int, blocks: int) -> None:
         for stmt in kernel.body:
-            if isinstance(stmt, Local):
+            if isinstance(stmt, Local) and stmt.scope == "block":
                 buffers[stmt.name] = np.full(stmt.size, 77, stmt.dtype.numpy)
-        numbers = range(kernel.geometry.threads)
-        threads = [Thread(dict(values), buffers, n, block, blocks).run(kernel.body) for n in numbers]
-        waiting = threads[::-1] if self.downwards else threads
+        count = kernel.geometry.threads
+        threads = [Thread(dict(values), dict(buffers), n, block, blocks) for n in range(count)]
+        groups = [Subgroup(threads[n : n + tiles.LANES], kernel.body) for n in range(0, count, tiles.LANES)]
+        waiting = groups[::-1] if self.downwards else groups
         while waiting:
-            reached = [next(thread, None) for thread in waiting]
+            reached = [stop for group in waiting for stop in group.advance(self.downwards)]
             assert all(barrier is reached[0] for barrier in reached), f"{kernel.name}: threads part at a barrier"
             waiting = waiting if reached[0] is not None else []
+
+
+class Subgroup:
+    """Threads that work on tiles together, and come to such a statement at different times."""
+
+    def __init__(self, threads: list[Thread], body: tuple[Stmt, ...]):
+        self.threads = threads
+        self.runs = [thread.run(body) for thread in threads]
+
+    def advance(self, downwards: bool) -> list[Stmt | None]:
+        """Run all threads to the next barrier or to the end."""
+        order = range(len(self.runs))
+        while True:
+            stops = [next(self.runs[n], None) for n in (reversed(order) if downwards else order)]
+            if not isinstance(stops[0], TileLoad | TileProduct):
+                return stops
+            assert all(stop is stops[0] for stop in stops) and len(stops) == tiles.LANES, "threads part at a tile"
+            self.load(stops[0]) if isinstance(stops[0], TileLoad) else self.multiply(stops[0])
+
+    def load(self, load: TileLoad) -> None:
+        """Operands are spread in their order, rows of `a`, columns of `b`: eight elements to a thread."""
+        first, (index,) = self.threads[0], {thread.index(load.index) for thread in self.threads}
+        assert 1 in (load.row, load.col) and (load.row * load.col) % 8 == 0 and index % 8 == 0, load
+        i, j = np.indices((tiles.SIDE, tiles.SIDE))
+        tile = first.buffers[load.buffer][index + i * load.row + j * load.col]
+        words = np.ascontiguousarray(tile).reshape(-1).view(np.uint32).reshape(tiles.LANES, tiles.WORDS)
+        for thread, part in zip(self.threads, words, strict=True):
+            thread.span(load.target, load.at, tiles.WORDS)[:] = part
+
+    def multiply(self, product: TileProduct) -> None:
+        def operand(name: str, at: Index) -> np.ndarray:
+            words = np.concatenate([thread.span(name, at, tiles.WORDS) for thread in self.threads])
+            return words.view(product.dtype.numpy).reshape(tiles.SIDE, tiles.SIDE).astype(np.float32)
+
+        result = operand(product.a, product.a_at) @ operand(product.b, product.b_at)
+        for lane, thread in enumerate(self.threads):
+            places = [tiles.place(ix.const(lane), ix.const(k)) for k in range(tiles.SUMS)]
+            held = [result[row.const, col.const] for row, col in places]
+            thread.span(product.sums, product.sums_at, tiles.SUMS)[:] += np.array(held, np.float32)
 
 
 class Thread:
@@ -71,8 +118,9 @@ class Thread:
     def __init__(self, values: dict[str, Any], buffers: dict[str, np.ndarray], number: int, block: int, blocks: int):
         self.values, self.buffers, self.number, self.block, self.blocks = values, buffers, number, block, blocks
         self.operations: dict[str, str] = {}
+        self.coming: list[tuple[np.ndarray, int, np.ndarray]] = []  # fetches that have not arrived
 
-    def run(self, body: tuple) -> Iterator[Barrier]:
+    def run(self, body: tuple) -> Iterator[Stmt]:
         values = self.values
         for stmt in body:
             match stmt:
@@ -93,15 +141,40 @@ class Thread:
                 case If(condition, inner):
                     if self.value(condition):
                         yield from self.run(inner)
-                case Barrier():
+                case Barrier() | TileLoad() | TileProduct():
                     yield stmt
+                case Local(name, dtype, size, "thread"):
+                    self.buffers[name] = np.full(size, 55, dtype.numpy)
+                case Fetch():
+                    self.fetch(stmt)
+                case Fetched():
+                    for target, at, values_ in self.coming:
+                        target[at : at + len(values_)] = values_
+                    self.coming = []
                 case Loop():
                     yield from self.loop(stmt)
 
-    def loop(self, loop: Loop) -> Iterator[Barrier]:
+    def fetch(self, fetch: Fetch) -> None:
+        at, first = self.index(fetch.at), self.index(fetch.index)
+        valid = int(fetch.valid if isinstance(fetch.valid, int) else self.value(fetch.valid))
+        source, target = self.buffers[fetch.source], self.buffers[fetch.target]
+        assert at % fetch.count == 0 and 0 <= at <= len(target) - fetch.count and 0 <= valid <= fetch.count, fetch
+        assert valid == 0 or 0 <= first <= len(source) - valid, f"{fetch.source}[{first}] of {len(source)}"
+        values = np.zeros(fetch.count, source.dtype)
+        values[:valid] = source[first : first + valid] if valid else 0
+        self.coming.append((target, at, values))
+
+    def span(self, array: str, at: Index, count: int) -> np.ndarray:
+        """Neighbouring elements of an array of this thread."""
+        first = self.index(at)
+        assert 0 <= first <= len(self.buffers[array]) - count, f"{array}[{first}] of {len(self.buffers[array])}"
+        return self.buffers[array][first : first + count]
+
+    def loop(self, loop: Loop) -> Iterator[Stmt]:
         start, stop = (int(b if isinstance(b, int) else self.value(b)) for b in (loop.start, loop.stop))
         first, step = {
             "serial": (0, 1),
+            "unrolled": (0, 1),
             "task": (self.block, self.blocks),
             "threads": (self.number, loop.width),
             "grid": (self.block * loop.width + self.number, self.blocks * loop.width),

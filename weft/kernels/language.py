@@ -99,9 +99,10 @@ class Loop:
 
     kind: 'serial' in order; 'task' any order, split over workers or blocks; 'vector' in lanes of `width`; 'threads'
     over the `width` threads of one GPU block, thread t taking start + t, start + t + width, ...; 'grid' over the
-    threads (`width` to a block) of all blocks. A `Barrier` may stand inside 'task' and 'serial' loops only, which all
-    threads of a block go through together. `start` and `stop` are integers, or expressions of scalars, ranges and
-    outer axes.
+    threads (`width` to a block) of all blocks; 'unrolled' in order, written out (its bounds are integers), so that
+    arrays of a thread indexed by it stay in registers. A `Barrier` may stand inside 'task' and 'serial' loops, which
+    all threads of a block go through together, and inside a 'threads' loop that every thread goes through once.
+    `start` and `stop` are integers, or expressions of scalars, ranges and outer axes.
     """
 
     axis: Axis
@@ -172,14 +173,71 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Local:
-    """An array private to one task (CPU) or shared by one block (GPU); `Load` and `Store` reach it by name."""
+    """An array private to one task (CPU) or shared by one block (GPU); `Load` and `Store` reach it by name.
+
+    With scope 'thread' it is a GPU thread's own: registers, where every index is known once loops are unrolled.
+    """
 
     name: str
     dtype: DType
     size: int
+    scope: str = "block"
 
 
-Stmt = Let | Store | Loop | Fold | Update | If | Barrier | Local
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetch:
+    """Begin to copy `count` neighbouring elements into a block's array: target[at + i] = source[index + i] for
+    i < valid, 0 for the others. It has happened, for this thread, after `Fetched`; for the block after a barrier
+    behind that. `at` is a multiple of `count`, which is a power of two."""
+
+    target: str
+    at: Index
+    source: str
+    index: Index
+    count: int
+    valid: Expr | int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fetched:
+    """Wait until everything that this thread fetched has arrived."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TileLoad:
+    """All threads of a subgroup load one 16 x 16 tile of 16-bit floats from a block's array, for `TileProduct`.
+
+    Element (i, j) lies at index + i * row + j * col; one of the two steps is 1, the other a multiple of 8, and so is
+    the index, which is the same in all threads. `target` is a thread's array of uint32, which gets WORDS of them from
+    `at` on; which elements these are is the matrix unit's own affair. `role`: 'a', the left operand, or 'b'.
+    """
+
+    target: str
+    at: Index
+    buffer: str
+    index: Index
+    row: int
+    col: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TileProduct:
+    """All threads of a subgroup add the product of two tiles of `dtype` to a tile of float32 sums.
+
+    Each thread holds SUMS of these, from `sums_at` on in its array `sums`; `kernels.tiles` says which.
+    """
+
+    sums: str
+    sums_at: Index
+    a: str
+    a_at: Index
+    b: str
+    b_at: Index
+    dtype: DType
+
+
+Stmt = Let | Store | Loop | Fold | Update | If | Barrier | Local | Fetch | Fetched | TileLoad | TileProduct
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------

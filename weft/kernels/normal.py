@@ -22,6 +22,8 @@ from weft.kernels import index as ix
 from weft.kernels.language import (
     Barrier,
     Expr,
+    Fetch,
+    Fetched,
     Fold,
     If,
     IndexValue,
@@ -34,6 +36,8 @@ from weft.kernels.language import (
     Op,
     Stmt,
     Store,
+    TileLoad,
+    TileProduct,
     Update,
     Var,
 )
@@ -120,9 +124,23 @@ class _Normaliser:
             case Local(name):
                 self.volatile.add(name)
                 out.append(stmt)
-            case Barrier():
+            case Barrier() | Fetched():
                 self.epoch += 1
                 out.append(stmt)
+            case Fetch():
+                valid = self.bound(stmt.valid)
+                self.moved(replace(stmt, valid=valid), (stmt.at, stmt.index))
+            case TileLoad():
+                self.moved(stmt, (stmt.at, stmt.index))
+            case TileProduct():
+                self.moved(stmt, (stmt.sums_at, stmt.a_at, stmt.b_at))
+
+    def moved(self, stmt: Stmt, indices: tuple[ix.Index, ...]) -> None:
+        """A statement that changes memory at some of `indices`."""
+        for index in indices:
+            self.index_scope(index)
+        self.scope.out.append(stmt)
+        self.epoch += 1
 
     def nested(self, body: tuple[Stmt, ...], variable: Var | None = None, guarded: bool = False) -> tuple[Stmt, ...]:
         """The normal form of an inner block, in which `variable` (a loop's axis) is defined."""

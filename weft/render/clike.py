@@ -27,6 +27,8 @@ from weft.kernels.language import (
     Barrier,
     BufferParam,
     Expr,
+    Fetch,
+    Fetched,
     Fold,
     If,
     IndexValue,
@@ -39,6 +41,8 @@ from weft.kernels.language import (
     Op,
     Stmt,
     Store,
+    TileLoad,
+    TileProduct,
     Update,
     Var,
 )
@@ -126,9 +130,23 @@ class _Renderer:
                     self.nested(f"if ({self.value(condition)})", inner)
                 case Barrier():
                     self.line(self.dialect.barrier)
-                case Local(name, dtype, size):
+                case Local(name, dtype, size, scope):
                     self.memory[name] = dtype
-                    self.line(self.dialect.local.format(type=self.ops.memory_type(dtype), name=name, size=size))
+                    form = self.dialect.private if scope == "thread" else self.dialect.local
+                    self.line(form.format(type=self.ops.memory_type(dtype), name=name, size=size))
+                case Fetch():
+                    self.fetch(stmt)
+                case Fetched():
+                    if self.dialect.fetched:
+                        self.line(self.dialect.fetched)
+                case TileLoad(target, at, buffer, index, row, col, role):
+                    turned = "" if (col if role == "a" else row) == 1 else "_turned"
+                    places = f"&{target}[{self.index(at)}], &{buffer}[{self.index(index)}]"
+                    self.line(f"{self.ops.known(f'tile_{role}{turned}')}({places}, {row if col == 1 else col});")
+                case TileProduct(sums, sums_at, a, a_at, b, b_at, dtype):
+                    pairs = ((sums, sums_at), (a, a_at), (b, b_at))
+                    places = ", ".join(f"&{name}[{self.index(index)}]" for name, index in pairs)
+                    self.line(f"{self.ops.known(f'tile_product_{dtype.name}')}({places});")
 
     def nested(self, head: str, body: tuple[Stmt, ...]) -> None:
         self.line(f"{head} {{")
@@ -140,6 +158,17 @@ class _Renderer:
     def store(self, store: Store) -> None:
         mask = "" if store.mask is None else f"if ({self.value(store.mask)}) "
         self.line(f"{mask}{store.buffer}[{self.index(store.index)}] = {self.value(store.value)};")
+
+    def fetch(self, fetch: Fetch) -> None:
+        """A call of the dialect's `fetch`, or a loop where copies are not left to the hardware."""
+        to, source, dtype = f"{fetch.target}[{self.index(fetch.at)}", fetch.source, self.memory[fetch.target]
+        valid = str(fetch.valid) if isinstance(fetch.valid, int) else self.value(fetch.valid)
+        if "fetch" in self.dialect.functions:
+            call = f"{self.ops.known('fetch')}<{fetch.count}>"
+            self.line(f"{call}(&{to}], &{source}[{self.index(fetch.index)}], {valid});")
+            return
+        element = f"i < {valid} ? {source}[{self.index(fetch.index)} + i] : {self.ops.literal(0, dtype)}"
+        self.line(f"for (int i = 0; i < {fetch.count}; i++) {to} + i] = {element};")
 
     def fold(self, fold: Fold) -> None:
         for acc in fold.accumulators:
@@ -164,6 +193,8 @@ class _Renderer:
                 f"{self.as_type(block, kind)} * {loop.width} + {thread}",
                 f"{self.as_type(blocks, kind)} * {loop.width}",
             )
+        elif loop.kind == "unrolled":
+            self.line(self.dialect.unroll)
         elif loop.kind != "serial":
             raise problem(GraphError, "render.clike", f"a '{loop.kind}' loop", "a kernel scheduled for GPU")
         first = offset if offset and start == "0" else f"{start} + {offset}" if offset else start

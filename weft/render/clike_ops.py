@@ -146,14 +146,18 @@ class Operations:
             self.helpers[function] = f"{self.dialect.function} {kind} {function}({parameters}) {{ {body} }}"
         return f"{function}({', '.join(texts)})"
 
+    def known(self, name: str) -> str:
+        """The name of a function that the dialect has, which is written at the top of the text."""
+        self.helpers[name] = self.dialect.functions[name]
+        return name
+
     def cast(self, text: str, source: DType, target: DType) -> str:
         """Float to integer truncates and saturates (NaN gives 0); anything to bool is `!= 0`."""
         if target is dtypes.bool_:
             return f"{text} != {self.literal(0, source)}"
         function = f"{target.name}_of_{source.name}"
         if function in self.dialect.functions:
-            self.helpers[function] = self.dialect.functions[function]
-            return f"{function}({text})"
+            return f"{self.known(function)}({text})"
         if source.kind != "f" or target.kind == "f":
             return f"({self.type(target)}){text}"
         if function not in self.helpers:

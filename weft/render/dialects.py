@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft.render.cuda_tiles import FETCH, FETCHED, TILES
+
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
@@ -28,7 +30,10 @@ class Dialect:
     suffixes: Mapping[str, str]  # of literals
     constants: Mapping[str, str]
     calls: Mapping[str, str]
-    functions: Mapping[str, str]  # whole helpers: conversions of float16 by the hardware
+    functions: Mapping[str, str]  # whole helpers: conversions of float16 by the hardware, copies, matrix units
+    private: str = "{type} {name}[{size}];"  # an array of one thread
+    unroll: str = "#pragma unroll"  # before a loop that is written out
+    fetched: str = ""  # waits for all copies that `functions['fetch']` began
 
 
 CUDA = Dialect(
@@ -37,7 +42,7 @@ CUDA = Dialect(
     kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}',
     function="static __device__ inline",
     pointer="{type}* {name}",
-    local="__shared__ {type} {name}[{size}];",
+    local="__shared__ __align__(16) {type} {name}[{size}];",
     barrier="__syncthreads();",
     thread="(int)threadIdx.x",
     block="(int)blockIdx.x",
@@ -98,5 +103,8 @@ CUDA = Dialect(
         '{ float b; asm("cvt.f32.f16 %0, %1;" : "=f"(b) : "h"(a)); return b; }',
         "float16_of_float32": "static __device__ inline unsigned short float16_of_float32(float a) "
         '{ unsigned short b; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(a)); return b; }',
+        "fetch": FETCH,
+        **TILES,
     },
+    fetched=FETCHED,
 )
