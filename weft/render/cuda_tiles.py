@@ -16,11 +16,14 @@ static __device__ __forceinline__ void fetch(T* target, const T* source, int val
     if (bytes >= 4 && ((unsigned long long)source & (bytes - 1)) == 0) {
         const int given = valid * (int)sizeof(T);
         if (bytes == 16)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(to), "l"(source), "r"(given) : "memory");
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                :: "r"(to), "l"(source), "r"(given) : "memory");
         else if (bytes == 8)
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" :: "r"(to), "l"(source), "r"(given) : "memory");
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
+                :: "r"(to), "l"(source), "r"(given) : "memory");
         else
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" :: "r"(to), "l"(source), "r"(given) : "memory");
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                :: "r"(to), "l"(source), "r"(given) : "memory");
     } else {
         #pragma unroll
         for (int i = 0; i < count; i++) target[i] = i < valid ? source[i] : (T)0;
