@@ -1,9 +1,9 @@
-'''CUDA functions behind `Fetch`, `TileLoad` and `TileProduct`: asynchronous copies, `ldmatrix` and `mma.sync`.
+"""CUDA functions behind `Fetch`, `TileLoad` and `TileProduct`: asynchronous copies, `ldmatrix` and `mma.sync`.
 
 They are text that `render.dialects` puts into the table of CUDA; a kernel gets those that it calls. A tile of sums is
 two m16n8 fragments side by side, which is the layout that `kernels.tiles` describes. Copies go in pieces of 16 bytes
 where the source is aligned so, else element by element.
-'''
+"""
 
 from __future__ import annotations
 
