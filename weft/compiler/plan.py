@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from weft.dtypes import DType
 from weft.kernels.language import Geometry, Kernel, ScalarParam
@@ -139,6 +139,42 @@ class LibraryCall:
     places: tuple[Place, ...]
     bytes: int
     flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What a library of matrix products has to compute; with the algorithm, the config of its `LibraryCall`.
+
+    D[i] = activation(alpha * op(A[i]) @ op(B[i]) + C[i] + bias), row-major, for `outer * inner` matrices: those of A lie
+    at (i // inner) * strides_a[0] + (i % inner) * strides_a[1], those of B alike; C and D are contiguous. Operands have
+    the dtype `operand`, everything else `result`; 16-bit operands add up in float32 and D is rounded once. Leading
+    dimensions and strides are in elements. The places are a, b, bias, c (the last two as asked for), d, sums (if asked
+    for), workspace (if any).
+    """
+
+    operand: DType
+    result: DType
+    outer: int
+    inner: int
+    m: int
+    n: int
+    k: int
+    transpose_a: bool
+    transpose_b: bool
+    leading_a: int
+    leading_b: int
+    strides_a: tuple[int, int]
+    strides_b: tuple[int, int]
+    precision: str  # of float32 products: 'highest', or 'high' for shorter factors (TF32)
+    alpha: float = 1.0
+    bias: bool = False  # a vector of n, added to each row
+    add: bool = False  # whether there is a C
+    activation: str = ""  # '', 'relu', or 'gelu' in its tanh form
+    sums: str = ""  # 'a': op(A) summed along its columns, m of them; 'b': op(B) along its rows, n of them
+
+    @property
+    def config(self) -> Config:
+        return tuple([getattr(self, field.name) for field in fields(self)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,230 @@
+"""Matrix products by NVIDIA's cuBLASLt, through the bindings of nvmath-python.
+
+`CublasLt` is the library on one GPU. A product is planned once: `arrange_product` asks cuBLASLt's heuristic for an
+algorithm and puts its bytes into the config, so that a stored plan repeats it (`Library.version` is part of a plan's
+key, as such bytes mean nothing to another version). Only algorithms that add up in one fixed order are taken: those
+that split the sum over k write the parts to the workspace in float32, never to the result.
+
+cuBLASLt thinks in columns. A row-major D = A @ B is its D^T = B^T @ A^T: the operands change places, their memory
+stays. Importing this module loads nothing of CUDA.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from weft.compiler.plan import Config, Product
+from weft.dtypes import DType
+from weft.errors import GraphError, problem
+
+WORKSPACE = 32 << 20  # bytes: what NVIDIA recommends for Hopper, and enough for all before it
+ALIGNED = 16  # bytes to which operands lie as a rule; others take an algorithm of their own
+CANDIDATES = 8  # algorithms that the heuristic is asked for
+# cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasLtReductionScheme_t, which are fixed for good
+DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
+COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70
+TRANSPOSED = 1
+PARTS_IN_FLOAT32 = 2
+EPILOGUES = {
+    (False, "", ""): "DEFAULT",
+    (True, "", ""): "BIAS",
+    (False, "relu", ""): "RELU",
+    (True, "relu", ""): "RELU_BIAS",
+    (False, "gelu", ""): "GELU",
+    (True, "gelu", ""): "GELU_BIAS",
+    (False, "", "a"): "BGRADB",  # our A is cuBLASLt's B
+    (False, "", "b"): "BGRADA",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The bindings, and where they come from."""
+
+    bindings: Any
+    path: str
+
+
+@functools.cache
+def find() -> Found | None:
+    """nvmath's bindings of cuBLASLt, where they and the library can be loaded."""
+    try:
+        bindings = importlib.import_module("nvmath.bindings.cublasLt")
+        return Found(bindings, f"cuBLASLt {bindings.get_version()}")
+    except Exception:  # nvmath raises errors of its own where the library is missing
+        return None
+
+
+def reason() -> str:
+    """Why `find` returned None, for `weft doctor`."""
+    return (
+        "nvmath-python or cuBLASLt is not there, so matrix products on CUDA run on Weft's own kernels. "
+        "To mend it: pip install 'weft[cuda]'."
+    )
+
+
+class CublasLt:
+    """cuBLASLt on the GPU that is current when it is made. Calls go to `stream` (an address)."""
+
+    name = "cublaslt"
+
+    def __init__(self, stream: int):
+        found = find()
+        assert found is not None, reason()
+        self.lt = found.bindings
+        self.stream = stream
+        self.handle = self.lt.create()
+        self.version = str(self.lt.get_version())
+
+    def offer(self, node: Any, srcs: Any) -> None:
+        """Products come by `arrange_product`; no other node is computed here."""
+
+    def absorbs(self, dtype: DType) -> frozenset[str]:
+        """What a product of `dtype` can do beside multiplying."""
+        return frozenset({"add"}) if dtype.name == "float64" else frozenset({"add", "bias", "relu", "gelu", "sums"})
+
+    def arrange_product(self, product: Product) -> tuple[Config, int]:
+        """(config, bytes of workspace): `product` with the algorithm of the heuristic's first choice."""
+        call = _Call(self, product)
+        algorithm, workspace = call.choose(ALIGNED)[0]
+        return (*product.config, algorithm.hex(), workspace), workspace
+
+    def candidates(self, product: Product) -> list[Config]:
+        """Configs of all algorithms that the heuristic proposes for `product`, best first."""
+        found = _Call(self, product).choose(ALIGNED)
+        return [(*product.config, algorithm.hex(), workspace) for algorithm, workspace in found]
+
+    def prepare(self, config: Config) -> Callable[[Sequence[int]], None]:
+        *fields, algorithm, workspace = config
+        assert isinstance(algorithm, str) and isinstance(workspace, int)
+        call = _Call(self, Product(*fields))  # type: ignore[arg-type]
+        call.take(bytes.fromhex(algorithm), workspace)
+        return call
+
+
+class _Call:
+    """A product's descriptors, and the call itself. What cuBLASLt made for it goes with it."""
+
+    def __init__(self, library: CublasLt, product: Product):
+        self.library, self.product = library, product
+        self.lt = lt = library.lt
+        double = product.operand.name == "float64"
+        self.numbers = np.array([product.alpha, float(product.add)], np.float64 if double else np.float32)
+        compute = COMPUTE_64F if double else COMPUTE_32F
+        if product.precision != "highest" and product.operand.name == "float32":
+            compute = COMPUTE_32F_FAST_TF32
+        self.operation = lt.matmul_desc_create(compute, DATA_TYPES["float64" if double else "float32"])
+        attributes = lt.MatmulDescAttribute
+        if product.transpose_b:
+            self._describe(attributes.TRANSA, TRANSPOSED)
+        if product.transpose_a:
+            self._describe(attributes.TRANSB, TRANSPOSED)
+        epilogue = EPILOGUES[product.bias, product.activation, product.sums]
+        if epilogue != "DEFAULT":
+            self._describe(attributes.EPILOGUE, int(lt.Epilogue[epilogue]))
+        if product.bias or product.sums:
+            self._describe(attributes.BIAS_DATA_TYPE, DATA_TYPES[product.result.name])
+        m, n, k, p = product.m, product.n, product.k, product
+        # As columns: the rows of a row-major matrix, so (extent of a row, number of rows)
+        self.layout_b = self._layout(p.operand, (k, n) if p.transpose_b else (n, k), p.leading_b, p.strides_b[1])
+        self.layout_a = self._layout(p.operand, (m, k) if p.transpose_a else (k, m), p.leading_a, p.strides_a[1])
+        self.layout_d = self._layout(p.result, (n, m), n, m * n)
+        self.alignment = ALIGNED
+        self.algorithms: dict[int, tuple[np.ndarray, int]] = {}  # by the alignment of the operands
+
+    def __del__(self) -> None:
+        lt = self.lt
+        for layout in (self.layout_a, self.layout_b, self.layout_d):
+            lt.matrix_layout_destroy(layout)
+        lt.matmul_desc_destroy(self.operation)
+
+    def _describe(self, attribute: int, value: int) -> None:
+        word = np.array([value], self.lt.get_matmul_desc_attribute_dtype(attribute))
+        self.lt.matmul_desc_set_attribute(self.operation, attribute, word.ctypes.data, word.nbytes)
+
+    def _layout(self, dtype: DType, extents: tuple[int, int], leading: int, stride: int) -> int:
+        lt = self.lt
+        layout = lt.matrix_layout_create(DATA_TYPES[dtype.name], *extents, leading)
+        if self.product.inner > 1:
+            attributes = lt.MatrixLayoutAttribute
+            values = {attributes.BATCH_COUNT: self.product.inner, attributes.STRIDED_BATCH_OFFSET: stride}
+            for attribute, value in values.items():
+                word = np.array([value], lt.get_matrix_layout_attribute_dtype(attribute))
+                lt.matrix_layout_set_attribute(layout, attribute, word.ctypes.data, word.nbytes)
+        return layout
+
+    def choose(self, alignment: int) -> list[tuple[bytes, int]]:
+        """(algorithm, bytes of workspace) that the heuristic proposes for operands that lie so, best first."""
+        lt = self.lt
+        attributes = lt.MatmulPreferenceAttribute
+        preference = lt.matmul_preference_create()
+        wanted = {
+            attributes.MAX_WORKSPACE_BYTES: WORKSPACE,
+            attributes.REDUCTION_SCHEME_MASK: PARTS_IN_FLOAT32,
+            attributes.MIN_ALIGNMENT_A_BYTES: alignment,
+            attributes.MIN_ALIGNMENT_B_BYTES: alignment,
+            attributes.MIN_ALIGNMENT_C_BYTES: alignment,
+            attributes.MIN_ALIGNMENT_D_BYTES: alignment,
+        }
+        for attribute, value in wanted.items():
+            word = np.array([value], lt.get_matmul_preference_attribute_dtype(attribute))
+            lt.matmul_preference_set_attribute(preference, attribute, word.ctypes.data, word.nbytes)
+        results = np.zeros(CANDIDATES, lt.matmul_heuristic_result_dtype)
+        count = np.zeros(1, np.int32)
+        try:
+            lt.matmul_algo_get_heuristic(
+                self.library.handle, self.operation, self.layout_b, self.layout_a, self.layout_d, self.layout_d,
+                preference, CANDIDATES, results.ctypes.data, count.ctypes.data,
+            )  # fmt: skip
+        except lt.cuBLASLtError:  # it says so where it has none
+            count[0] = 0
+        finally:
+            lt.matmul_preference_destroy(preference)
+        if not count[0]:
+            raise problem(GraphError, "cuBLASLt", f"{self.product}", "a product that it has an algorithm for")
+        return [(result["algo"].tobytes(), int(result["workspace_size"])) for result in results[: int(count[0])]]
+
+    def take(self, algorithm: bytes, workspace: int) -> None:
+        """Use this algorithm where operands lie as a rule."""
+        self.algorithms[ALIGNED] = (np.frombuffer(algorithm, np.uint8).copy(), workspace)
+
+    def _algorithm(self, addresses: int) -> tuple[np.ndarray, int]:
+        """What fits operands whose addresses, taken together, are these bits. One whose operands lie less regularly
+        than its plan foresaw must do with the planned workspace."""
+        if addresses % ALIGNED == 0:
+            return self.algorithms[ALIGNED]
+        alignment = addresses & -addresses
+        if alignment not in self.algorithms:
+            most = self.algorithms[ALIGNED][1]
+            algorithm = next(bytes_ for bytes_, needed in self.choose(alignment) if needed <= most)
+            self.algorithms[alignment] = (np.frombuffer(algorithm, np.uint8).copy(), most)
+        return self.algorithms[alignment]
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        lt, p = self.lt, self.product
+        left = iter(addresses)
+        a, b = next(left), next(left)
+        if p.bias:
+            self._describe(lt.MatmulDescAttribute.BIAS_POINTER, next(left))
+        c = next(left) if p.add else 0
+        d = next(left)
+        if p.sums:
+            self._describe(lt.MatmulDescAttribute.BIAS_POINTER, next(left))
+        scratch = next(left, 0)
+        algorithm, workspace = self._algorithm(a | b | c | d)
+        size, result = p.operand.itemsize, p.result.itemsize
+        alpha, beta = self.numbers.ctypes.data, self.numbers.ctypes.data + self.numbers.itemsize
+        for turn in range(p.outer):
+            first_d = d + turn * p.inner * p.m * p.n * result
+            lt.matmul(
+                self.library.handle, self.operation, alpha,
+                b + turn * p.strides_b[0] * size, self.layout_b, a + turn * p.strides_a[0] * size, self.layout_a, beta,
+                c + turn * p.inner * p.m * p.n * result if p.add else first_d, self.layout_d, first_d, self.layout_d,
+                algorithm.ctypes.data, scratch, workspace, self.library.stream,
+            )  # fmt: skip
