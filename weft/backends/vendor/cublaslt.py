@@ -69,6 +69,11 @@ def reason() -> str:
     )
 
 
+def load(stream: int, ordinal: int) -> CublasLt:
+    """The library on GPU number `ordinal`, which is current."""
+    return CublasLt(stream)
+
+
 class CublasLt:
     """cuBLASLt on the GPU that is current when it is made. Calls go to `stream` (an address)."""
 
