@@ -146,9 +146,10 @@ class Product:
     """What a library of matrix products has to compute; with the algorithm, the config of its `LibraryCall`.
 
     D[i] = activation(alpha * op(A[i]) @ op(B[i]) + C[i] + bias), row-major, for `outer * inner` matrices: A's lie at
-    (i // inner) * strides_a[0] + (i % inner) * strides_a[1], B's alike; C and D are contiguous. Operands have the dtype `operand`, everything else `result`; 16-bit operands add up in float32 and D is rounded once. Leading
-    dimensions and strides are in elements. The places are a, b, bias, c (the last two as asked for), d, sums (if asked
-    for), workspace (if any).
+    (i // inner) * strides_a[0] + (i % inner) * strides_a[1], B's alike; C and D are contiguous. Operands have the dtype
+    `operand`, everything else `result`; 16-bit operands add up in float32 and D is rounded once. Leading dimensions and
+    strides are in elements. The places are a, b, bias, c (the last two as asked for), d, sums (if asked for), workspace
+    (if any).
     """
 
     operand: DType
