@@ -23,7 +23,8 @@ from weft.dtypes import (
 )  # fmt: skip
 from weft.dynamic import argwhere, bincount, masked_select, nonzero, repeat_interleave, unique, unique_consecutive
 from weft.errors import (
-    BufferError_, CopyError, DeviceError, DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, WeftError,
+    BufferError_, CopyError, DeviceError, DTypeError, GraphError, IndexRangeError, OutOfMemoryError, RangeError,
+    ShapeError, WeftError,
 )  # fmt: skip
 from weft.function import checkpoint
 from weft.functions import (

@@ -269,7 +269,7 @@ class Tensor(TensorCell):
     def to(
         self, target: DType | str | Device | None = None, *, dtype: DType | None = None, device: Any = None
     ) -> Tensor:
-        """In another dtype, on another device, or both. Between devices the value passes through the host."""
+        """In another dtype, on another device, or both."""
         if isinstance(target, DType):
             dtype = target
         elif target is not None:
@@ -284,10 +284,19 @@ class Tensor(TensorCell):
         if place is self.device:
             return self
         if not (self._requires_grad and STATE.grad_enabled):
-            return Tensor(from_host(self.numpy(), place))
+            return Tensor(self._copied_to(place))
         from weft.function import moved
 
         return moved(self, place)
+
+    def _copied_to(self, place: Device) -> Node:
+        """The value on another device: from GPU to GPU of one kind directly, else through the host."""
+        if place.kind != self.device.kind:
+            return from_host(self.numpy(), place)
+        evaluate([self])
+        node = self.node
+        slab = place.backend.receive(node.buffer)
+        return leaf(Buffer(slab, 0, node.nbytes), node.shape, node.dtype, place)
 
     def cpu(self) -> Tensor:
         """On the CPU."""

@@ -17,8 +17,9 @@ from weft.backends.base import Buffer, Device, HostWords, Slab
 from weft.compiler import program as programs
 from weft.compiler.cells import private_copy, settle
 from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate
+from weft.compiler.memorymap import too_large
 from weft.compiler.trace import Cell, Trace
-from weft.errors import DeviceError, GraphError, problem
+from weft.errors import DeviceError, GraphError, OutOfMemoryError, problem
 from weft.graph.node import Node, leaf, placeholder
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor
@@ -40,7 +41,8 @@ class Output:
 class Variant:
     """What one trace became. `spec` is (structure, forms) of the arguments; lists are in the order of the trace."""
 
-    def __init__(self, spec: tuple, device: Device, entry: Entry, table: Any):
+    def __init__(self, name: str, spec: tuple, device: Device, entry: Entry, table: Any):
+        self.name = name
         self.spec = spec
         self.device = device
         self.entry = entry
@@ -127,7 +129,7 @@ class Variant:
 
     def renew(self, output: Output) -> None:
         """New tensors on new memory for outputs whose last value somebody kept."""
-        slab = self.device.backend.allocate(self.entry.plan.slots[output.slot].nbytes)
+        slab = self.allocate(output.slot)
         self.table[output.slot] = slab.pointer
         together = [other for other in self.outputs if other.slot == output.slot]
         for other in together:
@@ -147,9 +149,19 @@ class Variant:
         """The memory of each leaf before the next run, after `bind(flat)`."""
         for generator, state, _ in self.draws:
             state[0], state[1] = generator.key, generator.counter & 0xFFFFFFFF
+        if self.words is not None:
+            self.words.send()
         found = {slot: buffer for slot, buffer in enumerate(self.leaf_buffers) if buffer is not None}
         found |= {slot: buffer for _, buffer, slot, _ in self.cells if slot >= 0}
         return found | {slot: flat[position] for position, slot in self.arguments}
+
+    def allocate(self, slot: int) -> Slab:
+        """Memory for a slot of the plan; where there is none, the error says what the whole plan takes."""
+        try:
+            return self.device.backend.allocate(self.entry.plan.slots[slot].nbytes)
+        except OutOfMemoryError:
+            shapes = [form[1] for form in self.spec[1] if form[0] == "tensor"]
+            raise too_large(self.name, self.entry.plan, self.names(), self.device, shapes) from None
 
     def names(self) -> dict[int, str]:
         """What people call the inputs: tensors by their names, arguments by their positions."""
@@ -240,7 +252,8 @@ class _Builder:
         located = programs.locate([*self.outputs, *self.targets.values(), *self.spans], self.bindings)
         program, leaf_buffers = programs.build(self.outputs, located, self.targets, self.spans)
         entry = entry_for(program, self.device)
-        variant = Variant(self.spec, self.device, entry, self.backend.slot_table(len(entry.plan.slots) + 1))
+        table = self.backend.slot_table(len(entry.plan.slots) + 1)
+        variant = Variant(self.trace.name, self.spec, self.device, entry, table)
         self._fill_table(variant, program.leaves, leaf_buffers, places)
         variant.guards, variant.grads_before = self.trace.guards, self.trace.grads_read
         variant.grads_after = [(tensor, grad) for tensor, grad, _ in self.kept]
@@ -359,7 +372,7 @@ class _Builder:
                 variant.scalars.append((position, len(variant.scalars)))
             elif node in slot_of:
                 variant.arguments.append((position, slot_of[node]))
-        arena, status = self.backend.allocate(plan.slots[-2].nbytes), self.backend.status(plan.slots[-1].nbytes)
+        arena, status = variant.allocate(len(plan.slots) - 2), self.backend.status(plan.slots[-1].nbytes)
         table[len(plan.slots) - 2], table[len(plan.slots) - 1] = arena.pointer, status.pointer
         self.retained += [arena, status]
         if plan.sites:

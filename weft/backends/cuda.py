@@ -12,7 +12,7 @@ import os
 
 from weft import dtypes
 from weft.backends import cuda_compile
-from weft.backends.base import Device, Library
+from weft.backends.base import Buffer, Device, Library, Slab
 from weft.backends.cuda_driver import CudaDriver, count
 from weft.backends.gpu import GpuBackend
 from weft.render.dialects import CUDA
@@ -36,6 +36,14 @@ class CudaBackend(GpuBackend):
             "cuda", ordinal, self, f"{driver.name}, {memory / 2**30:.0f} GiB, CUDA {driver.driver_version}",
             frozenset(dtypes.ALL), FEATURES, limits(driver), libraries(driver),
         )  # fmt: skip
+
+    def receive(self, buffer: Buffer) -> Slab:
+        """New memory with what lies on another GPU."""
+        slab = self.allocate(buffer.nbytes)
+        if buffer.nbytes:
+            other: CudaDriver = buffer.slab.device.backend.driver
+            self.driver.copy_from(slab.pointer, other, buffer.pointer, buffer.nbytes)
+        return slab
 
     def identity(self) -> str:
         """What the text of kernels and the calls of libraries in a plan depend on."""

@@ -186,6 +186,10 @@ class GpuBackend:
             if words.any():
                 raise_bad_index(words, plan)
 
+    def memory(self) -> tuple[int, int]:
+        """Bytes that can still be had, and bytes in all."""
+        return self.driver.memory()
+
     def slot_table(self, count: int) -> Table:
         """A table of `count` addresses for `GpuExecutable.run`; fill it by index."""
         return (ctypes.c_uint64 * max(count, 1))()

@@ -17,7 +17,7 @@ from weft.compiler import program as programs
 from weft.compiler.plan import Plan
 from weft.compiler.program import Program
 from weft.counting import COUNTERS
-from weft.errors import BufferError_, problem
+from weft.errors import BufferError_, OutOfMemoryError, problem
 from weft.graph.node import Node
 
 MOST_PLANS = 2048  # plans kept in memory; the least recently used goes first
@@ -105,7 +105,13 @@ def _evaluate_on(device: Device, pending: list[Node]) -> None:
     program, buffers = programs.build(todo, located, with_numbers="numbers" in device.features)
     entry = entry_for(program, device)
     numbers = [node.attrs[0] for node in program.numbers]
-    results = run_entry(entry, device, [b for b in buffers if b is not None], numbers)
+    try:
+        results = run_entry(entry, device, [b for b in buffers if b is not None], numbers)
+    except OutOfMemoryError:
+        from weft.compiler.memorymap import too_large
+
+        shapes = [leaf.shape for leaf in program.leaves]
+        raise too_large(todo[-1].site or todo[-1].op, entry.plan, {}, device, shapes) from None
     for node, buffer in zip(todo, results, strict=True):
         buffer.nbytes = node.nbytes
         node.buffer = buffer

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from weft.compiler.plan import Interval, Plan, Slot
-from weft.errors import RangeError, problem
+from weft.errors import OutOfMemoryError, RangeError, WeftError, problem
 
 LARGEST = 16  # tensors that a table names unless told otherwise
+LARGEST_NAMED = 5  # that an error names
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,25 @@ def memory_report(plan: Plan, names: dict[int, str]) -> MemoryReport:
     stays += [Stay(one.label, "arena", one.nbytes, one.first, one.last) for one in plan.arena]
     inputs, outputs = (sum(slot.nbytes for slot in slots if slot.kind == kind) for kind in ("input", "output"))
     return MemoryReport(inputs, outputs, plan.arena_bytes, plan.arena, slots, tuple(stays), len(plan.steps))
+
+
+def too_large(who: str, plan: Plan, names: dict[int, str], device: Any, shapes: Sequence[tuple[int, ...]]) -> WeftError:
+    """The error for a plan that a device has no memory for; nothing of it was launched. `shapes` are those of the
+    inputs, whose first extent, if they share one, counts as the batch."""
+    report = memory_report(plan, names)
+    asked, (available, total) = report.outputs + report.arena_bytes, device.backend.memory()
+    largest = sorted(report.stays, key=lambda stay: -stay.nbytes)[:LARGEST_NAMED]
+    named = "; ".join(f"{size_text(stay.nbytes)} {stay.kind} {stay.name}" for stay in largest)
+    given = (
+        f"a program that needs {size_text(asked)} on {device} beside its inputs (results {size_text(report.outputs)}, "
+        f"temporaries {size_text(report.arena_bytes)}). Its largest tensors: {named}"
+    )
+    expected = f"at most {size_text(available)}, which are available of {size_text(total)}"
+    extents = Counter(shape[0] for shape in shapes if shape)
+    batch = extents.most_common(1)[0][0] if extents else 0
+    fits = batch * available // max(asked, 1)
+    mend = f"use a batch of at most about {fits} instead of {batch}" if 0 < fits < batch else "use smaller tensors"
+    return problem(OutOfMemoryError, who, given, expected, mend)
 
 
 def size_text(nbytes: int) -> str:
