@@ -21,7 +21,7 @@ from weft.graph import build
 from weft.graph.body import together
 from weft.graph.layout import permuted
 from weft.graph.node import Node, leaf, toposort
-from weft.graph.primitives import PRIMITIVES
+from weft.graph.primitives import PRIMITIVES, results_of
 from weft.state import STATE, VERSION
 
 LEAVES: weakref.WeakKeyDictionary[Node, weakref.ref[Any]] = weakref.WeakKeyDictionary()
@@ -111,7 +111,7 @@ def needed_later(roots: list[Node]) -> list[Node]:
         if node.op == "surrogate":
             proxies.add(node.srcs[1])
         if node.buffer is None and PRIMITIVES[node.op].kind in ("dot", "conv", "template"):
-            found[node] = None
+            found.update(dict.fromkeys(results_of(node) or [node]))
             for source in node.srcs:
                 while source.op in ("reshape", "permute", "expand", "slice") and source.buffer is None:
                     source = source.srcs[0]

@@ -36,7 +36,7 @@ from weft.dtypes import (
 )  # fmt: skip
 from weft.graph import build
 from weft.graph.node import Node, placeholder, toposort
-from weft.graph.primitives import make
+from weft.graph.primitives import make, results_of
 
 EXTENTS = [1, 3, 7, 17, 33, 64, 65]
 LARGE_SHAPES = [(130, 33), (300, 17), (40000,), (3, 12000), (2, 70, 33), (260, 260), (70000,)]  # where sums are split
@@ -396,9 +396,7 @@ class Builder:
         if masked:
             mask = self.rng.random((self.pick([1, heads]), queries, keys)) < 0.7
             srcs.append(build.expand_to(self.leaf_of(mask, 1.0).node, (batch, heads, queries, keys)))
-        flat = make("attention", tuple(srcs), (0.5 / math.sqrt(width), causal, masked, 0.0, 0))
-        count = batch * heads * queries * v.node.shape[3]
-        out = build.reshape(build.narrow(flat, 0, 0, count), (batch, queries, heads, v.node.shape[3]))
+        out, _ = results_of(make("attention", tuple(srcs), (0.5 / math.sqrt(width), causal, masked, 0.0, 0)))
         spread = math.sqrt(width) * x.bound * max(k.bound, 1.0)  # of the scores
         inexact = 2 * math.sqrt(width) * x.error * max(k.bound, 1.0) + (8 + spread + math.sqrt(width + keys)) * unit(
             q.dtype

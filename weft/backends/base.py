@@ -110,9 +110,9 @@ class Library(Protocol):
     name: str
     version: str
 
-    def offer(self, node: Node, srcs: tuple[Node, ...]) -> Node | None:
-        """What stands for `node` over the rebuilt sources `srcs`, made of `library` nodes of this library and others;
-        None where it does not compute such a node."""
+    def offer(self, node: Node, srcs: tuple[Node, ...]) -> Node | Sequence[Node] | None:
+        """What stands for `node` over the rebuilt sources `srcs`, or for each of its results, made of `library` nodes
+        of this library and others; None where it does not compute such a node."""
 
     def arrange(self, call: Node, sources: Sequence[Strided]) -> tuple[Config, int]:
         """(config, bytes of workspace) of a `library` node whose sources lie in memory as given."""

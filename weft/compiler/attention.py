@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 
 from weft.backends.base import Device
-from weft.compiler.access import Strided
+from weft.compiler.access import Strided, row_major
 from weft.compiler.region import Region
 from weft.compiler.simplify import simplify
 from weft.compiler.template import Built, Template, view_of
@@ -14,7 +14,7 @@ from weft.dtypes import bool_, uint32
 from weft.graph.attention import Attrs, keep_threshold
 from weft.graph.composed import COMPOSED
 from weft.graph.node import Node, toposort
-from weft.graph.primitives import make
+from weft.graph.primitives import make, results_of
 from weft.kernels import attention as kernels
 from weft.kernels.attention import Array, Problem
 from weft.kernels.attention_backward import backward as backward_kernel
@@ -26,21 +26,22 @@ Named = tuple[str, Node, int]  # a buffer's name, the value behind it and the el
 TASK_FLOPS = 200_000  # a task is worth at least about this much
 
 
-def expand_attention(node: Node, srcs: tuple[Node, ...], device: Device) -> Node:
-    """The node itself where the device has the templates and rows fit into a task's memory, else its composition."""
+def expand_attention(node: Node, srcs: tuple[Node, ...], device: Device) -> list[Node]:
+    """The results by the node itself where the device has the templates and rows fit into a task's memory, else by its
+    composition."""
     widths = srcs[0].shape[3] + srcs[2].shape[3]
-    if "templates" in device.features and kernels.block_of(widths, node.dtype) > 1:
-        return make(node.op, srcs, node.attrs)
-    composed = COMPOSED[node.op](srcs, node.attrs)
+    if "templates" in device.features and kernels.block_of(widths, srcs[0].dtype) > 1:
+        return results_of(make(node.op, srcs, node.attrs))
+    composed = list(COMPOSED[node.op](srcs, node.attrs))
     own = dict(zip(srcs, srcs, strict=True))
-    return simplify(toposort([composed], own.__contains__), [composed], own)[0]
+    return simplify(toposort(composed, own.__contains__), composed, own)
 
 
 def forward(node: Node, leaves: Collection[Node]) -> Template:
     """`attention`: a task is a block of queries of one head."""
     sources = _Sources(node, leaves)
-    q, v = node.srcs[0], node.srcs[2]
-    outputs = (("out", node, 0), ("logs", node, q.size // q.shape[3] * v.shape[3]))
+    q = node.srcs[0]
+    outputs = tuple([(name, result, 0) for name, result in zip(("out", "logs"), results_of(node), strict=True)])
 
     def build(region: Region, device: Device) -> Built:
         problem, buffers, uses = sources.problem(device), *sources.buffers(outputs)
@@ -55,12 +56,15 @@ def forward(node: Node, leaves: Collection[Node]) -> Template:
 def backward(node: Node, leaves: Collection[Node]) -> Template:
     """`attention_backward`: a task is one head of keys, or one block where there are fewer heads than threads."""
     sources = _Sources(node, leaves)
-    q, k, v = node.srcs[:3]
-    result, g = node.srcs[-2:]
-    saved, above = view_of(result, leaves), view_of(g, leaves)
-    logs = saved.offset + q.size // q.shape[3] * v.shape[3]
-    inputs = (("out", saved.base, saved.offset), ("logs", saved.base, logs), ("g", above.base, above.offset))
-    outputs = (("in_q", node, 0), ("in_k", node, q.size), ("in_v", node, q.size + k.size))
+    q, k = node.srcs[:2]
+    out, logs, above = (
+        _in_order(node.srcs[-3], leaves),
+        _in_order(node.srcs[-2], leaves),
+        view_of(node.srcs[-1], leaves),
+    )
+    inputs = tuple([(name, view.base, view.offset) for name, view in (("out", out), ("logs", logs), ("g", above))])
+    names = ("in_q", "in_k", "in_v")
+    outputs = tuple([(name, result, 0) for name, result in zip(names, results_of(node), strict=True)])
 
     def build(region: Region, device: Device) -> Built:
         problem, buffers, uses = sources.problem(device), *sources.buffers(outputs, inputs)
@@ -75,7 +79,13 @@ def backward(node: Node, leaves: Collection[Node]) -> Template:
         flops = 2 * _score_count(node) * products
         return Built(kernel, uses, scalars, tasks, _chunk(tasks, flops), flops)
 
-    return Template(tuple(dict.fromkeys((*sources.reads, saved.base, above.base))), build)
+    return Template(tuple(dict.fromkeys((*sources.reads, *[base for _, base, _ in inputs]))), build)
+
+
+def _in_order(node: Node, leaves: Collection[Node]) -> Strided:
+    """A saved result, which must lie in order."""
+    view, own = view_of(node, leaves), row_major(node.shape)
+    return view if view.strides == own else Strided(node, 0, own)
 
 
 class _Sources:

@@ -49,7 +49,7 @@ def decompose(
             new[node] = node
             continue
         srcs = tuple([new[source] for source in node.srcs])
-        if PRIMITIVES[node.op].kind not in ROUNDS_EACH and node.op != "custom":
+        if PRIMITIVES[node.op].kind not in ROUNDS_EACH and node.op not in ("custom", "library"):
             srcs = tuple([cast(source, float32) if source.dtype.is_narrow else source for source in srcs])
         if node.op == "dot":
             new[node] = _dot(srcs)

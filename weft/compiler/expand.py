@@ -5,7 +5,7 @@ Runs between `simplify` and `decompose`; what it makes goes through the rest lik
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from weft.backends.base import Device
 from weft.compiler.attention import expand_attention
@@ -15,25 +15,34 @@ from weft.graph.node import Node, toposort
 from weft.graph.primitives import make
 
 EXPANSIONS: dict[str, Callable[[Node, tuple[Node, ...], Device], Node]] = {
-    "attention": expand_attention,
-    "attention_backward": expand_attention,
     "conv": decompose_conv,
     "conv_weight": decompose_conv,
+}
+# Of nodes with several results: what stands for each of them.
+SEVERAL: dict[str, Callable[[Node, tuple[Node, ...], Device], Sequence[Node]]] = {
+    "attention": expand_attention,
+    "attention_backward": expand_attention,
 }
 
 
 def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node], device: Device) -> list[Node]:
-    """The outputs with every primitive of EXPANSIONS replaced. `nodes` is topologically sorted."""
-    if not any(node.op in EXPANSIONS for node in nodes):
+    """The outputs with every primitive of EXPANSIONS and SEVERAL replaced. `nodes` is topologically sorted."""
+    if not any(node.op in EXPANSIONS or node.op in SEVERAL for node in nodes):
         return outputs
     leaf_set = set(leaves)
+    parts: dict[Node, Sequence[Node]] = {}  # by nodes with several results
 
     def expanded(node: Node, new: Mapping[Node, Node]) -> Node | None:
-        expansion = EXPANSIONS.get(node.op)
-        if expansion is None:
-            return None
         srcs = tuple([new[source] for source in node.srcs])
-        return offered(node, srcs, device) or expansion(node, srcs, device)
+        if node.op == "pick" and node.srcs[0] in parts:
+            return parts[node.srcs[0]][node.attrs[0]]
+        if node.op in SEVERAL:
+            parts[node] = offered(node, srcs, device) or SEVERAL[node.op](node, srcs, device)
+            return node  # whose picks are replaced, so nobody sees it again
+        if node.op not in EXPANSIONS:
+            return None
+        offer = offered(node, srcs, device)
+        return offer[0] if offer else EXPANSIONS[node.op](node, srcs, device)
 
     outputs = _rebuilt(nodes, outputs, leaf_set, expanded)
     nodes = toposort(outputs, leaf_set.__contains__)

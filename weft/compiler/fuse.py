@@ -22,7 +22,7 @@ from weft.compiler.sinks import DEAR, Choice
 from weft.compiler.templates import TEMPLATES
 from weft.compiler.windows import base_of, window
 from weft.graph.node import Node
-from weft.graph.primitives import PRIMITIVES
+from weft.graph.primitives import PRIMITIVES, results_of
 
 CANDIDATES = 6  # how many regions a sink tries to join
 SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a kernel
@@ -373,7 +373,7 @@ class _Fuser:
     def _commit(self, region: Region, node: Node, walk: Walk) -> None:
         """Make `node`, for which `walk` found what is read, a member of `region`."""
         self._settle(region, node)
-        self.stored[node] = (region,)
+        self.stored.update(dict.fromkeys((node, *results_of(node)), (region,)))
         self._absorb(region, walk)
 
     def _settle(self, region: Region, node: Node) -> None:
@@ -381,7 +381,7 @@ class _Fuser:
         if self._is_partial(node):
             region.partials.append(node)
             return
-        region.sinks.append(node)
+        region.sinks.extend(results_of(node) or [node])
         kind = PRIMITIVES[node.op].kind
         if kind in ("dot", "template"):
             region.place[node] = region.index

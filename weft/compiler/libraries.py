@@ -8,30 +8,41 @@ memory, and `Library.arrange` fixes its config (algorithm included) and workspac
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from weft.backends.base import Device
 from weft.compiler.region import Region
 from weft.compiler.template import Called, Template, view_of
 from weft.dtypes import DType
 from weft.graph.node import Node
-from weft.graph.primitives import PRIMITIVES, Primitive, make
+from weft.graph.primitives import PRIMITIVES, Primitive, make, results_of, several
 
 
-def offered(node: Node, srcs: tuple[Node, ...], device: Device) -> Node | None:
-    """What the first library that computes `node` puts in its place."""
+def offered(node: Node, srcs: tuple[Node, ...], device: Device) -> Sequence[Node] | None:
+    """What the first library that computes `node` puts in the place of its value, or of each of its results."""
     for library in device.libraries.values():
         found = library.offer(node, srcs)
         if found is not None:
-            return found
+            return (found,) if isinstance(found, Node) else found
     return None
 
 
 def call(
     library: str, function: str, srcs: tuple[Node, ...], options: tuple, shape: tuple[int, ...], dtype: DType
 ) -> Node:
-    """A node that `library` computes; `options` are plain data of its own."""
-    return make("library", srcs, (library, function, options, shape, dtype))
+    """A value that `library` computes; `options` are plain data of its own."""
+    return call_several(library, function, srcs, options, ((shape, dtype),))[0]
+
+
+def call_several(
+    library: str,
+    function: str,
+    srcs: tuple[Node, ...],
+    options: tuple,
+    results: tuple[tuple[tuple[int, ...], DType], ...],
+) -> list[Node]:
+    """The values that one call of `library` computes, with these shapes and dtypes."""
+    return results_of(make("library", srcs, (library, function, options, results)))
 
 
 def template(node: Node, leaves: Collection[Node]) -> Template:
@@ -39,7 +50,7 @@ def template(node: Node, leaves: Collection[Node]) -> Template:
     views = [view_of(source, leaves, contiguous=False) for source in node.srcs]
     library = node.device.libraries[node.attrs[0]]
     arranged = functools.cache(lambda: library.arrange(node, views))
-    uses = (*[(view.base, view.offset) for view in views], (node, 0))
+    uses = (*[(view.base, view.offset) for view in views], *[(result, 0) for result in results_of(node)])
 
     def build(region: Region, device: Device) -> Called:
         return Called(library.name, node.attrs[1], arranged()[0], uses)
@@ -47,8 +58,8 @@ def template(node: Node, leaves: Collection[Node]) -> Template:
     return Template(tuple(dict.fromkeys(view.base for view in views)), build, scratch=lambda: arranged()[1])
 
 
-def _shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
-    return attrs[3], attrs[4]
+def _results(srcs: tuple[Node, ...], attrs: tuple) -> tuple[tuple[tuple[int, ...], DType], ...]:
+    return attrs[3]
 
 
-PRIMITIVES["library"] = Primitive("library", "template", None, _shape, None)
+PRIMITIVES["library"] = Primitive("library", "template", None, several(_results), None, _results)

@@ -33,7 +33,7 @@ def settle(outputs: list[Node], leaves: set[Node]) -> list[Node]:
         if node.op == "loop":
             if node in picks:
                 new.update(_Settled(node, picks[node], new).picks())
-        elif node.op != "pick" and all(src in new for src in node.srcs):
+        elif node not in new and all(src in new for src in node.srcs):
             new[node] = node if node in leaves else rebuilt(node, tuple([new[src] for src in node.srcs]))
     return [new[node] for node in outputs]
 

@@ -14,7 +14,7 @@ from weft.backends.base import Buffer
 from weft.dtypes import float32, float64
 from weft.graph.node import Node, toposort
 
-_PASS_THROUGH = frozenset({"stop_gradient", "variable", "checkpoint", "result", "surrogate"})
+_PASS_THROUGH = frozenset({"stop_gradient", "variable", "checkpoint", "result", "surrogate", "keep"})
 LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf")})  # floats that kernels and rules know
 _NAMED = frozenset({"variable", "checkpoint", "call", "custom"})  # their first attribute says which, not what
 

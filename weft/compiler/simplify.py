@@ -18,7 +18,9 @@ from weft.graph.primitives import PRIMITIVES, evaluate, make
 
 # Folded constants must have the bits that a kernel would compute, so only operations exact to the last bit fold.
 INEXACT = frozenset({"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "pow", "mod"})
-MARKERS = frozenset({"variable", "stop_gradient", "surrogate", "checkpoint", "result"})  # worth their first source
+MARKERS = frozenset(
+    {"variable", "stop_gradient", "surrogate", "checkpoint", "result", "keep"}
+)  # worth their first source
 KEPT = MARKERS | {"in_range"}  # not folded, whatever their sources
 IDENTITY = {"reduce_sum": 0, "reduce_prod": 1, "reduce_max": -np.inf, "reduce_min": np.inf}
 

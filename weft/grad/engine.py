@@ -4,7 +4,7 @@ No gradient passes `stop_gradient` or a node that is not a float. The walk goes 
 already: a value that was read still has a history.
 
 Two things change the walk. From a `checkpoint` down, rules see copies of the nodes, computed again. A `call` has a rule
-of its own, which is given the gradients of all its results at once.
+of its own, which is given the gradients of all its results at once, as have loops and other nodes with several results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from weft.grad.checkpoint import Segment, recompute
 from weft.grad.loop import loop_gradients
-from weft.grad.rules import RULES, Gradients
+from weft.grad.rules import RULES, SEVERAL, Gradients
 from weft.graph.build import add, concat
 from weft.graph.node import Node
 
@@ -49,7 +49,7 @@ def gradients(
         if node in targets or any(src in between for src in node.srcs):
             between.add(node)
     parts: dict[Node, list[Node]] = {}
-    picked: dict[Node, dict[Node, Node]] = {}  # of each loop, the gradients of what was picked from it
+    picked: dict[Node, dict[Node, Node]] = {}  # of each node with several results, the gradients of its picks
     copies: dict[Node, Node] = {}
     covers: dict[Node, dict[Segment, None]] = {}  # checkpoints that a gradient passed on its way to a node
     begun: set[Segment] = set()
@@ -72,8 +72,10 @@ def gradients(
             continue
         if node in results:
             found: Gradients = tuple(node.attrs[0](copies.get(node, node), results.pop(node), copies))
-        elif node in picked:
+        elif node in picked and node.op == "loop":
             found = loop_gradients(copies.get(node, node), picked.pop(node), gradients)
+        elif node in picked:
+            found = SEVERAL[node.op](copies.get(node, node), {pick.attrs[0]: g for pick, g in picked.pop(node).items()})
         elif node in parts:
             g = total(parts[node] if node in targets else parts.pop(node))
             for part in covers.get(node, (node.attrs[0],) if node.op == "checkpoint" else ()):

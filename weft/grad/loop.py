@@ -121,7 +121,11 @@ class _Backward:
         """Values of the body that the first loop stacks: what is dear, or rather the one elementwise value that is made
         of it, if nothing else is. Of `tanh(x + product)` that is the whole."""
         body = set(self.body.nodes)
-        kept = {node for node in body if node.op != "loop" and PRIMITIVES[node.op].kind not in CHEAP}
+        kept = {
+            node
+            for node in body
+            if node.op != "loop" and PRIMITIVES[node.op].results is None and PRIMITIVES[node.op].kind not in CHEAP
+        }
         while True:
             users: dict[Node, set[Node]] = {slope: {slope} for slope in slopes}
             for node in toposort(slopes, kept.__contains__):

@@ -310,6 +310,7 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "checkpoint": lambda node, g: (g,),
     "after": lambda node, g: (g, None),
     "surrogate": lambda node, g: (None, g),
+    "keep": lambda node, g: (g, None),
     "custom": _custom,
     "neg": lambda node, g: (neg(g),),
     "abs": _abs,
@@ -357,11 +358,15 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "dot": _dot,
     "conv": _conv,
     "conv_weight": _conv_weight,
-    "attention": attention.attention,
-    "attention_backward": attention.attention_backward,
     "floor": lambda node, g: (like(g, 0.0),),
     "scan": _scan,
     "along": lambda node, g: (along_add(node.srcs[1], g, node.attrs[0], node.srcs[0].shape[node.attrs[0]]), None),
     "along_add": lambda node, g: (None, along(g, node.srcs[0], node.attrs[0])),
     "bitcast": lambda node, g: (None,),
+}
+
+# Of nodes with several results: the rule is given the gradient of each that has one, by number.
+SEVERAL: dict[str, Callable[[Node, dict[int, Node]], Gradients]] = {
+    "attention": attention.attention,
+    "attention_backward": attention.attention_backward,
 }

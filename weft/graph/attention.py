@@ -1,10 +1,10 @@
 """Attention as a primitive: its shape rules and its meaning in NumPy.
 
 `attention` takes q [B, H, Tq, D], k [B, Hk, Tk, D], v [B, Hk, Tk, Dv], then a mask or bias [B, H, Tq, Tk] if `masked`,
-then a random state if `dropout` > 0. It is one flat vector: the result, laid out as [B, Tq, H, Dv], and the logarithm
-of each query's sum of exponentials, [B, H, Tq] (plus infinity where a query sees no key). `attention_backward` takes
-the same sources, that vector and the gradient of the result [B, H, Tq, Dv], and is the gradients of q, k and v one
-after the other, as [B, T, heads, width] each.
+then a random state if `dropout` > 0. It has two results: the value, laid out as [B, Tq, H, Dv], and the logarithm of
+each query's sum of exponentials, [B, H, Tq] (plus infinity where a query sees no key), in float32 at least.
+`attention_backward` takes the same sources, both results and the gradient of the value [B, H, Tq, Dv]; its results are
+the gradients of q, k and v, as [B, T, heads, width] each.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weft.dtypes import DType, bool_, uint32
-from weft.graph.evaluate import Evaluation, philox
+from weft.dtypes import DType, bool_, float32, uint32
+from weft.graph.evaluate import SEVERAL, philox
 from weft.graph.node import Node
 
 
@@ -36,7 +36,11 @@ def keep_threshold(dropout: float) -> int:
     return min(round((1.0 - dropout) * 2.0**32), 2**32 - 1)
 
 
-def shape_rule(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+Shaped = tuple[tuple[int, ...], DType]
+
+
+def results(srcs: tuple[Node, ...], attrs: tuple) -> tuple[Shaped, ...]:
+    """Shape and dtype of the value and of the logarithms."""
     q, k, v = srcs[:3]
     form = Attrs(*attrs)
     batch, heads, queries, width = q.shape
@@ -48,15 +52,16 @@ def shape_rule(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tup
         assert srcs[3].shape == (batch, heads, queries, keys) and srcs[3].dtype in (bool_, q.dtype), srcs
     if form.dropout:
         assert srcs[-1].shape == (2,) and srcs[-1].dtype is uint32, srcs
-    return (batch * heads * queries * (v.shape[3] + 1),), q.dtype
+    return ((batch, queries, heads, v.shape[3]), q.dtype), (q.shape[:3], float32 if q.dtype.is_narrow else q.dtype)
 
 
-def backward_shape_rule(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
-    *forward, result, g = srcs
+def backward_results(srcs: tuple[Node, ...], attrs: tuple) -> tuple[Shaped, ...]:
+    """Shape and dtype of the gradients of q, k and v."""
+    *forward, out, logs, g = srcs
     q, k, v = srcs[:3]
-    assert (result.shape, result.dtype) == shape_rule(tuple(forward), attrs, dtype), srcs
+    assert ((out.shape, out.dtype), (logs.shape, logs.dtype)) == results(tuple(forward), attrs), srcs
     assert g.shape == (*q.shape[:3], v.shape[3]) and g.dtype is q.dtype, srcs
-    return (q.size + k.size + v.size,), q.dtype
+    return tuple([((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), x.dtype) for x in (q, k, v)])
 
 
 def _weights(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -94,15 +99,15 @@ def _kept(node: Node, state: np.ndarray, shape: tuple[int, ...]) -> np.ndarray |
     return np.where(bits < keep_threshold(form.dropout), 1.0 / (1.0 - form.dropout), 0.0).reshape(shape)
 
 
-def evaluate_attention(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+def evaluate_attention(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     weights, logs = _weights(node, arrays)
     dropped = weights * _kept(node, arrays[-1], weights.shape)
-    out = dropped.astype(dtype) @ _repeated(arrays[2], arrays[0])
-    return np.concatenate([out.transpose(0, 2, 1, 3).reshape(-1), logs.reshape(-1)]).astype(dtype)
+    out = dropped.astype(arrays[2].dtype) @ _repeated(arrays[2], arrays[0])
+    return out.transpose(0, 2, 1, 3), logs
 
 
-def evaluate_backward(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    *forward, _, g = arrays
+def evaluate_backward(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    *forward, _, _, g = arrays
     q, k, v = arrays[:3]
     weights, _ = _weights(node, forward)
     kept = _kept(node, forward[-1], weights.shape)
@@ -110,12 +115,13 @@ def evaluate_backward(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype)
     in_weights = (g @ _repeated(v, q).swapaxes(-1, -2)) * kept
     in_scores = weights * (in_weights - (weights * in_weights).sum(-1, keepdims=True)) * Attrs(*node.attrs).scale
     parts = (in_scores @ _repeated(k, q), in_scores.swapaxes(-1, -2) @ q, in_values)
-    flat = []
+    gradients = []
     for part, source in zip(parts, (q, k, v), strict=True):
         batch, heads, length, width = source.shape
         summed = part.reshape(batch, heads, -1, length, width).sum(2)
-        flat.append(summed.transpose(0, 2, 1, 3).reshape(-1))
-    return np.concatenate(flat).astype(dtype)
+        gradients.append(summed.transpose(0, 2, 1, 3))
+    return tuple(gradients)
 
 
-EVALUATIONS: dict[str, Evaluation] = {"attention": evaluate_attention, "attention_backward": evaluate_backward}
+SEVERAL.update({"attention": evaluate_attention, "attention_backward": evaluate_backward})
+RESULTS = {"attention": results, "attention_backward": backward_results}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.dtypes import bool_
+from weft.dtypes import bool_, float32
 from weft.graph import build
 from weft.graph.attention import Attrs, keep_threshold
 from weft.graph.node import Node
@@ -39,16 +39,19 @@ def _repeated(x: Node, q: Node) -> Node:
 
 
 def _softmax(scored: Node) -> tuple[Node, Node]:
-    """Weights and log-sum-exp over the last axis; a row of minus infinities has weights 0 and plus infinity."""
+    """Weights and log-sum-exp over the last axis, the latter in float32 at least; a row of minus infinities has weights
+    0 and plus infinity."""
     axis = (len(scored.shape) - 1,)
     top = build.stop_gradient(build.reduce("reduce_max", scored, axis, True))
     top = build.select(build.eq(top, MINUS_INFINITY), 0.0, top)
     exponentials = build.unary("exp", build.sub(scored, build.expand(top, scored.shape)))
-    total = build.reduce("reduce_sum", exponentials, axis, True)
+    wide = float32 if scored.dtype.is_narrow else scored.dtype
+    total = build.reduce("reduce_sum", build.cast(exponentials, wide), axis, True)
     nothing = build.eq(total, 0.0)
     total = build.select(nothing, 1.0, total)
-    logs = build.select(nothing, float("inf"), build.add(top, build.unary("log", total)))
-    return build.div(exponentials, build.expand(total, scored.shape)), build.reshape(logs, scored.shape[:-1])
+    logs = build.select(nothing, float("inf"), build.add(build.cast(top, wide), build.unary("log", total)))
+    weights = build.div(exponentials, build.expand(build.cast(total, scored.dtype), scored.shape))
+    return weights, build.reshape(logs, scored.shape[:-1])
 
 
 def _dropped(x: Node, srcs: Sequence[Node], attrs: tuple) -> Node:
@@ -60,20 +63,20 @@ def _dropped(x: Node, srcs: Sequence[Node], attrs: tuple) -> Node:
     return build.select(build.lt(bits, keep_threshold(form.dropout)), build.mul(x, 1.0 / (1.0 - form.dropout)), 0.0)
 
 
-def _flat(x: Node) -> Node:
-    """[B, heads, T, width] as a vector in the order [B, T, heads, width]."""
-    return build.reshape(build.permute(x, (0, 2, 1, 3)), (x.size,))
+def _merged(x: Node) -> Node:
+    """[B, heads, T, width] as [B, T, heads, width]."""
+    return build.permute(x, (0, 2, 1, 3))
 
 
-def attention(srcs: Sequence[Node], attrs: tuple) -> Node:
-    """The value of the primitive `attention`."""
+def attention(srcs: Sequence[Node], attrs: tuple) -> tuple[Node, ...]:
+    """The results of the primitive `attention`."""
     weights, logs = _softmax(scores(srcs, attrs))
     out = build.dot(_dropped(weights, srcs, attrs), _repeated(srcs[2], srcs[0]))
-    return build.concat([_flat(out), build.reshape(logs, (logs.size,))], 0)
+    return _merged(out), logs
 
 
-def attention_backward(srcs: Sequence[Node], attrs: tuple) -> Node:
-    """The value of the primitive `attention_backward`, from q, k, v, the mask and the gradient alone."""
+def attention_backward(srcs: Sequence[Node], attrs: tuple) -> tuple[Node, ...]:
+    """The results of the primitive `attention_backward`, from q, k, v, the mask and the gradient alone."""
     (q, k, v), g = srcs[:3], srcs[-1]
     weights, _ = _softmax(scores(srcs, attrs))
     in_scores = score_gradient(weights, srcs, attrs)
@@ -84,7 +87,7 @@ def attention_backward(srcs: Sequence[Node], attrs: tuple) -> Node:
         _summed(build.dot(build.swap_last(scaled), q), k),
         _summed(in_values, v),
     ]
-    return build.concat([_flat(part) for part in parts], 0)
+    return tuple([_merged(part) for part in parts])
 
 
 def score_gradient(weights: Node, srcs: Sequence[Node], attrs: tuple) -> Node:
@@ -109,7 +112,7 @@ def _summed(part: Node, source: Node) -> Node:
     return build.reduce("reduce_sum", apart, (2,))
 
 
-COMPOSED: dict[str, Callable[[Sequence[Node], tuple], Node]] = {
+COMPOSED: dict[str, Callable[[Sequence[Node], tuple], tuple[Node, ...]]] = {
     "attention": attention,
     "attention_backward": attention_backward,
 }

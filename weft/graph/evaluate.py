@@ -234,6 +234,7 @@ EVALUATIONS: dict[str, Evaluation] = {
     "custom": lambda node, arrays, dtype: node.attrs[0].evaluate(arrays, _floats(node.attrs[2]), dtype),
     "result": lambda node, arrays, dtype: arrays[0],
     "surrogate": lambda node, arrays, dtype: arrays[0],
+    "keep": lambda node, arrays, dtype: arrays[0],
     "neg": _plain(np.negative),
     "abs": _plain(np.abs),
     "exp": _plain(np.exp),
@@ -302,6 +303,8 @@ EVALUATIONS: dict[str, Evaluation] = {
     "along_add": _along_add,
     "argsort": lambda node, arrays, dtype: np.argsort(arrays[0], axis=-1, kind="stable"),
 }
+# Primitives with several results, in order; their nodes have no value of their own.
+SEVERAL: dict[str, Callable[[Node, Sequence[np.ndarray]], tuple[np.ndarray, ...]]] = {}
 
 
 def evaluate(node: Node, arrays: Sequence[np.ndarray], float64: bool = False) -> np.ndarray:
@@ -336,12 +339,30 @@ def evaluate_all(
         arrays = [values[src] for src in node.srcs]
         if check is not None:
             check(node, arrays)
-        if node.op == "loop":
+        if node.op == "loop" or node.op in SEVERAL:
             values[node] = np.zeros((), np.float32)
             picks = [pick for pick in order if pick.op == "pick" and pick.srcs[0] is node]
-            values.update(_evaluate_loop(node, arrays, picks, float64, check))
+            if node.op == "loop":
+                values.update(_evaluate_loop(node, arrays, picks, float64, check))
+            else:
+                values.update(_evaluate_several(node, arrays, picks, float64))
         else:
             values[node] = evaluate(node, arrays, float64)
+    return values
+
+
+def _evaluate_several(
+    node: Node, arrays: Sequence[np.ndarray], picks: Sequence[Node], float64: bool
+) -> dict[Node, np.ndarray]:
+    """The picked results of a node that has several; 16-bit floats are computed in float32."""
+    wide = [array.astype(np.float32) if array.dtype.itemsize < 4 and array.dtype != bool else array for array in arrays]
+    with np.errstate(all="ignore"):
+        found = SEVERAL[node.op](node, wide)
+    values = {}
+    for pick in picks:
+        value = found[pick.attrs[0]]
+        values[pick] = value.astype(np.float64 if float64 else pick.dtype.numpy)
+        assert value.shape == pick.shape, (node, pick, value.shape)
     return values
 
 

@@ -19,11 +19,16 @@ __all__ = ["PRIMITIVES", "Primitive", "evaluate", "make"]
 
 Shape = tuple[int, ...]
 Rule = Callable[[tuple[Node, ...], tuple, "DType | None"], tuple[Shape, DType]]
+Results = Callable[[tuple[Node, ...], tuple], tuple[tuple[Shape, DType], ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """One row of the table. `arity` is the number of sources, None for any number above zero."""
+    """One row of the table. `arity` is the number of sources, None for any number above zero.
+
+    `results`, if any, says that a node has several, and gives the shape and dtype of each. Such a node has no value of
+    its own: `pick` (number,) is one of its results.
+    """
 
     name: str
     kind: (
@@ -31,7 +36,8 @@ class Primitive:
     )
     arity: int | None
     shape_rule: Rule
-    evaluate: Evaluation | None  # None for leaves, whose value lives in a buffer, and loops, which run as a whole
+    evaluate: Evaluation | None  # None for leaves, whose value lives in a buffer, loops, and nodes with several results
+    results: Results | None = None
 
 
 def _given(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
@@ -272,8 +278,23 @@ def _loop(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Sh
     return (), float32
 
 
+def several(results: Results) -> Rule:
+    """The rule of a node with several results: it counts as a float so that gradients pass through it."""
+
+    def rule(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+        results(srcs, attrs)  # which checks the sources
+        return (), float32
+
+    return rule
+
+
 def _pick(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
-    body, length, _ = srcs[0].attrs
+    source = srcs[0]
+    if source.op != "loop":
+        results = PRIMITIVES[source.op].results
+        assert results is not None, srcs
+        return results(source.srcs, source.attrs)[attrs[0]]
+    body, length, _ = source.attrs
     kind, number = attrs
     value = body.nodes[number] if kind == "stack" else body.states[number]
     before = {"stack": (length,), "final": (), "block": (length + 1,)}[kind]
@@ -291,6 +312,7 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("call", "generate", None, _call),
     ("result", "elementwise", 2, _same),
     ("surrogate", "elementwise", 2, _pair),
+    ("keep", "elementwise", 2, _same),
     ("custom", "template", None, lambda srcs, attrs, dtype: attrs[0].form),
     ("in_range", "elementwise", 1, _in_range),
     ("neg abs", "elementwise", 1, _same),
@@ -325,19 +347,17 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("argsort", "sort", 1, _argsort),
     ("along", "gather", 2, _along),
     ("along_add", "put", 2, _along_add),
-    ("attention", "template", None, attention.shape_rule),
-    ("attention_backward", "template", None, attention.backward_shape_rule),
     ("loop", "loop", None, _loop),
     ("pick", "pick", 1, _pick),
 ]
-
-EVALUATIONS.update(attention.EVALUATIONS)
 
 PRIMITIVES: dict[str, Primitive] = {
     name: Primitive(name, kind, arity, rule, EVALUATIONS.get(name))
     for names, kind, arity, rule in _ROWS
     for name in names.split()
 }
+for _name, _results in attention.RESULTS.items():
+    PRIMITIVES[_name] = Primitive(_name, "template", None, several(_results), None, _results)
 
 
 def make(
@@ -352,3 +372,10 @@ def make(
     """The node `op(srcs, attrs)`. `dtype` and `device` are for nodes without sources; others take them from these."""
     shape, result = PRIMITIVES[op].shape_rule(srcs, attrs, dtype)
     return intern_node(op, srcs, attrs, shape, result, srcs[0].device if srcs else device, site)
+
+
+def results_of(node: Node) -> list[Node]:
+    """The results of a node that has several, in order; nothing for any other."""
+    several = PRIMITIVES[node.op].results
+    found = () if several is None else several(node.srcs, node.attrs)
+    return [make("pick", (node,), (number,)) for number in range(len(found))]

@@ -10,7 +10,7 @@ from weft.graph import build
 from weft.graph.attention import Attrs
 from weft.graph.build import Shape
 from weft.graph.node import Node
-from weft.graph.primitives import make
+from weft.graph.primitives import make, results_of
 from weft.ops.common import broadcast_shapes, need_float, same_device
 
 WHO = "scaled_dot_product_attention"
@@ -67,10 +67,9 @@ def scaled_dot_product_attention(
         assert state is not None
         srcs.append(state)
     attrs = Attrs(factor, bool(is_causal), attn_mask is not None, float(dropout_p), draw if dropout_p else 0)
-    flat = make("attention", tuple(srcs), attrs)
-    count, out_width = batch * heads * queries, v.shape[3]
-    out = build.reshape(build.narrow(flat, 0, 0, count * out_width), (batch, queries, heads, out_width))
-    return build.reshape(build.permute(out, (0, 2, 1, 3)), (*lead, queries, out_width))
+    out, logs = results_of(make("attention", tuple(srcs), attrs))
+    out = make("keep", (out, logs))
+    return build.reshape(build.permute(out, (0, 2, 1, 3)), (*lead, queries, v.shape[3]))
 
 
 def _leading(query: Node, key: Node, value: Node, grouped: bool) -> tuple[Shape, int]:
