@@ -41,8 +41,10 @@ class CudaBackend(GpuBackend):
         """New memory with what lies on another GPU."""
         slab = self.allocate(buffer.nbytes)
         if buffer.nbytes:
-            other: CudaDriver = buffer.slab.device.backend.driver
-            self.driver.copy_from(slab.pointer, other, buffer.pointer, buffer.nbytes)
+            other: CudaBackend = buffer.slab.device.backend
+            other.synchronise()
+            with self.order:
+                self.driver.copy_from(slab.pointer, other.driver, buffer.pointer, buffer.nbytes)
         return slab
 
     def identity(self) -> str:

@@ -46,7 +46,8 @@ def _failed(name: str, status: Any) -> Exception:
     words = text.decode() if isinstance(text, bytes) else str(status)
     if "OUT_OF_MEMORY" in str(status):
         return problem(OutOfMemoryError, name, words, "free memory on the GPU")
-    mend = "" if "ILLEGAL" not in str(status) else "this process cannot go on using the GPU; start a new one"
+    lost = any(word in str(status) for word in ("ILLEGAL", "LAUNCH", "MISALIGNED", "ECC", "HARDWARE"))
+    mend = "this process cannot use the GPU any more; a new one with WEFT_SYNC=1 names the kernel" if lost else ""
     return problem(CudaError, name, f"{words} ({status})", "success", mend)
 
 
@@ -200,8 +201,7 @@ class CudaDriver:
         call("cuMemcpyDtoDAsync", target, source, nbytes, self.stream)
 
     def copy_from(self, target: int, other: CudaDriver, source: int, nbytes: int) -> None:
-        """From another GPU."""
-        other.synchronise()
+        """From another GPU, on which nothing is under way any more."""
         self.activate()
         call("cuMemcpyPeerAsync", target, self.context, source, other.context, nbytes, self.stream)
         self.synchronise()

@@ -7,12 +7,14 @@ replayed from then on. Where addresses keep changing (a new batch, a loss that s
 memory of their own and the values are copied there, so that the graph stays.
 
 Memory is allocated and freed in order with the runs around it. A run's end is known when something is read back: then
-the status words, which lie in memory that host and device both see, tell of indices out of range.
+the status words, which lie in memory that host and device both see, tell of indices out of range. `WEFT_SYNC=1` waits
+after every step instead, so that an error of the device names the kernel that made it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -73,8 +75,9 @@ class _Block:
         backend.peak_bytes = max(backend.peak_bytes, backend.bytes_in_use)
 
     def __del__(self) -> None:
-        self.backend.bytes_in_use -= self.nbytes
-        self.backend.driver.free(self.pointer)
+        with self.backend.order:
+            self.backend.bytes_in_use -= self.nbytes
+            self.backend.driver.free(self.pointer)
 
 
 class _Words:
@@ -95,14 +98,15 @@ class _Words:
 class _SentWords(HostWords):
     """Host numbers that are sent with every run."""
 
-    __slots__ = ("address", "driver")
+    __slots__ = ("address", "backend")
 
-    def __init__(self, slab: Slab, array: np.ndarray, driver: Driver):
+    def __init__(self, slab: Slab, array: np.ndarray, backend: GpuBackend):
         super().__init__(slab, array)
-        self.driver, self.address = driver, array.ctypes.data
+        self.backend, self.address = backend, array.ctypes.data
 
     def send(self) -> None:
-        self.driver.upload(self.slab.pointer, self.address, self.slab.nbytes)
+        with self.backend.order:
+            self.backend.driver.upload(self.slab.pointer, self.address, self.slab.nbytes)
 
 
 class GpuBackend:
@@ -113,6 +117,7 @@ class GpuBackend:
 
     def __init__(self, driver: Driver):
         self.driver = driver
+        self.order = threading.RLock()  # held by whoever puts work on the stream: a recording takes in all of it
         self.bytes_in_use = 0
         self.peak_bytes = 0
         self.free_words: dict[int, list[int]] = {}
@@ -123,7 +128,8 @@ class GpuBackend:
 
     def allocate(self, nbytes: int) -> Slab:
         size = max(nbytes, 1)
-        return self._slab(nbytes, self.driver.allocate(size), size)
+        with self.order:
+            return self._slab(nbytes, self.driver.allocate(size), size)
 
     def _slab(self, nbytes: int, pointer: int, size: int) -> Slab:
         return Slab(self.device, nbytes, pointer, _Block(self, pointer, size))
@@ -133,7 +139,8 @@ class GpuBackend:
         if not array.nbytes:
             return self.allocate(0)
         _count_upload(array.nbytes)
-        return self._slab(array.nbytes, self.driver.place(array.ctypes.data, array.nbytes), array.nbytes)
+        with self.order:
+            return self._slab(array.nbytes, self.driver.place(array.ctypes.data, array.nbytes), array.nbytes)
 
     def upload(self, buffer: Buffer, array: np.ndarray) -> None:
         """Copy a NumPy array of the buffer's size in."""
@@ -142,13 +149,15 @@ class GpuBackend:
         data = np.ascontiguousarray(array)
         _count_upload(data.nbytes)
         if data.nbytes:
-            self.driver.upload(buffer.pointer, data.ctypes.data, data.nbytes)
+            with self.order:
+                self.driver.upload(buffer.pointer, data.ctypes.data, data.nbytes)
 
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """A NumPy array with the buffer's elements. Waits for what was enqueued before, and tells what went wrong."""
         array = np.empty(shape, dtype.numpy)
         if array.nbytes:
-            self.driver.download(array.ctypes.data, buffer.pointer, array.nbytes)
+            with self.order:
+                self.driver.download(array.ctypes.data, buffer.pointer, array.nbytes)
         COUNTERS.downloads += 1
         COUNTERS.download_bytes += array.nbytes
         self._check()
@@ -156,14 +165,16 @@ class GpuBackend:
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         if source.nbytes:
-            self.driver.copy(target.pointer, source.pointer, source.nbytes)
+            with self.order:
+                self.driver.copy(target.pointer, source.pointer, source.nbytes)
 
     def clear(self, buffer: Buffer) -> None:
         if buffer.nbytes:
-            self.driver.clear(buffer.pointer, buffer.nbytes)
+            with self.order:
+                self.driver.clear(buffer.pointer, buffer.nbytes)
 
     def host_words(self, nbytes: int) -> HostWords:
-        return _SentWords(self.allocate(nbytes), np.zeros(nbytes, np.uint8), self.driver)
+        return _SentWords(self.allocate(nbytes), np.zeros(nbytes, np.uint8), self)
 
     def status(self, nbytes: int) -> Slab:
         words = _Words(self, max(-(-nbytes // 64) * 64, 64))
@@ -176,7 +187,8 @@ class GpuBackend:
             self.synchronise()
 
     def synchronise(self) -> None:
-        self.driver.synchronise()
+        with self.order:
+            self.driver.synchronise()
         self._check()
 
     def _check(self) -> None:
@@ -282,24 +294,25 @@ class GpuExecutable:
         self._actions = self._all(plan.steps)
         self._launches = sum(times for step, times in walk(plan.steps) if _runs(step))
         self._numbers = [kernel for kernel in self._kernels if kernel.numbers]
+        self._at_once = self._launches < 2 or bool(self._numbers) or _waits()
         self._graphs: OrderedDict[bytes, Any] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._last: list[int] | None = None
         self._changes = 0
         self._staged: dict[int, Slab] = {}
         self._bytes = 8 * len(plan.slots)
-        self._lock = threading.Lock()
 
     def __del__(self) -> None:
         for graph in getattr(self, "_graphs", {}).values():
-            self.driver.discard(graph)
+            with self.backend.order:
+                self.driver.discard(graph)
 
     def run(self, slots: Table, numbers: Sequence[float] = ()) -> None:
         """Enqueue the plan with `slots`, a table from `GpuBackend.slot_table` filled with addresses."""
         COUNTERS.plans_run += 1
         COUNTERS.launches += self._launches
-        with self._lock:
-            if self._launches < 2 or self._numbers:
+        with self.backend.order:
+            if self._at_once:
                 for kernel in self._numbers:
                     kernel.set(numbers)
                 self._enqueue(slots)
@@ -367,7 +380,22 @@ class GpuExecutable:
             action(table)
 
     def _all(self, steps: Sequence[Step]) -> list[Action]:
-        return [self._action(step) for step in steps if isinstance(step, Repeat) or _runs(step)]
+        made = [(step, self._action(step)) for step in steps if isinstance(step, Repeat) or _runs(step)]
+        return [self._waiting(step, action) if _waits() else action for step, action in made]
+
+    def _waiting(self, step: Step, action: Action) -> Action:
+        """The action, and the wait for its end."""
+
+        def wait(table: Table) -> None:
+            try:
+                action(table)
+                self.driver.synchronise()
+            except DeviceError as error:
+                launch = step if isinstance(step, Launch) else None
+                text = f"\n{launch.kernel.text}" if launch and isinstance(launch.kernel, Code) else ""
+                raise problem(DeviceError, step.name, f"{error}{text}", "a step that runs") from error
+
+        return wait
 
     def _action(self, step: Step) -> Action:
         if isinstance(step, Launch):
@@ -406,5 +434,10 @@ class GpuExecutable:
         return action
 
 
+def _waits() -> bool:
+    return os.environ.get("WEFT_SYNC", "0") not in ("", "0")
+
+
 def _runs(step: Any) -> bool:
+    """Whether a step has anything to do."""
     return not isinstance(step, Launch) or step.extent > 0
