@@ -1,0 +1,164 @@
+"""A GPU in the host's memory: the driver that `backends.gpu` needs, with kernels run by the emulator.
+
+Work is queued as on a stream and done when somebody waits, so a test sees what would go wrong if anything relied on a
+run being over when `run` returns. Freed memory is overwritten in order with the work around it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tests.unit.emulator import Emulator
+from weft import dtypes
+from weft.backends.base import Device
+from weft.backends.gpu import GpuBackend
+from weft.compiler.plan import Code
+from weft.errors import OutOfMemoryError, problem
+from weft.kernels.language import Kernel
+from weft.kernels.normal import normalise
+from weft.render.dialects import CUDA
+
+FREED = 0xA5
+
+
+class FakeDriver:
+    """Memory of `total` bytes. `log` holds the names of what was put on the stream, in order."""
+
+    def __init__(self, total: int = 1 << 26):
+        self.total, self.used = total, 0
+        self.memories: dict[int, np.ndarray] = {}
+        self.starts: list[int] = []
+        self.queue: list[Callable[[], None]] = []
+        self.recording: list[Callable[[], None]] | None = None
+        self.log: list[str] = []
+        self.kernels: dict[str, Kernel] = {}
+        self.emulator = Emulator()
+
+    # --- the stream ---
+
+    def put(self, name: str, work: Callable[[], None]) -> None:
+        self.log.append(name)
+        (self.queue if self.recording is None else self.recording).append(work)
+
+    def synchronise(self) -> None:
+        assert self.recording is None
+        queue, self.queue = self.queue, []
+        for work in queue:
+            work()
+
+    def record(self, enqueue: Callable[[], None]) -> list[Callable[[], None]]:
+        self.recording = []
+        try:
+            enqueue()
+            return self.recording
+        finally:
+            self.recording = None
+            self.log.append("record")
+
+    def replay(self, graph: list[Callable[[], None]]) -> None:
+        self.put("replay", lambda: [work() for work in graph] and None)
+
+    def discard(self, graph: Any) -> None:
+        self.log.append("discard")
+
+    # --- memory ---
+
+    def allocate(self, nbytes: int) -> int:
+        assert self.recording is None, "memory may not be allocated while a graph is recorded"
+        if self.used + nbytes > self.total:
+            raise problem(OutOfMemoryError, "fake", f"{nbytes} bytes")
+        self.used += nbytes
+        return self._memory(nbytes)
+
+    def _memory(self, nbytes: int) -> int:
+        array = np.full(nbytes + 64, FREED, np.uint8)
+        pointer = array.ctypes.data + -array.ctypes.data % 64
+        self.memories[pointer] = array
+        bisect.insort(self.starts, pointer)
+        return pointer
+
+    def free(self, pointer: int) -> None:
+        self.used -= len(self.memories[pointer]) - 64
+        self.put("free", lambda: self._forget(pointer))
+
+    def _forget(self, pointer: int) -> None:
+        self.memories.pop(pointer)[:] = FREED
+        self.starts.remove(pointer)
+
+    def shared_memory(self, nbytes: int) -> int:
+        return self._memory(nbytes)
+
+    def place(self, address: int, nbytes: int) -> int:
+        pointer = self.allocate(nbytes)
+        self.upload(pointer, address, nbytes)
+        return pointer
+
+    def upload(self, pointer: int, address: int, nbytes: int) -> None:
+        data = ctypes.string_at(address, nbytes)
+        self.put("upload", lambda: ctypes.memmove(pointer, data, nbytes) and None)
+
+    def download(self, address: int, pointer: int, nbytes: int) -> None:
+        self.synchronise()
+        ctypes.memmove(address, pointer, nbytes)
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        self.put("copy", lambda: ctypes.memmove(target, source, nbytes) and None)
+
+    def clear(self, pointer: int, nbytes: int) -> None:
+        self.put("clear", lambda: ctypes.memset(pointer, 0, nbytes) and None)
+
+    def memory(self) -> tuple[int, int]:
+        return self.total - self.used, self.total
+
+    # --- kernels ---
+
+    def functions(self, codes: Sequence[Code]) -> list[Kernel]:
+        return [self.kernels[code.symbol] for code in codes]
+
+    def launch(self, function: Kernel, blocks: int, threads: int, shared: int, parameters: int) -> None:
+        names = [*function.buffers, *function.scalars]
+        words = (ctypes.c_void_p * (len(names) + 2)).from_address(parameters)
+        pointers = [ctypes.c_uint64.from_address(word).value for word in words[: len(function.buffers)]]
+        scalars = tuple(
+            np.frombuffer(ctypes.string_at(word, param.dtype.itemsize), param.dtype.numpy)[0]
+            for word, param in zip(words[len(function.buffers) :], function.scalars, strict=False)
+        )
+        extent = ctypes.c_int64.from_address(words[len(names) + 1]).value
+        self.put("launch", lambda: self._run(function, pointers, scalars, extent))
+
+    def _run(self, kernel: Kernel, pointers: list[int], scalars: tuple, extent: int) -> None:
+        bound = zip(pointers, kernel.buffers, strict=True)
+        self.emulator.launch(kernel, [self._array(at, param.dtype) for at, param in bound], scalars, extent)
+
+    def _array(self, pointer: int, dtype: dtypes.DType) -> np.ndarray:
+        """Everything from an address to the end of its allocation."""
+        start = self.starts[bisect.bisect_right(self.starts, pointer) - 1]
+        memory = self.memories[start]
+        left = memory.ctypes.data + len(memory) - pointer
+        raw = (ctypes.c_uint8 * (left // dtype.itemsize * dtype.itemsize)).from_address(pointer)
+        return np.frombuffer(raw, np.uint8).view(dtype.numpy)
+
+
+class FakeGpu(GpuBackend):
+    """A backend on a fake driver."""
+
+    dialect = CUDA
+
+    def __init__(self, total: int = 1 << 26):
+        self.driver: FakeDriver
+        super().__init__(FakeDriver(total))
+        features = frozenset({"blocks", "numbers"})
+        self.device = Device("fake", 0, self, "in the host's memory", frozenset(dtypes.ALL), features)
+
+    def render(self, kernel: Kernel) -> Code:
+        code = super().render(kernel)
+        self.driver.kernels[code.symbol] = normalise(kernel)
+        return code
+
+    def identity(self) -> None:
+        """Plans are not kept: the driver needs the kernels themselves."""

@@ -1,0 +1,175 @@
+"""What GPU backends share, on a driver in the host's memory: graphs, changing addresses, status words, memory."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+import weft
+from tests.unit.fake_driver import FakeGpu
+
+
+@pytest.fixture
+def gpu():
+    backend = FakeGpu()
+    with weft.device(backend.device):
+        yield backend
+
+
+def array(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def two_steps(x: weft.Tensor) -> weft.Tensor:
+    """Two kernels: rows that depend on sums of columns."""
+    return (x / (x * x).sum(0)).exp().sum(1)
+
+
+def expected(x: np.ndarray) -> np.ndarray:
+    wide = x.astype(np.float64)
+    return np.exp(wide / (wide * wide).sum(0)).sum(1)
+
+
+def test_eager_values(gpu):
+    x = array(5, 7)
+    np.testing.assert_allclose(two_steps(weft.tensor(x)).numpy(), expected(x), rtol=1e-6)
+
+
+def test_a_plan_is_recorded_the_second_time_and_replayed(gpu):
+    step, x = weft.compile(two_steps), weft.tensor(array(5, 7))
+    for _ in range(5):
+        step(x)
+    log = gpu.driver.log
+    assert len(step.plan.kernels()) == 2 and log.count("record") == 1 and log.count("replay") == 4
+    np.testing.assert_allclose(step(x).numpy(), expected(array(5, 7)), rtol=1e-6)
+
+
+def test_nothing_waits_and_nothing_is_transferred(gpu):
+    step, x = weft.compile(two_steps), weft.tensor(array(5, 7))
+    step(x)
+    before = weft.counters()
+    for _ in range(4):
+        step(x)
+    after = weft.counters()
+    assert gpu.driver.queue
+    assert after["uploads"] == before["uploads"] and after["downloads"] == before["downloads"]
+
+
+def test_results_that_are_kept_get_copies_and_the_graph_stays(gpu):
+    weight = weft.ones(3, requires_grad=True)
+    optimizer = weft.optim.SGD([weight], lr=0.001)
+
+    def step(x: weft.Tensor) -> weft.Tensor:
+        loss = (two_steps(x) * weight * weight).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    call, data = weft.compile(step), [array(3, 4, seed=k) for k in range(30)]
+    losses = [call(weft.tensor(one)) for one in data]
+    log = gpu.driver.log
+    assert log.count("record") <= 2 and log.count("replay") > 10
+    value, found = np.ones(3), []
+    for one in data:
+        sums = expected(one)
+        found.append((sums * value * value).sum())
+        value -= 0.001 * 2 * sums * value
+    np.testing.assert_allclose([loss.item() for loss in losses], found, rtol=1e-5)
+    np.testing.assert_allclose(weight.numpy(), value, rtol=1e-5)
+
+
+def test_numbers_and_random_states_are_sent_before_each_run(gpu):
+    weft.manual_seed(3)
+    step = weft.compile(lambda x, scale: weft.nn.functional.dropout(two_steps(x) * scale, 0.5))
+    x = weft.tensor(array(6, 6))
+    drawn = [step(x, 1.0 + k).numpy() for k in range(4)]
+    weft.manual_seed(3)
+    with weft.device("cpu"):
+        same = weft.compile(lambda x, scale: weft.nn.functional.dropout(two_steps(x) * scale, 0.5))
+        on_cpu = [same(weft.tensor(array(6, 6)), 1.0 + k).numpy() for k in range(4)]
+    for one, other in zip(drawn, on_cpu, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert not np.array_equal(drawn[0] == 0, drawn[1] == 0)
+
+
+def test_an_index_out_of_range_is_told_when_something_is_read(gpu):
+    table = weft.tensor(array(4, 3))
+    wrong = table[weft.tensor(np.array([0, 9]))].sum()
+    with pytest.raises(weft.IndexRangeError, match="extent 4"):
+        wrong.numpy()
+    assert weft.ones(2).sum().item() == 2
+    step = weft.compile(lambda index: two_steps(table[index]))
+    step(weft.tensor(np.array([0, 1])))
+    step(weft.tensor(np.array([0, 7])))
+    with pytest.raises(weft.IndexRangeError, match="extent 4"):
+        gpu.synchronise()
+    assert step(weft.tensor(np.array([3, 1]))).shape == (2,)
+
+
+def test_memory_is_given_back(gpu):
+    gc.collect()
+    before = gpu.bytes_in_use
+    step = weft.compile(two_steps)
+    for k in range(12):
+        kept = step(weft.tensor(array(5, 7, seed=k)))
+    after_some = gpu.bytes_in_use
+    for k in range(40):
+        kept = step(weft.tensor(array(5, 7, seed=k)))
+    assert gpu.bytes_in_use == after_some > before
+    del step, kept
+    gc.collect()
+    gpu.synchronise()
+    assert gpu.bytes_in_use <= before + 1024  # plans in memory may hold the slots that they gave memory of their own
+
+
+def test_out_of_memory_is_told_before_anything_runs():
+    backend = FakeGpu(total=1 << 16)
+    x = weft.tensor(array(64, 64), device=backend.device)
+    launched = backend.driver.log.count("launch")
+    step = weft.compile(lambda x: x.reshape(64, 64, 1) * x.reshape(64, 1, 64))
+    with pytest.raises(weft.OutOfMemoryError, match=r"needs 1\.0 MiB") as told:
+        step(x)
+    text = str(told.value)
+    assert (
+        "argument 0" in text and "available of 64.0 KiB" in text and "a batch of at most about 2 instead of 64" in text
+    )
+    with pytest.raises(weft.OutOfMemoryError, match=r"needs 1\.0 MiB"):
+        (x.reshape(64, 64, 1) * x.reshape(64, 1, 64)).numpy()
+    assert backend.driver.log.count("launch") == launched
+    np.testing.assert_array_equal((x + 1).numpy(), array(64, 64) + 1)
+
+
+def test_threads_may_run_plans_side_by_side(gpu):
+    steps, x = [weft.compile(two_steps) for _ in range(3)], array(5, 7)
+    tensor, wrong = weft.tensor(x), []
+
+    def work(step) -> None:
+        for _ in range(10):
+            if not np.allclose(step(tensor).numpy(), expected(x), rtol=1e-6):
+                wrong.append(step)
+
+    threads = [threading.Thread(target=work, args=(step,)) for step in steps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_waiting_after_every_step_names_the_kernel(gpu, monkeypatch):
+    monkeypatch.setenv("WEFT_SYNC", "1")
+    step, x = weft.compile(two_steps), weft.tensor(array(5, 7))
+    step(x), step(x), step(x)
+    assert "record" not in gpu.driver.log
+
+    def fail(*_):
+        raise weft.DeviceError("the kernel went wrong")
+
+    monkeypatch.setattr(gpu.driver, "launch", fail)
+    with pytest.raises(weft.DeviceError, match="went wrong") as told:
+        step(x)
+    assert "__global__" in str(told.value)
