@@ -3,6 +3,7 @@
 #   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
 #   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
 #   make fuzz    random graphs, GRAPHS=20000 of them
+#   make bench-gpu   Weft beside torch on a GPU, with the python3 on PATH; installs nothing
 # Pass options with ARGS, for example: make demo ARGS="--epochs 10", make test ARGS="-k softmax".
 
 PYTHON ?= python3
@@ -11,11 +12,11 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help demo test smoke fuzz lint format bench test-gpu clean
+.PHONY: help demo test smoke fuzz lint format bench bench-gpu test-gpu clean
 .NOTPARALLEL:
 
 help:
-	@sed -n '2,6s/^# *//p' Makefile
+	@sed -n '2,7s/^# *//p' Makefile
 
 demo: $(VENV)/.has-run
 	$(BIN)/python -m weft.demo $(ARGS)
@@ -46,6 +47,9 @@ bench: $(VENV)/.has-bench
 # Runs with the python3 on PATH and installs nothing: GPU machines bring their own packages.
 test-gpu:
 	python3 -m pytest tests/gpu $(ARGS)
+
+bench-gpu:
+	python3 benchmarks/gpu.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -35,6 +35,7 @@ class Training:
     unit: int
     samples: int  # per round; the best one counts
     warmup: int = 2
+    tolerance: float = 1e-3  # relative, between the losses of two frameworks
 
     def arrays(self) -> tuple[dict[str, np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Initial parameters (weight0 (out, in), bias0 (out,), ...), and (inputs, targets), from a fixed seed."""

@@ -11,6 +11,7 @@ from cases import Chain, Training
 from networks import Network
 from networks_common import dense
 from networks_torch import LOSSES, PREPARE
+from torch_modes import Mode
 
 
 def tensors(*arrays: np.ndarray):
@@ -20,15 +21,16 @@ def tensors(*arrays: np.ndarray):
 class TrainingRunner:
     """Holds parameters and optimizer; `reset` puts both back in place, so that a compiled step stays valid."""
 
-    def __init__(self, case: Training | Network, compiled: bool):
+    def __init__(self, case: Training | Network, mode: Mode):
         arrays, inputs = case.arrays()
         self.initial = {name: torch.tensor(array) for name, array in arrays.items()}
         parameters = {name: value.clone().requires_grad_() for name, value in self.initial.items()}
         self.parameters = parameters
         self.inputs = PREPARE.get(case.name, tensors)(*inputs)
-        # The quicker of the two on the CPU: the fused kernel when eager, foreach when the compiler sees into it.
-        options = {"foreach": True} if compiled else {"fused": True}
-        optimizer = torch.optim.Adam(list(parameters.values()), lr=case.learning_rate, **options)
+        # The quicker of the two: the fused kernel when eager, foreach when the compiler sees into it.
+        options = {"fused": True} if mode.compile is None else {"foreach": True}
+        on_gpu = next(iter(parameters.values())).is_cuda  # where the count of steps may live on the device
+        optimizer = torch.optim.Adam(list(parameters.values()), lr=case.learning_rate, capturable=on_gpu, **options)
         self.optimizer = optimizer
         measure = LOSSES[case.name] if isinstance(case, Network) else dense(case, F)
 
@@ -37,9 +39,10 @@ class TrainingRunner:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-            return loss
+            return loss.detach()
 
-        self.step = torch.compile(step) if compiled else step
+        compiled = mode.compiled(step)
+        self.step = mode.captured(lambda: compiled(*self.inputs))
 
     def reset(self) -> None:
         with torch.no_grad():
@@ -50,9 +53,8 @@ class TrainingRunner:
                     value.zero_()
 
     def run(self, steps: int) -> torch.Tensor:
-        step, inputs = self.step, self.inputs
         for _ in range(steps):
-            loss = step(*inputs)
+            loss = self.step()
         return loss
 
     def values(self, result: torch.Tensor) -> list[float]:
@@ -107,11 +109,11 @@ def prepare(threads: int) -> str:
 
 
 def make(case: Training | Network | Chain) -> TrainingRunner | ChainRunner:
-    return (ChainRunner if isinstance(case, Chain) else TrainingRunner)(case, compiled=False)
+    return ChainRunner(case, compiled=False) if isinstance(case, Chain) else TrainingRunner(case, Mode())
 
 
 def make_compiled(case: Training | Network | Chain) -> TrainingRunner | ChainRunner:
-    return (ChainRunner if isinstance(case, Chain) else TrainingRunner)(case, compiled=True)
+    return ChainRunner(case, compiled=True) if isinstance(case, Chain) else TrainingRunner(case, Mode("default"))
 
 
 def finish(result: object) -> None:

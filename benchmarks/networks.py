@@ -29,6 +29,7 @@ class Network:
     unit: int = 1
     samples: int = 1
     warmup: int = 1
+    tolerance: float = 1e-3  # relative, between the losses of two frameworks
 
     def arrays(self) -> tuple[Parameters, Inputs]:
         """Initial parameters by name, and inputs, from a fixed seed."""
@@ -78,7 +79,7 @@ def conv3d(rng: np.random.Generator) -> tuple[Parameters, Inputs]:
 RESNET_STAGES = ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1))  # (channels, stride)
 
 
-def resnet18(rng: np.random.Generator) -> tuple[Parameters, Inputs]:
+def resnet18(rng: np.random.Generator, batch: int = 32) -> tuple[Parameters, Inputs]:
     """ResNet-18 with the stem for 32 x 32 images (3 x 3, no pooling); batch statistics in every normalisation."""
     parameters: Parameters = {}
 
@@ -95,7 +96,34 @@ def resnet18(rng: np.random.Generator) -> tuple[Parameters, Inputs]:
             unit(f"block{number}.skip", inside, outside, 1)
         inside = outside
     parameters["linear"], parameters["bias"] = _weight(rng, 10, 512), _zeros(10)
-    return parameters, (rng.standard_normal((32, 3, 32, 32), dtype=np.float32), rng.integers(0, 10, 32))
+    return parameters, (rng.standard_normal((batch, 3, 32, 32), dtype=np.float32), rng.integers(0, 10, batch))
+
+
+BOTTLENECKS = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # (channels inside, blocks, stride of the first)
+
+
+def resnet50(rng: np.random.Generator, batch: int = 64, size: int = 224) -> tuple[Parameters, Inputs]:
+    """ResNet-50 as for ImageNet; batch statistics in every normalisation."""
+    parameters: Parameters = {}
+
+    def unit(name: str, inside: int, outside: int, kernel: int) -> None:
+        parameters[f"{name}.conv"] = _weight(rng, outside, inside, kernel, kernel)
+        parameters[f"{name}.scale"], parameters[f"{name}.shift"] = _ones(outside), _zeros(outside)
+
+    unit("stem", 3, 64, 7)
+    inside = 64
+    for stage, (width, blocks, _) in enumerate(BOTTLENECKS):
+        for number in range(blocks):
+            name = f"stage{stage}.{number}"
+            unit(f"{name}.1", inside, width, 1)
+            unit(f"{name}.2", width, width, 3)
+            unit(f"{name}.3", width, 4 * width, 1)
+            if number == 0:
+                unit(f"{name}.skip", inside, 4 * width, 1)
+            inside = 4 * width
+    parameters["linear"], parameters["bias"] = _weight(rng, 1000, inside), _zeros(1000)
+    images = rng.standard_normal((batch, 3, size, size), dtype=np.float32)
+    return parameters, (images, rng.integers(0, 1000, batch))
 
 
 LAYERS, WIDTH, HEADS, LENGTH, VOCABULARY = 4, 256, 4, 128, 8192

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from networks import HEADS, LAYERS, RESNET_STAGES, WIDTH
+from networks import BOTTLENECKS, HEADS, LAYERS, RESNET_STAGES, WIDTH
 
 
 def losses(F: Any) -> dict[str, Any]:
@@ -34,6 +34,24 @@ def losses(F: Any) -> dict[str, Any]:
             x = F.relu(unit(f"{name}.2", F.relu(unit(f"{name}.1", x, stride))) + skip)
         return F.cross_entropy(F.linear(x.mean((2, 3)), p["linear"], p["bias"]), y)
 
+    def resnet50(p, x, y):
+        """Convolutions in bfloat16 with float32 weights behind them, as in mixed precision training."""
+
+        def unit(name, x, stride=1):
+            weight = p[f"{name}.conv"].bfloat16()
+            x = F.conv2d(x, weight, stride=stride, padding=weight.shape[-1] // 2)
+            return F.batch_norm(x, None, None, p[f"{name}.scale"], p[f"{name}.shift"], training=True)
+
+        x = F.max_pool2d(F.relu(unit("stem", x.bfloat16(), 2)), 3, 2, 1)
+        for stage, (_, blocks, first) in enumerate(BOTTLENECKS):
+            for number in range(blocks):
+                name, stride = f"stage{stage}.{number}", first if number == 0 else 1
+                skip = x if number else unit(f"{name}.skip", x, stride)
+                inner = F.relu(unit(f"{name}.2", F.relu(unit(f"{name}.1", x)), stride))
+                x = F.relu(unit(f"{name}.3", inner) + skip)
+        features = x.mean((2, 3)).float()
+        return F.cross_entropy(F.linear(features, p["linear"], p["bias"]), y)
+
     def transformer(p, x, y):
         batch, length = x.shape
 
@@ -53,7 +71,7 @@ def losses(F: Any) -> dict[str, Any]:
         logits = F.linear(norm("norm", x), p["head"])
         return F.cross_entropy(logits.reshape(batch * length, -1), y.reshape(-1))
 
-    return {"cnn": cnn, "conv3d": conv3d, "resnet18": resnet18, "transformer": transformer}
+    return {"cnn": cnn, "conv3d": conv3d, "resnet18": resnet18, "resnet50": resnet50, "transformer": transformer}
 
 
 def dense(case: Any, F: Any):

@@ -68,5 +68,9 @@ def prepare_gcn(edges, weights, x, y):
     return *matrices, torch.tensor(x), torch.tensor(y)
 
 
-PREPARE = {"gcn": prepare_gcn}  # inputs that are more than tensors of the arrays
+def prepare_resnet50(x, y):
+    return torch.tensor(x).to(memory_format=torch.channels_last), torch.tensor(y)  # as convolutions like it best
+
+
+PREPARE = {"gcn": prepare_gcn, "resnet50": prepare_resnet50}  # inputs that are more than tensors of the arrays
 LOSSES = losses(F) | {"lstm": lstm, "gcn": gcn, "gat": gat}

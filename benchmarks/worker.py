@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 # name -> (module beside this file, the function in it that makes a runner of a case)
@@ -65,8 +66,9 @@ class Worker:
         self.runners.pop(name, None)
 
 
-def serve(framework: str, threads: int) -> None:
-    """Answer commands until the pipe closes. Whatever a framework prints goes to stderr, never into the answers."""
+def serve(start: Callable[[], Any]) -> None:
+    """Answer commands with the methods of the worker that `start` makes, until the pipe closes. Whatever a framework
+    prints goes to stderr, never into the answers."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -74,7 +76,7 @@ def serve(framework: str, threads: int) -> None:
         print(json.dumps(fields), file=answers, flush=True)
 
     try:
-        worker = Worker(framework, threads)
+        worker = start()
     except Exception as error:
         answer(error=f"{type(error).__name__}: {error}")
         return
@@ -98,4 +100,7 @@ def first_step(framework: str, threads: int, case: str) -> None:
 if __name__ == "__main__":
     mode, framework, threads, *rest = sys.argv[1], sys.argv[2], int(sys.argv[3]), *sys.argv[4:]
     limit_cores(threads)
-    {"serve": serve, "first-step": first_step}[mode](framework, threads, *rest)
+    if mode == "serve":
+        serve(lambda: Worker(framework, threads))
+    else:
+        first_step(framework, threads, *rest)

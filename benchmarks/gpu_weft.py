@@ -1,0 +1,135 @@
+"""The GPU cases in Weft: `weft.compile` around each step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import in_weft
+import weft
+import weft.nn.functional as F
+from gpt import Gpt
+from gpt_weft import GptRunner
+from gpu_cases import Case, Copy, Product, Rows, Tower, Update
+from gpu_common import OPERATIONS, tower
+
+
+class StepRunner:
+    """A compiled step without state, called with the same tensors every time."""
+
+    def __init__(self, step, *arguments: weft.Tensor):
+        weft.eval(*arguments)
+        self.step, self.arguments = weft.compile(step), arguments
+
+    def reset(self) -> None:
+        """There is no state."""
+
+    def run(self, steps: int):
+        for _ in range(steps):
+            result = None  # given up first, so that its memory can be used again
+            result = self.step(*self.arguments)
+        return result
+
+    def values(self, result) -> list[float]:
+        parts = result if isinstance(result, tuple) else (result,)
+        return [part.float().abs().mean().item() for part in parts]
+
+    def kernels(self) -> int:
+        return len(self.step.plan)
+
+    def memory(self) -> int:
+        return self.step.plan.memory().peak
+
+
+def rows(case: Rows) -> StepRunner:
+    x, gradient, weight, bias, classes = case.arrays()
+    dtype = getattr(weft, case.dtype)
+    again = weft.tensor(np.arange(case.rows) % len(x))
+    whole = [weft.tensor(block).to(dtype)[again] for block in (x, gradient)]
+    leaves = [whole[0], *(weft.tensor(array).to(dtype) for array in (weight, bias))]
+    function, used = OPERATIONS[case.operation]
+    if case.part == "forward":
+        return StepRunner(lambda *tensors: function(F, *tensors), *leaves, weft.tensor(classes))
+
+    def weighted(x, weight, bias, classes, gradient):
+        out = function(F, x, weight, bias, classes)
+        return out if case.operation == "cross_entropy" else (out * gradient).sum(), out
+
+    differentiate = weft.value_and_grad(weighted, argnums=used, has_aux=True)
+
+    def step(*tensors):
+        (_, out), gradients = differentiate(*tensors)
+        return gradients if case.part == "backward" else (out.detach(), *gradients)
+
+    return StepRunner(step, *leaves, weft.tensor(classes), whole[1])
+
+
+def product(case: Product) -> StepRunner:
+    left, right = (weft.tensor(array).bfloat16() for array in case.arrays())
+    form = {"nn": lambda a, b: a @ b, "nt": F.linear, "tn": lambda a, b: a.T @ b}[case.form]
+    return StepRunner(form, left, right)
+
+
+class UpdateRunner:
+    """AdamW with gradients that lie side by side, as a backward pass leaves them."""
+
+    def __init__(self, case: Update):
+        parameters, gradients = case.arrays()
+        flat = weft.tensor(gradients)
+        weft.eval(flat)
+        self.parameters, at = [], 0
+        for shape in case.gpt.shapes().values():
+            size = int(np.prod(shape))
+            self.parameters.append(weft.tensor(parameters[at : at + size].reshape(shape), requires_grad=True))
+            self.parameters[-1].grad = flat[at : at + size].reshape(shape)
+            at += size
+        self.optimizer = weft.optim.AdamW(self.parameters, lr=1e-3)
+        self.step = weft.compile(self.optimizer.step)
+
+    def reset(self) -> None:
+        """The moments go on; `values` are those of the first steps."""
+
+    def run(self, steps: int):
+        for _ in range(steps):
+            self.step()
+        return self.parameters[0]
+
+    def values(self, result) -> list[float]:
+        return [result.detach().abs().mean().item()]
+
+    def memory(self) -> int:
+        return self.step.plan.memory().peak
+
+
+def make(case: Case):
+    match case:
+        case Copy():
+            return StepRunner(lambda x: -x, weft.ones(case.nbytes // 4))
+        case Rows():
+            return rows(case)
+        case Product():
+            return product(case)
+        case Update():
+            return UpdateRunner(case)
+        case Tower():
+            return StepRunner(lambda x: tower(x, case.count), weft.tensor(case.array()))
+        case Gpt():
+            return GptRunner(case)
+    return in_weft.make(case)
+
+
+def prepare(device: str) -> str:
+    """Everything is made on `device` from now on. The version of the framework."""
+    weft.set_default_device(device)
+    return weft.__version__
+
+
+def describe() -> str:
+    return weft.default_device().description
+
+
+def finish() -> None:
+    weft.default_device().backend.synchronise()
+
+
+def release() -> None:
+    """Results and parameters go with their tensors."""
