@@ -67,9 +67,10 @@ class Child:
         return self.answer()["result"]
 
     def close(self) -> None:
-        assert self.process.stdin is not None
+        assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.close()
         self.process.wait()
+        self.process.stdout.close()
 
 
 def command(mode: str, *words: str, tiny: bool) -> list[str]:
