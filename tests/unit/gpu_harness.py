@@ -7,12 +7,13 @@ products are NumPy's. The device has the feature 'blocks', so the compiler makes
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 
 import numpy as np
 
 from weft import dtypes
 from weft.backends.base import Buffer, Device, HostWords, Slab, raise_bad_index
-from weft.compiler.plan import Gemm, Launch, Place, Plan
+from weft.compiler.plan import Gemm, Launch, LibraryCall, Moving, Place, Plan, Repeat, Step, launched, walk
 from weft.dtypes import DType
 from weft.kernels.language import Kernel
 from weft.kernels.normal import normalise
@@ -22,36 +23,63 @@ def bytes_at(pointer: int, nbytes: int) -> np.ndarray:
     return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(pointer), np.uint8)
 
 
+@dataclass
+class Memory:
+    """Where the slots of a plan begin and end."""
+
+    slots: list[int]
+    ends: list[int]
+
+    def array(self, place: Place, dtype: DType) -> np.ndarray:
+        """Everything from a place to the end of its slot."""
+        begin = self.slots[place.slot] + place.offset
+        return bytes_at(begin, (self.ends[place.slot] - begin) // dtype.itemsize * dtype.itemsize).view(dtype.numpy)
+
+    def move(self, moving: Moving, turn: int) -> None:
+        place = moving.place
+        self.slots[moving.slot] = self.slots[place.slot] + place.offset + turn * moving.stride
+        self.ends[moving.slot] = self.ends[place.slot]
+
+
 class Executable:
     """A plan that goes through `HostBackend.launch` step by step."""
 
     def __init__(self, plan: Plan, backend: HostBackend):
         self.plan, self.backend = plan, backend
-        self.ready = {id(step): self._ready(step) for step in plan.steps}
+        self.ready = {id(step): self._ready(step) for step, _ in walk(plan.steps)}
 
     @staticmethod
-    def _ready(step: Launch | Gemm) -> Kernel | None:
-        kernel = step.kernel if isinstance(step, Launch) else step.epilogue and step.epilogue.kernel
-        return normalise(kernel) if kernel else None
+    def _ready(step: Launch | Gemm | LibraryCall) -> Kernel | None:
+        launch = launched(step)
+        return normalise(launch.kernel) if launch else None
 
     def run(self, slots: list[int], numbers: tuple = ()) -> None:
-        for step in self.plan.steps:
-            launch, extent = step, 0
+        ends = [pointer + slot.nbytes for pointer, slot in zip(slots, self.plan.slots, strict=False)]
+        self._run(self.plan.steps, Memory(list(slots), ends))
+
+    def _run(self, steps: tuple[Step, ...], memory: Memory) -> None:
+        for step in steps:
+            if isinstance(step, Repeat):
+                self._repeat(step, memory)
+                continue
+            launch, extent = launched(step), 0
             if isinstance(step, Gemm):
-                self._multiply(step, slots)
-                launch, extent = step.epilogue, step.batch * step.m * step.n
+                self._multiply(step, memory)
+                extent = step.batch * step.m * step.n
             if launch is not None:
                 bound = zip(launch.places, launch.kernel.buffers, strict=True)
-                arrays = [self._array(place, param.dtype, slots) for place, param in bound]
+                arrays = [memory.array(place, param.dtype) for place, param in bound]
                 self.backend.launch(self.ready[id(step)], arrays, launch.scalars, extent or launch.extent)
 
-    def _array(self, place: Place, dtype: DType, slots: list[int]) -> np.ndarray:
-        """Everything from a place to the end of its slot."""
-        nbytes = (self.plan.slots[place.slot].nbytes - place.offset) // dtype.itemsize * dtype.itemsize
-        return bytes_at(slots[place.slot] + place.offset, nbytes).view(dtype.numpy)
+    def _repeat(self, step: Repeat, memory: Memory) -> None:
+        self._run(step.first, memory)
+        for turn in range(step.count):
+            for moving in step.moving:
+                memory.move(moving, turn)
+            self._run(step.steps, memory)
 
-    def _multiply(self, g: Gemm, slots: list[int]) -> None:
-        a, b, c = (self._array(place, g.dtype, slots) for place in (g.a, g.b, g.c))
+    def _multiply(self, g: Gemm, memory: Memory) -> None:
+        a, b, c = (memory.array(place, g.dtype) for place in (g.a, g.b, g.c))
 
         inner = g.inner or max(g.batch, 1)
 

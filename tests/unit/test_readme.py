@@ -81,10 +81,13 @@ def test_the_table_of_primitives_has_each_once():
         "copy",
         "fold_terms",
         "library",
+        "merge_runs",
         "number",
         "put_rows",
         "scratch",
+        "segment_prod",
         "sort_rows",
+        "sort_runs",
     }
     made = {
         name for name in PRIMITIVES if name in own or name.startswith("partial_")

@@ -20,6 +20,7 @@ from weft.compiler.explain import Explained, explained
 from weft.compiler.fuse import fuse
 from weft.compiler.loops import Relocation, Turn, last_entries, program_of, settle
 from weft.compiler.lower import Lowered, lower, lower_epilogue, result_nodes
+from weft.compiler.lower_blocks import BLOCK_ORDERINGS
 from weft.compiler.lower_order import ORDERINGS
 from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
@@ -32,7 +33,6 @@ from weft.compiler.template import Built, Called
 from weft.compiler.values import STATUS
 from weft.compiler.windows import base_of, window, window_base
 from weft.dtypes import bool_
-from weft.errors import GraphError, problem
 from weft.graph import spec
 from weft.graph.node import Node, placeholder, toposort
 from weft.kernels import cpu, gpu
@@ -264,11 +264,8 @@ class _Assembly:
         return Launch(built.kernel, tuple(places), built.scalars, built.extent, built.chunk, moved, built.flops)
 
     def _ordering(self, region: Region) -> Launch:
-        """A scan, a sort or elements put into rows: its loops are written for the CPU, in the kernel language."""
-        if self.schedule is not cpu:
-            given = f"a {region.form} for a device with blocks"
-            raise problem(GraphError, "compile", given, "the CPU; this version has no other lowering for it")
-        made = ORDERINGS[region.form](region)
+        """A scan, a sort or elements put into rows: its loops are written by hand, in the kernel language."""
+        made = (ORDERINGS if self.schedule is cpu else BLOCK_ORDERINGS)[region.form](region)
         places = tuple([self.place(node) for node in made.uses])
         self.sites.extend(made.sites)
         moved = _traffic(region)

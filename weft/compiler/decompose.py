@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from types import ModuleType
 
 import numpy as np
 
+from weft.compiler import order, order_blocks
 from weft.compiler.access import terms_of_fold
-from weft.compiler.order import along, along_add, argsort, scan
+from weft.compiler.order import along
 from weft.compiler.simplify import reshape
 from weft.dtypes import DType, float32
 from weft.graph.build import cast, expand, narrow
@@ -32,6 +34,14 @@ FEW = 8  # windows over an element that are added one by one
 PER_CHUNK = 8192  # at least this many elements make a chunk of a split row sum
 # Kinds whose nodes take 16-bit floats as they are; all others add up in float32 and round once, at their end.
 ROUNDS_EACH = frozenset({"leaf", "generate", "elementwise", "movement", "gather", "concat", "loop", "pick"})
+
+# What is written apart for devices with blocks and for others, in the room that is given.
+ORDERED: dict[str, Callable[[Node, tuple[Node, ...], ModuleType], Node]] = {
+    "scan": lambda node, srcs, room: room.scan(srcs[0], *node.attrs),
+    "argsort": lambda node, srcs, room: room.argsort(srcs[0]),
+    "along_add": lambda node, srcs, room: room.along_add(*srcs, *node.attrs),
+    **{f"scatter_{fold}": lambda node, srcs, room: room.scatter(node, *srcs) for fold in ("add", "max", "min", "prod")},
+}
 
 
 def decompose(
@@ -57,14 +67,10 @@ def decompose(
             new[node] = _reduce(node.op[len("reduce_") :], srcs[0], node.attrs[0])
         elif node.op == "fold":
             new[node] = _fold(srcs[0], node.attrs)
-        elif node.op == "scan":
-            new[node] = scan(srcs[0], *node.attrs)
-        elif node.op == "argsort":
-            new[node] = argsort(srcs[0])
         elif node.op == "along":
             new[node] = along(srcs[0], srcs[1], node.attrs[0], node.site)
-        elif node.op == "along_add":
-            new[node] = along_add(srcs[0], srcs[1], *node.attrs)
+        elif node.op in ORDERED:
+            new[node] = ORDERED[node.op](node, srcs, order_blocks if "blocks" in node.device.features else order)
         elif node.op == "concat":
             leading = math.prod(node.shape[: node.attrs[0]]) == 1
             parts = tuple([_part(source, leaf_set, placed, leading) for source in srcs])

@@ -15,7 +15,7 @@ from weft.graph.node import Node
 from weft.kernels import index as ix
 from weft.kernels import scans, sorts
 from weft.kernels.index import Axis, Index
-from weft.kernels.language import LAUNCH_RANGES, Accumulator, Kernel, ScalarParam, Stmt, Store
+from weft.kernels.language import LAUNCH_RANGES, Accumulator, Geometry, Kernel, ScalarParam, Stmt, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,17 @@ class Template:
     in_lanes: bool  # points lie in vector lanes
 
 
-def _finish(
-    builder: Builder, body: tuple[Stmt, ...], extent: int | None, points: int, flops: int, in_lanes: bool = False
-) -> Template:
+def finish(
+    builder: Builder, body: tuple[Stmt, ...], extent: int | None, points: int, flops: int, in_lanes: bool = False,
+    geometry: Geometry | None = None,
+) -> Template:  # fmt: skip
+    """The kernel around `body`; `extent`, if given, is a scalar of that name."""
     scalars = list(builder.scalars.values())
     if extent is not None:
         scalars.append((ScalarParam("extent", int64), extent))
     kernel = Kernel(
         kernel_name(builder.source), tuple(builder.buffers.values()), tuple([param for param, _ in scalars]),
-        LAUNCH_RANGES, body, builder.definitions,
+        LAUNCH_RANGES, body, builder.definitions, geometry,
     )  # fmt: skip
     values = tuple([value for _, value in scalars])
     return Template(kernel, tuple(builder.buffers), values, points, flops, tuple(builder.sites), in_lanes)
@@ -56,17 +58,17 @@ def lower_scan(region: Region) -> Template:
         return _scan_columns(region, node, row, op, reverse)
     accumulator = Accumulator("", op, node.dtype)
     step = Axis("step", extent)
-    builder = Builder(region, (ix.axis_index(row), _turned(ix.axis_index(step), extent, reverse)))
-    out = _stored(builder, node)
+    builder = Builder(region, (ix.axis_index(row), turned(ix.axis_index(step), extent, reverse)))
+    out = stored(builder, node)
     if not builder.flops:
-        body = scans.scan_rows(row, step, accumulator, out, _checks(builder))
-        return _finish(builder, (body,), extent, outer, 2 * node.size)
+        body = scans.scan_rows(row, step, accumulator, out, checks_of(builder))
+        return finish(builder, (body,), extent, outer, 2 * node.size)
     block, inside = Axis("block", max(-(-extent // scans.BLOCK), 2)), Axis("inside", scans.BLOCK)
     at = ix.add(ix.scale(ix.axis_index(block), scans.BLOCK), ix.axis_index(inside))
-    builder = Builder(region, (ix.axis_index(row), _turned(at, extent, reverse)))
-    out = _stored(builder, node)
-    body = scans.scan_blocks(row, block, inside, accumulator, out, _checks(builder))
-    return _finish(builder, (body,), extent, outer, (builder.flops + 2) * node.size)
+    builder = Builder(region, (ix.axis_index(row), turned(at, extent, reverse)))
+    out = stored(builder, node)
+    body = scans.scan_blocks(row, block, inside, accumulator, out, checks_of(builder))
+    return finish(builder, (body,), extent, outer, (builder.flops + 2) * node.size)
 
 
 def _scan_columns(region: Region, node: Node, row: Axis, op: str, reverse: bool) -> Template:
@@ -75,34 +77,36 @@ def _scan_columns(region: Region, node: Node, row: Axis, op: str, reverse: bool)
     points = row if lane else Axis("i", inner)
     col = ix.axis_index(lane or points)
     step = Axis("step", max(extent - 1, 2))
-    builder = Builder(region, (ix.axis_index(row), _turned(ix.ZERO, extent, reverse), col))
-    first = _stored(builder, node)
-    checks = [_checks(builder)]
+    builder = Builder(region, (ix.axis_index(row), turned(ix.ZERO, extent, reverse), col))
+    first = stored(builder, node)
+    checks = [checks_of(builder)]
     after = ix.add(ix.axis_index(step), ix.const(1))
-    index = (ix.axis_index(row), _turned(after, extent, reverse), col)
+    index = (ix.axis_index(row), turned(after, extent, reverse), col)
     builder.region = Region(region.number, region.form, region.shape, anchor=node, index=index)
     builder.checks.clear()
-    following = _stored(builder, node)
-    checks.append(_checks(builder))
-    previous = (ix.axis_index(row), _turned(ix.axis_index(step), extent, reverse), col)
+    following = stored(builder, node)
+    checks.append(checks_of(builder))
+    previous = (ix.axis_index(row), turned(ix.axis_index(step), extent, reverse), col)
     body = scans.scan_columns(
         points, lane, step, op, first, following, ix.linearise(previous, node.shape), (checks[0], checks[1])
     )
-    return _finish(builder, body, extent, points.extent, (builder.flops + 1) * node.size, lane is None)
+    return finish(builder, body, extent, points.extent, (builder.flops + 1) * node.size, lane is None)
 
 
-def _turned(at: Index, extent: int, reverse: bool) -> Index:
+def turned(at: Index, extent: int, reverse: bool) -> Index:
+    """A position along a scan as a position along its axis."""
     return ix.add(ix.scale(at, -1), ix.const(extent - 1)) if reverse else at
 
 
-def _stored(builder: Builder, node: Node) -> Store:
+def stored(builder: Builder, node: Node) -> Store:
     """The scanned value at the builder's index, to be stored there."""
     at = builder.region.index
     value = builder.value(node.srcs[0], at, ())
     return Store(builder.buffer(node, written=True), ix.linearise(at, node.shape), value)
 
 
-def _checks(builder: Builder) -> tuple[Stmt, ...]:
+def checks_of(builder: Builder) -> tuple[Stmt, ...]:
+    """The records of bad indices among the values so far."""
     return tuple([check for check, _ in builder.checks])
 
 
@@ -119,12 +123,12 @@ def lower_sort(region: Region) -> Template:
     names = tuple([builder.buffer(buffer, written=True) for buffer in scratch])
     assert names or extent <= SHORT or on_stack(keys)
     known = count > 1
-    rows = sorts.Rows(row, at, key, _checks(builder), out, extent, extent if known else scans.EXTENT)
+    rows = sorts.Rows(row, at, key, checks_of(builder), out, extent, extent if known else scans.EXTENT)
     body, definitions = sorts.by_counting(rows) if extent <= SHORT else sorts.by_radix(rows, names)
     builder.definitions.update(definitions)
     work = extent if extent <= SHORT else 32
     flops = (builder.flops + work) * math.prod(region.shape)
-    return _finish(builder, body, None if known else extent, count, flops)
+    return finish(builder, body, None if known else extent, count, flops)
 
 
 def lower_put(region: Region) -> Template:
@@ -140,9 +144,9 @@ def lower_put(region: Region) -> Template:
     out = builder.buffer(node, written=True)
     extent = node.shape[1]
     bounds = builder.whole("entries", entries), builder.whole("places", extent)
-    body, definitions = scans.put_rows(row, entry, place, value, out, extent, bounds, _checks(builder))
+    body, definitions = scans.put_rows(row, entry, place, value, out, extent, bounds, checks_of(builder))
     builder.definitions.update(definitions)
-    return _finish(builder, body, None, count, (builder.flops + 8) * source.size + node.size)
+    return finish(builder, body, None, count, (builder.flops + 8) * source.size + node.size)
 
 
 ORDERINGS = {"scan": lower_scan, "sort": lower_sort, "put": lower_put}

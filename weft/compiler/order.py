@@ -9,17 +9,31 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from weft.compiler.simplify import reshape
 from weft.dtypes import DType, int64
-from weft.graph.build import cast, expand, gather, like, lt, narrow, pad, permute, row_positions, select
+from weft.graph.build import (
+    add,
+    cast,
+    expand,
+    gather,
+    like,
+    lt,
+    narrow,
+    pad,
+    permute,
+    row_positions,
+    select,
+    sub,
+    unary,
+)
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
-from weft.kernels.language import Accumulator
 from weft.kernels.nest import COMBINE
+from weft.kernels.scans import neutral
 
 FEW_ROWS = 16  # fewer rows than this, and long ones, are cut into pieces
 LONG = 32768  # elements from which a row is long
@@ -39,28 +53,42 @@ def scan(x: Node, op: str, axis: int, reverse: bool) -> Node:
     shape = (outer, extent) if inner == 1 else (outer, extent, inner)
     rows = reshape(x, shape)
     if inner == 1 and outer < FEW_ROWS and extent >= LONG and op in COMBINE:
-        return reshape(_in_pieces(rows, op, reverse), x.shape)
-    return reshape(make("scan", (rows,), (op, 1, reverse)), x.shape)
+        per = -(-extent // min(PIECES, -(-extent // PIECE)))
+        return reshape(in_pieces(rows, op, reverse, per, lambda part: _scan(part, op, reverse)), x.shape)
+    return reshape(_scan(rows, op, reverse), x.shape)
 
 
-def _in_pieces(x: Node, op: str, reverse: bool) -> Node:
-    rows, extent = x.shape
-    per = -(-extent // min(PIECES, -(-extent // PIECE)))
+def _scan(x: Node, op: str, reverse: bool) -> Node:
+    return make("scan", (x,), (op, 1, reverse))
+
+
+def in_pieces(x: Node, op: str, reverse: bool, per: int, scan: Callable[[Node], Node]) -> Node:
+    """A running reduction of (rows, extent, ...) by one of pieces of `per` elements and one of their totals."""
+    rows, extent, *inner = x.shape
     count = -(-extent // per)
-    neutral = Accumulator("", op, x.dtype).identity
-    missing = (0, count * per - extent)
-    padded = pad(x, missing, (0, 0), neutral) if reverse else pad(x, (0, 0), missing, neutral)
-    pieces = make("scan", (reshape(padded, (rows * count, per)),), (op, 1, reverse))
-    whole = reshape(narrow(pieces, 1, 0, 1) if reverse else narrow(pieces, 1, per - 1, per), (rows, count))
-    totals = make("scan", (whole,), (op, 1, reverse))
+    nothing = neutral(op, x.dtype)
+    zeros, missing = [0] * len(inner), (0, count * per - extent)
+    lows, highs = ((*missing, *zeros), (0, 0, *zeros)) if reverse else ((0, 0, *zeros), (*missing, *zeros))
+    pieces = scan(reshape(pad(x, lows, highs, nothing), (rows * count, per, *inner)))
+    whole = reshape(narrow(pieces, 1, 0, 1) if reverse else narrow(pieces, 1, per - 1, per), (rows, count, *inner))
+    totals = scan(whole)
     if reverse:
-        before = pad(narrow(totals, 1, 1, count), (0, 0), (0, 1), neutral)
+        before = pad(narrow(totals, 1, 1, count), (0, 0, *zeros), (0, 1, *zeros), nothing)
     else:
-        before = pad(narrow(totals, 1, 0, count - 1), (0, 1), (0, 0), neutral)
-    spread = expand(reshape(before, (rows, count, 1)), (rows, count, per))
-    joined = reshape(make(COMBINE[op], (spread, reshape(pieces, (rows, count, per)))), (rows, count * per))
+        before = pad(narrow(totals, 1, 0, count - 1), (0, 1, *zeros), (0, 0, *zeros), nothing)
+    spread = expand(reshape(before, (rows, count, 1, *inner)), (rows, count, per, *inner))
+    joined = _combined(op, spread, reshape(pieces, (rows, count, per, *inner)))
     first = count * per - extent if reverse else 0
-    return narrow(joined, 1, first, first + extent)
+    return narrow(reshape(joined, (rows, count * per, *inner)), 1, first, first + extent)
+
+
+def _combined(op: str, a: Node, b: Node) -> Node:
+    """Two results joined, as `kernels.scans.combine` does."""
+    if op in COMBINE:
+        return make(COMBINE[op], (a, b))
+    high, low = make("max", (a, b)), make("min", (a, b))
+    total = add(high, unary("log1p", unary("exp", sub(low, high))))
+    return select(lt(unary("abs", high), math.inf), total, high)
 
 
 def argsort(keys: Node) -> Node:
@@ -100,6 +128,11 @@ def along_add(index: Node, src: Node, axis: int, extent: int) -> Node:
     rows = [reshape(permute(source, last), shape) for source in (index, src)]
     table = reshape(make("put_rows", tuple(rows), (extent,)), (*outer, extent))
     return permute(table, sorted(range(rank), key=last.__getitem__))
+
+
+def scatter(node: Node, index: Node, src: Node) -> Node:
+    """Rows folded into a table are walked in order."""
+    return make(node.op, (index, src), node.attrs, site=node.site)
 
 
 # --- primitives that only the compiler makes -------------------------------------------------------------------------

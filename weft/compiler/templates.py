@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.compiler import attention, convolve, libraries
+from weft.compiler import attention, convolve, libraries, order_blocks
 from weft.compiler.custom import custom
 from weft.compiler.template import MakeTemplate
 
@@ -13,4 +13,5 @@ TEMPLATES: dict[str, MakeTemplate] = {
     "conv_weight_tiles": convolve.template,
     "library": libraries.template,
     "custom": custom,
+    "merge_runs": order_blocks.merging,
 }

@@ -243,9 +243,10 @@ def scatter(fold: str, index: Node, src: Node, count: int, site: str | None = No
     return make(f"scatter_{fold}", (index, src), (count,), site=site)
 
 
-def segment(fold: str, data: Node, pointers: Node, site: str | None = None) -> Node:
-    """Rows of `data` from pointers[i] to pointers[i + 1] folded ('sum', 'max' or 'min') into row i."""
-    return make(f"segment_{fold}", (data, pointers), site=site)
+def segment(fold: str, data: Node, pointers: Node, site: str | None = None, known: bool = False) -> Node:
+    """Rows of `data` from pointers[i] to pointers[i + 1] folded ('sum', 'max', 'min' or 'prod') into row i. It is
+    checked that pointers rise from 0 to the end of the data unless they are `known` to rise."""
+    return make(f"segment_{fold}", (data, pointers), ("known",) if known else (), site=site)
 
 
 def segment_rows(pointers: Node, count: int, site: str | None = None) -> Node:

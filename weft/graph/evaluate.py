@@ -165,8 +165,15 @@ def _rows_of(pointers: np.ndarray, count: int) -> np.ndarray:
     return np.searchsorted(pointers[1:], np.arange(count), side="right").astype(pointers.dtype)
 
 
-def _segment(fold: str) -> Evaluation:
-    return lambda node, arrays, dtype: _fold_rows(node, fold, _rows_of(arrays[1], len(arrays[0])), arrays[0], dtype)
+def segments(fold: str) -> Evaluation:
+    """Rows folded by segments; what lies behind the last one is not looked at."""
+
+    def run(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+        data, pointers = arrays
+        data = data[: pointers[-1]]
+        return _fold_rows(node, fold, _rows_of(pointers, len(data)), data, dtype)
+
+    return run
 
 
 def _plain(function: Callable[..., np.ndarray]) -> Evaluation:
@@ -288,9 +295,9 @@ EVALUATIONS: dict[str, Evaluation] = {
     "scatter_max": _scatter("max"),
     "scatter_min": _scatter("min"),
     "scatter_prod": _scatter("prod"),
-    "segment_sum": _segment("sum"),
-    "segment_max": _segment("max"),
-    "segment_min": _segment("min"),
+    "segment_sum": segments("sum"),
+    "segment_max": segments("max"),
+    "segment_min": segments("min"),
     "segment_rows": lambda node, arrays, dtype: _rows_of(arrays[0], node.attrs[0]),
     "dot": _plain(np.matmul),
     "conv": lambda node, arrays, dtype: conv_values(arrays[0], arrays[1], node.shape[1:-1], node.attrs, dtype),

@@ -37,10 +37,15 @@ def running(accumulator: Accumulator, value: Expr, out: Store) -> tuple[Stmt, ..
     return total, Store("running", ix.ZERO, result), Store(out.buffer, out.index, result)
 
 
-def start(accumulator: Accumulator) -> tuple[Stmt, ...]:
-    neutral = -math.inf if accumulator.op == "logaddexp" else accumulator.identity
-    first = Store("running", ix.ZERO, Literal(neutral, accumulator.dtype))
-    return Local("running", accumulator.dtype, 1), first
+def start(accumulator: Accumulator, scope: str = "block") -> tuple[Stmt, ...]:
+    """The running result before the first element, in memory of that scope."""
+    first = Store("running", ix.ZERO, Literal(neutral(accumulator.op, accumulator.dtype), accumulator.dtype))
+    return Local("running", accumulator.dtype, 1, scope), first
+
+
+def neutral(op: str, dtype: DType) -> float | int | bool:
+    """The value that changes nothing when combined."""
+    return -math.inf if op == "logaddexp" else Accumulator("", op, dtype).identity
 
 
 def scan_rows(row: Axis, step: Axis, accumulator: Accumulator, out: Store, checks: tuple[Stmt, ...]) -> Stmt:
