@@ -1,44 +1,148 @@
+static __device__ inline long long mul_int64(long long a, long long b) { return (long long)((unsigned long long)a * (unsigned long long)b); }
+template <class T, int N> struct alignas(N * sizeof(T)) Near { T at[N]; };
+template <class T, int N> static __device__ inline void copy_near(T* to, const T* from) { *(Near<T, N>*)to = *(const Near<T, N>*)from; }
 static __device__ inline float max_float32(float a, float b) { return a > b || a != a ? a : b; }
 
 // normed
-extern "C" __global__ void __launch_bounds__(256) normed_4c23e2a7(const float* x, float* out, float* out_max, long long begin, long long end)
+extern "C" __global__ void __launch_bounds__(256) normed_8d5a77e5(const float* x, float* out, float* out_max, long long begin, long long end)
 {
-    __shared__ __align__(16) float largest_all[256];
-    __shared__ __align__(16) float largest_few[16];
-    for (int row = (int)begin + (int)blockIdx.x; row < (int)end; row += (int)gridDim.x) {
+    const long long t0 = mul_int64(begin, 32LL);
+    const long long t1 = mul_int64(end, 32LL);
+    const bool t2 = (((unsigned long long)x | (unsigned long long)out) & 15) == 0;
+    for (int i = (int)t0 + (int)blockIdx.x * 256 + (int)threadIdx.x; i < (int)t1; i += (int)gridDim.x * 256) {
+        alignas(16) float x_near[16];
+        const int row = (int)(i >> 5);
+        const int thread = (int)(i & 31);
+        if (t2) {
+            #pragma unroll
+            for (int step = 0; step < 3; step++) {
+                copy_near<float, 4>(&x_near[step * 4], &x[row * 500 + step * 128 + thread * 4]);
+            }
+            {
+                const int step = 3;
+                const int t5 = (int)(step * 128 + thread * 4);
+                const bool t6 = t5 < 500;
+                if (t6) {
+                    copy_near<float, 4>(&x_near[step * 4], &x[row * 500 + step * 128 + thread * 4]);
+                }
+            }
+        } else {
+            #pragma unroll
+            for (int step = 0; step < 3; step++) {
+                #pragma unroll
+                for (int near = 0; near < 4; near++) {
+                    const float t7 = x[near + row * 500 + step * 128 + thread * 4];
+                    x_near[near + step * 4] = t7;
+                }
+            }
+            {
+                const int step = 3;
+                const int t8 = (int)(step * 128 + thread * 4);
+                const bool t9 = t8 < 500;
+                if (t9) {
+                    #pragma unroll
+                    for (int near = 0; near < 4; near++) {
+                        const float t10 = x[near + row * 500 + step * 128 + thread * 4];
+                        x_near[near + step * 4] = t10;
+                    }
+                }
+            }
+        }
         float largest_part = (-__int_as_float(0x7f800000));
-        for (int r = (int)threadIdx.x; r < 500; r += 256) {
-            const float t0 = x[r + row * 500];
-            const float t1 = fabsf(t0);
-            largest_part = max_float32(t1, largest_part);
+        #pragma unroll
+        for (int step = 0; step < 3; step++) {
+            #pragma unroll
+            for (int near = 0; near < 4; near++) {
+                const float t11 = x_near[near + step * 4];
+                const float t12 = fabsf(t11);
+                largest_part = max_float32(t12, largest_part);
+            }
         }
         {
-            const int thread = (int)threadIdx.x;
-            largest_all[thread] = largest_part;
-        }
-        __syncthreads();
-        if ((int)threadIdx.x < 16) {
-            const int thread = (int)threadIdx.x;
-            float largest_group = (-__int_as_float(0x7f800000));
-            for (int k = 0; k < 16; k++) {
-                const float t2 = largest_all[k * 16 + thread];
-                largest_group = max_float32(t2, largest_group);
+            const int step = 3;
+            const int t13 = (int)(step * 128 + thread * 4);
+            const bool t14 = t13 < 500;
+            if (t14) {
+                #pragma unroll
+                for (int near = 0; near < 4; near++) {
+                    const float t15 = x_near[near + step * 4];
+                    const float t16 = fabsf(t15);
+                    largest_part = max_float32(t16, largest_part);
+                }
             }
-            largest_few[thread] = largest_group;
         }
-        __syncthreads();
-        float largest = (-__int_as_float(0x7f800000));
-        for (int k = 0; k < 16; k++) {
-            const float t3 = largest_few[k];
-            largest = max_float32(t3, largest);
+        const float t17 = __shfl_xor_sync(0xffffffffu, largest_part, 16);
+        const float t18 = max_float32(largest_part, t17);
+        const float t19 = __shfl_xor_sync(0xffffffffu, t18, 8);
+        const float t20 = max_float32(t18, t19);
+        const float t21 = __shfl_xor_sync(0xffffffffu, t20, 4);
+        const float t22 = max_float32(t20, t21);
+        const float t23 = __shfl_xor_sync(0xffffffffu, t22, 2);
+        const float t24 = max_float32(t22, t23);
+        const float t25 = __shfl_xor_sync(0xffffffffu, t24, 1);
+        const float t26 = max_float32(t24, t25);
+        const int t27 = (int)thread;
+        const bool t28 = t27 == 0;
+        if (t28) {
+            out_max[row] = t26;
         }
-        if ((int)threadIdx.x == 0) {
-            out_max[row] = largest;
+        alignas(16) float out_near[16];
+        #pragma unroll
+        for (int step = 0; step < 3; step++) {
+            #pragma unroll
+            for (int near = 0; near < 4; near++) {
+                const float t29 = x_near[near + step * 4];
+                const float t30 = t29 / t26;
+                out_near[near + step * 4] = t30;
+            }
         }
-        for (int r = (int)threadIdx.x; r < 500; r += 256) {
-            const float t4 = x[r + row * 500];
-            const float t5 = t4 / largest;
-            out[r + row * 500] = t5;
+        {
+            const int step = 3;
+            const int t31 = (int)(step * 128 + thread * 4);
+            const bool t32 = t31 < 500;
+            if (t32) {
+                #pragma unroll
+                for (int near = 0; near < 4; near++) {
+                    const float t33 = x_near[near + step * 4];
+                    const float t34 = t33 / t26;
+                    out_near[near + step * 4] = t34;
+                }
+            }
+        }
+        if (t2) {
+            #pragma unroll
+            for (int step = 0; step < 3; step++) {
+                copy_near<float, 4>(&out[row * 500 + step * 128 + thread * 4], &out_near[step * 4]);
+            }
+            {
+                const int step = 3;
+                const int t35 = (int)(step * 128 + thread * 4);
+                const bool t36 = t35 < 500;
+                if (t36) {
+                    copy_near<float, 4>(&out[row * 500 + step * 128 + thread * 4], &out_near[step * 4]);
+                }
+            }
+        } else {
+            #pragma unroll
+            for (int step = 0; step < 3; step++) {
+                #pragma unroll
+                for (int near = 0; near < 4; near++) {
+                    const float t37 = out_near[near + step * 4];
+                    out[near + row * 500 + step * 128 + thread * 4] = t37;
+                }
+            }
+            {
+                const int step = 3;
+                const int t38 = (int)(step * 128 + thread * 4);
+                const bool t39 = t38 < 500;
+                if (t39) {
+                    #pragma unroll
+                    for (int near = 0; near < 4; near++) {
+                        const float t40 = out_near[near + step * 4];
+                        out[near + row * 500 + step * 128 + thread * 4] = t40;
+                    }
+                }
+            }
         }
     }
 }

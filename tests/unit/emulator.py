@@ -19,6 +19,7 @@ from weft.kernels import tiles
 from weft.kernels.index import Atom, Axis, Index, Quotient
 from weft.kernels.language import (
     Barrier,
+    Copy,
     Expr,
     Fetch,
     Fetched,
@@ -44,8 +45,10 @@ from weft.kernels.language import (
 class Emulator(HostBackend):
     """A device of so many blocks (None: as many as a kernel asks for) whose threads run upwards or downwards."""
 
-    def __init__(self, blocks: int | None = None, downwards: bool = False):
-        super().__init__("emulator")
+    def __init__(
+        self, blocks: int | None = None, downwards: bool = False, features: tuple[str, ...] = (), **limits: int
+    ):
+        super().__init__("emulator", features, limits)
         self.blocks, self.downwards = blocks, downwards
 
     def launch(self, kernel: Kernel, arrays: list[np.ndarray], scalars: tuple, extent: int) -> None:
@@ -54,6 +57,7 @@ class Emulator(HostBackend):
         for param, value in zip(kernel.scalars, scalars, strict=True):
             values[param.name] = param.dtype.numpy.type(value)
         buffers = {param.name: array for param, array in zip(kernel.buffers, arrays, strict=True)}
+        values.update({name: np.int64(array.ctypes.data) for name, array in buffers.items()})
         count = self.blocks or kernel.geometry.blocks(extent)
         with np.errstate(all="ignore"):
             for block in reversed(range(count)) if self.downwards else range(count):
@@ -74,7 +78,7 @@ class Emulator(HostBackend):
 
 
 class Subgroup:
-    """Threads that work on tiles together, and come to such a statement at different times."""
+    """Threads that work on tiles together and exchange values, and come to such a statement at different times."""
 
     def __init__(self, threads: list[Thread], body: tuple[Stmt, ...]):
         self.threads = threads
@@ -85,10 +89,18 @@ class Subgroup:
         order = range(len(self.runs))
         while True:
             stops = [next(self.runs[n], None) for n in (reversed(order) if downwards else order)]
-            if not isinstance(stops[0], TileLoad | TileProduct):
+            if not isinstance(stops[0], TileLoad | TileProduct | Let):
                 return stops
-            assert all(stop is stops[0] for stop in stops) and len(stops) == tiles.LANES, "threads part at a tile"
-            self.load(stops[0]) if isinstance(stops[0], TileLoad) else self.multiply(stops[0])
+            assert all(stop is stops[0] for stop in stops) and len(stops) == tiles.LANES, "threads of a subgroup part"
+            if isinstance(stops[0], Let):
+                self.exchange()
+            else:
+                self.load(stops[0]) if isinstance(stops[0], TileLoad) else self.multiply(stops[0])
+
+    def exchange(self) -> None:
+        given = [thread.offered for thread in self.threads]
+        for number, thread in enumerate(self.threads):
+            thread.received = given[number ^ thread.distance]
 
     def load(self, load: TileLoad) -> None:
         """Operands are spread in their order, rows of `a`, columns of `b`: eight elements to a thread."""
@@ -115,6 +127,10 @@ class Subgroup:
 class Thread:
     """One thread: its variables, the memory it sees, its number and its block's."""
 
+    offered: Any = None  # what this thread gives to an exchange, with whom, and what it gets
+    distance = 0
+    received: Any = None
+
     def __init__(self, values: dict[str, Any], buffers: dict[str, np.ndarray], number: int, block: int, blocks: int):
         self.values, self.buffers, self.number, self.block, self.blocks = values, buffers, number, block, blocks
         self.operations: dict[str, str] = {}
@@ -124,8 +140,17 @@ class Thread:
         values = self.values
         for stmt in body:
             match stmt:
+                case Let(name, Op("exchange", (value, distance))):
+                    self.offered, self.distance = self.value(value), int(self.value(distance))
+                    yield stmt
+                    values[name] = self.received
                 case Let(name, value):
                     values[name] = self.value(value)
+                case Copy(target, at, source, index, count):
+                    to, first = self.inside(target, at), self.inside(source, index)
+                    assert to % count == 0 and first % count == 0, f"{source}[{first}] to {target}[{to}] by {count}"
+                    last = self.buffers[source][first : first + count]
+                    self.buffers[target][to : to + count] = last
                 case Store(buffer, index, value, mask):
                     if mask is None or self.value(mask):
                         self.buffers[buffer][self.inside(buffer, index)] = self.value(value)
@@ -138,9 +163,8 @@ class Thread:
                         self.operations[accumulator.name] = accumulator.op
                         values[accumulator.name] = accumulator.dtype.numpy.type(accumulator.identity)
                     yield from self.run(inner)
-                case If(condition, inner):
-                    if self.value(condition):
-                        yield from self.run(inner)
+                case If(condition, inner, otherwise):
+                    yield from self.run(inner if self.value(condition) else otherwise)
                 case Barrier() | TileLoad() | TileProduct():
                     yield stmt
                 case Local(name, dtype, size, "thread"):
@@ -222,6 +246,8 @@ def operation(name: str, args: list[Any], dtype: DType) -> Any:
         return target(a * b + c)
     if name == "mulhi":
         return np.uint32(int(args[0]) * int(args[1]) >> 32)
+    if name == "aligned":
+        return all(address % args[-1] == 0 for address in args[:-1])
     if name == "select":
         return args[1] if args[0] else args[2]
     if name == "bitcast":

@@ -7,6 +7,7 @@ products are NumPy's. The device has the feature 'blocks', so the compiler makes
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,14 +63,13 @@ class Executable:
             if isinstance(step, Repeat):
                 self._repeat(step, memory)
                 continue
-            launch, extent = launched(step), 0
+            launch = launched(step)
             if isinstance(step, Gemm):
                 self._multiply(step, memory)
-                extent = step.batch * step.m * step.n
             if launch is not None:
                 bound = zip(launch.places, launch.kernel.buffers, strict=True)
                 arrays = [memory.array(place, param.dtype) for place, param in bound]
-                self.backend.launch(self.ready[id(step)], arrays, launch.scalars, extent or launch.extent)
+                self.backend.launch(self.ready[id(step)], arrays, launch.scalars, launch.extent)
 
     def _repeat(self, step: Repeat, memory: Memory) -> None:
         self._run(step.first, memory)
@@ -96,8 +96,9 @@ class Executable:
 class HostBackend:
     """Memory in NumPy arrays; `kernels` are all that plans on this device were made of, in normal form."""
 
-    def __init__(self, kind: str):
-        self.device = Device(kind, 0, self, kind, frozenset(dtypes.ALL), frozenset({"blocks"}))
+    def __init__(self, kind: str, features: Iterable[str] = (), limits: dict[str, int] | None = None):
+        given = frozenset({"blocks", *features})
+        self.device = Device(kind, 0, self, kind, frozenset(dtypes.ALL), given, limits or {})
         self.kernels: list[Kernel] = []
 
     def launch(self, kernel: Kernel, arrays: list[np.ndarray], scalars: tuple, extent: int) -> None:

@@ -90,11 +90,25 @@ def column_sums(rows=100, cols=12) -> Nest:
     return Nest("column_sums", row, "inner", None, (Span(r, 0, cols),), (), (), (), (column,), params, scalars, {})
 
 
-def text_of(nest: Nest, dialect=CUDA) -> str:
-    return clike.render(normalise(gpu.schedule(nest)), dialect)
+def text_of(nest: Nest, dialect=CUDA, target=gpu.Target(1024, 32)) -> str:  # noqa: B008
+    return clike.render(normalise(gpu.schedule(nest, target)), dialect)
 
 
-@pytest.mark.parametrize("make", [scaled, normed, column_sums])
+def added(rows=1000, cols=96) -> Nest:
+    """out[row, col] = x[row, col] + y[row, col] * bias[col]: enough for tiles."""
+    row, col = Axis("row", rows), Axis("col", cols)
+    place = ix.linearise((axis_index(row), axis_index(col)), (rows, cols))
+    value = op("add", Load("x", place, FLOAT), op("mul", Load("y", place, FLOAT), Load("bias", axis_index(col), FLOAT)))
+    params = buffers(x=FLOAT, y=FLOAT, bias=FLOAT, out=FLOAT)
+    return Nest("added", row, "lane", col, (), (), (Store("out", place, value),), (), (), params, (), {})
+
+
+def normed_long(rows=9, cols=6144) -> Nest:
+    """`normed` by a block to a row."""
+    return replace(normed(rows, cols), name="normed_long")
+
+
+@pytest.mark.parametrize("make", [scaled, added, normed, normed_long, column_sums])
 def test_golden(make):
     path, text = GOLDEN / f"{make.__name__}.cu", text_of(make())
     if os.environ.get("WEFT_REGENERATE"):
@@ -104,7 +118,7 @@ def test_golden(make):
 
 @pytest.fixture(scope="module")
 def kernels():
-    found = HostBackend("collector")
+    found = HostBackend("collector", ("subgroups",))
     for program in PROGRAMS.values():
         results(program, found.device)
     return found.kernels
@@ -139,6 +153,10 @@ OPENCL_LIKE = replace(
     function="static inline",
     pointer="__global {type}* {name}",
     local="__local {type} {name}[{size}];",
+    private="{type} {name}[{size}];",
+    copy="vstore{count}(vload{count}(0, &{source}), 0, &{target});",
+    exchange="sub_group_shuffle_xor({value}, {distance})",
+    address="(ulong){name}",
     barrier="barrier(CLK_LOCAL_MEM_FENCE);",
     thread="(int)get_local_id(0)",
     block="(int)get_group_id(0)",
@@ -171,9 +189,10 @@ def test_another_table_is_another_language(kernels):
     text = clike.render_all(kernels, OPENCL_LIKE)
     words = set(re.findall(r"\w+", text))
     spoken = re.findall(
-        r"\b__\w+", " ".join([CUDA.kernel, CUDA.function, CUDA.local, CUDA.barrier, *CUDA.calls.values()])
+        r"\b__\w+",
+        " ".join([CUDA.kernel, CUDA.function, CUDA.local, CUDA.barrier, CUDA.exchange, *CUDA.calls.values()]),
     )
-    assert not words & {*spoken, "threadIdx", "blockIdx", "gridDim", "fmaf", "sqrtf", "fabsf"}
+    assert not words & {*spoken, "alignas", "copy_near", "threadIdx", "blockIdx", "gridDim", "fmaf", "sqrtf", "fabsf"}
 
 
 def test_only_the_table_speaks_cuda():

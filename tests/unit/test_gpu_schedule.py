@@ -10,27 +10,41 @@ import pytest
 from tests.unit.emulator import Emulator
 from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
 from weft import dtypes
-from weft.kernels import gpu
+from weft.kernels import gpu, gpu_map, gpu_rows
 from weft.kernels import index as ix
+from weft.kernels.gpu_tile import Tile
 from weft.kernels.index import Axis, axis_index
 from weft.kernels.language import Accumulator, Barrier, BufferParam, Fold, If, Load, Loop, Stmt, Store, Var
 from weft.kernels.nest import Nest, Span
 from weft.kernels.normal import normalise
+
+PLAIN = {}
+HOPPER = {"features": ("subgroups",), "threads": 1024, "shared_bytes": 232448}
+TARGETS = pytest.mark.parametrize("device", [PLAIN, HOPPER], ids=["plain", "hopper"])
+
+
+@pytest.fixture(autouse=True)
+def tiles_for_small_arrays(monkeypatch):
+    """What is computed element by element goes in tiles, as large arrays do."""
+    monkeypatch.setattr(gpu_map, "FEW", 40)
+    monkeypatch.setattr(gpu_map, "BLOCK", 32)
 
 
 def emulated(name: str, **options) -> list[np.ndarray]:
     return results(PROGRAMS[name], Emulator(**options).device, small=True)
 
 
+@TARGETS
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_agrees_with_the_reference(name):
-    assert_equal_results(emulated(name), expected_results(name, small=True))
+def test_agrees_with_the_reference(name, device):
+    assert_equal_results(emulated(name, **device), expected_results(name, small=True))
 
 
-@pytest.mark.parametrize("name", ["softmax_long", "layer_norm_short", "embedding", "split_sum", "adam"])
-def test_order_of_threads_and_number_of_blocks_change_nothing(name):
-    first = emulated(name)
-    for other in (emulated(name, blocks=1), emulated(name, blocks=3, downwards=True)):
+@TARGETS
+@pytest.mark.parametrize("name", ["softmax_long", "layer_norm", "layer_norm_short", "embedding", "split_sum", "adam"])
+def test_order_of_threads_and_number_of_blocks_change_nothing(name, device):
+    first = emulated(name, **device)
+    for other in (emulated(name, blocks=1, **device), emulated(name, blocks=3, downwards=True, **device)):
         for a, b in zip(first, other, strict=True):
             assert a.tobytes() == b.tobytes()
 
@@ -60,13 +74,33 @@ def launched(kernel, x: np.ndarray, rows: int, downwards: bool = False) -> np.nd
     return out
 
 
-@pytest.mark.parametrize("cols", [0, 1, 32, 33, 64, 100, 256, 257, 700])
-def test_rows_of_every_length(cols):
+@pytest.mark.parametrize("subgroup", [0, 32])
+@pytest.mark.parametrize("cols", [0, 1, 32, 33, 64, 100, 256, 257, 700, 1024, 1026, 2100, 8200, 8449])
+def test_rows_of_every_length(cols, subgroup):
+    """Rows of one thread, of a subgroup, of a block; with a last step that is cut off; too long for registers."""
     x = np.random.default_rng(0).standard_normal((3, cols)).astype(np.float32)
-    kernel = gpu.schedule(row_sums(3, cols))
-    np.testing.assert_allclose(launched(kernel, x, 3), x.astype(float).sum(1), 1e-5, 1e-5)
-    one_thread = cols <= gpu.SHORT
-    assert kernel.geometry.items == (1 if one_thread else kernel.geometry.threads)
+    kernel = gpu.schedule(row_sums(3, cols), gpu.Target(subgroup=subgroup))
+    np.testing.assert_allclose(launched(kernel, x, 3), x.astype(float).sum(1), 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("cols", [512, 2048])
+def test_buffers_that_are_not_aligned_give_the_same_bits(cols):
+    x = np.random.default_rng(0).standard_normal(3 * cols + 1).astype(np.float32)
+    kernel = gpu.schedule(row_sums(3, cols), gpu.Target(subgroup=32))
+    first, moved = x[:-1].copy(), x[1:].copy()
+    shifted = np.concatenate([x[:1], first])[1:]  # the same numbers at another address
+    places = sorted({array.ctypes.data % 16 for array in (first, shifted)})
+    assert len(places) == 2, "both should not lie at the same place of 16 bytes"
+    assert launched(kernel, first, 3).tobytes() == launched(kernel, shifted, 3).tobytes()
+    assert launched(kernel, moved, 3).tobytes() != launched(kernel, first, 3).tobytes()
+
+
+def test_the_tile_of_a_row_follows_from_its_length():
+    hopper = gpu.Target(1024, 32)
+    assert [gpu_rows.tile_for(n, hopper) for n in (64, 768, 4096, 16384, 50257)] == [
+        Tile(32, 1, 2), Tile(32, 6, 4), Tile(256, 4, 4), Tile(1024, 4, 4), Tile(1024, 50, 1)
+    ]  # fmt: skip
+    assert gpu_rows.tile_for(4096, gpu.Target()) == Tile(256, 4, 4)
 
 
 def test_threads_share_all_inner_axes():
@@ -87,6 +121,6 @@ def test_the_emulator_sees_a_missing_barrier():
 @pytest.mark.parametrize("block", [32, 64, 128])
 def test_smaller_blocks(block):
     x = np.random.default_rng(0).standard_normal((2, 300)).astype(np.float32)
-    kernel = gpu.schedule(row_sums(2, 300), block)
-    assert kernel.geometry.threads == block
+    kernel = gpu.schedule(row_sums(2, 300), gpu.Target(threads=block))
+    assert kernel.geometry.threads == min(block, 32)
     np.testing.assert_allclose(launched(kernel, x, 2), x.astype(float).sum(1), 1e-5, 1e-5)

@@ -27,12 +27,14 @@ ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, Kernel]:
     """All kernels by their name in the source text."""
-    found = HostBackend("collector")
+    plain = HostBackend("plain")
+    hopper = HostBackend("hopper", ("subgroups",), {"threads": 1024, "shared_bytes": 232448})
     for program in PROGRAMS.values():
+        results(program, plain.device)
         for small in (True, False):
-            results(program, found.device, small)
+            results(program, hopper.device, small)
     copies = [normalise(gpu.schedule(copy_nest(dtype))) for dtype in dtypes.ALL]
-    return {clike.symbol(kernel, CUDA): kernel for kernel in (*found.kernels, *copies)}
+    return {clike.symbol(kernel, CUDA): kernel for kernel in (*plain.kernels, *hopper.kernels, *copies)}
 
 
 def test_the_programs_make_every_kind_of_kernel(kernels):

@@ -180,7 +180,8 @@ class _Assembly:
         self.device = device
         self.leaves = set(program.leaves)
         self.streams = True  # whether large results may bypass the caches
-        self.schedule = gpu if "blocks" in device.features else cpu
+        self.blocks = "blocks" in device.features
+        self.target = gpu.target_of(device.features, device.limits)
         self.small_products = "small products" in device.features
         inside = {small for small, _, _ in program.overlaps}  # memory that is counted with the leaf around it
         written = {write.leaf for write in program.writes}
@@ -231,8 +232,10 @@ class _Assembly:
         if region.form == "loop":
             return self._repeat(region)
         lowered = {"scatter": lower_scatter, "segment": lower_segment}.get(region.form, lower)(region)
-        kernel = self.schedule.schedule(self._streaming(lowered))
-        return self._launch(kernel, lowered, region)
+        return self._launch(self._schedule(self._streaming(lowered)), lowered, region)
+
+    def _schedule(self, nest: Nest) -> Kernel:
+        return gpu.schedule(nest, self.target) if self.blocks else cpu.schedule(nest)
 
     def _streaming(self, lowered: Lowered) -> Nest:
         """The nest with its large results, which no later step reads, marked as better kept out of the caches."""
@@ -265,7 +268,7 @@ class _Assembly:
 
     def _ordering(self, region: Region) -> Launch:
         """A scan, a sort or elements put into rows: its loops are written by hand, in the kernel language."""
-        made = (ORDERINGS if self.schedule is cpu else BLOCK_ORDERINGS)[region.form](region)
+        made = (BLOCK_ORDERINGS if self.blocks else ORDERINGS)[region.form](region)
         places = tuple([self.place(node) for node in made.uses])
         self.sites.extend(made.sites)
         moved = _traffic(region)
@@ -283,7 +286,12 @@ class _Assembly:
         epilogue = None
         if any(sink is not anchor for sink in region.sinks):
             lowered, axes = lower_epilogue(region)
-            epilogue = self._launch(self.schedule.schedule_tile(lowered.nest, *axes), lowered, region)
+            if self.blocks:  # one launch after the product, over all its elements
+                lowered = replace(lowered, points=anchor.size)
+                kernel = gpu.schedule_tile(lowered.nest, *axes, target=self.target)
+            else:
+                kernel = cpu.schedule_tile(lowered.nest, *axes)
+            epilogue = self._launch(kernel, lowered, region)
         tile_m, tile_n = tiles(batch, m, n, k, (a.transposed, b.transposed), self.small_products)
         return Gemm(
             name=f"gemm_{'x'.join(map(str, (*batch_shape, m, n, k)))}" + (f"_{epilogue.name}" if epilogue else ""),
@@ -315,7 +323,7 @@ class _Assembly:
         return self.place(base, offset)
 
     def _copy_launch(self, source: Place, target: Place, value: Node) -> Launch:
-        kernel = self.schedule.schedule(copy_nest(value.dtype))
+        kernel = self._schedule(copy_nest(value.dtype))
         chunk = _even(value.size, 8192, 1024)
         return Launch(kernel, (source, target), (), value.size, chunk, 2 * value.nbytes, 0)
 

@@ -70,7 +70,11 @@ ARITHMETIC = ("add", "sub", "mul", "div", "mod", "max", "min", "neg", "abs", "fm
 COMPARE = ("lt", "le", "eq", "ne")  # ordered: false with NaN, except `ne`; dtype of the result is bool
 BITS = ("and", "or", "xor", "not", "shl", "shr")  # `not` of bool is logical; `shr` follows the sign of its dtype
 OTHER = ("select", "cast", "bitcast", "mulhi")  # mulhi: high 32 bits of the product of two uint32
-OPERATIONS = frozenset(ARITHMETIC + COMPARE + BITS + OTHER)
+# GPU alone. exchange(value, distance): the value of the thread whose number in its subgroup differs by xor `distance`;
+# all threads of the subgroup ask at once. aligned(buffers..., bytes): whether all these buffers, which stand as
+# variables of their names, begin at multiples of so many bytes.
+THREADS = ("exchange", "aligned")
+OPERATIONS = frozenset(ARITHMETIC + COMPARE + BITS + OTHER + THREADS)
 
 # --- statements ------------------------------------------------------------------------------------------------------
 
@@ -160,10 +164,11 @@ class Update:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class If:
-    """Run `body` where `condition`, a bool that does not vary between vector lanes, is true."""
+    """Run `body` where `condition`, a bool that does not vary between vector lanes, is true, else `otherwise`."""
 
     condition: Expr
     body: tuple[Stmt, ...]
+    otherwise: tuple[Stmt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,6 +201,21 @@ class Fetch:
     index: Index
     count: int
     valid: Expr | int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copy:
+    """`count` neighbours at once, from `source` at `index` to `target` at `at`; one of the two is a thread's own array.
+
+    Both places are multiples of `count` elements, counted from where the array or buffer begins.
+    """
+
+    target: str
+    at: Index
+    source: str
+    index: Index
+    count: int
+    dtype: DType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -237,7 +257,7 @@ class TileProduct:
     dtype: DType
 
 
-Stmt = Let | Store | Loop | Fold | Update | If | Barrier | Local | Fetch | Fetched | TileLoad | TileProduct
+Stmt = Let | Store | Loop | Fold | Update | If | Barrier | Local | Copy | Fetch | Fetched | TileLoad | TileProduct
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
@@ -267,17 +287,19 @@ class ScalarParam:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a GPU kernel is launched: blocks of exactly `threads` threads; `items` threads' worth of work for each point
-    of the launch range. Any number of blocks gives the same bits; more than the work fills are idle. `shared` bytes of
-    memory are asked for with the launch, for a block's arrays that the kernel does not declare with their sizes."""
+    """How a GPU kernel is launched: blocks of exactly `threads` threads; `items` elements of work for each point of the
+    launch range, of which a block takes `tile` (0: one for each thread) at a time. Any number of blocks gives the same
+    bits; more than the work fills are idle. `shared` bytes of memory are asked for with the launch, for a block's
+    arrays that the kernel does not declare with their sizes."""
 
     threads: int
     items: int
     shared: int = 0
+    tile: int = 0
 
     def blocks(self, points: int, most: int = 1 << 20) -> int:
         """Blocks that give every thread of a launch over `points` something to do, at most `most`."""
-        return max(1, min(most, -(-points * self.items // self.threads)))
+        return max(1, min(most, -(-points * self.items // (self.tile or self.threads))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

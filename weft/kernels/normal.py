@@ -21,6 +21,7 @@ from weft.errors import GraphError, problem
 from weft.kernels import index as ix
 from weft.kernels.language import (
     Barrier,
+    Copy,
     Expr,
     Fetch,
     Fetched,
@@ -81,6 +82,8 @@ class _Normaliser:
         self.results: dict[int, _Result] = {}  # by id of the expression
         self.alive: list[Expr] = []  # keeps those ids from being used again
         self.names: dict[str, _Result] = {}
+        for buffer in kernel.buffers:
+            self.bind(buffer.name, Var(buffer.name, buffer.dtype))
         for scalar in kernel.scalars:
             self.bind(scalar.name, Var(scalar.name, scalar.dtype))
         for name in kernel.ranges:
@@ -118,9 +121,10 @@ class _Normaliser:
                 out.append(Fold(accumulators, self.nested(body)))
                 for accumulator in accumulators:
                     self.bind(accumulator.name, Var(accumulator.name, accumulator.dtype))
-            case If(condition, body):
+            case If(condition, body, otherwise):
                 test = self.lower(condition).expr
-                out.append(If(test, self.nested(body, guarded=True)))
+                inside = self.nested(body, guarded=True)
+                out.append(If(test, inside, self.nested(otherwise, guarded=True) if otherwise else ()))
             case Local(name):
                 self.volatile.add(name)
                 out.append(stmt)
@@ -130,7 +134,7 @@ class _Normaliser:
             case Fetch():
                 valid = self.bound(stmt.valid)
                 self.moved(replace(stmt, valid=valid), (stmt.at, stmt.index))
-            case TileLoad():
+            case Copy() | TileLoad():
                 self.moved(stmt, (stmt.at, stmt.index))
             case TileProduct():
                 self.moved(stmt, (stmt.sums_at, stmt.a_at, stmt.b_at))

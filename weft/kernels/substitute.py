@@ -5,6 +5,7 @@ The index algebra cancels what it can: a row-major access through `flat // n` an
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.kernels import index as ix
@@ -75,6 +76,47 @@ class _Substitution:
                 return IndexValue(self.index(index), dtype)
             case _:
                 return expr
+
+
+def replaced(values: Sequence[Expr], known: Mapping[Expr, Expr]) -> list[Expr]:
+    """`values` with the parts in `known` (by identity) replaced; what contains none of them stays the same object."""
+    done = {id(old): new for old, new in known.items()}
+    for root in values:
+        pending = [root]
+        while pending:
+            top = pending[-1]
+            missing = [part for part in _parts(top) if id(part) not in done] if id(top) not in done else []
+            if missing:
+                pending.extend(missing)
+                continue
+            pending.pop()
+            if id(top) not in done:
+                done[id(top)] = _with_parts(top, [done[id(part)] for part in _parts(top)])
+    return [done[id(value)] for value in values]
+
+
+def _with_parts(expr: Expr, parts: Sequence[Expr]) -> Expr:
+    if all(new is old for new, old in zip(parts, _parts(expr), strict=True)):
+        return expr
+    if isinstance(expr, Op):
+        return Op(expr.name, tuple(parts), expr.dtype)
+    assert isinstance(expr, Load)
+    return Load(expr.buffer, expr.index, expr.dtype, parts[0])
+
+
+def parts_of(values: Sequence[Expr]) -> list[Expr]:
+    """Everything that `values` are made of, each once, parts before what they are part of."""
+    found: dict[int, Expr] = {}
+    for root in values:
+        pending = [root]
+        while pending:
+            top = pending[-1]
+            missing = [part for part in _parts(top) if id(part) not in found] if id(top) not in found else []
+            if missing:
+                pending.extend(missing)
+                continue
+            found.setdefault(id(pending.pop()), top)
+    return list(found.values())
 
 
 def indices_of(expr: Expr) -> list[Index]:

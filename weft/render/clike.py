@@ -26,6 +26,7 @@ from weft.kernels.index import Atom, Axis, Index, Quotient
 from weft.kernels.language import (
     Barrier,
     BufferParam,
+    Copy,
     Expr,
     Fetch,
     Fetched,
@@ -126,8 +127,11 @@ class _Renderer:
                     else:
                         texts = [self.value(value), self.value(factor), name]
                         self.line(f"{name} = {self.ops.arithmetic('fma', texts, dtype)};")
-                case If(condition, inner):
+                case If(condition, inner, otherwise):
                     self.nested(f"if ({self.value(condition)})", inner)
+                    if otherwise:
+                        self.lines.pop()
+                        self.nested("} else", otherwise)
                 case Barrier():
                     self.line(self.dialect.barrier)
                 case Local(name, dtype, size, scope):
@@ -147,9 +151,12 @@ class _Renderer:
                     pairs = ((sums, sums_at), (a, a_at), (b, b_at))
                     places = ", ".join(f"&{name}[{self.index(index)}]" for name, index in pairs)
                     self.line(f"{self.ops.known(f'tile_product_{dtype.name}')}({places});")
+                case Copy(target, at, source, index, count, dtype):
+                    to, start = f"{target}[{self.index(at)}]", f"{source}[{self.index(index)}]"
+                    self.line(self.ops.copy(to, start, count, dtype))
 
     def nested(self, head: str, body: tuple[Stmt, ...]) -> None:
-        self.line(f"{head} {{")
+        self.line(f"{head} {{".lstrip())
         self.depth += 1
         self.block(body)
         self.depth -= 1
@@ -194,6 +201,10 @@ class _Renderer:
                 f"{self.as_type(blocks, kind)} * {loop.width}",
             )
         elif loop.kind == "unrolled":
+            assert isinstance(loop.start, int)
+            if loop.start + 1 == loop.stop:
+                self.nested("", (Let(name, Literal(loop.start, dtypes.int32)), *loop.body))
+                return
             self.line(self.dialect.unroll)
         elif loop.kind != "serial":
             raise problem(GraphError, "render.clike", f"a '{loop.kind}' loop", "a kernel scheduled for GPU")

@@ -104,6 +104,12 @@ class Operations:
                 return self.cast(texts[0], source, op.dtype)
             case "bitcast":
                 return self.bitcast(texts[0], source, op.dtype)
+            case "exchange":
+                return self.dialect.exchange.format(value=texts[0], distance=texts[1])
+            case "aligned":
+                *buffers, nbytes = texts
+                bits = " | ".join(self.dialect.address.format(name=name) for name in buffers)
+                return f"(({bits}) & {int(nbytes) - 1}) == 0"
             case "shl" | "shr":
                 amount = op.args[1]
                 known = isinstance(amount, Literal) and 0 <= amount.value < 8 * op.dtype.itemsize
@@ -150,6 +156,12 @@ class Operations:
         """The name of a function that the dialect has, which is written at the top of the text."""
         self.helpers[name] = self.dialect.functions[name]
         return name
+
+    def copy(self, target: str, source: str, count: int, dtype: DType) -> str:
+        """The statement that copies `count` neighbours at once."""
+        if "copy" in self.dialect.functions:
+            self.known("copy")
+        return self.dialect.copy.format(target=target, source=source, count=count, type=self.memory_type(dtype))
 
     def cast(self, text: str, source: DType, target: DType) -> str:
         """Float to integer truncates and saturates (NaN gives 0); anything to bool is `!= 0`."""

@@ -14,7 +14,7 @@ from weft.render.cuda_tiles import FETCH, FETCHED, TILES
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One C-like language. `kernel`, `pointer` and `local` are formats; the rest is text put in as it is."""
+    """One C-like language. What names something in braces is a format; the rest is text put in as it is."""
 
     name: str
     header: str  # what stands before everything else
@@ -22,6 +22,9 @@ class Dialect:
     function: str  # how a helper function is declared
     pointer: str  # a parameter, of {type} and {name}
     local: str  # an array shared by a block, of {type}, {name} and {size}
+    copy: str  # {count} neighbours of {type} at once, from {source} to {target}
+    exchange: str  # the {value} of the thread of the subgroup whose number differs by xor {distance}
+    address: str  # of the buffer {name}, as an integer
     barrier: str
     thread: str  # number of this thread in its block
     block: str  # number of this block
@@ -43,6 +46,10 @@ CUDA = Dialect(
     function="static __device__ inline",
     pointer="{type}* {name}",
     local="__shared__ __align__(16) {type} {name}[{size}];",
+    private="alignas(16) {type} {name}[{size}];",
+    copy="copy_near<{type}, {count}>(&{target}, &{source});",
+    exchange="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
+    address="(unsigned long long){name}",
     barrier="__syncthreads();",
     thread="(int)threadIdx.x",
     block="(int)blockIdx.x",
@@ -99,6 +106,9 @@ CUDA = Dialect(
         "float64_int64": "__longlong_as_double",
     },
     functions={
+        "copy": "template <class T, int N> struct alignas(N * sizeof(T)) Near { T at[N]; };\n"
+        "template <class T, int N> static __device__ inline void copy_near(T* to, const T* from) "
+        "{ *(Near<T, N>*)to = *(const Near<T, N>*)from; }",
         "float32_of_float16": "static __device__ inline float float32_of_float16(unsigned short a) "
         '{ float b; asm("cvt.f32.f16 %0, %1;" : "=f"(b) : "h"(a)); return b; }',
         "float16_of_float32": "static __device__ inline unsigned short float16_of_float32(float a) "
