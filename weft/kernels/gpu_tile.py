@@ -206,7 +206,7 @@ def serial(spans: Sequence[Span], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
 
 def unrolled(axis: Axis, start: int, stop: int, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """`body` for each value of a short axis; an axis of one element needs no loop."""
-    if start >= stop:
+    if start >= stop or not body:
         return ()
     return body if axis.extent == 1 else (Loop(axis, start, stop, "unrolled", body),)
 
