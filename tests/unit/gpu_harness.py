@@ -7,7 +7,7 @@ products are NumPy's. The device has the feature 'blocks', so the compiler makes
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,8 +49,9 @@ class Executable:
         self.plan, self.backend = plan, backend
         self.ready = {id(step): self._ready(step) for step, _ in walk(plan.steps)}
 
-    @staticmethod
-    def _ready(step: Launch | Gemm | LibraryCall) -> Kernel | None:
+    def _ready(self, step: Launch | Gemm | LibraryCall) -> Kernel | Callable | None:
+        if isinstance(step, LibraryCall):
+            return self.backend.device.libraries[step.library].prepare(step.config)
         launch = launched(step)
         return normalise(launch.kernel) if launch else None
 
@@ -62,6 +63,9 @@ class Executable:
         for step in steps:
             if isinstance(step, Repeat):
                 self._repeat(step, memory)
+                continue
+            if isinstance(step, LibraryCall):
+                self.ready[id(step)]([memory.slots[place.slot] + place.offset for place in step.places])
                 continue
             launch = launched(step)
             if isinstance(step, Gemm):
@@ -126,7 +130,7 @@ class HostBackend:
 
     def executable(self, plan: Plan) -> Executable:
         made = Executable(plan, self)
-        self.kernels.extend(kernel for kernel in made.ready.values() if kernel)
+        self.kernels.extend(kernel for kernel in made.ready.values() if isinstance(kernel, Kernel))
         return made
 
     def place(self, array: np.ndarray) -> Slab:

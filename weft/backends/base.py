@@ -29,7 +29,8 @@ class Device:
     `features` choose what the compiler makes: 'blocks' asks for the GPU schedule (threads in blocks with
     barriers), 'small products' for small tiles in matrix products, 'templates' for the kernels written by hand for
     CPUs (without it their primitives are composed from others), 'numbers' for constants that come with each run,
-    'subgroups' for threads of a block that exchange values without memory (`limits['subgroup']` of them).
+    'subgroups' for threads of a block that exchange values without memory (`limits['subgroup']` of them), 'narrow
+    attention' for results of 16-bit attention that are kept in 16 bits for its gradient (elsewhere in float32).
     `libraries` are the vendor's libraries by name, in the order in which they are asked for offers.
     """
 
@@ -113,6 +114,9 @@ class Library(Protocol):
     def offer(self, node: Node, srcs: tuple[Node, ...]) -> Node | Sequence[Node] | None:
         """What stands for `node` over the rebuilt sources `srcs`, or for each of its results, made of `library` nodes
         of this library and others; None where it does not compute such a node."""
+
+    def reads(self, call: Node, number: int, view: Strided) -> bool:
+        """Whether source `number` of a `library` node can be read as it lies in memory; else it is put in order."""
 
     def arrange(self, call: Node, sources: Sequence[Strided]) -> tuple[Config, int]:
         """(config, bytes of workspace) of a `library` node whose sources lie in memory as given."""

@@ -18,7 +18,7 @@ from weft.backends.gpu import GpuBackend
 from weft.render.dialects import CUDA
 
 FEATURES = frozenset({"blocks", "subgroups", "numbers"})
-LIBRARIES: tuple[str, ...] = ()  # modules of backends.vendor
+LIBRARIES: tuple[str, ...] = ("cudnn",)  # modules of backends.vendor
 
 
 class CudaBackend(GpuBackend):
@@ -31,10 +31,11 @@ class CudaBackend(GpuBackend):
         super().__init__(driver)
         self.driver: CudaDriver = driver
         atexit.register(driver.close)
-        memory = driver.memory()[1]
+        memory, found = driver.memory()[1], libraries(driver)
+        features = FEATURES | ({"narrow attention"} if "cudnn" in found else set())
         self.device = Device(
             "cuda", ordinal, self, f"{driver.name}, {memory / 2**30:.0f} GiB, CUDA {driver.driver_version}",
-            frozenset(dtypes.ALL), FEATURES, limits(driver), libraries(driver),
+            frozenset(dtypes.ALL), features, limits(driver), found,
         )  # fmt: skip
 
     def receive(self, buffer: Buffer) -> Slab:

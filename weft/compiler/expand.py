@@ -11,6 +11,7 @@ from weft.backends.base import Device
 from weft.compiler.attention import expand_attention
 from weft.compiler.convolve import TILES, decompose_conv, share_padding
 from weft.compiler.libraries import offered
+from weft.graph.convolve import Geometry, compose_input
 from weft.graph.node import Node, toposort
 from weft.graph.primitives import make
 
@@ -25,9 +26,25 @@ SEVERAL: dict[str, Callable[[Node, tuple[Node, ...], Device], Sequence[Node]]] =
 }
 
 
+def spell_out(nodes: list[Node], outputs: list[Node], leaves: Collection[Node], device: Device) -> list[Node]:
+    """The outputs with input gradients of convolutions that no library computes as convolutions, before anything is
+    simplified."""
+    if not any(node.op == "conv_input" for node in nodes):
+        return outputs
+
+    def composed(node: Node, new: Mapping[Node, Node]) -> Node | None:
+        if node.op != "conv_input" or offered(node, node.srcs, device):
+            return None
+        space, *how = node.attrs
+        return compose_input(new[node.srcs[0]], new[node.srcs[1]], space, Geometry(*how))
+
+    return _rebuilt(nodes, outputs, set(leaves), composed)
+
+
 def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node], device: Device) -> list[Node]:
-    """The outputs with every primitive of EXPANSIONS and SEVERAL replaced. `nodes` is topologically sorted."""
-    if not any(node.op in EXPANSIONS or node.op in SEVERAL for node in nodes):
+    """The outputs with every heavy primitive replaced. `nodes` is topologically sorted."""
+    heavy = {*EXPANSIONS, *SEVERAL, "conv_input"}  # of the last, only what a library computes is left
+    if heavy.isdisjoint([node.op for node in nodes]):
         return outputs
     leaf_set = set(leaves)
     parts: dict[Node, Sequence[Node]] = {}  # by nodes with several results
@@ -39,7 +56,7 @@ def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node
         if node.op in SEVERAL:
             parts[node] = offered(node, srcs, device) or SEVERAL[node.op](node, srcs, device)
             return node  # whose picks are replaced, so nobody sees it again
-        if node.op not in EXPANSIONS:
+        if node.op not in heavy:
             return None
         offer = offered(node, srcs, device)
         return offer[0] if offer else EXPANSIONS[node.op](node, srcs, device)

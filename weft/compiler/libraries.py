@@ -11,6 +11,7 @@ import functools
 from collections.abc import Collection, Sequence
 
 from weft.backends.base import Device
+from weft.compiler.access import Strided, row_major
 from weft.compiler.region import Region
 from weft.compiler.template import Called, Template, view_of
 from weft.dtypes import DType
@@ -47,8 +48,11 @@ def call_several(
 
 def template(node: Node, leaves: Collection[Node]) -> Template:
     """The template of `library`."""
-    views = [view_of(source, leaves, contiguous=False) for source in node.srcs]
     library = node.device.libraries[node.attrs[0]]
+    views = [view_of(source, leaves, contiguous=False) for source in node.srcs]
+    for number, source in enumerate(node.srcs):
+        if not library.reads(node, number, views[number]):
+            views[number] = Strided(source, 0, row_major(source.shape))
     arranged = functools.cache(lambda: library.arrange(node, views))
     uses = (*[(view.base, view.offset) for view in views], *[(result, 0) for result in results_of(node)])
 

@@ -292,6 +292,12 @@ def _conv(node: Node, g: Node) -> Gradients:
     return conv_input(g, w, x.shape[1:-1], how), conv_weight(x, g, w.shape[:-2], how)
 
 
+def _conv_input(node: Node, g: Node) -> Gradients:
+    outer, w = node.srcs
+    how = Geometry(*node.attrs[1:])
+    return conv(g, w, how), conv_weight(g, outer, w.shape[:-2], how)
+
+
 def _conv_weight(node: Node, g: Node) -> Gradients:
     x, outer = node.srcs
     how = Geometry(*node.attrs[1:])
@@ -358,6 +364,7 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "dot": _dot,
     "conv": _conv,
     "conv_weight": _conv_weight,
+    "conv_input": _conv_input,
     "floor": lambda node, g: (like(g, 0.0),),
     "scan": _scan,
     "along": lambda node, g: (along_add(node.srcs[1], g, node.attrs[0], node.srcs[0].shape[node.attrs[0]]), None),

@@ -13,6 +13,11 @@ from weft.graph.primitives import make
 MINUS_INFINITY = float("-inf")
 
 
+def _wide(srcs: Sequence[Node]) -> list[Node]:
+    """Sources with 16-bit floats as float32: what stands between them and the result is rounded only there."""
+    return [build.cast(source, float32) if source.dtype.is_narrow else source for source in srcs]
+
+
 def scores(srcs: Sequence[Node], attrs: tuple) -> Node:
     """scale * q kᵀ + bias, [B, H, Tq, Tk], minus infinity where a query does not see a key."""
     form = Attrs(*attrs)
@@ -39,19 +44,16 @@ def _repeated(x: Node, q: Node) -> Node:
 
 
 def _softmax(scored: Node) -> tuple[Node, Node]:
-    """Weights and log-sum-exp over the last axis, the latter in float32 at least; a row of minus infinities has weights
-    0 and plus infinity."""
+    """Weights and log-sum-exp over the last axis; a row of minus infinities has weights 0 and plus infinity."""
     axis = (len(scored.shape) - 1,)
     top = build.stop_gradient(build.reduce("reduce_max", scored, axis, True))
     top = build.select(build.eq(top, MINUS_INFINITY), 0.0, top)
     exponentials = build.unary("exp", build.sub(scored, build.expand(top, scored.shape)))
-    wide = float32 if scored.dtype.is_narrow else scored.dtype
-    total = build.reduce("reduce_sum", build.cast(exponentials, wide), axis, True)
+    total = build.reduce("reduce_sum", exponentials, axis, True)
     nothing = build.eq(total, 0.0)
     total = build.select(nothing, 1.0, total)
-    logs = build.select(nothing, float("inf"), build.add(build.cast(top, wide), build.unary("log", total)))
-    weights = build.div(exponentials, build.expand(build.cast(total, scored.dtype), scored.shape))
-    return weights, build.reshape(logs, scored.shape[:-1])
+    logs = build.select(nothing, float("inf"), build.add(top, build.unary("log", total)))
+    return build.div(exponentials, build.expand(total, scored.shape)), build.reshape(logs, scored.shape[:-1])
 
 
 def _dropped(x: Node, srcs: Sequence[Node], attrs: tuple) -> Node:
@@ -70,13 +72,15 @@ def _merged(x: Node) -> Node:
 
 def attention(srcs: Sequence[Node], attrs: tuple) -> tuple[Node, ...]:
     """The results of the primitive `attention`."""
+    dtype, srcs = srcs[0].dtype, _wide(srcs)
     weights, logs = _softmax(scores(srcs, attrs))
     out = build.dot(_dropped(weights, srcs, attrs), _repeated(srcs[2], srcs[0]))
-    return _merged(out), logs
+    return build.cast(_merged(out), dtype), logs
 
 
 def attention_backward(srcs: Sequence[Node], attrs: tuple) -> tuple[Node, ...]:
     """The results of the primitive `attention_backward`, from q, k, v, the mask and the gradient alone."""
+    dtype, srcs = srcs[0].dtype, _wide(srcs)
     (q, k, v), g = srcs[:3], srcs[-1]
     weights, _ = _softmax(scores(srcs, attrs))
     in_scores = score_gradient(weights, srcs, attrs)
@@ -87,7 +91,7 @@ def attention_backward(srcs: Sequence[Node], attrs: tuple) -> tuple[Node, ...]:
         _summed(build.dot(build.swap_last(scaled), q), k),
         _summed(in_values, v),
     ]
-    return tuple([_merged(part) for part in parts])
+    return tuple([build.cast(_merged(part), dtype) for part in parts])
 
 
 def score_gradient(weights: Node, srcs: Sequence[Node], attrs: tuple) -> Node:
@@ -100,7 +104,8 @@ def score_gradient(weights: Node, srcs: Sequence[Node], attrs: tuple) -> Node:
 
 def bias_gradient(srcs: Sequence[Node], attrs: tuple) -> Node:
     """The gradient of an additive bias, [B, H, Tq, Tk]; `srcs` as for `attention_backward`."""
-    return score_gradient(_softmax(scores(srcs, attrs))[0], srcs, attrs)
+    dtype, srcs = srcs[0].dtype, _wide(srcs)
+    return build.cast(score_gradient(_softmax(scores(srcs, attrs))[0], srcs, attrs), dtype)
 
 
 def _summed(part: Node, source: Node) -> Node:

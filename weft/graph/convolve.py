@@ -1,8 +1,9 @@
 """Convolution as nodes: channels last, any number of spatial axes.
 
 x is [N, *space, C] and w is [*kernel, C // groups, O]; along each spatial axis out[o] = sum over k of
-x[o * stride + k * dilation - low] * w[k], with zeros outside. The weight gradient is a primitive of its own; the input
-gradient is composed: a convolution with the kernel turned round, one per phase of the stride.
+x[o * stride + k * dilation - low] * w[k], with zeros outside. The gradients in the weight and in the input are
+primitives of their own; the latter is also composed: a convolution with the kernel turned round, one per phase of the
+stride.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ def conv_weight(x: Node, g: Node, kernel: Shape, how: Geometry) -> Node:
 
 def conv_input(g: Node, w: Node, space: Shape, how: Geometry) -> Node:
     """The gradient of `conv` in x (of spatial extents `space`), given the gradient g of its result."""
+    return make("conv_input", (g, w), (space, *how.attrs))
+
+
+def compose_input(g: Node, w: Node, space: Shape, how: Geometry) -> Node:
+    """The value of `conv_input` by convolutions of stride 1."""
     turned = _turned(w, how.groups)
     axes = range(len(space))
     if any(how.strides[k] > 1 and how.dilations[k] > 1 for k in axes):

@@ -193,7 +193,7 @@ def _typed_reduce(function: Callable[..., np.ndarray]) -> Evaluation:
 def _taps(x: np.ndarray, kernel: tuple[int, ...], out: tuple[int, ...], attrs: tuple):
     """For each tap of a kernel its position and the [N, *out, C] elements of the padded x that it reads."""
     strides, lows, highs, dilations, _ = attrs
-    padded = np.pad(x, [(0, 0), *zip(lows, highs, strict=True), (0, 0)])
+    padded = np.pad(x, [(0, 0), *zip(lows, highs, strict=True), (0, 0)]) if any((*lows, *highs)) else x
     for tap in np.ndindex(*kernel):
         rows = zip(tap, strides, dilations, out, strict=True)
         yield tap, padded[(slice(None), *[slice(t * d, t * d + s * (n - 1) + 1, s) for t, s, d, n in rows])]
@@ -222,6 +222,20 @@ def conv_weight_values(
         seen = part.reshape(len(rows), groups, inside)
         result[tap] = np.einsum("ngc,ngo->cgo", seen, rows).reshape(inside, outside)
     return result
+
+
+def conv_input_values(
+    g: np.ndarray, w: np.ndarray, space: tuple[int, ...], attrs: tuple, dtype: np.dtype
+) -> np.ndarray:
+    """The gradient of `conv_values` in x."""
+    *kernel, inside, outside = w.shape
+    lows, highs, groups = attrs[1], attrs[2], attrs[4]
+    extents = [low + extent + high for low, extent, high in zip(lows, space, highs, strict=True)]
+    padded = np.zeros((len(g), *extents, inside * groups), dtype)
+    rows = g.reshape(*g.shape[:-1], groups, outside // groups)
+    for tap, part in _taps(padded, tuple(kernel), g.shape[1:-1], (attrs[0], *[(0,) * len(space)] * 2, *attrs[3:])):
+        part += np.einsum("...go,cgo->...gc", rows, w[tap].reshape(inside, groups, -1)).reshape(part.shape)
+    return padded[(slice(None), *[slice(low, low + extent) for low, extent in zip(lows, space, strict=True)])]
 
 
 def _floats(texts: Sequence[str]) -> list[float]:
@@ -301,6 +315,9 @@ EVALUATIONS: dict[str, Evaluation] = {
     "segment_rows": lambda node, arrays, dtype: _rows_of(arrays[0], node.attrs[0]),
     "dot": _plain(np.matmul),
     "conv": lambda node, arrays, dtype: conv_values(arrays[0], arrays[1], node.shape[1:-1], node.attrs, dtype),
+    "conv_input": lambda node, arrays, dtype: conv_input_values(
+        arrays[0], arrays[1], node.attrs[0], node.attrs[1:], dtype
+    ),
     "conv_weight": lambda node, arrays, dtype: conv_weight_values(
         arrays[0], arrays[1], node.attrs[0], node.attrs[1:], dtype
     ),

@@ -260,6 +260,14 @@ def _conv_weight(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> t
     return (*kernel, x.shape[-1] // groups, g.shape[-1]), x.dtype
 
 
+def _conv_input(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    g, w = srcs
+    space, *rest, groups = attrs
+    *kernel, inside, outside = w.shape
+    assert g.dtype is w.dtype and g.shape == (g.shape[0], *windows(space, tuple(kernel), *rest), outside), (srcs, attrs)
+    return (g.shape[0], *space, inside * groups), g.dtype
+
+
 def windows(space: Shape, kernel: Shape, strides: Shape, lows: Shape, highs: Shape, dilations: Shape) -> Shape:
     """How often a kernel fits into each spatial axis."""
     rows = zip(space, kernel, strides, lows, highs, dilations, strict=True)
@@ -343,6 +351,7 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("dot", "dot", 2, _dot),
     ("conv", "conv", 2, _conv),
     ("conv_weight", "conv", 2, _conv_weight),
+    ("conv_input", "conv", 2, _conv_input),
     ("scan", "scan", 1, _scan),
     ("argsort", "sort", 1, _argsort),
     ("along", "gather", 2, _along),

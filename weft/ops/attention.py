@@ -38,7 +38,7 @@ def scaled_dot_product_attention(
         raise problem(
             DTypeError, WHO, f"attn_mask of {attn_mask.dtype.name}", f"bool or {dtype.name}", "cast it with .to"
         )
-    if dtype.itemsize < 4:
+    if dtype.itemsize < 4 and "narrow attention" not in query.device.features:
         q, k, v = (build.cast(node, float32) for node in (query, key, value))
         mask = attn_mask if attn_mask is None or attn_mask.dtype is bool_ else build.cast(attn_mask, float32)
         wide = scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa, state, draw)

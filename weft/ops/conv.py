@@ -11,7 +11,7 @@ from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.convolve import Geometry, conv, conv_input
 from weft.graph.node import Node
-from weft.ops.common import Sizes, in_float32, same_device, sizes
+from weft.ops.common import Sizes, same_device, sizes
 
 
 def conv1d(
@@ -139,7 +139,6 @@ def _conv(who, rank, x, w, bias, stride, padding, dilation, groups) -> Node:
     return _channels_first(who, rank, x, lambda rows: conv(rows, kernel, how), bias)
 
 
-@in_float32  # its gradient is a sum of several convolutions
 def _transposed(who, rank, x, w, bias, stride, padding, output_padding, groups, dilation) -> Node:
     _check(who, rank, x, w, bias, groups, w.shape[1] * groups if len(w.shape) > 1 else 0)
     if x.shape[-rank - 1] != w.shape[0] or w.shape[0] % groups:
@@ -154,7 +153,12 @@ def _transposed(who, rank, x, w, bias, stride, padding, output_padding, groups, 
         raise problem(ShapeError, who, given, "a result of at least 1, and output_padding below stride or dilation")
     how = Geometry(strides, pads, pads, dilations, groups)
     kernel = build.permute(w, (*range(2, rank + 2), 1, 0))
-    return _channels_first(who, rank, x, lambda g: conv_input(g, kernel, space, how), bias)
+    beyond = tuple([e // s for e, s in zip(extra, strides, strict=True)])  # windows over padding alone, which has none
+
+    def input_of(g: Node) -> Node:
+        return conv_input(build.pad(g, (0,) * (rank + 2), (0, *beyond, 0)), kernel, space, how)
+
+    return _channels_first(who, rank, x, input_of, bias)
 
 
 def _check(who: str, rank: int, x: Node, w: Node, bias: Node | None, groups: int, filters: int) -> None:

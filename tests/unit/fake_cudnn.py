@@ -1,0 +1,114 @@
+"""cuDNN as its manual describes it, in NumPy over host memory: what `Graphs` of `vendor.cudnn_graphs` is on a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from weft.backends.vendor.cudnn_graphs import ALIGN, Form, Operand
+from weft.dtypes import float32
+
+
+def window(operand: Operand, address: int) -> np.ndarray:
+    """The operand's elements, which can be written to."""
+    assert address % ALIGN == 0, "cuDNN's kernels expect aligned operands"
+    last = sum((extent - 1) * step for extent, step in zip(operand.dims, operand.strides, strict=True))
+    nbytes = (last + 1) * operand.dtype.itemsize
+    flat = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8).view(operand.dtype.numpy)
+    steps = [step * operand.dtype.itemsize for step in operand.strides]
+    return np.lib.stride_tricks.as_strided(flat, operand.dims, steps)
+
+
+class FakeGraphs:
+    """`calls` are the forms that ran."""
+
+    version = "fake 1"
+
+    def __init__(self, refused: Callable[[Form], bool] = lambda form: False):
+        self.refused = refused
+        self.calls: list[Form] = []
+        self.prepared: list[tuple[Form, str]] = []
+
+    def supports(self, form: Form) -> bool:
+        return not self.refused(form) and self._takes(form)
+
+    def choose(self, form: Form) -> tuple[str, int] | None:
+        return (f"engine of {form.function}", 128) if self.supports(form) else None
+
+    def _takes(self, form: Form) -> bool:
+        if not form.function.startswith("attention"):  # packed [N, *space, C], filters too: their strides are not read
+            return len(form.operands[0].dims) in (4, 5) and all(map(_packed, form.operands))
+        wide = {operand.dtype is float32 for operand in form.operands if operand.dims[-1] > 1}
+        widths = {operand.dims[-1] for operand in form.operands} - {1}
+        return wide == {False} and all(width % 8 == 0 and width <= 256 for width in widths)
+
+    def ready(self, form: Form, choice: str) -> Callable[[Sequence[int]], None]:
+        assert choice == f"engine of {form.function}"
+        self.prepared.append((form, choice))
+
+        def run(addresses: Sequence[int]) -> None:
+            assert len(addresses) == len(form.operands) + 1
+            self.calls.append(form)
+            arrays = [window(operand, address) for operand, address in zip(form.operands, addresses, strict=False)]
+            wide = [array.astype(np.float64) for array in arrays]
+            results = attention(form, wide) if form.function.startswith("attention") else convolution(form, wide)
+            for array, result in zip(arrays[-len(results) :], results, strict=True):
+                array[...] = result
+
+        return run
+
+
+def _packed(operand: Operand) -> bool:
+    _, c, *space = operand.dims
+    steps = np.cumprod([1, c, *reversed(space)])
+    return operand.strides == (steps[-1], 1, *reversed(steps[1:-1]))
+
+
+def convolution(form: Form, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """By its definition: a product for each tap."""
+    rank = arrays[0].ndim - 2
+    before, behind, strides, dilations = (form.numbers[k * rank : (k + 1) * rank] for k in range(4))
+    assert before == behind
+    image = np.zeros_like(arrays[2]) if form.function == "conv_input" else arrays[0]
+    out = {"conv": arrays[2], "conv_input": arrays[0], "conv_weight": arrays[1]}[form.function]
+    filters = arrays[2] if form.function == "conv_weight" else arrays[1]
+    padded = np.pad(image, [(0, 0), (0, 0), *[(int(zeros),) * 2 for zeros in before]])
+    groups = image.shape[1] // filters.shape[1]
+    result = np.zeros_like(arrays[2] if form.function != "conv_input" else padded)
+    for group, *tap in itertools.product(range(groups), *map(range, filters.shape[2:])):
+        inside, outside = (
+            slice(group * n // groups, (group + 1) * n // groups) for n in (image.shape[1], out.shape[1])
+        )
+        rows = zip(tap, strides, dilations, out.shape[2:], strict=True)
+        seen = (slice(None), inside, *[slice(t * d, t * d + s * (n - 1) + 1, s) for t, s, d, n in rows])
+        at = (outside, slice(None), *tap)
+        if form.function == "conv":
+            result[:, outside] += np.einsum("nc...,kc->nk...", padded[seen], filters[at])
+        elif form.function == "conv_input":
+            result[seen] += np.einsum("nk...,kc->nc...", out[:, outside], filters[at])
+        else:
+            axes = [0, *range(2, rank + 2)]
+            result[at] = np.tensordot(out[:, outside], padded[seen], (axes, axes))
+    crop = [slice(int(zeros), int(zeros) + n) for zeros, n in zip(before, image.shape[2:], strict=True)]
+    return [result[(slice(None), slice(None), *crop)] if form.function == "conv_input" else result]
+
+
+def attention(form: Form, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    scale, causal = form.numbers
+    q, k, v = arrays[:3]
+    group = q.shape[1] // k.shape[1]
+    keys, values = np.repeat(k, group, 1), np.repeat(v, group, 1)
+    scores = scale * q @ keys.swapaxes(-1, -2)
+    if causal:
+        scores = np.where(np.tri(*scores.shape[2:], scores.shape[3] - scores.shape[2]), scores, -np.inf)
+    logs = np.log(np.exp(scores - scores.max(-1, keepdims=True)).sum(-1, keepdims=True)) + scores.max(-1, keepdims=True)
+    if form.function == "attention":
+        return [np.exp(scores - logs) @ values, logs]
+    out, saved, g = arrays[3:6]
+    weights = np.exp(scores - saved)  # by what the forward pass left, as cuDNN does
+    slopes = weights * (g @ values.swapaxes(-1, -2) - (g * out).sum(-1, keepdims=True)) * scale
+    whole = (slopes @ keys, slopes.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ g)
+    return [part.reshape(*x.shape[:2], -1, *x.shape[2:]).sum(2) for part, x in zip(whole, (q, k, v), strict=True)]

@@ -1,0 +1,223 @@
+"""Convolution and attention by cuDNN: what Weft asks of it, on a cuDNN made of NumPy (tests/gpu has the real one)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as TF
+
+import weft
+import weft.nn.functional as F
+from tests.unit.emulator import Emulator
+from tests.unit.fake_cudnn import FakeGraphs
+from weft.backends.vendor.cudnn import Cudnn
+from weft.backends.vendor.cudnn_graphs import Form
+from weft.compiler.plan import LibraryCall
+from weft.compiler.records import pack, unpack
+
+pytestmark = [pytest.mark.unit, pytest.mark.filterwarnings("ignore:Using padding=.same.")]
+
+
+@pytest.fixture
+def graphs():
+    return FakeGraphs()
+
+
+@pytest.fixture
+def device(graphs):
+    emulator = Emulator()
+    features = emulator.device.features | {"narrow attention"}
+    emulator.device = replace(emulator.device, features=features, libraries={"cudnn": Cudnn(graphs)})
+    return emulator.device
+
+
+def on(device, array, dtype=weft.float32):
+    with weft.device(device):
+        return weft.tensor(np.asarray(array, np.float32)).to(dtype)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def as_torch(tensor):
+    return torch.tensor(tensor.float().numpy(), dtype=torch.float64, requires_grad=True)
+
+
+def steps(function):
+    """The names of what a compiled function runs: calls of the library as they are, kernels by their first word."""
+    plan = function.plan.plan
+    return [step.name if isinstance(step, LibraryCall) else step.name.split("_")[0] for step in plan.steps]
+
+
+# --- convolution -----------------------------------------------------------------------------------------------------
+
+GEOMETRIES = [
+    ("conv2d", (2, 3, 6, 5), (4, 3, 3, 2), {"padding": 1}),
+    ("conv2d", (2, 3, 9, 8), (4, 3, 3, 3), {"stride": (2, 3), "padding": (1, 0)}),
+    ("conv2d", (1, 4, 7, 7), (6, 2, 2, 3), {"dilation": 2, "groups": 2, "padding": 2}),
+    ("conv2d", (1, 2, 6, 6), (3, 2, 4, 4), {"padding": "same"}),  # one zero more behind than before
+    ("conv1d", (2, 3, 9), (4, 3, 3), {"stride": 2, "padding": 1}),
+    ("conv1d", (2, 3, 10), (4, 3, 2), {"padding": "same"}),
+    ("conv3d", (1, 2, 4, 5, 3), (3, 2, 2, 3, 1), {"stride": (1, 2, 1), "padding": (1, 1, 0)}),
+    ("conv_transpose2d", (2, 4, 4, 3), (4, 3, 3, 3), {"stride": 2, "padding": 1, "output_padding": 1}),
+    ("conv_transpose1d", (1, 4, 3), (4, 2, 2), {"stride": 1, "dilation": 3, "output_padding": 2, "groups": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "x", "w", "how"), GEOMETRIES)
+@pytest.mark.parametrize("dtype", [weft.float32, weft.bfloat16])
+def test_convolution_and_its_gradients_are_one_call_each(device, graphs, name, x, w, how, dtype):
+    args = [on(device, normal(*shape, seed=seed), dtype) for seed, shape in enumerate((x, w))]
+    twins = [as_torch(arg) for arg in args]
+    expected = getattr(TF, name)(*twins, **how)
+    g = on(device, normal(*expected.shape, seed=3), dtype)
+    expected.backward(torch.tensor(g.float().numpy(), dtype=torch.float64))
+
+    @weft.compile
+    def step(a, b, g):
+        def loss(a, b):
+            y = getattr(F, name)(a, b, **how)
+            return (y.float() * g.float()).sum(), y
+
+        (_, y), grads = weft.value_and_grad(loss, (0, 1), has_aux=True)(a, b)
+        return y, *grads
+
+    found = step(*args, g)
+    assert sorted(form.function for form in graphs.calls) == ["conv", "conv_input", "conv_weight"]
+    rtol = 2e-5 if dtype is weft.float32 else 2e-2
+    for one, two in zip(found, (expected, *[twin.grad for twin in twins]), strict=True):
+        np.testing.assert_allclose(one.float().numpy(), two.detach().numpy(), rtol=rtol, atol=rtol)
+
+
+def test_refused_convolutions_are_composed(graphs, device):
+    """Depthwise ones fuse with what is around them; cuDNN has none of float64, and may refuse whatever it likes."""
+    x, w = on(device, normal(1, 4, 5, 5)), on(device, normal(4, 1, 3, 3))
+    F.conv2d(x, w, groups=4).numpy()
+    F.conv2d(x.to(weft.float64), on(device, normal(2, 4, 3, 3)).to(weft.float64)).numpy()
+    graphs.refused = lambda form: form.function == "conv_input"
+    w = on(device, normal(2, 4, 3, 3))
+    found = weft.grad(lambda x: F.conv2d(x, w).sum())(x).numpy()
+    assert "conv_input" not in [form.function for form in graphs.calls] and len(graphs.calls) <= 1
+    twin = as_torch(x)
+    TF.conv2d(twin, as_torch(w)).sum().backward()
+    np.testing.assert_allclose(found, twin.grad.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_stays_channels_last(device, graphs):
+    """Two convolutions with batch norm and relu between: what lies between them is never put in another order."""
+    weights = [on(device, normal(*shape, seed=k) * 0.2) for k, shape in enumerate(((8, 3, 3, 3), (4, 8, 3, 3)))]
+    scale, shift = on(device, np.ones(8)), on(device, np.zeros(8))
+    pixels = on(device, normal(2, 3, 6, 6, seed=9))
+
+    def loss(w, u, scale, shift):
+        y = F.conv2d(pixels, w, padding=1)
+        y = F.relu(F.batch_norm(y, None, None, scale, shift, training=True))
+        return (F.conv2d(y, u, padding=1, stride=2) ** 2).mean()
+
+    step = weft.compile(lambda *args: weft.value_and_grad(loss, (0, 1, 2, 3))(*args))
+    value, grads = step(*weights, scale, shift)
+    names = steps(step)
+    calls = [name for name in names if name.startswith("conv")]
+    assert sorted(calls) == ["conv", "conv", "conv_input", "conv_weight", "conv_weight"]
+    moved = [step.name for step in step.plan.plan.steps if "permute" in step.name or "copy" in step.name]
+    ends = ["map_permute_2x6x6x3", "map_permute_8x3x3x3", "map_permute_4x3x3x8", "map_permute_4x8x3x3"]
+    assert sorted(moved) == sorted([*ends, "map_permute_8x3x3x3"])  # the pixels, the weights and their gradients
+    twins = [as_torch(x) for x in (*weights, scale, shift)]
+    y = TF.conv2d(torch.tensor(pixels.numpy(), dtype=torch.float64), twins[0], padding=1)
+    y = TF.relu(TF.batch_norm(y, None, None, *twins[2:], training=True))
+    expected = (TF.conv2d(y, twins[1], padding=1, stride=2) ** 2).mean()
+    expected.backward()
+    np.testing.assert_allclose(value.numpy(), expected.item(), rtol=1e-5)
+    for one, two in zip(grads, twins, strict=True):
+        np.testing.assert_allclose(one.numpy(), two.grad.numpy(), rtol=1e-4, atol=1e-5)
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+
+def attend(q, k, v, causal):
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=0.3, enable_gqa=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("heads", "kv_heads", "queries", "keys"), [(2, 2, 6, 6), (4, 2, 5, 9)])
+def test_attention_and_its_gradients(device, graphs, causal, heads, kv_heads, queries, keys):
+    shapes = [(2, heads, queries, 8), (2, kv_heads, keys, 8), (2, kv_heads, keys, 16)]
+    args = [on(device, normal(*shape, seed=k), weft.float16) for k, shape in enumerate(shapes)]
+    step = weft.compile(weft.value_and_grad(lambda *x: (attend(*x, causal).float() ** 2).sum(), (0, 1, 2)))
+    found = step(*args)
+    assert [form.function for form in graphs.calls] == ["attention", "attention_backward"]
+    twins = [as_torch(arg) for arg in args]
+    k, v = (twin.repeat_interleave(heads // kv_heads, 1) for twin in twins[1:])
+    mask = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries) if causal else None
+    expected = (TF.scaled_dot_product_attention(twins[0], k, v, attn_mask=mask, scale=0.3) ** 2).sum()
+    expected.backward()
+    np.testing.assert_allclose(found[0].numpy(), expected.item(), rtol=5e-3)
+    for one, two in zip(found[1], twins, strict=True):
+        np.testing.assert_allclose(one.float().numpy(), two.grad.numpy(), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "dtype"),
+    [
+        ({}, (1, 2, 4, 8), weft.float32),
+        ({}, (1, 2, 4, 12), weft.float16),
+        ({"dropout_p": 0.5}, (1, 2, 4, 8), weft.float16),
+        ({"attn_mask": True}, (1, 2, 4, 8), weft.float16),
+    ],
+)
+def test_refused_attention_is_composed(device, graphs, options, shape, dtype):
+    q = on(device, normal(*shape), dtype)
+    if "attn_mask" in options:
+        with weft.device(device):
+            options = {"attn_mask": weft.tensor(np.tri(4, dtype=bool))}
+    weft.grad(lambda q: F.scaled_dot_product_attention(q, q, q, **options).float().sum())(q).numpy()
+    assert not graphs.calls
+
+
+def test_a_block_reads_heads_where_they_lie(device, graphs):
+    """Projection, split heads, attention, merged heads, projection: two calls, and between them no transposes."""
+    batch, length, heads, width = 2, 4, 2, 8
+    x, w, u = (
+        on(device, normal(*shape, seed=k) * 0.3, weft.bfloat16)
+        for k, shape in enumerate(((batch, length, 16), (16, 48), (16, 16)))
+    )
+
+    def loss(x, w, u):
+        qkv = (x @ w).reshape(batch, length, 3, heads, width)
+        q, k, v = (qkv[:, :, part].transpose(1, 2) for part in range(3))
+        y = attend(q, k, v, True).transpose(1, 2).reshape(batch, length, heads * width)
+        return ((y @ u).float() ** 2).sum()
+
+    step = weft.compile(lambda *args: weft.grad(loss, (0, 1, 2))(*args))
+    grads = step(x, w, u)
+    forward, backward = graphs.calls
+    packed = (length * 48, 8, 48, 1)
+    assert [operand.strides for operand in forward.operands[:3]] == [packed] * 3
+    assert [operand.strides for operand in backward.operands[:3]] == [packed] * 3
+    twins = [as_torch(arg) for arg in (x, w, u)]
+    qkv = (twins[0] @ twins[1]).reshape(batch, length, 3, heads, width)
+    q, k, v = (qkv[:, :, part].transpose(1, 2) for part in range(3))
+    y = TF.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3).transpose(1, 2).reshape(batch, length, 16)
+    ((y @ twins[2]) ** 2).sum().backward()
+    for one, two in zip(grads, twins, strict=True):
+        np.testing.assert_allclose(one.float().numpy(), two.grad.numpy(), rtol=0.1, atol=0.1)
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stored_plan_repeats_the_engine(device, graphs):
+    x, w = on(device, normal(1, 3, 5, 5)), on(device, normal(2, 3, 3, 3))
+    step = weft.compile(lambda x, w: F.conv2d(x, w))
+    step(x, w)
+    (call,) = [step for step in step.plan.plan.steps if isinstance(step, LibraryCall)]
+    assert unpack(pack(call)) == call
+    engine, *form = unpack(pack(call)).config
+    assert (engine, Form.of(form)) == ("engine of conv", graphs.calls[0])
+    device.libraries["cudnn"].prepare(call.config)
+    assert graphs.prepared[-1] == (graphs.calls[0], "engine of conv")

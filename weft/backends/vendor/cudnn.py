@@ -1,0 +1,199 @@
+"""Convolution and attention by NVIDIA's cuDNN, through its own Python package (nvidia-cudnn-frontend).
+
+`Cudnn` is the library on one GPU. One walk: the compiler meets `conv` and asks `offer`; cuDNN has an engine for such
+shapes (`Graphs.supports`), so a `library` node takes its place, over the weights in cuDNN's order. When it is known how
+the sources lie in memory, `arrange` gives the config: the call as plain data and the engine as text. `prepare` makes of
+it what enqueues the call. `vendor.cudnn_graphs` knows cuDNN; here is what Weft asks of it.
+
+Images are [N, *space, C] in memory as they are inside Weft, so nothing is transposed between layers. Only weights are
+put in another order, [K, *kernel, C / groups], the only one that cuDNN's fast kernels read. Padding that differs on the
+two sides of an axis becomes zeros in memory. Attention reads heads wherever they lie. Left to other kernels: float64,
+float32 attention, masks and dropout, and convolutions whose channels do not mix.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft.backends.vendor.cudnn_graphs import ALIGN, Form, Graphs, Operand
+from weft.compiler.access import Strided, row_major
+from weft.compiler.libraries import call, call_several
+from weft.compiler.plan import Config
+from weft.dtypes import bfloat16, float16, float32
+from weft.errors import GraphError, problem
+from weft.graph.attention import RESULTS, Attrs
+from weft.graph.build import pad, permute, slice_
+from weft.graph.node import Node
+
+CONVOLUTIONS = ("conv", "conv_input", "conv_weight")
+DEPTHWISE = 4  # filters per single channel up to which a convolution is a sum of products that fuses with others
+HEADS = (0, 2, 1, 3)  # [batch, length, heads, width] as [batch, heads, length, width]
+
+
+@functools.cache
+def find() -> str | None:
+    """The version of cuDNN, where it and its package can be loaded."""
+    try:
+        return f"cuDNN {importlib.import_module('cudnn').backend_version_string()}"
+    except Exception:  # the package raises errors of its own where the library is missing
+        return None
+
+
+def reason() -> str:
+    """Why `find` returned None, for `weft doctor`."""
+    return (
+        "nvidia-cudnn-frontend or cuDNN is not there, so convolution and attention on CUDA run on Weft's own kernels. "
+        "To mend it: pip install 'weft[cuda]'."
+    )
+
+
+def load(stream: int, ordinal: int) -> Cudnn:
+    """The library on GPU number `ordinal`, which is current."""
+    return Cudnn(Graphs(stream))
+
+
+class Cudnn:
+    """cuDNN on one GPU; `graphs` (a `Graphs`) are its execution plans."""
+
+    name = "cudnn"
+
+    def __init__(self, graphs: Any):
+        self.graphs = graphs
+        self.version: str = graphs.version
+
+    # --- what it computes --------------------------------------------------------------------------------------------
+
+    def offer(self, node: Node, srcs: tuple[Node, ...]) -> Node | Sequence[Node] | None:
+        if node.op in CONVOLUTIONS:
+            return self._convolution(node, srcs)
+        if node.op in RESULTS:
+            return self._attention(node, srcs)
+        return None
+
+    def _convolution(self, node: Node, srcs: tuple[Node, ...]) -> Node | None:
+        a, b = srcs
+        if a.dtype not in (float32, float16, bfloat16) or not (a.size and b.size):
+            return None
+        space, kernel, channels, filters, (strides, lows, highs, dilations, groups) = _taken_apart(node)
+        depthwise = groups > 1 and channels == groups and filters // groups <= DEPTHWISE
+        if depthwise or min(*lows, *highs) < 0:
+            return None
+        extra = [_uneven(*axis) for axis in zip(space, kernel, strides, lows, highs, dilations, strict=True)]
+        before, behind = (0, *[low for low, _ in extra], 0), (0, *[high for _, high in extra], 0)
+        zeros = tuple([low - more for low, (more, _) in zip(lows, extra, strict=True)])
+        if node.op == "conv":
+            sources, shape = (pad(a, before, behind), _filters_first(b)), node.shape
+        elif node.op == "conv_weight":
+            sources, shape = (pad(a, before, behind), b), (filters, *kernel, channels // groups)
+        else:
+            wide = tuple([low + extent + high for extent, (low, high) in zip(space, extra, strict=True)])
+            sources, shape = (a, _filters_first(b)), (node.shape[0], *wide, channels)
+        made = call(self.name, node.op, sources, (True, *zeros, *zeros, *strides, *dilations), shape, node.dtype)
+        if not self._supports(made.srcs[0]):
+            return None
+        if node.op == "conv":
+            return made
+        if node.op == "conv_weight":
+            return permute(made, (*range(1, len(shape)), 0))
+        return slice_(made, before, tuple([start + extent for start, extent in zip(before, node.shape, strict=True)]))
+
+    def _attention(self, node: Node, srcs: tuple[Node, ...]) -> Sequence[Node] | None:
+        form, (q, k, _) = Attrs(*node.attrs), srcs[:3]
+        unseen = form.causal and q.shape[2] > k.shape[2]  # queries that see no key
+        if form.masked or form.dropout or unseen or q.dtype not in (float16, bfloat16):
+            return None
+        made = call_several(
+            self.name, node.op, srcs, (True, form.scale, form.causal), RESULTS[node.op](srcs, node.attrs)
+        )
+        return made if self._supports(made[0].srcs[0]) else None
+
+    def _supports(self, call: Node) -> bool:
+        """Whether there is an engine for a call whose sources lie in order."""
+        views = [Strided(source, 0, row_major(source.shape)) for source in call.srcs]
+        return self.graphs.supports(_form(call, views))
+
+    # --- how it computes ---------------------------------------------------------------------------------------------
+
+    def reads(self, call: Node, number: int, view: Strided) -> bool:
+        source, size = call.srcs[number], view.base.dtype.itemsize
+        if view.offset * size % ALIGN:
+            return False
+        if call.attrs[1] in CONVOLUTIONS or len(source.shape) != 4:
+            return view.strides == row_major(source.shape)
+        *outer, last = zip(source.shape, view.strides, strict=True)
+        return last[1] == 1 and all(extent == 1 or (step > 0 and step * size % ALIGN == 0) for extent, step in outer)
+
+    def arrange(self, call: Node, sources: Sequence[Strided]) -> tuple[Config, int]:
+        form = _form(call, sources)
+        chosen = self.graphs.choose(form)
+        if chosen is None:
+            raise problem(GraphError, "cuDNN", f"{form}", "a call that it has an engine for", "WEFT_NO_LIBRARIES=1")
+        engine, workspace = chosen
+        return (engine, *form.config), workspace
+
+    def prepare(self, config: Config) -> Callable[[Sequence[int]], None]:
+        engine, *form = config
+        return self.graphs.ready(Form.of(form), engine)
+
+
+def _taken_apart(node: Node) -> tuple:
+    """(spatial extents of the input, kernel, channels, filters, geometry) of a convolution or one of its gradients."""
+    a, b = node.srcs
+    if node.op == "conv":
+        return a.shape[1:-1], b.shape[:-2], a.shape[-1], b.shape[-1], node.attrs
+    if node.op == "conv_weight":
+        return a.shape[1:-1], node.attrs[0], a.shape[-1], b.shape[-1], node.attrs[1:]
+    return node.attrs[0], b.shape[:-2], node.shape[-1], a.shape[-1], node.attrs[1:]
+
+
+def _uneven(extent: int, kernel: int, stride: int, low: int, high: int, dilation: int) -> tuple[int, int]:
+    """Zeros to put before and behind an axis so that as many as are left, the same on both sides, do the rest."""
+
+    def windows(zeros: int) -> int:
+        return (extent + zeros - dilation * (kernel - 1) - 1) // stride
+
+    if windows(2 * low) == windows(low + high):
+        return 0, 0
+    return low - min(low, high), high - min(low, high)
+
+
+def _filters_first(w: Node) -> Node:
+    """[*kernel, C / groups, K] as [K, *kernel, C / groups]."""
+    rank = len(w.shape)
+    return permute(w, (rank - 1, *range(rank - 1)))
+
+
+# --- library nodes as forms ------------------------------------------------------------------------------------------
+
+
+def _form(call: Node, sources: Sequence[Strided]) -> Form:
+    """What cuDNN is asked for, given how the sources lie in memory; results lie in order."""
+    _, function, (exact, *numbers), results = call.attrs
+    shapes = [(source.shape, source.dtype, view.strides) for source, view in zip(call.srcs, sources, strict=True)]
+    shapes += [(shape, dtype, row_major(shape)) for shape, dtype in results]
+    if function in CONVOLUTIONS:
+        flat = len(shapes[0][0]) == 3  # cuDNN has no convolution over one axis: over two, the first of extent 1
+        if flat:
+            numbers = [n for k, number in enumerate(numbers) for n in (0 if k < 2 else 1, number)]
+        operands = [Operand(dtype, _image(shape, flat, 1), _image(steps, flat, None)) for shape, dtype, steps in shapes]
+        return Form(function, exact, tuple(numbers), tuple(operands))
+    merged = {"attention": (3,), "attention_backward": (3, 6, 7, 8)}[function]
+    operands = []
+    for number, (shape, dtype, steps) in enumerate(shapes):
+        steps = tuple([own if n == 1 else step for n, step, own in zip(shape, steps, row_major(shape), strict=True)])
+        if len(shape) == 3:
+            shape, steps = (*shape, 1), (*steps, 1)
+        order = HEADS if number in merged else range(4)
+        operands.append(Operand(dtype, tuple([shape[k] for k in order]), tuple([steps[k] for k in order])))
+    return Form(function, exact, tuple(numbers), tuple(operands))
+
+
+def _image(axes: tuple[int, ...], flat: bool, between: int | None) -> tuple[int, ...]:
+    """Extents or distances of [N, *space, C] as [N, C, *space]; `between` is that of the axis put in before a single
+    one, by default the first axis's own."""
+    first, *space, last = axes
+    more = [first if between is None else between] if flat else []
+    return (first, last, *more, *space)
