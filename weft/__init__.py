@@ -52,6 +52,7 @@ from weft.functions import (
 )  # fmt: skip
 from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy
+from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
     Generator, bernoulli, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,

@@ -16,6 +16,18 @@ class State(threading.local):
 STATE = State()
 
 
+class Settings:
+    """Switches of the whole process. Whoever changes one bumps `VERSION`."""
+
+    __slots__ = ("float32_matmul_precision",)
+
+    def __init__(self) -> None:
+        self.float32_matmul_precision = "highest"
+
+
+SETTINGS = Settings()
+
+
 class Version:
     """Counts changes that a compiled function must look at before its next replay: a cell rebound from outside, a
     `.grad` that appeared or went away, a `training` flag flipped. Replays compare one integer instead of every cell."""

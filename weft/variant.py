@@ -50,6 +50,7 @@ class Variant:
         self.run: Callable[[Any], None] = entry.executable.run
         self.watch: Callable[[Slab, Any], None] = device.backend.watch
         self.grad_enabled = STATE.grad_enabled
+        self.precision = programs.product_precision(device)
         self.version = -1
         self.guards: list[tuple[Callable[[], Any], Any]] = []
         self.grads_before: list[tuple[Any, Any]] = []  # (tensor, its .grad as the function saw it first)
@@ -77,6 +78,7 @@ class Variant:
         return (
             self.spec == spec
             and self.grad_enabled == STATE.grad_enabled
+            and self.precision == programs.product_precision(self.device)
             and self.grads_match()
             and all(read() == value for read, value in self.guards)
             and all(cell_form(tensor) == form for tensor, form in self.forms)
@@ -95,6 +97,8 @@ class Variant:
                 return f"argument {position} was {_words(old)} and is {_words(new)}"
         if self.grad_enabled != STATE.grad_enabled:
             return f"gradients are {'on' if STATE.grad_enabled else 'off'} now"
+        if self.precision != programs.product_precision(self.device):
+            return f"the precision of float32 products was {self.precision!r}"
         if not self.grads_match():
             return "a .grad that was None is not, or the other way round"
         if any(read() != value for read, value in self.guards):

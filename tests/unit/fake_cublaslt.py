@@ -26,7 +26,7 @@ class Bindings:
         "P", "MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK",
         *[f"MIN_ALIGNMENT_{matrix}_BYTES" for matrix in "ABCD"],
     )  # fmt: skip
-    Epilogue = _names("E", "DEFAULT", "RELU", "BIAS", "RELU_BIAS", "GELU", "GELU_BIAS", "BGRADA", "BGRADB")
+    Epilogue = _names("E", "DEFAULT", "RELU", "BIAS", "RELU_BIAS", "GELU", "GELU_BIAS")
     matmul_heuristic_result_dtype = np.dtype([("algo", "<u8", 8), ("workspace_size", "<u8"), ("rest", "<i4", 6)])
 
     class cuBLASLtError(Exception):
@@ -119,8 +119,4 @@ class Bindings:
             value = np.maximum(value, 0)
         if "GELU" in epilogue:
             value = value / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (value + 0.044715 * value**3)))
-        if epilogue == "BGRADA":
-            self._at(vector, NUMPY[kind], value.shape[1])[:] = left.sum((0, 2))
-        if epilogue == "BGRADB":
-            self._at(vector, NUMPY[kind], value.shape[2])[:] = right.sum((0, 1))
         self._matrices(ld, d)[:] = value

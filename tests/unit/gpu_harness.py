@@ -14,7 +14,20 @@ import numpy as np
 
 from weft import dtypes
 from weft.backends.base import Buffer, Device, HostWords, Slab, raise_bad_index
-from weft.compiler.plan import Gemm, Launch, LibraryCall, Moving, Place, Plan, Repeat, Step, launched, walk
+from weft.compiler.plan import (
+    Config,
+    Gemm,
+    Launch,
+    LibraryCall,
+    Moving,
+    Place,
+    Plan,
+    Product,
+    Repeat,
+    Step,
+    launched,
+    walk,
+)
 from weft.dtypes import DType
 from weft.kernels.language import Kernel
 from weft.kernels.normal import normalise
@@ -95,6 +108,60 @@ class Executable:
         left = matrices(a, g.m, g.k, g.lda, g.stride_a, g.outer_a, g.transpose_a)
         right = matrices(b, g.k, g.n, g.ldb, g.stride_b, g.outer_b, g.transpose_b)
         matrices(c, g.m, g.n, g.ldc, g.stride_c, g.stride_c * inner, False)[:] = left @ right
+
+
+class Products:
+    """A library of matrix products: what a config says, in NumPy. Its workspace must be there and may be anything."""
+
+    name = "products"
+    version = "1"
+    WORKSPACE = 1024
+
+    def offer(self, node, srcs) -> None:
+        """Nothing but products."""
+
+    def absorbs(self, dtype: DType) -> frozenset[str]:
+        return frozenset({"add", "bias", "relu", "gelu"})
+
+    def arrange_product(self, product: Product) -> tuple[Config, int]:
+        return (*product.config, "an algorithm"), self.WORKSPACE
+
+    def prepare(self, config: Config):
+        *fields, algorithm = config
+        assert algorithm == "an algorithm"
+        p = Product(*fields)
+
+        def matrices(address, rows, cols, dtype, leading, strides, transposed):
+            steps = (1, leading) if transposed else (leading, 1)
+            shape = (p.outer, p.inner, rows, cols)
+            last = sum((extent - 1) * step for extent, step in zip(shape, (*strides, *steps), strict=True))
+            flat = bytes_at(address, (last + 1) * dtype.itemsize).view(dtype.numpy)
+            return np.lib.stride_tricks.as_strided(flat, shape, [n * dtype.itemsize for n in (*strides, *steps)])
+
+        def call(addresses) -> None:
+            left = iter(addresses)
+            size = p.m * p.n
+            wide = np.float64 if p.operand is dtypes.float64 else np.float32
+
+            def result(address):
+                return matrices(address, p.m, p.n, p.result, p.n, (p.inner * size, size), False)
+
+            a = matrices(next(left), p.m, p.k, p.operand, p.leading_a, p.strides_a, p.transpose_a)
+            b = matrices(next(left), p.k, p.n, p.operand, p.leading_b, p.strides_b, p.transpose_b)
+            value = wide(p.alpha) * (a.astype(wide) @ b.astype(wide))
+            bias = next(left) if p.bias else 0
+            if p.add:
+                value += result(next(left)).astype(wide)
+            if p.bias:
+                value += bytes_at(bias, p.n * p.result.itemsize).view(p.result.numpy).astype(wide)
+            if p.activation == "relu":
+                value = np.where(value <= 0, wide(0), value)
+            if p.activation == "gelu":
+                value = value / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (value + 0.044715 * value**3)))
+            result(next(left))[:] = value
+            bytes_at(next(left), self.WORKSPACE)[:] = 0xFF
+
+        return call
 
 
 class HostBackend:

@@ -83,6 +83,7 @@ def test_the_table_of_primitives_has_each_once():
         "library",
         "merge_runs",
         "number",
+        "product",
         "put_rows",
         "scratch",
         "segment_prod",

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from weft.compiler.plan import Code, Config, Plan
+from weft.compiler.plan import Code, Config, Plan, Product
 from weft.dtypes import DType
 from weft.errors import IndexRangeError, problem
 from weft.kernels.language import Kernel
@@ -123,6 +123,20 @@ class Library(Protocol):
 
     def prepare(self, config: Config) -> Callable[[Sequence[int]], None]:
         """What enqueues a call with `config` on the device's stream, given addresses in the order of its places."""
+
+
+@runtime_checkable
+class ProductLibrary(Protocol):
+    """What a `Library` also has if it computes matrix products of floats, those of 16 bits too; `prepare` gets their
+    configs like all others."""
+
+    name: str
+
+    def absorbs(self, dtype: DType) -> frozenset[str]:
+        """What it does on the way for factors of `dtype`: 'bias', 'add', 'relu', 'gelu' (see `Product`)."""
+
+    def arrange_product(self, product: Product) -> tuple[Config, int]:
+        """(config, bytes of workspace): the fields of `product`, then what the library has to remember."""
 
 
 class Backend(Protocol):

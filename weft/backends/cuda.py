@@ -18,7 +18,7 @@ from weft.backends.gpu import GpuBackend
 from weft.render.dialects import CUDA
 
 FEATURES = frozenset({"blocks", "subgroups", "numbers"})
-LIBRARIES: tuple[str, ...] = ("cudnn",)  # modules of backends.vendor
+LIBRARIES: tuple[str, ...] = ("cublaslt", "cudnn")  # modules of backends.vendor
 
 
 class CudaBackend(GpuBackend):

@@ -25,6 +25,7 @@ from weft.compiler.lower_order import ORDERINGS
 from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
 from weft.compiler.plan import Gemm, Launch, LibraryCall, Place, Plan, Repeat, Slot, Step
+from weft.compiler.products import absorb
 from weft.compiler.program import Program
 from weft.compiler.region import Region, is_fold
 from weft.compiler.simplify import reshape, simplify
@@ -116,6 +117,8 @@ def _prepare(program: Program, device: Device, turn: bool) -> tuple[Program, lis
     _check(outputs)
     apart = {_contiguous_base(node, leaves) for node in outputs} if turn else ()
     outputs = decompose(toposort(outputs, leaves.__contains__), outputs, leaves, apart)
+    _check(outputs)
+    outputs = absorb(toposort(outputs, leaves.__contains__), outputs, leaves, device)
     _check(outputs)
     own: set[Node] = set()
     written = {write.output for write in program.writes}

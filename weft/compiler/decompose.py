@@ -17,6 +17,7 @@ import numpy as np
 
 from weft.compiler import order, order_blocks
 from weft.compiler.access import terms_of_fold
+from weft.compiler.libraries import library_of
 from weft.compiler.order import along
 from weft.compiler.simplify import reshape
 from weft.dtypes import DType, float32
@@ -58,11 +59,11 @@ def decompose(
         if node in leaf_set or not node.srcs:
             new[node] = node
             continue
-        srcs = tuple([new[source] for source in node.srcs])
+        given = srcs = tuple([new[source] for source in node.srcs])
         if PRIMITIVES[node.op].kind not in ROUNDS_EACH and node.op not in ("custom", "library"):
             srcs = tuple([cast(source, float32) if source.dtype.is_narrow else source for source in srcs])
         if node.op == "dot":
-            new[node] = _dot(srcs)
+            new[node] = _dot(given if _stays_narrow(given) else srcs)
         elif node.op.startswith("reduce_"):
             new[node] = _reduce(node.op[len("reduce_") :], srcs[0], node.attrs[0])
         elif node.op == "fold":
@@ -85,11 +86,22 @@ def decompose(
     return [new[node] for node in outputs]
 
 
+def _stays_narrow(factors: tuple[Node, ...]) -> bool:
+    """Whether the device multiplies 16-bit factors as they are."""
+    device = factors[0].device
+    return _is_large(factors) and ("narrow products" in device.features or library_of(device) is not None)
+
+
+def _is_large(factors: tuple[Node, ...]) -> bool:
+    a, b = factors
+    return math.prod(a.shape) * b.shape[-1] > SMALL_DOT
+
+
 def _dot(srcs: tuple[Node, ...]) -> Node:
     a, b = srcs
     *batch, m, k = a.shape
     n = b.shape[-1]
-    if math.prod(batch) * m * n * k > SMALL_DOT:
+    if _is_large(srcs):
         return make("dot", srcs)
     full = (*batch, m, k, n)
     left = expand(reshape(a, (*batch, m, k, 1)), full)

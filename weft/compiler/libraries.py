@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Sequence
 
-from weft.backends.base import Device
+from weft.backends.base import Device, ProductLibrary
 from weft.compiler.access import Strided, row_major
 from weft.compiler.region import Region
 from weft.compiler.template import Called, Template, view_of
@@ -26,6 +26,11 @@ def offered(node: Node, srcs: tuple[Node, ...], device: Device) -> Sequence[Node
         if found is not None:
             return (found,) if isinstance(found, Node) else found
     return None
+
+
+def library_of(device: Device) -> ProductLibrary | None:
+    """The library that computes matrix products on `device`."""
+    return next((library for library in device.libraries.values() if isinstance(library, ProductLibrary)), None)
 
 
 def call(

@@ -48,7 +48,7 @@ def operands(product: Node, leaves: Collection[Node]) -> Operands:
 
     A view whose `base` is the source itself may be such a copy.
     """
-    a, b = product.srcs
+    a, b = product.srcs[:2]
     batch = product.shape[:-2]
     seen = [(operand_view(a, leaves), operand_view(b, leaves)), (operand_view(a, leaves), None), (None, None)]
     for left, right in seen:

@@ -148,8 +148,7 @@ class Product:
     D[i] = activation(alpha * op(A[i]) @ op(B[i]) + C[i] + bias), row-major, for `outer * inner` matrices: A's lie at
     (i // inner) * strides_a[0] + (i % inner) * strides_a[1], B's alike; C and D are contiguous. Operands have the dtype
     `operand`, everything else `result`; 16-bit operands add up in float32 and D is rounded once. Leading dimensions and
-    strides are in elements. The places are a, b, bias, c (the last two as asked for), d, sums (if asked for), workspace
-    (if any).
+    strides are in elements. The places are a, b, bias and c (as asked for), d, workspace (if any).
     """
 
     operand: DType
@@ -170,7 +169,6 @@ class Product:
     bias: bool = False  # a vector of n, added to each row
     add: bool = False  # whether there is a C
     activation: str = ""  # '', 'relu', or 'gelu' in its tanh form
-    sums: str = ""  # 'a': op(A) summed along its columns, m of them; 'b': op(B) along its rows, n of them
 
     @property
     def config(self) -> Config:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from weft.backends.base import Buffer
+from weft.backends.base import Buffer, Device
 from weft.dtypes import float32, float64
 from weft.graph.node import Node, toposort
+from weft.state import SETTINGS
 
 _PASS_THROUGH = frozenset({"stop_gradient", "variable", "checkpoint", "result", "surrogate", "keep"})
 LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf")})  # floats that kernels and rules know
@@ -153,8 +154,14 @@ def build(
         tuple([number[node] for node in outputs]),
         tuple([(write.output, write.leaf) for write in writes]),
         tuple(overlaps),
+        product_precision(device),
     )
     return Program(nodes, leaves, list(outputs), writes, overlaps, key, numbers), buffers
+
+
+def product_precision(device: Device) -> str:
+    """How exact float32 products of a plan for `device` are: 'highest', or 'high' if that is wanted and to be had."""
+    return "high" if device.libraries and SETTINGS.float32_matmul_precision != "highest" else "highest"
 
 
 def _is_number(node: Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.compiler import attention, convolve, libraries, order_blocks
+from weft.compiler import attention, convolve, libraries, order_blocks, products
 from weft.compiler.custom import custom
 from weft.compiler.template import MakeTemplate
 
@@ -12,6 +12,7 @@ TEMPLATES: dict[str, MakeTemplate] = {
     "conv_tiles": convolve.template,
     "conv_weight_tiles": convolve.template,
     "library": libraries.template,
+    "product": products.template,
     "custom": custom,
     "merge_runs": order_blocks.merging,
 }

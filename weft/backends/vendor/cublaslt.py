@@ -32,14 +32,12 @@ COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70
 TRANSPOSED = 1
 PARTS_IN_FLOAT32 = 2
 EPILOGUES = {
-    (False, "", ""): "DEFAULT",
-    (True, "", ""): "BIAS",
-    (False, "relu", ""): "RELU",
-    (True, "relu", ""): "RELU_BIAS",
-    (False, "gelu", ""): "GELU",
-    (True, "gelu", ""): "GELU_BIAS",
-    (False, "", "a"): "BGRADB",  # our A is cuBLASLt's B
-    (False, "", "b"): "BGRADA",
+    (False, ""): "DEFAULT",
+    (True, ""): "BIAS",
+    (False, "relu"): "RELU",
+    (True, "relu"): "RELU_BIAS",
+    (False, "gelu"): "GELU",
+    (True, "gelu"): "GELU_BIAS",
 }
 
 
@@ -92,7 +90,7 @@ class CublasLt:
 
     def absorbs(self, dtype: DType) -> frozenset[str]:
         """What a product of `dtype` can do beside multiplying."""
-        return frozenset({"add"}) if dtype.name == "float64" else frozenset({"add", "bias", "relu", "gelu", "sums"})
+        return frozenset({"add"}) if dtype.name == "float64" else frozenset({"add", "bias", "relu", "gelu"})
 
     def arrange_product(self, product: Product) -> tuple[Config, int]:
         """(config, bytes of workspace): `product` with the algorithm of the heuristic's first choice."""
@@ -130,18 +128,22 @@ class _Call:
             self._describe(attributes.TRANSA, TRANSPOSED)
         if product.transpose_a:
             self._describe(attributes.TRANSB, TRANSPOSED)
-        epilogue = EPILOGUES[product.bias, product.activation, product.sums]
+        epilogue = EPILOGUES[product.bias, product.activation]
         if epilogue != "DEFAULT":
             self._describe(attributes.EPILOGUE, int(lt.Epilogue[epilogue]))
-        if product.bias or product.sums:
+        if product.bias:
             self._describe(attributes.BIAS_DATA_TYPE, DATA_TYPES[product.result.name])
         m, n, k, p = product.m, product.n, product.k, product
         # As columns: the rows of a row-major matrix, so (extent of a row, number of rows)
         self.layout_b = self._layout(p.operand, (k, n) if p.transpose_b else (n, k), p.leading_b, p.strides_b[1])
         self.layout_a = self._layout(p.operand, (m, k) if p.transpose_a else (k, m), p.leading_a, p.strides_a[1])
         self.layout_d = self._layout(p.result, (n, m), n, m * n)
-        self.alignment = ALIGNED
         self.algorithms: dict[int, tuple[np.ndarray, int]] = {}  # by the alignment of the operands
+        size = p.operand.itemsize  # bytes from one turn of the outer batch to the next
+        self.steps = (p.strides_a[0] * size, p.strides_b[0] * size, p.inner * m * n * p.result.itemsize)
+        self.between = 0 if p.outer == 1 else self.steps[0] | self.steps[1] | self.steps[2]
+        self.alpha = self.numbers.ctypes.data
+        self.beta = self.alpha + self.numbers.itemsize
 
     def __del__(self) -> None:
         lt = self.lt
@@ -164,13 +166,14 @@ class _Call:
                 lt.matrix_layout_set_attribute(layout, attribute, word.ctypes.data, word.nbytes)
         return layout
 
-    def choose(self, alignment: int) -> list[tuple[bytes, int]]:
-        """(algorithm, bytes of workspace) that the heuristic proposes for operands that lie so, best first."""
+    def choose(self, alignment: int, most: int = WORKSPACE) -> list[tuple[bytes, int]]:
+        """(algorithm, bytes of workspace) that the heuristic proposes for operands that lie so, best first, with at
+        most so much workspace."""
         lt = self.lt
         attributes = lt.MatmulPreferenceAttribute
         preference = lt.matmul_preference_create()
         wanted = {
-            attributes.MAX_WORKSPACE_BYTES: WORKSPACE,
+            attributes.MAX_WORKSPACE_BYTES: most,
             attributes.REDUCTION_SCHEME_MASK: PARTS_IN_FLOAT32,
             attributes.MIN_ALIGNMENT_A_BYTES: alignment,
             attributes.MIN_ALIGNMENT_B_BYTES: alignment,
@@ -206,9 +209,8 @@ class _Call:
             return self.algorithms[ALIGNED]
         alignment = addresses & -addresses
         if alignment not in self.algorithms:
-            most = self.algorithms[ALIGNED][1]
-            algorithm = next(bytes_ for bytes_, needed in self.choose(alignment) if needed <= most)
-            self.algorithms[alignment] = (np.frombuffer(algorithm, np.uint8).copy(), most)
+            algorithm, workspace = self.choose(alignment, self.algorithms[ALIGNED][1])[0]
+            self.algorithms[alignment] = (np.frombuffer(algorithm, np.uint8).copy(), workspace)
         return self.algorithms[alignment]
 
     def __call__(self, addresses: Sequence[int]) -> None:
@@ -219,17 +221,14 @@ class _Call:
             self._describe(lt.MatmulDescAttribute.BIAS_POINTER, next(left))
         c = next(left) if p.add else 0
         d = next(left)
-        if p.sums:
-            self._describe(lt.MatmulDescAttribute.BIAS_POINTER, next(left))
         scratch = next(left, 0)
-        algorithm, workspace = self._algorithm(a | b | c | d)
-        size, result = p.operand.itemsize, p.result.itemsize
-        alpha, beta = self.numbers.ctypes.data, self.numbers.ctypes.data + self.numbers.itemsize
+        algorithm, workspace = self._algorithm(a | b | c | d | self.between)
+        step_a, step_b, block = self.steps
         for turn in range(p.outer):
-            first_d = d + turn * p.inner * p.m * p.n * result
+            target = d + turn * block
             lt.matmul(
-                self.library.handle, self.operation, alpha,
-                b + turn * p.strides_b[0] * size, self.layout_b, a + turn * p.strides_a[0] * size, self.layout_a, beta,
-                c + turn * p.inner * p.m * p.n * result if p.add else first_d, self.layout_d, first_d, self.layout_d,
+                self.library.handle, self.operation, self.alpha,
+                b + turn * step_b, self.layout_b, a + turn * step_a, self.layout_a, self.beta,
+                c + turn * block if p.add else target, self.layout_d, target, self.layout_d,
                 algorithm.ctypes.data, scratch, workspace, self.library.stream,
             )  # fmt: skip

@@ -1,0 +1,188 @@
+"""Products that a library computes: what it absorbs, what is left to kernels, and that the numbers are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from tests.unit.emulator import Emulator
+from tests.unit.gpu_harness import Products
+from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
+from weft.compiler import decompose
+from weft.compiler.plan import LibraryCall, Product
+from weft.compiler.records import pack, unpack
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def device():
+    found = Emulator().device
+    found.libraries["products"] = Products()
+    return found
+
+
+def tensor(device, *shape, dtype=weft.float32, seed=0, grad=False):
+    array = np.random.default_rng((seed, *shape)).normal(0, 1, shape).astype(np.float32)
+    return weft.tensor(array, device=device).to(dtype).detach().requires_grad_(grad)
+
+
+def steps_of(function, *args) -> list:
+    compiled = weft.compile(function)
+    compiled(*args)
+    return list(compiled.plan.plan.steps)
+
+
+def products_of(steps) -> list[Product]:
+    return [Product(*step.config[:-1]) for step in steps if isinstance(step, LibraryCall)]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs_with_products_agree_with_the_reference(name, device, monkeypatch):
+    monkeypatch.setattr(decompose, "SMALL_DOT", 16)  # the programs are small, for the emulator
+    assert_equal_results(results(PROGRAMS[name], device, small=True), expected_results(name, small=True))
+
+
+def test_a_bias_is_added_by_the_library(device):
+    x, w, b = tensor(device, 40, 24), tensor(device, 30, 24), tensor(device, 30)
+    (step,) = steps_of(F.linear, x, w, b)
+    (product,) = products_of([step])
+    assert product.bias and product.transpose_b and (product.m, product.n, product.k) == (40, 30, 24)
+    want = x.numpy().astype(np.float64) @ w.numpy().T.astype(np.float64) + b.numpy()
+    np.testing.assert_allclose(F.linear(x, w, b).numpy(), want, 1e-5, 1e-5)
+
+
+def test_leading_axes_are_rows(device):
+    x, w, b = tensor(device, 4, 10, 24), tensor(device, 30, 24), tensor(device, 30)
+    (product,) = products_of(steps_of(F.linear, x, w, b))
+    assert product.bias and product.m == 40
+    want = x.numpy().astype(np.float64) @ w.numpy().T.astype(np.float64) + b.numpy()
+    np.testing.assert_allclose(F.linear(x, w, b).numpy(), want, 1e-5, 1e-5)
+
+
+def test_a_product_that_somebody_else_wants_is_left_as_it_is(device):
+    x, w, b = tensor(device, 40, 24), tensor(device, 24, 30), tensor(device, 30)
+
+    def both(x, w, b):
+        product = x @ w
+        return product, product + b
+
+    (product,) = products_of(steps_of(both, x, w, b))
+    assert not product.bias
+    for result, want in zip(both(x, w, b), both(x.cpu(), w.cpu(), b.cpu()), strict=True):
+        np.testing.assert_allclose(result.numpy(), want.numpy(), 1e-5, 1e-5)
+
+
+def test_products_are_added_by_the_library(device):
+    a, b, c = tensor(device, 30, 24), tensor(device, 24, 30), tensor(device, 30, 30)
+
+    def total(a, b, c):
+        return c - 2.0 * (a @ b) + (b.T @ a.T)
+
+    def sums(a, b, c):
+        return (a @ b) + (b.T @ a.T), c + b.T @ b
+
+    found = products_of(steps_of(sums, a, b, c))
+    assert sorted((product.add, product.alpha) for product in found) == [(False, 1.0), (True, 1.0), (True, 1.0)]
+    for function in (lambda *args: (total(*args),), sums):
+        for result, want in zip(function(a, b, c), function(a.cpu(), b.cpu(), c.cpu()), strict=True):
+            np.testing.assert_allclose(result.numpy(), want.numpy(), 1e-4, 1e-4)
+
+
+def test_constant_factors_that_rules_know_are_absorbed(device):
+    a, b = tensor(device, 30, 24), tensor(device, 24, 30)
+    (product,) = products_of(steps_of(lambda a, b: -(a @ b) * 0.5, a, b))
+    assert product.alpha == -0.5
+    np.testing.assert_allclose((-(a @ b) * 0.5).numpy(), -0.5 * (a.numpy() @ b.numpy()), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [weft.bfloat16, weft.float16])
+def test_narrow_factors_stay_narrow(device, dtype):
+    x, w, b = tensor(device, 40, 24, dtype=dtype), tensor(device, 30, 24, dtype=dtype), tensor(device, 30, dtype=dtype)
+    (step,) = steps_of(F.linear, x, w, b)
+    (product,) = products_of([step])
+    assert product.operand is product.result is dtype and product.bias
+    exact = x.float().numpy() @ w.float().numpy().T + b.float().numpy()
+    np.testing.assert_array_equal(F.linear(x, w, b).float().numpy(), exact.astype(dtype.numpy).astype(np.float32))
+
+
+def test_factors_that_were_widened_are_read_as_they_were(device):
+    a, b = tensor(device, 30, 24, dtype=weft.bfloat16), tensor(device, 24, 30, dtype=weft.bfloat16)
+    (step,) = steps_of(lambda a, b: a.float() @ b.float(), a, b)
+    (product,) = products_of([step])
+    assert product.operand is weft.bfloat16 and product.result is weft.float32
+    (rounded,) = products_of(steps_of(lambda a, b: (a.float() @ b.float()).bfloat16(), a, b))
+    assert rounded.result is weft.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [weft.float32, weft.bfloat16])
+def test_a_linear_layer_and_its_gradients(device, dtype):
+    x, w, b = (tensor(device, *shape, dtype=dtype, grad=True) for shape in ((40, 24), (30, 24), (30,)))
+
+    def step(x, w, b):
+        y = F.gelu(F.linear(x, w, b), approximate="tanh")
+        (y.float() ** 2).sum().backward()
+        return x.grad, w.grad, b.grad
+
+    found = step(x, w, b)
+    with weft.device("cpu"):
+        wanted = step(*[t.detach().cpu().float().requires_grad_() for t in (x, w, b)])
+    for result, want in zip(found, wanted, strict=True):
+        scale = np.abs(want.numpy()).max()
+        bound = 3e-2 if dtype.is_narrow else 1e-5
+        np.testing.assert_allclose(result.float().numpy() / scale, want.numpy() / scale, 0, bound)
+
+
+def test_small_products_are_part_of_kernels(device):
+    assert not products_of(steps_of(lambda a, b: a @ b, tensor(device, 4, 2), tensor(device, 2, 8)))
+    assert products_of(steps_of(lambda a, b: a @ b, tensor(device, 64, 784), tensor(device, 784, 128)))
+
+
+def test_heads_are_strided_batches(device):
+    q, k = tensor(device, 2, 16, 3 * 12), tensor(device, 2, 16, 3 * 12, seed=1)
+
+    def scores(q, k):
+        q, k = (x.reshape(2, 16, 3, 12).transpose(1, 2) for x in (q, k))
+        return q @ k.transpose(-1, -2)
+
+    (step,) = steps_of(scores, q, k)
+    (product,) = products_of([step])
+    assert (product.outer, product.inner, product.leading_a) == (2, 3, 36)
+    np.testing.assert_allclose(scores(q, k).numpy(), scores(q.cpu(), k.cpu()).numpy(), 1e-5, 1e-5)
+
+
+def test_the_precision_of_float32_products_is_part_of_the_plan(device):
+    a = tensor(device, 40, 40)
+    step = weft.compile(lambda a: a @ a)
+    assert weft.get_float32_matmul_precision() == "highest"
+    try:
+        for precision, planned in (("highest", "highest"), ("high", "high"), ("medium", "high")):
+            weft.set_float32_matmul_precision(precision)
+            step(a)
+            (product,) = products_of(step.plan.plan.steps)
+            assert product.precision == planned
+        assert len(step.retraces) == 1
+    finally:
+        weft.set_float32_matmul_precision("highest")
+    with pytest.raises(weft.RangeError, match="'highest', 'high', 'medium'"):
+        weft.set_float32_matmul_precision("low")
+
+
+def test_the_precision_changes_nothing_on_the_cpu():
+    a = weft.rand(40, 40)
+    step = weft.compile(lambda a: a @ a)
+    before = step(a).numpy().tobytes()
+    try:
+        weft.set_float32_matmul_precision("high")
+        assert step(a).numpy().tobytes() == before and not step.retraces
+    finally:
+        weft.set_float32_matmul_precision("highest")
+
+
+def test_a_plan_with_products_can_be_stored(device):
+    compiled = weft.compile(F.linear)
+    compiled(tensor(device, 40, 24), tensor(device, 30, 24), tensor(device, 30))
+    plan = compiled.plan.plan
+    assert unpack(pack(plan)) == plan

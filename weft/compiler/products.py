@@ -1,0 +1,248 @@
+"""products: matrix products that a vendor's library computes, with what it does on the way.
+
+On a device with a `ProductLibrary`, `absorb` turns each `dot` into a `product`, a node that only the compiler makes,
+and draws into it what the library does at no cost: a vector added to each row, another matrix added, a constant factor,
+ReLU. A `product` is a region of its own: `matmul.operands` says how it reads its factors, its result is memory, and
+the library fixes the algorithm when the plan is made. What is not absorbed the fuser computes from the result, together
+with whatever else it finds there.
+
+The walk of `relu(x @ w + b)`: `decompose` leaves dot -> add -> select; `absorb` makes product(x, w), then
+product(x, w, b), then the same with 'relu', if nobody else wants what lies between; `template` gives the LibraryCall.
+
+In 16 bits the library rounds once, at its end, where separate nodes would each round.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from weft.backends.base import Device, ProductLibrary
+from weft.compiler.access import Strided, row_major, strided
+from weft.compiler.libraries import library_of
+from weft.compiler.matmul import operands
+from weft.compiler.plan import Product
+from weft.compiler.program import product_precision
+from weft.compiler.region import Region
+from weft.compiler.simplify import reshape
+from weft.compiler.template import Called, Template
+from weft.dtypes import DType, float32
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES, Primitive, make
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A `product` taken apart: what it multiplies, and what it does beside that."""
+
+    a: Node
+    b: Node
+    dtype: DType
+    bias: Node | None = None
+    c: Node | None = None
+    alpha: float = 1.0
+    activation: str = ""
+
+    @property
+    def node(self) -> Node:
+        sources = [source for source in (self.a, self.b, self.bias, self.c) if source is not None]
+        attrs = (self.dtype, self.bias is not None, self.c is not None, self.alpha, self.activation)
+        return make("product", tuple(sources), attrs)
+
+
+def parts_of(product: Node) -> Parts:
+    dtype, bias, add, alpha, activation = product.attrs
+    a, b, *rest = product.srcs
+    return Parts(a, b, dtype, rest[0] if bias else None, rest[-1] if add else None, alpha, activation)
+
+
+# --- absorbing -------------------------------------------------------------------------------------------------------
+
+
+def absorb(nodes: list[Node], outputs: list[Node], leaves: Collection[Node], device: Device) -> list[Node]:
+    """The outputs with library products in place of `dot`s. `nodes` is topologically sorted."""
+    library = library_of(device)
+    if library is None or not any(node.op == "dot" for node in nodes):
+        return outputs
+    return _Absorber(nodes, outputs, leaves, library).run()
+
+
+class _Absorber:
+    """One walk over a graph. `new` maps its nodes to what takes their place."""
+
+    def __init__(self, nodes: list[Node], outputs: list[Node], leaves: Collection[Node], library: ProductLibrary):
+        self.nodes, self.outputs, self.leaves, self.library = nodes, outputs, set(leaves), library
+        self.new: dict[Node, Node] = {}
+        self.users: dict[Node, list[Node]] = {}
+        for node in nodes:
+            for source in () if node in self.leaves else node.srcs:
+                self.users.setdefault(source, []).append(node)
+        self.wanted = set(outputs)
+
+    def run(self) -> list[Node]:
+        for node in self.nodes:
+            if node in self.leaves or not node.srcs:
+                self.new[node] = node
+                continue
+            srcs = tuple([self.new[source] for source in node.srcs])
+            rule = RULES.get(node.op)
+            found = rule(self, node, srcs) if rule else None
+            if found is None:
+                found = node
+                if srcs != node.srcs:
+                    found = make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
+            self.new[node] = found
+        return [self.new[node] for node in self.outputs]
+
+    def used_once(self, node: Node) -> Parts | None:
+        """The product whose result `node` of the old graph is, reshaped perhaps, if it has just one user."""
+        while node not in self.leaves and node not in self.wanted and len(self.users[node]) == 1:
+            product = self.new[node]
+            if product.op == "product":
+                return parts_of(product)
+            if node.op != "reshape":
+                return None
+            node = node.srcs[0]
+        return None
+
+    def takes(self, parts: Parts, what: str) -> bool:
+        return not parts.activation and what in self.library.absorbs(parts.a.dtype)
+
+
+def _product(absorber: _Absorber, node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    """The plain product. Factors that were widened from 16 bits are read as they were: the products are the same."""
+    if node.dtype.kind != "f":
+        return None
+    a, b = [source.srcs[0] if source.op == "cast" and source not in absorber.leaves else source for source in srcs]
+    if node.dtype is float32 and a.dtype is b.dtype and a.dtype.is_narrow:
+        return Parts(a, b, float32).node
+    return Parts(srcs[0], srcs[1], node.dtype).node
+
+
+def _sum(absorber: _Absorber, node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    """A product plus a vector along its rows, or plus a matrix that lies in memory anyway."""
+    for of, other in ((node.srcs[0], srcs[1]), (node.srcs[1], srcs[0])):
+        parts = absorber.used_once(of)
+        if parts is None:
+            continue
+        shape = (*parts.a.shape[:-1], parts.b.shape[-1])
+        row = _repeated_row(other, shape[-1])
+        if row is not None and parts.bias is None and absorber.takes(parts, "bias"):
+            return reshape(replace(parts, bias=row).node, node.shape)
+        behind = other
+        while behind.op == "reshape" and behind not in absorber.leaves:
+            behind = behind.srcs[0]
+        stored = behind in absorber.leaves or behind.op == "product"
+        if stored and parts.c is None and absorber.takes(parts, "add"):
+            return reshape(replace(parts, c=reshape(other, shape)).node, node.shape)
+    return None
+
+
+def _repeated_row(node: Node, extent: int) -> Node | None:
+    """The vector of `extent` elements that `node` repeats along all axes but its last."""
+    source = node.srcs[0] if node.op == "expand" else node
+    if source.size == extent and source.shape[-1:] == node.shape[-1:] == (extent,):
+        return reshape(source, (extent,))
+    return None
+
+
+def _scaled(absorber: _Absorber, node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    """A product times a constant."""
+    for of, other in ((node.srcs[0], srcs[1]), (node.srcs[1], srcs[0])):
+        factor = other
+        while factor.op in ("expand", "reshape") and factor not in absorber.leaves:
+            factor = factor.srcs[0]
+        if factor.op == "const" and math.isfinite(factor.attrs[0]):
+            return _times(absorber, of, factor.attrs[0])
+    return None
+
+
+def _times(absorber: _Absorber, of: Node, factor: float) -> Node | None:
+    parts = absorber.used_once(of)
+    if parts is None or parts.bias is not None or parts.c is not None or parts.activation:
+        return None
+    return reshape(replace(parts, alpha=parts.alpha * factor).node, of.shape)
+
+
+def _rounded(absorber: _Absorber, node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    """A product of 16-bit factors that is rounded to their dtype."""
+    parts = absorber.used_once(node.srcs[0])
+    if parts is None or parts.a.dtype is not node.dtype or parts.dtype is node.dtype:
+        return None
+    if parts.bias is not None or parts.c is not None or parts.activation:
+        return None
+    return reshape(replace(parts, dtype=node.dtype).node, node.shape)
+
+
+RULES: Mapping[str, Callable[[_Absorber, Node, tuple[Node, ...]], Node | None]] = {
+    "dot": _product,
+    "add": _sum,
+    "mul": _scaled,
+    "neg": lambda absorber, node, srcs: _times(absorber, node.srcs[0], -1.0),
+    "cast": _rounded,
+}
+
+
+# --- the call --------------------------------------------------------------------------------------------------------
+
+
+def template(node: Node, leaves: Collection[Node]) -> Template:
+    """The template of `product`."""
+    parts = parts_of(node)
+    factors = operands(node, leaves)
+    others = [_whole(source, leaves) for source in (parts.bias, parts.c) if source is not None]
+    read = [(view.base, view.offset) for view in factors.views] + [(view.base, view.offset) for view in others]
+    *batch, m, n = node.shape
+    count, k = math.prod(batch), parts.a.shape[-1]
+    wanted = Product(
+        parts.a.dtype, node.dtype, count // factors.inner, factors.inner, m, n, k,
+        factors.a.transposed, factors.b.transposed, factors.a.leading, factors.b.leading, *factors.strides,
+        product_precision(node.device), parts.alpha, parts.bias is not None, parts.c is not None, parts.activation,
+    )  # fmt: skip
+    library = library_of(node.device)
+    assert library is not None
+    arranged = functools.cache(lambda: library.arrange_product(wanted))
+
+    def build(region: Region, device: Device) -> Called:
+        uses = (*read, (node, 0))
+        words = [word for word, said in (("bias", wanted.bias), ("add", wanted.add)) if said]
+        name = "_".join(["product", "x".join(map(str, (*batch, m, n, k))), *words, *filter(None, [wanted.activation])])
+        return Called(library.name, name, arranged()[0], uses, 2 * count * m * n * k)
+
+    return Template(tuple(dict.fromkeys(base for base, _ in read)), build, scratch=lambda: arranged()[1])
+
+
+def _whole(node: Node, leaves: Collection[Node]) -> Strided:
+    """`node` as contiguous memory: where it lies, if it lies so, else as memory that the compiler fills."""
+    view = strided(node, leaves)
+    if view is None or any(
+        extent > 1 and step != plain
+        for extent, step, plain in zip(node.shape, view.strides, row_major(node.shape), strict=True)
+    ):
+        return Strided(node, 0, row_major(node.shape))
+    return view
+
+
+def _shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    a, b = srcs[:2]
+    assert a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2] and a.dtype is b.dtype
+    return (*a.shape[:-1], b.shape[-1]), attrs[0]
+
+
+def _evaluate(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    _, bias, add, alpha, activation = node.attrs
+    value = alpha * np.matmul(arrays[0], arrays[1])
+    if add:
+        value = value + arrays[-1]
+    if bias:
+        value = value + arrays[2]
+    if activation == "relu":
+        value = np.where(value <= 0, 0, value)
+    return value.astype(dtype)
+
+
+PRIMITIVES["product"] = Primitive("product", "template", None, _shape, _evaluate)
