@@ -195,9 +195,11 @@ def _permute(node: Node, srcs: tuple[Node, ...]) -> Node | None:
     value = _scalar(source)
     if value is not None:
         return filled(value, node)
-    if source.op == "dot" and order == _swapped(len(order)):  # (AB)ᵀ = BᵀAᵀ: the library reads either way
-        a, b = source.srcs
-        return make("dot", (_transposed(b), _transposed(a)))
+    if order == _swapped(len(order)):  # (AB)ᵀ = BᵀAᵀ: the library reads either way; so it does below a cast
+        if source.op == "dot":
+            return _turned(source)
+        if source.op == "cast" and source.srcs[0].op == "dot":
+            return make("cast", (_turned(source.srcs[0]),), source.attrs)
     moved = [axis for axis in order if source.shape[axis] != 1]
     if moved == sorted(moved):  # only axes of extent 1 move, so memory order stays
         return _reshape_of(source, node.shape)
@@ -207,6 +209,12 @@ def _permute(node: Node, srcs: tuple[Node, ...]) -> Node | None:
 def _swapped(rank: int) -> tuple[int, ...]:
     """The order that exchanges the last two axes."""
     return (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _turned(product: Node) -> Node:
+    """The transpose of a matrix product, as a product."""
+    a, b = product.srcs
+    return make("dot", (_transposed(b), _transposed(a)))
 
 
 def _transposed(node: Node) -> Node:
