@@ -26,7 +26,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from gpu_cases import CASES, GROUPS, Case, Copy, Product, Tower, shrink
+from gpu_cases import CASES, GROUPS, Case, Copy, Product, Rows, Tower, shrink
 from gpu_worker import FRAMEWORKS
 
 HERE = Path(__file__).parent
@@ -38,14 +38,25 @@ class Child:
     """A `gpu_worker.py` process. `tell` sends a command, `answer` waits for what comes back."""
 
     def __init__(self, framework: str, options: argparse.Namespace, cache: Path, log: Any):
+        self.command = command("serve", framework, options.device, tiny=options.tiny)
+        self.log, self.environment = log, environment(cache)
+        self.start()
+
+    def start(self) -> None:
         self.process = subprocess.Popen(
-            command("serve", framework, options.device, tiny=options.tiny),
+            self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=self.log,
             text=True,
-            env=environment(cache),
+            env=self.environment,
         )
+
+    def restart(self) -> None:
+        """A new process: after an error on a GPU, nothing else in the old one can be trusted."""
+        self.close()
+        self.start()
+        self.answer()
 
     def tell(self, do: str, case: str = "") -> None:
         assert self.process.stdin is not None
@@ -86,7 +97,9 @@ def environment(cache: Path) -> dict[str, str]:
 
 def worth_it(framework: str, case: Case) -> bool:
     """Whether a framework's way of running says anything new about a case: compiling changes no single product, and
-    takes minutes for a thousand reductions."""
+    takes minutes for a thousand reductions; a backward pass alone runs on the stream of its forward pass."""
+    if isinstance(case, Rows) and case.part == "backward" and "graph" in framework:
+        return False
     return ("compile" not in framework and "autotuned" not in framework) or not isinstance(case, Copy | Product | Tower)
 
 
@@ -116,10 +129,12 @@ def run_case(name: str, case: Case, children: dict[str, Child], rounds: int, say
                 entry |= sample
             except (RuntimeError, OSError) as error:
                 entry["error"] = str(error)
-    for framework in alive:
-        if "error" not in record[framework]:
+    for framework, child in taking_part.items():
+        if "error" in record[framework]:
+            child.restart()
+        else:
             record[framework]["seconds"] = statistics.median(record[framework]["rounds"])
-            children[framework].ask("release", name)
+            child.ask("release", name)
     return record
 
 
@@ -205,7 +220,7 @@ def remarks(report: dict[str, Any]) -> list[str]:
     """What failed, what does not agree, and how much memory the GPT took."""
     found = []
     for name, case in report["cases"].items():
-        found += [f"{name}, {n}: {e['error']}" for n, e in case["results"].items() if "error" in e]
+        found += [f"{name}, {n}: {e['error'].splitlines()[0]}" for n, e in case["results"].items() if "error" in e]
         if case["disagreement"] > case["tolerance"]:
             found.append(f"{name}: results DISAGREE by {case['disagreement']:.1e} relative")
         if case.get("tokens"):

@@ -139,7 +139,7 @@ _dropout = lift(creation.dropout)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, *, generator: Generator | None = None) -> Tensor:
-    """While training, each element 0 with probability `p` and otherwise divided by 1 - p.
+    """While training, each element 0 with probability `p` (in steps of 2^-16) and otherwise divided by 1 - p.
 
     >>> weft.nn.functional.dropout(weft.ones(3), 0.5, training=False)
     tensor([1., 1., 1.])

@@ -151,10 +151,11 @@ class Builder:
         return self.cast_to(value, self.floats) if self.smooth else value
 
     def new_random(self) -> Value:
-        bits = make("random", (self.state,), (self.shape(), self.draws))
+        width = self.pick([16, 32])
+        bits = make("random", (self.state,), (self.shape(), self.draws, width))
         self.draws += 1
-        count = 8 if self.floats.is_narrow else 24
-        high = build.cast(build.binary("shr", bits, 32 - count), self.floats)
+        count = 8 if self.floats.is_narrow else min(24, width)
+        high = build.cast(build.binary("shr", bits, width - count), self.floats)
         return Value(build.mul(high, 2.0**-count), 1.0)
 
     def new_constant(self) -> Value:

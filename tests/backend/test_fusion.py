@@ -280,6 +280,24 @@ def test_transposed_and_sliced_operands_are_not_copied(function, shapes):
     assert names(plan)[0].startswith("gemm")
 
 
+def test_weight_gradients_of_narrow_products_are_not_transposed():
+    """Weights in float32, products in bfloat16: weight gradients come out as the weights lie, cast on the way."""
+    weights = [weft.zeros(*shape, requires_grad=True) for shape in ((128, 256), (64, 128))]
+    optimizer = weft.optim.AdamW(weights)
+
+    def step(x):
+        for weight in weights:
+            x = F.relu(F.linear(x.bfloat16(), weight.bfloat16()))
+        x.float().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    plan = compiled(step, *tensors((512, 256)))
+    assert not any("copy" in name or "concat" in name for name in names(plan)), names(plan)
+    products = [name for name in names(plan) if name.startswith("gemm")]
+    assert {"gemm_128x256x512", "gemm_64x128x512"} <= {name.split("_dot")[0] for name in products}
+
+
 def mlp_step(params, optimizer, keep):
     def step(x, y):
         optimizer.zero_grad()

@@ -12,10 +12,12 @@ import pytest
 from tests.unit.kernel_harness import begin, call, end, kernel_of
 from weft import dtypes
 from weft.errors import DTypeError
+from weft.graph.evaluate import random_bits
 from weft.kernels import index as ix
 from weft.kernels import math as km
 from weft.kernels.index import Axis, axis_index
-from weft.kernels.language import Literal, Load, Loop, Store
+from weft.kernels.language import Let, Literal, Load, Loop, Op, Store
+from weft.kernels.normal import normalise
 
 rng = np.random.default_rng(1)
 _libm = ctypes.CDLL(ctypes.util.find_library("m"))
@@ -179,25 +181,41 @@ def test_integers_are_refused():
 
 
 @pytest.mark.parametrize(
-    "counter,key,word",
+    "counter,key,words",
     [
-        ((0x00000000, 0x00000000), 0x00000000, 0xFF1DAE59),
-        ((0xFFFFFFFF, 0xFFFFFFFF), 0xFFFFFFFF, 0x2C3F628B),
-        ((0x243F6A88, 0x85A308D3), 0x13198A2E, 0xDD7CE038),
+        ((0x00000000, 0x00000000), 0x00000000, (0xFF1DAE59, 0x6CD10DF2)),
+        ((0xFFFFFFFF, 0xFFFFFFFF), 0xFFFFFFFF, (0x2C3F628B, 0xAB4FD7AD)),
+        ((0x243F6A88, 0x85A308D3), 0x13198A2E, (0xDD7CE038, 0xF62A4C12)),
     ],
 )
-def test_philox_known_answers(counter, key, word):
-    words = np.array([key, *counter], np.uint32)
+def test_philox_known_answers(counter, key, words):
+    given = np.array([key, *counter], np.uint32)
     for width in (1, 8):
         n = 20
         i = Axis("i", n)
-        x = np.repeat(words, n)
+        x = np.repeat(given, n)
         args = (Load("x", _shifted(i, part * n), dtypes.uint32) for part in range(3))
-        out = np.zeros(n, np.uint32)
-        body = (Loop(i, begin, end, "vector", (Store("out", axis_index(i), km.philox(*args)),), width),)
+        out = np.zeros(2 * n, np.uint32)
+        stores = tuple(Store("out", _shifted(i, part * n), word) for part, word in enumerate(km.philox(*args)))
+        body = (Loop(i, begin, end, "vector", stores, width),)
         call(kernel_of("philox", {"x": x}, {"out": out}, body), {"x": x}, {"out": out}, None, (0, n))
-        assert (out == word).all()
+        assert (out == np.repeat(np.array(words, np.uint32), n)).all()
 
 
 def _shifted(axis, offset):
     return ix.add(axis_index(axis), ix.const(offset))
+
+
+def test_four_lanes_written_out_share_one_philox():
+    """Of elements 4 i, ..., 4 i + 3 the counter is one, so that naming shared values leaves one chain of rounds."""
+    i = Axis("i", 1000)
+    key, count = (Load("x", ix.const(part), dtypes.uint32) for part in range(2))
+    places = [ix.add(ix.scale(axis_index(i), 4), ix.const(part)) for part in range(4)]
+    stores = tuple(Store("out", at, km.random_bits(key, count, at, 16, False)) for at in places)
+    x, out = np.array([7, 11], np.uint32), np.zeros(64, np.uint32)
+    kernel = kernel_of("bits", {"x": x}, {"out": out}, (Loop(i, begin, end, "serial", stores),))
+    (loop,) = [stmt for stmt in normalise(kernel).body if isinstance(stmt, Loop)]
+    products = [stmt for stmt in loop.body if isinstance(stmt, Let) and isinstance(stmt.value, Op)]
+    assert sum(stmt.value.name == "mulhi" for stmt in products) == km.PHILOX_ROUNDS
+    call(kernel, {"x": x}, {"out": out}, None, (0, 16))
+    assert (out == random_bits(np.array([7, 11], np.uint32), 0, (64,), 16)).all()

@@ -538,3 +538,56 @@ def test_lanes_that_store_to_one_place_are_refused():
     body = (Loop(i, 0, 32, "vector", (Store("out", ix.ZERO, load("x", axis_index(i))),), 8),)
     with pytest.raises(GraphError, match="lanes that all store"):
         run("k", {"x": np.zeros(32, "f")}, {"out": np.zeros(1, "f")}, body, 1)
+
+
+class Number:
+    """An index that is written like a number."""
+
+    def __init__(self, index):
+        self.index = index
+
+    def __floordiv__(self, divisor):
+        return Number(ix.floordiv(self.index, divisor))
+
+    def __mod__(self, divisor):
+        return Number(ix.remainder(self.index, divisor))
+
+    def __rmul__(self, factor):
+        return Number(ix.scale(self.index, factor))
+
+    def __add__(self, other):
+        return Number(ix.add(self.index, other.index if isinstance(other, Number) else ix.const(other)))
+
+
+LANE_PATTERNS = {
+    "a value for four lanes": lambda i: i // 4,
+    "a value for eight lanes": lambda i: 5 * (i // 8) + 3,
+    "a value for all lanes": lambda i: i // 32,
+    "places among four": lambda i: i % 4,
+    "shifted places": lambda i: 16 * ((i + 3) % 4) + 1,
+    "both": lambda i: 100 * (i // 4) + i % 2,
+    "uneven": lambda i: (i + 1) // 4,
+    "thirds": lambda i: i // 3 + i % 3,
+}
+
+
+@pytest.mark.parametrize("width", [4, 8, 32])
+@pytest.mark.parametrize("name", LANE_PATTERNS)
+def test_lanes_that_share_a_number(name, width):
+    """Numbers that neighbouring lanes share are computed once for them, and meet the others' again."""
+    n, first = 75, 32
+
+    formula = LANE_PATTERNS[name]
+    i = Axis("i", 1000)
+    shared = IndexValue(formula(Number(axis_index(i))).index, dtypes.uint32)
+    squared = op("mul", shared, shared)
+    mixed = op("add", squared, IndexValue(axis_index(i), dtypes.uint32))
+    for start, multiple in ((begin, 32), (begin, 1), (first, 1)):
+        out, plain = np.zeros(n, np.uint32), np.zeros(n, np.uint32)
+        stores = (Store("out", axis_index(i), mixed), Store("plain", axis_index(i), squared))
+        body = (Loop(i, start, end, "vector", stores, width, multiple),)
+        call("shared", {}, {"out": out, "plain": plain}, body, (first, n))
+        numbers = np.arange(first, n)
+        expected = formula(numbers) ** 2
+        assert (plain[first:] == expected).all() and not plain[:first].any()
+        assert (out[first:] == expected + numbers).all()

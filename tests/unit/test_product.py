@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from tests.unit.kernel_harness import begin, call, end, kernel_of
+from weft.compiler.matmul import tiles
 from weft.dtypes import from_numpy, int64
 from weft.errors import GraphError
 from weft.kernels import index as ix
+from weft.kernels.cpu import TILE_COLUMNS
 from weft.kernels.index import MANY, Axis, axis_index
 from weft.kernels.language import Accumulator, Fold, IndexValue, Loop, Store, Update, Var
 from weft.kernels.product import Matrix, product, tile_for
@@ -70,3 +72,12 @@ def test_products_go_into_sums_inside_a_vector_loop_only():
     store = Store("c", axis_index(Axis("t", 1)), Var("s", dtype))
     with pytest.raises(GraphError, match="a product into 's'"):
         call("bad", {"a": array}, {"c": array}, (Loop(Axis("t", 1), begin, end, "task", (fold, store)),), (0, 1))
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_tiles_begin_where_epilogues_expect_them(small):
+    rng = np.random.default_rng(3)
+    for batch, m, n, k in rng.integers(1, 5000, (500, 4)):
+        for transposed in ((False, False), (False, True), (True, False)):
+            _, width = tiles(int(batch) % 4 + 1, int(m), int(n), int(k), transposed, small)
+            assert width >= n or width % TILE_COLUMNS == 0

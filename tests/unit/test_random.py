@@ -5,7 +5,8 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from weft.graph.evaluate import philox
+from weft.graph.evaluate import philox, random_bits
+from weft.ops import creation
 
 pytestmark = pytest.mark.unit
 
@@ -18,15 +19,57 @@ def on_reference():
 
 
 @pytest.mark.parametrize(
-    ("counter", "key", "word"),
+    ("counter", "key", "words"),
     [
-        ((0, 0), 0, 0xFF1DAE59),
-        ((0xFFFFFFFF, 0xFFFFFFFF), 0xFFFFFFFF, 0x2C3F628B),
-        ((0x243F6A88, 0x85A308D3), 0x13198A2E, 0xDD7CE038),
+        ((0, 0), 0, (0xFF1DAE59, 0x6CD10DF2)),
+        ((0xFFFFFFFF, 0xFFFFFFFF), 0xFFFFFFFF, (0x2C3F628B, 0xAB4FD7AD)),
+        ((0x243F6A88, 0x85A308D3), 0x13198A2E, (0xDD7CE038, 0xF62A4C12)),
     ],
 )
-def test_philox_known_answers(counter, key, word):
-    assert philox(np.array([counter[0]], np.uint32), counter[1], key)[0] == word
+def test_philox_known_answers(counter, key, words):
+    assert tuple(word[0] for word in philox(np.array([counter[0]], np.uint32), counter[1], key)) == words
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 4001])
+def test_sixteen_bits_are_halves_of_the_words_of_a_counter(size):
+    """Known from 32 bits, whose word 0 is that of the same counter: halves 0 and 1 of every four."""
+    state = np.array([17, 5], np.uint32)
+    halves, words = random_bits(state, 2, (size,), 16), random_bits(state, 2, (size,), 32)
+    counters = np.arange(size) // 4
+    low = np.arange(size) % 4 == 0
+    assert (halves < 2**16).all() and halves.dtype == np.uint32
+    assert (halves[low] == words[counters[low]] & 0xFFFF).all()
+    high = np.arange(size) % 4 == 1
+    assert (halves[high] == words[counters[high]] >> 16).all()
+    second = philox(counters.astype(np.uint32), 7, 17)[1]
+    assert (halves[2::4] == second[2::4] & 0xFFFF).all() and (halves[3::4] == second[3::4] >> 16).all()
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("shape", [(4000, 100), (999, 401)], ids=["whole fours", "ragged"])
+def test_sixteen_bits_are_uniform_and_independent(device, shape):
+    """Chi-square of 256 classes of the high and of the low byte, and of pairs of neighbours and of rows (16 classes):
+    each within five standard deviations of what chance gives."""
+    state = weft.random.Generator(11).draw(weft.get_device(device), 1)[0]
+    bits = weft.Tensor(creation.bits(state, 0, shape, 16)).numpy().astype(np.int64)
+
+    def far(counts):
+        expected = counts.sum() / counts.size
+        degrees = counts.size - 1
+        return abs((((counts - expected) ** 2 / expected).sum() - degrees) / np.sqrt(2 * degrees))
+
+    assert far(np.bincount(bits.reshape(-1) >> 8, minlength=256)) < 5
+    assert far(np.bincount(bits.reshape(-1) & 255, minlength=256)) < 5
+    top = bits >> 14
+    for a, b in [(top[:, :-1], top[:, 1:]), (top[:, :-2], top[:, 2:]), (top[:, :-4], top[:, 4:]), (top[:-1], top[1:])]:
+        assert far(np.bincount((4 * a + b).reshape(-1), minlength=16)) < 5
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9, 2.0**-16, 1 - 2.0**-16])
+def test_dropout_has_the_probability_asked_for(p):
+    count = 1 << 20
+    kept = (F.dropout(weft.ones(count), p).numpy() != 0).sum()
+    assert abs(kept - count * (1 - p)) < 5 * np.sqrt(count * p * (1 - p)) + 1
 
 
 def test_the_seed_decides():

@@ -110,7 +110,7 @@ class _Sources:
         }
         return Problem(
             q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], q.dtype, self.form.causal,
-            self.form.dropout > 0, math.prod(q.shape[:3]) * k.shape[2] > 2**32, arrays["q"], arrays["k"], arrays["v"],
+            self.form.dropout > 0, math.prod(q.shape[:3]) * k.shape[2] > 2**34, arrays["q"], arrays["k"], arrays["v"],
             arrays.get("mask"), tile_for(device.limits.get("vector_bytes", 2048)),
         )  # fmt: skip
 

@@ -162,16 +162,13 @@ class Builder:
         return Var(self.scalars[key][0].name, dtype)
 
     def _random(self, node: Node, at: Indices) -> Expr:
-        shape, draw = node.attrs
+        shape, draw, width = node.attrs
         state = self.buffer(node.srcs[0])
         key = Load(state, ix.ZERO, uint32)
         base = Load(state, ix.const(1), uint32)
         count = Op("add", (base, self._scalar(f"draw{draw}", uint32, draw)), uint32)
-        position = ix.linearise(at, shape)
-        if math.prod(shape) > 2**32:
-            high = IndexValue(ix.floordiv(position, 2**32), uint32)
-            key = Op("add", (key, Op("mul", (high, Literal(0x9E3779B9, uint32)), uint32)), uint32)  # type: ignore[assignment]
-        return kernel_math.philox(key, IndexValue(position, uint32), count)
+        wide = math.prod(shape) > kernel_math.served(width) << 32
+        return kernel_math.random_bits(key, count, ix.linearise(at, shape), width, wide)
 
     def _gather(self, node: Node, at: Indices, conditions: tuple[Condition, ...]) -> Expr:
         """A row picked by a loaded index, clamped into range; out of range is recorded by the plan's checks."""

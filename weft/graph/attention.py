@@ -9,14 +9,13 @@ the gradients of q, k and v, as [B, T, heads, width] each.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from weft.dtypes import DType, bool_, float32, uint32
-from weft.graph.evaluate import SEVERAL, philox
+from weft.graph.evaluate import SEVERAL, random_bits
 from weft.graph.node import Node
 
 
@@ -32,8 +31,8 @@ class Attrs(NamedTuple):
 
 
 def keep_threshold(dropout: float) -> int:
-    """A weight stays where its 32 random bits are below this."""
-    return min(round((1.0 - dropout) * 2.0**32), 2**32 - 1)
+    """What 16 random bits must be below for a value to stay: probabilities in steps of 2^-16."""
+    return round((1.0 - dropout) * 2.0**16)
 
 
 Shaped = tuple[tuple[int, ...], DType]
@@ -94,9 +93,8 @@ def _kept(node: Node, state: np.ndarray, shape: tuple[int, ...]) -> np.ndarray |
     form = Attrs(*node.attrs)
     if not form.dropout:
         return 1.0
-    key, base = (int(word) for word in state)
-    bits = philox(np.arange(math.prod(shape), dtype=np.uint64).astype(np.uint32), (base + form.draw) & 0xFFFFFFFF, key)
-    return np.where(bits < keep_threshold(form.dropout), 1.0 / (1.0 - form.dropout), 0.0).reshape(shape)
+    bits = random_bits(state, form.draw, shape, 16)
+    return np.where(bits < keep_threshold(form.dropout), 1.0 / (1.0 - form.dropout), 0.0)
 
 
 def evaluate_attention(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:

@@ -61,7 +61,7 @@ def _dropped(x: Node, srcs: Sequence[Node], attrs: tuple) -> Node:
     form = Attrs(*attrs)
     if not form.dropout:
         return x
-    bits = make("random", (srcs[3 + form.masked],), (x.shape, form.draw))
+    bits = make("random", (srcs[3 + form.masked],), (x.shape, form.draw, 16))
     return build.select(build.lt(bits, keep_threshold(form.dropout)), build.mul(x, 1.0 / (1.0 - form.dropout)), 0.0)
 
 

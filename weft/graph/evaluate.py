@@ -21,11 +21,11 @@ PHILOX_MULTIPLIER = np.uint64(0xD256D193)
 PHILOX_WEYL = 0x9E3779B9
 
 
-def philox(counter0: np.ndarray, counter1: int, key: int) -> np.ndarray:
-    """Word 0 of Philox2x32-10 for each counter (counter0[i], counter1) under `key`; all words are uint32.
+def philox(counter0: np.ndarray, counter1: int, key: int) -> tuple[np.ndarray, np.ndarray]:
+    """Both words of Philox2x32-10 for each counter (counter0[i], counter1) under `key`; all words are uint32.
 
-    >>> hex(philox(np.array([0], np.uint32), 0, 0)[0])
-    '0xff1dae59'
+    >>> [hex(word[0]) for word in philox(np.array([0], np.uint32), 0, 0)]
+    ['0xff1dae59', '0x6cd10df2']
     """
     word0 = counter0.astype(np.uint64)
     word1 = np.full(word0.shape, counter1, np.uint64)
@@ -33,14 +33,23 @@ def philox(counter0: np.ndarray, counter1: int, key: int) -> np.ndarray:
     for turn in range(10):
         product = word0 * PHILOX_MULTIPLIER
         word0, word1 = (product >> half) ^ np.uint64((key + turn * PHILOX_WEYL) & 0xFFFFFFFF) ^ word1, product & low
-    return word0.astype(np.uint32)
+    return word0.astype(np.uint32), word1.astype(np.uint32)
+
+
+def random_bits(state: np.ndarray, draw: int, shape: tuple[int, ...], width: int) -> np.ndarray:
+    """32 or 16 (`width`) random bits for each element, as uint32. Of 16, a counter serves four neighbours."""
+    key, base = (int(word) for word in state)
+    count, size = (base + draw) & 0xFFFFFFFF, math.prod(shape)
+    if width == 32:
+        return philox(np.arange(size, dtype=np.uint64).astype(np.uint32), count, key)[0].reshape(shape)
+    words = np.stack(philox(np.arange(-(-size // 4), dtype=np.uint64).astype(np.uint32), count, key), 1)
+    halves = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], 2)  # [counter, word, half]
+    return halves.reshape(-1)[:size].reshape(shape)
 
 
 def _random(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    shape, draw = node.attrs
-    key, base = (int(word) for word in arrays[0])
-    index = np.arange(node.size, dtype=np.uint64).astype(np.uint32)
-    return philox(index, (base + draw) & 0xFFFFFFFF, key).reshape(shape)
+    shape, draw, width = node.attrs
+    return random_bits(arrays[0], draw, shape, width)
 
 
 def _iota(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:

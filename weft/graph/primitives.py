@@ -52,7 +52,7 @@ def _iota(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Sh
 
 
 def _random(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
-    assert srcs[0].shape == (2,) and srcs[0].dtype is uint32
+    assert srcs[0].shape == (2,) and srcs[0].dtype is uint32 and attrs[2] in (16, 32)
     return attrs[0], uint32
 
 

@@ -84,7 +84,7 @@ class Problem:
     dtype: DType
     causal: bool
     dropout: bool
-    wide: bool  # more than 2**32 scores: dropout counts in 64 bits
+    wide: bool  # more than 2**34 scores: dropout counts in 64 bits
     q: Array
     k: Array
     v: Array
@@ -171,11 +171,7 @@ class Writer:
         row = ix.add(ix.scale(ix.add(ix.scale(batch, problem.heads), head), problem.queries), query)
         count = self.op("add", Load("state", ix.const(1), uint32), Var("draw", uint32))
         position = ix.add(ix.scale(row, problem.keys), key)
-        seed: Expr = Load("state", ix.ZERO, uint32)
-        if problem.wide:
-            high = IndexValue(ix.floordiv(position, 2**32), uint32)
-            seed = self.op("add", seed, self.op("mul", high, Literal(0x9E3779B9, uint32)))
-        bits = kernel_math.philox(seed, IndexValue(position, uint32), count)
+        bits = kernel_math.random_bits(Load("state", ix.ZERO, uint32), count, position, 16, problem.wide)
         stays = Op("lt", (bits, Var("threshold", uint32)), bool_)
         return self.op("select", stays, self.op("mul", value, Var("kept", self.dtype)), self.number(0.0))
 

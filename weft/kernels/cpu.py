@@ -32,6 +32,7 @@ from weft.kernels.substitute import indices_of, substitute
 
 LANES = 32
 MOST_NEAR = 64
+TILE_COLUMNS = 8  # tiles of a matrix product begin at multiples of this many columns
 
 
 def lanes(extent: int) -> int:
@@ -50,7 +51,7 @@ def schedule(nest: Nest) -> Kernel:
     elif nest.columns:
         body = (_chunk_loop(nest, begin, end),)
     elif nest.side == "points":
-        body = (Loop(nest.points, begin, end, "vector", _at_point(nest), LANES),)
+        body = (Loop(nest.points, begin, end, "vector", _at_point(nest), LANES, LANES),)
     else:
         nest, body = _by_points(nest, begin, end)
     return Kernel(nest.name, nest.buffers, nest.scalars, LAUNCH_RANGES, body, nest.definitions)
@@ -87,7 +88,7 @@ def picked_together(nest: Nest) -> int:
 def schedule_tile(nest: Nest, batch: Axis, row: Axis, col: Axis) -> Kernel:
     """The epilogue of a matrix product as a kernel over one tile; `batch` is fixed inside it."""
     ranges = [Var(name, int64) for name in TILE_RANGES]
-    across = Loop(col, ranges[3], ranges[4], "vector", together(nest.point_stores), LANES)
+    across = Loop(col, ranges[3], ranges[4], "vector", together(nest.point_stores), LANES, TILE_COLUMNS)
     body = Loop(row, ranges[1], ranges[2], "serial", (across,))
     once = Loop(batch, ranges[0], Op("add", (ranges[0], Literal(1, int64)), int64), "serial", (body,))
     return Kernel(nest.name, nest.buffers, nest.scalars, TILE_RANGES, (once,), nest.definitions)

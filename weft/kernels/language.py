@@ -106,7 +106,8 @@ class Loop:
     threads (`width` to a block) of all blocks; 'unrolled' in order, written out (its bounds are integers), so that
     arrays of a thread indexed by it stay in registers. A `Barrier` may stand inside 'task' and 'serial' loops, which
     all threads of a block go through together, and inside a 'threads' loop that every thread goes through once.
-    `start` and `stop` are integers, or expressions of scalars, ranges and outer axes.
+    `start` and `stop` are integers, or expressions of scalars, ranges and outer axes; a `start` that is an expression
+    is known to be a multiple of `multiple`.
     """
 
     axis: Axis
@@ -115,6 +116,7 @@ class Loop:
     kind: str
     body: tuple[Stmt, ...]
     width: int = 1
+    multiple: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)

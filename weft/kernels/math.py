@@ -13,7 +13,7 @@ zero. The largest errors, in units in the last place (ulp) of the result, as tes
 | sin, cos | 2 up to 1e5 | 2 up to 1e9 | NaN at inf; for larger abs(x) accuracy is lost, yet abs(result) <= 1 |
 | pow | 3 | 10 | as C99: pow(x, 0) = pow(1, y) = 1, a negative base needs an integer exponent, else NaN |
 
-`fma` is one rounding on every backend; nothing else here may be contracted or reordered. `philox` is the random bits.
+`fma` is one rounding on every backend; nothing else here may be contracted or reordered. `random_bits` are random bits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from dataclasses import dataclass
 from weft import dtypes
 from weft.dtypes import DType
 from weft.errors import DTypeError, problem
-from weft.kernels.language import Expr, Literal, Op
+from weft.kernels import index as ix
+from weft.kernels.language import Expr, IndexValue, Literal, Op
 
 
 def build(name: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
@@ -459,10 +460,34 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
 PHILOX_FACTOR, PHILOX_KEY_STEP, PHILOX_ROUNDS = 0xD256D193, 0x9E3779B9, 10
 
 
-def philox(key: Expr, c0: Expr, c1: Expr) -> Expr:
-    """Word 0 of Philox2x32-10 with `key` and counter (c0, c1), all uint32."""
+def served(width: int) -> int:
+    """Neighbours that share a counter where each needs `width` random bits, 16 or 32."""
+    return 4 if width == 16 else 1
+
+
+def random_bits(key: Expr, count: Expr, position: ix.Index, width: int, wide: bool) -> Expr:
+    """16 or 32 (`width`) random bits, as uint32, for the element at `position`; `wide` where counters pass 2^32.
+
+    32 bits are word 0 of the counter (position, count). Of 16, both words of one counter serve four neighbours: lanes
+    that are written out, and vectors on a CPU, share the work.
+    """
+    counter = ix.floordiv(position, served(width))
+    if wide:
+        high = IndexValue(ix.floordiv(counter, 2**32), dtypes.uint32)
+        key = _op("add", key, _op("mul", high, PHILOX_KEY_STEP))
+    first, second = philox(key, IndexValue(counter, dtypes.uint32), count)
+    if width == 32:
+        return first
+    part = ix.remainder(position, served(width))
+    word = _select(_op("lt", IndexValue(part, dtypes.uint32), 2), first, second)
+    shift = IndexValue(ix.scale(ix.remainder(part, 2), 16), dtypes.uint32)
+    return _op("and", _op("shr", word, shift), 0xFFFF)
+
+
+def philox(key: Expr, c0: Expr, c1: Expr) -> tuple[Expr, Expr]:
+    """Both words of Philox2x32-10 with `key` and counter (c0, c1), all uint32."""
     for round_ in range(PHILOX_ROUNDS):
         high, low = _op("mulhi", c0, PHILOX_FACTOR), _op("mul", c0, PHILOX_FACTOR)
         bumped = _op("add", key, round_ * PHILOX_KEY_STEP % 2**32) if round_ else key
         c0, c1 = _op("xor", _op("xor", high, bumped), c1), low
-    return c0
+    return c0, c1

@@ -116,7 +116,7 @@ class _Normaliser:
                 start, stop = self.bound(stmt.start), self.bound(stmt.stop)
                 variable = Var(stmt.axis.name, dtypes.int64)
                 body = self.nested(stmt.body, variable)
-                out.append(Loop(stmt.axis, start, stop, stmt.kind, body, stmt.width))
+                out.append(Loop(stmt.axis, start, stop, stmt.kind, body, stmt.width, stmt.multiple))
             case Fold(accumulators, body):
                 out.append(Fold(accumulators, self.nested(body)))
                 for accumulator in accumulators:

@@ -45,9 +45,9 @@ def eye(rows: int, columns: int, dtype: DType, device: Any) -> Node:
     return build.cast(make("eq", (build.iota(shape, 0, device), build.iota(shape, 1, device))), dtype)
 
 
-def bits(state: Node, draw: int, shape: Shape) -> Node:
-    """uint32 random bits."""
-    return make("random", (state,), (shape, draw))
+def bits(state: Node, draw: int, shape: Shape, width: int = 32) -> Node:
+    """`width` random bits (16 or 32) for each element, as uint32."""
+    return make("random", (state,), (shape, draw, width))
 
 
 def uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
@@ -86,8 +86,8 @@ def bernoulli(state: Node, draw: int, p: Node) -> Node:
 
 
 def keep_mask(state: Node, draw: int, shape: Shape, probability: float) -> Node:
-    """True with the given probability, below 1: random bits compared with a threshold. One draw."""
-    return build.lt(bits(state, draw, shape), min(round(probability * 2.0**32), 2**32 - 1))
+    """True with the given probability, in steps of 2^-16: 16 random bits compared with a threshold. One draw."""
+    return build.lt(bits(state, draw, shape, 16), round(probability * 2.0**16))
 
 
 def dropout(x: Node, p: float, state: Node, draw: int) -> Node:

@@ -15,6 +15,7 @@ and indices, `render.llvm_ops` prints single operations.
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 from dataclasses import dataclass
 
@@ -160,16 +161,37 @@ class _Renderer(BlockWriter):
             case Load():
                 self.load(name, value)
             case IndexValue(index, dtype):
-                vector = self.scope.vector
-                bits = dtype.itemsize * 8
-                if vector is not None and self.varies(index):
-                    self.bind(name, self.lanes_of(index, bits), dtype, vector.width)
-                else:
-                    text = self.number(index)
-                    self.bind(name, text if bits == 64 else self.emit(f"trunc i64 {text} to i{bits}"), dtype, 0)
+                self.bind(name, *self.index_value(index, dtype))
             case _:
                 known = self.value(value)
                 self.bind(name, known.text, known.dtype, known.lanes)
+
+    def index_value(self, index: Index, dtype: DType) -> tuple[str, DType, int]:
+        """An index as a number: its text, dtype and lanes; fewer lanes than the loop has where neighbours share it."""
+        vector, bits = self.scope.vector, dtype.itemsize * 8
+        pattern = None
+        if vector is not None and self.varies(index):
+            pattern = self.pattern(index, vector)
+            if pattern is None:
+                return self.lanes_of(index, bits), dtype, vector.width
+            index = near.at_first_lane(index, vector)
+        text = self.number(index)
+        if bits != 64:
+            text = self.emit(f"trunc i64 {text} to i{bits}")
+        if pattern is None or len(pattern) == 1:
+            return text, dtype, 0
+        kind, steps = f"i{bits}", ", ".join(f"i{bits} {step}" for step in pattern)
+        first = self.splat(text, kind, len(pattern), self.scope)
+        return self.emit(f"add {vector_type(kind, len(pattern))} {first}, <{steps}>"), dtype, len(pattern)
+
+    def pattern(self, index: Index, vector: Vector) -> tuple[int, ...] | None:
+        """What lanes add to the first one's value of `index`, one entry for those that share it; None for plain axes
+        and where it changes from vector to vector."""
+        varying = Index(tuple(term for term in index.terms if self.atom_varies(term[0])), 0)
+        if all(isinstance(atom, Axis) for atom, _ in varying.terms):
+            return None
+        offsets = near.lane_offsets(varying, vector)
+        return None if offsets is None else offsets[:: near.share_of(offsets)]
 
     def as_i64(self, bound: Expr | int) -> str:
         if isinstance(bound, int):
@@ -207,32 +229,32 @@ class _Renderer(BlockWriter):
         if self.scope.vector is not None:
             raise problem(GraphError, "render.llvm", f"vector loop '{loop.axis.name}' in another", "one at a time")
         width = loop.width
+        multiple = math.gcd(loop.start if isinstance(loop.start, int) else loop.multiple, width)
         if isinstance(loop.start, int) and isinstance(loop.stop, int):
             trips = max(loop.stop - loop.start, 0)
             whole = loop.start + trips // width * width
             if whole > loop.start:
-                self.counted(loop, str(loop.start), str(whole), width, True, Vector(loop.axis, width, None, loop.start))
+                self.counted(loop, str(loop.start), str(whole), width, True, Vector(loop.axis, width, None, multiple))
             if whole < loop.stop:
                 bits = ", ".join(f"i1 {int(lane < loop.stop - whole)}" for lane in range(width))
-                self.enter(self.scope.label, Vector(loop.axis, width, f"<{bits}>", loop.start))
+                self.enter(self.scope.label, Vector(loop.axis, width, f"<{bits}>", multiple))
                 inner = self.tail(loop, str(whole))
                 self.scope.lines += inner.lines
                 self.scope.label = inner.label
             return
-        known = loop.start if isinstance(loop.start, int) else None
         start, stop = self.as_i64(loop.start), self.as_i64(loop.stop)
         difference = self.emit(f"sub i64 {stop}, {start}")
         trips_text = self.call("llvm.smax.i64", "i64", f"i64 {difference}, i64 0", "i64, i64")
         rest = self.emit(f"urem i64 {trips_text}, {width}")
         whole_text = self.emit(f"sub i64 {trips_text}, {rest}")
         middle = self.emit(f"add i64 {start}, {whole_text}")
-        self.counted(loop, start, middle, width, False, Vector(loop.axis, width, None, known))
+        self.counted(loop, start, middle, width, False, Vector(loop.axis, width, None, multiple))
         number = self.fresh("")
         body, end = f"tail{number}", f"end{number}"
-        self.enter(body, Vector(loop.axis, width, None, known))
+        self.enter(body, Vector(loop.axis, width, None, multiple))
         limit = self.splat(self.emit(f"trunc i64 {rest} to i32"), "i32", width, self.scope)
         mask = self.emit(f"icmp ult {vector_type('i32', width)} {lane_numbers(width, 32)}, {limit}")
-        self.scope.vector = Vector(loop.axis, width, mask, known)
+        self.scope.vector = Vector(loop.axis, width, mask, multiple)
         inner = self.tail(loop, middle)
         uneven = self.emit(f"icmp ne i64 {rest}, 0")
         self.do(f"br i1 {uneven}, label %{body}, label %{end}")

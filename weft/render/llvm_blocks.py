@@ -31,13 +31,13 @@ class Value:
 
 @dataclass(slots=True, eq=False)
 class Vector:
-    """The vector loop being printed. `mask` is the text of the active lanes in a tail, else None; `start` is where the
-    loop begins, if that is known."""
+    """The vector loop being printed. `mask` is the text of the active lanes in a tail, else None; every vector begins
+    at a multiple of `multiple`."""
 
     axis: Axis
     width: int
     mask: str | None
-    start: int | None = None
+    multiple: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -114,9 +114,14 @@ class BlockWriter:
         return self.find(expr.name)
 
     def spread(self, value: Value, width: int) -> str:
-        """The text of `value` in `width` lanes (0: as a scalar)."""
+        """The text of `value` in `width` lanes (0: as a scalar). One that neighbouring lanes share has fewer."""
         if value.lanes == width:
             return value.text
+        if value.lanes:
+            few, share = vector_type(register_type(value.dtype), value.lanes), width // value.lanes
+            picks = ", ".join(f"i32 {lane // share}" for lane in range(width))
+            code = f"shufflevector {few} {value.text}, {few} poison, {vector_type('i32', width)} <{picks}>"
+            return self.memoised(value.scope, ("repeated", value.text, width), (code,))
         return self.splat(value.text, register_type(value.dtype), width, value.scope)
 
     def splat(self, text: str, kind: str, width: int, scope: Scope) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.kernels.index import Axis, Index, Quotient
+from weft.kernels.index import Axis, Index, Quotient, Remainder
 from weft.render import llvm_ops as ops
 from weft.render.llvm_blocks import BlockWriter, Vector
 from weft.render.llvm_ops import vector_type
 
 STRETCH = 4  # elements for each lane that are worth loading
-SHARED = 4  # lanes that may read one element where each has a mask of its own
+SHARED = 4  # lanes that may read one element where each has a mask of its own, or share a value that is computed
 
 
 def lane_offsets(index: Index, vector: Vector) -> tuple[int, ...] | None:
@@ -31,16 +31,33 @@ def lane_offsets(index: Index, vector: Vector) -> tuple[int, ...] | None:
             steps = list(range(vector.width))
         else:
             terms, const, divisor = atom.value.terms, atom.value.const, atom.divisor
-            if len(terms) != 1 or vector.start is None or terms[0][0] != vector.axis:
+            if len(terms) != 1 or terms[0][0] != vector.axis or terms[0][1] * vector.multiple % divisor:
                 return None
             step = terms[0][1]
-            if step * vector.start % divisor or step * vector.width % divisor:
-                return None
             values = [const + step * lane for lane in range(vector.width)]
             parts = [value // divisor if isinstance(atom, Quotient) else value % divisor for value in values]
             steps = [part - parts[0] for part in parts]
         offsets = [offset + factor * step for offset, step in zip(offsets, steps, strict=True)]
     return tuple(offsets)
+
+
+def at_first_lane(index: Index, vector: Vector) -> Index:
+    """`index`, whose lanes have offsets, in lane 0 of any vector: remainders of the lanes' axis are constants there."""
+    terms, const = [], index.const
+    for atom, factor in index.terms:
+        if isinstance(atom, Remainder) and any(inner == vector.axis for inner, _ in atom.value.terms):
+            const += factor * (atom.value.const % atom.divisor)
+        else:
+            terms.append((atom, factor))
+    return Index(tuple(terms), const)
+
+
+def share_of(offsets: Sequence[int]) -> int:
+    """How many neighbouring lanes have one offset: a power of two, 1 where fewer than SHARED do."""
+    share = len(offsets)
+    while any(offset != offsets[lane - lane % share] for lane, offset in enumerate(offsets)):
+        share //= 2
+    return share if share >= SHARED else 1
 
 
 def readers(offsets: Sequence[int]) -> list[list[int]] | None:
