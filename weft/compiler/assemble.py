@@ -18,6 +18,7 @@ from weft.compiler.decompose import copy_of, decompose, number_for
 from weft.compiler.expand import expand_heavy, spell_out
 from weft.compiler.explain import Explained, explained
 from weft.compiler.fuse import fuse
+from weft.compiler.join import joined
 from weft.compiler.loops import Relocation, Turn, last_entries, program_of, settle
 from weft.compiler.lower import Lowered, lower, lower_epilogue, result_nodes
 from weft.compiler.lower_blocks import BLOCK_ORDERINGS
@@ -77,6 +78,7 @@ def assemble(
     memory.lay_out(storage, fused, order, program.leaves, extra)
     assembly = _Assembly(program, storage, order, scratch, turns, device)
     assembly.streams = not turn
+    assembly.joins = "blocks" in device.features and notes is None
     if notes is not None:
         notes.extend([explained(region, assembly.place) for region in order])
     return assembly.plan(outputs, written)
@@ -185,6 +187,7 @@ class _Assembly:
         self.device = device
         self.leaves = set(program.leaves)
         self.streams = True  # whether large results may bypass the caches
+        self.joins = False  # whether small launches in a row become one
         self.blocks = "blocks" in device.features
         self.target = gpu.target_of(device.features, device.limits)
         self.small_products = "small products" in device.features
@@ -213,6 +216,8 @@ class _Assembly:
         steps: list[Step] = [self._step(region) for region in self.order]
         for value, leaf, offset in self.storage.copies:
             steps.append(self._copy(value, leaf, offset))
+        if self.joins:
+            steps = joined(steps)
         self.slots.append(Slot("status", 4 * len(self.sites), "status"))
         plan = Plan(tuple(steps), tuple(self.slots), tuple(self.storage.intervals), "", tuple(self.sites))
         places = [self.place(base_of(node)) for position, node in enumerate(outputs) if position not in written]

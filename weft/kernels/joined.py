@@ -1,0 +1,188 @@
+"""joined: small GPU kernels that follow each other as one kernel of one block.
+
+A step of a tiny network is a dozen kernels of a microsecond each, and starting one costs as much. Where each of several
+kernels in a row has work for a single block, that block can do them all: the bodies one after the other, with a barrier
+between, after which its threads see what was stored before. What each computes, and in which order, stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from weft.dtypes import int64
+from weft.kernels import index as ix
+from weft.kernels.index import Axis, Index
+from weft.kernels.language import (
+    LAUNCH_RANGES,
+    Barrier,
+    BufferParam,
+    Copy,
+    Expr,
+    Fold,
+    Geometry,
+    If,
+    IndexValue,
+    Kernel,
+    Let,
+    Literal,
+    Load,
+    Local,
+    Loop,
+    Op,
+    ScalarParam,
+    Stmt,
+    Store,
+    Update,
+    Var,
+)  # fmt: skip
+
+PLAIN = (Let, Store, Loop, Fold, Update, If, Barrier, Local, Copy)  # statements that are known here
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A kernel, and the number of the joined kernel's buffer behind each of its own."""
+
+    kernel: Kernel
+    buffers: tuple[int, ...]
+
+
+def can_join(kernel: Kernel) -> bool:
+    """Whether a kernel may be a part. One with memory that comes with the launch may not."""
+    geometry = kernel.geometry
+    return geometry is not None and not geometry.shared and kernel.ranges == LAUNCH_RANGES and _is_plain(kernel.body)
+
+
+def threads_with(kernel: Kernel, threads: int) -> int | None:
+    """How many threads a block needs for `kernel` after parts that need `threads` (0: there are none), or None: threads
+    without work stay out of a part, which one with barriers cannot have."""
+    assert kernel.geometry is not None
+    own = kernel.geometry.threads
+    if threads and own != threads and _has_barrier(kernel.body):
+        return None
+    return max(own, threads)
+
+
+def join(name: str, parts: Sequence[Part], dtypes: Sequence[BufferParam]) -> Kernel:
+    """The parts as one kernel over `dtypes`, its buffers. Its scalars are those of the parts in order, each followed by
+    the part's extent."""
+    threads = max(part.kernel.geometry.threads for part in parts if part.kernel.geometry is not None)
+    scalars: list[ScalarParam] = []
+    body: list[Stmt] = []
+    definitions: dict[str, Expr] = {}
+    for number, part in enumerate(parts):
+        renamed = _Renamed(part, number)
+        inside = renamed.block(part.kernel.body)
+        own = part.kernel.geometry.threads if part.kernel.geometry is not None else threads
+        if own < threads:
+            inside = (Loop(Axis(f"member{number}", own), 0, own, "threads", inside, threads),)
+        body += [Barrier(), *inside] if number else inside
+        scalars += [ScalarParam(f"{param.name}_{number}", param.dtype) for param in part.kernel.scalars]
+        scalars.append(ScalarParam(f"end_{number}", int64))
+        definitions |= {f"{key}_{number}": renamed.expr(value) for key, value in part.kernel.definitions.items()}
+    buffers = tuple([replace(param, written=True, stream=False) for param in dtypes])  # any may be another's memory
+    return Kernel(name, buffers, tuple(scalars), LAUNCH_RANGES, tuple(body), definitions, Geometry(threads, 1))
+
+
+def _is_plain(body: tuple[Stmt, ...]) -> bool:
+    return all(isinstance(stmt, PLAIN) and all(map(_is_plain, _bodies(stmt))) for stmt in body)
+
+
+def _has_barrier(body: tuple[Stmt, ...]) -> bool:
+    return any(isinstance(stmt, Barrier) or any(map(_has_barrier, _bodies(stmt))) for stmt in body)
+
+
+def _bodies(stmt: Stmt) -> tuple[tuple[Stmt, ...], ...]:
+    if isinstance(stmt, If):
+        return stmt.body, stmt.otherwise
+    return (stmt.body,) if isinstance(stmt, Loop | Fold) else ()
+
+
+class _Renamed:
+    """One part with names of its own: buffers, scalars, ranges, arrays of the block and loaded indices."""
+
+    def __init__(self, part: Part, number: int):
+        self.number = number
+        kernel = part.kernel
+        self.memory = {param.name: f"m{at}" for param, at in zip(kernel.buffers, part.buffers, strict=True)}
+        self.vars: dict[str, Expr] = {"begin": Literal(0, int64), "end": Var(f"end_{number}", int64)}
+        self.vars |= {param.name: Var(f"{param.name}_{number}", param.dtype) for param in kernel.scalars}
+        self.done: dict[int, Expr] = {}
+        self.originals: list[Expr] = []  # kept alive, since `done` goes by identity
+
+    def index(self, index: Index) -> Index:
+        loaded = [axis for axis in ix.axes_of(index) if axis.kind == "value"]
+        return ix.substitute(index, {axis: Index(((self.axis(axis), 1),), 0) for axis in loaded}) if loaded else index
+
+    def axis(self, axis: Axis) -> Axis:
+        return replace(axis, name=f"{axis.name}_{self.number}")
+
+    def buffer(self, name: str) -> str:
+        return self.memory.get(name, name)
+
+    def bound(self, bound: Expr | int) -> Expr | int:
+        return bound if isinstance(bound, int) else self.expr(bound)
+
+    def optional(self, expr: Expr | None) -> Expr | None:
+        return None if expr is None else self.expr(expr)
+
+    def block(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        return tuple([self.stmt(stmt) for stmt in body])
+
+    def stmt(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case Let(name, value):
+                return Let(name, self.expr(value))
+            case Store(buffer, index, value, mask):
+                return Store(self.buffer(buffer), self.index(index), self.expr(value), self.optional(mask))
+            case Loop():
+                start, stop = self.bound(stmt.start), self.bound(stmt.stop)
+                return replace(stmt, start=start, stop=stop, body=self.block(stmt.body))
+            case Fold(accumulators, body):
+                return Fold(accumulators, self.block(body))
+            case Update(name, value, factor):
+                return Update(name, self.expr(value), self.optional(factor))
+            case If(condition, body, otherwise):
+                return If(self.expr(condition), self.block(body), self.block(otherwise))
+            case Local(name, dtype, size, scope):
+                self.memory[name] = f"{name}_{self.number}"
+                return Local(self.memory[name], dtype, size, scope)
+            case Copy(target, at, source, index, count, dtype):
+                names = self.buffer(target), self.buffer(source)
+                return Copy(names[0], self.index(at), names[1], self.index(index), count, dtype)
+        return stmt
+
+    def expr(self, expr: Expr) -> Expr:
+        """The new form of `expr`. Iterative: fused chains are deeper than Python's stack."""
+        pending = [expr]
+        while pending:
+            top = pending[-1]
+            parts = top.args if isinstance(top, Op) else (top.mask,) if isinstance(top, Load) and top.mask else ()
+            missing = [part for part in parts if id(part) not in self.done]
+            if missing:
+                pending.extend(missing)
+                continue
+            pending.pop()
+            if id(top) not in self.done:
+                self.done[id(top)] = self.rebuilt(top)
+                self.originals.append(top)
+        return self.done[id(expr)]
+
+    def rebuilt(self, expr: Expr) -> Expr:
+        match expr:
+            case Op("aligned", args, dtype):  # its arguments are buffers
+                names = [Var(self.buffer(arg.name), arg.dtype) if isinstance(arg, Var) else arg for arg in args]
+                return Op("aligned", tuple(names), dtype)
+            case Op(name, args, dtype):
+                return Op(name, tuple([self.done[id(arg)] for arg in args]), dtype)
+            case Load(buffer, index, dtype, mask):
+                return Load(
+                    self.buffer(buffer), self.index(index), dtype, None if mask is None else self.done[id(mask)]
+                )
+            case IndexValue(index, dtype):
+                return IndexValue(self.index(index), dtype)
+            case Var(name, _):
+                return self.vars.get(name, expr)
+            case _:
+                return expr
