@@ -198,7 +198,8 @@ def test_a_block_reads_heads_where_they_lie(device, graphs):
     forward, backward = graphs.calls
     packed = (length * 48, 8, 48, 1)
     assert [operand.strides for operand in forward.operands[:3]] == [packed] * 3
-    assert [operand.strides for operand in backward.operands[:3]] == [packed] * 3
+    assert [operand.strides for operand in (*backward.operands[:3], *backward.operands[6:])] == [packed] * 6
+    assert not [name for name in steps(step) if name not in ("attention", "attention_backward", "cols")]
     twins = [as_torch(arg) for arg in (x, w, u)]
     qkv = (twins[0] @ twins[1]).reshape(batch, length, 3, heads, width)
     q, k, v = (qkv[:, :, part].transpose(1, 2) for part in range(3))

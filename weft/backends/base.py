@@ -118,8 +118,12 @@ class Library(Protocol):
     def reads(self, call: Node, number: int, view: Strided) -> bool:
         """Whether source `number` of a `library` node can be read as it lies in memory; else it is put in order."""
 
-    def arrange(self, call: Node, sources: Sequence[Strided]) -> tuple[Config, int]:
-        """(config, bytes of workspace) of a `library` node whose sources lie in memory as given."""
+    def writes(self, call: Node, number: int, view: Strided) -> bool:
+        """Whether result `number` of a `library` node can be written there; else it is written in order and copied."""
+
+    def arrange(self, call: Node, sources: Sequence[Strided], results: Sequence[tuple[int, ...]]) -> tuple[Config, int]:
+        """(config, bytes of workspace) of a `library` node whose sources lie in memory as given, and whose results are
+        to lie there with these strides."""
 
     def prepare(self, config: Config) -> Callable[[Sequence[int]], None]:
         """What enqueues a call with `config` on the device's stream, given addresses in the order of its places."""

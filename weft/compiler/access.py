@@ -103,6 +103,16 @@ def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def reshaped(shape: tuple[int, ...], strides: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Strides along the axes of `other`, another shape of a value that lies so in memory; None where there are none."""
+    axes = [Axis(f"v{k}", extent) for k, extent in enumerate(other)]
+    at = ix.reshape(tuple([ix.axis_index(axis) for axis in axes]), other, shape)
+    position = address(at, strides, 0)
+    if not all(position.linear_in(axis) for axis in axes):
+        return None
+    return tuple([position.coefficient(axis) for axis in axes])
+
+
 def address(at: Indices, strides: tuple[int, ...], offset: int) -> Index:
     """Element number of `at` in memory with these strides."""
     out = ix.const(offset)

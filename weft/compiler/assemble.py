@@ -87,7 +87,7 @@ def assemble(
 def _add_scratch(region: Region, device: Device) -> None:
     """Memory that a template needs while it runs is one more result, which nobody reads."""
     if region.template is not None and region.template.scratch is not None:
-        nbytes = region.template.scratch()
+        nbytes = region.template.scratch(region)
         if nbytes:
             region.sinks.append(placeholder((nbytes,), bool_, device))
 

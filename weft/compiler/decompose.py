@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 
 import numpy as np
 
 from weft.compiler import order, order_blocks
-from weft.compiler.access import terms_of_fold
+from weft.compiler.access import Strided, reshaped, row_major, terms_of_fold
 from weft.compiler.libraries import library_of
 from weft.compiler.order import along
 from weft.compiler.simplify import reshape
@@ -55,6 +56,7 @@ def decompose(
     leaf_set = set(leaves)
     new: dict[Node, Node] = {}
     placed: set[Node] = set()
+    users = Counter([*itertools.chain(*[node.srcs for node in nodes]), *outputs])
     for node in nodes:
         if node in leaf_set or not node.srcs:
             new[node] = node
@@ -74,8 +76,13 @@ def decompose(
             new[node] = ORDERED[node.op](node, srcs, order_blocks if "blocks" in node.device.features else order)
         elif node.op == "concat":
             leading = math.prod(node.shape[: node.attrs[0]]) == 1
-            parts = tuple([_part(source, leaf_set, placed, leading) for source in srcs])
-            new[node] = make("concat", parts, node.attrs)
+            once = [_once(source, users) for source in node.srcs]
+            parts = [
+                source if alone and _written_inside(source, window, leaf_set, placed)
+                else _part(source, leaf_set, placed, leading)
+                for source, window, alone in zip(srcs, _windows(node), once, strict=True)
+            ]  # fmt: skip
+            new[node] = make("concat", tuple(parts), node.attrs)
         elif srcs == node.srcs:
             new[node] = node
         else:
@@ -180,6 +187,34 @@ def _part(source: Node, leaves: Collection[Node], placed: set[Node], leading: bo
         return copy_of(source)
     placed.add(base)
     return source
+
+
+def _windows(node: Node) -> list[Strided]:
+    """The places of a concatenation's parts in it."""
+    axis, strides = node.attrs[0], row_major(node.shape)
+    starts = itertools.accumulate([source.shape[axis] for source in node.srcs[:-1]], initial=0)
+    return [Strided(node, start * strides[axis], strides) for start in starts]
+
+
+def _once(source: Node, users: Counter[Node]) -> bool:
+    """Whether nobody but one user reads `source`, whatever shapes it has on the way."""
+    while source.op == "reshape" and users[source] == 1:
+        source = source.srcs[0]
+    return users[source] == 1
+
+
+def _written_inside(source: Node, window: Strided, leaves: Collection[Node], placed: set[Node]) -> bool:
+    """Whether a library writes `source` right into its place in a concatenation."""
+    base = _under_reshape(source, leaves)
+    if base in leaves or base in placed or base.op != "pick" or base.srcs[0].op != "library":
+        return False
+    call = base.srcs[0]
+    strides = reshaped(source.shape, window.strides, base.shape)
+    view = None if strides is None else Strided(base, window.offset, strides)
+    if view is None or not base.device.libraries[call.attrs[0]].writes(call, base.attrs[0], view):
+        return False
+    placed.add(base)
+    return True
 
 
 _copies = itertools.count()

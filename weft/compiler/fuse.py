@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from weft.compiler.access import MOVEMENT, row_major
+from weft.compiler.access import MOVEMENT, reshaped, row_major
 from weft.compiler.loops import hidden_states
 from weft.compiler.matmul import operands
 from weft.compiler.program import slice_offset
@@ -456,11 +456,14 @@ class _Fuser:
     def _place_concat(self, node: Node) -> None:
         """All parts were stored before (they are sinks): give each its place in the whole."""
         axis, at = node.attrs[0], 0
-        strides = row_major(node.shape)
+        strides, leading = row_major(node.shape), math.prod(node.shape[:axis]) == 1
         writers: dict[Region, None] = {}
         for source in node.srcs:
             base = base_of(source)
-            own = strides if base is source else row_major(base.shape)
+            own = row_major(base.shape) if leading else reshaped(source.shape, strides, base.shape)
+            if base is source:
+                own = strides
+            assert own is not None, "decompose copies what does not fit"
             self.homes[base] = Home(node, own, at * strides[axis])
             for region in self.stored[base]:
                 writers[region] = None

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 
 from weft.backends.base import Device, ProductLibrary
 from weft.compiler.access import Strided, row_major
+from weft.compiler.plan import Config
 from weft.compiler.region import Region
 from weft.compiler.template import Called, Template, view_of
 from weft.dtypes import DType
@@ -58,13 +59,20 @@ def template(node: Node, leaves: Collection[Node]) -> Template:
     for number, source in enumerate(node.srcs):
         if not library.reads(node, number, views[number]):
             views[number] = Strided(source, 0, row_major(source.shape))
-    arranged = functools.cache(lambda: library.arrange(node, views))
-    uses = (*[(view.base, view.offset) for view in views], *[(result, 0) for result in results_of(node)])
+    results = results_of(node)
+    uses = (*[(view.base, view.offset) for view in views], *[(result, 0) for result in results])
+
+    @functools.cache
+    def arranged(region: Region) -> tuple[Config, int]:
+        steps = [region.strides.get(result) or row_major(result.shape) for result in results]
+        return library.arrange(node, views, steps)
 
     def build(region: Region, device: Device) -> Called:
-        return Called(library.name, node.attrs[1], arranged()[0], uses)
+        return Called(library.name, node.attrs[1], arranged(region)[0], uses)
 
-    return Template(tuple(dict.fromkeys(view.base for view in views)), build, scratch=lambda: arranged()[1])
+    return Template(
+        tuple(dict.fromkeys(view.base for view in views)), build, scratch=lambda region: arranged(region)[1]
+    )
 
 
 def _results(srcs: tuple[Node, ...], attrs: tuple) -> tuple[tuple[tuple[int, ...], DType], ...]:

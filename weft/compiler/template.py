@@ -53,7 +53,7 @@ class Template:
     reads: tuple[Node, ...]
     build: Callable[[Region, Device], Built | Called]
     joins: bool = False
-    scratch: Callable[[], int] | None = None
+    scratch: Callable[[Region], int] | None = None
 
 
 MakeTemplate = Callable[[Node, Collection[Node]], Template]  # from a node and the leaves of its program

@@ -113,21 +113,18 @@ class Cudnn:
     def _supports(self, call: Node) -> bool:
         """Whether there is an engine for a call whose sources lie in order."""
         views = [Strided(source, 0, row_major(source.shape)) for source in call.srcs]
-        return self.graphs.supports(_form(call, views))
+        return self.graphs.supports(_form(call, views, [row_major(shape) for shape, _ in call.attrs[3]]))
 
     # --- how it computes ---------------------------------------------------------------------------------------------
 
     def reads(self, call: Node, number: int, view: Strided) -> bool:
-        source, size = call.srcs[number], view.base.dtype.itemsize
-        if view.offset * size % ALIGN:
-            return False
-        if call.attrs[1] in CONVOLUTIONS or len(source.shape) != 4:
-            return view.strides == row_major(source.shape)
-        *outer, last = zip(source.shape, view.strides, strict=True)
-        return last[1] == 1 and all(extent == 1 or (step > 0 and step * size % ALIGN == 0) for extent, step in outer)
+        return _reaches(call, call.srcs[number].shape, view)
 
-    def arrange(self, call: Node, sources: Sequence[Strided]) -> tuple[Config, int]:
-        form = _form(call, sources)
+    def writes(self, call: Node, number: int, view: Strided) -> bool:
+        return _reaches(call, call.attrs[3][number][0], view)
+
+    def arrange(self, call: Node, sources: Sequence[Strided], results: Sequence[tuple[int, ...]]) -> tuple[Config, int]:
+        form = _form(call, sources, results)
         chosen = self.graphs.choose(form)
         if chosen is None:
             raise problem(GraphError, "cuDNN", f"{form}", "a call that it has an engine for", "WEFT_NO_LIBRARIES=1")
@@ -137,6 +134,17 @@ class Cudnn:
     def prepare(self, config: Config) -> Callable[[Sequence[int]], None]:
         engine, *form = config
         return self.graphs.ready(Form.of(form), engine)
+
+
+def _reaches(call: Node, shape: tuple[int, ...], view: Strided) -> bool:
+    """Whether cuDNN's kernels for `call` take an operand of this shape that lies so."""
+    size = view.base.dtype.itemsize
+    if view.offset * size % ALIGN:
+        return False
+    if call.attrs[1] in CONVOLUTIONS or len(shape) != 4:
+        return view.strides == row_major(shape)
+    *outer, last = zip(shape, view.strides, strict=True)
+    return last[1] == 1 and all(extent == 1 or (step > 0 and step * size % ALIGN == 0) for extent, step in outer)
 
 
 def _taken_apart(node: Node) -> tuple:
@@ -169,11 +177,11 @@ def _filters_first(w: Node) -> Node:
 # --- library nodes as forms ------------------------------------------------------------------------------------------
 
 
-def _form(call: Node, sources: Sequence[Strided]) -> Form:
-    """What cuDNN is asked for, given how the sources lie in memory; results lie in order."""
-    _, function, (exact, *numbers), results = call.attrs
+def _form(call: Node, sources: Sequence[Strided], results: Sequence[tuple[int, ...]]) -> Form:
+    """What cuDNN is asked for, given how the sources lie in memory and the strides of the results."""
+    _, function, (exact, *numbers), made = call.attrs
     shapes = [(source.shape, source.dtype, view.strides) for source, view in zip(call.srcs, sources, strict=True)]
-    shapes += [(shape, dtype, row_major(shape)) for shape, dtype in results]
+    shapes += [(shape, dtype, steps) for (shape, dtype), steps in zip(made, results, strict=True)]
     if function in CONVOLUTIONS:
         flat = len(shapes[0][0]) == 3  # cuDNN has no convolution over one axis: over two, the first of extent 1
         if flat:
