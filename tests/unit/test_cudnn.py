@@ -107,6 +107,17 @@ def test_refused_convolutions_are_composed(graphs, device):
     np.testing.assert_allclose(found, twin.grad.numpy(), rtol=1e-5, atol=1e-5)
 
 
+def test_float32_is_exact_unless_asked_otherwise(device, graphs):
+    x, w = on(device, normal(1, 3, 5, 5)), on(device, normal(2, 3, 3, 3))
+    try:
+        for precision in ("highest", "high"):
+            weft.set_float32_matmul_precision(precision)
+            F.conv2d(x, w).numpy()
+    finally:
+        weft.set_float32_matmul_precision("highest")
+    assert [form.exact for form in graphs.calls] == [True, False]
+
+
 def test_a_network_stays_channels_last(device, graphs):
     """Two convolutions with batch norm and relu between: what lies between them is never put in another order."""
     weights = [on(device, normal(*shape, seed=k) * 0.2) for k, shape in enumerate(((8, 3, 3, 3), (4, 8, 3, 3)))]

@@ -213,7 +213,7 @@ def template(node: Node, leaves: Collection[Node]) -> Template:
         name = "_".join(["product", "x".join(map(str, (*batch, m, n, k))), *words, *filter(None, [wanted.activation])])
         return Called(library.name, name, arranged()[0], uses, 2 * count * m * n * k)
 
-    return Template(tuple(dict.fromkeys(base for base, _ in read)), build, scratch=lambda: arranged()[1])
+    return Template(tuple(dict.fromkeys(base for base, _ in read)), build, scratch=lambda region: arranged()[1])
 
 
 def _whole(node: Node, leaves: Collection[Node]) -> Strided:

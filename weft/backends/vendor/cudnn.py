@@ -27,6 +27,7 @@ from weft.errors import GraphError, problem
 from weft.graph.attention import RESULTS, Attrs
 from weft.graph.build import pad, permute, slice_
 from weft.graph.node import Node
+from weft.state import SETTINGS
 
 CONVOLUTIONS = ("conv", "conv_input", "conv_weight")
 DEPTHWISE = 4  # filters per single channel up to which a convolution is a sum of products that fuses with others
@@ -91,7 +92,8 @@ class Cudnn:
         else:
             wide = tuple([low + extent + high for extent, (low, high) in zip(space, extra, strict=True)])
             sources, shape = (a, _filters_first(b)), (node.shape[0], *wide, channels)
-        made = call(self.name, node.op, sources, (True, *zeros, *zeros, *strides, *dilations), shape, node.dtype)
+        exact = SETTINGS.float32_matmul_precision == "highest"
+        made = call(self.name, node.op, sources, (exact, *zeros, *zeros, *strides, *dilations), shape, node.dtype)
         if not self._supports(made.srcs[0]):
             return None
         if node.op == "conv":
