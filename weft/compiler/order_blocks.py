@@ -105,6 +105,8 @@ def _sorted_words(keys: Node) -> Node:
     """Rows of (key, position) in one word each, in order. Keys are int64 in the range of int32."""
     words = binary("or", binary("shl", keys, 32), iota(keys.shape, 1, keys.device))
     extent = keys.shape[1]
+    if extent == 1:
+        return words
     per = min(1 << max(extent - 1, 0).bit_length(), RUN)
     words = make("sort_runs", (words,), (per,))
     while per < extent:
