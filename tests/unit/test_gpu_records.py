@@ -1,4 +1,5 @@
-"""Records of scans, sorts, indexing and graphs on an emulated device with blocks: values and gradients as NumPy has them.
+"""Records of scans, sorts, indexing and graphs on an emulated device with blocks: values and gradients as NumPy has
+them.
 
 Thresholds are low, so that small samples take the ways of large ones: merged runs, pieces, sorted tables.
 """
