@@ -20,13 +20,16 @@ def _names(name: str, *members: str) -> enum.IntEnum:
 class Bindings:
     """The functions of `nvmath.bindings.cublasLt` that Weft calls; `calls` counts products."""
 
-    MatmulDescAttribute = _names("D", "TRANSA", "TRANSB", "EPILOGUE", "BIAS_POINTER", "BIAS_DATA_TYPE")
+    MatmulDescAttribute = _names(
+        "D", "TRANSA", "TRANSB", "EPILOGUE", "BIAS_POINTER", "BIAS_DATA_TYPE", "EPILOGUE_AUX_LD",
+        "EPILOGUE_AUX_BATCH_STRIDE", "EPILOGUE_AUX_POINTER",
+    )  # fmt: skip
     MatrixLayoutAttribute = _names("L", "BATCH_COUNT", "STRIDED_BATCH_OFFSET")
     MatmulPreferenceAttribute = _names(
         "P", "MAX_WORKSPACE_BYTES", "REDUCTION_SCHEME_MASK",
         *[f"MIN_ALIGNMENT_{matrix}_BYTES" for matrix in "ABCD"],
     )  # fmt: skip
-    Epilogue = _names("E", "DEFAULT", "RELU", "BIAS", "RELU_BIAS", "GELU", "GELU_BIAS")
+    Epilogue = _names("E", "DEFAULT", "RELU", "BIAS", "RELU_BIAS", "GELU", "GELU_BIAS", "GELU_AUX", "GELU_AUX_BIAS")
     matmul_heuristic_result_dtype = np.dtype([("algo", "<u8", 8), ("workspace_size", "<u8"), ("rest", "<i4", 6)])
 
     class cuBLASLtError(Exception):
@@ -73,7 +76,7 @@ class Bindings:
     matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy = _destroy
 
     def get_matmul_desc_attribute_dtype(self, attribute: int):
-        return np.int64 if attribute == self.MatmulDescAttribute.BIAS_POINTER else np.int32
+        return np.int64 if "POINTER" in attribute.name or "AUX" in attribute.name else np.int32
 
     def get_matrix_layout_attribute_dtype(self, attribute: int):
         return np.int32 if attribute == self.MatrixLayoutAttribute.BATCH_COUNT else np.int64
@@ -115,6 +118,11 @@ class Bindings:
         vector, kind = operation.get(int(attributes.BIAS_POINTER), 0), operation.get(int(attributes.BIAS_DATA_TYPE), 0)
         if "BIAS" in epilogue:
             value = value + self._at(vector, NUMPY[kind], value.shape[1]).astype(np.float64)[:, None]
+        if "AUX" in epilogue:
+            assert operation[int(attributes.EPILOGUE_AUX_LD)] % 8 == 0
+            assert operation[int(attributes.EPILOGUE_AUX_LD)] == self.objects[ld]["leading"]
+            assert operation[int(attributes.EPILOGUE_AUX_BATCH_STRIDE)] == value[0].size
+            self._matrices(ld, operation[int(attributes.EPILOGUE_AUX_POINTER)])[:] = value
         if "RELU" in epilogue:
             value = np.maximum(value, 0)
         if "GELU" in epilogue:

@@ -154,11 +154,14 @@ class Products:
                 value += result(next(left)).astype(wide)
             if p.bias:
                 value += bytes_at(bias, p.n * p.result.itemsize).view(p.result.numpy).astype(wide)
+            given = value
             if p.activation == "relu":
                 value = np.where(value <= 0, wide(0), value)
             if p.activation == "gelu":
                 value = value / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (value + 0.044715 * value**3)))
             result(next(left))[:] = value
+            if p.keep:
+                result(next(left))[:] = given
             bytes_at(next(left), self.WORKSPACE)[:] = 0xFF
 
         return call

@@ -45,14 +45,16 @@ def run(library, p: Product, skew: int = 0):
     a = array(count, *((p.k, p.m) if p.transpose_a else (p.m, p.k)), dtype=p.operand)
     b = array(count, *((p.n, p.k) if p.transpose_b else (p.k, p.n)), dtype=p.operand)
     bias, c = array(p.n, dtype=p.result), array(count, p.m, p.n, dtype=p.result)
-    d = array(count, p.m, p.n, dtype=p.result)
+    d, kept = array(count, p.m, p.n, dtype=p.result), array(count, p.m, p.n, dtype=p.result)
     scratch = array(1 << 13, dtype=dtypes.uint8)
     config, _ = library.arrange_product(p)
-    places = [a, b, *([bias] if p.bias else []), *([c] if p.add else []), d, scratch]
+    places = [a, b, *([bias] if p.bias else []), *([c] if p.add else []), d, *([kept] if p.keep else []), scratch]
     library.prepare(config)([array.ctypes.data for array in places])
     left = (a.swapaxes(1, 2) if p.transpose_a else a).astype(np.float64)
     right = (b.swapaxes(1, 2) if p.transpose_b else b).astype(np.float64)
     want = p.alpha * (left @ right) + p.add * c.astype(np.float64) + p.bias * bias.astype(np.float64)
+    if p.keep:
+        np.testing.assert_allclose(kept.astype(np.float64), want, 1e-2, 3e-2)
     if p.activation == "relu":
         want = np.maximum(want, 0)
     if p.activation == "gelu":
@@ -62,7 +64,8 @@ def run(library, p: Product, skew: int = 0):
 
 KINDS = [
     {}, {"alpha": -0.5}, {"add": True}, {"bias": True}, {"bias": True, "add": True}, {"activation": "relu"},
-    {"bias": True, "activation": "gelu"},
+    {"bias": True, "activation": "gelu"}, {"activation": "gelu", "keep": True, "n": 8},
+    {"bias": True, "activation": "gelu", "keep": True, "n": 16},
 ]  # fmt: skip
 
 

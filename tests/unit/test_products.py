@@ -135,6 +135,81 @@ def test_a_linear_layer_and_its_gradients(device, dtype):
         np.testing.assert_allclose(result.float().numpy() / scale, want.numpy() / scale, 0, bound)
 
 
+@pytest.mark.parametrize("name", ["relu", "gelu"])
+@pytest.mark.parametrize("dtype", [weft.float32, weft.bfloat16])
+def test_an_activation_is_computed_by_the_library(device, dtype, name):
+    def layer(x, w, b):
+        y = F.linear(x, w, b)
+        return F.relu(y) if name == "relu" else F.gelu(y, approximate="tanh")
+
+    x, w, b = (tensor(device, *shape, dtype=dtype) for shape in ((2, 20, 24), (32, 24), (32,)))
+    (product,) = products_of(steps_of(layer, x, w, b))
+    assert product.activation == name and product.bias and not product.keep
+    want = layer(*[t.cpu().float() for t in (x, w, b)]).numpy()
+    found = layer(x, w, b)
+    assert found.dtype is dtype
+    np.testing.assert_allclose(found.float().numpy(), want, *((2e-2, 5e-2) if dtype.is_narrow else (1e-5, 1e-5)))
+
+
+def test_gelu_by_the_error_function_is_not_the_librarys(device):
+    x, w, b = (tensor(device, *shape) for shape in ((40, 24), (32, 24), (32,)))
+    (product,) = products_of(steps_of(lambda x, w, b: F.gelu(F.linear(x, w, b)), x, w, b))
+    assert not product.activation
+
+
+def steps_with_gradient(activation, device, dtype, g):
+    def step(x, w, b):
+        return weft.value_and_grad(lambda x, w, b: (activation(F.linear(x, w, b)) * g).sum(), (0, 1, 2))(x, w, b)
+
+    x, w, b = (tensor(device, *shape, dtype=dtype) for shape in ((40, 24), (32, 24), (32,)))
+    return steps_of(step, x, w, b), step(x, w, b)
+
+
+def test_what_gelu_was_given_is_kept_for_its_gradient(device):
+    g = tensor(device, 40, 32)
+    steps, (value, gradients) = steps_with_gradient(lambda y: F.gelu(y, approximate="tanh"), device, weft.float32, g)
+    first = products_of(steps)[0]
+    assert (first.activation, first.keep) == ("gelu", True)
+    _, (want, wanted) = steps_with_gradient(
+        lambda y: F.gelu(y, approximate="tanh"), weft.get_device("cpu"), weft.float32, g.cpu()
+    )
+    np.testing.assert_allclose(value.numpy(), want.numpy(), 1e-4)
+    for result, right in zip(gradients, wanted, strict=True):
+        np.testing.assert_allclose(result.numpy(), right.numpy(), 1e-4, 1e-4)
+
+
+def test_the_gradient_of_relu_needs_only_its_result(device):
+    g = tensor(device, 40, 32)
+    steps, (value, gradients) = steps_with_gradient(F.relu, device, weft.float32, g)
+    first = products_of(steps)[0]
+    assert (first.activation, first.keep) == ("relu", False)
+    _, (want, wanted) = steps_with_gradient(F.relu, weft.get_device("cpu"), weft.float32, g.cpu())
+    np.testing.assert_allclose(value.numpy(), want.numpy(), 1e-4)
+    for result, right in zip(gradients, wanted, strict=True):
+        np.testing.assert_allclose(result.numpy(), right.numpy(), 1e-4, 1e-4)
+
+
+def test_an_activation_whose_argument_is_wanted_stays_a_kernel(device):
+    x, w, b = (tensor(device, *shape) for shape in ((40, 24), (32, 24), (32,)))
+
+    def both(x, w, b):
+        y = F.linear(x, w, b)
+        return y, F.relu(y)
+
+    (product,) = products_of(steps_of(both, x, w, b))
+    assert not product.activation
+    y, z = both(x, w, b)
+    np.testing.assert_array_equal(np.maximum(y.numpy(), 0), z.numpy())
+
+
+def test_nothing_is_lost_where_columns_do_not_fit_the_library(device):
+    x, w, b = (tensor(device, *shape) for shape in ((40, 24), (30, 24), (30,)))
+    layer = lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh")  # noqa: E731
+    (product,) = products_of(steps_of(layer, x, w, b))
+    assert not product.activation
+    np.testing.assert_allclose(layer(x, w, b).numpy(), layer(x.cpu(), w.cpu(), b.cpu()).numpy(), 1e-5, 1e-5)
+
+
 def test_small_products_are_part_of_kernels(device):
     assert not products_of(steps_of(lambda a, b: a @ b, tensor(device, 4, 2), tensor(device, 2, 8)))
     assert products_of(steps_of(lambda a, b: a @ b, tensor(device, 64, 784), tensor(device, 784, 128)))

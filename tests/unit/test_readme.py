@@ -84,6 +84,7 @@ def test_the_table_of_primitives_has_each_once():
         "merge_runs",
         "number",
         "product",
+        "product_pair",
         "put_rows",
         "scratch",
         "segment_prod",

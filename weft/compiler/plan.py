@@ -148,7 +148,8 @@ class Product:
     D[i] = activation(alpha * op(A[i]) @ op(B[i]) + C[i] + bias), row-major, for `outer * inner` matrices: A's lie at
     (i // inner) * strides_a[0] + (i % inner) * strides_a[1], B's alike; C and D are contiguous. Operands have the dtype
     `operand`, everything else `result`; 16-bit operands add up in float32 and D is rounded once. Leading dimensions and
-    strides are in elements. The places are a, b, bias and c (as asked for), d, workspace (if any).
+    strides are in elements. The places are a, b, bias and c (as asked for), d, what the activation was given (if that
+    is to be kept), workspace (if any).
     """
 
     operand: DType
@@ -169,6 +170,7 @@ class Product:
     bias: bool = False  # a vector of n, added to each row
     add: bool = False  # whether there is a C
     activation: str = ""  # '', 'relu', or 'gelu' in its tanh form
+    keep: bool = False  # whether what GELU was given is stored too
 
     @property
     def config(self) -> Config:

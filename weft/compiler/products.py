@@ -1,10 +1,10 @@
 """products: matrix products that a vendor's library computes, with what it does on the way.
 
 On a device with a `ProductLibrary`, `absorb` turns each `dot` into a `product`, a node that only the compiler makes,
-and draws into it what the library does at no cost: a vector added to each row, another matrix added, a constant factor,
-ReLU. A `product` is a region of its own: `matmul.operands` says how it reads its factors, its result is memory, and
-the library fixes the algorithm when the plan is made. What is not absorbed the fuser computes from the result, together
-with whatever else it finds there.
+and draws into it what the library does at little cost: a vector added to each row, another matrix added, a constant
+factor, ReLU, GELU. Where a gradient needs what GELU was given, a `product_pair` stores both. These are regions of their
+own: `matmul.operands` says how they read their factors, results are memory, and the library fixes the algorithm when
+the plan is made. What is not absorbed the fuser computes from the result, together with whatever else it finds there.
 
 The walk of `relu(x @ w + b)`: `decompose` leaves dot -> add -> select; `absorb` makes product(x, w), then
 product(x, w, b), then the same with 'relu', if nobody else wants what lies between; `template` gives the LibraryCall.
@@ -23,16 +23,21 @@ import numpy as np
 
 from weft.backends.base import Device, ProductLibrary
 from weft.compiler.access import Strided, row_major, strided
+from weft.compiler.activations import Activation, activations
 from weft.compiler.libraries import library_of
 from weft.compiler.matmul import operands
 from weft.compiler.plan import Product
-from weft.compiler.program import product_precision
+from weft.compiler.program import GELU_CUBIC, GELU_SCALE, product_precision
 from weft.compiler.region import Region
 from weft.compiler.simplify import reshape
 from weft.compiler.template import Called, Template
+from weft.compiler.windows import base_of
 from weft.dtypes import DType, float32
+from weft.graph.evaluate import SEVERAL
 from weft.graph.node import Node
-from weft.graph.primitives import PRIMITIVES, Primitive, make
+from weft.graph.primitives import PRIMITIVES, Primitive, make, results_of, several
+
+GELU_MULTIPLE = 8  # columns: libraries store what GELU was given in rows of so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +53,22 @@ class Parts:
     activation: str = ""
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.a.shape[:-1], self.b.shape[-1])
+
+    @property
     def node(self) -> Node:
+        return self._make("product")
+
+    @property
+    def pair(self) -> list[Node]:
+        """The product with its activation, and what the activation was given."""
+        return results_of(self._make("product_pair"))
+
+    def _make(self, op: str) -> Node:
         sources = [source for source in (self.a, self.b, self.bias, self.c) if source is not None]
         attrs = (self.dtype, self.bias is not None, self.c is not None, self.alpha, self.activation)
-        return make("product", tuple(sources), attrs)
+        return make(op, tuple(sources), attrs)
 
 
 def parts_of(product: Node) -> Parts:
@@ -77,36 +94,74 @@ class _Absorber:
     def __init__(self, nodes: list[Node], outputs: list[Node], leaves: Collection[Node], library: ProductLibrary):
         self.nodes, self.outputs, self.leaves, self.library = nodes, outputs, set(leaves), library
         self.new: dict[Node, Node] = {}
+        self.made: dict[Node, Node] = {}  # the products among them, before they are reshaped
         self.users: dict[Node, list[Node]] = {}
         for node in nodes:
             for source in () if node in self.leaves else node.srcs:
                 self.users.setdefault(source, []).append(node)
         self.wanted = set(outputs)
+        self.activations = {found.argument: found for found in activations(nodes, self.leaves)}
 
     def run(self) -> list[Node]:
         for node in self.nodes:
             if node in self.leaves or not node.srcs:
                 self.new[node] = node
                 continue
+            if node in self.new:
+                continue  # the result of an activation that a product has absorbed
             srcs = tuple([self.new[source] for source in node.srcs])
             rule = RULES.get(node.op)
             found = rule(self, node, srcs) if rule else None
-            if found is None:
+            if found is not None:
+                self.made[node] = base_of(found)
+            else:
                 found = node
                 if srcs != node.srcs:
                     found = make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
             self.new[node] = found
+            if node in self.activations:
+                self._activate(self.activations[node])
         return [self.new[node] for node in self.outputs]
+
+    def _activate(self, found: Activation) -> None:
+        """Let the product that is the argument of an activation compute that too.
+
+        ReLU needs no second result: its argument is positive where its result is, and nothing else may be asked of it.
+        """
+        parts = self.behind(found.argument)
+        if parts is None or not self.takes(parts, found.name):
+            return
+        argument, result = found.argument, found.result
+        users = {user for user in self.users.get(argument, ()) if user not in found.inside}
+        others = users | ({argument} & self.wanted)
+        active = replace(parts, activation=found.name)
+        if found.name == "relu":
+            if not others:
+                self.new[argument] = self.new[result] = reshape(active.node, argument.shape)
+            return
+        for node in found.inside - {result}:
+            others |= {user for user in self.users[node] if user not in found.inside} | ({node} & self.wanted)
+        if parts.shape[-1] % GELU_MULTIPLE:
+            return
+        if others:
+            self.new[result], self.new[argument] = [reshape(one, argument.shape) for one in active.pair]
+        else:
+            self.new[result] = reshape(active.node, argument.shape)
 
     def used_once(self, node: Node) -> Parts | None:
         """The product whose result `node` of the old graph is, reshaped perhaps, if it has just one user."""
-        while node not in self.leaves and node not in self.wanted and len(self.users[node]) == 1:
-            product = self.new[node]
-            if product.op == "product":
-                return parts_of(product)
-            if node.op != "reshape":
+        once = node not in self.leaves and node not in self.wanted and len(self.users[node]) == 1
+        return self.behind(node) if once else None
+
+    def behind(self, node: Node) -> Parts | None:
+        """The product whose result `node` of the old graph is, reshaped perhaps, if that has no user but `node`."""
+        while node not in self.leaves:
+            if node in self.made:
+                return parts_of(self.made[node])
+            source = node.srcs[0] if node.op == "reshape" else node
+            if source is node or source in self.wanted or len(self.users[source]) != 1:
                 return None
-            node = node.srcs[0]
+            node = source
         return None
 
     def takes(self, parts: Parts, what: str) -> bool:
@@ -129,7 +184,7 @@ def _sum(absorber: _Absorber, node: Node, srcs: tuple[Node, ...]) -> Node | None
         parts = absorber.used_once(of)
         if parts is None:
             continue
-        shape = (*parts.a.shape[:-1], parts.b.shape[-1])
+        shape = parts.shape
         row = _repeated_row(other, shape[-1])
         if row is not None and parts.bias is None and absorber.takes(parts, "bias"):
             return reshape(replace(parts, bias=row).node, node.shape)
@@ -191,24 +246,25 @@ RULES: Mapping[str, Callable[[_Absorber, Node, tuple[Node, ...]], Node | None]] 
 
 
 def template(node: Node, leaves: Collection[Node]) -> Template:
-    """The template of `product`."""
-    parts = parts_of(node)
+    """The template of `product` and `product_pair`."""
+    parts, results = parts_of(node), results_of(node) or [node]
     factors = operands(node, leaves)
     others = [_whole(source, leaves) for source in (parts.bias, parts.c) if source is not None]
     read = [(view.base, view.offset) for view in factors.views] + [(view.base, view.offset) for view in others]
-    *batch, m, n = node.shape
+    *batch, m, n = parts.shape
     count, k = math.prod(batch), parts.a.shape[-1]
     wanted = Product(
-        parts.a.dtype, node.dtype, count // factors.inner, factors.inner, m, n, k,
+        parts.a.dtype, parts.dtype, count // factors.inner, factors.inner, m, n, k,
         factors.a.transposed, factors.b.transposed, factors.a.leading, factors.b.leading, *factors.strides,
         product_precision(node.device), parts.alpha, parts.bias is not None, parts.c is not None, parts.activation,
+        len(results) == 2,
     )  # fmt: skip
     library = library_of(node.device)
     assert library is not None
     arranged = functools.cache(lambda: library.arrange_product(wanted))
 
     def build(region: Region, device: Device) -> Called:
-        uses = (*read, (node, 0))
+        uses = (*read, *[(result, 0) for result in results])
         words = [word for word, said in (("bias", wanted.bias), ("add", wanted.add)) if said]
         name = "_".join(["product", "x".join(map(str, (*batch, m, n, k))), *words, *filter(None, [wanted.activation])])
         return Called(library.name, name, arranged()[0], uses, 2 * count * m * n * k)
@@ -233,16 +289,30 @@ def _shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[t
     return (*a.shape[:-1], b.shape[-1]), attrs[0]
 
 
-def _evaluate(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    _, bias, add, alpha, activation = node.attrs
+def _given(node: Node, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """What a product gives to its activation."""
+    _, bias, add, alpha, _ = node.attrs
     value = alpha * np.matmul(arrays[0], arrays[1])
     if add:
         value = value + arrays[-1]
-    if bias:
-        value = value + arrays[2]
-    if activation == "relu":
-        value = np.where(value <= 0, 0, value)
-    return value.astype(dtype)
+    return value + arrays[2] if bias else value
 
 
-PRIMITIVES["product"] = Primitive("product", "template", None, _shape, _evaluate)
+def _pair(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    value = _given(node, arrays)
+    if node.attrs[-1] == "relu":
+        return np.where(value <= 0, 0, value), value
+    if node.attrs[-1] == "gelu":
+        return value / 2 * (1 + np.tanh(GELU_SCALE * (value + GELU_CUBIC * value**3))), value
+    return value, value
+
+
+def _results(srcs: tuple[Node, ...], attrs: tuple) -> tuple[tuple[tuple[int, ...], DType], ...]:
+    return (_shape(srcs, attrs, None),) * 2
+
+
+PRIMITIVES["product"] = Primitive(
+    "product", "template", None, _shape, lambda node, arrays, dtype: _pair(node, arrays)[0]
+)
+PRIMITIVES["product_pair"] = Primitive("product_pair", "template", None, several(_results), None, _results)
+SEVERAL["product_pair"] = _pair

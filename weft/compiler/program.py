@@ -7,6 +7,7 @@ set changes an address, not the program.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,9 @@ from weft.graph.node import Node, toposort
 from weft.state import SETTINGS
 
 _PASS_THROUGH = frozenset({"stop_gradient", "variable", "checkpoint", "result", "surrogate", "keep"})
-LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf")})  # floats that kernels and rules know
+GELU_CUBIC, GELU_SCALE = 0.044715, math.sqrt(2.0 / math.pi)
+# Floats that kernels and rules know
+LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf"), GELU_CUBIC, GELU_SCALE})
 _NAMED = frozenset({"variable", "checkpoint", "call", "custom"})  # their first attribute says which, not what
 
 

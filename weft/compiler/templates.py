@@ -13,6 +13,7 @@ TEMPLATES: dict[str, MakeTemplate] = {
     "conv_weight_tiles": convolve.template,
     "library": libraries.template,
     "product": products.template,
+    "product_pair": products.template,
     "custom": custom,
     "merge_runs": order_blocks.merging,
 }

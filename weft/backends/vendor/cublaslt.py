@@ -31,13 +31,15 @@ DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70
 TRANSPOSED = 1
 PARTS_IN_FLOAT32 = 2
-EPILOGUES = {
-    (False, ""): "DEFAULT",
-    (True, ""): "BIAS",
-    (False, "relu"): "RELU",
-    (True, "relu"): "RELU_BIAS",
-    (False, "gelu"): "GELU",
-    (True, "gelu"): "GELU_BIAS",
+EPILOGUES = {  # by whether there is a bias, the activation, and whether what that is given is kept
+    (False, "", False): "DEFAULT",
+    (True, "", False): "BIAS",
+    (False, "relu", False): "RELU",
+    (True, "relu", False): "RELU_BIAS",
+    (False, "gelu", False): "GELU",
+    (True, "gelu", False): "GELU_BIAS",
+    (False, "gelu", True): "GELU_AUX",
+    (True, "gelu", True): "GELU_AUX_BIAS",
 }
 
 
@@ -128,11 +130,14 @@ class _Call:
             self._describe(attributes.TRANSA, TRANSPOSED)
         if product.transpose_a:
             self._describe(attributes.TRANSB, TRANSPOSED)
-        epilogue = EPILOGUES[product.bias, product.activation]
+        epilogue = EPILOGUES[product.bias, product.activation, product.keep]
         if epilogue != "DEFAULT":
             self._describe(attributes.EPILOGUE, int(lt.Epilogue[epilogue]))
         if product.bias:
             self._describe(attributes.BIAS_DATA_TYPE, DATA_TYPES[product.result.name])
+        if product.keep:
+            self._describe(attributes.EPILOGUE_AUX_LD, product.n)
+            self._describe(attributes.EPILOGUE_AUX_BATCH_STRIDE, product.m * product.n)
         m, n, k, p = product.m, product.n, product.k, product
         # As columns: the rows of a row-major matrix, so (extent of a row, number of rows)
         self.layout_b = self._layout(p.operand, (k, n) if p.transpose_b else (n, k), p.leading_b, p.strides_b[1])
@@ -221,11 +226,14 @@ class _Call:
             self._describe(lt.MatmulDescAttribute.BIAS_POINTER, next(left))
         c = next(left) if p.add else 0
         d = next(left)
+        kept = next(left) if p.keep else 0
         scratch = next(left, 0)
-        algorithm, workspace = self._algorithm(a | b | c | d | self.between)
+        algorithm, workspace = self._algorithm(a | b | c | d | kept | self.between)
         step_a, step_b, block = self.steps
         for turn in range(p.outer):
             target = d + turn * block
+            if p.keep:
+                self._describe(lt.MatmulDescAttribute.EPILOGUE_AUX_POINTER, kept + turn * block)
             lt.matmul(
                 self.library.handle, self.operation, self.alpha,
                 b + turn * step_b, self.layout_b, a + turn * step_a, self.layout_a, self.beta,

@@ -1,0 +1,92 @@
+"""activations: which values of a graph are ReLU or GELU (its tanh form) of another, for libraries that compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from weft.compiler.program import GELU_CUBIC, GELU_SCALE
+from weft.graph import build
+from weft.graph.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """`result` is `name` ('relu' or 'gelu') of `argument`; `inside` are the nodes that compute it, `result` too."""
+
+    name: str
+    argument: Node
+    result: Node
+    inside: frozenset[Node]
+
+
+def activations(nodes: Sequence[Node], leaves: Collection[Node]) -> list[Activation]:
+    """All activations of a graph. `nodes` is topologically sorted."""
+    known = set(nodes)
+    users: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for source in () if node in leaves else node.srcs:
+            users.setdefault(source, []).append(node)
+    found = []
+    for node in nodes:
+        if node in leaves:
+            continue
+        if node.op == "select" and _is_relu(node):
+            found.append(Activation("relu", node.srcs[2], node, frozenset({node, node.srcs[0]})))
+        elif node.op == "tanh":
+            gelu = _gelu(node, known, users, leaves)
+            if gelu is not None:
+                found.append(gelu)
+    return found
+
+
+def _is_relu(node: Node) -> bool:
+    """select(x <= 0, 0, x)."""
+    test, zero, x = node.srcs
+    return test.op == "le" and test.srcs[0] is x and _is_zero(test.srcs[1]) and _is_zero(zero)
+
+
+def _is_zero(node: Node) -> bool:
+    while node.op in ("expand", "reshape"):
+        node = node.srcs[0]
+    return node.op == "const" and node.attrs[0] == 0
+
+
+def _gelu(
+    tanh: Node, known: Collection[Node], users: dict[Node, list[Node]], leaves: Collection[Node]
+) -> Activation | None:
+    """The GELU that `tanh` is a part of. Equal nodes are one, so it is enough to write it down and look for it."""
+    scaled = tanh.srcs[0]
+    if scaled.op != "mul" or scaled.srcs[0].op != "add":
+        return None
+    x = scaled.srcs[0].srcs[0]
+    result = gelu_of(x)
+    if result not in known:
+        return None
+    argument = x
+    if x.op == "cast" and x not in leaves and x.srcs[0].dtype.is_narrow:  # 16-bit floats go by way of float32
+        argument = x.srcs[0]
+        rounded = [user for user in users.get(result, ()) if user.op == "cast" and user.dtype is argument.dtype]
+        if len(rounded) != 1:
+            return None
+        (result,) = rounded
+    return Activation("gelu", argument, result, _between(result, argument))
+
+
+def gelu_of(x: Node) -> Node:
+    """What `ops.activation.gelu` makes of a float32 value with approximate="tanh"."""
+    cubic = build.add(x, build.mul(build.mul(build.mul(x, x), x), GELU_CUBIC))
+    bell = build.unary("tanh", build.mul(cubic, GELU_SCALE))
+    return build.mul(build.mul(x, 0.5), build.add(bell, 1.0))
+
+
+def _between(result: Node, argument: Node) -> frozenset[Node]:
+    """The nodes from `result` down to `argument`, without the latter, and without constants."""
+    found: set[Node] = set()
+    stack = [result]
+    while stack:
+        node = stack.pop()
+        if node is not argument and node not in found and node.op not in ("expand", "reshape", "const"):
+            found.add(node)
+            stack.extend(node.srcs)
+    return frozenset(found)
