@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,13 +25,14 @@ from weft.dtypes import DType
 from weft.errors import GraphError, problem
 
 WORKSPACE = 32 << 20  # bytes: what NVIDIA recommends for Hopper, and enough for all before it
-ALIGNED = 16  # bytes to which operands lie as a rule; others take an algorithm of their own
+ALIGNED = (16, 16, 16)  # bytes to which A, B and results lie as a rule; others take an algorithm of their own
+SHORT = 256  # sums up to this long are not split: adding up the parts would take longer
 CANDIDATES = 8  # algorithms that the heuristic is asked for
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasLtReductionScheme_t, which are fixed for good
 DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70
 TRANSPOSED = 1
-PARTS_IN_FLOAT32 = 2
+NO_PARTS, PARTS_IN_FLOAT32 = 0, 2
 EPILOGUES = {  # by whether there is a bias, the activation, and whether what that is given is kept
     (False, "", False): "DEFAULT",
     (True, "", False): "BIAS",
@@ -143,10 +145,10 @@ class _Call:
         self.layout_b = self._layout(p.operand, (k, n) if p.transpose_b else (n, k), p.leading_b, p.strides_b[1])
         self.layout_a = self._layout(p.operand, (m, k) if p.transpose_a else (k, m), p.leading_a, p.strides_a[1])
         self.layout_d = self._layout(p.result, (n, m), n, m * n)
-        self.algorithms: dict[int, tuple[np.ndarray, int]] = {}  # by the alignment of the operands
+        self.algorithms: dict[tuple[int, int, int], tuple[np.ndarray, int]] = {}  # by how operands and results lie
         size = p.operand.itemsize  # bytes from one turn of the outer batch to the next
-        self.steps = (p.strides_a[0] * size, p.strides_b[0] * size, p.inner * m * n * p.result.itemsize)
-        self.between = 0 if p.outer == 1 else self.steps[0] | self.steps[1] | self.steps[2]
+        steps = (p.strides_a[0] * size, p.strides_b[0] * size, p.inner * m * n * p.result.itemsize)
+        self.steps = steps if p.outer > 1 else (0, 0, 0)
         self.alpha = self.numbers.ctypes.data
         self.beta = self.alpha + self.numbers.itemsize
 
@@ -171,7 +173,7 @@ class _Call:
                 lt.matrix_layout_set_attribute(layout, attribute, word.ctypes.data, word.nbytes)
         return layout
 
-    def choose(self, alignment: int, most: int = WORKSPACE) -> list[tuple[bytes, int]]:
+    def choose(self, alignment: tuple[int, int, int], most: int = WORKSPACE) -> list[tuple[bytes, int]]:
         """(algorithm, bytes of workspace) that the heuristic proposes for operands that lie so, best first, with at
         most so much workspace."""
         lt = self.lt
@@ -179,11 +181,11 @@ class _Call:
         preference = lt.matmul_preference_create()
         wanted = {
             attributes.MAX_WORKSPACE_BYTES: most,
-            attributes.REDUCTION_SCHEME_MASK: PARTS_IN_FLOAT32,
-            attributes.MIN_ALIGNMENT_A_BYTES: alignment,
-            attributes.MIN_ALIGNMENT_B_BYTES: alignment,
-            attributes.MIN_ALIGNMENT_C_BYTES: alignment,
-            attributes.MIN_ALIGNMENT_D_BYTES: alignment,
+            attributes.REDUCTION_SCHEME_MASK: PARTS_IN_FLOAT32 if self.product.k > SHORT else NO_PARTS,
+            attributes.MIN_ALIGNMENT_A_BYTES: alignment[1],  # our B is its A
+            attributes.MIN_ALIGNMENT_B_BYTES: alignment[0],
+            attributes.MIN_ALIGNMENT_C_BYTES: alignment[2],
+            attributes.MIN_ALIGNMENT_D_BYTES: alignment[2],  # which stands for the bias too
         }
         for attribute, value in wanted.items():
             word = np.array([value], lt.get_matmul_preference_attribute_dtype(attribute))
@@ -207,12 +209,12 @@ class _Call:
         """Use this algorithm where operands lie as a rule."""
         self.algorithms[ALIGNED] = (np.frombuffer(algorithm, np.uint8).copy(), workspace)
 
-    def _algorithm(self, addresses: int) -> tuple[np.ndarray, int]:
-        """What fits operands whose addresses, taken together, are these bits. One whose operands lie less regularly
-        than its plan foresaw must do with the planned workspace."""
-        if addresses % ALIGNED == 0:
+    def _algorithm(self, a: int, b: int, results: int) -> tuple[np.ndarray, int]:
+        """What fits operands and results whose addresses, and all that is added to them, have these bits. Where they
+        lie less regularly than the plan foresaw, the planned workspace must do."""
+        if (a | b | results) % 16 == 0:
             return self.algorithms[ALIGNED]
-        alignment = addresses & -addresses
+        alignment = (math.gcd(a, 16), math.gcd(b, 16), math.gcd(results, 16))
         if alignment not in self.algorithms:
             algorithm, workspace = self.choose(alignment, self.algorithms[ALIGNED][1])[0]
             self.algorithms[alignment] = (np.frombuffer(algorithm, np.uint8).copy(), workspace)
@@ -222,14 +224,15 @@ class _Call:
         lt, p = self.lt, self.product
         left = iter(addresses)
         a, b = next(left), next(left)
-        if p.bias:
-            self._describe(lt.MatmulDescAttribute.BIAS_POINTER, next(left))
+        bias = next(left) if p.bias else 0
+        if bias:
+            self._describe(lt.MatmulDescAttribute.BIAS_POINTER, bias)
         c = next(left) if p.add else 0
         d = next(left)
         kept = next(left) if p.keep else 0
         scratch = next(left, 0)
-        algorithm, workspace = self._algorithm(a | b | c | d | kept | self.between)
         step_a, step_b, block = self.steps
+        algorithm, workspace = self._algorithm(a | step_a, b | step_b, c | d | kept | bias | block)
         for turn in range(p.outer):
             target = d + turn * block
             if p.keep:
