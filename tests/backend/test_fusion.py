@@ -280,6 +280,21 @@ def test_transposed_and_sliced_operands_are_not_copied(function, shapes):
     assert names(plan)[0].startswith("gemm")
 
 
+def test_the_backward_of_a_norm_reads_the_residual_stream_that_is_stored_anyway():
+    """Not its own copy of what the stream is less its mean, nor of that scaled: one read gives both again."""
+
+    def loss(weight, scale, x):
+        for _ in range(3):
+            x = x + F.linear(F.layer_norm(x, (256,), scale), weight)
+        return (x * x).sum()
+
+    plan = compiled(weft.grad(loss, argnums=(0, 1)), *tensors((256, 256), (256,), (512, 256)))
+    stored = [stay.name for stay in plan.memory().stays if stay.kind == "arena" and stay.nbytes == 4 * 512 * 256]
+    assert not any(name.startswith("sub") for name in stored), stored
+    assert sum(name.startswith("mul") for name in stored) == 3  # what the products read
+    assert len(stored) <= 13, stored
+
+
 def test_weight_gradients_of_narrow_products_are_not_transposed():
     """Weights in float32, products in bfloat16: weight gradients come out as the weights lie, cast on the way."""
     weights = [weft.zeros(*shape, requires_grad=True) for shape in ((128, 256), (64, 128))]

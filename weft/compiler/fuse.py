@@ -444,12 +444,29 @@ class _Fuser:
             return None
         if len(self.choice.reads[node]) < 2 and self.choice.cost[node] < DEAR:
             return None
+        if not self._is_dear(node):
+            return None
         for other in users:
             at = other.inlined.get(node)
             fits = at is not None and node.size > 1 and at == other.indices_for(node.shape)
             if fits and not other.before & region.bit and other.joins != "nothing":
                 return other
         return None
+
+    def _is_dear(self, node: Node) -> bool:
+        """Whether computing `node` once more, from what is stored by now, takes two large reads or much arithmetic."""
+        stack, seen, cost, reads = [node], {node}, 0, 0
+        while stack:
+            at = stack.pop()
+            if at is not node and (at in self.stored or PRIMITIVES[at.op].kind == "gather"):
+                reads += 2 * at.size >= node.size
+                continue
+            cost += self.choice.own_cost(at)
+            for source in at.srcs:
+                if source not in seen:
+                    seen.add(source)
+                    stack.append(source)
+        return reads >= 2 or cost >= DEAR
 
     # --- concatenations and order ------------------------------------------------------------------------------------
 

@@ -133,6 +133,11 @@ class Choice:
                     continue
             stack.extend(node.srcs)
 
+    @staticmethod
+    def own_cost(node: Node) -> int:
+        """Operations that `node` itself adds to those behind it."""
+        return COST.get(node.op, 1 if PRIMITIVES[node.op].kind == "elementwise" else 0)
+
     def _weigh(self, node: Node, kind: str) -> None:
         """How much memory and arithmetic stand behind one element of `node` if it is computed in place."""
         if kind in ("leaf", "gather") or node in self.sinks:
@@ -140,7 +145,7 @@ class Choice:
             self.cost[node] = 0
             return
         found: frozenset[Node] = frozenset()
-        cost = COST.get(node.op, 1 if kind == "elementwise" else 0)
+        cost = self.own_cost(node)
         for source in node.srcs:
             found |= self.reads[source]
             cost += self.cost[source]
