@@ -50,6 +50,7 @@ from weft.kernels.language import (
 from weft.render.clike_ops import Operations
 from weft.render.dialects import Dialect
 
+TURNS = ((16, 8), (64, 4), (128, 2))  # statements up to which so many turns of a loop are written out
 NARROW = 1 << 30  # an axis up to this extent has a 32-bit variable: one stride beyond its end still fits
 
 
@@ -73,6 +74,16 @@ def symbol(kernel: Kernel, dialect: Dialect) -> str:
     code = _Renderer(kernel, Operations(dialect)).text("")
     clean = "".join(letter if letter.isalnum() else "_" for letter in kernel.name)
     return f"{clean}_{hashlib.sha256(code.encode()).hexdigest()[:8]}"
+
+
+def _turns_at_once(loop: Loop) -> int:
+    """How many turns of a serial loop are written out, so that their loads and long chains run side by side. What a
+    turn adds still comes in order."""
+    if any(isinstance(stmt, Loop | Fold | If | Barrier) for stmt in loop.body):
+        return 1
+    if isinstance(loop.start, int) and isinstance(loop.stop, int) and loop.stop - loop.start < 2:
+        return 1
+    return next((turns for most, turns in TURNS if len(loop.body) <= most), 1)
 
 
 class _Renderer:
@@ -208,6 +219,8 @@ class _Renderer:
             self.line(self.dialect.unroll)
         elif loop.kind != "serial":
             raise problem(GraphError, "render.clike", f"a '{loop.kind}' loop", "a kernel scheduled for GPU")
+        elif _turns_at_once(loop) > 1:
+            self.line(f"{self.dialect.unroll} {_turns_at_once(loop)}")
         first = offset if offset and start == "0" else f"{start} + {offset}" if offset else start
         advance = f"{name}++" if step == "1" else f"{name} += {step}"
         self.nested(f"for ({kind} {name} = {first}; {name} < {stop}; {advance})", loop.body)
