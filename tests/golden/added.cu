@@ -7,7 +7,7 @@ static __device__ inline long long max_int64(long long a, long long b) { return 
 static __device__ inline long long min_int64(long long a, long long b) { return a < b ? a : b; }
 
 // added
-extern "C" __global__ void __launch_bounds__(256) added_4eab829c(const float* x, const float* y, const float* bias, float* out, long long begin, long long end)
+extern "C" __global__ void __launch_bounds__(256) added_4ba5f921(const float* x, const float* y, const float* bias, float* out, long long begin, long long end)
 {
     const long long t0 = mul_int64(begin, 96LL);
     const long long t1 = t0 >> 11LL;
@@ -60,7 +60,6 @@ extern "C" __global__ void __launch_bounds__(256) added_4eab829c(const float* x,
                     const long long t21 = min_int64(t20, 4LL);
                     const bool t22 = t19 < t21;
                     if (t22) {
-                        #pragma unroll 8
                         for (int near = (int)t19; near < (int)t21; near++) {
                             const float t23 = x[near + step * 1024 + thread * 4 + tile * 2048];
                             const float t24 = y[near + step * 1024 + thread * 4 + tile * 2048];

@@ -77,9 +77,10 @@ def symbol(kernel: Kernel, dialect: Dialect) -> str:
 
 
 def _turns_at_once(loop: Loop) -> int:
-    """How many turns of a serial loop are written out, so that their loads and long chains run side by side. What a
-    turn adds still comes in order."""
-    if any(isinstance(stmt, Loop | Fold | If | Barrier) for stmt in loop.body):
+    """How many turns of a serial loop that folds are written out, so that their loads and long chains run side by side.
+    What the turns add still comes in order."""
+    nested = any(isinstance(stmt, Loop | Fold | If | Barrier) for stmt in loop.body)
+    if nested or not any(isinstance(stmt, Update) for stmt in loop.body):
         return 1
     if isinstance(loop.start, int) and isinstance(loop.stop, int) and loop.stop - loop.start < 2:
         return 1
