@@ -1,8 +1,7 @@
 """Records of einsum, products beyond matmul, norms and distances, diagonals, grids and stacks."""
 
-import torch
-
 import weft
+from tests.records.oracle import torch
 from tests.records.record import ALL, FLOATS, NARROW, NUMBERS, Record, T, sample
 
 inf = float("inf")

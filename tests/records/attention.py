@@ -1,10 +1,8 @@
 """Records of scaled-dot-product attention: masks, cross lengths, grouped heads, and queries that see nothing."""
 
-import torch
-import torch.nn.functional as TF
-
 import weft
 import weft.nn.functional as F
+from tests.records.oracle import TF, torch
 from tests.records.record import Record, T, sample
 
 

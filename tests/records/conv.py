@@ -1,9 +1,8 @@
 """Records of convolutions: strides, padding, dilation, groups, one to three dimensions, forward and transposed."""
 
-import torch.nn.functional as TF
-
 import weft
 import weft.nn.functional as F
+from tests.records.oracle import TF
 from tests.records.record import Record, T, sample
 
 LOOSE = {  # sums of up to a few hundred products; torch adds the bias before it rounds

@@ -2,9 +2,8 @@
 
 import math
 
-import torch
-
 import weft
+from tests.records.oracle import torch
 from tests.records.record import ALL, FLOATS, INTEGERS, NUMBERS, Record, T, sample
 
 NAN, INF = math.nan, math.inf

@@ -1,9 +1,9 @@
 """Records of the scatter family, segments and graph operations. What torch lacks is written with its own scatter."""
 
 import numpy as np
-import torch
 
 import weft
+from tests.records.oracle import torch
 from tests.records.record import FLOATS, NARROW, NUMBERS, Record, T, sample
 
 ROWS = T(dtype="int64", values=[2, 0, 2, 1, 2], grad=False)  # three rows of four get something

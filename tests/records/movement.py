@@ -1,10 +1,8 @@
 """Records of movement, indexing and matrix products."""
 
-import torch
-import torch.nn.functional as TF
-
 import weft
 import weft.nn.functional as F
+from tests.records.oracle import TF, torch
 from tests.records.record import ALL, FLOATS, NUMBERS, Record, T, sample
 
 

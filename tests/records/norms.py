@@ -1,10 +1,8 @@
 """Records of normalisation by channel and group, of similarities, and of margin and divergence losses."""
 
-import torch
-import torch.nn.functional as TF
-
 import weft
 import weft.nn.functional as F
+from tests.records.oracle import TF, torch
 from tests.records.record import NARROW, Record, T, sample
 
 LABELS = T(dtype="int64", values=[0, 2, 1])

@@ -1,8 +1,7 @@
 """Records of scans, sorts and what is composed from them."""
 
-import torch
-
 import weft
+from tests.records.oracle import torch
 from tests.records.record import ALL, FLOATS, NARROW, NUMBERS, Record, T, sample
 
 nan, inf = float("nan"), float("inf")

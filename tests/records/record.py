@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 
 import weft
+from tests.records.oracle import torch
 
 FLOATS = ("float32", "float64")
 INTEGERS = ("int32", "int64")
@@ -134,32 +135,56 @@ def tensors_of(what: Sample) -> list[T]:
 
 
 class Inputs:
-    """The tensors of one sample in one dtype, for both frameworks: leaves, and the arguments made of them."""
+    """The tensors of one sample in one dtype, for both frameworks: leaves, and the arguments made of them.
+
+    torch's are made when they are asked for.
+    """
 
     def __init__(self, what: Sample, dtype: str, requires_grad: bool = False, seed: int = 0):
-        self.rng = np.random.default_rng(seed)
-        self.dtype, self.requires_grad = dtype, requires_grad
+        rng = np.random.default_rng(seed)
+        self.requires_grad = requires_grad
+        self.made: list[tuple[Any, np.ndarray | None]] = [
+            (arg, arg.array(rng, dtype) if isinstance(arg, T) else None) for arg in _leaves(what.args)
+        ]
+        self.form = what.args
         self.weft_leaves: list[weft.Tensor] = []
-        self.torch_leaves: list[torch.Tensor] = []
-        pairs = [self._pair(arg) for arg in what.args]
-        self.weft_args = [one for one, _ in pairs]
-        self.torch_args = [two for _, two in pairs]
+        self.weft_args = self._arguments(weft.tensor, self.weft_leaves)
 
-    def _pair(self, arg: Any) -> tuple[Any, Any]:
-        if isinstance(arg, list) and any(isinstance(one, T) for one in arg):
-            pairs = [self._pair(one) for one in arg]
-            return [one for one, _ in pairs], [two for _, two in pairs]
-        if not isinstance(arg, T):
-            return arg, arg
-        array = arg.array(self.rng, self.dtype)
-        ours = weft.tensor(array)
-        floating = self.requires_grad and arg.grad and ours.dtype.is_floating_point
-        ours.requires_grad_(floating)
-        theirs = to_torch(array).requires_grad_(floating)
-        if floating:
-            self.weft_leaves.append(ours)
-            self.torch_leaves.append(theirs)
-        return arg.laid_out(ours), arg.laid_out(theirs)
+    @functools.cached_property
+    def _torch(self) -> tuple[list, list]:
+        leaves: list = []
+        return self._arguments(to_torch, leaves), leaves
+
+    @property
+    def torch_args(self) -> list:
+        return self._torch[0]
+
+    @property
+    def torch_leaves(self) -> list:
+        return self._torch[1]
+
+    def _arguments(self, framework: Callable[[np.ndarray], Any], leaves: list) -> list:
+        """The arguments with a framework's tensors; those that are differentiated in are added to `leaves`."""
+        made = iter(self.made)
+
+        def argument(form: Any) -> Any:
+            if isinstance(form, list):
+                return [argument(one) for one in form]
+            arg, array = next(made)
+            if array is None:
+                return arg
+            tensor = framework(array)
+            floating = self.requires_grad and arg.grad and array.dtype.kind not in "iub"
+            if floating:
+                leaves.append(tensor.requires_grad_(True))
+            return arg.laid_out(tensor)
+
+        return [argument(form) for form in self.form]
+
+
+def _leaves(forms: Sequence[Any]) -> list:
+    """Everything in nested lists, in order."""
+    return [leaf for form in forms for leaf in (_leaves(form) if isinstance(form, list) else [form])]
 
 
 def flat(result: Any) -> list[Any]:

@@ -2,11 +2,9 @@
 
 import math
 
-import torch
-import torch.nn.functional as TF
-
 import weft
 import weft.nn.functional as F
+from tests.records.oracle import TF, torch
 from tests.records.record import FLOATS, NARROW, NUMBERS, Record, T, sample
 
 INF, NAN = math.inf, math.nan
