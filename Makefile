@@ -3,7 +3,7 @@
 #   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
 #   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
 #   make fuzz    random graphs, GRAPHS=20000 of them
-#   make bench-gpu   Weft beside torch on a GPU, with the python3 on PATH; installs nothing
+#   make test-gpu, make sanitize-gpu, make bench-gpu: on a machine with an NVIDIA GPU; install nothing
 # Pass options with ARGS, for example: make demo ARGS="--epochs 10", make test ARGS="-k softmax".
 
 PYTHON ?= python3
@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help demo test smoke fuzz lint format bench bench-gpu test-gpu clean
+.PHONY: help demo test smoke fuzz lint format bench bench-gpu test-gpu sanitize-gpu clean
 .NOTPARALLEL:
 
 help:
@@ -44,9 +44,15 @@ format: $(VENV)/.has-lint
 bench: $(VENV)/.has-bench
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-# Runs with the python3 on PATH and installs nothing: GPU machines bring their own packages.
+# These run with the python3 on PATH and install nothing: GPU machines bring their own packages.
+PARALLEL = $(shell python3 -c 'import importlib.util as u; print("-n 8" if u.find_spec("xdist") else "")')
 test-gpu:
-	python3 -m pytest tests/gpu $(ARGS)
+	python3 -m pytest -q $(PARALLEL) -m "gpu and not serial" tests/gpu tests/backend $(ARGS)
+	python3 -m pytest -q -m "gpu and serial" tests/gpu tests/backend $(ARGS) || [ $$? -eq 5 ]
+
+# Kernels under NVIDIA's checker of memory accesses, races and barriers; any error is a failure.
+sanitize-gpu:
+	python3 -m tests.gpu.sanitize $(ARGS)
 
 bench-gpu:
 	python3 benchmarks/gpu.py $(ARGS)

@@ -1,11 +1,28 @@
-"""What tests that compute share: the devices that they run on."""
+"""What tests that compute share: the devices that they run on. Files whose oracle is torch need it to be there."""
+
+import importlib.util
+from pathlib import Path
 
 import pytest
 
 import weft
 
+if importlib.util.find_spec("torch") is None:
+    collect_ignore = [path.name for path in Path(__file__).parent.glob("*.py") if "import torch" in path.read_text()]
 
-@pytest.fixture(params=["cpu"])
+
+def computing() -> list:
+    """The CPU, and a GPU where there is one: those tests are marked `gpu` and run by `make test-gpu`."""
+    found = ["cpu"]
+    try:
+        weft.get_device("cuda")
+        found.append(pytest.param("cuda", marks=pytest.mark.gpu))
+    except weft.DeviceError:
+        pass
+    return found
+
+
+@pytest.fixture(params=computing())
 def on_each_device(request):
     """Every device that compiles and computes, in turn, as the default device; the random stream starts anew."""
     with weft.device(request.param):

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import weft
-from tests.backend.test_ops import DEVICES, by_name, compare, weights
+from tests.backend.test_ops import DEVICES, by_name, compare
 from tests.records import RECORDS, Inputs, Record, Sample, T, flat
+from tests.records.cases import weights
 
 pytestmark = pytest.mark.backend
 

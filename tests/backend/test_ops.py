@@ -18,6 +18,7 @@ from tests.records import (
     samples_for,
     to_torch,
 )  # fmt: skip
+from tests.records.cases import weights
 from weft.graph.spec import check
 
 torch.set_num_threads(1)
@@ -87,11 +88,6 @@ def test_forward(record: Record, device: str) -> None:
                 assert len(ours) == len(theirs)
                 for one, two in zip(ours, theirs, strict=True):
                     compare(one, two, record, f"{record.name} {sample} {dtype}")
-
-
-def weights(shape: tuple[int, ...], dtype: weft.dtypes.DType) -> np.ndarray:
-    """Fixed numbers, none zero, by which results are weighed into one scalar."""
-    return (1.0 + np.cos(1.0 + np.arange(int(np.prod(shape)), dtype=np.float64)) / 2).reshape(shape).astype(dtype.numpy)
 
 
 def widened(arg):

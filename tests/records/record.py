@@ -142,49 +142,41 @@ class Inputs:
 
     def __init__(self, what: Sample, dtype: str, requires_grad: bool = False, seed: int = 0):
         rng = np.random.default_rng(seed)
-        self.requires_grad = requires_grad
-        self.made: list[tuple[Any, np.ndarray | None]] = [
-            (arg, arg.array(rng, dtype) if isinstance(arg, T) else None) for arg in _leaves(what.args)
-        ]
-        self.form = what.args
-        self.weft_leaves: list[weft.Tensor] = []
-        self.weft_args = self._arguments(weft.tensor, self.weft_leaves)
+        self.form, self.requires_grad = what.args, requires_grad
+        self.arrays = [(arg, arg.array(rng, dtype)) for arg in tensors_of(what)]
+        self.weft_tensors = self._tensors(weft.tensor)
+        self.weft_leaves = [tensor for tensor in self.weft_tensors if tensor.requires_grad]
+        self.weft_args = self.arguments(self.weft_tensors)
 
     @functools.cached_property
-    def _torch(self) -> tuple[list, list]:
-        leaves: list = []
-        return self._arguments(to_torch, leaves), leaves
+    def torch_tensors(self) -> list:
+        return self._tensors(to_torch)
 
-    @property
-    def torch_args(self) -> list:
-        return self._torch[0]
-
-    @property
+    @functools.cached_property
     def torch_leaves(self) -> list:
-        return self._torch[1]
+        return [tensor for tensor in self.torch_tensors if tensor.requires_grad]
 
-    def _arguments(self, framework: Callable[[np.ndarray], Any], leaves: list) -> list:
-        """The arguments with a framework's tensors; those that are differentiated in are added to `leaves`."""
-        made = iter(self.made)
+    @functools.cached_property
+    def torch_args(self) -> list:
+        return self.arguments(self.torch_tensors)
+
+    def _tensors(self, framework: Callable[[np.ndarray], Any]) -> list:
+        floats = ("f", "V")  # ml_dtypes has bfloat16 as 'V'
+        return [
+            framework(array).requires_grad_(self.requires_grad and arg.grad and array.dtype.kind in floats)
+            for arg, array in self.arrays
+        ]
+
+    def arguments(self, tensors: Sequence[Any]) -> list:
+        """The arguments of the call, with these tensors in their layouts."""
+        remaining = iter(tensors)
 
         def argument(form: Any) -> Any:
             if isinstance(form, list):
                 return [argument(one) for one in form]
-            arg, array = next(made)
-            if array is None:
-                return arg
-            tensor = framework(array)
-            floating = self.requires_grad and arg.grad and array.dtype.kind not in "iub"
-            if floating:
-                leaves.append(tensor.requires_grad_(True))
-            return arg.laid_out(tensor)
+            return form.laid_out(next(remaining)) if isinstance(form, T) else form
 
         return [argument(form) for form in self.form]
-
-
-def _leaves(forms: Sequence[Any]) -> list:
-    """Everything in nested lists, in order."""
-    return [leaf for form in forms for leaf in (_leaves(form) if isinstance(form, list) else [form])]
 
 
 def flat(result: Any) -> list[Any]:

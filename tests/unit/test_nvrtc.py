@@ -1,17 +1,19 @@
-"""Every kernel of this version's programs, scheduled for GPUs and printed as CUDA, compiles to machine code.
+"""Every kernel of whole programs and networks, scheduled for GPUs and printed as CUDA, compiles without a warning.
 
-NVRTC needs no GPU and no driver. Kernels are printed once each and compiled in a few batches.
+They are compiled as the CUDA backend compiles them. `test_nvrtc_records` has the kernels of single operations.
 """
 
 from __future__ import annotations
 
-import io
-
 import pytest
 
-from tests.unit.gpu_harness import HostBackend
+import weft
+from tests.unit import nvrtc
+from tests.unit.fake_gpu import FakeGpu
+from tests.unit.networks import NETWORKS, Training
 from tests.unit.programs import PROGRAMS, results
 from weft import dtypes
+from weft.errors import GraphError
 from weft.kernels import gpu
 from weft.kernels.language import Kernel
 from weft.kernels.nest import copy_nest
@@ -19,22 +21,39 @@ from weft.kernels.normal import normalise
 from weft.render import clike
 from weft.render.dialects import CUDA
 
-core = pytest.importorskip("cuda.core", reason="NVRTC is not installed: pip install 'weft[cuda-compile]'")
+pytest.importorskip("cuda.bindings", reason="NVRTC is not installed: pip install 'weft[cuda-compile]'")
 
-ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
+# Programs and networks that cannot be compiled for a GPU without libraries yet. This set is to become empty.
+NOT_YET = {"linear", "attended", "mlp", "cnn", "lstm", "transformer", "gat"}
+
+
+def lowers(compute) -> bool:
+    try:
+        compute()
+    except GraphError as error:
+        if "device with blocks" in str(error) or "made for the CPU" in str(error):
+            return False
+        raise
+    return True
 
 
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, Kernel]:
     """All kernels by their name in the source text."""
-    plain = HostBackend("plain")
-    hopper = HostBackend("hopper", ("subgroups",), {"threads": 1024, "shared_bytes": 232448})
-    for program in PROGRAMS.values():
-        results(program, plain.device)
+    fake = FakeGpu()
+    missing = set()
+    for name, program in PROGRAMS.items():
         for small in (True, False):
-            results(program, hopper.device, small)
+            if not lowers(lambda program=program, small=small: results(program, fake.device, small)):
+                missing.add(name)
+    with weft.device(fake.device):
+        for name in NETWORKS:
+            for narrow in (None, weft.bfloat16):
+                if not lowers(lambda name=name, narrow=narrow: Training(name, narrow=narrow).step()):
+                    missing.add(name)
+    assert missing == NOT_YET
     copies = [normalise(gpu.schedule(copy_nest(dtype))) for dtype in dtypes.ALL]
-    return {clike.symbol(kernel, CUDA): kernel for kernel in (*plain.kernels, *hopper.kernels, *copies)}
+    return fake.host.kernels | {clike.symbol(kernel, CUDA): kernel for kernel in copies}
 
 
 def test_the_programs_make_every_kind_of_kernel(kernels):
@@ -43,12 +62,14 @@ def test_the_programs_make_every_kind_of_kernel(kernels):
     assert len(kernels) > 60
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_compiles(kernels, architecture):
-    source = clike.render_all(kernels.values(), CUDA)
-    options = core.ProgramOptions(arch=architecture, std="c++17", fma=False)
-    said = io.StringIO()
-    code = core.Program(source, code_type="c++", options=options).compile("cubin", logs=said)
-    assert said.getvalue() == ""
-    for name in kernels:
-        assert name.encode() in code.code
+def test_kernels_compile(kernels):
+    found = nvrtc.complaints(kernels)
+    assert not found, "\n".join(found[:3])
+
+
+def test_complaints_are_seen():
+    """A variable that nobody uses is a warning, and a warning is a complaint."""
+    text = 'extern "C" __global__ void half(float* x)\n{\n    const int unused = 1;\n    x[0] *= 0.5f;\n}\n'
+    assert '"unused" was declared but never referenced' in nvrtc.said(text, "sm_90")
+    assert "identifier" in nvrtc.said(text.replace("x[0]", "y[0]"), "sm_90")
+    assert nvrtc.said(text.replace("    const int unused = 1;\n", ""), "sm_90") == ""

@@ -1,0 +1,74 @@
+"""Every case of every record on the GPU against the reference backend, eager and compiled; and what must be refused.
+
+Floats are compared relative to the largest entry of a result: 1e-5 for float32. Everything else must be equal.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from tests.records import RECORDS, Record
+from tests.records.cases import Case, cases, compiled, results
+from weft.errors import GraphError
+
+# Largest error, relative to the largest entry of a result. 16-bit floats: units in the last place.
+WITHIN = {"float32": 1e-5, "float64": 1e-10, "float16": 4 * 2.0**-10, "bfloat16": 4 * 2.0**-7}
+ERRORS = [
+    pytest.param(*error, id=f"{record.name}-{number}")
+    for record in RECORDS
+    for number, error in enumerate(record.errors)
+]
+
+by_record = pytest.mark.parametrize("record", RECORDS, ids=[record.name for record in RECORDS])
+
+
+def compare(found: np.ndarray, expected: np.ndarray, case: Case, position: int) -> None:
+    what = f"{case}, result {position}"
+    assert found.shape == expected.shape and found.dtype == expected.dtype, what
+    if found.dtype.name not in WITHIN:
+        np.testing.assert_array_equal(found, expected, err_msg=what)
+        return
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    largest = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+    np.testing.assert_allclose(a, b, 0.0, WITHIN[found.dtype.name] * largest, err_msg=what)
+
+
+def computed(case: Case, device: str | weft.backends.base.Device) -> list[np.ndarray]:
+    with weft.device(device):
+        outputs = results(case)
+        weft.eval(*outputs)
+        return [output.detach().numpy() for output in outputs]
+
+
+@by_record
+def test_agrees_with_the_reference(record: Record, gpu):
+    for case in cases(record):
+        found, expected = computed(case, gpu), computed(case, "reference")
+        for position, (a, b) in enumerate(zip(found, expected, strict=True)):
+            compare(a, b, case, position)
+
+
+@by_record
+def test_compiled_has_the_bits_of_eager(record: Record, gpu):
+    for case in cases(record):
+        eager = computed(case, gpu)
+        if not eager or case.dtype != record.dtypes[0]:
+            continue
+        try:
+            step = compiled(case)
+            first = [output.detach().numpy().tobytes() for output in step()]
+        except GraphError as error:
+            if "inside weft.compile" not in str(error):  # shapes that depend on data
+                raise
+            continue
+        assert first == [array.tobytes() for array in eager], case
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), ERRORS)
+def test_refuses_what_the_cpu_refuses(call, kind, message, gpu):
+    """Indices out of range are found when the device has run: at the latest when it is waited for."""
+    with pytest.raises(kind, match=message):
+        call()
+        gpu.backend.synchronise()

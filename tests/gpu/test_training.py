@@ -1,0 +1,151 @@
+"""Training on the GPU: resident, deterministic, without growth, and like the CPU's; with libraries and without."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+from tests.unit.networks import NETWORKS, Training
+
+ROOT = Path(__file__).parents[2]
+by_network = pytest.mark.parametrize("name", NETWORKS)
+
+
+def losses(name: str, device: str | weft.backends.base.Device, steps: int = 10, compiled: bool = True) -> np.ndarray:
+    with weft.device(device):
+        training = Training(name, compiled)
+        return np.array([training.step().item() for _ in range(steps)])
+
+
+@by_network
+def test_learns_as_on_the_cpu(name, gpu):
+    np.testing.assert_allclose(losses(name, gpu), losses(name, "cpu"), rtol=2e-4)
+
+
+@by_network
+def test_eager_has_the_bits_of_compiled(name, gpu):
+    assert losses(name, gpu, 3).tolist() == losses(name, gpu, 3, compiled=False).tolist()
+
+
+@by_network
+def test_learns_in_16_bits(name, gpu):
+    training = Training(name, narrow=weft.bfloat16)
+    found = [training.step().item() for _ in range(30)]
+    assert np.isfinite(found).all() and found[-1] < found[0]
+
+
+@by_network
+def test_a_step_is_resident(name, gpu):
+    """Nothing goes over between host and device while a compiled step is replayed."""
+    training = Training(name)
+    for _ in range(3):
+        training.step()
+    before = weft.counters()
+    for _ in range(20):
+        loss = training.step()
+    gpu.backend.synchronise()
+    after = weft.counters()
+    assert {key: after[key] - before[key] for key in ("uploads", "downloads", "plans_built", "traces")} == {
+        "uploads": 0, "downloads": 0, "plans_built": 0, "traces": 0,
+    }  # fmt: skip
+    assert after["plans_run"] - before["plans_run"] == 20
+    assert np.isfinite(loss.item())
+
+
+TRAIN = """
+import hashlib, sys
+import weft
+from tests.unit.networks import Training
+with weft.device("cuda"):
+    training = Training(sys.argv[1], narrow=weft.bfloat16 if sys.argv[2] == "narrow" else None)
+    losses = [training.step() for _ in range(100)]
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in training.state()))
+    print(digest.hexdigest(), losses[0].item(), losses[-1].item(), *sorted(weft.get_device("cuda").libraries))
+"""
+
+
+def in_a_process(name: str, dtype: str = "full", **environment: str) -> list[str]:
+    """(digest of the parameters after 100 steps, first loss, last loss, libraries...)."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])} | environment
+    made = subprocess.run(
+        [sys.executable, "-c", TRAIN, name, dtype], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert made.returncode == 0, made.stderr[-3000:]
+    return made.stdout.split()
+
+
+@pytest.mark.parametrize("dtype", ["full", "narrow"])
+@by_network
+def test_two_processes_give_the_same_bits(name, dtype):
+    first, second = in_a_process(name, dtype), in_a_process(name, dtype)
+    assert first == second
+    assert float(first[2]) < float(first[1])
+
+
+@by_network
+def test_trains_without_libraries(name):
+    """Weft's own kernels do what the libraries do; rounding may part them slowly."""
+    own, theirs = in_a_process(name, WEFT_NO_LIBRARIES="1"), in_a_process(name)
+    assert len(own) == 3, "libraries were found in spite of WEFT_NO_LIBRARIES"
+    np.testing.assert_allclose(float(own[1]), float(theirs[1]), rtol=1e-5)
+    np.testing.assert_allclose(float(own[2]), float(theirs[2]), rtol=2e-2)
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+def in_use(gpu) -> int:
+    gc.collect()
+    gpu.backend.synchronise()
+    return gpu.backend.bytes_in_use
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("compiled", [True, False], ids=["compiled", "eager"])
+def test_no_growth_over_a_thousand_steps(compiled, gpu):
+    training = Training("mlp", compiled)
+    kept = []
+
+    def run(steps: int) -> int:
+        for _ in range(steps):
+            kept[:] = [training.step(), *kept[:5]]
+        return in_use(gpu)
+
+    held = run(50)
+    free = gpu.backend.memory()[0]
+    assert run(1000) <= held
+    assert free - gpu.backend.memory()[0] <= 8 << 20
+
+
+@by_network
+def test_everything_is_freed_when_tensors_die(name, gpu):
+    before = in_use(gpu)
+    training = Training(name)
+    for _ in range(4):
+        training.step()
+    assert in_use(gpu) > before
+    del training
+    assert in_use(gpu) <= before
+
+
+def test_everything_is_freed_after_an_exception(gpu):
+    before = in_use(gpu)
+
+    def fails() -> None:
+        x = weft.ones(1000, 1000)
+        y = (x + 1).exp()
+        weft.eval(y)
+        index = weft.tensor([3, 1000])
+        (y[index] * 2).numpy()
+
+    with pytest.raises(weft.IndexRangeError):
+        fails()
+    assert in_use(gpu) <= before
+    assert weft.ones(3).sum().item() == 3.0

@@ -1,0 +1,57 @@
+"""Compiles many kernels with NVRTC for several architectures, which needs neither a GPU nor a driver.
+
+Kernels are printed together, a batch to a program, since a program costs more than a kernel; NVRTC releases the
+interpreter, so batches are compiled side by side.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+from weft.backends import cuda_compile
+from weft.kernels.language import Kernel
+from weft.render import clike
+from weft.render.dialects import CUDA
+
+ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
+QUICKLY = "--Ofast-compile=max"  # everything is checked and made, little is optimised
+BATCH = 50
+
+
+def said(source: str, architecture: str, *options: str) -> str:
+    """What NVRTC has to say about a text: errors and warnings, or nothing."""
+    from cuda.bindings import nvrtc
+
+    _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernels.cu", 0, [], [])
+    words = [word.encode() for word in (f"--gpu-architecture={architecture}", *cuda_compile.OPTIONS, *options)]
+    (status,) = nvrtc.nvrtcCompileProgram(program, len(words), words)
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcDestroyProgram(program)
+    text = log.rstrip(b"\0").decode().strip()
+    return text or ("" if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else str(status))
+
+
+def complaints(kernels: Mapping[str, Kernel], *options: str) -> list[str]:
+    """Every kernel that NVRTC does not compile without a word for every architecture: its name, the words, its text."""
+
+    def batch(job: tuple[list[Kernel], str]) -> list[str]:
+        together, architecture = job
+        if not said(clike.render_all(together, CUDA), architecture, *options):
+            return []
+        found = []
+        for kernel in together:
+            text = clike.render(kernel, CUDA)
+            words = said(text, architecture, *options)
+            if words:
+                found.append(f"{clike.symbol(kernel, CUDA)} for {architecture}: {words}\n{text}")
+        return found
+
+    every = list(kernels.values())
+    jobs = product((every[first : first + BATCH] for first in range(0, len(every), BATCH)), ARCHITECTURES)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [text for found in pool.map(batch, jobs) for text in found]
