@@ -9,7 +9,7 @@ import pytest
 
 import weft
 from tests.unit import nvrtc
-from tests.unit.fake_gpu import FakeGpu
+from tests.unit.fake_cuda import FakeCuda
 from tests.unit.networks import NETWORKS, Training
 from tests.unit.programs import PROGRAMS, results
 from weft import dtypes
@@ -40,7 +40,7 @@ def lowers(compute) -> bool:
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, Kernel]:
     """All kernels by their name in the source text."""
-    fake = FakeGpu()
+    fake = FakeCuda()
     missing = set()
     for name, program in PROGRAMS.items():
         for small in (True, False):
@@ -53,7 +53,7 @@ def kernels() -> dict[str, Kernel]:
                     missing.add(name)
     assert missing == NOT_YET
     copies = [normalise(gpu.schedule(copy_nest(dtype))) for dtype in dtypes.ALL]
-    return fake.host.kernels | {clike.symbol(kernel, CUDA): kernel for kernel in copies}
+    return fake.kernels() | {clike.symbol(kernel, CUDA): kernel for kernel in copies}
 
 
 def test_the_programs_make_every_kind_of_kernel(kernels):

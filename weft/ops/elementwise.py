@@ -408,6 +408,8 @@ def abs(x: Node) -> Node:
 def sign(x: Node) -> Node:
     """-1, 0 or 1; NaN gives 0. No gradient."""
     up = build.cast(make("lt", (build.like(x, 0), x)), x.dtype)
+    if x.dtype.kind == "u":
+        return up
     down = build.cast(make("lt", (x, build.like(x, 0))), x.dtype)
     return build.sub(up, down)
 

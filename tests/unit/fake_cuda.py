@@ -1,0 +1,35 @@
+"""A device that the compiler takes for an NVIDIA GPU, without hardware: its kernels are collected, or emulated."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.unit.fake_driver import FakeGpu
+from weft import dtypes
+from weft.backends import cuda
+from weft.backends.base import Device, Library
+from weft.kernels.language import Kernel
+
+HOPPER = {"threads": 1024, "subgroup": 32, "shared_bytes": 232448, "processors": 132, "vector_bytes": 16}
+
+
+class Idle:
+    """Launches that do nothing."""
+
+    def launch(self, kernel: Kernel, arrays: list[np.ndarray], scalars: tuple, extent: int) -> None:
+        pass
+
+
+class FakeCuda(FakeGpu):
+    """Without `runs`, results are whatever lies in memory."""
+
+    def __init__(self, runs: bool = False, libraries: dict[str, Library] | None = None):
+        super().__init__(1 << 34)
+        if not runs:
+            self.driver.emulator = Idle()
+        everything = frozenset(dtypes.ALL)
+        self.device = Device("cuda", 0, self, "no hardware", everything, cuda.FEATURES, HOPPER, libraries or {})
+
+    def kernels(self) -> dict[str, Kernel]:
+        """All that was rendered so far, in normal form, by symbol."""
+        return dict(self.driver.kernels)
