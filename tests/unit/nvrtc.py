@@ -7,7 +7,7 @@ interpreter, so batches are compiled side by side.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
@@ -36,8 +36,8 @@ def said(source: str, architecture: str, *options: str) -> str:
     return text or ("" if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else str(status))
 
 
-def complaints(kernels: Mapping[str, Kernel], *options: str) -> list[str]:
-    """Every kernel that NVRTC does not compile without a word for every architecture: its name, the words, its text."""
+def complaints(kernels: Mapping[str, Kernel], *options: str, architectures: Sequence[str] = ARCHITECTURES) -> list[str]:
+    """Every kernel that NVRTC does not compile without a word: its name, the words, its text."""
 
     def batch(job: tuple[list[Kernel], str]) -> list[str]:
         together, architecture = job
@@ -52,6 +52,6 @@ def complaints(kernels: Mapping[str, Kernel], *options: str) -> list[str]:
         return found
 
     every = list(kernels.values())
-    jobs = product((every[first : first + BATCH] for first in range(0, len(every), BATCH)), ARCHITECTURES)
+    jobs = product((every[first : first + BATCH] for first in range(0, len(every), BATCH)), architectures)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return [text for found in pool.map(batch, jobs) for text in found]

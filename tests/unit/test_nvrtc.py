@@ -1,6 +1,6 @@
 """Every kernel of whole programs and networks, scheduled for GPUs and printed as CUDA, compiles without a warning.
 
-They are compiled as the CUDA backend compiles them. `test_nvrtc_records` has the kernels of single operations.
+For one architecture they are compiled as the CUDA backend does it, for others quickly. `test_nvrtc_records` has the kernels of single operations.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import pytest
 import weft
 from tests.unit import nvrtc
 from tests.unit.fake_cuda import FakeCuda
+from tests.unit.gpu_harness import HostBackend
 from tests.unit.networks import NETWORKS, Training
 from tests.unit.programs import PROGRAMS, results
 from weft import dtypes
@@ -39,7 +40,7 @@ def lowers(compute) -> bool:
 
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, Kernel]:
-    """All kernels by their name in the source text."""
+    """All kernels by their name in the source text, also those for a GPU without exchanges between threads."""
     fake = FakeCuda()
     missing = set()
     for name, program in PROGRAMS.items():
@@ -52,8 +53,11 @@ def kernels() -> dict[str, Kernel]:
                 if not lowers(lambda name=name, narrow=narrow: Training(name, narrow=narrow).step()):
                     missing.add(name)
     assert missing == NOT_YET
+    plain = HostBackend("plain")
+    for program in PROGRAMS.values():
+        results(program, plain.device)
     copies = [normalise(gpu.schedule(copy_nest(dtype))) for dtype in dtypes.ALL]
-    return fake.kernels() | {clike.symbol(kernel, CUDA): kernel for kernel in copies}
+    return fake.kernels() | {clike.symbol(kernel, CUDA): kernel for kernel in (*plain.kernels, *copies)}
 
 
 def test_the_programs_make_every_kind_of_kernel(kernels):
@@ -63,7 +67,12 @@ def test_the_programs_make_every_kind_of_kernel(kernels):
 
 
 def test_kernels_compile(kernels):
-    found = nvrtc.complaints(kernels)
+    found = nvrtc.complaints(kernels, nvrtc.QUICKLY)
+    assert not found, "\n".join(found[:3])
+
+
+def test_kernels_compile_as_the_backend_compiles_them(kernels):
+    found = nvrtc.complaints(kernels, architectures=("sm_90",))
     assert not found, "\n".join(found[:3])
 
 
