@@ -1,6 +1,7 @@
 """Every kernel of whole programs and networks, scheduled for GPUs and printed as CUDA, compiles without a warning.
 
-For one architecture they are compiled as the CUDA backend does it, for others quickly. `test_nvrtc_records` has the kernels of single operations.
+For one architecture they are compiled as the CUDA backend does it, for others quickly. `test_nvrtc_records` has the
+kernels of single operations.
 """
 
 from __future__ import annotations
