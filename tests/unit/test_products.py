@@ -82,7 +82,7 @@ def test_products_are_added_by_the_library(device):
         return c - 2.0 * (a @ b) + (b.T @ a.T)
 
     def sums(a, b, c):
-        return (a @ b) + (b.T @ a.T), c + b.T @ b
+        return (a @ b) + (c @ c), c + b.T @ b
 
     found = products_of(steps_of(sums, a, b, c))
     assert sorted((product.add, product.alpha) for product in found) == [(False, 1.0), (True, 1.0), (True, 1.0)]
@@ -115,6 +115,35 @@ def test_factors_that_were_widened_are_read_as_they_were(device):
     assert product.operand is weft.bfloat16 and product.result is weft.float32
     (rounded,) = products_of(steps_of(lambda a, b: (a.float() @ b.float()).bfloat16(), a, b))
     assert rounded.result is weft.bfloat16
+
+
+def test_a_narrow_product_that_is_widened_is_not_rounded(device):
+    a, b = tensor(device, 30, 24, dtype=weft.bfloat16), tensor(device, 24, 30, dtype=weft.bfloat16)
+    (step,) = steps_of(lambda a, b: (a @ b).float(), a, b)
+    (product,) = products_of([step])
+    assert product.result is weft.float32
+    np.testing.assert_allclose((a @ b).float().numpy(), a.float().numpy() @ b.float().numpy(), 1e-6, 1e-6)
+
+
+def test_gradients_of_weights_that_were_cast_go_straight_to_their_place(device):
+    """As with torch's autocast: float32 parameters, 16-bit products; one optimizer step over all of them."""
+    parameters = [tensor(device, 32, 24, grad=True), tensor(device, 16, 32, grad=True)]
+    optimizer = weft.optim.SGD(parameters, lr=0.1)
+
+    @weft.compile
+    def step(x):
+        for parameter in parameters:
+            x = F.linear(x.bfloat16(), parameter.bfloat16())
+        loss = (x.float() ** 2).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    step(tensor(device, 40, 24))
+    found = products_of(step.plan.plan.steps)  # two forward, one gradient of values, two of weights; none twice
+    assert sorted(product.result.name for product in found) == ["bfloat16"] * 3 + ["float32"] * 2
+    assert not [step.name for step in step.plan.plan.steps if step.name.startswith("map_cast_16x32")][1:]
 
 
 @pytest.mark.parametrize("dtype", [weft.float32, weft.bfloat16])

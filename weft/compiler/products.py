@@ -9,7 +9,8 @@ the plan is made. What is not absorbed the fuser computes from the result, toget
 The walk of `relu(x @ w + b)`: `decompose` leaves dot -> add -> select; `absorb` makes product(x, w), then
 product(x, w, b), then the same with 'relu', if nobody else wants what lies between; `template` gives the LibraryCall.
 
-In 16 bits the library rounds once, at its end, where separate nodes would each round.
+In 16 bits the library rounds once, at its end, where separate nodes would each round; a product that is stored as
+float32, like the gradient of a weight that was cast, is not rounded at all.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from weft.compiler.matmul import operands
 from weft.compiler.plan import Product
 from weft.compiler.program import GELU_CUBIC, GELU_SCALE, product_precision
 from weft.compiler.region import Region
-from weft.compiler.simplify import reshape
+from weft.compiler.simplify import reshape, transposed
 from weft.compiler.template import Called, Template
 from weft.compiler.windows import base_of
 from weft.dtypes import DType, float32
@@ -88,6 +89,21 @@ def absorb(nodes: list[Node], outputs: list[Node], leaves: Collection[Node], dev
     return _Absorber(nodes, outputs, leaves, library).run()
 
 
+def _twins(nodes: Sequence[Node]) -> dict[Node, Node]:
+    """Products that are the transpose of an earlier one, which somebody else wants as it is."""
+    first: dict[tuple[Node, ...], Node] = {}
+    found = {}
+    for node in nodes:
+        if node.op == "dot":
+            a, b = node.srcs
+            earlier = first.get((transposed(b), transposed(a)))
+            if earlier is None:
+                first[node.srcs] = node
+            else:
+                found[node] = earlier
+    return found
+
+
 class _Absorber:
     """One walk over a graph. `new` maps its nodes to what takes their place."""
 
@@ -99,6 +115,9 @@ class _Absorber:
         for node in nodes:
             for source in () if node in self.leaves else node.srcs:
                 self.users.setdefault(source, []).append(node)
+        self.twins = _twins(nodes)
+        for twin, first in self.twins.items():
+            self.users.setdefault(first, []).append(twin)
         self.wanted = set(outputs)
         self.activations = {found.argument: found for found in activations(nodes, self.leaves)}
 
@@ -113,7 +132,8 @@ class _Absorber:
             rule = RULES.get(node.op)
             found = rule(self, node, srcs) if rule else None
             if found is not None:
-                self.made[node] = base_of(found)
+                if base_of(found).op == "product":
+                    self.made[node] = base_of(found)
             else:
                 found = node
                 if srcs != node.srcs:
@@ -164,6 +184,15 @@ class _Absorber:
             node = source
         return None
 
+    def is_stored(self, node: Node) -> bool:
+        """Whether `node` of the old graph needs memory whatever is fused: as a result, or as a part of a whole."""
+        if node in self.wanted:
+            return True
+        users = self.users.get(node, [])
+        return bool(users) and all(
+            user.op == "concat" or (user.op == "reshape" and self.is_stored(user)) for user in users
+        )
+
     def takes(self, parts: Parts, what: str) -> bool:
         return not parts.activation and what in self.library.absorbs(parts.a.dtype)
 
@@ -172,6 +201,8 @@ def _product(absorber: _Absorber, node: Node, srcs: tuple[Node, ...]) -> Node | 
     """The plain product. Factors that were widened from 16 bits are read as they were: the products are the same."""
     if node.dtype.kind != "f":
         return None
+    if node in absorber.twins:
+        return transposed(absorber.new[absorber.twins[node]])
     a, b = [source.srcs[0] if source.op == "cast" and source not in absorber.leaves else source for source in srcs]
     if node.dtype is float32 and a.dtype is b.dtype and a.dtype.is_narrow:
         return Parts(a, b, float32).node
@@ -223,10 +254,12 @@ def _times(absorber: _Absorber, of: Node, factor: float) -> Node | None:
     return reshape(replace(parts, alpha=parts.alpha * factor).node, of.shape)
 
 
-def _rounded(absorber: _Absorber, node: Node, srcs: tuple[Node, ...]) -> Node | None:
-    """A product of 16-bit factors that is rounded to their dtype."""
+def _cast(absorber: _Absorber, node: Node, srcs: tuple[Node, ...]) -> Node | None:
+    """A product of 16-bit factors that is rounded to their dtype, or stored as float32."""
     parts = absorber.used_once(node.srcs[0])
-    if parts is None or parts.a.dtype is not node.dtype or parts.dtype is node.dtype:
+    if parts is None or not parts.a.dtype.is_narrow or node.dtype not in (parts.a.dtype, float32):
+        return None
+    if node.dtype is float32 and not absorber.is_stored(node):
         return None
     if parts.bias is not None or parts.c is not None or parts.activation:
         return None
@@ -238,7 +271,7 @@ RULES: Mapping[str, Callable[[_Absorber, Node, tuple[Node, ...]], Node | None]] 
     "add": _sum,
     "mul": _scaled,
     "neg": lambda absorber, node, srcs: _times(absorber, node.srcs[0], -1.0),
-    "cast": _rounded,
+    "cast": _cast,
 }
 
 

@@ -214,10 +214,10 @@ def _swapped(rank: int) -> tuple[int, ...]:
 def _turned(product: Node) -> Node:
     """The transpose of a matrix product, as a product."""
     a, b = product.srcs
-    return make("dot", (_transposed(b), _transposed(a)))
+    return make("dot", (transposed(b), transposed(a)))
 
 
-def _transposed(node: Node) -> Node:
+def transposed(node: Node) -> Node:
     order = _swapped(len(node.shape))
     if node.op == "permute" and node.attrs[0] == order:
         return node.srcs[0]
