@@ -63,7 +63,7 @@ def kernels() -> dict[str, Kernel]:
 
 def test_the_programs_make_every_kind_of_kernel(kernels):
     forms = {name.split("_")[0] for name in kernels}
-    assert forms >= {"map", "rows", "cols", "split", "scatter", "segment", "dot"}
+    assert forms >= {"map", "rows", "cols", "split", "scatter", "segment", "product"}
     assert len(kernels) > 60
 
 

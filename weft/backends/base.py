@@ -29,8 +29,9 @@ class Device:
     `features` choose what the compiler makes: 'blocks' asks for the GPU schedule (threads in blocks with
     barriers), 'small products' for small tiles in matrix products, 'templates' for the kernels written by hand for
     CPUs (without it their primitives are composed from others), 'numbers' for constants that come with each run,
-    'subgroups' for threads of a block that exchange values without memory (`limits['subgroup']` of them), 'narrow
-    attention' for results of 16-bit attention that are kept in 16 bits for its gradient (elsewhere in float32).
+    'subgroups' for threads of a block that exchange values without memory (`limits['subgroup']` of them), 'mma' for
+    matrix units that multiply tiles of 16-bit floats (`kernels.tiles`), 'narrow attention' for results of 16-bit
+    attention that are kept in 16 bits for its gradient (elsewhere in float32).
     `libraries` are the vendor's libraries by name, in the order in which they are asked for offers.
     """
 

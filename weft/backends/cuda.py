@@ -17,7 +17,7 @@ from weft.backends.cuda_driver import CudaDriver, count
 from weft.backends.gpu import GpuBackend
 from weft.render.dialects import CUDA
 
-FEATURES = frozenset({"blocks", "subgroups", "numbers"})
+FEATURES = frozenset({"blocks", "subgroups", "numbers", "mma"})
 LIBRARIES: tuple[str, ...] = ("cublaslt", "cudnn")  # modules of backends.vendor
 
 

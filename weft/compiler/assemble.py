@@ -14,6 +14,7 @@ from dataclasses import replace
 from weft.backends.base import Device
 from weft.compiler import memory
 from weft.compiler.access import row_major
+from weft.compiler.block_product import by_blocks
 from weft.compiler.decompose import copy_of, decompose, number_for
 from weft.compiler.expand import expand_heavy, spell_out
 from weft.compiler.explain import Explained, explained
@@ -121,6 +122,8 @@ def _prepare(program: Program, device: Device, turn: bool) -> tuple[Program, lis
     outputs = decompose(toposort(outputs, leaves.__contains__), outputs, leaves, apart)
     _check(outputs)
     outputs = absorb(toposort(outputs, leaves.__contains__), outputs, leaves, device)
+    if "blocks" in device.features:
+        outputs = by_blocks(toposort(outputs, leaves.__contains__), outputs, leaves)
     _check(outputs)
     own: set[Node] = set()
     written = {write.output for write in program.writes}

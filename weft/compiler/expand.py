@@ -38,7 +38,7 @@ def spell_out(nodes: list[Node], outputs: list[Node], leaves: Collection[Node], 
         space, *how = node.attrs
         return compose_input(new[node.srcs[0]], new[node.srcs[1]], space, Geometry(*how))
 
-    return _rebuilt(nodes, outputs, set(leaves), composed)
+    return rebuilt(nodes, outputs, set(leaves), composed)
 
 
 def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node], device: Device) -> list[Node]:
@@ -61,7 +61,7 @@ def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node
         offer = offered(node, srcs, device)
         return offer[0] if offer else EXPANSIONS[node.op](node, srcs, device)
 
-    outputs = _rebuilt(nodes, outputs, leaf_set, expanded)
+    outputs = rebuilt(nodes, outputs, leaf_set, expanded)
     nodes = toposort(outputs, leaf_set.__contains__)
     shared = share_padding(nodes, leaf_set)
     if not shared:
@@ -74,10 +74,10 @@ def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node
         views = [source if part is None else part.of(new[part.inner]) for part, source in parts]
         return make(node.op, tuple(views), node.attrs)
 
-    return _rebuilt(nodes, outputs, leaf_set, sharing)
+    return rebuilt(nodes, outputs, leaf_set, sharing)
 
 
-def _rebuilt(
+def rebuilt(
     nodes: list[Node],
     outputs: list[Node],
     leaves: Collection[Node],

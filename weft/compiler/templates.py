@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.compiler import attention, convolve, libraries, order_blocks, products
+from weft.compiler import attention, block_product, convolve, libraries, order_blocks, products
 from weft.compiler.custom import custom
 from weft.compiler.template import MakeTemplate
 
@@ -16,4 +16,5 @@ TEMPLATES: dict[str, MakeTemplate] = {
     "product_pair": products.template,
     "custom": custom,
     "merge_runs": order_blocks.merging,
+    "block_product": block_product.template,
 }

@@ -1,0 +1,181 @@
+"""Matrix products by blocks: layouts, dtypes and tails against NumPy, epilogues, and what NVRTC makes of the tiles."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from tests.unit.emulator import Emulator
+from tests.unit.lockstep import Lockstep
+from weft import dtypes
+from weft.kernels import gpu_product, narrow
+from weft.kernels import index as ix
+from weft.kernels.gpu_product import Operand, Product, Tiling
+from weft.kernels.language import LAUNCH_RANGES, BufferParam, Geometry, Kernel, ScalarParam, Store
+from weft.kernels.normal import normalise
+from weft.render import clike
+from weft.render.dialects import CUDA
+
+MMA = ("mma",)
+TRANSPOSES = list(itertools.product((False, True), repeat=2))
+
+
+def kernel(dtype, m: int, n: int, k: int, turned=(False, False), choice: Tiling | None = None, batch: int = 1):
+    """(kernel, tiles) of a contiguous product that stores its result in `c`."""
+    left = Operand("a", 1 if turned[0] else k, m if turned[0] else 1, (0, m * k), dtype)
+    right = Operand("b", k if turned[1] else 1, 1 if turned[1] else n, (0, k * n), dtype)
+    product = Product(left, right, batch, batch, m, n, k)
+    choice = choice or gpu_product.tiling(product, True, 132)
+
+    def finish(number, row, column, value):
+        value = narrow.packed(narrow.rounded(value, dtype), dtype) if dtype.is_narrow else value
+        return [Store("c", ix.linearise((number, row, column), (batch, m, n)), value)]
+
+    body = gpu_product.body(product, choice, finish)
+    buffers = tuple(BufferParam(name, dtype, name == "c") for name in "abc")
+    geometry = Geometry(choice.threads, choice.threads)
+    rows = (ScalarParam("rows", dtypes.int32),)
+    return Kernel("product", buffers, rows, LAUNCH_RANGES, body, geometry=geometry), choice.count(product)
+
+
+def numbers(dtype, *shape: int, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).standard_normal(shape) * 3
+    return values.astype(dtype.numpy)
+
+
+def launched(device, dtype, shape: tuple[int, int, int], turned, choice=None, batch: int = 1) -> np.ndarray:
+    m, n, k = shape
+    made, count = kernel(dtype, m, n, k, turned, choice, batch)
+    a, b = numbers(dtype, batch, m, k), numbers(dtype, batch, k, n, seed=1)
+    arrays = [np.ascontiguousarray(x.swapaxes(1, 2) if t else x).ravel() for x, t in zip((a, b), turned, strict=True)]
+    c = np.zeros(batch * m * n, dtype.numpy)
+    device.launch(normalise(made), [*arrays, c], (m,), count)
+    expected = a.astype(float) @ b.astype(float)
+    tolerance = {2: 1e-2 if dtype is dtypes.bfloat16 else 2e-3, 4: 1e-6, 8: 1e-14}.get(dtype.itemsize, 0)
+    np.testing.assert_allclose(c.reshape(batch, m, n).astype(float), expected, tolerance, tolerance * k)
+    return c
+
+
+SMALL = Tiling(16, 16, 8, 4, 2, False, 1.0)
+WIDE = Tiling(8, 32, 4, 2, 4, False, 1.0)
+UNITS = Tiling(32, 32, 32, 16, 32, True, 1.0)
+
+
+@pytest.mark.parametrize("turned", TRANSPOSES)
+@pytest.mark.parametrize("shape", [(16, 16, 8), (19, 37, 21), (3, 70, 4), (33, 5, 1)])
+@pytest.mark.parametrize("choice", [SMALL, WIDE])
+def test_registers(choice, shape, turned):
+    launched(Lockstep(), dtypes.float32, shape, turned, choice)
+
+
+@pytest.mark.parametrize("turned", TRANSPOSES)
+@pytest.mark.parametrize("dtype", [dtypes.float64, dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.int64])
+def test_other_dtypes(dtype, turned):
+    launched(Lockstep(), dtype, (9, 18, 11), turned, SMALL if dtype.itemsize > 2 else Tiling(16, 16, 8, 2, 4, False, 1))
+
+
+@pytest.mark.parametrize("turned", TRANSPOSES)
+@pytest.mark.parametrize("shape", [(32, 32, 32), (37, 41, 50), (5, 70, 16)])
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
+def test_matrix_units(dtype, shape, turned):
+    launched(Lockstep(), dtype, shape, turned, UNITS)
+
+
+def test_threads_in_any_order():
+    """The emulator that runs one thread after the other agrees, upwards and downwards."""
+    for dtype, choice in ((dtypes.float32, SMALL), (dtypes.float16, UNITS)):
+        found = [launched(device, dtype, (18, 17, 9), (False, True), choice) for device in (Emulator(), Lockstep())]
+        found.append(launched(Emulator(downwards=True), dtype, (18, 17, 9), (False, True), choice))
+        assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
+
+
+def test_bits_depend_on_neither_tile_nor_grid():
+    one = launched(Lockstep(), dtypes.float32, (20, 36, 30), (False, False), SMALL, batch=3)
+    for blocks, choice in ((1, SMALL), (2, WIDE), (7, SMALL)):
+        other = launched(Lockstep(blocks), dtypes.float32, (20, 36, 30), (False, False), choice, batch=3)
+        assert one.tobytes() == other.tobytes()
+
+
+# --- through the compiler --------------------------------------------------------------------------------------------
+
+
+def on(device, array: np.ndarray, **options) -> weft.Tensor:
+    return weft.tensor(array, device=device.device, **options)
+
+
+@pytest.mark.parametrize("features", [(), MMA], ids=["fma", "mma"])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
+def test_what_follows_is_part_of_the_kernel(dtype, features):
+    device = Lockstep(features=features)
+    x, w, bias = numbers(dtype, 2, 11, 24), numbers(dtype, 20, 24, seed=1), numbers(dtype, 20, seed=2)
+    y = F.relu(F.linear(*(on(device, array) for array in (x, w, bias)))).reshape(22, 20) * 2
+    found = y.numpy().astype(float)
+    wide = [array.astype(float) for array in (x, w, bias)]
+    expected = np.maximum(wide[0] @ wide[1].T + wide[2], 0).reshape(22, 20) * 2
+    tolerance = 3e-2 if dtype is dtypes.bfloat16 else 1e-5
+    np.testing.assert_allclose(found, expected, tolerance, tolerance * 20)
+    assert [kernel.name.split("_")[0] for kernel in device.kernels] == ["product"]
+
+
+def test_batches_are_read_where_they_lie():
+    """Heads split by movement: [B, T, H, D] with H before T is a view with two levels of batches."""
+    device = Lockstep()
+    q, k = numbers(dtypes.float32, 2, 9, 3, 20), numbers(dtypes.float32, 2, 17, 3, 20, seed=1)
+    scores = on(device, q).transpose(1, 2) @ on(device, k).transpose(1, 2).transpose(2, 3)
+    expected = np.einsum("bthd,bshd->bhts", q.astype(float), k.astype(float))
+    np.testing.assert_allclose(scores.numpy(), expected, 1e-5, 1e-4)
+    assert len(device.kernels) == 1
+
+
+def test_gradients_of_a_layer():
+    device = Lockstep()
+    arrays = numbers(dtypes.float32, 18, 24), numbers(dtypes.float32, 24, 24, seed=1)
+    x, w = (on(device, array, requires_grad=True) for array in arrays)
+    ((x @ w).tanh() ** 2).sum().backward()
+    a, b = (array.astype(float) for array in arrays)
+    y = np.tanh(a @ b)
+    slope = 2 * y * (1 - y * y)
+    np.testing.assert_allclose(x.grad.numpy(), slope @ b.T, 1e-4, 1e-4)
+    np.testing.assert_allclose(w.grad.numpy(), a.T @ slope, 1e-4, 1e-4)
+
+
+def test_integers():
+    device = Lockstep()
+    a, b = numbers(dtypes.int64, 22, 21), numbers(dtypes.int64, 21, 23, seed=1)
+    np.testing.assert_array_equal((on(device, a) @ on(device, b)).numpy(), a @ b)
+
+
+def test_another_number_of_rows_is_the_same_kernel():
+    device = Lockstep()
+    w = on(device, numbers(dtypes.float32, 24, 24))
+    for rows in (20, 27):
+        (on(device, numbers(dtypes.float32, rows, 24)) @ w).numpy()
+    assert len(device.kernels) == 2 and len({clike.symbol(kernel, CUDA) for kernel in device.kernels}) == 1
+
+
+# --- machine code ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.float64])
+def test_large_tiles_stay_in_registers(dtype, architecture):
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed")
+    for turned in TRANSPOSES:
+        made, _ = kernel(dtype, 4096, 4096, 4096, turned)
+        said = compiled(nvrtc, clike.render(normalise(made), CUDA), architecture)
+        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in said, said
+
+
+def compiled(nvrtc, text: str, architecture: str) -> str:
+    """What the assembler says about a kernel."""
+    _, program = nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], [])
+    options = [f"-arch={architecture}".encode(), b"-std=c++17", b"-fmad=false", b"--ptxas-options=-v"]
+    nvrtc.nvrtcCompileProgram(program, len(options), options)
+    _, size = nvrtc.nvrtcGetProgramLogSize(program)
+    log = b" " * size
+    nvrtc.nvrtcGetProgramLog(program, log)
+    return log.decode()

@@ -1,0 +1,117 @@
+"""block_product: matrix products by kernels of our own, on devices with blocks and without a library for them.
+
+`by_blocks` turns every `dot` that is left after the libraries were asked into a `block_product`, a node that only the
+compiler makes. It reads its factors as views (`matmul.operands`), those that were widened from 16 bits as they were,
+and everything that is computed element by element from the result is stored right from the registers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from weft.backends.base import Device
+from weft.compiler.access import MOVEMENT
+from weft.compiler.expand import rebuilt
+from weft.compiler.matmul import View, operands
+from weft.compiler.region import Region
+from weft.compiler.template import Built, Template
+from weft.compiler.values import Builder
+from weft.dtypes import DType, float32, int32
+from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES, Primitive, make
+from weft.kernels import gpu_product
+from weft.kernels import index as ix
+from weft.kernels.gpu_product import Operand, Product
+from weft.kernels.index import Index
+from weft.kernels.language import LAUNCH_RANGES, BufferParam, Expr, Geometry, Kernel, ScalarParam, Stmt
+from weft.kernels.nest import together
+
+PROCESSORS = 64  # multiprocessors of a device that does not say
+
+
+def by_blocks(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) -> list[Node]:
+    """The outputs with every `dot` as a `block_product`. `nodes` is topologically sorted."""
+    if not any(node.op == "dot" for node in nodes):
+        return outputs
+    leaf_set = set(leaves)
+
+    def replaced(node: Node, new: Mapping[Node, Node]) -> Node | None:
+        if node.op != "dot":
+            return None
+        factors = tuple([new[source] for source in node.srcs])
+        before = [_before_widening(source, leaf_set) for source in factors]
+        if before[0].dtype is before[1].dtype and before[0].dtype.is_narrow and node.dtype is float32:
+            factors = (before[0], before[1])
+        return make("block_product", factors, (node.dtype,))
+
+    return rebuilt(nodes, outputs, leaf_set, replaced)
+
+
+def _before_widening(node: Node, leaves: Collection[Node]) -> Node:
+    """What `node` was before it was cast to float32, through movement on top of that; else the node itself."""
+    chain = []
+    inner = node
+    while inner.op in MOVEMENT and inner not in leaves:
+        chain.append(inner)
+        inner = inner.srcs[0]
+    if inner.op != "cast" or inner in leaves:
+        return node
+    narrow = inner.srcs[0]
+    for step in reversed(chain):
+        narrow = make(step.op, (narrow,), step.attrs)
+    return narrow
+
+
+def template(node: Node, leaves: Collection[Node]) -> Template:
+    """The kernel of a `block_product`."""
+    views = operands(node, leaves)
+    (*batch_shape, m, n), k = node.shape, node.srcs[0].shape[-1]
+    batch = math.prod(batch_shape)
+
+    def side(name: str, view: View, strides: tuple[int, int], along: bool) -> Operand:
+        across, step = (view.leading, 1) if along else (1, view.leading)
+        return Operand(name, across, step, strides, view.base.dtype)
+
+    product = Product(
+        side("a", views.a, views.strides[0], not views.a.transposed),
+        side("b", views.b, views.strides[1], views.b.transposed),
+        batch, max(views.inner, 1), m, n, k,
+    )  # fmt: skip
+
+    def build(region: Region, device: Device) -> Built:
+        choice = gpu_product.tiling(product, "mma" in device.features, device.limits.get("processors", PROCESSORS))
+        builder = Builder(region, region.index)
+
+        def finish(number: Index, row: Index, column: Index, value: Expr) -> tuple[Stmt, ...]:
+            builder.know(node, (*ix.delinearise(number, tuple(batch_shape)), row, column), value)
+            return together(builder.stores())
+
+        body = gpu_product.body(product, choice, finish)
+        params = [BufferParam(name, view.base.dtype, False) for name, view in zip("ab", views.views, strict=True)]
+        scalars = [ScalarParam("rows", int32), *[param for param, _ in builder.scalars.values()]]
+        name = f"product_{'x'.join(map(str, (*batch_shape, m, n, k) if batch > 1 else (n, k)))}"
+        kernel = Kernel(
+            name, (*params, *builder.buffers.values()), tuple(scalars), LAUNCH_RANGES, body,
+            builder.definitions, Geometry(choice.threads, choice.threads),
+        )  # fmt: skip
+        uses = [*[(view.base, view.offset) for view in views.views], *[(value, 0) for value in builder.buffers]]
+        numbers = (m, *[value for _, value in builder.scalars.values()])
+        flops = 2 * batch * m * n * k + builder.flops * node.size
+        return Built(kernel, tuple(uses), numbers, choice.count(product), 1, flops, tuple(builder.sites))
+
+    return Template(tuple(dict.fromkeys(view.base for view in views.views)), build, joins=True)
+
+
+def _shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    return PRIMITIVES["dot"].shape_rule(srcs, (), dtype)[0], attrs[0]
+
+
+def _evaluate(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    wide = [array.astype(node.dtype.numpy) if array.dtype.itemsize < dtype.itemsize else array for array in arrays]
+    return np.matmul(*wide)
+
+
+PRIMITIVES["block_product"] = Primitive("block_product", "template", 2, _shape, _evaluate)
