@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from weft.compiler.plan import Launch, Place, Scalar, Step
 from weft.dtypes import DType
-from weft.kernels.joined import Part, can_join, join, threads_with
+from weft.kernels.joined import Part, can_join, join, threads_of
 from weft.kernels.language import BufferParam, Kernel
 
 MOST = 24  # launches in one: what is compiled as one text should stay short
@@ -42,25 +42,17 @@ class _Group:
     """Launches that will be one."""
 
     launches: list[Launch] = field(default_factory=list)
-    threads: int = 0
     memory: dict[tuple[Place, DType], BufferParam] = field(default_factory=dict)
 
     def takes(self, launch: Launch) -> bool:
         assert isinstance(launch.kernel, Kernel)
         fits = len(self.launches) < MOST and len(self.memory) + len(launch.places) <= MOST_BUFFERS
-        return fits and threads_with(launch.kernel, self.threads) is not None and self._others_fit(launch.kernel)
-
-    def _others_fit(self, kernel: Kernel) -> bool:
-        """Whether those that are here already can live with the threads of `kernel`."""
-        assert kernel.geometry is not None
-        more = kernel.geometry.threads
-        kernels = [launch.kernel for launch in self.launches if isinstance(launch.kernel, Kernel)]
-        return more <= self.threads or all(threads_with(one, more) is not None for one in kernels)
+        kernels = [one.kernel for one in self.launches if isinstance(one.kernel, Kernel)]
+        return fits and threads_of([*kernels, launch.kernel]) is not None
 
     def add(self, launch: Launch) -> None:
         assert isinstance(launch.kernel, Kernel)
         self.launches.append(launch)
-        self.threads = threads_with(launch.kernel, self.threads) or 0
         for place, param in zip(launch.places, launch.kernel.buffers, strict=True):
             number = len(self.memory)
             self.memory.setdefault((place, param.dtype), BufferParam(f"m{number}", param.dtype, True))

@@ -54,20 +54,25 @@ def can_join(kernel: Kernel) -> bool:
     return geometry is not None and not geometry.shared and kernel.ranges == LAUNCH_RANGES and _is_plain(kernel.body)
 
 
-def threads_with(kernel: Kernel, threads: int) -> int | None:
-    """How many threads a block needs for `kernel` after parts that need `threads` (0: there are none), or None: threads
-    without work stay out of a part, which one with barriers cannot have."""
-    assert kernel.geometry is not None
-    own = kernel.geometry.threads
-    if threads and own != threads and _has_barrier(kernel.body):
+def threads_of(kernels: Sequence[Kernel]) -> int | None:
+    """How many threads the block of all these has, or None where they cannot share one.
+
+    A grid of threads may be of any size. Other kernels keep out the threads that are too many for them, which those
+    with barriers cannot do: they need a block of just their size.
+    """
+    own = [kernel.geometry.threads for kernel in kernels if kernel.geometry is not None]
+    exact = {count for kernel, count in zip(kernels, own, strict=True) if _has_barrier(kernel.body)}
+    least = max([count for kernel, count in zip(kernels, own, strict=True) if not _is_grid(kernel)], default=0)
+    if len(exact) > 1 or (exact and least > min(exact)):
         return None
-    return max(own, threads)
+    return least or max(own)
 
 
 def join(name: str, parts: Sequence[Part], dtypes: Sequence[BufferParam]) -> Kernel:
     """The parts as one kernel over `dtypes`, its buffers. Its scalars are those of the parts in order, each followed by
     the part's extent."""
-    threads = max(part.kernel.geometry.threads for part in parts if part.kernel.geometry is not None)
+    threads = threads_of([part.kernel for part in parts])
+    assert threads is not None
     scalars: list[ScalarParam] = []
     body: list[Stmt] = []
     definitions: dict[str, Expr] = {}
@@ -75,7 +80,9 @@ def join(name: str, parts: Sequence[Part], dtypes: Sequence[BufferParam]) -> Ker
         renamed = _Renamed(part, number)
         inside = renamed.block(part.kernel.body)
         own = part.kernel.geometry.threads if part.kernel.geometry is not None else threads
-        if own < threads:
+        if _is_grid(part.kernel):
+            inside = tuple([replace(stmt, width=threads) if isinstance(stmt, Loop) else stmt for stmt in inside])
+        elif own < threads:
             inside = (Loop(Axis(f"member{number}", own), 0, own, "threads", inside, threads),)
         body += [Barrier(), *inside] if number else inside
         scalars += [ScalarParam(f"{param.name}_{number}", param.dtype) for param in part.kernel.scalars]
@@ -83,6 +90,12 @@ def join(name: str, parts: Sequence[Part], dtypes: Sequence[BufferParam]) -> Ker
         definitions |= {f"{key}_{number}": renamed.expr(value) for key, value in part.kernel.definitions.items()}
     buffers = tuple([replace(param, written=True, stream=False) for param in dtypes])  # any may be another's memory
     return Kernel(name, buffers, tuple(scalars), LAUNCH_RANGES, tuple(body), definitions, Geometry(threads, 1))
+
+
+def _is_grid(kernel: Kernel) -> bool:
+    """Whether all loops are over the threads of all blocks, however many there are."""
+    loops = [stmt for stmt in kernel.body if isinstance(stmt, Loop | Fold | If)]
+    return all(isinstance(loop, Loop) and loop.kind == "grid" for loop in loops)
 
 
 def _is_plain(body: tuple[Stmt, ...]) -> bool:

@@ -50,7 +50,7 @@ from weft.kernels.language import (
 from weft.render.clike_ops import Operations
 from weft.render.dialects import Dialect
 
-TURNS = ((16, 8), (64, 4), (128, 2))  # statements up to which so many turns of a loop are written out
+TURNS = ((8, 16), (16, 8), (64, 4), (128, 2))  # statements up to which so many turns of a loop are written out
 NARROW = 1 << 30  # an axis up to this extent has a 32-bit variable: one stride beyond its end still fits
 
 
