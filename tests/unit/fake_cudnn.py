@@ -1,10 +1,17 @@
-"""cuDNN as its manual describes it, in NumPy over host memory: what `Graphs` of `vendor.cudnn_graphs` is on a GPU."""
+"""cuDNN as its manual describes it, in NumPy over host memory: what `Graphs` of `vendor.cudnn_graphs` is on a GPU.
+
+`FakePackage` is the Python package instead, with engines that compute nothing.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import enum
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -112,3 +119,104 @@ def attention(form: Form, arrays: list[np.ndarray]) -> list[np.ndarray]:
     slopes = weights * (g @ values.swapaxes(-1, -2) - (g * out).sum(-1, keepdims=True)) * scale
     whole = (slopes @ keys, slopes.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ g)
     return [part.reshape(*x.shape[:2], -1, *x.shape[2:]).sum(2) for part, x in zip(whole, (q, k, v), strict=True)]
+
+
+# --- the package -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Engine:
+    """One that cuDNN proposes for any graph."""
+
+    number: int
+    knobs: dict[int, int] = field(default_factory=dict)
+    notes: frozenset[str] | set[str] = frozenset()
+    builds: bool = True
+
+
+class Tensor:
+    def set_output(self, value: bool) -> Tensor:
+        return self
+
+    set_dim = set_stride = set_data_type = set_uid = set_output
+
+
+class FakePackage:
+    """As much of the package `cudnn` as Weft calls; `executed` are (engine, operands, workspace, handle)."""
+
+    heur_mode = enum.Enum("heur_mode", "A FALLBACK")
+    data_type = enum.Enum("data_type", "FLOAT HALF BFLOAT16")
+    numerical_note = enum.Enum(
+        "numerical_note",
+        "NONDETERMINISTIC REDUCED_PRECISION_REDUCTION TENSOR_CORE DOWN_CONVERT_INPUTS "
+        "WINOGRAD_TILE_6x6 WINOGRAD_TILE_13x13",
+    )
+    knob_type = enum.IntEnum("knob_type", "K1 K2 K3 K4")
+
+    class cudnnGraphNotSupportedError(Exception):
+        pass
+
+    def __init__(self):
+        self.engines: list[Engine] = []
+        self.executed: list[tuple] = []
+
+    def backend_version_string(self) -> str:
+        return "9.9"
+
+    def create_handle(self) -> SimpleNamespace:
+        return SimpleNamespace(stream=0)
+
+    def set_stream(self, handle: SimpleNamespace, stream: int) -> None:
+        handle.stream = stream
+
+    def pygraph(self, **options: Any) -> FakeGraph:
+        return FakeGraph(self, options["handle"])
+
+
+class FakeGraph:
+    def __init__(self, package: FakePackage, handle: SimpleNamespace):
+        self.package, self.handle = package, handle
+        self.plans: list[SimpleNamespace] = []
+        self.barred: set[str] = set()
+        self.built: Engine | None = None
+
+    def validate(self) -> None:
+        pass
+
+    def build_operation_graph(self) -> None:
+        pass
+
+    def tensor(self, **options: Any) -> Tensor:
+        return Tensor()
+
+    def conv_fprop(self, **options: Any) -> Tensor:
+        return Tensor()
+
+    def create_execution_plans(self, modes: list) -> None:
+        self.plans += [SimpleNamespace(engine=engine, cpp_index=0) for engine in self.package.engines]
+
+    def create_execution_plan(self, number: int, knobs: dict) -> None:
+        engine = next(engine for engine in self.package.engines if engine.number == number and engine.knobs == knobs)
+        self.plans.append(SimpleNamespace(engine=engine, cpp_index=0))
+
+    def get_execution_plan_count(self) -> int:
+        return len(self.plans)
+
+    def deselect_numeric_notes(self, notes: list) -> None:
+        self.barred |= {note.name for note in notes}
+
+    def build_plan_at_index(self, number: int) -> None:
+        engine = self.plans[number].engine
+        if not engine.builds or engine.notes & self.barred:
+            raise self.package.cudnnGraphNotSupportedError
+        self.built = engine
+
+    def get_engine_and_knobs_at_index(self, number: int) -> tuple[int, dict]:
+        engine = self.plans[number].engine
+        return engine.number, {self.package.knob_type(knob): value for knob, value in engine.knobs.items()}
+
+    def get_workspace_size(self) -> int:
+        return 64
+
+    def execute(self, operands: dict[int, int], workspace: int, handle: SimpleNamespace) -> None:
+        self.package.executed.append((self.built.number, operands, workspace, f"handle on {handle.stream}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,9 +14,9 @@ import torch.nn.functional as TF
 import weft
 import weft.nn.functional as F
 from tests.unit.emulator import Emulator
-from tests.unit.fake_cudnn import FakeGraphs
+from tests.unit.fake_cudnn import Engine, FakeGraphs, FakePackage
 from weft.backends.vendor.cudnn import Cudnn
-from weft.backends.vendor.cudnn_graphs import Form
+from weft.backends.vendor.cudnn_graphs import Form, Graphs, Operand
 from weft.compiler.plan import LibraryCall
 from weft.compiler.records import pack, unpack
 
@@ -233,3 +234,82 @@ def test_a_stored_plan_repeats_the_engine(device, graphs):
     assert (engine, Form.of(form)) == ("engine of conv", graphs.calls[0])
     device.libraries["cudnn"].prepare(call.config)
     assert graphs.prepared[-1] == (graphs.calls[0], "engine of conv")
+
+
+def test_calls_are_verified_like_kernels(device):
+    x, w = on(device, normal(2, 4, 6, 5)), on(device, normal(6, 2, 3, 3))
+    q = on(device, normal(1, 2, 5, 8), weft.bfloat16)
+
+    def convolve(x, w):
+        return weft.grad(lambda x, w: (F.conv2d(x, w, stride=2, padding=1, groups=2) ** 2).sum(), (0, 1))(x, w)
+
+    weft.testing.verify(convolve, x, w)
+    weft.testing.verify(lambda q: weft.grad(lambda q: (attend(q, q, q, True).float() ** 2).sum())(q), q)
+
+
+def test_work_is_counted(device):
+    x, w = on(device, normal(2, 4, 6, 5)), on(device, normal(8, 4, 3, 3))
+    step = weft.compile(lambda x, w: weft.grad(lambda x, w: F.conv2d(x, w).sum(), (0, 1))(x, w))
+    step(x, w)
+    calls = [step for step in step.plan.plan.steps if isinstance(step, LibraryCall)]
+    assert {call.name: call.flops for call in calls} == dict.fromkeys(
+        ("conv_input", "conv_weight"), 2 * 2 * 12 * 8 * 36
+    )
+
+
+# --- execution plans -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cudnn(monkeypatch):
+    fake = FakePackage()
+    monkeypatch.setitem(sys.modules, "cudnn", fake)
+    return fake
+
+
+def form_of(dtype=weft.float32, exact=True):
+    image = Operand(dtype, (1, 8, 4, 4), (128, 1, 32, 8))
+    return Form("conv", exact, (1, 1, 1, 1, 1, 1, 1, 1), (image, Operand(dtype, (8, 8, 3, 3), (72, 1, 24, 8)), image))
+
+
+def test_the_first_engine_that_is_deterministic_is_taken_and_named(cudnn):
+    cudnn.engines = [Engine(3, notes={"NONDETERMINISTIC"}), Engine(5, builds=False), Engine(7, {2: 1, 4: 0}), Engine(9)]
+    graphs = Graphs(stream=7)
+    assert graphs.choose(form_of()) == ("7 2=1 4=0", 64)
+    graphs.ready(form_of(), "7 2=1 4=0")([16 * k for k in range(1, 5)])
+    assert cudnn.executed == [(7, {1: 16, 2: 32, 3: 48}, 64, "handle on 7")]
+
+
+def test_a_text_names_the_engine_to_another_process(cudnn):
+    cudnn.engines = [Engine(3), Engine(7, {2: 1})]
+    Graphs(stream=7).ready(form_of(), "7 2=1")([16, 32, 48])
+    assert cudnn.executed == [(7, {1: 16, 2: 32, 3: 48}, 0, "handle on 7")]
+
+
+def test_float32_factors_are_shortened_only_where_that_is_allowed(cudnn):
+    cudnn.engines = [Engine(3, notes={"TENSOR_CORE"}), Engine(4)]
+    graphs = Graphs(stream=7)
+    chosen = [graphs.choose(form_of(dtype, exact))[0] for dtype, exact in
+              ((weft.float32, True), (weft.float32, False), (weft.bfloat16, True))]  # fmt: skip
+    assert chosen == ["4", "3", "3"]
+
+
+def test_nothing_is_offered_where_no_engine_builds(cudnn):
+    cudnn.engines = [Engine(5, builds=False)]
+    assert Graphs(stream=7).choose(form_of()) is None and not Graphs(stream=7).supports(form_of())
+
+
+def test_sources_at_odd_addresses_are_copied(cudnn, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "weft.backends.vendor.cudnn_graphs.call", lambda name, *args: asked.append((name, *args)) or 4096
+    )
+    cudnn.engines = [Engine(3)]
+    run = Graphs(stream=7).ready(form_of(), "3")
+    run([20, 32, 48])
+    run([24, 32, 48])
+    assert [wanted for _, wanted, _, _ in cudnn.executed] == [{1: 4096, 2: 32, 3: 48}] * 2
+    copies = [("cuMemcpyDtoDAsync", 4096, address, 512, 7) for address in (20, 24)]
+    assert asked == [("cuMemAllocAsync", 512, 7), *copies]
+    del run
+    assert asked[-1] == ("cuMemFreeAsync", 4096, 7)

@@ -122,9 +122,14 @@ class Library(Protocol):
     def writes(self, call: Node, number: int, view: Strided) -> bool:
         """Whether result `number` of a `library` node can be written there; else it is written in order and copied."""
 
-    def arrange(self, call: Node, sources: Sequence[Strided], results: Sequence[tuple[int, ...]]) -> tuple[Config, int]:
-        """(config, bytes of workspace) of a `library` node whose sources lie in memory as given, and whose results are
-        to lie there with these strides."""
+    def arrange(
+        self, call: Node, sources: Sequence[Strided], results: Sequence[tuple[int, ...]]
+    ) -> tuple[Config, int, int]:
+        """(config, bytes of workspace, floating-point operations) of a `library` node whose sources lie in memory as
+        given, and whose results are to lie there with these strides."""
+
+    def evaluate(self, call: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """The results of a `library` node by NumPy, for `weft.testing.verify`."""
 
     def prepare(self, config: Config) -> Callable[[Sequence[int]], None]:
         """What enqueues a call with `config` on the device's stream, given addresses in the order of its places."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
 from weft.backends.base import Device, ProductLibrary
 from weft.compiler.access import Strided, row_major
 from weft.compiler.plan import Config
 from weft.compiler.region import Region
 from weft.compiler.template import Called, Template, view_of
 from weft.dtypes import DType
+from weft.graph.evaluate import SEVERAL
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make, results_of, several
 
@@ -63,12 +66,13 @@ def template(node: Node, leaves: Collection[Node]) -> Template:
     uses = (*[(view.base, view.offset) for view in views], *[(result, 0) for result in results])
 
     @functools.cache
-    def arranged(region: Region) -> tuple[Config, int]:
+    def arranged(region: Region) -> tuple[Config, int, int]:
         steps = [region.strides.get(result) or row_major(result.shape) for result in results]
         return library.arrange(node, views, steps)
 
     def build(region: Region, device: Device) -> Called:
-        return Called(library.name, node.attrs[1], arranged(region)[0], uses)
+        config, _, flops = arranged(region)
+        return Called(library.name, node.attrs[1], config, uses, flops)
 
     return Template(
         tuple(dict.fromkeys(view.base for view in views)), build, scratch=lambda region: arranged(region)[1]
@@ -79,4 +83,9 @@ def _results(srcs: tuple[Node, ...], attrs: tuple) -> tuple[tuple[tuple[int, ...
     return attrs[3]
 
 
+def _evaluate(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+    return node.device.libraries[node.attrs[0]].evaluate(node, arrays)
+
+
+SEVERAL["library"] = _evaluate
 PRIMITIVES["library"] = Primitive("library", "template", None, several(_results), None, _results)

@@ -18,6 +18,8 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from weft.backends.vendor.cudnn_graphs import ALIGN, Form, Graphs, Operand
 from weft.compiler.access import Strided, row_major
 from weft.compiler.libraries import call, call_several
@@ -26,7 +28,9 @@ from weft.dtypes import bfloat16, float16, float32
 from weft.errors import GraphError, problem
 from weft.graph.attention import RESULTS, Attrs
 from weft.graph.build import pad, permute, slice_
+from weft.graph.evaluate import SEVERAL, conv_input_values, conv_values, conv_weight_values
 from weft.graph.node import Node
+from weft.graph.primitives import make
 from weft.state import SETTINGS
 
 CONVOLUTIONS = ("conv", "conv_input", "conv_weight")
@@ -125,17 +129,35 @@ class Cudnn:
     def writes(self, call: Node, number: int, view: Strided) -> bool:
         return _reaches(call, call.attrs[3][number][0], view)
 
-    def arrange(self, call: Node, sources: Sequence[Strided], results: Sequence[tuple[int, ...]]) -> tuple[Config, int]:
+    def arrange(
+        self, call: Node, sources: Sequence[Strided], results: Sequence[tuple[int, ...]]
+    ) -> tuple[Config, int, int]:
         form = _form(call, sources, results)
         chosen = self.graphs.choose(form)
         if chosen is None:
             raise problem(GraphError, "cuDNN", f"{form}", "a call that it has an engine for", "WEFT_NO_LIBRARIES=1")
         engine, workspace = chosen
-        return (engine, *form.config), workspace
+        return (engine, *form.config), workspace, form.flops
 
     def prepare(self, config: Config) -> Callable[[Sequence[int]], None]:
         engine, *form = config
         return self.graphs.ready(Form.of(form), engine)
+
+    def evaluate(self, call: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        _, function, (_, *numbers), results = call.attrs
+        if function in RESULTS:
+            scale, causal = numbers
+            return SEVERAL[function](make(function, call.srcs, Attrs(scale, causal, False, 0.0, 0)), arrays)
+        (shape, _), (a, b), rank = results[0], arrays, len(results[0][0]) - 2
+        lows, highs, strides, dilations = (tuple(numbers[k * rank : (k + 1) * rank]) for k in range(4))
+        how = (strides, lows, highs, dilations)
+        if function == "conv_weight":
+            groups = a.shape[-1] // shape[-1]
+            return (np.moveaxis(conv_weight_values(a, b, shape[1:-1], (*how, groups), a.dtype), -1, 0),)
+        w = np.moveaxis(b, 0, -1)  # [*kernel, C / groups, K]
+        if function == "conv":
+            return (conv_values(a, w, shape[1:-1], (*how, a.shape[-1] // w.shape[-2]), a.dtype),)
+        return (conv_input_values(a, w, shape[1:-1], (*how, shape[-1] // w.shape[-2]), a.dtype),)
 
 
 def _reaches(call: Node, shape: tuple[int, ...], view: Strided) -> bool:

@@ -11,13 +11,19 @@ Operands are in cuDNN's order of axes: images [N, C, *space], filters [K, C / gr
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
+from weft.backends.cuda_driver import call
 from weft.dtypes import DType, bfloat16, float16, float32
 
-ALIGN = 16  # bytes: what cuDNN's fast kernels expect of addresses
+ALIGN = 16  # bytes: what cuDNN's kernels expect of addresses
+RESULTS = {"conv": 1, "conv_input": 1, "conv_weight": 1, "attention": 2, "attention_backward": 3}
+RECENT = 64  # execution plans that are kept although nobody runs them yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,12 @@ class Operand:
     dtype: DType
     dims: tuple[int, ...]
     strides: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """From the first element to the last."""
+        steps = zip(self.dims, self.strides, strict=True)
+        return (1 + sum((extent - 1) * step for extent, step in steps)) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +70,19 @@ class Form:
             operands.append(Operand(dtype, tuple(extents[:rank]), tuple(extents[rank:])))
         return Form(function, exact, tuple(numbers), tuple(operands))
 
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions, where causal attention counts the scores that it needs."""
+        a, b = self.operands[0].dims, self.operands[1].dims
+        if self.function in ("conv", "conv_input"):
+            pixels = self.operands[2 if self.function == "conv" else 0].dims
+            return 2 * math.prod(pixels) * math.prod(b[1:])
+        if self.function == "conv_weight":
+            return 2 * math.prod(b) * math.prod(self.operands[2].dims[1:])
+        scores = math.prod(a[:3]) * b[2] // (2 if self.numbers[1] else 1)
+        width, value_width = a[3], self.operands[2].dims[3]
+        return 2 * scores * (width + value_width if self.function == "attention" else 3 * width + 2 * value_width)
+
 
 class Graphs:
     """cuDNN on the current GPU, with all its work on `stream`."""
@@ -68,13 +93,15 @@ class Graphs:
         self.cudnn: Any = cudnn
         self.version = cudnn.backend_version_string()
         self.handle = cudnn.create_handle()
+        self.stream = stream
         cudnn.set_stream(self.handle, stream)
         self._types = {
             float32: cudnn.data_type.FLOAT, float16: cudnn.data_type.HALF, bfloat16: cudnn.data_type.BFLOAT16,
         }  # fmt: skip
         self._modes = (cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK)
         self._declined = (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError)
-        self._built: dict[tuple[Form, str], Any] = {}
+        self._built: WeakValueDictionary[tuple[Form, str], Any] = WeakValueDictionary()  # plans that somebody runs
+        self._recent: deque[Any] = deque(maxlen=RECENT)  # and those that somebody is about to run
         self._supported: dict[Form, bool] = {}
         self._chosen: dict[Form, tuple[str, int] | None] = {}
 
@@ -119,7 +146,7 @@ class Graphs:
             choice = " ".join(
                 [str(engine), *[f"{int(knob)}={value}" for knob, value in sorted(knobs.items(), key=str)]]
             )
-            self._built[form, choice] = graph
+            self._keep(form, choice, graph)
             return choice, graph.get_workspace_size()
         return None
 
@@ -134,15 +161,7 @@ class Graphs:
 
     def ready(self, form: Form, choice: str) -> Callable[[Sequence[int]], None]:
         """What enqueues `form` by the engine `choice`, given addresses: operands in order, then the workspace."""
-        graph = self._built.get((form, choice)) or self._rebuilt(form, choice)
-        execute, handle = graph.execute, self.handle
-        count = len(form.operands)
-        uids = tuple(range(1, count + 1))
-
-        def run(addresses: Sequence[int]) -> None:
-            execute(dict(zip(uids, addresses, strict=False)), addresses[count] if len(addresses) > count else 0, handle)
-
-        return run
+        return _Call(self, form, self._built.get((form, choice)) or self._rebuilt(form, choice))
 
     def _rebuilt(self, form: Form, choice: str) -> Any:
         engine, *knobs = choice.split()
@@ -152,8 +171,12 @@ class Graphs:
         graph.build_operation_graph()
         graph.create_execution_plan(int(engine), {self.cudnn.knob_type(knob): value for knob, value in pairs})
         graph.build_plan_at_index(graph.get_execution_plan_count() - 1)
-        self._built[form, choice] = graph
+        self._keep(form, choice, graph)
         return graph
+
+    def _keep(self, form: Form, choice: str, graph: Any) -> None:
+        self._built[form, choice] = graph
+        self._recent.append(graph)
 
     # --- forms as graphs of cuDNN ------------------------------------------------------------------------------------
 
@@ -210,3 +233,37 @@ class Graphs:
                 q=q, k=k, v=v, o=out, dO=g, stats=logs, use_deterministic_algorithm=True, **self._masking(form)
             )
         )
+
+
+class _Call:
+    """What enqueues a call. Sources at odd addresses (parts of what a user holds) are copied first, into memory that is
+    kept for the next time."""
+
+    def __init__(self, graphs: Graphs, form: Form, graph: Any):
+        self.graphs, self.form, self.graph = graphs, form, graph
+        self.count = len(form.operands)
+        self.uids = tuple(range(1, self.count + 1))
+        self.copies: dict[int, int] = {}  # by operand
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        bits = 0
+        for address in addresses:
+            bits |= address
+        if bits % ALIGN:
+            addresses = [self._aligned(number, address) for number, address in enumerate(addresses)]
+        workspace = addresses[self.count] if len(addresses) > self.count else 0
+        self.graph.execute(dict(zip(self.uids, addresses, strict=False)), workspace, self.graphs.handle)
+
+    def _aligned(self, number: int, address: int) -> int:
+        if address % ALIGN == 0:
+            return address
+        assert number < self.count - RESULTS[self.form.function], "results lie in memory of our own"
+        nbytes = self.form.operands[number].nbytes
+        if number not in self.copies:
+            self.copies[number] = int(call("cuMemAllocAsync", nbytes, self.graphs.stream))
+        call("cuMemcpyDtoDAsync", self.copies[number], address, nbytes, self.graphs.stream)
+        return self.copies[number]
+
+    def __del__(self) -> None:
+        for pointer in self.copies.values():
+            call("cuMemFreeAsync", pointer, self.graphs.stream)
