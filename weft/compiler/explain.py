@@ -43,7 +43,7 @@ def explained(region: Region, place: Callable[[Node], Place]) -> Explained:
 
 
 def _stored(region: Region) -> list[Node]:
-    """What a region leaves in memory: not a fold or a product that it uses up itself."""
+    """What a region leaves in memory: not scratch, nor a fold or a product that it uses up itself."""
     product = region.anchor if len(region.sinks) > 1 and region.anchor not in region.kept_results else None
     stored = [node for node in (*region.sinks, *region.partials) if is_kept(node, region) and node is not product]
-    return [node for node in stored if PRIMITIVES[node.op].kind != "leaf" and node.op != "scratch"]  # which has no value
+    return [node for node in stored if PRIMITIVES[node.op].kind != "leaf" and node.op != "scratch"]
