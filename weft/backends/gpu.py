@@ -127,12 +127,11 @@ class GpuBackend:
         return [self.device]
 
     def allocate(self, nbytes: int) -> Slab:
-        size = max(nbytes, 1)
         with self.order:
-            return self._slab(nbytes, self.driver.allocate(size), size)
+            return self._slab(nbytes, self.driver.allocate(max(nbytes, 1)))
 
-    def _slab(self, nbytes: int, pointer: int, size: int) -> Slab:
-        return Slab(self.device, nbytes, pointer, _Block(self, pointer, size))
+    def _slab(self, nbytes: int, pointer: int) -> Slab:
+        return Slab(self.device, nbytes, pointer, _Block(self, pointer, nbytes))
 
     def place(self, array: np.ndarray) -> Slab:
         """New memory with the bytes of a contiguous array, which may change on return. Overlaps with what runs."""
@@ -140,7 +139,7 @@ class GpuBackend:
             return self.allocate(0)
         _count_upload(array.nbytes)
         with self.order:
-            return self._slab(array.nbytes, self.driver.place(array.ctypes.data, array.nbytes), array.nbytes)
+            return self._slab(array.nbytes, self.driver.place(array.ctypes.data, array.nbytes))
 
     def upload(self, buffer: Buffer, array: np.ndarray) -> None:
         """Copy a NumPy array of the buffer's size in."""

@@ -13,6 +13,7 @@ from weft.errors import OutOfMemoryError, RangeError, WeftError, problem
 
 LARGEST = 16  # tensors that a table names unless told otherwise
 LARGEST_NAMED = 5  # that an error names
+MARGIN = 0.95  # of the memory that is available: some of it lies in small pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ def too_large(who: str, plan: Plan, names: dict[int, str], device: Any, shapes: 
     expected = f"at most {size_text(available)}, which are available of {size_text(total)}"
     extents = Counter(shape[0] for shape in shapes if shape)
     batch = extents.most_common(1)[0][0] if extents else 0
-    fits = batch * available // max(asked, 1)
+    fits = int(MARGIN * batch * available) // max(asked, 1)
     mend = f"use a batch of at most about {fits} instead of {batch}" if 0 < fits < batch else "use smaller tensors"
     return problem(OutOfMemoryError, who, given, expected, mend)
 
