@@ -122,17 +122,18 @@ class Update:
 
 @dataclass(frozen=True)
 class Tower:
-    """`count` reductions of a small square, along its axes in turn: each needs the whole result of the one before."""
+    """`count` reductions over rows of a small array, transposed in between: each waits for all of the one before, and
+    there are too many rows for one block of threads."""
 
     name: str = "tower"
     title: str = "1000 small kernels, each waiting for the last: per kernel"
     aim: str = "under 1.5 us"
     count: int = 1000
-    size: int = 32
+    shape: tuple[int, int] = (512, 32)
     tolerance: float = 1e-2
 
     def array(self) -> np.ndarray:
-        return np.random.default_rng(17).standard_normal((self.size, self.size), dtype=np.float32)
+        return np.random.default_rng(17).standard_normal(self.shape, dtype=np.float32)
 
 
 Case = Copy | Rows | Product | Update | Tower | Training | Network | Gpt
@@ -218,7 +219,7 @@ def shrink(case: Case) -> Case:
         case Update():
             return replace(case, gpt=TINY_GPT)
         case Tower():
-            return replace(case, count=10, size=8)
+            return replace(case, count=10, shape=(16, 8))
         case Gpt():
             return TINY_GPT
         case Network(name="resnet18"):

@@ -31,7 +31,8 @@ OPERATIONS = {
 
 
 def tower(x, count: int):
-    """`count` means along the axes in turn, each of everything before it."""
-    for number in range(count):
-        x = x - 0.5 * x.mean(number % 2, keepdim=True)
+    """`count` means of rows of x [rows, columns], which after each of them are what were columns."""
+    rows, columns = x.shape
+    for _ in range(count):
+        x = (x - 0.5 * x.mean(1, keepdim=True)).T.reshape(rows, columns)
     return x

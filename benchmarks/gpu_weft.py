@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 import in_weft
@@ -70,20 +72,24 @@ def product(case: Product) -> StepRunner:
 
 
 class UpdateRunner:
-    """AdamW with gradients that lie side by side, as a backward pass leaves them."""
+    """AdamW with gradients that a compiled backward pass left behind."""
 
     def __init__(self, case: Update):
-        parameters, gradients = case.arrays()
-        flat = weft.tensor(gradients)
-        weft.eval(flat)
-        self.parameters, at = [], 0
-        for shape in case.gpt.shapes().values():
-            size = int(np.prod(shape))
-            self.parameters.append(weft.tensor(parameters[at : at + size].reshape(shape), requires_grad=True))
-            self.parameters[-1].grad = flat[at : at + size].reshape(shape)
-            at += size
-        self.optimizer = weft.optim.AdamW(self.parameters, lr=1e-3)
-        self.step = weft.compile(self.optimizer.step)
+        values, gradients = case.arrays()
+        ends = np.cumsum([int(np.prod(shape)) for shape in case.gpt.shapes().values()])[:-1]
+        shapes = list(case.gpt.shapes().values())
+        parts = [part.reshape(shape) for part, shape in zip(np.split(values, ends), shapes, strict=True)]
+        self.parameters = [weft.tensor(part, requires_grad=True) for part in parts]
+        optimizer = weft.optim.AdamW(self.parameters, lr=1e-3)
+
+        @weft.compile
+        def backward(flat):
+            parts = [flat[start:stop] for start, stop in itertools.pairwise([0, *ends.tolist(), len(gradients)])]
+            pairs = zip(self.parameters, parts, strict=True)
+            sum([(parameter.reshape(-1) * part).sum() for parameter, part in pairs]).backward()
+
+        backward(weft.tensor(gradients))
+        self.step = weft.compile(optimizer.step)
 
     def reset(self) -> None:
         """The moments go on; `values` are those of the first steps."""

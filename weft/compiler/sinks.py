@@ -19,6 +19,8 @@ DEEP = 200  # longest chain of nodes inside one kernel
 WORTH_KEEPING = 8  # operations from which a value is stored rather than computed for each of its repetitions in a fold
 DEAR = 60  # operations per element from which a value is stored rather than computed twice
 REPEATED = 16  # operations per element from which a value is stored rather than computed for every window again
+SPREAD = 24  # operations from which a value that very many elements share is stored where each thread would compute it
+VERY_MANY = 256
 COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow": 30, "log1p": 14, "expm1": 14,
         "random": 40, "div": 4, "sqrt": 4, "mod": 6}  # fmt: skip
 
@@ -83,8 +85,18 @@ class Choice:
             dear = [value for value in self._under_windows(node) if self.cost[value] >= REPEATED]
             self._store(dear)
             self.apart.update([value for value in dear if value not in self.leaves])
+        elif node.op == "expand" and "blocks" in node.device.features:
+            self._store_shared(node)
         elif node.op == "slice" and PRIMITIVES[node.srcs[0].op].kind == "template":
             self.slices.setdefault(node.srcs[0], []).append(node)
+
+    def _store_shared(self, node: Node) -> None:
+        """Store what `node` repeats where a thread for every few elements would compute it anew, such as the powers in
+        Adam's rate. (A worker of a CPU computes it once.)"""
+        base = under_movement(node.srcs[0], self.leaves)
+        if VERY_MANY * base.size <= node.size and self.cost[base] >= SPREAD:
+            self._store([base])
+            self._weigh(base, PRIMITIVES[base.op].kind)
 
     def _store(self, values: Iterable[Node]) -> None:
         self.sinks.update([value for value in values if value not in self.leaves])
