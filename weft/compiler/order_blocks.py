@@ -135,13 +135,19 @@ def scatter(node: Node, index: Node, src: Node) -> Node:
     """Rows folded into a table: by a walk over all of them where there are few, else sorted by where they go."""
     (count,), entries = node.attrs, src.shape[0]
     few = entries <= WALKED and entries * node.size <= LOOKS
-    if few or not src.size or not node.size or count >= 1 << 31:
+    if few or not src.size or not node.size:
         return make(node.op, (index, src), node.attrs, site=node.site)
     target = in_range(cast(index, int64), count, node.site)
     inside = binary("and", make("le", (like(target, 0), target)), lt(target, count))
     keys = select(inside, target, count)
+    if count < 1 << 31:
+        words = reshape(_sorted_words(reshape(keys, (1, entries))), (entries,))
+        where, order = _key(words), _position(words)
+    else:
+        order = argsort(keys)
+        where = gather(keys, order, 0, known=True)
     fold = {"add": "sum"}.get(node.op[len("scatter_") :], node.op[len("scatter_") :])
-    return _folded(fold, _sorted_words(reshape(keys, (1, entries))), src, count)
+    return _folded(fold, where, order, src, count)
 
 
 def along_add(index: Node, src: Node, axis: int, extent: int) -> Node:
@@ -152,27 +158,24 @@ def along_add(index: Node, src: Node, axis: int, extent: int) -> Node:
     shape = (math.prod(outer), src.shape[axis])
     places, values = [reshape(permute(source, last), shape) for source in (index, src)]
     if not src.size:
-        table = full((shape[0] * extent,), 0, src.dtype, src.device)
-    else:
-        places = binary("max", binary("min", cast(places, int64), extent - 1), 0)
-        table = _folded("sum", _sorted_words(places), reshape(values, (values.size,)), extent)
-    return permute(reshape(table, (*outer, extent)), sorted(range(rank), key=last.__getitem__))
+        return full((*src.shape[:axis], extent, *src.shape[axis + 1 :]), 0, src.dtype, src.device)
+    words = _sorted_words(binary("max", binary("min", cast(places, int64), extent - 1), 0))
+    row = iota(shape, 0, src.device)
+    where, order = add(_key(words), mul(row, extent)), add(_position(words), mul(row, shape[1]))
+    where, order, values = (reshape(source, (src.size,)) for source in (where, order, values))
+    table = reshape(_folded("sum", where, order, values, shape[0] * extent), (*outer, extent))
+    return permute(table, sorted(range(rank), key=last.__getitem__))
 
 
-def _folded(fold: str, words: Node, src: Node, extent: int) -> Node:
-    """Rows of `src` folded into a table, of which each row of `words` has a part of `extent`; words hold (place in the
-    table's part, number of the source row in that row's part)."""
-    rows, entries = words.shape
-    total, count = words.size, rows * extent
-    number = iota(words.shape, 0, words.device)
-    where = reshape(add(_key(words), mul(number, extent)) if rows > 1 else _key(words), (total,))
-    order = reshape(add(_position(words), mul(number, entries)) if rows > 1 else _position(words), (total,))
+def _folded(fold: str, where: Node, order: Node, src: Node, count: int) -> Node:
+    """A table of `count` rows, of which number where[k] (rising) folds row order[k] of `src`."""
+    total = where.size
     data = gather(src, order, 0, known=True)
-    slots = iota((count + 1,), 0, words.device)
+    slots = iota((count + 1,), 0, src.device)
     starts = _first_not_less(where, slots)
     if total < PIECES:
         return segment(fold, data, starts, known=True)
-    at = iota((total,), 0, words.device)
+    at = iota((total,), 0, src.device)
     per = 1 << (total.bit_length() // 2)
     before = pad(narrow(where, 0, 0, total - 1), (1,), (0,), -1)
     begins = binary("or", eq(binary("and", at, per - 1), 0), binary("ne", where, before))
