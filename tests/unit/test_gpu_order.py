@@ -10,6 +10,7 @@ from tests.unit.emulator import Emulator
 from weft.backends.base import Device
 from weft.compiler import assemble, order_blocks
 from weft.errors import IndexRangeError
+from weft.kernels import block_sorts
 from weft.tensor import Tensor
 
 pytestmark = pytest.mark.unit
@@ -21,6 +22,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(assemble, "CHECK", True)
     for name, value in {"RUN": 32, "TILES": 1, "BLOCK": 32, "WALKED": 4, "SERIAL": 40, "PIECES": 64}.items():
         monkeypatch.setattr(order_blocks, name, value)
+    monkeypatch.setattr(block_sorts, "LEAST", 32)
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_a_long_scan_is_cut_and_a_short_one_is_not(device):
     assert len(kernels_of(device)) == 4  # pieces, totals, both
 
 
-@pytest.mark.parametrize("shape", [(1,), (7,), (40, 3), (3, 33), (2, 100), (1, 300)])
+@pytest.mark.parametrize("shape", [(1,), (7,), (40, 3), (3, 33), (1, 140)])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint32", "uint64", "uint8", "bool"])
 def test_stable_orders(device, shape, dtype):
     rng = np.random.default_rng(1)
@@ -96,7 +98,7 @@ def test_every_float_has_its_place(device):
 
 
 def test_sorted_values_give_gradients_back(device):
-    x, weights = numbers(3, 90), numbers(3, 90)
+    x, weights = numbers(3, 50), numbers(3, 50)
     tensor = weft.tensor(x, device=device, requires_grad=True)
     (tensor.sort(1).values * weft.tensor(weights, device=device)).sum().backward()
     expected = np.zeros_like(x)
@@ -150,7 +152,7 @@ def ordered(device: Device) -> bytes:
     x = weft.tensor(numbers(2, 300), device=device)
     index = weft.tensor(np.random.default_rng(3).integers(0, 9, 100), device=device)
     folded = weft.scatter_sum(weft.tensor(numbers(100), device=device), index, 9)
-    return b"".join([value.numpy().tobytes() for value in (x.cumsum(1), x[0].argsort(0), folded)])
+    return b"".join([value.numpy().tobytes() for value in (x.cumsum(1), x[0, :90].argsort(0), folded)])
 
 
 def test_order_of_threads_and_number_of_blocks_change_nothing():

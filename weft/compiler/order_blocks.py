@@ -47,10 +47,10 @@ from weft.graph.evaluate import segments
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
 from weft.kernels.block_scans import BLOCK, EACH
-from weft.kernels.block_sorts import WAYS, merge_runs
+from weft.kernels.block_sorts import merge_runs
 
 POSITION = 2**32 - 1  # the bits of a word that hold the position
-RUN = 2048  # words that a block sorts
+RUN = 4096  # words that a block sorts
 LINES = 32  # elements of a row up to which one thread scans it
 MANY = 16384  # lines that keep a device busy with one thread for each
 SERIAL = 256  # elements that one thread scans without a thought
@@ -110,8 +110,8 @@ def _sorted_words(keys: Node) -> Node:
     per = min(1 << max(extent - 1, 0).bit_length(), RUN)
     words = make("sort_runs", (words,), (per,))
     while per < extent:
-        words = make("merge_runs", (words,), (per,))
-        per *= WAYS
+        words = make("merge_runs", (words,), (per, RUN))
+        per *= 2
     return words
 
 
@@ -221,15 +221,15 @@ def merging(node: Node, leaves: Collection[Node]) -> Template:
     """The template of `merge_runs`."""
     view = view_of(node.srcs[0], leaves)
     source = (view.base, view.offset) if view.strides == row_major(node.shape) else (node.srcs[0], 0)
-    (rows, extent), (per,) = node.shape, node.attrs
+    (rows, extent), (per, size) = node.shape, node.attrs
 
     def build(region: Region, device: Device) -> Built:
-        kernel = merge_runs(f"merge_{per}_of_{extent}", rows, extent, per)
-        return Built(kernel, (source, (node, 0)), (), node.size, node.size, 64 * node.size)
+        kernel, tiles = merge_runs(f"merge_{per}_of_{extent}", rows, extent, per, size)
+        return Built(kernel, (source, (node, 0)), (), tiles, tiles, 16 * node.size)
 
     return Template((source[0],), build)
 
 
 PRIMITIVES["sort_runs"] = Primitive("sort_runs", "sort", 1, _words_shape, _runs_of(1))
-PRIMITIVES["merge_runs"] = Primitive("merge_runs", "template", 1, _words_shape, _runs_of(WAYS))
+PRIMITIVES["merge_runs"] = Primitive("merge_runs", "template", 1, _words_shape, _runs_of(2))
 PRIMITIVES["segment_prod"] = replace(PRIMITIVES["segment_sum"], name="segment_prod", evaluate=segments("prod"))

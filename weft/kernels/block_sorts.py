@@ -1,18 +1,21 @@
-"""Sorting on devices with blocks, by ranks: the place of an element in two sorted runs that become one is its place in
-its own run plus the number of smaller elements in the other, which a binary search finds.
+"""Sorting on devices with blocks: words of 64 bits that are all different (a key above a position), so without ties.
 
-What is sorted are words of 64 bits that are all different (a key above a position), so there are no ties. `sort_runs`
-sorts runs that fit shared memory, from runs of one element up; `merge_runs` makes one run of `WAYS` in device memory.
-Nothing branches on data; the time depends on shapes alone.
+A block has a tile of words in shared memory, `EACH` neighbours to a thread. `sort_runs` sorts the words of each thread
+by a network, then makes one run of two again and again. `merge_runs` does that last step for runs in device memory: a
+block finds where its tile of the result begins and ends in both, loads these parts, and merges them.
+
+To merge two runs, a thread searches how many of its first `diagonal` results come from the first run, then takes its
+EACH results one by one. Nothing branches on data; the time depends on shapes alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from weft.dtypes import bool_, int64
+from weft.dtypes import DType, bool_, int32, int64
 from weft.kernels import index as ix
-from weft.kernels.gpu import BEGIN, BLOCK, END
+from weft.kernels.gpu import BEGIN, END
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
     LAUNCH_RANGES,
@@ -34,37 +37,144 @@ from weft.kernels.language import (
     Var,
 )
 
-WAYS = 4  # runs that one pass over device memory makes one of
+EACH = 8  # neighbouring words of a thread
 LEAST = 256  # words that a block sorts at least, several rows together where they are short
-ELEMENTS = 4  # words of a run for each thread
-
-
 MISSING = 0x7FFFFFFF << 32 | 1 << 31  # with the lower bits, a word that is larger than all others
 
 
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`size` words in shared memory, of which one in EACH + 1 is left out, so that threads meet in no bank."""
+
+    size: int
+
+    @property
+    def threads(self) -> int:
+        return max(self.size // EACH, 32)
+
+    @property
+    def place(self) -> Axis:
+        return Axis("place", self.size)
+
+    @property
+    def thread(self) -> Axis:
+        return Axis("thread", self.size // EACH)
+
+    @property
+    def first(self) -> Index:
+        """The first word of a thread."""
+        return ix.scale(ix.axis_index(self.thread), EACH)
+
+    def locals(self) -> tuple[Local, Local]:
+        return Local("words", int64, self.size // EACH * (EACH + 1)), Local("mine", int64, EACH, "thread")
+
+    def every(self, *body: Stmt) -> Stmt:
+        """All words, neighbours by neighbouring threads."""
+        return Loop(self.place, 0, self.size, "threads", body, self.threads)
+
+    def once(self, *body: Stmt) -> Stmt:
+        """Each thread that has words, once."""
+        return Loop(self.thread, 0, self.thread.extent, "threads", body, self.threads)
+
+    def merged(self, merge: _Merge) -> tuple[Stmt, ...]:
+        """Two runs in shared memory become one there."""
+        back = [Store("words", padded(ix.add(self.first, ix.const(k))), _mine(k)) for k in range(EACH)]
+        return self.once(*merge.take()), Barrier(), self.once(*back), Barrier()
+
+
+def padded(place: Index) -> Index:
+    """Where a word of the tile lies."""
+    return ix.add(place, ix.floordiv(place, EACH))
+
+
+def _mine(k: int) -> Load:
+    return Load("mine", ix.const(k), int64)
+
+
+class _Merge:
+    """Two runs, each where it begins and how long it is, and the place of a word of a run in `buffer`."""
+
+    def __init__(
+        self, name: str, definitions: dict[str, Expr], buffer: str, lie: Callable[[Index], Index],
+        first: tuple[Index, Expr], second: tuple[Index, Expr], longest: int,
+    ):  # fmt: skip
+        self.number = second[1].dtype
+        self.name, self.definitions, self.buffer, self.lie = name, definitions, buffer, lie
+        self.first, self.second, self.longest = first, second, longest
+        self.diagonal: Index = ix.ZERO  # of a thread
+
+    def split(self, diagonal: Expr) -> Index:
+        """How many of the first `diagonal` results come from the first run."""
+        (_, length), (_, other) = self.first, self.second
+        low = self.value("low", _max(_sub(diagonal, other), Literal(0, self.number)), self.longest)
+        high = _sub(_min(diagonal, length), IndexValue(low, self.number))
+        found, reach = ix.ZERO, 0
+        step = 1 << (self.longest.bit_length() - 1)
+        while step:
+            probe = ix.add(found, ix.const(step))
+            inside = Op("le", (IndexValue(probe, self.number), high), bool_)
+            at = ix.add(low, probe)
+            behind = self.value("behind", _sub(diagonal, IndexValue(at, self.number)), 2 * self.longest)
+            mine = self.word(self.first[0], ix.add(at, ix.const(-1)), inside)
+            theirs = self.word(self.second[0], behind, inside)
+            more = Op("and", (inside, Op("lt", (mine, theirs), bool_)), bool_)
+            reach += step
+            now = IndexValue(found, self.number)
+            found = self.value(
+                "found", Op("select", (more, _add(now, Literal(step, self.number)), now), self.number), reach
+            )
+            step //= 2
+        return ix.add(low, found)
+
+    def take(self) -> list[Stmt]:
+        """The next EACH results from a thread's diagonal on, into 'mine'."""
+        (start, length), (start2, length2) = self.first, self.second
+        at = self.split(IndexValue(self.diagonal, self.number))
+        out: list[Stmt] = []
+        for k in range(EACH):
+            passed = IndexValue(ix.add(self.diagonal, ix.const(k)), self.number)
+            behind = self.value("other", _sub(passed, IndexValue(at, self.number)), 2 * self.longest)
+            has = Op("lt", (IndexValue(at, self.number), length), bool_)
+            has2 = Op("lt", (IndexValue(behind, self.number), length2), bool_)
+            mine, theirs = self.word(start, at, has), self.word(start2, behind, has2)
+            less = Op("or", (Op("not", (has2,), bool_), Op("lt", (mine, theirs), bool_)), bool_)
+            word, next_ = f"{self.name}_word{k}", f"{self.name}_next{k}"
+            ours = Op("and", (has, less), bool_)
+            out.append(Let(word, Op("select", (ours, mine, theirs), int64)))
+            out.append(Let(next_, _add(IndexValue(at, self.number), Op("cast", (ours,), self.number))))
+            out.append(Store("mine", ix.const(k), Var(word, int64)))
+            at = self.value("at", Var(next_, self.number), self.longest)
+        return out
+
+    def word(self, start: Index, place: Index, exists: Expr) -> Expr:
+        return Load(self.buffer, self.lie(ix.add(start, place)), int64, exists)
+
+    def value(self, name: str, value: Expr, high: int) -> Index:
+        """A number that is known at run time, as an index."""
+        name = f"{self.name}_{name}{len(self.definitions)}"
+        self.definitions[name] = value
+        return ix.axis_index(Axis(name, high + 1, "value"))
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
 class Runs:
-    """How blocks sort `rows` of `extent` words in runs of `per` (a power of two): a block takes `size` words, in which
-    the runs lie side by side. Word `place` of block `task` belongs to `row`, `position`."""
+    """How blocks sort rows of `extent` words in runs of `per` (a power of two): the runs lie side by side in a block's
+    tile. Word `place` of block `task` belongs to `row`, `position`."""
 
     def __init__(self, rows: int, extent: int, per: int, bound: Expr):
         self.extent, self.per = extent, per
         self.bound = bound  # the number of rows as the kernel knows it
-        self.size = max(per, LEAST)
-        self.threads = max(self.size // ELEMENTS, 32)
-        self.each = -(-extent // per)  # runs of a row
-        self.tasks = -(-rows * self.each * per // self.size)
+        self.tile = Tile(max(per, LEAST))
+        each = -(-extent // per)  # runs of a row
+        together = self.tile.size // per
+        self.tasks = -(-rows * each // together)
         self.task = Axis("block", self.tasks)
-        self.place = Axis("place", self.size)
-        together = self.size // per
-        run = ix.add(ix.scale(ix.axis_index(self.task), together), self.run_inside)
-        self.row = ix.floordiv(run, self.each)
-        of_row = ix.remainder(run, self.each)
-        self.position = ix.add(ix.scale(of_row, per), ix.remainder(ix.axis_index(self.place), per))
-
-    @property
-    def run_inside(self) -> Index:
-        """Which of the block's runs."""
-        return ix.floordiv(ix.axis_index(self.place), self.per)
+        place = ix.axis_index(self.tile.place)
+        run = ix.add(ix.scale(ix.axis_index(self.task), together), ix.floordiv(place, per))
+        self.row = ix.floordiv(run, each)
+        self.position = ix.add(ix.scale(ix.remainder(run, each), per), ix.remainder(place, per))
 
     @property
     def exists(self) -> Expr:
@@ -78,92 +188,111 @@ def sort_runs(
     runs: Runs, word: Expr, out: str, checks: tuple[Stmt, ...]
 ) -> tuple[tuple[Stmt, ...], dict[str, Expr], Geometry]:
     """Sorted runs. `word` is the word at (row, position); missing ones come last."""
-    at = ix.axis_index(runs.place)
-    missing = Op("or", (Literal(MISSING, int64), IndexValue(at, int64)), int64)
-    exists = runs.exists
-    fill = (
-        If(exists, (Store("words0", at, word), *checks)),
-        If(Op("not", (exists,), bool_), (Store("words0", at, missing),)),
+    tile, exists = runs.tile, runs.exists
+    place = padded(ix.axis_index(tile.place))
+    missing = Op("or", (Literal(MISSING, int64), IndexValue(ix.axis_index(tile.place), int64)), int64)
+    fill = tile.every(
+        If(exists, (Store("words", place, word), *checks)),
+        If(Op("not", (exists,), bool_), (Store("words", place, missing),)),
     )
     definitions: dict[str, Expr] = {}
-    body: list[Stmt] = [_every(runs, fill), Barrier()]
-    now, half = 0, 1
+    body: list[Stmt] = [fill, Barrier(), tile.once(*_network(tile, min(runs.per, EACH))), Barrier()]
+    half = EACH
     while half < runs.per:
-        mine = Let(f"mine{half}", Load(f"words{now}", at, int64))
-        second = ix.remainder(ix.floordiv(at, half), 2)
-        base = ix.scale(ix.floordiv(at, 2 * half), 2 * half)
-        other = ix.add(ix.add(base, ix.const(half)), ix.scale(second, -half))
-        search = _Search(f"words{now}", Var(f"mine{half}", int64), f"at{half}_", definitions)
-        less = search.count(other, half)
-        place = ix.add(ix.add(base, ix.remainder(at, half)), less)
-        now = 1 - now
-        body += [_every(runs, (mine, Store(f"words{now}", place, Var(f"mine{half}", int64)))), Barrier()]
+        base = ix.scale(ix.floordiv(tile.first, 2 * half), 2 * half)
+        whole = Literal(half, int32)
+        second = ix.add(base, ix.const(half))
+        merge = _Merge(f"m{half}", definitions, "words", padded, (base, whole), (second, whole), half)
+        merge.diagonal = ix.add(tile.first, ix.scale(base, -1))
+        body += tile.merged(merge)
         half *= 2
     target = ix.add(ix.scale(runs.row, runs.extent), runs.position)
-    body.append(_every(runs, (If(exists, (Store(out, target, Load(f"words{now}", at, int64)),)),)))
-    body.append(Barrier())
-    arrays = [Local(f"words{k}", int64, runs.size) for k in (0, 1)]
+    body += [tile.every(If(exists, (Store(out, target, Load("words", place, int64)),))), Barrier()]
     loop = Loop(runs.task, BEGIN, END, "task", tuple(body))
-    return (*arrays, loop), definitions, Geometry(runs.threads, runs.threads)
+    return (*tile.locals(), loop), definitions, Geometry(tile.threads, tile.threads)
 
 
-def _every(runs: Runs, body: tuple[Stmt, ...]) -> Stmt:
-    return Loop(runs.place, 0, runs.size, "threads", body, runs.threads)
+def _network(tile: Tile, size: int) -> list[Stmt]:
+    """Every `size` of a thread's words in order, by comparing and exchanging (Batcher's odd-even merging)."""
+    places = [padded(ix.add(tile.first, ix.const(k))) for k in range(EACH)]
+    values: list[Expr] = [Load("words", place, int64) for place in places]
+    span = 1
+    while span < size:
+        distance = span
+        while distance:
+            for start in range(distance % span, EACH - distance, 2 * distance):
+                for k in range(start, min(start + distance, EACH - distance)):
+                    if k // (2 * span) == (k + distance) // (2 * span):
+                        a, b = values[k], values[k + distance]
+                        values[k], values[k + distance] = _min(a, b), _max(a, b)
+            distance //= 2
+        span *= 2
+    lets: list[Stmt] = [Let(f"sorted{k}", value) for k, value in enumerate(values)]
+    return [*lets, *[Store("words", place, Var(f"sorted{k}", int64)) for k, place in enumerate(places)]]
 
 
-def merge_runs(name: str, rows: int, extent: int, per: int) -> Kernel:
-    """Every `WAYS` runs of `per` words as one: a thread finds the place of one word."""
-    flat = Axis("i", rows * extent)
-    row, at = ix.delinearise(ix.axis_index(flat), (rows, extent))
-    base = ix.scale(ix.floordiv(at, WAYS * per), WAYS * per)
-    ways = min(WAYS, -(-extent // per))
-    own = ix.remainder(ix.floordiv(at, per), ways)
+# --- merging in device memory ----------------------------------------------------------------------------------------
+
+
+def merge_runs(name: str, rows: int, extent: int, per: int, size: int) -> tuple[Kernel, int]:
+    """Every two runs of `per` words as one, and the number of tiles of `size` (which divides `per`) that it takes."""
+    tile, tiles = Tile(size), -(-extent // size)
+    number = int32 if extent < 1 << 29 else int64
+    task, definitions = Axis("block", rows * tiles), dict[str, Expr]()
+    row, which = ix.delinearise(ix.axis_index(task), (rows, tiles))
+    begin = ix.scale(which, size)  # of the tile, in its row
+    base = ix.scale(ix.floordiv(begin, 2 * per), 2 * per)
     start = ix.scale(row, extent)
-    definitions: dict[str, Expr] = {}
-    place = ix.add(ix.add(start, base), ix.remainder(at, per))
-    for step in range(1, ways):
-        first = ix.add(base, ix.scale(ix.remainder(ix.add(own, ix.const(step)), ways), per))
-        search = _Search("words", Var("mine", int64), f"at{step}_", definitions, (start, extent))
-        place = ix.add(place, search.count(first, per))
-    mine = Let("mine", Load("words", ix.axis_index(flat), int64))
-    loop = Loop(flat, BEGIN, END, "grid", (mine, Store("merged", place, Var("mine", int64))), BLOCK)
-    buffers = (BufferParam("words", int64, False), BufferParam("merged", int64, True))
-    return Kernel(name, buffers, (), LAUNCH_RANGES, (loop,), definitions, Geometry(BLOCK, 1))
+    left = [_length(extent, base, per, number), _length(extent, ix.add(base, ix.const(per)), per, number)]
+    first, second = ix.add(start, base), ix.add(start, ix.add(base, ix.const(per)))
+    whole = _Merge("m", definitions, "b0", lambda at: at, (first, left[0]), (second, left[1]), per)
+    diagonal = IndexValue(ix.add(begin, ix.scale(base, -1)), number)
+    end = _min(_add(diagonal, Literal(size, number)), _add(left[0], left[1]))
+    from_first, to_first = whole.split(diagonal), whole.split(end)
+    count = _sub(end, diagonal)
+    ours = whole.value("ours", _sub(IndexValue(to_first, number), IndexValue(from_first, number)), size)
+    theirs = _sub(count, IndexValue(ours, number))
+    place = ix.axis_index(tile.place)
+    here = IndexValue(place, number)
+    exists = Op("lt", (here, count), bool_)
+    is_ours = Op("lt", (here, IndexValue(ours, number)), bool_)
+    other = _sub(diagonal, IndexValue(from_first, number))
+    skipped = _sub(_add(Literal(per, number), other), IndexValue(ours, number))
+    shift = Op("select", (is_ours, IndexValue(from_first, number), skipped), number)
+    at = whole.value("source", _add(here, shift), 2 * per)
+    load = Load("b0", ix.add(first, at), int64)
+    fill = tile.every(If(exists, (Store("words", padded(place), load),)))
+    inside = _Merge(
+        "t", definitions, "words", padded, (ix.ZERO, IndexValue(ours, number)), (ours, theirs), size
+    )  # fmt: skip
+    inside.diagonal = tile.first
+    target = ix.add(ix.add(start, begin), place)
+    store = tile.every(If(exists, (Store("b1", target, Load("words", padded(place), int64)),)))
+    limits = [Let(name, IndexValue(limit, number)) for name, limit in (("from", from_first), ("to", to_first))]
+    body = (*limits, fill, Barrier(), *tile.merged(inside), store, Barrier())
+    buffers = (BufferParam("b0", int64, False), BufferParam("b1", int64, True))
+    loop = Loop(task, BEGIN, END, "task", body)
+    geometry = Geometry(tile.threads, tile.threads)
+    return Kernel(name, buffers, (), LAUNCH_RANGES, (*tile.locals(), loop), definitions, geometry), rows * tiles
 
 
-class _Search:
-    """Binary search for `word` in sorted runs of `buffer`. What is found is an axis of kind 'value'. `row`, if given,
-    is where the row begins and its extent: runs may reach beyond it."""
-
-    def __init__(
-        self, buffer: str, word: Var, prefix: str, definitions: dict[str, Expr], row: tuple[Index, int] | None = None
-    ):
-        self.buffer, self.word, self.prefix = buffer, word, prefix
-        self.definitions, self.row = definitions, row
-
-    def count(self, first: Index, length: int) -> Index:
-        """How many words of the run of `length` (a power of two) that begins at `first` are smaller."""
-        found, reach = ix.ZERO, 0
-        for step in (*_halves(length), 1):
-            probe = ix.add(ix.add(first, found), ix.const(step - 1))
-            smaller = self.smaller(probe)
-            here = IndexValue(found, int64)
-            more = Op("select", (smaller, Op("add", (here, Literal(step, int64)), int64), here), int64)
-            reach += step
-            name = f"{self.prefix}{len(self.definitions)}"
-            self.definitions[name] = more
-            found = ix.axis_index(Axis(name, reach + 1, "value"))
-        return found
-
-    def smaller(self, probe: Index) -> Expr:
-        if self.row is None:
-            return Op("lt", (Load(self.buffer, probe, int64), self.word), bool_)
-        start, extent = self.row
-        inside = Op("lt", (IndexValue(probe, int64), Literal(extent, int64)), bool_)
-        word = Load(self.buffer, ix.add(start, probe), int64, inside)
-        return Op("and", (inside, Op("lt", (word, self.word), bool_)), bool_)
+def _length(extent: int, start: Index, per: int, number: DType) -> Expr:
+    """Words of a row from `start` on, at most `per`."""
+    rest = _sub(Literal(extent, number), IndexValue(start, number))
+    return _max(_min(rest, Literal(per, number)), Literal(0, number))
 
 
-def _halves(length: int) -> Sequence[int]:
-    """length / 2, length / 4, ..., 1."""
-    return [length >> k for k in range(1, length.bit_length())]
+def _add(a: Expr, b: Expr) -> Expr:
+    return Op("add", (a, b), a.dtype)
+
+
+def _sub(a: Expr, b: Expr) -> Expr:
+    return Op("sub", (a, b), a.dtype)
+
+
+def _min(a: Expr, b: Expr) -> Expr:
+    return Op("min", (a, b), a.dtype)
+
+
+def _max(a: Expr, b: Expr) -> Expr:
+    return Op("max", (a, b), a.dtype)
