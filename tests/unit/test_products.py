@@ -290,3 +290,21 @@ def test_a_plan_with_products_can_be_stored(device):
     compiled(tensor(device, 40, 24), tensor(device, 30, 24), tensor(device, 30))
     plan = compiled.plan.plan
     assert unpack(pack(plan)) == plan
+
+
+def test_gradients_are_added_up_in_place(device):
+    w = tensor(device, 30, 24, grad=True)
+    x, g = tensor(device, 40, 24), tensor(device, 40, 30)
+
+    @weft.compile
+    def step(x, g):
+        (F.linear(x, w) * g).sum().backward()
+
+    step(x, g)
+    once = w.grad.numpy().copy()
+    step(x, g)
+    step(x, g)
+    np.testing.assert_allclose(w.grad.numpy(), 3 * once, 1e-5, 1e-5)
+    (only,) = step.plan.plan.steps
+    (product,) = products_of([only])
+    assert product.add and only.places[2] == only.places[3]

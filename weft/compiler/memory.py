@@ -158,6 +158,9 @@ def _in_place(fused: Fused, program: Program, value: Node, leaf: int, offset: in
 
 def _reads_what_it_writes(region: Region, value: Node, nodes: dict[Node, int], offset: int) -> bool:
     """Every access to the donated memory in the writing region is to the very element that is written there."""
+    if region.template is not None and region.template.replaces is not None:
+        touched = [node for node in nodes if node in region.reads]
+        return touched == [region.template.replaces] and nodes[touched[0]] == offset and value is region.anchor
     if not FORMS[region.form].in_place:
         return False
     at = region.indices_for(value.shape)

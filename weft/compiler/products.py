@@ -302,7 +302,13 @@ def template(node: Node, leaves: Collection[Node]) -> Template:
         name = "_".join(["product", "x".join(map(str, (*batch, m, n, k))), *words, *filter(None, [wanted.activation])])
         return Called(library.name, name, arranged()[0], uses, 2 * count * m * n * k)
 
-    return Template(tuple(dict.fromkeys(base for base, _ in read)), build, scratch=lambda region: arranged()[1])
+    bases = [base for base, _ in read]
+    added, at = read[-1]
+    fits = (added.size, added.dtype, at) == (node.size, node.dtype, 0)
+    in_place = parts.c is not None and fits and bases.count(added) == 1
+    return Template(
+        tuple(dict.fromkeys(bases)), build, scratch=lambda region: arranged()[1], replaces=added if in_place else None
+    )
 
 
 def _whole(node: Node, leaves: Collection[Node]) -> Strided:

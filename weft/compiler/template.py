@@ -48,12 +48,13 @@ class Called:
 class Template:
     """What one node needs in memory, and the builder of its kernel from the finished region. With `joins`, values that
     are computed from the result element by element become part of the kernel. `scratch` gives the bytes of memory that
-    it needs while it runs."""
+    it needs while it runs. `replaces` is what it reads whole that its result may be written over."""
 
     reads: tuple[Node, ...]
     build: Callable[[Region, Device], Built | Called]
     joins: bool = False
     scratch: Callable[[Region], int] | None = None
+    replaces: Node | None = None
 
 
 MakeTemplate = Callable[[Node, Collection[Node]], Template]  # from a node and the leaves of its program
