@@ -149,7 +149,7 @@ class FakePackage:
     numerical_note = enum.Enum(
         "numerical_note",
         "NONDETERMINISTIC REDUCED_PRECISION_REDUCTION TENSOR_CORE DOWN_CONVERT_INPUTS "
-        "WINOGRAD_TILE_6x6 WINOGRAD_TILE_13x13",
+        "WINOGRAD_TILE_6x6 WINOGRAD_TILE_13x13 FFT",
     )
     knob_type = enum.IntEnum("knob_type", "K1 K2 K3 K4")
 

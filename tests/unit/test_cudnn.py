@@ -148,6 +148,14 @@ def test_a_network_stays_channels_last(device, graphs):
         np.testing.assert_allclose(one.numpy(), two.grad.numpy(), rtol=1e-4, atol=1e-5)
 
 
+def test_weights_of_one_tap_are_not_copied(device):
+    """[K, C, 1, 1], as users hold them, is the order that cuDNN reads."""
+    x, w = on(device, normal(2, 5, 5, 4)), on(device, normal(8, 4, 1, 1))
+    step = weft.compile(lambda x, w: weft.grad(lambda x: (F.conv2d(x.permute(0, 3, 1, 2), w) ** 2).sum())(x))
+    step(x, w)
+    assert steps(step) == ["conv", "map", "conv_input"]
+
+
 # --- attention -------------------------------------------------------------------------------------------------------
 
 

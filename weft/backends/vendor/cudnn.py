@@ -166,7 +166,7 @@ def _reaches(call: Node, shape: tuple[int, ...], view: Strided) -> bool:
     if view.offset * size % ALIGN:
         return False
     if call.attrs[1] in CONVOLUTIONS or len(shape) != 4:
-        return view.strides == row_major(shape)
+        return _settled(shape, view.strides) == row_major(shape)
     *outer, last = zip(shape, view.strides, strict=True)
     return last[1] == 1 and all(extent == 1 or (step > 0 and step * size % ALIGN == 0) for extent, step in outer)
 
@@ -204,8 +204,9 @@ def _filters_first(w: Node) -> Node:
 def _form(call: Node, sources: Sequence[Strided], results: Sequence[tuple[int, ...]]) -> Form:
     """What cuDNN is asked for, given how the sources lie in memory and the strides of the results."""
     _, function, (exact, *numbers), made = call.attrs
-    shapes = [(source.shape, source.dtype, view.strides) for source, view in zip(call.srcs, sources, strict=True)]
-    shapes += [(shape, dtype, steps) for (shape, dtype), steps in zip(made, results, strict=True)]
+    lie = [(source.shape, source.dtype, view.strides) for source, view in zip(call.srcs, sources, strict=True)]
+    lie += [(shape, dtype, steps) for (shape, dtype), steps in zip(made, results, strict=True)]
+    shapes = [(shape, dtype, _settled(shape, steps)) for shape, dtype, steps in lie]
     if function in CONVOLUTIONS:
         flat = len(shapes[0][0]) == 3  # cuDNN has no convolution over one axis: over two, the first of extent 1
         if flat:
@@ -215,12 +216,16 @@ def _form(call: Node, sources: Sequence[Strided], results: Sequence[tuple[int, .
     merged = {"attention": (3,), "attention_backward": (3, 6, 7, 8)}[function]
     operands = []
     for number, (shape, dtype, steps) in enumerate(shapes):
-        steps = tuple([own if n == 1 else step for n, step, own in zip(shape, steps, row_major(shape), strict=True)])
         if len(shape) == 3:
             shape, steps = (*shape, 1), (*steps, 1)
         order = HEADS if number in merged else range(4)
         operands.append(Operand(dtype, tuple([shape[k] for k in order]), tuple([steps[k] for k in order])))
     return Form(function, exact, tuple(numbers), tuple(operands))
+
+
+def _settled(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides with those of axes of extent 1, which mean nothing, as in memory that lies in order."""
+    return tuple([own if n == 1 else step for n, step, own in zip(shape, strides, row_major(shape), strict=True)])
 
 
 def _image(axes: tuple[int, ...], flat: bool, between: int | None) -> tuple[int, ...]:

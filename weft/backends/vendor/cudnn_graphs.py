@@ -155,6 +155,8 @@ class Graphs:
         note = self.cudnn.numerical_note
         barred = [note.NONDETERMINISTIC, note.REDUCED_PRECISION_REDUCTION]
         barred += [note.WINOGRAD_TILE_6x6, note.WINOGRAD_TILE_13x13]
+        if form.function == "conv":
+            barred.append(note.FFT)  # it is ranked first, but slower and larger than the next
         if form.operands[0].dtype is float32 and form.exact:
             barred += [note.TENSOR_CORE, note.DOWN_CONVERT_INPUTS]
         return barred
