@@ -303,13 +303,12 @@ class _Fuser:
                     self.stored[node] = tuple([writer for writer in writers if writer is not region])
 
     def _worth_merging(self, a: Region, b: Region) -> bool:
-        both = a.bit | b.bit
-        between = [other for other in self.regions if other.before & both and other.bit & (a.before | b.before)]
-        if any(other not in (a, b) for other in between):
-            return False  # someone has to run between them
-        if a.volume <= SMALL or any(sink in b.reads for sink in a.sinks):
-            return True
-        return any(read.size > 1 and 4 * read.size >= a.volume for read in a.reads if read in b.reads)
+        if a.volume > SMALL and not any(sink in b.reads for sink in a.sinks):
+            shared = a.reads.keys() & b.reads.keys()
+            if not any(read.size > 1 and 4 * read.size >= a.volume for read in shared):
+                return False
+        both, before = a.bit | b.bit, (a.before | b.before) & ~(a.bit | b.bit)
+        return not any(other.before & both for other in self.regions if other.bit & before)  # nobody runs between them
 
     def _rebuild(self, trial: Region, regions: Sequence[Region], node: Node | None) -> bool:
         """Put all that `regions` compute, and `node`, into `trial` instead. False, and no change, where that fails."""
@@ -364,11 +363,13 @@ class _Fuser:
         for region in self.regions:
             if region.before & gone:
                 region.before = (region.before & ~gone) | (trial.bit if region is not trial else 0)
-        for users in self.users.values():
-            users[:] = list(dict.fromkeys([trial if user in regions else user for user in users]))
+        old = set(regions)
+        for source in {source for region in regions for source in (*region.reads, *region.inlined)}:
+            users = self.users[source]
+            users[:] = list(dict.fromkeys([trial if user in old else user for user in users]))
         for stored, writers in list(self.stored.items()):
-            if any(region in writers for region in regions):
-                self.stored[stored] = tuple(dict.fromkeys([trial if w in regions else w for w in writers]))
+            if not old.isdisjoint(writers):
+                self.stored[stored] = tuple(dict.fromkeys([trial if w in old else w for w in writers]))
 
     def _commit(self, region: Region, node: Node, walk: Walk) -> None:
         """Make `node`, for which `walk` found what is read, a member of `region`."""
