@@ -1,6 +1,6 @@
 template <class T, int N> struct alignas(N * sizeof(T)) Near { T at[N]; };
 template <class T, int N> static __device__ inline void copy_near(T* to, const T* from) { *(Near<T, N>*)to = *(const Near<T, N>*)from; }
-static __device__ inline float max_float32(float a, float b) { return a > b || a != a ? a : b; }
+static __device__ inline float max_float32(float a, float b) { float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }
 
 // normed_long
 extern "C" __global__ void __launch_bounds__(512) normed_long_e3017a4e(const float* x, float* out, float* out_max, long long begin, long long end)

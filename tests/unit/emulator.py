@@ -6,6 +6,7 @@ that has a race. Threads that meet at different barriers and accesses outside a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,7 +66,7 @@ class Emulator(HostBackend):
 
     def block(self, kernel: Kernel, buffers: dict, values: dict, block: int, blocks: int) -> None:
         for stmt in kernel.body:
-            if isinstance(stmt, Local) and stmt.scope == "block":
+            if isinstance(stmt, Local) and stmt.scope in ("block", "launch"):
                 buffers[stmt.name] = np.full(stmt.size, 77, stmt.dtype.numpy)
         count = kernel.geometry.threads
         threads = [Thread(dict(values), dict(buffers), n, block, blocks) for n in range(count)]
@@ -248,6 +249,8 @@ def operation(name: str, args: list[Any], dtype: DType) -> Any:
         return np.uint32(int(args[0]) * int(args[1]) >> 32)
     if name == "aligned":
         return all(address % args[-1] == 0 for address in args[:-1])
+    if name in FUNCTIONS:
+        return target(FUNCTIONS[name](args[0]))
     if name == "select":
         return args[1] if args[0] else args[2]
     if name == "bitcast":
@@ -265,6 +268,10 @@ def operation(name: str, args: list[Any], dtype: DType) -> Any:
     return target(UFUNCS[name](*args))
 
 
+FUNCTIONS = {
+    "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1, "tanh": np.tanh, "erf": math.erf,
+    "round_bfloat16": lambda a: a.astype(dtypes.bfloat16.numpy),
+}  # fmt: skip
 FOLD = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 UFUNCS = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,

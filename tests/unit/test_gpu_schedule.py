@@ -19,7 +19,7 @@ from weft.kernels.nest import Nest, Span
 from weft.kernels.normal import normalise
 
 PLAIN = {}
-HOPPER = {"features": ("subgroups",), "threads": 1024, "shared_bytes": 232448}
+HOPPER = {"features": ("subgroups", "functions"), "threads": 1024, "shared_bytes": 232448}
 TARGETS = pytest.mark.parametrize("device", [PLAIN, HOPPER], ids=["plain", "hopper"])
 
 
@@ -47,6 +47,17 @@ def test_order_of_threads_and_number_of_blocks_change_nothing(name, device):
     for other in (emulated(name, blocks=1, **device), emulated(name, blocks=3, downwards=True, **device)):
         for a, b in zip(first, other, strict=True):
             assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("shared_bytes", [1024, 65536])
+@pytest.mark.parametrize("name", ["softmax_long", "layer_norm", "cross_entropy"])
+def test_rows_too_long_for_registers(name, shared_bytes, monkeypatch):
+    """They are kept in shared memory, or read again where that is too small."""
+    monkeypatch.setattr(gpu_rows, "PRIVATE", 0)
+    device = Emulator(features=("subgroups",), shared_bytes=shared_bytes)
+    assert_equal_results(results(PROGRAMS[name], device.device, small=True), expected_results(name, small=True))
+    kept = [kernel for kernel in device.kernels if kernel.geometry.shared]
+    assert bool(kept) == (shared_bytes > 1024)
 
 
 def row_sums(rows: int, cols: int, inner: tuple[int, ...] = ()) -> Nest:

@@ -31,7 +31,8 @@ class Device:
     CPUs (without it their primitives are composed from others), 'numbers' for constants that come with each run,
     'subgroups' for threads of a block that exchange values without memory (`limits['subgroup']` of them), 'mma' for
     matrix units that multiply tiles of 16-bit floats (`kernels.tiles`), 'narrow attention' for results of 16-bit
-    attention that are kept in 16 bits for its gradient (elsewhere in float32).
+    attention that are kept in 16 bits for its gradient (elsewhere in float32),
+    'functions' for exp, log, tanh and erf of float32 and the rounding to bfloat16 as operations of the device.
     `libraries` are the vendor's libraries by name, in the order in which they are asked for offers.
     """
 

@@ -17,7 +17,7 @@ from weft.backends.cuda_driver import CudaDriver, count
 from weft.backends.gpu import GpuBackend
 from weft.render.dialects import CUDA
 
-FEATURES = frozenset({"blocks", "subgroups", "numbers", "mma"})
+FEATURES = frozenset({"blocks", "subgroups", "numbers", "functions", "mma"})
 LIBRARIES: tuple[str, ...] = ("cublaslt", "cudnn")  # modules of backends.vendor
 
 

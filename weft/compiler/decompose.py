@@ -1,9 +1,9 @@
 """decompose: bring heavy nodes into the few forms that the fuser knows.
 
 Reductions get a canonical shape, and long ones are split in two; small matrix products become multiply and sum; what
-adds up 16-bit floats does so in float32. All
-choices here depend on shapes alone. That is what makes results the same bits in whatever company a node is compiled:
-the order of additions is fixed before anything is fused, scheduled or tuned.
+adds up 16-bit floats does so in float32. All choices here depend on shapes and the kind of device alone. That is what
+makes results the same bits in whatever company a node is compiled: the order of additions is fixed before anything is
+fused, scheduled or tuned.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 
 import numpy as np
@@ -29,13 +30,25 @@ from weft.graph.primitives import PRIMITIVES, Primitive, make
 SMALL_DOT = 8192  # multiply-adds up to which a matrix product is a fused loop rather than a library call
 INNER = 64  # a last axis at least this long is worth its own vector loop
 COLUMNS_ALONE = 64  # rows that one pass over a column adds up before the sum is split
-ROWS_PER_CHUNK = 32  # at least this many rows make a chunk of a split column sum
-CHUNKS = 64  # at most this many chunks
 LONG = 32768  # elements from which a reduction with few results is split
 FEW = 8  # windows over an element that are added one by one
 PER_CHUNK = 8192  # at least this many elements make a chunk of a split row sum
 # Kinds whose nodes take 16-bit floats as they are; all others add up in float32 and round once, at their end.
 ROUNDS_EACH = frozenset({"leaf", "generate", "elementwise", "movement", "gather", "concat", "loop", "pick"})
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """How a kind of device wants long reductions cut: rows into at most `rows` pieces, unless there are `enough` rows;
+    columns into at most `columns` chunks of at least `least` rows."""
+
+    rows: int
+    enough: int
+    columns: int
+    least: int
+
+
+FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32), Pieces(1024, 128, 512, 16)
 
 # What is written apart for devices with blocks and for others, in the room that is given.
 ORDERED: dict[str, Callable[[Node, tuple[Node, ...], ModuleType], Node]] = {
@@ -148,7 +161,8 @@ def _reduce(op: str, source: Node, axes: tuple[int, ...]) -> Node:
     shape = tuple([extent for _, extent in groups])
     reduced_axes = tuple([position for position, (reduced, _) in enumerate(groups) if reduced])
     x = reshape(source, shape)
-    split = _split(shape, reduced_axes)
+    pieces = FOR_BLOCKS if "blocks" in source.device.features else FOR_WORKERS
+    split = _split(shape, reduced_axes, pieces)
     if split is None:
         out = make(f"reduce_{op}", (x,), (reduced_axes,))
     else:
@@ -157,20 +171,20 @@ def _reduce(op: str, source: Node, axes: tuple[int, ...]) -> Node:
     return reshape(out, kept_shape)
 
 
-def _split(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, int] | None:
+def _split(shape: tuple[int, ...], axes: tuple[int, ...], pieces: Pieces) -> tuple[int, int] | None:
     """(axis to cut, length of a piece) where a reduction is long and yields little, else None."""
     n = math.prod(shape[axis] for axis in axes)
     kept = math.prod(shape) // n
     if len(shape) - 1 in axes:
         axis = max(axes, key=lambda position: shape[position])
-        count = min(CHUNKS, -(-n // PER_CHUNK), shape[axis])
-        if kept >= CHUNKS or n < LONG or count < 2:
+        count = min(pieces.rows, -(-n // PER_CHUNK), shape[axis])
+        if kept >= pieces.enough or n < LONG or count < 2:
             return None
         per = -(-shape[axis] // count)
         return axis, -(-per // INNER) * INNER if axis == len(shape) - 1 else per
     if axes != (0,) or n <= COLUMNS_ALONE:
         return None
-    return 0, -(-n // min(CHUNKS, -(-n // ROWS_PER_CHUNK)))
+    return 0, -(-n // min(pieces.columns, -(-n // pieces.least)))
 
 
 def _under_reshape(node: Node, leaves: Collection[Node]) -> Node:

@@ -1,8 +1,9 @@
 """The GPU schedule: points go to threads, rows that are folded go to blocks, and every order of addition is fixed.
 
-*Tiles* (`gpu_map`): elementwise nests, several neighbours to a thread. *Rows* (`gpu_rows`): the threads of a block or
-of a subgroup walk along a row and join what they folded. *Thread per column*: a thread adds up its column of a chunk of
-points. *Thread per point*: everything else, one thread computing a point (or a point and its lane) alone.
+*Tiles* (`gpu_map`): elementwise nests, several neighbours to a thread; square ones (`gpu_turned`) where memory is read
+across. *Rows* (`gpu_rows`): the threads of a block or
+of a subgroup walk along a row and join what they folded. *Columns* (`gpu_columns`): threads walk down their columns.
+*Thread per point*: everything else, one thread computing a point (or a point and its lane) alone.
 
 Which thread adds what, and in which order partial results are joined, follows from extents alone; the number of blocks
 changes nothing. There are no floating-point atomics.
@@ -14,10 +15,11 @@ import math
 from dataclasses import replace
 
 from weft.dtypes import bool_, int64
-from weft.kernels import index as ix
+from weft.kernels.gpu_columns import column_folds, column_sums
 from weft.kernels.gpu_map import tiled
-from weft.kernels.gpu_rows import points_of, rows, rows_of_chunks
+from weft.kernels.gpu_rows import rows, rows_of_chunks
 from weft.kernels.gpu_tile import BEGIN, END, Target, at, joined, kernel, serial, target_of, times
+from weft.kernels.gpu_turned import turned
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
     Accumulator,
@@ -34,7 +36,7 @@ from weft.kernels.language import (
     Var,
 )
 from weft.kernels.nest import Nest, together
-from weft.kernels.substitute import substitute
+from weft.kernels.substitute import for_gpu, substitute
 
 BLOCK = 256
 SHORT = 32  # a row of at most this many elements is one thread's work
@@ -44,19 +46,21 @@ __all__ = ["BLOCK", "SHORT", "Target", "schedule", "schedule_tile", "target_of"]
 
 def schedule(nest: Nest, target: Target = Target()) -> Kernel:  # noqa: B008
     """A nest as a kernel for a target and a range of points or chunks."""
+    nest = for_gpu(nest, target.functions)
     if nest.side == "scatter":
         return _scatter(nest)
     nest = replace(nest, inner_stores=(*nest.inner_stores, *nest.checks), checks=())
     if nest.columns:
-        return rows_of_chunks(nest, target) if nest.stages or nest.point_stores else _thread_per_column(nest)
+        return rows_of_chunks(nest, target) if nest.stages or nest.point_stores else column_sums(nest, target)
     if nest.side == "inner" and math.prod([span.axis.extent for span in nest.inner]) > SHORT:
         return rows(nest, target)
-    return tiled(nest, target) or _thread_per_point(nest)
+    return turned(nest, target) or tiled(nest, target) or column_folds(nest, target) or _thread_per_point(nest)
 
 
 def schedule_tile(nest: Nest, batch: Axis, row: Axis, col: Axis, target: Target = Target()) -> Kernel:  # noqa: B008
     """The epilogue of a matrix product as a kernel over all its elements, which the launch range counts."""
     flat, values = joined("i", (batch, row, col))
+    nest = for_gpu(nest, target.functions)
     nest = replace(substitute(nest, values), points=flat, lane=None, inner=(), stages=())
     return tiled(nest, target) or _thread_per_point(nest)
 
@@ -82,26 +86,7 @@ def _thread_per_point(nest: Nest) -> Kernel:
     return kernel(nest, (loop,), Geometry(BLOCK, items))
 
 
-# --- thread per column, scatter --------------------------------------------------------------------------------------
-
-
-def _thread_per_column(nest: Nest) -> Kernel:
-    """Column sums alone: a thread takes one column of one chunk and adds its points in order."""
-    chunk = Axis("chunk", nest.points.extent)
-    axes = tuple([span.axis for span in nest.inner])
-    items = math.prod([axis.extent for axis in axes])
-    flat, values = joined("i", (chunk, *axes))
-    which = values[chunk]
-    nest = substitute(nest, values)
-    sums = tuple([Accumulator(f"sum{k}", c.accumulator.op, c.accumulator.dtype) for k, c in enumerate(nest.columns)])
-    updates = [Update(total.name, column.value) for total, column in zip(sums, nest.columns, strict=True)]
-    walk = Loop(nest.points, *points_of(which), "serial", (*updates, *together(nest.inner_stores)))
-    body: list[Stmt] = [Fold(sums, (walk,))]
-    for total, column in zip(sums, nest.columns, strict=True):
-        at = ix.add(ix.scale(which, column.width), column.index)
-        body.append(Store(column.buffer, at, Var(total.name, total.dtype)))
-    loop = Loop(flat, times(BEGIN, items), times(END, items), "grid", tuple(body), BLOCK)
-    return kernel(nest, (loop,), Geometry(BLOCK, items))
+# --- scatter --------------------------------------------------------------------------------------------------------
 
 
 def _scatter(nest: Nest) -> Kernel:

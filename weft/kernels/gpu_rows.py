@@ -9,58 +9,35 @@ length of the row alone, and with it the order of all additions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from weft.dtypes import DType, int32
-from weft.kernels import index as ix
+from weft.kernels.gpu_long import LongRow
 from weft.kernels.gpu_tile import (
     BEGIN,
-    END,
-    Near,
     Target,
     Tile,
-    aligned,
     at,
     joined,
-    kernel,
-    loads_in,
     number,
-    serial,
-    test,
     times,
-    unrolled,
-    with_loads,
 )  # fmt: skip
+from weft.kernels.gpu_walk import BLOCK, PrivateRow, Row
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
-    Accumulator,
-    Barrier,
     Expr,
-    Fold,
-    Geometry,
-    If,
     Kernel,
-    Let,
-    Literal,
-    Load,
-    Local,
     Loop,
     Op,
-    Stmt,
-    Store,
-    Update,
     Var,
 )
-from weft.kernels.nest import COMBINE, Nest, Span, together
+from weft.kernels.nest import Nest, Span
 from weft.kernels.substitute import substitute
 
-BLOCK = 256
 PER_THREAD = 16  # elements of a row that a thread takes, while a block has threads enough
 PRIVATE = 32  # elements of a row that a thread keeps in registers, at most
 SUBGROUP_ROW = 1024  # a row up to this length is one subgroup's
+LONG = 4096  # elements from which a row with open ends gets all threads that a block may have
 WIDE = 1024  # elements across which threads go side by side, where more axes are folded
-IN_FLIGHT = 8  # steps of a long row that are under way at once
 
 
 def rows(nest: Nest, target: Target) -> Kernel:
@@ -89,7 +66,7 @@ def points_of(chunk: Index) -> tuple[Expr, Expr]:
     return first, Op("min", (Op("add", (first, per), per.dtype), Var("points", per.dtype)), per.dtype)
 
 
-def _row_of(nest: Nest, target: Target) -> tuple[Nest, _Row]:
+def _row_of(nest: Nest, target: Target) -> tuple[Nest, Row]:
     """The nest with the axes that threads share joined into one: all from the last span that is not walked whole."""
     open_ended = [k for k, span in enumerate(nest.inner) if not (span.start == 0 and span.stop == span.axis.extent)]
     cut = max(open_ended, default=0)
@@ -105,12 +82,13 @@ def _row_of(nest: Nest, target: Target) -> tuple[Nest, _Row]:
         (across,) = shared
     extent = across.axis.extent
     if not (across.start == 0 and across.stop == extent):
-        width = min(max(1 << max(extent - 1, 0).bit_length(), 32), BLOCK, target.threads)
-        return nest, _Row(target, Tile(width, 1, 1), outer, across)
+        most = BLOCK if extent < LONG else target.threads
+        width = min(max(1 << max(extent - 1, 0).bit_length(), 32), most, target.threads)
+        return nest, Row(target, Tile(width, 1, 1), outer, across)
     tile = tile_for(extent, target)
     if not outer and tile.each <= (PRIVATE if tile.threads < 1024 else PER_THREAD):
-        return _PrivateRow.of(nest, target, tile, across)
-    return _LongRow.of(nest, target, tile, outer, across)
+        return PrivateRow.of(nest, target, tile, across)
+    return LongRow.of(nest, target, tile, outer, across)
 
 
 def tile_for(extent: int, target: Target) -> Tile:
@@ -121,405 +99,3 @@ def tile_for(extent: int, target: Target) -> Tile:
         while threads * PER_THREAD < extent and 2 * threads <= target.threads:
             threads *= 2
     return Tile(threads, -(-extent // (threads * near)), near)
-
-
-@dataclass(slots=True, eq=False)
-class _Row:
-    """A row with ends known only at run time: threads stride along it, and read it again in every walk."""
-
-    target: Target
-    tile: Tile
-    outer: tuple[Span, ...]
-    across: Span
-    locals: list[Local] = field(default_factory=list)
-
-    # --- who takes which row ---
-
-    @property
-    def by_subgroup(self) -> bool:
-        """Whether a row is one subgroup's, several rows to a block."""
-        return False
-
-    @property
-    def thread(self) -> Index:
-        return at(self.tile.thread)
-
-    def taken(self, nest: Nest, each: Axis) -> tuple[Nest, Axis]:
-        """The nest, and the axis of rows or chunks that are taken one by one."""
-        return nest, each
-
-    def launched(self, nest: Nest, body: tuple[Stmt, ...], each: Axis) -> Kernel:
-        """The kernel that does `body` for `each` row or chunk of rows."""
-        threads = self.tile.threads
-        loop = Loop(each, BEGIN, END, "task", body)
-        whole = Loop(self.tile.thread, 0, threads, "threads", (loop,), threads)
-        return kernel(nest, (*self.locals, whole), Geometry(threads, threads))
-
-    # --- walks ---
-
-    def at_point(self, nest: Nest) -> tuple[Stmt, ...]:
-        """What is done at one point: fold stage by stage, store, walk the row again for what needs the folds."""
-        body = self.folds(nest)
-        if nest.inner_stores:
-            body.extend(self.along(together(nest.inner_stores)))
-        return tuple(self.ended(nest, body))
-
-    def folds(self, nest: Nest) -> list[Stmt]:
-        body: list[Stmt] = []
-        for stage in nest.stages:
-            parts = tuple([replace(acc, name=f"{acc.name}_part") for acc, _ in stage])
-            updates = [Update(part.name, value) for part, (_, value) in zip(parts, stage, strict=True)]
-            body.append(Fold(parts, self.along(tuple(updates))))
-            body.extend(self.join([acc for acc, _ in stage]))
-        if nest.point_stores:
-            body.append(If(test("eq", number(self.thread), 0), together(nest.point_stores)))
-        return body
-
-    def ended(self, nest: Nest, body: list[Stmt]) -> list[Stmt]:
-        """`body`, after which the arrays where partial results meet may be written again."""
-        return [*body, Barrier()] if len(nest.stages) == 1 and self.target.subgroup and not self.by_subgroup else body
-
-    def along(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        span = self.across
-        return serial(self.outer, (Loop(span.axis, span.start, span.stop, "threads", body, self.tile.threads),))
-
-    def with_columns(self, nest: Nest, chunk: Axis) -> tuple[Sequence[Stmt], tuple[Stmt, ...], Sequence[Stmt]]:
-        """What is done before, at and after the points of a chunk. The running sums lie in memory."""
-        clear: list[Stmt] = []
-        final: list[Stmt] = list(together(nest.inner_stores))
-        for column in nest.columns:
-            place = ix.add(ix.scale(at(chunk), column.width), column.index)
-            acc = column.accumulator
-            clear.append(Store(column.buffer, place, Literal(acc.identity, acc.dtype)))
-            running = Op(COMBINE[acc.op], (Load(column.buffer, place, acc.dtype), column.value), acc.dtype)
-            final.append(Store(column.buffer, place, running))
-        body = [*self.folds(nest), *self.along(tuple(final))]
-        return self.along(tuple(clear)), tuple(self.ended(nest, body)), ()
-
-    # --- joining partial results ---
-
-    def join(self, accumulators: Sequence[Accumulator]) -> list[Stmt]:
-        """One result, in every thread, from the partial ones of all."""
-        if not self.target.subgroup:
-            return self._join_in_memory(accumulators)
-        size, groups = self.target.subgroup, self.tile.threads // self.target.subgroup
-        values = [_exchanged(Var(f"{acc.name}_part", acc.dtype), acc, size) for acc in accumulators]
-        if groups <= 1:
-            return [Let(acc.name, value) for acc, value in zip(accumulators, values, strict=True)]
-        lane, group = ix.remainder(self.thread, size), ix.floordiv(self.thread, size)
-        stores: list[Stmt] = []
-        lets: list[Stmt] = []
-        named: list[Stmt] = []
-        for acc, value in zip(accumulators, values, strict=True):
-            array = self.shared(f"{acc.name}_groups", acc.dtype, groups)
-            named.append(Let(f"{acc.name}_group", value))
-            stores.append(Store(array, group, Var(f"{acc.name}_group", acc.dtype)))
-            given = Load(array, ix.remainder(lane, groups), acc.dtype)
-            lets += [Let(f"{acc.name}_given", given)]
-            lets.append(Let(acc.name, _exchanged(Var(f"{acc.name}_given", acc.dtype), acc, groups)))
-        return [*named, If(test("eq", number(lane), 0), tuple(stores)), Barrier(), *lets]
-
-    def _join_in_memory(self, accumulators: Sequence[Accumulator]) -> list[Stmt]:
-        """Partial results of all threads, then of `groups` threads, then one, in every thread.
-
-        Each of the two arrays is written again only behind a barrier that all its readers have reached.
-        """
-        groups = 1 << (self.tile.threads.bit_length() // 2)
-        each, among = Axis("k", self.tile.threads // groups), Axis("k", groups)
-        joined = tuple([replace(acc, name=f"{acc.name}_group") for acc in accumulators])
-        place = ix.add(ix.scale(at(each), groups), self.thread)
-        every, few, steps, last = [], [], [], []
-        for acc in accumulators:
-            all_of, few_of = (
-                self.shared(f"{acc.name}_all", acc.dtype, self.tile.threads),
-                self.shared(f"{acc.name}_few", acc.dtype, groups),
-            )
-            every.append(Store(all_of, self.thread, Var(f"{acc.name}_part", acc.dtype)))
-            steps.append(Update(f"{acc.name}_group", Load(all_of, place, acc.dtype)))
-            few.append(Store(few_of, self.thread, Var(f"{acc.name}_group", acc.dtype)))
-            last.append(Update(acc.name, Load(few_of, at(among), acc.dtype)))
-        halfway = Fold(joined, (Loop(each, 0, each.extent, "serial", tuple(steps)),))
-        return [
-            *every,
-            Barrier(),
-            If(test("lt", number(self.thread), groups), (halfway, *few)),
-            Barrier(),
-            Fold(tuple(accumulators), (Loop(among, 0, groups, "serial", tuple(last)),)),
-        ]
-
-    def shared(self, name: str, dtype: DType, size: int) -> str:
-        self.locals.append(Local(name, dtype, size))
-        return name
-
-
-def _exchanged(value: Expr, acc: Accumulator, threads: int) -> Expr:
-    """`value` joined over so many threads, by halves; every thread has the same result."""
-    small = acc.dtype.itemsize < 4
-    distance = threads // 2
-    while distance:
-        given = Op("cast", (value,), int32) if small else value
-        other: Expr = Op("exchange", (given, Literal(distance, int32)), given.dtype)
-        other = Op("cast", (other,), acc.dtype) if small else other
-        value = Op(COMBINE[acc.op], (value, other), acc.dtype)
-        distance //= 2
-    return value
-
-
-# --- rows of known length --------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, eq=False)
-class _Walk:
-    """One walk over a row, for a thread: its private arrays, what fills them, what it does with each element, and what
-    empties them. Each of `fetch`, `one` and `put` is for one step; `one` takes the place of `fetch` where buffers are
-    not aligned, and `alone` is what never goes by neighbours."""
-
-    arrays: list[Local] = field(default_factory=list)
-    fetch: list[Stmt] = field(default_factory=list)
-    one: list[Stmt] = field(default_factory=list)
-    alone: list[Stmt] = field(default_factory=list)
-    inner: list[Stmt] = field(default_factory=list)
-    put: list[Stmt] = field(default_factory=list)
-    put_one: list[Stmt] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
-class _TiledRow(_Row):
-    """A row of known length, as a tile of which the last step may be cut off. Loads go through private arrays."""
-
-    near: Near = field(init=False)
-    place: Index = field(init=False)  # of a thread's element in the row
-    known: dict[tuple, Expr] = field(default_factory=dict)  # loads that private arrays hold, by (buffer, index)
-    aligned: Expr = field(init=False)
-
-    @property
-    def thread(self) -> Index:
-        if self.by_subgroup:
-            return Index(((Axis("thread", self.tile.threads, "value"), 1),), 0)
-        return at(self.tile.thread)
-
-    @property
-    def by_subgroup(self) -> bool:
-        """Whether a row is one subgroup's, several rows to a block."""
-        return self.tile.threads == self.target.subgroup
-
-    def prepare(self, nest: Nest, place: Index) -> Nest:
-        """The nest with the row's axis at `place`."""
-        self.place = place
-        nest = substitute(nest, {self.across.axis: place})
-        values = [value for stage in nest.stages for _, value in stage]
-        values += [store.value for store in nest.inner_stores] + [column.value for column in nest.columns]
-        buffers = [(load.buffer, load.dtype) for load in loads_in(values) if self.by_neighbours(load)]
-        buffers += [(store.buffer, store.value.dtype) for store in nest.inner_stores if self.by_neighbours(store)]
-        buffers += [(column.buffer, column.accumulator.dtype) for column in nest.columns]
-        most = max([dtype.itemsize for _, dtype in buffers], default=1)
-        self.aligned = aligned(buffers, self.tile.near * most)
-        return nest
-
-    @property
-    def inside(self) -> Expr:
-        """Whether a group of neighbours lies in the row; all of them do, or none."""
-        return test("lt", number(ix.substitute(self.place, {self.tile.lane: ix.ZERO})), self.across.axis.extent)
-
-    def by_neighbours(self, access: Load | Store) -> bool:
-        return self.tile.near > 1 and access.mask is None and self.near.moves(access.index)
-
-    def varies(self, load: Load) -> bool:
-        """Whether a load changes along the row, and so is worth an array of a thread's own."""
-        return load.mask is None and not ix.axes_of(self.place).isdisjoint(ix.axes_of(load.index))
-
-    def taken(self, nest: Nest, each: Axis) -> tuple[Nest, Axis]:
-        if not self.by_subgroup:
-            return nest, each
-        number_of = replace(each, kind="value")
-        return substitute(nest, {each: Index(((number_of, 1),), 0)}), number_of
-
-    def launched(self, nest: Nest, body: tuple[Stmt, ...], each: Axis) -> Kernel:
-        if not self.by_subgroup:
-            return _Row.launched(self, nest, body, each)
-        size = self.tile.threads
-        walker = Axis("i", each.extent * size)
-        definitions = {
-            **nest.definitions,
-            each.name: number(ix.floordiv(at(walker), size)),
-            "thread": number(ix.remainder(at(walker), size)),
-        }
-        loop = Loop(walker, times(BEGIN, size), times(END, size), "grid", body, BLOCK)
-        return kernel(replace(nest, definitions=definitions), (*self.locals, loop), Geometry(BLOCK, size))
-
-    def begun(self, values: Sequence[Expr]) -> tuple[_Walk, list[Expr]]:
-        """A walk that needs `values`: fetches what no walk has, and the values in terms of it."""
-        walk = _Walk()
-        for load in loads_in(values):
-            if not self.varies(load) or (load.buffer, load.index) in self.known:
-                continue
-            array = self.near.array(load.buffer, load.dtype)
-            walk.arrays.append(array)
-            self.known[load.buffer, load.index] = self.near.kept(array)
-            if self.by_neighbours(load):
-                walk.fetch.append(self.near.fetch(array, load))
-                walk.one.append(self.near.fetch_one(array, load))
-            else:
-                walk.alone.append(self.near.fetch_one(array, load))
-        return walk, with_loads(values, self.known)
-
-    def finish(self, walk: _Walk, stores: Sequence[Store], values: Sequence[Expr]) -> None:
-        """Store `values` where `stores` say, by neighbours where that goes."""
-        walk.inner += [Let(f"out{k}", value) for k, value in enumerate(values)]
-        for k, store in enumerate(stores):
-            out = Var(f"out{k}", store.value.dtype)
-            if self.by_neighbours(store):
-                array = self.near.array(store.buffer, out.dtype)
-                walk.arrays.append(array)
-                walk.inner.append(Store(array.name, self.near.slot, out))
-                walk.put.append(self.near.put(array, store))
-                walk.put_one.append(Store(store.buffer, store.index, self.near.kept(array)))
-            else:
-                walk.inner.append(replace(store, value=out))
-
-    def folds(self, nest: Nest) -> list[Stmt]:
-        body: list[Stmt] = []
-        for stage in nest.stages:
-            walk, values = self.begun([value for _, value in stage])
-            parts = tuple([replace(acc, name=f"{acc.name}_part") for acc, _ in stage])
-            walk.inner += [Update(part.name, value) for part, value in zip(parts, values, strict=True)]
-            body += self.folded(parts, walk)
-            body += self.join([acc for acc, _ in stage])
-        if nest.point_stores:
-            body.append(If(test("eq", number(self.thread), 0), together(nest.point_stores)))
-        return body
-
-    def at_point(self, nest: Nest) -> tuple[Stmt, ...]:
-        body = self.folds(nest)
-        if nest.inner_stores:
-            walk, values = self.begun([store.value for store in nest.inner_stores])
-            self.finish(walk, nest.inner_stores, values)
-            body += self.walked(walk)
-        return tuple(self.ended(nest, body))
-
-    def folded(self, parts: tuple[Accumulator, ...], walk: _Walk) -> list[Stmt]:
-        raise NotImplementedError
-
-    def walked(self, walk: _Walk) -> list[Stmt]:
-        raise NotImplementedError
-
-    def either(self, fast: Sequence[Stmt], slow: Sequence[Stmt]) -> list[Stmt]:
-        """`fast` where all buffers are aligned, else `slow`."""
-        return [If(self.aligned, tuple(fast), tuple(slow))] if fast else []
-
-
-@dataclass(slots=True, eq=False)
-class _PrivateRow(_TiledRow):
-    """A short row: what a thread reads stays in private arrays, for all walks."""
-
-    @staticmethod
-    def of(nest: Nest, target: Target, tile: Tile, across: Span) -> tuple[Nest, _PrivateRow]:
-        row = _PrivateRow(target, tile, (), across)
-        row.near = Near(tile, tile.slot, tile.each)
-        return row.prepare(nest, tile.element(row.thread)), row
-
-    def steps(self, body: Sequence[Stmt]) -> list[Stmt]:
-        """Every step; where the last is cut off, it is for the threads that have a part in it."""
-        if not body:
-            return []
-        tile = self.tile
-        full = self.across.axis.extent // (tile.threads * tile.near)
-        rest = (If(self.inside, tuple(body)),)
-        return [
-            *unrolled(tile.step, 0, full, tuple(body)),
-            *(unrolled(tile.step, full, tile.steps, rest) if full < tile.steps else ()),
-        ]
-
-    def each(self, body: Sequence[Stmt]) -> list[Stmt]:
-        return self.steps(self.tile.lanes(body)) if body else []
-
-    def fetched(self, walk: _Walk) -> list[Stmt]:
-        return [*walk.arrays, *self.either(self.steps(walk.fetch), self.each(walk.one)), *self.each(walk.alone)]
-
-    def folded(self, parts: tuple[Accumulator, ...], walk: _Walk) -> list[Stmt]:
-        return [*self.fetched(walk), Fold(parts, tuple(self.each(walk.inner)))]
-
-    def walked(self, walk: _Walk) -> list[Stmt]:
-        return [
-            *self.fetched(walk),
-            *self.each(walk.inner),
-            *self.either(self.steps(walk.put), self.each(walk.put_one)),
-        ]
-
-    def with_columns(self, nest: Nest, chunk: Axis) -> tuple[Sequence[Stmt], tuple[Stmt, ...], Sequence[Stmt]]:
-        """Running sums are a thread's own, until the chunk ends."""
-        body = self.folds(nest)
-        values = [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
-        walk, values = self.begun(values)
-        self.finish(walk, nest.inner_stores, values)
-        sums: list[Local] = []
-        clear: list[Stmt] = []
-        ends: list[Store] = []
-        for k, column in enumerate(nest.columns):
-            acc = column.accumulator
-            sums.append(Local(f"sum{k}", acc.dtype, self.tile.each, "thread"))
-            total, out = self.near.kept(sums[-1]), Var(f"out{len(nest.inner_stores) + k}", acc.dtype)
-            clear.append(Store(f"sum{k}", self.near.slot, Literal(acc.identity, acc.dtype)))
-            walk.inner.append(Store(f"sum{k}", self.near.slot, Op(COMBINE[acc.op], (total, out), acc.dtype)))
-            ends.append(Store(column.buffer, ix.add(ix.scale(at(chunk), column.width), column.index), total))
-        body += self.walked(walk)
-        near = [(array, end) for array, end in zip(sums, ends, strict=True) if self.by_neighbours(end)]
-        others = [end for end in ends if not self.by_neighbours(end)]
-        fast = self.steps([self.near.put(array, end) for array, end in near])
-        after = [*self.either(fast, self.each([end for _, end in near])), *self.each(others)]
-        return [*sums, *self.tile.each_step(self.tile.lanes(clear))], tuple(self.ended(nest, body)), after
-
-
-@dataclass(slots=True, eq=False)
-class _LongRow(_TiledRow):
-    """A long row, in rounds of a few steps: what several walks read is kept in shared memory if there is enough, else
-    read again."""
-
-    whole: Tile = field(init=False)  # the row; `tile` is one round of it
-    walks: list[list[Load]] = field(default_factory=list)  # what each walk reads, for what is worth keeping
-    budget: int = 0
-
-    @staticmethod
-    def of(nest: Nest, target: Target, tile: Tile, outer: tuple[Span, ...], across: Span) -> tuple[Nest, _LongRow]:
-        steps = min(max(16 // tile.near, 1), IN_FLIGHT, tile.steps)
-        row = _LongRow(target, replace(tile, steps=steps), outer, across)
-        row.whole = tile
-        row.near = Near(row.tile, row.tile.slot, row.tile.each)
-        nest = row.prepare(nest, ix.add(ix.scale(at(row.round), row.tile.size), row.tile.element(row.thread)))
-        return nest, row
-
-    @property
-    def round(self) -> Axis:
-        return Axis("round", -(-self.whole.steps // self.tile.steps))
-
-    def rounds(self, body: Sequence[Stmt], step: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        """`body` for every whole round, then `step` for those steps of the last round that a thread has a part in."""
-        full = self.across.axis.extent // self.tile.size
-        rest = If(self.inside, tuple(step))
-        out: list[Stmt] = [Loop(self.round, 0, full, "serial", tuple(body))] if full else []
-        if full < self.round.extent:
-            last = self.tile.each_step((rest,))
-            out.append(Loop(self.round, full, full + 1, "unrolled", last)) if self.round.extent > 1 else out.extend(
-                last
-            )
-        return serial(self.outer, tuple(out))
-
-    def walked(self, walk: _Walk) -> list[Stmt]:
-        tile = self.tile
-        self.known.clear()
-        self.near.names.clear()
-        fetch = self.either(tile.each_step(walk.fetch), tile.each_step(tile.lanes(walk.one)) if walk.one else ())
-        put = self.either(tile.each_step(walk.put), tile.each_step(tile.lanes(walk.put_one)) if walk.put_one else ())
-        alone = tile.each_step(tile.lanes(walk.alone)) if walk.alone else ()
-        body = [*walk.arrays, *fetch, *alone, *tile.each_step(tile.lanes(walk.inner)), *put]
-        one = [*walk.one, *walk.alone]
-        step = [*walk.arrays, *(tile.lanes(one) if one else ()), *tile.lanes(walk.inner)]
-        step += tile.lanes(walk.put_one) if walk.put_one else ()
-        return list(self.rounds(body, step))
-
-    def folded(self, parts: tuple[Accumulator, ...], walk: _Walk) -> list[Stmt]:
-        return [Fold(parts, tuple(self.walked(walk)))]
-
-    def along(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        lanes = self.tile.lanes(body)
-        return self.rounds(self.tile.each_step(lanes), lanes)

@@ -17,6 +17,7 @@ from weft.kernels import index as ix
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
     LAUNCH_RANGES,
+    NATIVE,
     Copy,
     Expr,
     Geometry,
@@ -41,12 +42,14 @@ BEGIN, END = Var("begin", int64), Var("end", int64)
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a schedule knows of a device: threads of a block at most, threads of a subgroup that exchange values (0:
-    they cannot), bytes that a block may share, bytes of one access. The defaults are what every GPU has."""
+    they cannot), bytes that a block may share, bytes of one access, and the functions that are operations of its own.
+    The defaults are what every GPU has."""
 
     threads: int = 256
     subgroup: int = 0
     shared_bytes: int = 16384
     vector_bytes: int = 16
+    functions: tuple[str, ...] = ()
 
 
 def target_of(features: frozenset[str], limits: Mapping[str, int]) -> Target:
@@ -57,6 +60,7 @@ def target_of(features: frozenset[str], limits: Mapping[str, int]) -> Target:
         limits.get("subgroup", 32) if "subgroups" in features else 0,
         limits.get("shared_bytes", least.shared_bytes),
         limits.get("vector_bytes", least.vector_bytes),
+        NATIVE if "functions" in features else (),
     )
 
 

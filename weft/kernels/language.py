@@ -45,6 +45,15 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Function(Op):
+    """The last of the operations that make up `function` of `of`: an `Op` like any other, unless a schedule for a
+    device that has the function itself puts that in its place."""
+
+    function: str
+    of: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Load:
     """The element of `buffer` at `index` (in elements). Where `mask` is false nothing is read and the value is 0."""
 
@@ -74,7 +83,9 @@ OTHER = ("select", "cast", "bitcast", "mulhi")  # mulhi: high 32 bits of the pro
 # all threads of the subgroup ask at once. aligned(buffers..., bytes): whether all these buffers, which stand as
 # variables of their names, begin at multiples of so many bytes.
 THREADS = ("exchange", "aligned")
-OPERATIONS = frozenset(ARITHMETIC + COMPARE + BITS + OTHER + THREADS)
+# Functions of float32 that some devices have, exact to 2 ulp; round_bfloat16 stays float32.
+NATIVE = ("exp", "log", "log1p", "expm1", "tanh", "erf", "round_bfloat16")
+OPERATIONS = frozenset(ARITHMETIC + COMPARE + BITS + OTHER + THREADS + NATIVE)
 
 # --- statements ------------------------------------------------------------------------------------------------------
 
@@ -101,13 +112,13 @@ class Store:
 class Loop:
     """Run `body` for `axis` from `start` to `stop`.
 
-    kind: 'serial' in order; 'task' any order, split over workers or blocks; 'vector' in lanes of `width`; 'threads'
-    over the `width` threads of one GPU block, thread t taking start + t, start + t + width, ...; 'grid' over the
-    threads (`width` to a block) of all blocks; 'unrolled' in order, written out (its bounds are integers), so that
-    arrays of a thread indexed by it stay in registers. A `Barrier` may stand inside 'task' and 'serial' loops, which
-    all threads of a block go through together, and inside a 'threads' loop that every thread goes through once.
-    `start` and `stop` are integers, or expressions of scalars, ranges and outer axes; a `start` that is an expression
-    is known to be a multiple of `multiple`.
+    kind: 'serial' in order, on GPUs `width` turns written out at a time; 'task' any order, split over workers or
+    blocks; 'vector' in lanes of `width`; 'threads' over the `width` threads of one GPU block, thread t taking start +
+    t, start + t + width, ...; 'grid' over the threads (`width` to a block) of all blocks; 'unrolled' in order, written
+    out (its bounds are integers), so that arrays of a thread indexed by it stay in registers. A `Barrier` may stand
+    inside 'task' and 'serial' loops, which all threads of a block go through together, and inside a 'threads' loop that
+    every thread goes through once. `start` and `stop` are integers, or expressions of scalars, ranges and outer axes;
+    a `start` that is an expression is known to be a multiple of `multiple`.
     """
 
     axis: Axis
@@ -182,7 +193,9 @@ class Barrier:
 class Local:
     """An array private to one task (CPU) or shared by one block (GPU); `Load` and `Store` reach it by name.
 
-    With scope 'thread' it is a GPU thread's own: registers, where every index is known once loops are unrolled.
+    With scope 'thread' it is a GPU thread's own: registers, where every index is known once loops are unrolled. With
+    scope 'launch' it is a block's, in the memory that is asked for with the launch: one after the other, each from a
+    multiple of 16 bytes on.
     """
 
     name: str
@@ -317,6 +330,11 @@ class Kernel:
     body: tuple[Stmt, ...]
     definitions: Mapping[str, Expr] = field(default_factory=dict)
     geometry: Geometry | None = None
+
+
+def pool_bytes(local: Local) -> int:
+    """What an array of scope 'launch' takes."""
+    return -(-local.size * local.dtype.itemsize // 16) * 16
 
 
 LAUNCH_RANGES = ("begin", "end")

@@ -27,14 +27,15 @@ from weft import dtypes
 from weft.dtypes import DType
 from weft.errors import DTypeError, problem
 from weft.kernels import index as ix
-from weft.kernels.language import Expr, IndexValue, Literal, Op
+from weft.kernels.language import Expr, Function, IndexValue, Literal, Op
 
 
 def build(name: str, args: tuple[Expr, ...], dtype: DType) -> Expr:
     """The function called `name` of `args`, all of `dtype`."""
     if dtype not in _FORMATS:
         raise problem(DTypeError, name, f"a {dtype.name} argument", "float32 or float64", "cast it first")
-    return FUNCTIONS[name](*args)
+    made = FUNCTIONS[name](*args)
+    return Function(made.name, made.args, made.dtype, name, args) if isinstance(made, Op) else made
 
 
 # --- how a float is made ---------------------------------------------------------------------------------------------

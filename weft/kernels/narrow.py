@@ -8,7 +8,7 @@ upper half of a float32, is written in bit operations so that every backend agre
 from __future__ import annotations
 
 from weft.dtypes import DType, bfloat16, bool_, float16, float32, uint16, uint32
-from weft.kernels.language import Expr, Literal, Load, Op
+from weft.kernels.language import Expr, Function, Literal, Load, Op
 
 HALF_BELOW = 0x7FFF  # half a unit in the last place, less the least bit
 UPPER = 0xFFFF0000
@@ -62,4 +62,5 @@ def rounded(value: Expr, dtype: DType) -> Op:
     odd = _bits("and", _bits("shr", bits, 16), 1)
     up = _bits("and", _bits("add", bits, _bits("add", odd, HALF_BELOW)), UPPER)
     is_nan = Op("ne", (value, value), bool_)
-    return Op("bitcast", (Op("select", (is_nan, Literal(QUIET_NAN, uint32), up), uint32),), float32)
+    held = Op("select", (is_nan, Literal(QUIET_NAN, uint32), up), uint32)
+    return Function("bitcast", (held,), float32, "round_bfloat16", (value,))

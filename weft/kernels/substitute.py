@@ -5,20 +5,27 @@ The index algebra cancels what it can: a row-major access through `flat // n` an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from weft.dtypes import bool_, float32, int32, int64
 from weft.kernels import index as ix
 from weft.kernels.index import Axis, Index
-from weft.kernels.language import Expr, IndexValue, Load, Op, Store
+from weft.kernels.language import Expr, Function, IndexValue, Literal, Load, Op, Store
 from weft.kernels.nest import ColumnSum, Nest, Span
 
 
 def substitute(nest: Nest, values: dict[Axis, Index]) -> Nest:
     """`nest` with every use of the axes in `values` replaced; the loops themselves are the caller's to change."""
-    if not values:
-        return nest
-    new = _Substitution(values)
+    return _rewritten(nest, _Substitution(values)) if values else nest
+
+
+def for_gpu(nest: Nest, native: Collection[str]) -> Nest:
+    """`nest` with the functions of float32 in `native` as single operations, and indices compared in 32 bits."""
+    return _rewritten(nest, _ForGpu(native))
+
+
+def _rewritten(nest: Nest, new: _Substitution) -> Nest:
     return replace(
         nest,
         stages=tuple([tuple([(acc, new.expr(value)) for acc, value in stage]) for stage in nest.stages]),
@@ -56,7 +63,7 @@ class _Substitution:
         pending = [expr]
         while pending:
             top = pending[-1]
-            missing = [part for part in _parts(top) if id(part) not in self.done]
+            missing = [part for part in self.parts(top) if id(part) not in self.done]
             if missing:
                 pending.extend(missing)
                 continue
@@ -64,6 +71,9 @@ class _Substitution:
             if id(top) not in self.done:
                 self.done[id(top)] = self.rebuilt(top)
         return self.done[id(expr)]
+
+    def parts(self, expr: Expr) -> tuple[Expr, ...]:
+        return _parts(expr)
 
     def rebuilt(self, expr: Expr) -> Expr:
         match expr:
@@ -76,6 +86,37 @@ class _Substitution:
                 return IndexValue(self.index(index), dtype)
             case _:
                 return expr
+
+
+class _ForGpu(_Substitution):
+    """Puts functions in the place of what they are made of, and 32-bit comparisons in that of 64-bit ones."""
+
+    def __init__(self, native: Collection[str]):
+        super().__init__({})
+        self.native = native
+
+    def known(self, expr: Expr) -> bool:
+        return isinstance(expr, Function) and expr.function in self.native and expr.dtype is float32
+
+    def parts(self, expr: Expr) -> tuple[Expr, ...]:
+        return expr.of if isinstance(expr, Function) and self.known(expr) else _parts(expr)
+
+    def rebuilt(self, expr: Expr) -> Expr:
+        if isinstance(expr, Function) and self.known(expr):
+            return Op(expr.function, tuple([self.done[id(part)] for part in expr.of]), expr.dtype)
+        new = super().rebuilt(expr)
+        if isinstance(new, Op) and new.name == "eq" and new.args[0].dtype is int64:
+            return _narrow_equal(*new.args) or _narrow_equal(*new.args[::-1]) or new
+        return new
+
+
+def _narrow_equal(a: Expr, b: Expr) -> Op | None:
+    """Whether an index is `b`, in 32 bits: what does not fit there equals no index."""
+    if not isinstance(a, IndexValue) or a.index.low < 0 or a.index.high >= 2**31 or isinstance(b, IndexValue):
+        return None
+    fits = Op("and", (Op("le", (Literal(0, int64), b), bool_), Op("lt", (b, Literal(2**31, int64)), bool_)), bool_)
+    other = Op("select", (fits, Op("cast", (b,), int32), Literal(-1, int32)), int32)
+    return Op("eq", (IndexValue(a.index, int32), other), bool_)
 
 
 def replaced(values: Sequence[Expr], known: Mapping[Expr, Expr]) -> list[Expr]:

@@ -46,6 +46,7 @@ from weft.kernels.language import (
     TileProduct,
     Update,
     Var,
+    pool_bytes,
 )
 from weft.render.clike_ops import Operations
 from weft.render.dialects import Dialect
@@ -77,7 +78,7 @@ def symbol(kernel: Kernel, dialect: Dialect) -> str:
 
 
 def _turns_at_once(loop: Loop) -> int:
-    """How many turns of a serial loop that folds are written out, so that their loads and long chains run side by side.
+    """How many turns of a loop that folds are written out, so that their loads and long chains run side by side.
     What the turns add still comes in order."""
     nested = any(isinstance(stmt, Loop | Fold | If | Barrier) for stmt in loop.body)
     if nested or not any(isinstance(stmt, Update) for stmt in loop.body):
@@ -96,6 +97,7 @@ class _Renderer:
         self.depth = 1
         self.memory = {buffer.name: buffer.dtype for buffer in kernel.buffers}
         self.accumulators: dict[str, tuple[str, dtypes.DType]] = {}
+        self.pool = 0  # bytes taken of the memory asked for with the launch
 
     # --- the whole function ---
 
@@ -146,10 +148,8 @@ class _Renderer:
                         self.nested("} else", otherwise)
                 case Barrier():
                     self.line(self.dialect.barrier)
-                case Local(name, dtype, size, scope):
-                    self.memory[name] = dtype
-                    form = self.dialect.private if scope == "thread" else self.dialect.local
-                    self.line(form.format(type=self.ops.memory_type(dtype), name=name, size=size))
+                case Local():
+                    self.local(stmt)
                 case Fetch():
                     self.fetch(stmt)
                 case Fetched():
@@ -178,6 +178,16 @@ class _Renderer:
         mask = "" if store.mask is None else f"if ({self.value(store.mask)}) "
         self.line(f"{mask}{store.buffer}[{self.index(store.index)}] = {self.value(store.value)};")
 
+    def local(self, local: Local) -> None:
+        self.memory[local.name] = local.dtype
+        forms = {"thread": self.dialect.private, "launch": self.dialect.launched}
+        if local.scope == "launch" and not self.pool:
+            self.line(self.dialect.pool)
+        form, kind = forms.get(local.scope, self.dialect.local), self.ops.memory_type(local.dtype)
+        self.line(form.format(type=kind, name=local.name, size=local.size, offset=self.pool))
+        if local.scope == "launch":
+            self.pool += pool_bytes(local)
+
     def fetch(self, fetch: Fetch) -> None:
         """A call of the dialect's `fetch`, or a loop where copies are not left to the hardware."""
         to, source, dtype = f"{fetch.target}[{self.index(fetch.at)}", fetch.source, self.memory[fetch.target]
@@ -205,6 +215,8 @@ class _Renderer:
                 self.once(loop, f"{kind} {name} = {thread}")
                 return
             offset, step = thread, str(loop.width)
+            if _turns_at_once(loop) > 1:
+                self.line(f"{self.dialect.unroll} {_turns_at_once(loop)}")
         elif loop.kind == "task":
             offset, step = block, blocks
         elif loop.kind == "grid":
@@ -218,6 +230,8 @@ class _Renderer:
                 self.nested("", (Let(name, Literal(loop.start, dtypes.int32)), *loop.body))
                 return
             self.line(self.dialect.unroll)
+        elif loop.kind == "serial" and loop.width > 1:
+            self.line(f"{self.dialect.unroll} {loop.width}")
         elif loop.kind != "serial":
             raise problem(GraphError, "render.clike", f"a '{loop.kind}' loop", "a kernel scheduled for GPU")
         elif _turns_at_once(loop) > 1:

@@ -129,6 +129,8 @@ class Operations:
             return f"{call}({', '.join(texts)})"
         if name == "not":
             return f"{'!' if kind == 'b' else '~'}{texts[0]}"
+        if f"{name}_{dtype.name}" in self.dialect.functions:
+            return f"{self.known(f'{name}_{dtype.name}')}({', '.join(texts)})"
         if (name, kind) in _BODIES:
             return self.helper(name, texts, dtype)
         if name == "mul" and kind == "u" and dtype.itemsize < 4:  # C would multiply as int, which may overflow

@@ -36,6 +36,8 @@ class Dialect:
     functions: Mapping[str, str]  # whole helpers: conversions of float16 by the hardware, copies, matrix units
     private: str = "{type} {name}[{size}];"  # an array of one thread
     unroll: str = "#pragma unroll"  # before a loop that is written out
+    launched: str = "{type}* {name} = ({type}*)(pool + {offset});"  # an array in the memory asked for with a launch
+    pool: str = ""  # that memory, {size} bytes of it
     fetched: str = ""  # waits for all copies that `functions['fetch']` began
 
 
@@ -97,6 +99,12 @@ CUDA = Dialect(
         "floor_float64": "floor",
         "abs_float32": "fabsf",
         "abs_float64": "fabs",
+        "exp_float32": "expf",
+        "log_float32": "logf",
+        "log1p_float32": "log1pf",
+        "expm1_float32": "expm1f",
+        "tanh_float32": "tanhf",
+        "erf_float32": "erff",
         "mulhi_uint32": "__umulhi",
         "int32_float32": "__float_as_int",
         "uint32_float32": "__float_as_uint",
@@ -113,8 +121,16 @@ CUDA = Dialect(
         '{ float b; asm("cvt.f32.f16 %0, %1;" : "=f"(b) : "h"(a)); return b; }',
         "float16_of_float32": "static __device__ inline unsigned short float16_of_float32(float a) "
         '{ unsigned short b; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(b) : "f"(a)); return b; }',
+        "max_float32": "static __device__ inline float max_float32(float a, float b) "
+        '{ float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }',
+        "min_float32": "static __device__ inline float min_float32(float a, float b) "
+        '{ float c; asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }',
+        "round_bfloat16_float32": "static __device__ inline float round_bfloat16_float32(float a) "
+        '{ unsigned short b; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b) : "f"(a)); '
+        "return __uint_as_float((unsigned int)b << 16); }",
         "fetch": FETCH,
         **TILES,
     },
+    pool="extern __shared__ __align__(16) unsigned char pool[];",
     fetched=FETCHED,
 )
