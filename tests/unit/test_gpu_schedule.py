@@ -10,11 +10,11 @@ import pytest
 from tests.unit.emulator import Emulator
 from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
 from weft import dtypes
-from weft.kernels import gpu, gpu_map, gpu_rows
+from weft.kernels import gpu, gpu_map, gpu_rows, gpu_turned
 from weft.kernels import index as ix
 from weft.kernels.gpu_tile import Tile
 from weft.kernels.index import Axis, axis_index
-from weft.kernels.language import Accumulator, Barrier, BufferParam, Fold, If, Load, Loop, Stmt, Store, Var
+from weft.kernels.language import Accumulator, Barrier, BufferParam, Fold, If, Load, Local, Loop, Op, Stmt, Store, Var
 from weft.kernels.nest import Nest, Span
 from weft.kernels.normal import normalise
 
@@ -28,6 +28,7 @@ def tiles_for_small_arrays(monkeypatch):
     """What is computed element by element goes in tiles, as large arrays do."""
     monkeypatch.setattr(gpu_map, "FEW", 40)
     monkeypatch.setattr(gpu_map, "BLOCK", 32)
+    monkeypatch.setattr(gpu_turned, "FEW", 40)
 
 
 def emulated(name: str, **options) -> list[np.ndarray]:
@@ -135,3 +136,21 @@ def test_smaller_blocks(block):
     kernel = gpu.schedule(row_sums(2, 300), gpu.Target(threads=block))
     assert kernel.geometry.threads == min(block, 32)
     np.testing.assert_allclose(launched(kernel, x, 2), x.astype(float).sum(1), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (50, 70), (33, 5), (40, 33)])
+def test_what_lies_across_goes_through_square_tiles(shape):
+    rows, cols = (Axis(name, extent) for name, extent in zip(("row", "col"), shape, strict=True))
+    across = Load("x", ix.linearise((axis_index(cols), axis_index(rows)), shape[::-1]), dtypes.float32)
+    place = ix.linearise((axis_index(rows), axis_index(cols)), shape)
+    value = Op("mul", (across, Load("y", place, dtypes.float32)), dtypes.float32)
+    params = tuple(BufferParam(name, dtypes.float32, name == "out") for name in ("x", "y", "out"))
+    nest = Nest("turned", rows, "lane", cols, (), (), (Store("out", place, value),), (), (), params, (), {})
+    kernel = gpu.schedule(nest)
+    assert any(isinstance(stmt, Local) for stmt in kernel.body)
+    x, y = (np.random.default_rng(k).standard_normal(shape).astype(np.float32) for k in range(2))
+    for downwards in (False, True):
+        out = np.zeros(shape, np.float32)
+        arrays = [np.ascontiguousarray(x.T).ravel(), y.ravel(), out.ravel()]
+        Emulator(downwards=downwards).launch(normalise(kernel), arrays, (), shape[0])
+        np.testing.assert_array_equal(out, x * y)
