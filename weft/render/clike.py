@@ -227,7 +227,7 @@ class _Renderer:
         elif loop.kind == "unrolled":
             assert isinstance(loop.start, int)
             if loop.start + 1 == loop.stop:
-                self.nested("", (Let(name, Literal(loop.start, dtypes.int32)), *loop.body))
+                self.where_used("{", f"{kind} {name} = {loop.start}", loop)
                 return
             self.line(self.dialect.unroll)
         elif loop.kind == "serial" and loop.width > 1:
@@ -250,7 +250,11 @@ class _Renderer:
             if loop.stop == 1
             else f"if ({thread} < {loop.stop}) "
         )
-        self.line(f"{guard}{{")
+        self.where_used(f"{guard}{{", definition, loop)
+
+    def where_used(self, head: str, definition: str, loop: Loop) -> None:
+        """The body of a loop that runs once, with its variable if there is a use of it."""
+        self.line(head)
         first = len(self.lines)
         self.depth += 1
         self.block(loop.body)
