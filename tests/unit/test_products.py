@@ -110,9 +110,10 @@ def test_narrow_factors_stay_narrow(device, dtype):
 
 def test_factors_that_were_widened_are_read_as_they_were(device):
     a, b = tensor(device, 30, 24, dtype=weft.bfloat16), tensor(device, 24, 30, dtype=weft.bfloat16)
-    (step,) = steps_of(lambda a, b: a.float() @ b.float(), a, b)
-    (product,) = products_of([step])
-    assert product.operand is weft.bfloat16 and product.result is weft.float32
+    for widened in (lambda a, b: a.float() @ b.float(), lambda a, b: a.float() @ a.float().mT):
+        (step,) = steps_of(widened, a, b)
+        (product,) = products_of([step])
+        assert product.operand is weft.bfloat16 and product.result is weft.float32
     (rounded,) = products_of(steps_of(lambda a, b: (a.float() @ b.float()).bfloat16(), a, b))
     assert rounded.result is weft.bfloat16
 

@@ -13,9 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from weft.backends.base import Device
-from weft.compiler.access import MOVEMENT
 from weft.compiler.expand import rebuilt
-from weft.compiler.matmul import View, operands
+from weft.compiler.matmul import View, before_widening, operands
 from weft.compiler.region import Region
 from weft.compiler.template import Built, Template
 from weft.compiler.values import Builder
@@ -42,27 +41,12 @@ def by_blocks(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) 
         if node.op != "dot":
             return None
         factors = tuple([new[source] for source in node.srcs])
-        before = [_before_widening(source, leaf_set) for source in factors]
+        before = [before_widening(source, leaf_set) for source in factors]
         if before[0].dtype is before[1].dtype and before[0].dtype.is_narrow and node.dtype is float32:
             factors = (before[0], before[1])
         return make("block_product", factors, (node.dtype,))
 
     return rebuilt(nodes, outputs, leaf_set, replaced)
-
-
-def _before_widening(node: Node, leaves: Collection[Node]) -> Node:
-    """What `node` was before it was cast to float32, through movement on top of that; else the node itself."""
-    chain = []
-    inner = node
-    while inner.op in MOVEMENT and inner not in leaves:
-        chain.append(inner)
-        inner = inner.srcs[0]
-    if inner.op != "cast" or inner in leaves:
-        return node
-    narrow = inner.srcs[0]
-    for step in reversed(chain):
-        narrow = make(step.op, (narrow,), step.attrs)
-    return narrow
 
 
 def template(node: Node, leaves: Collection[Node]) -> Template:

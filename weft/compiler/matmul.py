@@ -7,8 +7,9 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from weft.compiler.access import strided
+from weft.compiler.access import MOVEMENT, strided
 from weft.graph.node import Node
+from weft.graph.primitives import make
 
 TILE_FLOPS = 2_000_000  # a tile is worth at least about this much work
 MOST_TILES = 16
@@ -79,6 +80,21 @@ def operand_view(node: Node, leaves: Collection[Node]) -> View | None:
     if (row_step == 1 or m == 1) and (col_step >= m or n == 1):
         return View(memory.base, memory.offset, True, col_step if n > 1 else max(m, 1), tuple(batch))
     return None
+
+
+def before_widening(node: Node, leaves: Collection[Node]) -> Node:
+    """What `node` was before it was cast to float32, through movement on top of that; else the node itself."""
+    chain = []
+    inner = node
+    while inner.op in MOVEMENT and inner not in leaves:
+        chain.append(inner)
+        inner = inner.srcs[0]
+    if inner.op != "cast" or inner in leaves:
+        return node
+    narrow = inner.srcs[0]
+    for step in reversed(chain):
+        narrow = make(step.op, (narrow,), step.attrs)
+    return narrow
 
 
 def _two_strides(shape: tuple[int, ...], strides: tuple[int, ...], cut: int) -> tuple[int, int] | None:

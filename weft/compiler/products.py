@@ -26,7 +26,7 @@ from weft.backends.base import Device, ProductLibrary
 from weft.compiler.access import Strided, row_major, strided
 from weft.compiler.activations import Activation, activations
 from weft.compiler.libraries import library_of
-from weft.compiler.matmul import operands
+from weft.compiler.matmul import before_widening, operands
 from weft.compiler.plan import Product
 from weft.compiler.program import GELU_CUBIC, GELU_SCALE, product_precision
 from weft.compiler.region import Region
@@ -203,7 +203,7 @@ def _product(absorber: _Absorber, node: Node, srcs: tuple[Node, ...]) -> Node | 
         return None
     if node in absorber.twins:
         return transposed(absorber.new[absorber.twins[node]])
-    a, b = [source.srcs[0] if source.op == "cast" and source not in absorber.leaves else source for source in srcs]
+    a, b = [before_widening(source, absorber.leaves) for source in srcs]
     if node.dtype is float32 and a.dtype is b.dtype and a.dtype.is_narrow:
         return Parts(a, b, float32).node
     return Parts(srcs[0], srcs[1], node.dtype).node

@@ -88,6 +88,7 @@ class CublasLt:
         self.stream = stream
         self.handle = self.lt.create()
         self.version = str(self.lt.get_version())
+        self.arranged: dict[Product, tuple[Config, int]] = {}  # the heuristic takes half a millisecond
 
     def offer(self, node: Any, srcs: Any) -> None:
         """Products come by `arrange_product`; no other node is computed here."""
@@ -98,14 +99,10 @@ class CublasLt:
 
     def arrange_product(self, product: Product) -> tuple[Config, int]:
         """(config, bytes of workspace): `product` with the algorithm of the heuristic's first choice."""
-        call = _Call(self, product)
-        algorithm, workspace = call.choose(ALIGNED)[0]
-        return (*product.config, algorithm.hex(), workspace), workspace
-
-    def candidates(self, product: Product) -> list[Config]:
-        """Configs of all algorithms that the heuristic proposes for `product`, best first."""
-        found = _Call(self, product).choose(ALIGNED)
-        return [(*product.config, algorithm.hex(), workspace) for algorithm, workspace in found]
+        if product not in self.arranged:
+            algorithm, workspace = _Call(self, product).choose(ALIGNED)[0]
+            self.arranged[product] = (*product.config, algorithm.hex(), workspace), workspace
+        return self.arranged[product]
 
     def prepare(self, config: Config) -> Callable[[Sequence[int]], None]:
         *fields, algorithm, workspace = config
