@@ -33,6 +33,8 @@ COLUMNS_ALONE = 64  # rows that one pass over a column adds up before the sum is
 LONG = 32768  # elements from which a reduction with few results is split
 FEW = 8  # windows over an element that are added one by one
 PER_CHUNK = 8192  # at least this many elements make a chunk of a split row sum
+# Kinds whose nodes can be computed right into their place in a concatenation.
+COMPUTED_IN_PLACE = frozenset({"elementwise", "reduce", "dot", "scatter", "segment"})
 # Kinds whose nodes take 16-bit floats as they are; all others add up in float32 and round once, at their end.
 ROUNDS_EACH = frozenset({"leaf", "generate", "elementwise", "movement", "gather", "concat", "loop", "pick"})
 
@@ -197,7 +199,7 @@ def _part(source: Node, leaves: Collection[Node], placed: set[Node], leading: bo
     """A part of a concatenation that can be computed right into its place; copied there where it cannot."""
     base = _under_reshape(source, leaves)
     kind = PRIMITIVES[base.op].kind
-    if not leading or base in leaves or base in placed or kind not in ("elementwise", "reduce", "dot", "scatter"):
+    if not leading or base in leaves or base in placed or kind not in COMPUTED_IN_PLACE:
         return copy_of(source)
     placed.add(base)
     return source
