@@ -7,9 +7,12 @@ loss are float32, as in torch's autocast. Embedding and output projection share 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+
+DRAWN = 1_000_003  # random numbers, at most, that a parameter is made of: drawing all of them would take a second
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ class Gpt:
                 continue
             deep = name.endswith((".out", ".down"))  # what is added to the residual stream, once for each block
             scale = np.float32(0.02 / np.sqrt(2 * self.layers) if deep else 0.02)
-            parameters[name] = scale * rng.standard_normal(shape, dtype=np.float32)
+            drawn = rng.standard_normal(min(math.prod(shape), DRAWN), dtype=np.float32)
+            parameters[name] = np.resize(scale * drawn, shape)
         text = rng.integers(0, self.words, (self.batch, self.length + 1))
         return parameters, (text[:, :-1].copy(), text[:, 1:].copy())
 
