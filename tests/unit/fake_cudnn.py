@@ -39,11 +39,8 @@ class FakeGraphs:
         self.calls: list[Form] = []
         self.prepared: list[tuple[Form, str]] = []
 
-    def supports(self, form: Form) -> bool:
-        return not self.refused(form) and self._takes(form)
-
     def choose(self, form: Form) -> tuple[str, int] | None:
-        return (f"engine of {form.function}", 128) if self.supports(form) else None
+        return None if self.refused(form) or not self._takes(form) else (f"engine of {form.function}", 128)
 
     def _takes(self, form: Form) -> bool:
         if not form.function.startswith("attention"):  # packed [N, *space, C], filters too: their strides are not read

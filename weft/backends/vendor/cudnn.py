@@ -1,7 +1,7 @@
 """Convolution and attention by NVIDIA's cuDNN, through its own Python package (nvidia-cudnn-frontend).
 
 `Cudnn` is the library on one GPU. One walk: the compiler meets `conv` and asks `offer`; cuDNN has an engine for such
-shapes (`Graphs.supports`), so a `library` node takes its place, over the weights in cuDNN's order. When it is known how
+shapes (`Graphs.choose`), so a `library` node takes its place, over the weights in cuDNN's order. When it is known how
 the sources lie in memory, `arrange` gives the config: the call as plain data and the engine as text. `prepare` makes of
 it what enqueues the call. `vendor.cudnn_graphs` knows cuDNN; here is what Weft asks of it.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,18 @@ DEPTHWISE = 4  # filters per single channel up to which a convolution is a sum o
 HEADS = (0, 2, 1, 3)  # [batch, length, heads, width] as [batch, heads, length, width]
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Which cuDNN there is; `path` names it."""
+
+    path: str
+
+
 @functools.cache
-def find() -> str | None:
-    """The version of cuDNN, where it and its package can be loaded."""
+def find() -> Found | None:
+    """cuDNN, where it and its package can be loaded."""
     try:
-        return f"cuDNN {importlib.import_module('cudnn').backend_version_string()}"
+        return Found(f"cuDNN {importlib.import_module('cudnn').backend_version_string()}")
     except Exception:  # the package raises errors of its own where the library is missing
         return None
 
@@ -119,7 +127,7 @@ class Cudnn:
     def _supports(self, call: Node) -> bool:
         """Whether there is an engine for a call whose sources lie in order."""
         views = [Strided(source, 0, row_major(source.shape)) for source in call.srcs]
-        return self.graphs.supports(_form(call, views, [row_major(shape) for shape, _ in call.attrs[3]]))
+        return self.graphs.choose(_form(call, views, [row_major(shape) for shape, _ in call.attrs[3]])) is not None
 
     # --- how it computes ---------------------------------------------------------------------------------------------
 

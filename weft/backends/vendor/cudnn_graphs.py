@@ -102,17 +102,7 @@ class Graphs:
         self._declined = (cudnn.cudnnGraphNotSupportedError, RuntimeError, ValueError, NotImplementedError)
         self._built: WeakValueDictionary[tuple[Form, str], Any] = WeakValueDictionary()  # plans that somebody runs
         self._recent: deque[Any] = deque(maxlen=RECENT)  # and those that somebody is about to run
-        self._supported: dict[Form, bool] = {}
         self._chosen: dict[Form, tuple[str, int] | None] = {}
-
-    def supports(self, form: Form) -> bool:
-        """Whether cuDNN has an engine for `form`. Engines for attention are compiled when they are chosen, which takes
-        half a second, so here it is enough that one is proposed."""
-        if not form.function.startswith("attention"):
-            return self.choose(form) is not None
-        if form not in self._supported:
-            self._supported[form] = any(self._planned(form, mode) is not None for mode in self._modes)
-        return self._supported[form]
 
     def choose(self, form: Form) -> tuple[str, int] | None:
         """(engine as text, bytes of workspace) of the first engine that computes `form`; None where there is none."""
