@@ -101,7 +101,7 @@ def test_nothing_of_cublaslt_outlives_a_call(library):
 
 def test_the_algorithm_is_part_of_a_stored_plan(library):
     config, workspace = library.arrange_product(product_of(dtypes.bfloat16, dtypes.float32, (True, False), bias=True))
-    assert bytes.fromhex(config[-2]) == ALGORITHM and config[-1] == workspace
+    assert bytes.fromhex(config[-2]) == ALGORITHM and config[-1] <= workspace - 255
     step = LibraryCall("product", library.name, config, (Place(0, 0),), 1, 2)
     plan = Plan((step,), (Slot("input", 4, "x"),), (), "", ())
     assert unpack(pack(plan)) == plan

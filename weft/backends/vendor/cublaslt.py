@@ -27,6 +27,7 @@ from weft.errors import GraphError, problem
 WORKSPACE = 32 << 20  # bytes: what NVIDIA recommends for Hopper, and enough for all before it
 ALIGNED = (16, 16, 16)  # bytes to which A, B and results lie as a rule; others take an algorithm of their own
 SHORT = 256  # sums up to this long are not split: adding up the parts would take longer
+WORKSPACE_ALIGNMENT = 256
 CANDIDATES = 8  # algorithms that the heuristic is asked for
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasLtReductionScheme_t, which are fixed for good
 DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
@@ -101,7 +102,8 @@ class CublasLt:
         """(config, bytes of workspace): `product` with the algorithm of the heuristic's first choice."""
         if product not in self.arranged:
             algorithm, workspace = _Call(self, product).choose(ALIGNED)[0]
-            self.arranged[product] = (*product.config, algorithm.hex(), workspace), workspace
+            room = workspace + WORKSPACE_ALIGNMENT if workspace else 0
+            self.arranged[product] = (*product.config, algorithm.hex(), workspace), room
         return self.arranged[product]
 
     def prepare(self, config: Config) -> Callable[[Sequence[int]], None]:
@@ -227,7 +229,7 @@ class _Call:
         c = next(left) if p.add else 0
         d = next(left)
         kept = next(left) if p.keep else 0
-        scratch = next(left, 0)
+        scratch = -(-next(left, 0) // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
         step_a, step_b, block = self.steps
         algorithm, workspace = self._algorithm(a | step_a, b | step_b, c | d | kept | bias | block)
         for turn in range(p.outer):
