@@ -135,7 +135,8 @@ class Thread:
     def __init__(self, values: dict[str, Any], buffers: dict[str, np.ndarray], number: int, block: int, blocks: int):
         self.values, self.buffers, self.number, self.block, self.blocks = values, buffers, number, block, blocks
         self.operations: dict[str, str] = {}
-        self.coming: list[tuple[np.ndarray, int, np.ndarray]] = []  # fetches that have not arrived
+        self.coming: list[tuple[np.ndarray, int, np.ndarray]] = []  # fetches of the group that is not complete
+        self.groups: list[list[tuple[np.ndarray, int, np.ndarray]]] = []  # of fetches that have not arrived
 
     def run(self, body: tuple) -> Iterator[Stmt]:
         values = self.values
@@ -172,10 +173,12 @@ class Thread:
                     self.buffers[name] = np.full(size, 55, dtype.numpy)
                 case Fetch():
                     self.fetch(stmt)
-                case Fetched():
-                    for target, at, values_ in self.coming:
-                        target[at : at + len(values_)] = values_
+                case Fetched(pending):
+                    self.groups.append(self.coming)
                     self.coming = []
+                    while len(self.groups) > pending:
+                        for target, at, values_ in self.groups.pop(0):
+                            target[at : at + len(values_)] = values_
                 case Loop():
                     yield from self.loop(stmt)
 

@@ -105,7 +105,8 @@ class Block:
         self.memory: dict[str, Memory] = {name: Memory(data, False) for name, data in buffers.items()}
         self.own: dict[str, np.ndarray] = {}  # arrays of one thread, [threads, size]
         self.operations: dict[str, str] = {}
-        self.coming: list[tuple[Memory, np.ndarray, np.ndarray, np.ndarray]] = []
+        self.coming: list[tuple[Memory, np.ndarray, np.ndarray, np.ndarray]] = []  # fetches of the group at work
+        self.groups: list[list[tuple[Memory, np.ndarray, np.ndarray, np.ndarray]]] = []  # of fetches under way
         self.now = 0  # barriers passed
 
     # --- statements ---
@@ -149,10 +150,12 @@ class Block:
                         self.memory[name] = Memory(np.full(size, 77, dtype.numpy), True)
                 case Fetch():
                     self.fetch(stmt, mask)
-                case Fetched():
-                    for memory, places, who, data in self.coming:
-                        memory.writes(places, who, self.now, data)
+                case Fetched(pending):
+                    self.groups.append(self.coming)
                     self.coming = []
+                    while len(self.groups) > pending:
+                        for memory, places, who, data in self.groups.pop(0):
+                            memory.writes(places, who, self.now, data)
                 case TileLoad():
                     self.load_tiles(stmt, mask)
                 case TileProduct():

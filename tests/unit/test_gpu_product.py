@@ -12,10 +12,11 @@ import weft.nn.functional as F
 from tests.unit.emulator import Emulator
 from tests.unit.lockstep import Lockstep
 from weft import dtypes
+from weft.compiler import block_product
 from weft.kernels import gpu_product, narrow
 from weft.kernels import index as ix
 from weft.kernels.gpu_product import Operand, Product, Tiling
-from weft.kernels.language import LAUNCH_RANGES, BufferParam, Geometry, Kernel, ScalarParam, Store
+from weft.kernels.language import LAUNCH_RANGES, BufferParam, Kernel, ScalarParam, Store
 from weft.kernels.normal import normalise
 from weft.render import clike
 from weft.render.dialects import CUDA
@@ -29,15 +30,14 @@ def kernel(dtype, m: int, n: int, k: int, turned=(False, False), choice: Tiling 
     left = Operand("a", 1 if turned[0] else k, m if turned[0] else 1, (0, m * k), dtype)
     right = Operand("b", k if turned[1] else 1, 1 if turned[1] else n, (0, k * n), dtype)
     product = Product(left, right, batch, batch, m, n, k)
-    choice = choice or gpu_product.tiling(product, True, 132)
+    choice = choice or gpu_product.tiling(product, True, 132, 232448)
 
     def finish(number, row, column, value):
         value = narrow.packed(narrow.rounded(value, dtype), dtype) if dtype.is_narrow else value
         return [Store("c", ix.linearise((number, row, column), (batch, m, n)), value)]
 
-    body = gpu_product.body(product, choice, finish)
+    body, geometry = gpu_product.body(product, choice, finish)
     buffers = tuple(BufferParam(name, dtype, name == "c") for name in "abc")
-    geometry = Geometry(choice.threads, choice.threads)
     rows = (ScalarParam("rows", dtypes.int32),)
     return Kernel("product", buffers, rows, LAUNCH_RANGES, body, geometry=geometry), choice.count(product)
 
@@ -63,11 +63,12 @@ def launched(device, dtype, shape: tuple[int, int, int], turned, choice=None, ba
 SMALL = Tiling(16, 16, 8, 4, 2, False, 1.0)
 WIDE = Tiling(8, 32, 4, 2, 4, False, 1.0)
 UNITS = Tiling(32, 32, 32, 16, 32, True, 1.0)
+DEEP = Tiling(16, 16, 8, 4, 2, False, 1.0, 4)
 
 
 @pytest.mark.parametrize("turned", TRANSPOSES)
 @pytest.mark.parametrize("shape", [(16, 16, 8), (19, 37, 21), (3, 70, 4), (33, 5, 1)])
-@pytest.mark.parametrize("choice", [SMALL, WIDE])
+@pytest.mark.parametrize("choice", [SMALL, WIDE, DEEP], ids=["small", "wide", "deep"])
 def test_registers(choice, shape, turned):
     launched(Lockstep(), dtypes.float32, shape, turned, choice)
 
@@ -95,7 +96,7 @@ def test_threads_in_any_order():
 
 def test_bits_depend_on_neither_tile_nor_grid():
     one = launched(Lockstep(), dtypes.float32, (20, 36, 30), (False, False), SMALL, batch=3)
-    for blocks, choice in ((1, SMALL), (2, WIDE), (7, SMALL)):
+    for blocks, choice in ((1, SMALL), (2, WIDE), (7, DEEP)):
         other = launched(Lockstep(blocks), dtypes.float32, (20, 36, 30), (False, False), choice, batch=3)
         assert one.tobytes() == other.tobytes()
 
@@ -141,6 +142,17 @@ def test_gradients_of_a_layer():
     slope = 2 * y * (1 - y * y)
     np.testing.assert_allclose(x.grad.numpy(), slope @ b.T, 1e-4, 1e-4)
     np.testing.assert_allclose(w.grad.numpy(), a.T @ slope, 1e-4, 1e-4)
+
+
+def test_long_sums_of_few_tiles_are_cut(monkeypatch):
+    monkeypatch.setattr(block_product, "SHORTEST", 16)
+    device = Lockstep()
+    a, b = numbers(dtypes.float32, 18, 128), numbers(dtypes.float32, 128, 17, seed=1)
+    for left, right in ((on(device, a), on(device, b)), (on(device, a.T.copy()).T, on(device, b.T.copy()).T)):
+        found = (left @ right) * 2
+        np.testing.assert_allclose(found.numpy(), 2 * (a.astype(float) @ b), 1e-5, 1e-3)
+    names = [kernel.name for kernel in device.kernels]
+    assert [name.split("_")[0] for name in names[:2]] == ["product", "cols"] and len(names) == 4, names
 
 
 def test_integers():

@@ -17,7 +17,7 @@ from weft.backends.cuda_driver import CudaDriver, count
 from weft.backends.gpu import GpuBackend
 from weft.render.dialects import CUDA
 
-FEATURES = frozenset({"blocks", "subgroups", "numbers", "functions", "mma"})
+FEATURES = frozenset({"blocks", "subgroups", "numbers", "functions", "mma", "narrow attention"})
 LIBRARIES: tuple[str, ...] = ("cublaslt", "cudnn")  # modules of backends.vendor
 
 
@@ -32,10 +32,9 @@ class CudaBackend(GpuBackend):
         self.driver: CudaDriver = driver
         atexit.register(driver.close)
         memory, found = driver.memory()[1], libraries(driver)
-        features = FEATURES | ({"narrow attention"} if "cudnn" in found else set())
         self.device = Device(
             "cuda", ordinal, self, f"{driver.name}, {memory / 2**30:.0f} GiB, CUDA {driver.driver_version}",
-            frozenset(dtypes.ALL), features, limits(driver), found,
+            frozenset(dtypes.ALL), FEATURES, limits(driver), found,
         )  # fmt: skip
 
     def receive(self, buffer: Buffer) -> Slab:

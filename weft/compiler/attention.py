@@ -39,14 +39,14 @@ def expand_attention(node: Node, srcs: tuple[Node, ...], device: Device) -> list
 
 def forward(node: Node, leaves: Collection[Node]) -> Template:
     """`attention`: a task is a block of queries of one head."""
-    sources = _Sources(node, leaves)
+    sources = Sources(node, leaves)
     q = node.srcs[0]
     outputs = tuple([(name, result, 0) for name, result in zip(("out", "logs"), results_of(node), strict=True)])
 
     def build(region: Region, device: Device) -> Built:
         problem, buffers, uses = sources.problem(device), *sources.buffers(outputs)
         tasks = math.prod(q.shape[:2]) * problem.query_blocks
-        flops = 2 * _score_count(node) * (problem.width + problem.value_width + 4)
+        flops = 2 * score_count(node) * (problem.width + problem.value_width + 4)
         kernel = kernels.forward(problem, buffers)
         return Built(kernel, uses, sources.scalars(), tasks, _chunk(tasks, flops), flops)
 
@@ -55,11 +55,11 @@ def forward(node: Node, leaves: Collection[Node]) -> Template:
 
 def backward(node: Node, leaves: Collection[Node]) -> Template:
     """`attention_backward`: a task is one head of keys, or one block where there are fewer heads than threads."""
-    sources = _Sources(node, leaves)
+    sources = Sources(node, leaves)
     q, k = node.srcs[:2]
     out, logs, above = (
-        _in_order(node.srcs[-3], leaves),
-        _in_order(node.srcs[-2], leaves),
+        in_order(node.srcs[-3], leaves),
+        in_order(node.srcs[-2], leaves),
         view_of(node.srcs[-1], leaves),
     )
     inputs = tuple([(name, view.base, view.offset) for name, view in (("out", out), ("logs", logs), ("g", above))])
@@ -76,19 +76,19 @@ def backward(node: Node, leaves: Collection[Node]) -> Template:
         if apart:
             tasks, scalars = split + tasks * problem.key_blocks, (*scalars, split)
             products += problem.width + problem.value_width + 8
-        flops = 2 * _score_count(node) * products
+        flops = 2 * score_count(node) * products
         return Built(kernel, uses, scalars, tasks, _chunk(tasks, flops), flops)
 
     return Template(tuple(dict.fromkeys((*sources.reads, *[base for _, base, _ in inputs]))), build)
 
 
-def _in_order(node: Node, leaves: Collection[Node]) -> Strided:
+def in_order(node: Node, leaves: Collection[Node]) -> Strided:
     """A saved result, which must lie in order."""
     view, own = view_of(node, leaves), row_major(node.shape)
     return view if view.strides == own else Strided(node, 0, own)
 
 
-class _Sources:
+class Sources:
     """The sources of one node as the kernels see them."""
 
     def __init__(self, node: Node, leaves: Collection[Node]):
@@ -134,7 +134,7 @@ class _Sources:
         return (self.form.scale, *more)
 
 
-def _score_count(node: Node) -> int:
+def score_count(node: Node) -> int:
     """Scores that are computed; half of the square where a query sees only keys before it."""
     q, k = node.srcs[:2]
     count = math.prod(q.shape[:3]) * k.shape[2]

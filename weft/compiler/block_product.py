@@ -19,16 +19,20 @@ from weft.compiler.region import Region
 from weft.compiler.template import Built, Template
 from weft.compiler.values import Builder
 from weft.dtypes import DType, float32, int32
+from weft.graph.build import cast, permute, reduce, reshape
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
 from weft.kernels import gpu_product
 from weft.kernels import index as ix
+from weft.kernels.block_tiles import DECLARED
 from weft.kernels.gpu_product import Operand, Product
 from weft.kernels.index import Index
-from weft.kernels.language import LAUNCH_RANGES, BufferParam, Expr, Geometry, Kernel, ScalarParam, Stmt
+from weft.kernels.language import LAUNCH_RANGES, BufferParam, Expr, Kernel, ScalarParam, Stmt
 from weft.kernels.nest import together
 
 PROCESSORS = 64  # multiprocessors of a device that does not say
+TILE, FEW_TILES = 128, 128  # a product of fewer tiles of this side leaves multiprocessors idle on large devices,
+SHORTEST = 512  # so its sums are cut, to no less than this. Shapes decide, whatever the device: it fixes the bits
 
 
 def by_blocks(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) -> list[Node]:
@@ -44,9 +48,25 @@ def by_blocks(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) 
         before = [before_widening(source, leaf_set) for source in factors]
         if before[0].dtype is before[1].dtype and before[0].dtype.is_narrow and node.dtype is float32:
             factors = (before[0], before[1])
-        return make("block_product", factors, (node.dtype,))
+        return _in_parts(factors, float32 if node.dtype.is_narrow else node.dtype, node.dtype)
 
     return rebuilt(nodes, outputs, leaf_set, replaced)
+
+
+def _in_parts(factors: tuple[Node, ...], sums: DType, dtype: DType) -> Node:
+    """The product; where it has few tiles and long sums, these in parts that are added up afterwards."""
+    a, b = factors
+    *batch, m, k = a.shape
+    n, parts = b.shape[-1], 1
+    tiles = math.prod(batch) * -(-m // TILE) * -(-n // TILE)
+    while not batch and tiles * parts < FEW_TILES and k % (2 * parts) == 0 and k // (2 * parts) >= SHORTEST:
+        parts *= 2
+    if parts == 1:
+        return cast(make("block_product", factors, (sums,)), dtype)
+    left = permute(reshape(a, (m, parts, k // parts)), (1, 0, 2))
+    apart = make("block_product", (left, reshape(b, (parts, k // parts, n))), (sums,))
+    total = reduce("reduce_sum", reshape(apart, (parts, m * n)), (0,))
+    return cast(reshape(total, (m, n)), dtype)
 
 
 def template(node: Node, leaves: Collection[Node]) -> Template:
@@ -66,20 +86,26 @@ def template(node: Node, leaves: Collection[Node]) -> Template:
     )  # fmt: skip
 
     def build(region: Region, device: Device) -> Built:
-        choice = gpu_product.tiling(product, "mma" in device.features, device.limits.get("processors", PROCESSORS))
+        limits = device.limits
+        choice = gpu_product.tiling(
+            product,
+            "mma" in device.features,
+            limits.get("processors", PROCESSORS),
+            limits.get("shared_bytes", DECLARED),
+        )
         builder = Builder(region, region.index)
 
         def finish(number: Index, row: Index, column: Index, value: Expr) -> tuple[Stmt, ...]:
             builder.know(node, (*ix.delinearise(number, tuple(batch_shape)), row, column), value)
             return together(builder.stores())
 
-        body = gpu_product.body(product, choice, finish)
+        body, geometry = gpu_product.body(product, choice, finish)
         params = [BufferParam(name, view.base.dtype, False) for name, view in zip("ab", views.views, strict=True)]
         scalars = [ScalarParam("rows", int32), *[param for param, _ in builder.scalars.values()]]
         name = f"product_{'x'.join(map(str, (*batch_shape, m, n, k) if batch > 1 else (n, k)))}"
         kernel = Kernel(
             name, (*params, *builder.buffers.values()), tuple(scalars), LAUNCH_RANGES, body,
-            builder.definitions, Geometry(choice.threads, choice.threads),
+            builder.definitions, geometry,
         )  # fmt: skip
         uses = [*[(view.base, view.offset) for view in views.views], *[(value, 0) for value in builder.buffers]]
         numbers = (m, *[value for _, value in builder.scalars.values()])

@@ -37,6 +37,7 @@ PER_CHUNK = 8192  # at least this many elements make a chunk of a split row sum
 COMPUTED_IN_PLACE = frozenset({"elementwise", "reduce", "dot", "scatter", "segment"})
 # Kinds whose nodes take 16-bit floats as they are; all others add up in float32 and round once, at their end.
 ROUNDS_EACH = frozenset({"leaf", "generate", "elementwise", "movement", "gather", "concat", "loop", "pick"})
+KEEPS_NARROW = frozenset({"custom", "library", "block_attention", "block_attention_backward"})  # so do these nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def decompose(
             new[node] = node
             continue
         given = srcs = tuple([new[source] for source in node.srcs])
-        if PRIMITIVES[node.op].kind not in ROUNDS_EACH and node.op not in ("custom", "library"):
+        if PRIMITIVES[node.op].kind not in ROUNDS_EACH and node.op not in KEEPS_NARROW:
             srcs = tuple([cast(source, float32) if source.dtype.is_narrow else source for source in srcs])
         if node.op == "dot":
             new[node] = _dot(given if _stays_narrow(given) else srcs)

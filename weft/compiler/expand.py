@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from weft.backends.base import Device
-from weft.compiler.attention import expand_attention
+from weft.compiler import block_attention
 from weft.compiler.convolve import TILES, decompose_conv, share_padding
 from weft.compiler.libraries import offered
 from weft.graph.convolve import Geometry, compose_input
@@ -21,8 +21,8 @@ EXPANSIONS: dict[str, Callable[[Node, tuple[Node, ...], Device], Node]] = {
 }
 # Of nodes with several results: what stands for each of them.
 SEVERAL: dict[str, Callable[[Node, tuple[Node, ...], Device], Sequence[Node]]] = {
-    "attention": expand_attention,
-    "attention_backward": expand_attention,
+    "attention": block_attention.expand,
+    "attention_backward": block_attention.expand,
 }
 
 

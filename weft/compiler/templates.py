@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.compiler import attention, block_product, convolve, libraries, order_blocks, products
+from weft.compiler import attention, block_attention, block_product, convolve, libraries, order_blocks, products
 from weft.compiler.custom import custom
 from weft.compiler.template import MakeTemplate
 
@@ -17,4 +17,6 @@ TEMPLATES: dict[str, MakeTemplate] = {
     "custom": custom,
     "merge_runs": order_blocks.merging,
     "block_product": block_product.template,
+    "block_attention": block_attention.forward,
+    "block_attention_backward": block_attention.backward,
 }

@@ -235,7 +235,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fetched:
-    """Wait until everything that this thread fetched has arrived."""
+    """What this thread fetched since the last such statement is a group; wait until all groups but the last `pending`
+    have arrived."""
+
+    pending: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -152,9 +152,9 @@ class _Renderer:
                     self.local(stmt)
                 case Fetch():
                     self.fetch(stmt)
-                case Fetched():
+                case Fetched(pending):
                     if self.dialect.fetched:
-                        self.line(self.dialect.fetched)
+                        self.line(self.dialect.fetched.format(pending=pending))
                 case TileLoad(target, at, buffer, index, row, col, role):
                     turned = "" if (col if role == "a" else row) == 1 else "_turned"
                     places = f"&{target}[{self.index(at)}], &{buffer}[{self.index(index)}]"

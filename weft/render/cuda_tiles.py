@@ -30,7 +30,7 @@ static __device__ __forceinline__ void fetch(T* target, const T* source, int val
     }
 }"""
 
-FETCHED = 'asm volatile("cp.async.wait_all;" ::: "memory");'
+FETCHED = 'asm volatile("cp.async.commit_group; cp.async.wait_group {pending};" ::: "memory");'
 
 _LOAD = """static __device__ __forceinline__ void {name}(unsigned int* to, const unsigned short* from, int step)
 {{

@@ -38,7 +38,7 @@ class Dialect:
     unroll: str = "#pragma unroll"  # before a loop that is written out
     launched: str = "{type}* {name} = ({type}*)(pool + {offset});"  # an array in the memory asked for with a launch
     pool: str = ""  # that memory, {size} bytes of it
-    fetched: str = ""  # waits for all copies that `functions['fetch']` began
+    fetched: str = ""  # ends a group of what `functions['fetch']` began, and waits for all but the last {pending}
 
 
 CUDA = Dialect(

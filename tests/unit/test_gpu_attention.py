@@ -1,0 +1,161 @@
+"""Attention by blocks: results and gradients in every form against the NumPy interpreter, and its machine code."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from tests.unit.emulator import Emulator
+from tests.unit.lockstep import Lockstep
+from tests.unit.test_gpu_product import compiled
+from weft import dtypes
+from weft.kernels import gpu_attention
+from weft.kernels.attention import Array, Problem
+from weft.kernels.gpu_attention_backward import backward
+from weft.kernels.language import BufferParam, Kernel
+from weft.kernels.normal import normalise
+from weft.kernels.product import tile_for
+from weft.render import clike
+from weft.render.dialects import CUDA
+
+MMA = ("mma", "narrow attention")
+
+
+def attended(device, lengths=(17, 18), widths=(8, 8), heads=(1, 1), dtype="float32", mask=None, **options):
+    """The result and the gradients of q, k, v, of one form of attention on `device`."""
+    (queries, keys), (width, value_width), (many, few) = lengths, widths, heads
+    rng = np.random.default_rng(0)
+    shapes = ((1, many, queries, width), (1, few, keys, width), (1, few, keys, value_width))
+    kind = dtypes.by_name(dtype).numpy
+    arrays = [rng.standard_normal(shape).astype(kind) for shape in (*shapes, (1, many, queries, value_width))]
+    weft.manual_seed(3)
+    q, k, v = (weft.tensor(array, device=device, requires_grad=True) for array in arrays[:3])
+    if mask is not None:
+        values = rng.standard_normal((1, 1, queries, keys))
+        options["attn_mask"] = weft.tensor(values > -0.5 if mask == "bool" else values.astype(kind), device=device)
+    y = F.scaled_dot_product_attention(q, k, v, enable_gqa=many != few, **options)
+    (y * weft.tensor(arrays[3], device=device)).sum().backward()
+    return [result.numpy().astype(float) for result in (y, q.grad, k.grad, v.grad)]
+
+
+FORMS = {
+    "plain": {},
+    "several blocks": {"lengths": (18, 50), "widths": (12, 20)},
+    "causal": {"lengths": (20, 20), "is_causal": True},
+    "causal, more keys": {"lengths": (18, 35), "is_causal": True},
+    "causal, more queries": {"lengths": (34, 17), "is_causal": True},  # the first see no key
+    "bool mask": {"mask": "bool", "is_causal": True},
+    "bias": {"mask": "float"},
+    "grouped heads": {"heads": (4, 2), "lengths": (5, 19)},
+    "dropout": {"dropout_p": 0.3},
+    "wide": {"lengths": (3, 17), "widths": (70, 131)},
+    "one query": {"lengths": (1, 40), "widths": (5, 7)},
+}
+
+
+def assert_close(found, expected, tolerance: float) -> None:
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, tolerance, tolerance * max(np.abs(b).max(), 1))
+
+
+def uses_blocks(device) -> bool:
+    return sum(kernel.name.startswith("attention") for kernel in device.kernels) >= 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form(form):
+    device = Lockstep()
+    assert_close(attended(device.device, **FORMS[form]), attended("reference", **FORMS[form]), 2e-5)
+    assert uses_blocks(device)
+
+
+@pytest.mark.parametrize("form", ["several blocks", "causal, more keys", "bias", "grouped heads", "dropout", "wide"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_matrix_units(form, dtype):
+    device = Lockstep(features=MMA)
+    given = FORMS[form] | {"dtype": dtype}
+    assert_close(attended(device.device, **given), attended("reference", **given), 4e-3 if dtype == "float16" else 3e-2)
+    assert uses_blocks(device) and any("tile_product" in clike.render(kernel, CUDA) for kernel in device.kernels)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_other_dtypes_one_by_one(dtype):
+    device = Lockstep(features=("narrow attention",))
+    found = attended(device.device, dtype=dtype)
+    assert_close(found, attended("reference", dtype=dtype), 1e-13 if dtype == "float64" else 3e-2)
+    assert uses_blocks(device)
+
+
+def test_bits_do_not_depend_on_the_grid():
+    given = FORMS["causal, more keys"] | {"dropout_p": 0.2}
+    first = attended(Lockstep().device, **given)
+    for other in (Lockstep(1),):
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(first, attended(other.device, **given), strict=True))
+
+
+def test_threads_in_any_order():
+    first, found = attended(Lockstep().device), attended(Emulator(downwards=True).device)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(first, found, strict=True))
+
+
+def test_memory_grows_with_the_length_alone():
+    """Also where every device without blocks would store scores: no kernel writes Tq x Tk elements."""
+    device = Lockstep()
+    attended(device.device, lengths=(33, 33))
+    assert not any(kernel.name.startswith("product") for kernel in device.kernels)
+
+
+def test_heads_that_are_too_wide_are_composed():
+    device = Lockstep()
+    given = {"lengths": (4, 5), "widths": (300, 8)}
+    assert_close(attended(device.device, **given), attended("reference", **given), 2e-5)
+    assert not uses_blocks(device)
+
+
+def test_blocks_fit_into_what_a_device_has():
+    for nbytes in (16384, 49152, 232448):
+        for width in (16, 64, 128, 256):
+            for dtype in (dtypes.float32, dtypes.bfloat16):
+                cut = gpu_attention.cut_of((width, width), (1024, 1024), dtype, True, nbytes)
+                if cut is not None:
+                    assert all(shared_bytes(kernel) <= nbytes for kernel in kernels(dtype, width, cut))
+    assert gpu_attention.cut_of((64, 64), (1024, 1024), dtypes.float32, False, 49152) is not None
+
+
+def shared_bytes(kernel: Kernel) -> int:
+    arrays = [stmt for stmt in kernel.body if type(stmt).__name__ == "Local"]
+    return sum(-(-array.size * array.dtype.itemsize // 16) * 16 for array in arrays)
+
+
+def kernels(dtype, width: int, cut=None, **options) -> list[Kernel]:
+    """Forward and backward of 12 causal heads with 1024 queries and keys."""
+    cut = cut or gpu_attention.cut_of((width, width), (1024, 1024), dtype, True, 232448)
+    arrays = [Array(name, (12 * 1024 * width, 1024 * width, width, 1), dtype) for name in "qkvg"]
+    tile = tile_for(2048)
+    problem = Problem(12, 12, 1024, 1024, width, width, dtype, True, False, False, *arrays[:3], None, tile)
+    wide = dtypes.float32 if dtype.is_narrow else dtype
+    sources = [BufferParam(name, dtype, False) for name in "qkv"]
+    results = [BufferParam("out", dtype, True), BufferParam("logs", wide, True)]
+    saved = [BufferParam("logs", wide, False), BufferParam("means", wide, False), BufferParam("g", dtype, False)]
+    gradients = [BufferParam(name, dtype, True) for name in ("in_q", "in_k", "in_v")]
+    return [
+        gpu_attention.forward(problem, cut, (*sources, *results)),
+        backward(problem, arrays[3], cut, (*sources, *saved, *gradients)),
+    ]
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16])
+def test_registers_suffice(dtype, width, architecture):
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed")
+    shared = 101376 if architecture == "sm_120" else 166912
+    cut = gpu_attention.cut_of((width, width), (1024, 1024), dtype, True, shared)
+    for kernel in kernels(dtype, width, cut):
+        said = compiled(nvrtc, clike.render(normalise(kernel), CUDA), architecture)
+        (spilled,) = re.findall(r"(\d+) bytes spill stores", said)
+        assert int(spilled) <= 16, said  # next to nothing: a few addresses
