@@ -2,7 +2,7 @@
 rounds, with the share that each reaches of what the device can do.
 
     python3 benchmarks/gpu.py                                every case
-    python3 benchmarks/gpu.py --cases copy rows xor gpt      some of them, or groups: rows, products, training
+    python3 benchmarks/gpu.py --cases copy rows xor gpt      some of them, or groups: rows, products, training, short
     python3 benchmarks/gpu.py --json FILE --markdown FILE    keep the numbers and the table
     python3 benchmarks/gpu.py --device cpu --tiny            a look without a GPU: tiny sizes, no meaning
 
@@ -26,8 +26,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from gpu_cases import CASES, GROUPS, Case, Copy, Product, Rows, Tower, shrink
+from cases import Training
+from gpu_cases import CASES, GROUPS, Case, Copy, Product, Tower, shrink
 from gpu_worker import FRAMEWORKS
+from networks import Network
 
 HERE = Path(__file__).parent
 FIRST_STEP = "first-step"
@@ -97,10 +99,10 @@ def environment(cache: Path) -> dict[str, str]:
 
 def worth_it(framework: str, case: Case) -> bool:
     """Whether a framework's way of running says anything new about a case: compiling changes no single product, and
-    takes minutes for a thousand reductions; a backward pass alone runs on the stream of its forward pass."""
-    if isinstance(case, Rows) and case.part == "backward" and "graph" in framework:
-        return False
-    return ("compile" not in framework and "autotuned" not in framework) or not isinstance(case, Copy | Product | Tower)
+    takes minutes for a thousand reductions; a graph of few large kernels is as fast as these kernels."""
+    if "graph" in framework:
+        return isinstance(case, Training) or (isinstance(case, Network | Tower) and "compile" not in framework)
+    return framework in ("weft", "torch") or not isinstance(case, Copy | Product | Tower)
 
 
 def run_case(name: str, case: Case, children: dict[str, Child], rounds: int, say: Any) -> dict[str, Any]:
@@ -243,6 +245,16 @@ def document(report: dict[str, Any]) -> str:
     return head + middle + table(report) + "\n\n" + "".join(f"- {line}\n" for line in remarks(report))
 
 
+def keep(report: dict[str, Any], options: argparse.Namespace) -> None:
+    """Write what is known by now, so that a run that is cut short leaves something."""
+    for case in report["cases"].values():
+        case["disagreement"] = disagreement(case["results"])
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    if options.markdown:
+        options.markdown.write_text(document(report))
+
+
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     names = [*CASES, FIRST_STEP]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -300,6 +312,7 @@ def main(arguments: list[str] | None = None) -> int:
                     if hasattr(case, key)
                 }
                 report["cases"][name] = {**about, "tolerance": case.tolerance, "results": results}
+                keep(report, options)
         finally:
             for child in children.values():
                 child.close()
@@ -308,13 +321,8 @@ def main(arguments: list[str] | None = None) -> int:
                 title = f"GPT: process start to the first loss, {mode}"
                 about = {"title": title, "aim": FIRST_STEP_AIM, "tolerance": 2e-3, "results": results}
                 report["cases"][f"{FIRST_STEP}-{mode}"] = about
-    for case in report["cases"].values():
-        case["disagreement"] = disagreement(case["results"])
+    keep(report, options)
     print(document(report))
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    if options.markdown:
-        options.markdown.write_text(document(report))
     return 0
 
 
