@@ -44,7 +44,7 @@ from weft.kernels.substitute import parts_of, replaced
 DEAR = 8  # operations on the way to a value from which reading it back beats computing it again
 SLOW = ("exp", "log", "log1p", "expm1", "tanh", "erf", "div", "sqrt")  # which count for as many
 RESERVED = 2048  # bytes of shared memory for partial results
-IN_FLIGHT = 8  # steps that are under way at once
+IN_FLIGHT = 8  # elements of a thread that are under way at once; twice as many where its block is alone
 
 
 def held_as(value: Expr) -> DType:
@@ -92,7 +92,12 @@ class LongRow(TiledRow):
 
     @staticmethod
     def of(nest: Nest, target: Target, tile: Tile, outer: tuple[Span, ...], across: Span) -> tuple[Nest, LongRow]:
-        steps = min(max(16 // tile.near, 1), IN_FLIGHT, tile.steps)
+        along = [
+            load for load in loads_in([v for s in nest.stages for _, v in s]) if ix.depends(load.index, across.axis)
+        ]
+        widest = max([load.dtype.itemsize for load in along], default=1)
+        alone = tile.size * widest <= target.shared_bytes < 2 * tile.size * widest
+        steps = min(max(IN_FLIGHT * (2 if alone else 1) // tile.near, 1), tile.steps)
         row = LongRow(target, replace(tile, steps=steps), outer, across)
         row.whole = tile
         row.near = Near(row.tile, row.tile.slot, row.tile.each)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from weft.dtypes import DType, int32
+from weft.dtypes import DType, bool_, int32
 from weft.kernels import index as ix
 from weft.kernels.gpu_tile import (
     BEGIN,
@@ -400,3 +400,27 @@ class PrivateRow(TiledRow):
         fast = self.steps([self.near.put(array, end) for array, end in near])
         after = [*self.either(fast, self.each([end for _, end in near])), *self.each(others)]
         return [*sums, *self.tile.each_step(self.tile.lanes(clear))], tuple(self.ended(nest, body)), after
+
+    def added_up(
+        self, accumulators: Sequence[Accumulator], member: Index, members: int, after: tuple[Stmt, ...]
+    ) -> list[Stmt]:
+        """The running sums of all `members` that share a chunk, one added to the other; the last one does `after`."""
+        place = ix.add(ix.scale(self.near.slot, self.tile.threads), self.thread)
+        give: list[Stmt] = []
+        take: list[Stmt] = []
+        for k, acc in enumerate(accumulators):
+            array = self.shared(f"sum{k}_all", acc.dtype, self.tile.size)
+            own = Load(f"sum{k}", self.near.slot, acc.dtype)
+            give.append(Store(array, place, own))
+            total = Op(COMBINE[acc.op], (Load(array, place, acc.dtype), own), acc.dtype)
+            take.append(Store(f"sum{k}", self.near.slot, total))
+        turn = Axis("giver", members)
+        mine = Op("eq", (number(member), number(at(turn))), bool_)
+        again = If(mine, (*self.each(take), *self.each(give)))
+        return [
+            If(test("eq", number(member), 0), tuple(self.each(give))),
+            Barrier(),
+            Loop(turn, 1, members - 1, "serial", (again, Barrier())),
+            If(test("eq", number(member), members - 1), (*self.each(take), *after)),
+            Barrier(),
+        ]
