@@ -45,7 +45,7 @@ bench: $(VENV)/.has-bench
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
 # These run with the python3 on PATH and install nothing: GPU machines bring their own packages.
-PARALLEL = $(shell python3 -c 'import importlib.util as u; print("-n 8" if u.find_spec("xdist") else "")')
+PARALLEL = $(shell python3 -c 'import importlib.util as u; print("-n 8 -p no:benchmark" if u.find_spec("xdist") else "")')
 test-gpu:
 	python3 -m pytest -q $(PARALLEL) -m "gpu and not serial" tests/gpu tests/backend $(ARGS)
 	python3 -m pytest -q -m "gpu and serial" tests/gpu tests/backend $(ARGS) || [ $$? -eq 5 ]
