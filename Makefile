@@ -47,8 +47,8 @@ bench: $(VENV)/.has-bench
 # These run with the python3 on PATH and install nothing: GPU machines bring their own packages.
 PARALLEL = $(shell python3 -c 'import importlib.util as u; print("-n 8 -p no:benchmark" if u.find_spec("xdist") else "")')
 test-gpu:
-	python3 -m pytest -q $(PARALLEL) -m "gpu and not serial" tests/gpu tests/backend $(ARGS)
-	python3 -m pytest -q -m "gpu and serial" tests/gpu tests/backend $(ARGS) || [ $$? -eq 5 ]
+	python3 -m pytest -q -p no:benchmark $(PARALLEL) -m "gpu and not serial" tests/gpu tests/backend $(ARGS)
+	python3 -m pytest -q -p no:benchmark -m "gpu and serial" tests/gpu tests/backend $(ARGS) || [ $$? -eq 5 ]
 
 # Kernels under NVIDIA's checker of memory accesses, races and barriers; any error is a failure.
 sanitize-gpu:

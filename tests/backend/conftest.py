@@ -25,6 +25,8 @@ def computing() -> list:
 @pytest.fixture(params=computing())
 def on_each_device(request):
     """Every device that compiles and computes, in turn, as the default device; the random stream starts anew."""
+    if request.param != "cpu" and request.node.get_closest_marker("cpu_only"):
+        pytest.skip("looks at what only the CPU has")
     with weft.device(request.param):
         weft.manual_seed(0)
         yield request.param

@@ -630,6 +630,7 @@ def test_an_index_out_of_range_is_reported_by_every_replay():
     for _ in range(2):
         with pytest.raises(weft.IndexRangeError, match=r"test_compile\.py:\d+"):
             step(weft.tensor([1, 5]))
+            weft.default_device().backend.synchronise()  # where a run may still be under way
         assert step(weft.tensor([1, 4])).item() == 5.0
 
 
@@ -670,8 +671,9 @@ def test_the_plan_can_be_seen():
         step.plan  # noqa: B018
     step(ones(4, 5))
     (kernel,) = step.plan.kernels()
-    assert "exp" in kernel.name and "define" in kernel.source
+    device = weft.default_device().name
+    assert "exp" in kernel.name and ("define" if device == "cpu" else "__global__") in kernel.source
     assert kernel.bytes == 2 * 4 * 5 * 4 and kernel.flops > 0
     memory = step.plan.memory()
     assert (memory.inputs, memory.outputs, memory.arena_bytes, memory.peak) == (80, 80, 0, 160)
-    assert "1 kernels on cpu" in str(step.plan) and "peak 160 B" in str(memory)
+    assert f"1 kernels on {device}" in str(step.plan) and "peak 160 B" in str(memory)

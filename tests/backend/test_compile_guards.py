@@ -109,7 +109,7 @@ def test_devices_are_guarded():
 
 def test_two_devices_are_refused():
     step = weft.compile(lambda x, y: (x + 1.0, y + 1.0))
-    with pytest.raises(weft.DeviceError, match=r"weft\.compile\(.*lambda.*\): given tensors on cpu, null"):
+    with pytest.raises(weft.DeviceError, match=r"weft\.compile\(.*lambda.*\): given tensors on \S+, null"):
         step(ones(1), ones(1, device="null"))
 
 

@@ -12,7 +12,7 @@ import weft
 from weft.dtypes import ALL
 
 DTYPES = [dtype.name for dtype in ALL]
-pytestmark = pytest.mark.usefixtures("on_each_device")
+pytestmark = [pytest.mark.usefixtures("on_each_device"), pytest.mark.cpu_only]  # memory that the host sees
 
 
 def address(x):

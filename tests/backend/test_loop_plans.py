@@ -128,6 +128,7 @@ def test_another_length_compiles_no_kernel_for_its_draws():
     assert kernels_made() == before
 
 
+@pytest.mark.cpu_only
 def test_kernels_of_an_lstm_step():
     """Forward, a product and the cell; backward, at most four steps; weight gradients are outside."""
     model, time = Model(50, 64), 12
@@ -185,6 +186,7 @@ def test_memory_grows_with_the_length_only_by_what_is_kept():
     assert per_step <= 2 * (2 + 4 + 4) * one + 3 * size * 50 * 4, (per_step / one, arena)
 
 
+@pytest.mark.cpu_only
 def test_threads_do_not_change_the_bits():
     from weft.backends.cpu import runtime
 

@@ -178,6 +178,7 @@ def test_a_wrong_function_is_named(monkeypatch):
     assert "and should be" in text
 
 
+@pytest.mark.cpu_only
 def test_the_first_wrong_kernel_is_named_not_those_behind_it(monkeypatch, tmp_path):
     """What follows from wrong numbers is right as long as its own kernels are."""
 
@@ -204,6 +205,7 @@ def test_the_first_wrong_kernel_is_named_not_those_behind_it(monkeypatch, tmp_pa
                 verify(function, x)
 
 
+@pytest.mark.cpu_only
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0])
 def test_single_wrong_elements_are_found(monkeypatch, bad):
     """One element out of many, overwritten after the kernel ran."""
@@ -224,6 +226,7 @@ def test_single_wrong_elements_are_found(monkeypatch, bad):
         verify(lambda x: x * 2 + 1, x)
 
 
+@pytest.mark.cpu_only
 def test_integers_must_be_equal(monkeypatch):
     run = cpu.CpuExecutable.run
 
