@@ -30,3 +30,4 @@ def on_each_device(request):
     with weft.device(request.param):
         weft.manual_seed(0)
         yield request.param
+        weft.get_device(request.param).backend.synchronise()  # what is known late is this test's
