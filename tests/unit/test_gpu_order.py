@@ -10,7 +10,7 @@ from tests.unit.emulator import Emulator
 from weft.backends.base import Device
 from weft.compiler import assemble, order_blocks
 from weft.errors import IndexRangeError
-from weft.kernels import block_sorts
+from weft.kernels import block_sorts, gpu_lanes
 from weft.tensor import Tensor
 
 pytestmark = pytest.mark.unit
@@ -126,6 +126,34 @@ def test_scattered_rows(device, fold, entries, count, columns):
     expected = np.full((count, columns), start)
     ufunc.at(expected, index, rows)
     np.testing.assert_allclose(Tensor(node).numpy(), expected, 1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
+def test_wide_rows_move_by_neighbours(device, monkeypatch, dtype):
+    monkeypatch.setattr(gpu_lanes, "MANY", 1)
+    index = np.random.default_rng(0).integers(0, 9, 70)
+    rows = weft.tensor(np.round(4 * numbers(70, 64)).astype(getattr(weft, dtype).numpy), device=device)
+    table = weft.scatter_sum(rows, weft.tensor(index, device=device), 9)
+    expected = np.zeros((9, 64))
+    np.add.at(expected, index, rows.float().numpy())
+    np.testing.assert_array_equal(table.float().numpy(), expected)
+    folds = [kernel for kernel in device.backend.kernels if kernel.name.startswith("segment")]
+    near = {"float64": 2}.get(dtype, 4)
+    assert {kernel.geometry.items for kernel in folds} == {64 // near}
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_wide_segments(device, monkeypatch, reduce):
+    monkeypatch.setattr(gpu_lanes, "MANY", 1)
+    pointers, data = np.array([0, 3, 3, 8, 20]), numbers(20, 36)
+    given = weft.tensor(data, device=device, requires_grad=True)
+    result = weft.segment_reduce(given, weft.tensor(pointers, device=device), reduce)
+    (result * result).sum().backward()
+    copy = weft.tensor(data, requires_grad=True)
+    expected = weft.segment_reduce(copy, weft.tensor(pointers), reduce)
+    (expected * expected).sum().backward()
+    np.testing.assert_allclose(result.numpy(), expected.numpy(), 1e-5, 1e-6)
+    np.testing.assert_allclose(given.grad.numpy(), copy.grad.numpy(), 1e-5, 1e-6)
 
 
 def test_gradient_of_an_embedding(device):

@@ -3,6 +3,7 @@
 *Tiles* (`gpu_map`): elementwise nests, several neighbours to a thread; square ones (`gpu_turned`) where memory is read
 across. *Rows* (`gpu_rows`): the threads of a block or
 of a subgroup walk along a row and join what they folded. *Columns* (`gpu_columns`): threads walk down their columns.
+*Lanes* (`gpu_lanes`): a thread folds a few neighbouring columns of a wide table, such as segments have.
 *Thread per point*: everything else, one thread computing a point (or a point and its lane) alone.
 
 Which thread adds what, and in which order partial results are joined, follows from extents alone; the number of blocks
@@ -16,6 +17,7 @@ from dataclasses import replace
 
 from weft.dtypes import bool_, int64
 from weft.kernels.gpu_columns import column_folds, column_sums
+from weft.kernels.gpu_lanes import lanes
 from weft.kernels.gpu_map import tiled
 from weft.kernels.gpu_rows import rows, rows_of_chunks
 from weft.kernels.gpu_tile import BEGIN, END, Target, at, joined, kernel, serial, target_of, times
@@ -54,7 +56,8 @@ def schedule(nest: Nest, target: Target = Target()) -> Kernel:  # noqa: B008
         return rows_of_chunks(nest, target) if nest.stages or nest.point_stores else column_sums(nest, target)
     if nest.side == "inner" and math.prod([span.axis.extent for span in nest.inner]) > SHORT:
         return rows(nest, target)
-    return turned(nest, target) or tiled(nest, target) or column_folds(nest, target) or _thread_per_point(nest)
+    placed = turned(nest, target) or tiled(nest, target) or column_folds(nest, target) or lanes(nest, target)
+    return placed or _thread_per_point(nest)
 
 
 def schedule_tile(nest: Nest, batch: Axis, row: Axis, col: Axis, target: Target = Target()) -> Kernel:  # noqa: B008
