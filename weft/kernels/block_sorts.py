@@ -141,9 +141,11 @@ class _Merge:
             word, next_ = f"{self.name}_word{k}", f"{self.name}_next{k}"
             ours = Op("and", (has, less), bool_)
             out.append(Let(word, Op("select", (ours, mine, theirs), int64)))
-            out.append(Let(next_, _add(IndexValue(at, self.number), Op("cast", (ours,), self.number))))
+            if k < EACH - 1:
+                taken = _add(IndexValue(at, self.number), Op("cast", (ours,), self.number))
+                out.append(Let(next_, taken))  # named before the store, behind which words would be read again
+                at = self.value("at", Var(next_, self.number), self.longest)
             out.append(Store("mine", ix.const(k), Var(word, int64)))
-            at = self.value("at", Var(next_, self.number), self.longest)
         return out
 
     def word(self, start: Index, place: Index, exists: Expr) -> Expr:
