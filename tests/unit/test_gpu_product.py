@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from weft import dtypes
 from weft.compiler import block_product
 from weft.kernels import gpu_product, narrow
 from weft.kernels import index as ix
-from weft.kernels.gpu_product import Operand, Product, Tiling
+from weft.kernels.gpu_product import Product, Tiling, strided
 from weft.kernels.language import LAUNCH_RANGES, BufferParam, Kernel, ScalarParam, Store
 from weft.kernels.normal import normalise
 from weft.render import clike
@@ -27,9 +28,9 @@ TRANSPOSES = list(itertools.product((False, True), repeat=2))
 
 def kernel(dtype, m: int, n: int, k: int, turned=(False, False), choice: Tiling | None = None, batch: int = 1):
     """(kernel, tiles) of a contiguous product that stores its result in `c`."""
-    left = Operand("a", 1 if turned[0] else k, m if turned[0] else 1, (0, m * k), dtype)
-    right = Operand("b", k if turned[1] else 1, 1 if turned[1] else n, (0, k * n), dtype)
-    product = Product(left, right, batch, batch, m, n, k)
+    left = strided("a", dtype, 1 if turned[0] else k, m if turned[0] else 1, [(batch, m * k)])
+    right = strided("b", dtype, k if turned[1] else 1, 1 if turned[1] else n, [(batch, k * n)])
+    product = Product(left, right, batch, m, n, k)
     choice = choice or gpu_product.tiling(product, True, 132, 232448)
 
     def finish(number, row, column, value):
@@ -153,6 +154,27 @@ def test_long_sums_of_few_tiles_are_cut(monkeypatch):
         np.testing.assert_allclose(found.numpy(), 2 * (a.astype(float) @ b), 1e-5, 1e-3)
     names = [kernel.name for kernel in device.kernels]
     assert [name.split("_")[0] for name in names[:2]] == ["product", "cols"] and len(names) == 4, names
+
+
+@pytest.mark.parametrize("features", [(), MMA], ids=["fma", "mma"])
+@pytest.mark.parametrize("channels, dtype", [(8, "float32"), (3, "float32"), (8, "bfloat16")])
+def test_windows_are_read_by_their_indices(channels, dtype, features):
+    """A convolution and both its gradients: the elements under its windows are never stored."""
+    device = Lockstep(features=features)
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((2, channels, 6, 5)), rng.standard_normal((12, channels, 3, 3)) / 5
+    found = []
+    for where in (device.device, "reference"):
+        a, b = (weft.tensor(array, dtype=dtypes.by_name(dtype), device=where, requires_grad=True) for array in (x, w))
+        y = F.conv2d(a, b, padding=1, stride=(1, 2))
+        (y * y).sum().backward()
+        found.append([result.numpy().astype(float) for result in (y, a.grad, b.grad)])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(
+            ours, theirs, 1e-4 if dtype == "float32" else 5e-2, 1e-4 if dtype == "float32" else 0.2
+        )
+    maps = [kernel.name.split("_")[-1] for kernel in device.kernels if kernel.name.startswith("map")]
+    assert max(math.prod(map(int, shape.split("x"))) for shape in maps) < 2 * 6 * 3 * 9 * channels
 
 
 def test_integers():

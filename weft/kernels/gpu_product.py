@@ -41,21 +41,34 @@ from weft.kernels.product import Matrix
 Finish = Callable[[Index, Index, Index, Expr], Sequence[Stmt]]  # (batch, row, column, value): what happens to it
 
 
+Condition = tuple[Index, int]  # 0 <= index < bound
+Place = Callable[[Index, Index, Index], tuple[Index, Sequence[Condition]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Matrices in a buffer: element (i, k) of matrix b, with i across the sums and k along them, lies at
-    (b // inner) * batch[0] + (b % inner) * batch[1] + i * across + k * along. One of the last two steps is 1."""
+    """Matrices in a buffer: element (i, k) of matrix number b, with i across the sums and k along them, lies at
+    `place(b, i, k)`, or is 0 where its conditions do not hold. Along k if `lies_along`, else across, elements come in
+    groups of `vector` (a power of two) that are neighbours in memory and exist together."""
 
     buffer: str
-    across: int
-    along: int
-    batch: tuple[int, int]
     dtype: DType
+    lies_along: bool
+    vector: int
+    place: Place
 
-    @property
-    def lies_along(self) -> bool:
-        """Whether elements along k are neighbours."""
-        return self.along == 1
+
+def strided(buffer: str, dtype: DType, across: int, along: int, batch: Sequence[tuple[int, int]] = ()) -> Operand:
+    """Matrices with steps `across` and `along`, of which one is 1; `batch` has (extent, step) of each axis of them."""
+
+    def place(number: Index, i: Index, k: Index) -> tuple[Index, Sequence[Condition]]:
+        out = ix.add(ix.scale(i, across), ix.scale(k, along))
+        numbers = ix.delinearise(number, tuple([extent for extent, _ in batch]))
+        for one, (_, step) in zip(numbers, batch, strict=True):
+            out = ix.add(out, ix.scale(one, step))
+        return out, ()
+
+    return Operand(buffer, dtype, along == 1, VECTOR // dtype.itemsize, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +78,6 @@ class Product:
     a: Operand
     b: Operand
     batch: int
-    inner: int  # matrices of the inner batch axis
     rows: int
     columns: int
     depth: int
@@ -139,9 +151,9 @@ class _Side:
     def __init__(self, name: str, operand: Operand, extent: int, choice: Tiling, depth: int, limit: Expr | int):
         self.name, self.operand, self.extent, self.choice = name, operand, extent, choice
         self.depth, self.limit = depth, limit  # elements along k; elements across, of all tiles
-        self.vector = VECTOR // operand.dtype.itemsize
+        self.vector = operand.vector
         lines, self.row = (extent, choice.depth) if operand.lies_along else (choice.depth, extent)
-        self.step = self.row + self.vector  # rows lie apart so that threads meet different banks
+        self.step = self.row + VECTOR // operand.dtype.itemsize  # rows lie apart so that threads meet different banks
         self.lines, self.size = lines, lines * self.step
 
     @property
@@ -153,8 +165,8 @@ class _Side:
         across, along = (self.step, 1) if self.operand.lies_along else (1, self.step)
         return Matrix(self.array.name, ix.scale(stage, self.size), across, along, self.operand.dtype)
 
-    def fetches(self, thread: Axis, number: Index, first: Index, base: Index) -> Stmt:
-        """Fetch step `number` of k, for the tile that starts at `first`, of the matrix at `base`."""
+    def fetches(self, thread: Axis, number: Index, first: Index, batch: Index) -> Stmt:
+        """Fetch step `number` of k, for the tile that starts at `first`, of matrix number `batch`."""
         operand, vector = self.operand, self.vector
         pieces = self.lines * (self.row // vector)
         each = -(-pieces // thread.extent)
@@ -165,13 +177,16 @@ class _Side:
         across, along = (line, place) if operand.lies_along else (place, line)
         target = self.matrix(ix.remainder(number, self.choice.stages)).at(across, along)
         across, along = ix.add(first, across), ix.add(ix.scale(number, self.choice.depth), along)
-        source = ix.add(base, ix.add(ix.scale(across, operand.across), ix.scale(along, operand.along)))
+        source, conditions = operand.place(batch, across, along)
         limits = ((across, self.limit), (along, self.depth))
         beside, (line_at, line_limit) = limits if not operand.lies_along else limits[::-1]
         valid = _valid(beside, vector)
         if not (isinstance(line_limit, int) and line_at.high < line_limit):
             inside = Op("lt", (IndexValue(line_at, int32), _int32(line_limit)), bool_)
             valid = Op("select", (inside, _int32(valid), Literal(0, int32)), int32)
+        for index, bound in conditions:
+            for test in _within(index, bound):
+                valid = Op("select", (test, _int32(valid), Literal(0, int32)), int32)
         fetch: Stmt = Fetch(self.array.name, target, operand.buffer, source, vector, valid)
         if pieces % thread.extent:
             fetch = If(Op("lt", (IndexValue(piece, int32), Literal(pieces, int32)), bool_), (fetch,))
@@ -185,6 +200,17 @@ def _valid(beside: tuple[Index, Expr | int], vector: int) -> Expr | int:
         return vector
     rest = Op("sub", (_int32(limit), IndexValue(place, int32)), int32)
     return Op("max", (Op("min", (rest, Literal(vector, int32)), int32), Literal(0, int32)), int32)
+
+
+def _within(index: Index, bound: int) -> list[Expr]:
+    """The tests that make sure of 0 <= index < bound."""
+    value = IndexValue(index, int32)
+    tests: list[Expr] = []
+    if index.low < 0:
+        tests.append(Op("le", (Literal(0, int32), value), bool_))
+    if index.high >= bound:
+        tests.append(Op("lt", (value, Literal(bound, int32)), bool_))
+    return tests
 
 
 def _int32(value: Expr | int) -> Expr:
@@ -219,8 +245,8 @@ class _Writer:
 
         def fetches(number: Index) -> tuple[Stmt, ...]:
             return (
-                self.a.fetches(self.thread, number, first_row, self.base(product.a, batch)),
-                self.b.fetches(self.thread, number, first_column, self.base(product.b, batch)),
+                self.a.fetches(self.thread, number, first_row, batch),
+                self.b.fetches(self.thread, number, first_column, batch),
             )
 
         def finished(slot: Index, row: Index, column: Index, number: Index) -> tuple[Stmt, ...]:
@@ -247,10 +273,6 @@ class _Writer:
         )
         threads = Loop(self.thread, 0, self.thread.extent, "threads", work, self.thread.extent)
         return Loop(task, Var("begin", int64), Var("end", int64), "task", (threads,))
-
-    def base(self, operand: Operand, batch: Index) -> Index:
-        outer, inner = ix.floordiv(batch, self.product.inner), ix.remainder(batch, self.product.inner)
-        return ix.add(ix.scale(outer, operand.batch[0]), ix.scale(inner, operand.batch[1]))
 
     def inside(self, row: Index, column: Index, body: Sequence[Stmt]) -> Stmt:
         """`body` where there is such an element."""
