@@ -126,3 +126,9 @@ def test_memory_is_what_the_backward_pass_needs(plan):
     logits = 2 * TOKENS * CASE.vocabulary
     weights = 2 * sum(shape[0] * shape[1] for shape in CASE.shapes().values() if len(shape) == 2)
     assert plan.memory().arena_bytes <= 1.35 * (kept + 2 * logits + 3 * weights)
+
+
+def test_small_sums_and_casts_of_all_layers_share_launches(plan):
+    """Weights of one shape are cast eight at a time, and so are the last steps of column sums."""
+    found = [name for name in names(steps(plan)) if name.startswith(("map_cast", "cols_sum"))]
+    assert max(found.count(name) for name in found) <= 2, found

@@ -26,6 +26,8 @@ from weft.graph.primitives import PRIMITIVES, results_of
 
 CANDIDATES = 6  # how many regions a sink tries to join
 SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a kernel
+SMALL_FOR_BLOCKS = 1 << 21  # the same where a launch takes as long as moving megabytes
+MOST_READS = 8  # values that such a kernel reads
 # Kinds of nodes that are the anchor of a region of their own, which has the form of that name: the region's domain.
 ANCHORS: dict[str, Callable[[Node], tuple[int, ...]]] = {
     "dot": lambda node: node.shape,
@@ -69,6 +71,7 @@ class _Fuser:
     ):
         self.nodes = nodes
         self.leaves = set(leaves)
+        self.blocks = bool(nodes) and "blocks" in nodes[0].device.features
         self.stored: dict[Node, tuple[Region, ...]] = dict.fromkeys(leaves, ())
         self.regions: list[Region] = []
         self.numbers = itertools.count()
@@ -303,12 +306,19 @@ class _Fuser:
                     self.stored[node] = tuple([writer for writer in writers if writer is not region])
 
     def _worth_merging(self, a: Region, b: Region) -> bool:
-        if a.volume > SMALL and not any(sink in b.reads for sink in a.sinks):
+        if not self._launch_outweighs(a, b) and not any(sink in b.reads for sink in a.sinks):
             shared = a.reads.keys() & b.reads.keys()
             if not any(read.size > 1 and 4 * read.size >= a.volume for read in shared):
                 return False
         both, before = a.bit | b.bit, (a.before | b.before) & ~(a.bit | b.bit)
         return not any(other.before & both for other in self.regions if other.bit & before)  # nobody runs between them
+
+    def _launch_outweighs(self, a: Region, b: Region) -> bool:
+        """Whether two regions of one domain do so little that one launch less is worth more than anything else."""
+        if a.volume <= SMALL:
+            return True
+        together = len(a.reads) + len(b.reads) <= MOST_READS
+        return self.blocks and a.form in ("map", "cols") and a.volume <= SMALL_FOR_BLOCKS and together
 
     def _rebuild(self, trial: Region, regions: Sequence[Region], node: Node | None) -> bool:
         """Put all that `regions` compute, and `node`, into `trial` instead. False, and no change, where that fails."""
