@@ -309,3 +309,47 @@ def test_gradients_are_added_up_in_place(device):
     (only,) = step.plan.plan.steps
     (product,) = products_of([only])
     assert product.add and only.places[2] == only.places[3]
+
+
+def random_program(seed: int, device) -> list[np.ndarray]:
+    """Results and gradients of a few products with what a library may absorb around them; odd seeds have 16-bit ones."""
+    rng = np.random.default_rng(seed)
+    n = 8
+    leaves = [
+        weft.tensor(rng.normal(0, 1, shape).astype(np.float32), device=device, requires_grad=True)
+        for shape in [(n, n)] * 3 + [(n,)] * 2
+    ]
+    values = leaves[:3]
+    kept = []
+    for _ in range(rng.integers(3, 9)):
+        a, b = (values[rng.integers(len(values))] for _ in range(2))
+        vector = leaves[3 + rng.integers(2)]
+        narrow = weft.bfloat16 if seed % 2 and rng.random() < 0.5 else weft.float32
+        made = [
+            lambda a=a, b=b, dtype=narrow: a.to(dtype) @ b.to(dtype),
+            lambda a=a, b=b, dtype=narrow, v=vector: F.linear(a.to(dtype), b.to(dtype), v.to(dtype)),
+            lambda a=a, v=vector: (a.reshape(2, n // 2, n) + v).reshape(n, n),
+            lambda a=a, b=b: a + b,
+            lambda a=a: F.relu(a),
+            lambda a=a: F.gelu(a, approximate="tanh"),
+            lambda a=a: -a * 0.5,
+            lambda a=a: a.mT,
+        ][rng.choice(8, p=[0.25, 0.25, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05])]()
+        values = [*values, made.float()]
+        if rng.random() < 0.25:
+            kept.append(values[-1])
+    kept.append(values[-1])
+    loss = sum([(value * value).mean() for value in kept[1:]], (kept[0] * kept[0]).mean())
+    if rng.random() < 0.6:
+        loss.backward()
+    return [x.numpy() for x in [*kept, *[leaf.grad for leaf in leaves if leaf.grad is not None]]]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed, device, monkeypatch):
+    monkeypatch.setattr(decompose, "SMALL_DOT", 0)
+    for found, want in zip(
+        random_program(seed, device), random_program(seed, weft.get_device("reference")), strict=True
+    ):
+        scale = np.abs(want).max() + 1e-6
+        np.testing.assert_allclose(found / scale, want / scale, 0, 5e-2)
