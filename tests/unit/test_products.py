@@ -312,7 +312,7 @@ def test_gradients_are_added_up_in_place(device):
 
 
 def random_program(seed: int, device) -> list[np.ndarray]:
-    """Results and gradients of a few products with what a library may absorb around them; odd seeds have 16-bit ones."""
+    """Results and gradients of a few products with what a library may absorb around them; odd seeds have bfloat16."""
     rng = np.random.default_rng(seed)
     n = 8
     leaves = [
