@@ -6,6 +6,7 @@ each thread touches its own places only, so nobody has to wait.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -44,7 +45,8 @@ from weft.kernels.substitute import parts_of, replaced
 DEAR = 8  # operations on the way to a value from which reading it back beats computing it again
 SLOW = ("exp", "log", "log1p", "expm1", "tanh", "erf", "div", "sqrt")  # which count for as many
 RESERVED = 2048  # bytes of shared memory for partial results
-IN_FLIGHT = 8  # elements of a thread that are under way at once; twice as many where its block is alone
+IN_FLIGHT = 8  # elements of a thread that are under way at once
+SHARING = 2  # blocks that should find room side by side: while one computes, the other reads
 
 
 def held_as(value: Expr) -> DType:
@@ -87,22 +89,19 @@ class LongRow(TiledRow):
     kept: dict[tuple, Local] = field(default_factory=dict)  # loads that shared memory holds, by (buffer, index)
     dear: dict[Expr, Local] = field(default_factory=dict)  # and values that are not computed again
     first: dict[Expr, int] = field(default_factory=dict)  # the walk that computes each of those
-    filled: set[tuple] = field(default_factory=set)  # loads that an earlier walk has put there
-    walks: int = 0  # that have begun
+    filler: dict[tuple, int] = field(default_factory=dict)  # the walk that brings each load
+    kept_rounds: int = 0  # of the row, from its beginning: as many as there is room for
+    keeping: bool = True  # whether the rounds that are written now are among these
+    walk: int = 0  # the number of the walk that is written now
 
     @staticmethod
     def of(nest: Nest, target: Target, tile: Tile, outer: tuple[Span, ...], across: Span) -> tuple[Nest, LongRow]:
-        along = [
-            load for load in loads_in([v for s in nest.stages for _, v in s]) if ix.depends(load.index, across.axis)
-        ]
-        widest = max([load.dtype.itemsize for load in along], default=1)
-        alone = tile.size * widest <= target.shared_bytes < 2 * tile.size * widest
-        steps = min(max(IN_FLIGHT * (2 if alone else 1) // tile.near, 1), tile.steps)
+        steps = min(max(IN_FLIGHT // tile.near, 1), tile.steps)
         row = LongRow(target, replace(tile, steps=steps), outer, across)
         row.whole = tile
         row.near = Near(row.tile, row.tile.slot, row.tile.each)
         nest = row.prepare(nest, ix.add(ix.scale(at(row.round), row.tile.size), row.tile.element(row.thread)))
-        if not outer:
+        if not outer and not row.by_subgroup:
             row.choose(nest)
         return nest, row
 
@@ -123,12 +122,19 @@ class LongRow(TiledRow):
                 if self.varies(load) and ix.depends(load.index, nest.points):
                     uses.setdefault((load.buffer, load.index), []).append(walk)
                     found[load.buffer, load.index] = load
-        budget = self.target.shared_bytes - RESERVED
-        for key, load in found.items():
-            array = Local(f"row{len(self.kept)}", load.dtype, self.whole.size, "launch")
-            if len(uses[key]) > 1 and pool_bytes(array) <= budget:
-                budget -= pool_bytes(array)
-                self.kept[key] = array
+        wanted = {key: load for key, load in found.items() if len(uses[key]) > 1}
+        budget = max(self.target.shared_bytes // SHARING - RESERVED, 0)
+        each = sum([self.tile.size * load.dtype.itemsize for load in wanted.values()])
+        self.kept_rounds, size = self.round.extent, self.whole.size
+        if sum([self.whole.size * load.dtype.itemsize for load in wanted.values()]) > budget:
+            self.kept_rounds = budget // each
+            size = self.kept_rounds * self.tile.size
+        if not self.kept_rounds or not wanted:
+            self.kept_rounds = 0
+            return
+        for key, load in wanted.items():
+            self.kept[key] = Local(f"row{len(self.kept)}", load.dtype, size, "launch")
+            self.filler[key] = uses[key][0]
         free = [(array, uses[key][-1]) for key, array in self.kept.items()]
         for value, first in again.items():
             dtype = held_as(value)
@@ -144,21 +150,24 @@ class LongRow(TiledRow):
         return ix.add(ix.scale(slot, self.tile.threads), self.thread)
 
     def begun(self, values: Sequence[Expr]) -> tuple[Walk, list[Expr]]:
-        this, self.walks = self.walks, self.walks + 1
+        self.known.clear()
+        self.near.names.clear()
+        if not self.keeping:
+            return TiledRow.begun(self, values)
         swaps: dict[Expr, Expr] = {}
         for value, array in self.dear.items():
-            if self.first[value] < this:
+            if self.first[value] < self.walk:
                 load = Load(array.name, self.own_place, array.dtype)
                 swaps[value] = narrow.unpacked(load) if array.dtype.is_narrow else load
         values = replaced(values, swaps)
-        now = [value for value in self.dear if self.first[value] == this]
-        for key in self.filled:
-            self.known[key] = Load(self.kept[key].name, self.own_place, self.kept[key].dtype)
+        now = [value for value in self.dear if self.first[value] == self.walk]
+        for key, array in self.kept.items():
+            if self.filler[key] < self.walk:
+                self.known[key] = Load(array.name, self.own_place, array.dtype)
         walk, rewritten = TiledRow.begun(self, [*now, *values])
         for key, array in self.kept.items():
-            if key in self.known and key not in self.filled:
+            if self.filler[key] == self.walk:
                 walk.inner.append(Store(array.name, self.own_place, self.known[key]))
-                self.filled.add(key)
         names: dict[Expr, Expr] = {}
         for k, (value, made) in enumerate(zip(now, rewritten, strict=False)):
             walk.inner.append(Let(f"dear{k}", made))
@@ -173,37 +182,39 @@ class LongRow(TiledRow):
         made = TiledRow.launched(self, nest, body, each)
         assert made.geometry is not None
         shared = sum([pool_bytes(array) for array in self.kept.values()])
-        return replace(made, geometry=replace(made.geometry, shared=shared))
+        return replace(made, geometry=replace(made.geometry, shared=shared, beside=SHARING if shared else 0))
 
-    def rounds(self, body: Sequence[Stmt], step: Sequence[Stmt]) -> tuple[Stmt, ...]:
-        """`body` for every whole round, then `step` for those steps of the last round that a thread has a part in."""
-        full = self.across.axis.extent // self.tile.size
-        rest = If(self.inside, tuple(step))
-        out: list[Stmt] = [Loop(self.round, 0, full, "serial", tuple(body))] if full else []
-        if full < self.round.extent:
-            last = self.tile.each_step((rest,))
-            out.append(Loop(self.round, full, full + 1, "unrolled", last)) if self.round.extent > 1 else out.extend(
-                last
-            )
-        return serial(self.outer, tuple(out))
+    def rounds(self, begin: int, end: int, body: Sequence[Stmt], step: Sequence[Stmt]) -> list[Stmt]:
+        """`body` for every whole round of these, `step` for those steps of a last one that a thread has a part in."""
+        full = min(self.across.axis.extent // self.tile.size, end)
+        out: list[Stmt] = [Loop(self.round, begin, full, "serial", tuple(body))] if begin < full else []
+        if full < end:
+            last = self.tile.each_step((If(self.inside, tuple(step)),))
+            out += [Loop(self.round, full, end, "unrolled", last)] if self.round.extent > 1 else last
+        return out
 
-    def walked(self, walk: Walk) -> list[Stmt]:
+    def walked(self, made: Callable[[], Walk]) -> list[Stmt]:
+        out: list[Stmt] = []
+        cuts = sorted({0, self.kept_rounds, self.round.extent})
+        for begin, end in itertools.pairwise(cuts):
+            self.keeping = begin < self.kept_rounds
+            out += self.rounds(begin, end, *self.bodies(made()))
+        self.walk += 1
+        return list(serial(self.outer, tuple(out)))
+
+    def bodies(self, walk: Walk) -> tuple[list[Stmt], list[Stmt]]:
+        """What is done in a whole round, and in one step of a round that is cut off."""
         tile = self.tile
-        self.known.clear()
-        self.near.names.clear()
-        fetch = self.either(tile.each_step(walk.fetch), tile.each_step(tile.lanes(walk.one)) if walk.one else ())
-        put = self.either(tile.each_step(walk.put), tile.each_step(tile.lanes(walk.put_one)) if walk.put_one else ())
-        alone = tile.each_step(tile.lanes(walk.alone)) if walk.alone else ()
+        fetch = self.either(tile.each_step(walk.fetch), tile.each_step(tile.lanes(walk.one)))
+        put = self.either(tile.each_step(walk.put), tile.each_step(tile.lanes(walk.put_one)))
         inner = tile.lanes([*walk.inner, *walk.last])
-        body = [*walk.arrays, *fetch, *alone, *tile.each_step(inner), *put]
-        one = [*walk.one, *walk.alone]
-        step = [*walk.arrays, *(tile.lanes(one) if one else ()), *inner]
-        step += tile.lanes(walk.put_one) if walk.put_one else ()
-        return list(self.rounds(body, step))
+        body = [*walk.arrays, *fetch, *tile.each_step(tile.lanes(walk.alone)), *tile.each_step(inner), *put]
+        step = [*walk.arrays, *tile.lanes([*walk.one, *walk.alone]), *inner, *tile.lanes(walk.put_one)]
+        return body, step
 
-    def folded(self, parts: tuple[Accumulator, ...], walk: Walk) -> list[Stmt]:
-        return [Fold(parts, tuple(self.walked(walk)))]
+    def folded(self, parts: tuple[Accumulator, ...], made: Callable[[], Walk]) -> list[Stmt]:
+        return [Fold(parts, tuple(self.walked(made)))]
 
     def along(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         lanes = self.tile.lanes(body)
-        return self.rounds(self.tile.each_step(lanes), lanes)
+        return serial(self.outer, tuple(self.rounds(0, self.round.extent, self.tile.each_step(lanes), lanes)))

@@ -6,8 +6,9 @@ its loads and stores go through arrays of the thread. In a `PrivateRow` those ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from weft.dtypes import DType, bool_, int32
 from weft.kernels import index as ix
@@ -312,27 +313,33 @@ class TiledRow(Row):
     def folds(self, nest: Nest) -> list[Stmt]:
         body: list[Stmt] = []
         for stage in nest.stages:
-            walk, values = self.begun([value for _, value in stage])
             parts = tuple([replace(acc, name=f"{acc.name}_part") for acc, _ in stage])
-            walk.inner += [Update(part.name, value) for part, value in zip(parts, values, strict=True)]
-            body += self.folded(parts, walk)
+            body += self.folded(parts, partial(self.folding, parts, [value for _, value in stage]))
             body += self.join([acc for acc, _ in stage])
         if nest.point_stores:
             body.append(If(test("eq", number(self.thread), 0), together(nest.point_stores)))
         return body
 
+    def folding(self, parts: Sequence[Accumulator], values: Sequence[Expr]) -> Walk:
+        walk, values = self.begun(values)
+        walk.inner += [Update(part.name, value) for part, value in zip(parts, values, strict=True)]
+        return walk
+
+    def storing(self, stores: Sequence[Store]) -> Walk:
+        walk, values = self.begun([store.value for store in stores])
+        self.finish(walk, stores, values)
+        return walk
+
     def at_point(self, nest: Nest) -> tuple[Stmt, ...]:
         body = self.folds(nest)
         if nest.inner_stores:
-            walk, values = self.begun([store.value for store in nest.inner_stores])
-            self.finish(walk, nest.inner_stores, values)
-            body += self.walked(walk)
+            body += self.walked(partial(self.storing, nest.inner_stores))
         return tuple(self.ended(nest, body))
 
-    def folded(self, parts: tuple[Accumulator, ...], walk: Walk) -> list[Stmt]:
+    def folded(self, parts: tuple[Accumulator, ...], made: Callable[[], Walk]) -> list[Stmt]:
         raise NotImplementedError
 
-    def walked(self, walk: Walk) -> list[Stmt]:
+    def walked(self, made: Callable[[], Walk]) -> list[Stmt]:
         raise NotImplementedError
 
     def either(self, fast: Sequence[Stmt], slow: Sequence[Stmt]) -> list[Stmt]:
@@ -368,10 +375,12 @@ class PrivateRow(TiledRow):
     def fetched(self, walk: Walk) -> list[Stmt]:
         return [*walk.arrays, *self.either(self.steps(walk.fetch), self.each(walk.one)), *self.each(walk.alone)]
 
-    def folded(self, parts: tuple[Accumulator, ...], walk: Walk) -> list[Stmt]:
+    def folded(self, parts: tuple[Accumulator, ...], made: Callable[[], Walk]) -> list[Stmt]:
+        walk = made()
         return [*self.fetched(walk), Fold(parts, tuple(self.each(walk.inner)))]
 
-    def walked(self, walk: Walk) -> list[Stmt]:
+    def walked(self, made: Callable[[], Walk]) -> list[Stmt]:
+        walk = made()
         return [
             *self.fetched(walk),
             *self.each(walk.inner),
@@ -394,7 +403,7 @@ class PrivateRow(TiledRow):
             clear.append(Store(f"sum{k}", self.near.slot, Literal(acc.identity, acc.dtype)))
             walk.inner.append(Store(f"sum{k}", self.near.slot, Op(COMBINE[acc.op], (total, out), acc.dtype)))
             ends.append(Store(column.buffer, ix.add(ix.scale(at(chunk), column.width), column.index), total))
-        body += self.walked(walk)
+        body += self.walked(lambda: walk)
         near = [(array, end) for array, end in zip(sums, ends, strict=True) if self.by_neighbours(end)]
         others = [end for end in ends if not self.by_neighbours(end)]
         fast = self.steps([self.near.put(array, end) for array, end in near])

@@ -308,12 +308,14 @@ class Geometry:
     """How a GPU kernel is launched: blocks of exactly `threads` threads; `items` elements of work for each point of the
     launch range, of which a block takes `tile` (0: one for each thread) at a time. Any number of blocks gives the same
     bits; more than the work fills are idle. `shared` bytes of memory are asked for with the launch, for a block's
-    arrays that the kernel does not declare with their sizes."""
+    arrays that the kernel does not declare with their sizes. `beside` blocks should find room on one processor (0: that
+    is left to the compiler, which deals out registers)."""
 
     threads: int
     items: int
     shared: int = 0
     tile: int = 0
+    beside: int = 0
 
     def blocks(self, points: int, most: int = 1 << 20) -> int:
         """Blocks that give every thread of a launch over `points` something to do, at most `most`."""

@@ -111,7 +111,8 @@ class _Renderer:
         parameters += [f"{self.ops.type(scalar.dtype)} {scalar.name}" for scalar in self.kernel.scalars]
         parameters += [f"{self.ops.type(dtypes.int64)} {name}" for name in self.kernel.ranges]
         self.block(self.kernel.body)
-        head = self.dialect.kernel.format(threads=geometry.threads, name=name)
+        bounds = f"{geometry.threads}, {geometry.beside}" if geometry.beside else geometry.threads
+        head = self.dialect.kernel.format(threads=geometry.threads, bounds=bounds, name=name)
         return "\n".join([f"// {self.kernel.name}", f"{head}({', '.join(parameters)})", "{", *self.lines, "}"])
 
     def parameter(self, buffer: BufferParam) -> str:

@@ -18,7 +18,7 @@ class Dialect:
 
     name: str
     header: str  # what stands before everything else
-    kernel: str  # of {threads} to a block and {name}
+    kernel: str  # of {threads} to a block, {bounds}: these and how many blocks lie beside each other, and {name}
     function: str  # how a helper function is declared
     pointer: str  # a parameter, of {type} and {name}
     local: str  # an array shared by a block, of {type}, {name} and {size}
@@ -44,7 +44,7 @@ class Dialect:
 CUDA = Dialect(
     name="cuda",
     header="",
-    kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}',
+    kernel='extern "C" __global__ void __launch_bounds__({bounds}) {name}',
     function="static __device__ inline",
     pointer="{type}* {name}",
     local="__shared__ __align__(16) {type} {name}[{size}];",
