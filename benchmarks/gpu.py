@@ -245,6 +245,17 @@ def document(report: dict[str, Any]) -> str:
     return head + middle + table(report) + "\n\n" + "".join(f"- {line}\n" for line in remarks(report))
 
 
+def without_files(words: list[str]) -> list[str]:
+    """A command line less the options that say where results go.
+
+    >>> without_files(["--cases", "xor", "--json", "there/x.json", "--tiny"])
+    ['--cases', 'xor', '--tiny']
+    """
+    names = ("--json", "--markdown", "--log")
+    skipped = {place + more for place, word in enumerate(words) if word in names for more in (0, 1)}
+    return [word for place, word in enumerate(words) if place not in skipped]
+
+
 def keep(report: dict[str, Any], options: argparse.Namespace) -> None:
     """Write what is known by now, so that a run that is cut short leaves something."""
     for case in report["cases"].values():
@@ -279,7 +290,7 @@ def main(arguments: list[str] | None = None) -> int:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    words = sys.argv[1:] if arguments is None else arguments
+    words = without_files(sys.argv[1:] if arguments is None else arguments)
     report: dict[str, Any] = {
         "date": date.today().isoformat(),
         "command": f'make bench-gpu ARGS="{shlex.join(words)}"',

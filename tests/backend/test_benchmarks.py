@@ -119,6 +119,7 @@ def test_gpu_report(tmp_path, capsys):
     assert list(report["cases"]) == ["copy", "gpt", "first-step-cold", "first-step-warm"]
     assert all(case["results"]["weft"]["seconds"] > 0 for case in report["cases"].values())
     assert len(report["cases"]["copy"]["results"]["weft"]["rounds"]) == 2
+    assert "first-step" in report["command"] and str(tmp_path) not in report["command"]
     printed = capsys.readouterr().out
     assert "tokens/s" in printed and "failed" not in printed
 
