@@ -65,8 +65,10 @@ class Tile:
         """The first word of a thread."""
         return ix.scale(ix.axis_index(self.thread), EACH)
 
-    def locals(self) -> tuple[Local, Local]:
-        return Local("words", int64, self.size // EACH * (EACH + 1)), Local("mine", int64, EACH, "thread")
+    def locals(self, merges: bool = True) -> list[Local]:
+        """The tile, and the results of a thread that `merges`."""
+        mine = [Local("mine", int64, EACH, "thread")] if merges else []
+        return [Local("words", int64, self.size // EACH * (EACH + 1)), *mine]
 
     def every(self, *body: Stmt) -> Stmt:
         """All words, neighbours by neighbouring threads."""
@@ -211,7 +213,7 @@ def sort_runs(
     target = ix.add(ix.scale(runs.row, runs.extent), runs.position)
     body += [tile.every(If(exists, (Store(out, target, Load("words", place, int64)),))), Barrier()]
     loop = Loop(runs.task, BEGIN, END, "task", tuple(body))
-    return (*tile.locals(), loop), definitions, Geometry(tile.threads, tile.threads)
+    return (*tile.locals(runs.per > EACH), loop), definitions, Geometry(tile.threads, tile.threads)
 
 
 def _network(tile: Tile, size: int) -> list[Stmt]:
