@@ -59,6 +59,7 @@ def limits(driver: CudaDriver) -> dict[str, int]:
         "threads": driver.attribute("MAX_THREADS_PER_BLOCK"),
         "subgroup": driver.attribute("WARP_SIZE"),
         "shared_bytes": driver.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        "resident_threads": driver.attribute("MAX_THREADS_PER_MULTIPROCESSOR"),
         "processors": driver.attribute("MULTIPROCESSOR_COUNT"),
         "vector_bytes": 16,
     }

@@ -181,8 +181,9 @@ class LongRow(TiledRow):
         self.locals += self.kept.values()
         made = TiledRow.launched(self, nest, body, each)
         assert made.geometry is not None
+        beside = SHARING if self.kept and SHARING * self.tile.threads <= self.target.resident else 0
         shared = sum([pool_bytes(array) for array in self.kept.values()])
-        return replace(made, geometry=replace(made.geometry, shared=shared, beside=SHARING if shared else 0))
+        return replace(made, geometry=replace(made.geometry, shared=shared, beside=beside))
 
     def rounds(self, begin: int, end: int, body: Sequence[Stmt], step: Sequence[Stmt]) -> list[Stmt]:
         """`body` for every whole round of these, `step` for those steps of a last one that a thread has a part in."""

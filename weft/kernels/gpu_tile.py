@@ -42,7 +42,8 @@ BEGIN, END = Var("begin", int64), Var("end", int64)
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a schedule knows of a device: threads of a block at most, threads of a subgroup that exchange values (0:
-    they cannot), bytes that a block may share, bytes of one access, and the functions that are operations of its own.
+    they cannot), bytes that a block may share, bytes of one access, the functions that are operations of its own, and
+    threads that a processor holds (0: not known).
     The defaults are what every GPU has."""
 
     threads: int = 256
@@ -50,6 +51,7 @@ class Target:
     shared_bytes: int = 16384
     vector_bytes: int = 16
     functions: tuple[str, ...] = ()
+    resident: int = 0
 
 
 def target_of(features: frozenset[str], limits: Mapping[str, int]) -> Target:
@@ -61,6 +63,7 @@ def target_of(features: frozenset[str], limits: Mapping[str, int]) -> Target:
         limits.get("shared_bytes", least.shared_bytes),
         limits.get("vector_bytes", least.vector_bytes),
         NATIVE if "functions" in features else (),
+        limits.get("resident_threads", least.resident),
     )
 
 
