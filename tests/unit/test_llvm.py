@@ -591,3 +591,15 @@ def test_lanes_that_share_a_number(name, width):
         expected = formula(numbers) ** 2
         assert (plain[first:] == expected).all() and not plain[:first].any()
         assert (out[first:] == expected + numbers).all()
+
+
+@pytest.mark.parametrize("dtype", [dtypes.int32, dtypes.int64])
+def test_lanes_share_a_row_that_they_read(dtype):
+    """A number that neighbours share may be named, and be an index for each of them."""
+    n, i, row = 75, Axis("i", 1000), Axis("row", 10, "value")
+    x, out = np.arange(80, dtype=np.float32), np.zeros(n, np.float32)
+    place = ix.add(ix.scale(axis_index(row), 8), ix.remainder(axis_index(i), 8))
+    body = (Loop(i, begin, end, "vector", (Store("out", axis_index(i), load("x", place)),), 32, 32),)
+    named = {"row": IndexValue(ix.floordiv(axis_index(i), 8), dtype)}
+    call("rows", {"x": x}, {"out": out}, body, (0, n), named)
+    assert (out == x[:n]).all()

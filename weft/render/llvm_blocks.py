@@ -250,7 +250,7 @@ class BlockWriter:
                 spread = self.splat(base, f"i{bits}", width, scope)
                 text = self.emit(f"add {kind} {spread}, {lane_numbers(width, bits)}")
             else:
-                text = ops.resize(self, value.text, value.dtype, bits, width)
+                text = ops.resize(self, self.spread(value, width), value.dtype, bits, width)
         else:
             inside = 32 if -(2**31) <= atom.value.low and atom.value.high < 2**31 else 64
             text = ops.divide_index(self, self.lanes_of(atom.value, inside), atom, vector_type(f"i{inside}", width))
