@@ -1,7 +1,8 @@
 """Compiles many kernels with NVRTC for several architectures, which needs neither a GPU nor a driver.
 
 Kernels are printed together, a batch to a program, since a program costs more than a kernel; NVRTC releases the
-interpreter, so batches are compiled side by side.
+interpreter, so batches are compiled side by side. Time goes with the length of the text: long kernels (sorts, and steps
+that were joined into one) are compiled for one architecture each, in turn, all others for every architecture.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from weft.render.dialects import CUDA
 ARCHITECTURES = ("sm_80", "sm_90", "sm_120")
 QUICKLY = "--Ofast-compile=max"  # everything is checked and made, little is optimised
 BATCH = 50
+LONG = 12_000  # characters
 
 
 def said(source: str, architecture: str, *options: str) -> str:
@@ -51,7 +53,10 @@ def complaints(kernels: Mapping[str, Kernel], *options: str, architectures: Sequ
                 found.append(f"{clike.symbol(kernel, CUDA)} for {architecture}: {words}\n{text}")
         return found
 
-    every = list(kernels.values())
-    jobs = product((every[first : first + BATCH] for first in range(0, len(every), BATCH)), architectures)
+    lengths = {symbol: len(clike.render(kernel, CUDA)) for symbol, kernel in kernels.items()}
+    short = [kernel for symbol, kernel in kernels.items() if lengths[symbol] <= LONG]
+    long = [kernel for symbol, kernel in kernels.items() if lengths[symbol] > LONG]
+    jobs = list(product((short[first : first + BATCH] for first in range(0, len(short), BATCH)), architectures))
+    jobs += [([kernel], architectures[number % len(architectures)]) for number, kernel in enumerate(long)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return [text for found in pool.map(batch, jobs) for text in found]
