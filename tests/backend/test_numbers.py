@@ -123,3 +123,17 @@ def test_plans_with_numbers_are_found_on_disk(tmp_path):
     np.testing.assert_allclose(first, np.arange(3) + 0.3, rtol=1e-6)
     np.testing.assert_allclose(second, np.arange(3) + 0.7, rtol=1e-6)
     assert int(answers[0][1]) > 0 and int(answers[1][1]) == 0
+
+
+@pytest.mark.parametrize("power", [3.0, 2.5, 1.5, -1.0])
+def test_gradients_of_powers_have_the_bits_of_compiled_ones(power):
+    x = np.random.default_rng(0).uniform(0.1, 2.0, (7, 9)).astype(np.float32)
+
+    def gradient(x: weft.Tensor) -> weft.Tensor:
+        x = x.detach().requires_grad_()
+        (x**power).sum().backward()
+        return x.grad
+
+    eager, compiled = gradient(weft.tensor(x)), weft.compile(gradient)(weft.tensor(x))
+    assert eager.numpy().tobytes() == compiled.numpy().tobytes()
+    np.testing.assert_allclose(eager.numpy(), power * x.astype(np.float64) ** (power - 1), rtol=1e-5)

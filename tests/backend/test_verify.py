@@ -35,6 +35,7 @@ def network(seed=0, width=37):
     return step, (weft.tensor(numbers(50, 24)), weft.tensor(np.arange(50) % 10), 0.5), params
 
 
+@pytest.mark.cpu_only  # counts kernels, of which a GPU joins small ones
 def test_a_training_step():
     step, args, _ = network()
     checked = verify(step, *args)
@@ -156,6 +157,7 @@ def test_random_graphs(graph):
 # ---- faults ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cpu_only  # names kernels; a GPU has a tanh of its own
 def test_a_wrong_function_is_named(monkeypatch):
     """tanh is a thousandth too large: of all kernels only those that compute it are wrong."""
     build = kernel_math.build

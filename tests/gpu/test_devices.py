@@ -76,8 +76,8 @@ def test_the_batch_that_would_fit_fits(gpu):
 def test_an_index_out_of_range_is_told_when_the_device_is_waited_for(gpu):
     x, index = weft.arange(10).float(), weft.tensor([3, 11, 2])
     y = x[index] * 2
-    weft.eval(y)
-    with pytest.raises(IndexRangeError, match="index"):
+    with pytest.raises(IndexRangeError, match="index"):  # at the latest when the device is waited for
+        weft.eval(y)
         gpu.backend.synchronise()
     gpu.backend.synchronise()  # told once
     assert (x[weft.tensor([3])] * 2).tolist() == [6.0]

@@ -215,3 +215,32 @@ def test_a_step_of_a_tiny_network_is_one_kernel_with_the_same_bits(gpu, monkeypa
         *on_cpu, _ = xor_training()
     for one, other in zip(together, on_cpu, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_attention_is_verified_kernel_by_kernel(gpu):
+    q, k, v = (weft.tensor(array(1, 2, 5, 8, seed=n), requires_grad=True) for n in range(3))
+
+    def step(scale: weft.Tensor) -> weft.Tensor:
+        loss = (weft.nn.functional.scaled_dot_product_attention(q * scale, k, v, is_causal=True) ** 2).sum()
+        loss.backward()
+        return loss
+
+    checked = weft.testing.verify(step, weft.ones(1))
+    assert sum(one.name.startswith("attention") for one in checked) == 2
+
+
+@pytest.mark.parametrize("rows", [70, 5])
+def test_another_number_of_rows_makes_no_kernel(gpu, rows):
+    functions = [
+        lambda x: x.relu() * 2.0 + 1.0,
+        lambda x: x.softmax(-1),
+        lambda x: weft.nn.functional.layer_norm(x, (x.shape[-1],)),
+        lambda x: (x * x).sum(1),
+    ]
+    steps = [weft.compile(function) for function in functions]
+    for step in steps:
+        step(weft.ones(96, 40))
+    made = set(gpu.driver.kernels)
+    for step in steps:
+        step(weft.tensor(array(rows, 40)))
+    assert set(gpu.driver.kernels) == made

@@ -17,6 +17,7 @@ from weft.compiler.template import Built, Template, view_of
 from weft.dtypes import float32
 from weft.graph import attention as meaning
 from weft.graph import build
+from weft.graph.evaluate import SEVERAL
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make, results_of, several
 from weft.kernels import gpu_attention
@@ -104,3 +105,5 @@ def _backward_results(srcs: tuple[Node, ...], attrs: tuple) -> tuple[meaning.Sha
 
 for _name, _results in (("block_attention", meaning.results), ("block_attention_backward", _backward_results)):
     PRIMITIVES[_name] = Primitive(_name, "template", None, several(_results), None, _results)
+SEVERAL["block_attention"] = meaning.evaluate_attention
+SEVERAL["block_attention_backward"] = meaning.evaluate_backward

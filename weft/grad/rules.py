@@ -61,7 +61,12 @@ Gradients = tuple[Node | None, ...]
 
 def _pow(node: Node, g: Node) -> Gradients:
     base, exponent = node.srcs
-    slope = mul(exponent, make("pow", (base, sub(exponent, 1.0))))
+    constant = exponent
+    while constant.op in ("expand", "reshape"):
+        constant = constant.srcs[0]
+    # One less than a constant is known here: computed later, it would be a product in one program and not in another.
+    less = like(exponent, constant.attrs[0] - 1.0) if constant.op == "const" else sub(exponent, 1.0)
+    slope = mul(exponent, make("pow", (base, less)))
     in_base = select(eq(exponent, 0.0), 0.0, mul(g, slope))
     at_zero = eq(base, 0.0)  # log(0) would make 0 * inf there
     in_exponent = select(at_zero, 0.0, mul(g, mul(node, unary("log", select(at_zero, 1.0, base)))))

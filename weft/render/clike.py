@@ -73,8 +73,13 @@ def render_all(kernels: Iterable[Kernel], dialect: Dialect) -> str:
 def symbol(kernel: Kernel, dialect: Dialect) -> str:
     """The name of the function that `render` makes of a kernel."""
     code = _Renderer(kernel, Operations(dialect)).text("")
-    clean = "".join(letter if letter.isalnum() else "_" for letter in kernel.name)
+    clean = "".join(letter if letter.isalnum() else "_" for letter in _title(kernel))
     return f"{clean}_{hashlib.sha256(code.encode()).hexdigest()[:8]}"
+
+
+def _title(kernel: Kernel) -> str:
+    """What a kernel does, without extents: the same text serves others."""
+    return re.sub(r"_\d+(x\d+)*(?=_|$)", "", kernel.name)
 
 
 def _turns_at_once(loop: Loop) -> int:
@@ -113,7 +118,7 @@ class _Renderer:
         self.block(self.kernel.body)
         bounds = f"{geometry.threads}, {geometry.beside}" if geometry.beside else geometry.threads
         head = self.dialect.kernel.format(threads=geometry.threads, bounds=bounds, name=name)
-        return "\n".join([f"// {self.kernel.name}", f"{head}({', '.join(parameters)})", "{", *self.lines, "}"])
+        return "\n".join([f"// {_title(self.kernel)}", f"{head}({', '.join(parameters)})", "{", *self.lines, "}"])
 
     def parameter(self, buffer: BufferParam) -> str:
         kind = self.ops.memory_type(buffer.dtype)

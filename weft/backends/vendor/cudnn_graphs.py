@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from weft.backends.cuda_driver import call
 from weft.dtypes import DType, bfloat16, float16, float32
+from weft.errors import DeviceError, problem
 
 ALIGN = 16  # bytes: what cuDNN's kernels expect of addresses
 RESULTS = {"conv": 1, "conv_input": 1, "conv_weight": 1, "attention": 2, "attention_backward": 3}
@@ -132,10 +133,7 @@ class Graphs:
                 graph.build_plan_at_index(number)
             except self._declined:
                 continue
-            engine, knobs = graph.get_engine_and_knobs_at_index(number)
-            choice = " ".join(
-                [str(engine), *[f"{int(knob)}={value}" for knob, value in sorted(knobs.items(), key=str)]]
-            )
+            choice = _name(graph, number)
             self._keep(form, choice, graph)
             return choice, graph.get_workspace_size()
         return None
@@ -156,15 +154,30 @@ class Graphs:
         return _Call(self, form, self._built.get((form, choice)) or self._rebuilt(form, choice))
 
     def _rebuilt(self, form: Form, choice: str) -> Any:
+        """The engine that an earlier process took: by its number and knobs, or found among those proposed now, since
+        not every knob that cuDNN tells it also takes."""
         engine, *knobs = choice.split()
         pairs = [tuple(map(int, knob.split("="))) for knob in knobs]
         graph = self._graph(form)
-        graph.validate()
-        graph.build_operation_graph()
-        graph.create_execution_plan(int(engine), {self.cudnn.knob_type(knob): value for knob, value in pairs})
-        graph.build_plan_at_index(graph.get_execution_plan_count() - 1)
+        try:
+            graph.validate()
+            graph.build_operation_graph()
+            graph.create_execution_plan(int(engine), {self.cudnn.knob_type(knob): value for knob, value in pairs})
+            graph.build_plan_at_index(graph.get_execution_plan_count() - 1)
+        except self._declined:
+            graph = self._found_again(form, choice)
         self._keep(form, choice, graph)
         return graph
+
+    def _found_again(self, form: Form, choice: str) -> Any:
+        for mode in self._modes:
+            graph = self._planned(form, mode)
+            for number, entry in enumerate(graph.plans if graph else ()):
+                if entry.cpp_index is not None and _name(graph, number) == choice:
+                    graph.build_plan_at_index(number)
+                    return graph
+        given = f"a plan with engine {choice} for {form.function}, which this cuDNN does not offer"
+        raise problem(DeviceError, "cuDNN", given, "a plan made here", "clear the cache: weft cache clear")
 
     def _keep(self, form: Form, choice: str, graph: Any) -> None:
         self._built[form, choice] = graph
@@ -225,6 +238,12 @@ class Graphs:
                 q=q, k=k, v=v, o=out, dO=g, stats=logs, use_deterministic_algorithm=True, **self._masking(form)
             )
         )
+
+
+def _name(graph: Any, number: int) -> str:
+    """An engine and its knobs as text."""
+    engine, knobs = graph.get_engine_and_knobs_at_index(number)
+    return " ".join([str(engine), *[f"{int(knob)}={value}" for knob, value in sorted(knobs.items(), key=str)]])
 
 
 class _Call:
