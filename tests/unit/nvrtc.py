@@ -1,13 +1,14 @@
 """Compiles many kernels with NVRTC for several architectures, which needs neither a GPU nor a driver.
 
 Kernels are printed together, a batch to a program, since a program costs more than a kernel; NVRTC releases the
-interpreter, so batches are compiled side by side. Time goes with the length of the text: long kernels (sorts, and steps
-that were joined into one) are compiled for one architecture each, in turn, all others for every architecture.
+interpreter, so batches are compiled side by side. Time goes with the length of the text: of long kernels (sorts, and
+steps that were joined into one) one of each kind is compiled, for one architecture in turn; all others for every one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -38,6 +39,11 @@ def said(source: str, architecture: str, *options: str) -> str:
     return text or ("" if status == nvrtc.nvrtcResult.NVRTC_SUCCESS else str(status))
 
 
+def _kind(kernel: Kernel) -> tuple:
+    """What kernels have in common that differ in shapes alone."""
+    return re.sub(r"\d+", "", kernel.name), tuple(buffer.dtype.name for buffer in kernel.buffers)
+
+
 def complaints(kernels: Mapping[str, Kernel], *options: str, architectures: Sequence[str] = ARCHITECTURES) -> list[str]:
     """Every kernel that NVRTC does not compile without a word: its name, the words, its text."""
 
@@ -55,7 +61,7 @@ def complaints(kernels: Mapping[str, Kernel], *options: str, architectures: Sequ
 
     lengths = {symbol: len(clike.render(kernel, CUDA)) for symbol, kernel in kernels.items()}
     short = [kernel for symbol, kernel in kernels.items() if lengths[symbol] <= LONG]
-    long = [kernel for symbol, kernel in kernels.items() if lengths[symbol] > LONG]
+    long = {_kind(kernel): kernel for symbol, kernel in kernels.items() if lengths[symbol] > LONG}.values()
     jobs = list(product((short[first : first + BATCH] for first in range(0, len(short), BATCH)), architectures))
     jobs += [([kernel], architectures[number % len(architectures)]) for number, kernel in enumerate(long)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
