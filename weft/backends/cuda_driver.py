@@ -102,7 +102,7 @@ class CudaDriver:
 
     @property
     def name(self) -> str:
-        return call("cuDeviceGetName", 256, self.handle).rstrip(b"\0").decode()
+        return call("cuDeviceGetName", 256, self.handle).split(b"\0")[0].decode()
 
     @property
     def driver_version(self) -> str:
