@@ -127,13 +127,15 @@ def _stretched_mask(writer: BlockWriter, lanes: list[list[int]], width: int, mas
         active = _constant(mask, width)
         used = [any(active[lane] for lane in users) for users in lanes]
         return None if all(used) else "<" + ", ".join(f"i1 {int(one)}" for one in used) + ">"
-    bits = vector_type("i1", width)
+    # As words: LLVM 22 gives up on some shuffles of single bits.
+    words, wide = vector_type("i32", width), vector_type("i32", len(lanes))
+    mask = writer.emit(f"sext {vector_type('i1', width)} {mask} to {words}")
     text = ""
     for turn in range(max(map(len, lanes))):  # lanes that share an element: any of them may be active
         picks = [users[turn] if turn < len(users) else width for users in lanes]
-        part = _shuffle(writer, bits, mask, "zeroinitializer", picks)
-        text = writer.emit(f"or {vector_type('i1', len(lanes))} {text}, {part}") if text else part
-    return text
+        part = _shuffle(writer, words, mask, "zeroinitializer", picks)
+        text = writer.emit(f"or {wide} {text}, {part}") if text else part
+    return writer.emit(f"icmp ne {wide} {text}, zeroinitializer")
 
 
 def _constant(mask: str | None, width: int) -> list[bool]:
