@@ -22,7 +22,6 @@ from weft.kernels.language import (
     Fold,
     Geometry,
     If,
-    IndexValue,
     Kernel,
     Let,
     Literal,
@@ -36,6 +35,7 @@ from weft.kernels.language import (
     Update,
     Var,
 )  # fmt: skip
+from weft.kernels.substitute import Substitution
 
 PLAIN = (Let, Store, Loop, Fold, Update, If, Barrier, Local, Copy)  # statements that are known here
 
@@ -112,17 +112,25 @@ def _bodies(stmt: Stmt) -> tuple[tuple[Stmt, ...], ...]:
     return (stmt.body,) if isinstance(stmt, Loop | Fold) else ()
 
 
-class _Renamed:
+class _Renamed(Substitution):
     """One part with names of its own: buffers, scalars, ranges, arrays of the block and loaded indices."""
 
     def __init__(self, part: Part, number: int):
+        super().__init__({})
         self.number = number
         kernel = part.kernel
         self.memory = {param.name: f"m{at}" for param, at in zip(kernel.buffers, part.buffers, strict=True)}
         self.vars: dict[str, Expr] = {"begin": Literal(0, int64), "end": Var(f"end_{number}", int64)}
         self.vars |= {param.name: Var(f"{param.name}_{number}", param.dtype) for param in kernel.scalars}
-        self.done: dict[int, Expr] = {}
-        self.originals: list[Expr] = []  # kept alive, since `done` goes by identity
+
+    def rebuilt(self, expr: Expr) -> Expr:
+        if isinstance(expr, Var):
+            return self.vars.get(expr.name, expr)
+        if isinstance(expr, Op) and expr.name == "aligned":  # its arguments are buffers
+            named = [Var(self.buffer(arg.name), arg.dtype) if isinstance(arg, Var) else arg for arg in expr.args]
+            return Op("aligned", tuple(named), expr.dtype)
+        new = super().rebuilt(expr)
+        return replace(new, buffer=self.buffer(new.buffer)) if isinstance(new, Load) else new
 
     def index(self, index: Index) -> Index:
         loaded = [axis for axis in ix.axes_of(index) if axis.kind == "value"]
@@ -133,9 +141,6 @@ class _Renamed:
 
     def buffer(self, name: str) -> str:
         return self.memory.get(name, name)
-
-    def bound(self, bound: Expr | int) -> Expr | int:
-        return bound if isinstance(bound, int) else self.expr(bound)
 
     def optional(self, expr: Expr | None) -> Expr | None:
         return None if expr is None else self.expr(expr)
@@ -165,37 +170,3 @@ class _Renamed:
                 names = self.buffer(target), self.buffer(source)
                 return Copy(names[0], self.index(at), names[1], self.index(index), count, dtype)
         return stmt
-
-    def expr(self, expr: Expr) -> Expr:
-        """The new form of `expr`. Iterative: fused chains are deeper than Python's stack."""
-        pending = [expr]
-        while pending:
-            top = pending[-1]
-            parts = top.args if isinstance(top, Op) else (top.mask,) if isinstance(top, Load) and top.mask else ()
-            missing = [part for part in parts if id(part) not in self.done]
-            if missing:
-                pending.extend(missing)
-                continue
-            pending.pop()
-            if id(top) not in self.done:
-                self.done[id(top)] = self.rebuilt(top)
-                self.originals.append(top)
-        return self.done[id(expr)]
-
-    def rebuilt(self, expr: Expr) -> Expr:
-        match expr:
-            case Op("aligned", args, dtype):  # its arguments are buffers
-                names = [Var(self.buffer(arg.name), arg.dtype) if isinstance(arg, Var) else arg for arg in args]
-                return Op("aligned", tuple(names), dtype)
-            case Op(name, args, dtype):
-                return Op(name, tuple([self.done[id(arg)] for arg in args]), dtype)
-            case Load(buffer, index, dtype, mask):
-                return Load(
-                    self.buffer(buffer), self.index(index), dtype, None if mask is None else self.done[id(mask)]
-                )
-            case IndexValue(index, dtype):
-                return IndexValue(self.index(index), dtype)
-            case Var(name, _):
-                return self.vars.get(name, expr)
-            case _:
-                return expr

@@ -17,7 +17,7 @@ from weft.kernels.nest import ColumnSum, Nest, Span
 
 def substitute(nest: Nest, values: dict[Axis, Index]) -> Nest:
     """`nest` with every use of the axes in `values` replaced; the loops themselves are the caller's to change."""
-    return _rewritten(nest, _Substitution(values)) if values else nest
+    return _rewritten(nest, Substitution(values)) if values else nest
 
 
 def for_gpu(nest: Nest, native: Collection[str]) -> Nest:
@@ -25,7 +25,7 @@ def for_gpu(nest: Nest, native: Collection[str]) -> Nest:
     return _rewritten(nest, _ForGpu(native))
 
 
-def _rewritten(nest: Nest, new: _Substitution) -> Nest:
+def _rewritten(nest: Nest, new: Substitution) -> Nest:
     return replace(
         nest,
         stages=tuple([tuple([(acc, new.expr(value)) for acc, value in stage]) for stage in nest.stages]),
@@ -38,12 +38,12 @@ def _rewritten(nest: Nest, new: _Substitution) -> Nest:
     )
 
 
-class _Substitution:
+class Substitution:
     """Rewrites expressions, keeping shared parts shared."""
 
     def __init__(self, values: dict[Axis, Index]):
         self.values = values
-        self.done: dict[int, Expr] = {}  # by id; the nest keeps the originals alive
+        self.done: dict[int, Expr] = {}  # by id; whoever holds the whole keeps the originals alive
 
     def index(self, index: Index) -> Index:
         return ix.substitute(index, self.values)
@@ -88,7 +88,7 @@ class _Substitution:
                 return expr
 
 
-class _ForGpu(_Substitution):
+class _ForGpu(Substitution):
     """Puts functions in the place of what they are made of, and 32-bit comparisons in that of 64-bit ones."""
 
     def __init__(self, native: Collection[str]):
