@@ -305,6 +305,7 @@ class GpuExecutable:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._last: list[int] | None = None
         self._changes = 0
+        self._moved: set[int] = set()
         self._staged: dict[int, Slab] = {}
         self._bytes = 8 * len(plan.slots)
 
@@ -362,33 +363,51 @@ class GpuExecutable:
 
     def _watch_changes(self, slots: Table) -> None:
         """After many runs with new addresses, give slots that change memory of their own, where copying is cheap."""
-        now = [0 if slot.kind == "moving" else slots[number] for number, slot in enumerate(self.plan.slots)]
-        changed = [number for number, address in enumerate(now) if self._last and address != self._last[number]]
-        self._last = now
+        changed = self._changed(slots)
+        self._moved |= changed
         self._changes += bool(changed)
-        if self._changes < PATIENCE or not changed:
-            return
-        kinds = [self.plan.slots[number] for number in changed]
-        free = all(slot.kind == "output" or (slot.kind == "input" and not slot.written) for slot in kinds)
-        if free and sum(slot.nbytes for slot in kinds) <= STAGED_BYTES * self._launches:
-            self._staged = {number: self.backend.allocate(self.plan.slots[number].nbytes) for number in changed}
-        self._changes = 0
+        if self._changes >= PATIENCE and changed:
+            self._stage(self._moved)
+            self._changes, self._moved = 0, set()
+
+    def _changed(self, slots: Table) -> set[int]:
+        """The slots whose address is not that of the last time this was asked."""
+        now = [0 if slot.kind == "moving" else slots[number] for number, slot in enumerate(self.plan.slots)]
+        changed = {number for number, address in enumerate(now) if self._last and address != self._last[number]}
+        self._last = now
+        return changed
+
+    def _stage(self, numbers: set[int]) -> None:
+        """Give slots memory of their own, if all of them allow it."""
+        slots = {number: self.plan.slots[number] for number in numbers - set(self._staged)}
+        free = all(slot.kind == "output" or (slot.kind == "input" and not slot.written) for slot in slots.values())
+        if free and sum(slot.nbytes for slot in slots.values()) <= STAGED_BYTES * self._launches:
+            self._staged |= {number: self.backend.allocate(slot.nbytes) for number, slot in slots.items()}
 
     def _run_staged(self, slots: Table) -> None:
-        table = type(slots).from_buffer_copy(slots)
+        key, table = self._with_staged(slots)
+        graph = self._graphs.get(key)
+        if graph is None:
+            self._stage(self._changed(slots))  # what changed now will change again
+            key, table = self._with_staged(slots)
         for number, slab in self._staged.items():
-            table[number] = slab.pointer
             if self.plan.slots[number].kind == "input" and slab.nbytes:
                 self.driver.copy(slab.pointer, slots[number], slab.nbytes)
-        key = bytes(table)[: self._bytes]
-        graph = self._graphs.get(key)
         if graph is None:
             self._replay_new(key, table)
         else:
+            self._graphs.move_to_end(key)
             self.driver.replay(graph)
         for number, slab in self._staged.items():
             if self.plan.slots[number].kind == "output" and slab.nbytes:
                 self.driver.copy(slots[number], slab.pointer, slab.nbytes)
+
+    def _with_staged(self, slots: Table) -> tuple[bytes, Table]:
+        """The table with the addresses of staged memory, and its bytes."""
+        table = type(slots).from_buffer_copy(slots)
+        for number, slab in self._staged.items():
+            table[number] = slab.pointer
+        return bytes(table)[: self._bytes], table
 
     # --- actions ---
 
