@@ -73,6 +73,11 @@ def test_doctor(command):
         assert f" {name} " in output, name
 
 
+def test_doctor_says_what_to_install_to_the_letter(command, monkeypatch):
+    monkeypatch.setattr(doctor, "_libraries", lambda: iter([("a library", doctor.LATER, "pip install 'weft[cuda]'")]))
+    assert "'weft[cuda]'" in command("doctor")[1]
+
+
 def test_doctor_finds_a_limit_that_is_no_size(command, monkeypatch):
     monkeypatch.setenv("WEFT_CACHE_LIMIT", "much")
     code, output = command("doctor")

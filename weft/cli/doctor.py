@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     table.add_column(overflow="fold")
     for name, mark, text in findings():
         healthy = healthy and mark is not BAD
-        table.add_row(mark, name, text)
+        table.add_row(mark, name, Text(text))  # no markup: brackets are the text's own
     console.print(table)
     console.print("Weft works here." if healthy else "Something is wrong: see the lines marked 'no'.")
     return 0 if healthy else 1
