@@ -204,7 +204,7 @@ def test_a_dropped_history_lets_its_leaves_go():
 # ---- forks, interrupts, threads -------------------------------------------------------------------------------------
 
 
-def run_script(code, timeout=60, **environment):
+def run_script(code, timeout=300, **environment):
     script = textwrap.dedent(code)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", script],

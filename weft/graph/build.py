@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.dtypes import DType, int64, nearest
+from weft.dtypes import DType, bool_, int64, nearest
 from weft.graph import primitives
 from weft.graph.layout import make, permuted
 from weft.graph.node import Node
@@ -83,6 +83,9 @@ def neg(x: Node) -> Node:
 
 
 def lt(a: Node | Number, b: Node | Number) -> Node:
+    """a < b. No unsigned number is below 0, which compilers complain of being asked."""
+    if isinstance(a, Node) and a.dtype.kind == "u" and not isinstance(b, Node) and b == 0:
+        return full(a.shape, False, bool_, a.device)
     return binary("lt", a, b)
 
 

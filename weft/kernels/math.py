@@ -406,9 +406,11 @@ def _log_in_two(x: Expr, f: _Format) -> tuple[Op, Op]:
 
 
 def pow(x: Expr, y: Expr) -> Expr:
-    """x**y. Exponents 1, 2, 3, 0.5 and -1 given as literals become products, a root, a quotient."""
+    """x**y. Exponents 0, 1, 2, 3, 0.5 and -1 given as literals become 1, products, a root, a quotient."""
     if isinstance(y, Literal) and y.value in _SIMPLE_POWERS:
         return _SIMPLE_POWERS[float(y.value)](x)
+    if isinstance(y, Literal) and math.isinf(y.value):
+        return _endless_power(x, y.value > 0)
     f = _FORMATS[x.dtype]
     size = _op("abs", x)
     high, low = _log_in_two(size, f)
@@ -436,8 +438,18 @@ def pow(x: Expr, y: Expr) -> Expr:
     return _select(one, 1.0, value)
 
 
+def _endless_power(x: Expr, positive: bool) -> Expr:
+    """x to the power of plus or minus infinity: 0, 1 or infinity by the size of x."""
+    size = _op("abs", x)
+    large, small = (math.inf, 0.0) if positive else (0.0, math.inf)
+    value = _select(_op("lt", size, 1.0), Literal(small, x.dtype), 1.0)
+    value = _select(_op("lt", 1.0, size), Literal(large, x.dtype), value)
+    return _select(_op("ne", x, x), x, value)
+
+
 _SIMPLE_POWERS: dict[float, Callable[[Expr], Expr]] = {
     -1.0: lambda x: _op("div", 1.0, x),
+    0.0: lambda x: Literal(1.0, x.dtype),
     0.5: lambda x: _op("sqrt", x),
     1.0: lambda x: x,
     2.0: lambda x: _op("mul", x, x),
