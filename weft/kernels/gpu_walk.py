@@ -6,6 +6,7 @@ its loads and stores go through arrays of the thread. In a `PrivateRow` those ar
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -217,7 +218,7 @@ class Walk:
 
 
 @dataclass(slots=True, eq=False)
-class TiledRow(Row):
+class TiledRow(Row, ABC):
     """A row of known length, as a tile of which the last step may be cut off. Loads go through private arrays."""
 
     near: Near = field(init=False)
@@ -336,11 +337,13 @@ class TiledRow(Row):
             body += self.walked(partial(self.storing, nest.inner_stores))
         return tuple(self.ended(nest, body))
 
+    @abstractmethod
     def folded(self, parts: tuple[Accumulator, ...], made: Callable[[], Walk]) -> list[Stmt]:
-        raise NotImplementedError
+        """The walk that `made` makes, with partial results in `parts`."""
 
+    @abstractmethod
     def walked(self, made: Callable[[], Walk]) -> list[Stmt]:
-        raise NotImplementedError
+        """The walk that `made` makes."""
 
     def either(self, fast: Sequence[Stmt], slow: Sequence[Stmt]) -> list[Stmt]:
         """`fast` where all buffers are aligned, else `slow`."""
