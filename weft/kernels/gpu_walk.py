@@ -6,7 +6,7 @@ its loads and stores go through arrays of the thread. In a `PrivateRow` those ar
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
