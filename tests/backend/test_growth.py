@@ -204,7 +204,7 @@ def test_a_dropped_history_lets_its_leaves_go():
 # ---- forks, interrupts, threads -------------------------------------------------------------------------------------
 
 
-def run_script(code, timeout=300, **environment):
+def run_script(code, timeout=120, **environment):
     script = textwrap.dedent(code)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", script],
@@ -252,6 +252,7 @@ INTERRUPTS = """
     import os, random, signal, threading
     import weft
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
     w, count = weft.zeros(20_000), weft.zeros(())
     x = weft.ones(20_000)
 
