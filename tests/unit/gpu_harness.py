@@ -120,6 +120,9 @@ class Products:
     def offer(self, node, srcs) -> None:
         """Nothing but products."""
 
+    def takes(self, *product) -> bool:
+        return True
+
     def absorbs(self, dtype: DType) -> frozenset[str]:
         return frozenset({"add", "bias", "relu", "gelu"})
 

@@ -114,3 +114,11 @@ def test_without_the_library_the_doctor_says_what_to_install(monkeypatch):
     monkeypatch.setattr(cublaslt.importlib, "import_module", missing)
     assert cublaslt.find.__wrapped__() is None
     assert "weft[cuda]" in cublaslt.reason()
+
+
+def test_small_products_of_float32_can_be_left_to_kernels_of_our_own(library, monkeypatch):
+    small = (1, 64, 128, 784)
+    assert library.takes(dtypes.float32, *small)
+    monkeypatch.setattr(cublaslt, "OURS", 64 * 128 * 784)
+    assert not library.takes(dtypes.float32, *small) and library.takes(dtypes.float32, 2, *small[1:])
+    assert library.takes(dtypes.bfloat16, *small) and library.takes(dtypes.float64, *small)

@@ -39,8 +39,11 @@ class Products:
     def offer(self, node: Any, srcs: Any) -> None:
         """Nothing but products."""
 
+    def takes(self, *product: Any) -> bool:
+        return True
+
     def absorbs(self, dtype: Any) -> frozenset[str]:
-        return frozenset({"add", "bias", "relu", "gelu", "sums"})
+        return frozenset({"add", "bias", "relu", "gelu"})
 
     def arrange_product(self, product: Any) -> tuple[tuple, int]:
         return product.config, 0

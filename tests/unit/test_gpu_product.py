@@ -156,6 +156,44 @@ def test_long_sums_of_few_tiles_are_cut(monkeypatch):
     assert [name.split("_")[0] for name in names[:2]] == ["product", "cols"] and len(names) == 4, names
 
 
+@pytest.mark.parametrize(
+    "shape, parts",
+    [
+        ((64, 128, 784), 14),  # small, so of 56 each: at least 48, and multiples of 4
+        ((64, 128, 256), 1),  # short enough for one walk
+        ((64, 10, 1021), 1),  # nothing divides it
+        ((768, 768, 16384), 4),  # 36 tiles of 128 x 128
+        ((4096, 4096, 4096), 1),
+        ((1, 1, 1 << 20), 128),
+    ],
+)
+def test_shapes_say_how_sums_are_cut(shape, parts):
+    assert block_product._parts(*shape) == parts
+
+
+def test_a_small_product_is_fetched_at_once():
+    """As many stages as steps of k, and one for the walk; without asking for memory with the launch."""
+    for m, n, k in ((64, 10, 128), (64, 128, 10), (784, 128, 64), (128, 10, 64), (64, 128, 56)):
+        for turned in TRANSPOSES:
+            made, count = kernel(dtypes.float32, m, n, k, turned)
+            product = Product(strided("a", dtypes.float32, k, 1), strided("b", dtypes.float32, 1, n), 1, m, n, k)
+            choice = gpu_product.tiling(product, True, 132)
+            assert choice.stages == -(-k // choice.depth) + 1 and choice.threads == 256 and count <= 132
+            assert made.geometry.shared == 0
+
+
+@pytest.mark.parametrize("turned", TRANSPOSES)
+@pytest.mark.parametrize("shape", [(33, 70, 40), (64, 10, 128), (20, 9, 10), (5, 3, 300)])
+def test_small_products(shape, turned):
+    launched(Lockstep(), dtypes.float32, shape, turned)
+
+
+def test_neighbours_are_fetched_together_where_all_rows_allow_it():
+    assert [strided("a", dtypes.float32, step, 1).vector for step in (784, 10, 7)] == [4, 2, 1]
+    assert strided("a", dtypes.bfloat16, 1, 12).vector == 4
+    assert strided("a", dtypes.float32, 8, 1, [(3, 18)]).vector == 2
+
+
 @pytest.mark.parametrize("features", [(), MMA], ids=["fma", "mma"])
 @pytest.mark.parametrize("channels, dtype", [(8, "float32"), (3, "float32"), (8, "bfloat16")])
 def test_windows_are_read_by_their_indices(channels, dtype, features):

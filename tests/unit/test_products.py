@@ -353,3 +353,37 @@ def test_random_programs(seed, device, monkeypatch):
     ):
         scale = np.abs(want).max() + 1e-6
         np.testing.assert_allclose(found / scale, want / scale, 0, 5e-2)
+
+
+class Choosy(Products):
+    """A library that leaves small products of float32 to others."""
+
+    def takes(self, dtype, batch, m, n, k):
+        return dtype is not weft.float32 or batch * m * n * k > 40_000
+
+
+def test_a_product_that_the_library_does_not_take_is_a_kernel_with_what_follows():
+    device = Emulator().device
+    device.libraries["products"] = Choosy()
+
+    def layer(x, w, b):
+        return F.relu(F.linear(x, w, b))
+
+    def shapes(rows, dtype=weft.float32):
+        return [tensor(device, *shape, dtype=dtype) for shape in ((rows, 24), (30, 24), (30,))]
+
+    (step,) = steps_of(layer, *shapes(40))
+    assert step.name.startswith("product") and not isinstance(step, LibraryCall)
+    x, w, b = [one.numpy().astype(np.float64) for one in shapes(40)]
+    np.testing.assert_allclose(layer(*shapes(40)).numpy(), np.maximum(x @ w.T + b, 0), 1e-5, 1e-5)
+    for args in (shapes(60), shapes(40, weft.bfloat16)):
+        (product,) = products_of(steps_of(layer, *args))
+        assert product.bias and product.activation == "relu"
+
+
+def test_a_transposed_twin_of_a_product_that_is_not_taken_is_not_computed_again():
+    device = Emulator().device
+    device.libraries["products"] = Choosy()
+    a, b = tensor(device, 30, 24), tensor(device, 24, 20)
+    steps = steps_of(lambda a, b: ((a @ b) * 2, (b.T @ a.T) * 3), a, b)
+    assert len([step for step in steps if step.flops >= 2 * 30 * 24 * 20]) == 1, [step.name for step in steps]

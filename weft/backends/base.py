@@ -143,6 +143,9 @@ class ProductLibrary(Protocol):
 
     name: str
 
+    def takes(self, dtype: DType, batch: int, m: int, n: int, k: int) -> bool:
+        """Whether products of so many factors [m, k] and [k, n] are its own; others are left to kernels of ours."""
+
     def absorbs(self, dtype: DType) -> frozenset[str]:
         """What it does on the way for factors of `dtype`: 'bias', 'add', 'relu', 'gelu' (see `Product`)."""
 

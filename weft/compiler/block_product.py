@@ -34,8 +34,12 @@ from weft.kernels.language import LAUNCH_RANGES, BufferParam, Expr, Kernel, Scal
 from weft.kernels.nest import together
 
 PROCESSORS = 64  # multiprocessors of a device that does not say
-TILE, FEW_TILES = 128, 128  # a product of fewer tiles of this side leaves multiprocessors idle on large devices,
-SHORTEST = 512  # so its sums are cut, to no less than this. Shapes decide, whatever the device: it fixes the bits
+# A product of fewer tiles of this side leaves multiprocessors idle on large devices, so its sums are cut, to no less
+# than `SHORTEST`; those of a small product, whose time is that of a walk along k, to no less than `SHORTEST_OF_SMALL`
+# if they are longer than `LONG`: adding up the parts takes about as long as such a walk. Shapes decide, whatever the
+# device: it fixes the bits.
+TILE, FEW_TILES = 128, 128
+SHORTEST, SHORTEST_OF_SMALL, LONG = 512, 48, 256
 
 
 def by_blocks(nodes: list[Node], outputs: list[Node], leaves: Collection[Node]) -> list[Node]:
@@ -60,16 +64,21 @@ def _in_parts(factors: tuple[Node, ...], sums: DType, dtype: DType) -> Node:
     """The product; where it has few tiles and long sums, these in parts that are added up afterwards."""
     a, b = factors
     *batch, m, k = a.shape
-    n, parts = b.shape[-1], 1
-    tiles = math.prod(batch) * -(-m // TILE) * -(-n // TILE)
-    while not batch and tiles * parts < FEW_TILES and k % (2 * parts) == 0 and k // (2 * parts) >= SHORTEST:
-        parts *= 2
+    n = b.shape[-1]
+    parts = 1 if batch else _parts(m, n, k)
     if parts == 1:
         return cast(make("block_product", factors, (sums,)), dtype)
     left = permute(reshape(a, (m, parts, k // parts)), (1, 0, 2))
     apart = make("block_product", (left, reshape(b, (parts, k // parts, n))), (sums,))
     total = reduce("reduce_sum", reshape(apart, (parts, m * n)), (0,))
     return cast(reshape(total, (m, n)), dtype)
+
+
+def _parts(m: int, n: int, k: int) -> int:
+    """How many parts of equal length sums are cut into; parts begin at multiples of 4 elements, for fetches of four."""
+    small = m * n * k <= gpu_product.SMALL and k > LONG
+    most = min(-(-FEW_TILES // (-(-m // TILE) * -(-n // TILE))), k // (SHORTEST_OF_SMALL if small else SHORTEST))
+    return max([parts for parts in range(1, most + 1) if k % (4 * parts) == 0], default=1)
 
 
 def template(node: Node, leaves: Collection[Node]) -> Template:

@@ -1,10 +1,11 @@
 """products: matrix products that a vendor's library computes, with what it does on the way.
 
-On a device with a `ProductLibrary`, `absorb` turns each `dot` into a `product`, a node that only the compiler makes,
-and draws into it what the library does at little cost: a vector added to each row, another matrix added, a constant
-factor, ReLU, GELU. Where a gradient needs what GELU was given, a `product_pair` stores both. These are regions of their
-own: `matmul.operands` says how they read their factors, results are memory, and the library fixes the algorithm when
-the plan is made. What is not absorbed the fuser computes from the result, together with whatever else it finds there.
+On a device with a `ProductLibrary`, `absorb` turns each `dot` that the library takes into a `product`, a node that only
+the compiler makes, and draws into it what the library does at little cost: a vector added to each row, another matrix
+added, a constant factor, ReLU, GELU. Where a gradient needs what GELU was given, a `product_pair` stores both. These
+are regions of their own: `matmul.operands` says how they read their factors, results are memory, and the library fixes
+the algorithm when the plan is made. What is not absorbed the fuser computes from the result, together with whatever
+else it finds there.
 
 The walk of `relu(x @ w + b)`: `decompose` leaves dot -> add -> select; `absorb` makes product(x, w), then
 product(x, w, b), then the same with 'relu', if nobody else wants what lies between; `template` gives the LibraryCall.
@@ -204,9 +205,12 @@ def _product(absorber: _Absorber, node: Node, srcs: tuple[Node, ...]) -> Node | 
     if node in absorber.twins:
         return transposed(absorber.new[absorber.twins[node]])
     a, b = [before_widening(source, absorber.leaves) for source in srcs]
-    if node.dtype is float32 and a.dtype is b.dtype and a.dtype.is_narrow:
-        return Parts(a, b, float32).node
-    return Parts(srcs[0], srcs[1], node.dtype).node
+    if node.dtype is not float32 or a.dtype is not b.dtype or not a.dtype.is_narrow:
+        a, b = srcs
+    *batch, m, k = a.shape
+    if not absorber.library.takes(a.dtype, math.prod(batch), m, b.shape[-1], k):
+        return None
+    return Parts(a, b, node.dtype).node
 
 
 def _sum(absorber: _Absorber, node: Node, srcs: tuple[Node, ...]) -> Node | None:

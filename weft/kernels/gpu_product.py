@@ -12,6 +12,7 @@ Every element of the result is one chain of additions over k, in order, whatever
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -59,7 +60,8 @@ class Operand:
 
 
 def strided(buffer: str, dtype: DType, across: int, along: int, batch: Sequence[tuple[int, int]] = ()) -> Operand:
-    """Matrices with steps `across` and `along`, of which one is 1; `batch` has (extent, step) of each axis of them."""
+    """Matrices with steps `across` and `along`, of which one is 1; `batch` has (extent, step) of each axis of them.
+    As many neighbours are fetched together as all rows begin at multiples of."""
 
     def place(number: Index, i: Index, k: Index) -> tuple[Index, Sequence[Condition]]:
         out = ix.add(ix.scale(i, across), ix.scale(k, along))
@@ -68,7 +70,8 @@ def strided(buffer: str, dtype: DType, across: int, along: int, batch: Sequence[
             out = ix.add(out, ix.scale(one, step))
         return out, ()
 
-    return Operand(buffer, dtype, along == 1, VECTOR // dtype.itemsize, place)
+    vector = math.gcd(VECTOR // dtype.itemsize, max(across, along), *[step for extent, step in batch if extent > 1])
+    return Operand(buffer, dtype, along == 1, vector, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +128,34 @@ _REGISTERS = {
     8: (Tiling(64, 64, 8, 8, 4, False, 1.0), Tiling(32, 32, 8, 4, 2, False, 0.5), Tiling(16, 16, 8, 2, 2, False, 0.2)),
 }  # fmt: skip
 
+# Of a small product all tiles run at once, and waiting for memory is what takes time: many threads fetch all there is.
+_AT_ONCE = (Tiling(32, 64, 32, 2, 4, False, 0.5), Tiling(16, 64, 32, 2, 2, False, 0.3),
+            Tiling(16, 16, 64, 1, 1, False, 0.1))  # fmt: skip
+SMALL = 1 << 23  # multiply-adds
+
 
 def tiling(product: Product, units: bool, processors: int, shared_bytes: int = DECLARED) -> Tiling:
     """The tile with which all processors are done first. No bit of the result depends on it."""
+    small = product.a.dtype is float32 and product.batch * product.rows * product.columns * product.depth <= SMALL
     choices = _UNITS if units and product.a.dtype.is_narrow else _REGISTERS[max(product.a.dtype.itemsize, 4)]
+    choices = _AT_ONCE if small else choices
 
     def cost(choice: Tiling) -> float:
         return -(-choice.count(product) // processors) * choice.height * choice.width / choice.speed
 
     best = min(choices, key=cost)
+    if small:
+        return _fetched_at_once(best, product)
     return best if best.shared_bytes(product) <= shared_bytes else replace(best, stages=2)
+
+
+def _fetched_at_once(choice: Tiling, product: Product) -> Tiling:
+    """The tile with as many stages as it has steps of k, if the arrays need not be asked for, so that all steps are
+    fetched before the first is multiplied; and not deeper than the product."""
+    choice = replace(choice, depth=min(choice.depth, -(-product.depth // 8) * 8))
+    steps = -(-product.depth // choice.depth)
+    fitting = DECLARED // replace(choice, stages=1).shared_bytes(product)
+    return replace(choice, stages=max(2, min(steps + 1, fitting)))
 
 
 def body(product: Product, choice: Tiling, finish: Finish) -> tuple[tuple[Stmt, ...], Geometry]:
