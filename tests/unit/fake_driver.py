@@ -1,13 +1,15 @@
 """A GPU in the host's memory: the driver that `backends.gpu` needs, with kernels run by the emulator.
 
 Work is queued as on a stream and done when somebody waits, so a test sees what would go wrong if anything relied on a
-run being over when `run` returns. Freed memory is overwritten in order with the work around it.
+run being over when `run` returns. Freed memory is overwritten in order with the work around it. As with CUDA's
+contexts, the calls of a thread mean the GPU that the thread activated last.
 """
 
 from __future__ import annotations
 
 import bisect
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,10 +26,13 @@ from weft.kernels.normal import normalise
 from weft.render.dialects import CUDA
 
 FREED = 0xA5
+_current = threading.local()
 
 
 class FakeDriver:
     """Memory of `total` bytes. `log` holds the names of what was put on the stream, in order."""
+
+    records = True
 
     def __init__(self, total: int = 1 << 26):
         self.total, self.used = total, 0
@@ -41,11 +46,19 @@ class FakeDriver:
 
     # --- the stream ---
 
+    def activate(self) -> None:
+        _current.driver = self
+
+    def check(self) -> None:
+        assert getattr(_current, "driver", None) is self, "another GPU, or none, is current in this thread"
+
     def put(self, name: str, work: Callable[[], None]) -> None:
+        self.check()
         self.log.append(name)
         (self.queue if self.recording is None else self.recording).append(work)
 
     def synchronise(self) -> None:
+        self.check()
         assert self.recording is None
         queue, self.queue = self.queue, []
         for work in queue:
@@ -64,11 +77,14 @@ class FakeDriver:
         self.put("replay", lambda: [work() for work in graph] and None)
 
     def discard(self, graph: Any) -> None:
+        self.check()
+        assert self.recording is None
         self.log.append("discard")
 
     # --- memory ---
 
     def allocate(self, nbytes: int) -> int:
+        self.check()
         assert self.recording is None, "memory may not be allocated while a graph is recorded"
         if self.used + nbytes > self.total:
             raise problem(OutOfMemoryError, "fake", f"{nbytes} bytes")
@@ -83,6 +99,7 @@ class FakeDriver:
         return pointer
 
     def free(self, pointer: int) -> None:
+        assert self.recording is None, "memory may not be freed while a graph is recorded"
         self.used -= len(self.memories[pointer]) - 64
         self.put("free", lambda: self._forget(pointer))
 
@@ -120,16 +137,18 @@ class FakeDriver:
     def functions(self, codes: Sequence[Code]) -> list[Kernel]:
         return [self.kernels[code.symbol] for code in codes]
 
-    def launch(self, function: Kernel, blocks: int, threads: int, shared: int, parameters: int) -> None:
-        names = [*function.buffers, *function.scalars]
-        words = (ctypes.c_void_p * (len(names) + 2)).from_address(parameters)
-        pointers = [ctypes.c_uint64.from_address(word).value for word in words[: len(function.buffers)]]
-        scalars = tuple(
-            np.frombuffer(ctypes.string_at(word, param.dtype.itemsize), param.dtype.numpy)[0]
-            for word, param in zip(words[len(function.buffers) :], function.scalars, strict=False)
-        )
-        extent = ctypes.c_int64.from_address(words[len(names) + 1]).value
-        self.put("launch", lambda: self._run(function, pointers, scalars, extent))
+    def launcher(
+        self, function: Kernel, blocks: int, threads: int, shared: int, words: ctypes.Array, buffers: int
+    ) -> Callable[[], None]:
+        def value(at: int, dtype: dtypes.DType) -> Any:
+            return np.frombuffer(ctypes.string_at(ctypes.addressof(words) + 8 * at, 8), dtype.numpy)[0]
+
+        def launch() -> None:
+            scalars = tuple([value(at, param.dtype) for at, param in enumerate(function.scalars, buffers)])
+            pointers, extent = list(words[:buffers]), words[-1]
+            self.put("launch", lambda: self._run(function, pointers, scalars, extent))
+
+        return launch
 
     def _run(self, kernel: Kernel, pointers: list[int], scalars: tuple, extent: int) -> None:
         bound = zip(pointers, kernel.buffers, strict=True)
@@ -137,6 +156,8 @@ class FakeDriver:
 
     def _array(self, pointer: int, dtype: dtypes.DType) -> np.ndarray:
         """Everything from an address to the end of its allocation."""
+        if not pointer:
+            return np.empty(0, dtype.numpy)
         start = self.starts[bisect.bisect_right(self.starts, pointer) - 1]
         memory = self.memories[start]
         left = memory.ctypes.data + len(memory) - pointer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ import weft
 import weft.nn.functional as F
 from tests.unit.emulator import Emulator
 from tests.unit.fake_cudnn import Engine, FakeGraphs, FakePackage
+from weft.backends.base import Slab
 from weft.backends.vendor import cudnn as vendor
 from weft.backends.vendor.cudnn import Cudnn
 from weft.backends.vendor.cudnn_graphs import Form, Graphs, Operand
@@ -276,6 +278,10 @@ def cudnn(monkeypatch):
     return fake
 
 
+def no_memory(nbytes):
+    raise AssertionError("all operands lie as cuDNN wants them")
+
+
 def form_of(dtype=weft.float32, exact=True):
     image = Operand(dtype, (1, 8, 4, 4), (128, 1, 32, 8))
     return Form("conv", exact, (1, 1, 1, 1, 1, 1, 1, 1), (image, Operand(dtype, (8, 8, 3, 3), (72, 1, 24, 8)), image))
@@ -283,7 +289,7 @@ def form_of(dtype=weft.float32, exact=True):
 
 def test_the_first_engine_that_is_deterministic_is_taken_and_named(cudnn):
     cudnn.engines = [Engine(3, notes={"NONDETERMINISTIC"}), Engine(5, builds=False), Engine(7, {2: 1, 4: 0}), Engine(9)]
-    graphs = Graphs(stream=7)
+    graphs = Graphs(7, no_memory)
     assert graphs.choose(form_of()) == ("7 2=1 4=0", 64)
     graphs.ready(form_of(), "7 2=1 4=0")([16 * k for k in range(1, 5)])
     assert cudnn.executed == [(7, {1: 16, 2: 32, 3: 48}, 64, "handle on 7")]
@@ -291,13 +297,13 @@ def test_the_first_engine_that_is_deterministic_is_taken_and_named(cudnn):
 
 def test_a_text_names_the_engine_to_another_process(cudnn):
     cudnn.engines = [Engine(3), Engine(7, {2: 1})]
-    Graphs(stream=7).ready(form_of(), "7 2=1")([16, 32, 48])
+    Graphs(7, no_memory).ready(form_of(), "7 2=1")([16, 32, 48])
     assert cudnn.executed == [(7, {1: 16, 2: 32, 3: 48}, 0, "handle on 7")]
 
 
 def test_float32_factors_are_shortened_only_where_that_is_allowed(cudnn):
     cudnn.engines = [Engine(3, notes={"TENSOR_CORE"}), Engine(4)]
-    graphs = Graphs(stream=7)
+    graphs = Graphs(7, no_memory)
     chosen = [graphs.choose(form_of(dtype, exact))[0] for dtype, exact in
               ((weft.float32, True), (weft.float32, False), (weft.bfloat16, True))]  # fmt: skip
     assert chosen == ["4", "3", "3"]
@@ -305,23 +311,27 @@ def test_float32_factors_are_shortened_only_where_that_is_allowed(cudnn):
 
 def test_nothing_is_offered_where_no_engine_builds(cudnn):
     cudnn.engines = [Engine(5, builds=False)]
-    assert Graphs(stream=7).choose(form_of()) is None
+    assert Graphs(7, no_memory).choose(form_of()) is None
 
 
 def test_sources_at_odd_addresses_are_copied(cudnn, monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        "weft.backends.vendor.cudnn_graphs.call", lambda name, *args: asked.append((name, *args)) or 4096
-    )
+    monkeypatch.setattr("weft.backends.vendor.cudnn_graphs.call", lambda *args: asked.append(args))
     cudnn.engines = [Engine(3)]
-    run = Graphs(stream=7).ready(form_of(), "3")
+    given = []
+
+    def allocate(nbytes):
+        given.append(weakref.ref(slab := Slab(None, nbytes, 4096, None)))
+        return slab
+
+    run = Graphs(7, allocate).ready(form_of(), "3")
     run([20, 32, 48])
     run([24, 32, 48])
     assert [wanted for _, wanted, _, _ in cudnn.executed] == [{1: 4096, 2: 32, 3: 48}] * 2
-    copies = [("cuMemcpyDtoDAsync", 4096, address, 512, 7) for address in (20, 24)]
-    assert asked == [("cuMemAllocAsync", 512, 7), *copies]
+    assert asked == [("cuMemcpyDtoDAsync", 4096, address, 512, 7) for address in (20, 24)]
+    assert [slab().nbytes for slab in given] == [512]
     del run
-    assert asked[-1] == ("cuMemFreeAsync", 4096, 7)
+    assert given[0]() is None
 
 
 def test_doctor_says_what_was_found(cudnn, monkeypatch):

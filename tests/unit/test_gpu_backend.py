@@ -184,21 +184,6 @@ def test_threads_may_run_plans_side_by_side(gpu, apart):
     assert not wrong
 
 
-def test_waiting_after_every_step_names_the_kernel(gpu, apart, monkeypatch):
-    monkeypatch.setenv("WEFT_SYNC", "1")
-    step, x = weft.compile(two_steps), weft.tensor(array(5, 7))
-    step(x), step(x), step(x)
-    assert "record" not in gpu.driver.log
-
-    def fail(*_):
-        raise weft.DeviceError("the kernel went wrong")
-
-    monkeypatch.setattr(gpu.driver, "launch", fail)
-    with pytest.raises(weft.DeviceError, match="went wrong") as told:
-        step(x)
-    assert "__global__" in str(told.value)
-
-
 def xor_training(steps: int = 6) -> list[np.ndarray]:
     """Losses and parameters of a small network, and how many kernels one step is."""
     x = weft.tensor(np.array([[0, 0], [0, 1], [1, 0], [1, 1]], np.float32))

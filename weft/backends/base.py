@@ -14,7 +14,7 @@ import numpy as np
 
 from weft.compiler.plan import Code, Config, Plan, Product
 from weft.dtypes import DType
-from weft.errors import IndexRangeError, problem
+from weft.errors import DeviceError, IndexRangeError, problem
 from weft.kernels.language import Kernel
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ class Device:
 
     def __repr__(self) -> str:
         return f"device({self.name!r}, {self.description!r})"
+
+
+class DeviceLost(DeviceError):
+    """What a GPU's driver raises when the device answers nothing any more, whatever call it was that found out."""
 
 
 class Slab:

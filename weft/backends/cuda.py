@@ -1,44 +1,50 @@
 """The CUDA backend: NVIDIA GPUs through cuda-bindings, kernels by NVRTC, products and attention by NVIDIA's libraries.
 
-`Cuda` finds the GPUs; each is a `CudaBackend` with a driver of its own. Nothing of CUDA is imported before a GPU is
-asked for. `WEFT_NO_LIBRARIES=1` leaves the libraries out: everything then runs from Weft's own kernels.
+`Cuda` finds the GPUs; each is a `CudaBackend` with a driver of its own, opened when it is first asked for: one GPU's
+user takes no memory on the others. Nothing of CUDA is imported before a GPU is asked for. `WEFT_NO_LIBRARIES=1` leaves
+the libraries out: everything then runs from Weft's own kernels.
 """
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
+import threading
+from collections.abc import Sequence
+from typing import overload
 
 from weft import dtypes
-from weft.backends import cuda_compile
+from weft.backends import cuda_compile, cuda_driver
 from weft.backends.base import Buffer, Device, Library, Slab
-from weft.backends.cuda_driver import CudaDriver, count
+from weft.backends.cuda_driver import CudaDriver
 from weft.backends.gpu import GpuBackend
+from weft.errors import DeviceError, problem
 from weft.render.dialects import CUDA
 
 FEATURES = frozenset({"blocks", "subgroups", "numbers", "functions", "mma", "narrow attention"})
 LIBRARIES: tuple[str, ...] = ("cublaslt", "cudnn")  # modules of backends.vendor
+OLDEST = (8, 0)  # the first generation of GPUs with all that kernels use
+OLDEST_CUDA = (13, 0)
+_opening = threading.Lock()
 
 
 class CudaBackend(GpuBackend):
-    """One NVIDIA GPU."""
+    """One NVIDIA GPU: number `ordinal` of the driver's, and `cuda:<number>` by name."""
 
     dialect = CUDA
 
-    def __init__(self, ordinal: int):
+    def __init__(self, ordinal: int, number: int = 0):
         driver = CudaDriver(ordinal)
         super().__init__(driver)
         self.driver: CudaDriver = driver
-        atexit.register(driver.close)
-        memory, found = driver.memory()[1], libraries(driver)
+        memory, newest = driver.memory()[1], ".".join(map(str, cuda_driver.newest()))
         self.device = Device(
-            "cuda", ordinal, self, f"{driver.name}, {memory / 2**30:.0f} GiB, CUDA {driver.driver_version}",
-            frozenset(dtypes.ALL), FEATURES, limits(driver), found,
+            "cuda", number, self, f"{driver.name}, {memory / 2**30:.0f} GiB, driver for CUDA {newest}",
+            frozenset(dtypes.ALL), FEATURES, limits(driver), libraries(self),
         )  # fmt: skip
 
     def receive(self, buffer: Buffer) -> Slab:
-        """New memory with what lies on another GPU."""
+        """New memory with what lies on another GPU, directly."""
         slab = self.allocate(buffer.nbytes)
         if buffer.nbytes:
             other: CudaBackend = buffer.slab.device.backend
@@ -65,7 +71,7 @@ def limits(driver: CudaDriver) -> dict[str, int]:
     }
 
 
-def libraries(driver: CudaDriver) -> dict[str, Library]:
+def libraries(backend: CudaBackend) -> dict[str, Library]:
     """NVIDIA's libraries that are installed here, unless they are not wanted."""
     if os.environ.get("WEFT_NO_LIBRARIES", "0") not in ("", "0"):
         return {}
@@ -73,25 +79,74 @@ def libraries(driver: CudaDriver) -> dict[str, Library]:
     for name in LIBRARIES:
         module = importlib.import_module(f"weft.backends.vendor.{name}")
         if module.find() is not None:
-            found[name] = module.load(int(driver.stream), driver.ordinal)
+            try:
+                found[name] = module.load(backend)
+            except Exception as error:  # of the library's own kind
+                given = f"{name}, which is installed but does not start: {type(error).__name__}: {error}"
+                mend = "pip install --upgrade 'weft[cuda]', or run without libraries: WEFT_NO_LIBRARIES=1"
+                raise problem(DeviceError, backend.driver.name, given, "a library that works", mend) from error
     return found
 
 
+class _Gpus(Sequence[Device]):
+    """GPUs, each opened when it is first looked at."""
+
+    def __init__(self, ordinals: Sequence[int]):
+        self._ordinals = ordinals
+        self._opened: dict[int, Device] = {}
+
+    def __len__(self) -> int:
+        return len(self._ordinals)
+
+    @overload
+    def __getitem__(self, number: int) -> Device: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Device]: ...
+    def __getitem__(self, number: int | slice) -> Device | Sequence[Device]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(len(self))[number]]
+        ordinal = self._ordinals[number]
+        with _opening:
+            if ordinal not in self._opened:
+                self._opened[ordinal] = CudaBackend(ordinal, self._ordinals.index(ordinal)).device
+            return self._opened[ordinal]
+
+
 class Cuda:
-    """All NVIDIA GPUs of this machine."""
+    """All NVIDIA GPUs of this machine that Weft can use; `reason` says why there is none."""
 
     def __init__(self) -> None:
-        self.reason = ""
-        self._devices: list[Device] = []
-        try:
-            found = count()
-        except ImportError as error:
-            self.reason = f"{error}. Install it: pip install 'weft[cuda]'"
-        except Exception as error:  # cuda-bindings has an error of its own for a missing driver
-            self.reason = f"no NVIDIA driver answers ({error})"
-        else:
-            self._devices = [CudaBackend(ordinal).device for ordinal in range(found)]
-            self.reason = "" if found else "the NVIDIA driver sees no GPU"
+        self._devices: Sequence[Device] = ()
+        self.reason = self._look()
 
-    def devices(self) -> list[Device]:
-        return list(self._devices)
+    def _look(self) -> str:
+        try:
+            found = cuda_driver.count()
+        except ImportError as error:
+            return f"{error}. Install it: pip install 'weft[cuda]'"
+        except Exception as error:  # cuda-bindings has an error of its own for a missing driver
+            return f"no NVIDIA driver answers ({error}). Install NVIDIA's driver, release 580 or newer"
+        if not found:
+            return "the NVIDIA driver sees no GPU"
+        newest = cuda_driver.newest()
+        if newest < OLDEST_CUDA:
+            return (
+                f"the NVIDIA driver is for CUDA {newest[0]}.{newest[1]}. Install NVIDIA's driver, release 580 or newer"
+            )
+        try:
+            compiler = cuda_compile.version()
+        except Exception as error:  # of several kinds: the package or the library is missing
+            return f"there is no NVRTC ({error}). Install it: pip install nvidia-cuda-nvrtc"
+        generations = {number: cuda_driver.capability(number) for number in range(found)}
+        usable = [number for number, one in generations.items() if one >= OLDEST]
+        if not usable:
+            seen = ", ".join(sorted({"{}.{}".format(*one) for one in generations.values()}))
+            return f"its GPUs are of compute capability {seen}: Weft needs {OLDEST[0]}.{OLDEST[1]} (Ampere) or newer"
+        known = [number for number in usable if cuda_compile.knows("sm_{}{}".format(*generations[number]))]
+        if not known:
+            return f"NVRTC {compiler} is older than its GPUs. Install a newer one: pip install -U nvidia-cuda-nvrtc"
+        self._devices = _Gpus(known)
+        return ""
+
+    def devices(self) -> Sequence[Device]:
+        return self._devices

@@ -9,8 +9,8 @@ import concurrent.futures
 import functools
 import hashlib
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
 
 from weft import disk
 from weft.compiler.plan import Code
@@ -19,6 +19,8 @@ from weft.errors import DeviceError, problem
 
 OPTIONS = ("--std=c++17", "--fmad=false")
 MOST_THREADS = 16
+
+T = TypeVar("T")
 
 
 @functools.cache
@@ -30,9 +32,17 @@ def _nvrtc() -> Any:
 
 @functools.cache
 def version() -> str:
-    """NVRTC's version."""
-    _, major, minor = _nvrtc().nvrtcVersion()
+    """NVRTC's version; raises where it cannot be loaded."""
+    status, major, minor = _nvrtc().nvrtcVersion()
+    _check(status)
     return f"{major}.{minor}"
+
+
+def knows(architecture: str) -> bool:
+    """Whether NVRTC compiles for `architecture` ('sm_90')."""
+    status, known = _nvrtc().nvrtcGetSupportedArchs()
+    _check(status)
+    return int(architecture.removeprefix("sm_")) in known
 
 
 def cubins(codes: Sequence[Code], architecture: str) -> list[bytes]:
@@ -42,14 +52,24 @@ def cubins(codes: Sequence[Code], architecture: str) -> list[bytes]:
     missing = {key: code for key, code in zip(keys, codes, strict=True) if found[key] is None}
     COUNTERS.kernels_from_disk += len(found) - len(missing)
     COUNTERS.kernels_compiled += len(missing)
-    threads = min(len(missing), MOST_THREADS, os.cpu_count() or 1)
-    if threads:
-        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
-            made = list(pool.map(lambda code: compiled(code, architecture), missing.values()))
-        for key, cubin in zip(missing, made, strict=True):
-            disk.write(disk.OBJECT, key, cubin)
-        found |= dict(zip(missing, made, strict=True))
+    if missing:
+        found |= zip(missing, _side_by_side(lambda item: _kept(*item, architecture), missing.items()), strict=True)
     return [found[key] or b"" for key in keys]
+
+
+def _side_by_side(work: Callable[[T], bytes], items: Collection[T]) -> list[bytes]:
+    """`work` on each item in threads. After an error or an interrupt, nothing is begun any more."""
+    pool = concurrent.futures.ThreadPoolExecutor(min(len(items), MOST_THREADS, os.cpu_count() or 1))
+    try:
+        return list(pool.map(work, items))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _kept(key: str, code: Code, architecture: str) -> bytes:
+    cubin = compiled(code, architecture)
+    disk.write(disk.OBJECT, key, cubin)
+    return cubin
 
 
 def compiled(code: Code, architecture: str) -> bytes:
@@ -70,10 +90,10 @@ def compiled(code: Code, architecture: str) -> bytes:
 def _text(size_of: Any, get: Any, program: Any) -> bytes:
     status, size = size_of(program)
     _check(status)
-    data = b" " * size
+    data = bytearray(size)  # it is written to, which bytes would not bear: short ones are shared
     (status,) = get(program, data)
     _check(status)
-    return data
+    return bytes(data)
 
 
 def _check(status: Any) -> None:

@@ -124,12 +124,14 @@ def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer], numbers: S
     slabs: dict[int, Any] = {}
     for number, buffer in enumerate(inputs):
         table[number] = buffer.slab.pointer + buffer.offset
-    for number in range(len(inputs), len(plan.slots)):
-        if plan.slots[number].kind == "moving":
-            continue
-        slot = plan.slots[number]
-        slab = slabs[number] = (backend.status if slot.kind == "status" else backend.allocate)(slot.nbytes)
-        table[number] = slab.pointer
+    try:
+        for number, slot in enumerate(plan.slots[len(inputs) :], len(inputs)):
+            if slot.kind != "moving":
+                slabs[number] = (backend.status if slot.kind == "status" else backend.allocate)(slot.nbytes)
+                table[number] = slabs[number].pointer
+    except OutOfMemoryError:
+        slabs.clear()  # whoever handles the error, or holds it, finds the memory free
+        raise
     entry.executable.run(table, numbers)
     if plan.sites:
         backend.watch(slabs[len(plan.slots) - 1], plan)

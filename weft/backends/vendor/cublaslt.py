@@ -73,21 +73,22 @@ def reason() -> str:
     )
 
 
-def load(stream: int, ordinal: int) -> CublasLt:
-    """The library on GPU number `ordinal`, which is current."""
-    return CublasLt(stream)
+def load(backend: Any) -> CublasLt:
+    """The library on the GPU of a `CudaBackend`, which is current."""
+    return CublasLt(int(backend.driver.stream), backend.driver.activate)
 
 
 class CublasLt:
-    """cuBLASLt on the GPU that is current when it is made. Calls go to `stream` (an address)."""
+    """cuBLASLt on the GPU that is current when it is made. Calls go to `stream` (an address); `activate` makes the GPU
+    current again, in whatever thread a plan is made."""
 
     name = "cublaslt"
 
-    def __init__(self, stream: int):
+    def __init__(self, stream: int, activate: Callable[[], None] = lambda: None):
         found = find()
         assert found is not None, reason()
         self.lt = found.bindings
-        self.stream = stream
+        self.stream, self.activate = stream, activate
         self.handle = self.lt.create()
         self.version = str(self.lt.get_version())
         self.arranged: dict[Product, tuple[Config, int]] = {}  # the heuristic takes half a millisecond
@@ -106,6 +107,7 @@ class CublasLt:
     def arrange_product(self, product: Product) -> tuple[Config, int]:
         """(config, bytes of workspace): `product` with the algorithm of the heuristic's first choice."""
         if product not in self.arranged:
+            self.activate()
             algorithm, workspace = _Call(self, product).choose(ALIGNED)[0]
             room = workspace + WORKSPACE_ALIGNMENT if workspace else 0
             self.arranged[product] = (*product.config, algorithm.hex(), workspace), room

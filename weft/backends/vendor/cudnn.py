@@ -63,9 +63,9 @@ def reason() -> str:
     )
 
 
-def load(stream: int, ordinal: int) -> Cudnn:
-    """The library on GPU number `ordinal`, which is current."""
-    return Cudnn(Graphs(stream))
+def load(backend: Any) -> Cudnn:
+    """The library on the GPU of a `CudaBackend`, which is current."""
+    return Cudnn(Graphs(int(backend.driver.stream), backend.allocate, backend.driver.activate))
 
 
 class Cudnn:

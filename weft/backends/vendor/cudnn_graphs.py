@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
+from weft.backends.base import Slab
 from weft.backends.cuda_driver import call
 from weft.dtypes import DType, bfloat16, float16, float32
 from weft.errors import DeviceError, problem
@@ -86,15 +87,16 @@ class Form:
 
 
 class Graphs:
-    """cuDNN on the current GPU, with all its work on `stream`."""
+    """cuDNN on the current GPU, with all its work on `stream` and its memory from `allocate`; `activate` makes the GPU
+    current again, in whatever thread a plan is made."""
 
-    def __init__(self, stream: int):
+    def __init__(self, stream: int, allocate: Callable[[int], Slab], activate: Callable[[], None] = lambda: None):
         import cudnn
 
         self.cudnn: Any = cudnn
         self.version = cudnn.backend_version_string()
         self.handle = cudnn.create_handle()
-        self.stream = stream
+        self.stream, self.allocate, self.activate = stream, allocate, activate
         cudnn.set_stream(self.handle, stream)
         self._types = {
             float32: cudnn.data_type.FLOAT, float16: cudnn.data_type.HALF, bfloat16: cudnn.data_type.BFLOAT16,
@@ -108,6 +110,7 @@ class Graphs:
     def choose(self, form: Form) -> tuple[str, int] | None:
         """(engine as text, bytes of workspace) of the first engine that computes `form`; None where there is none."""
         if form not in self._chosen:
+            self.activate()
             found = (self._first(form, mode) for mode in self._modes)
             self._chosen[form] = next((one for one in found if one is not None), None)
         return self._chosen[form]
@@ -156,6 +159,7 @@ class Graphs:
     def _rebuilt(self, form: Form, choice: str) -> Any:
         """The engine that an earlier process took: by its number and knobs, or found among those proposed now, since
         not every knob that cuDNN tells it also takes."""
+        self.activate()
         engine, *knobs = choice.split()
         pairs = [tuple(map(int, knob.split("="))) for knob in knobs]
         graph = self._graph(form)
@@ -254,7 +258,7 @@ class _Call:
         self.graphs, self.form, self.graph = graphs, form, graph
         self.count = len(form.operands)
         self.uids = tuple(range(1, self.count + 1))
-        self.copies: dict[int, int] = {}  # by operand
+        self.copies: dict[int, Slab] = {}  # by operand
 
     def __call__(self, addresses: Sequence[int]) -> None:
         bits = 0
@@ -271,10 +275,7 @@ class _Call:
         assert number < self.count - RESULTS[self.form.function], "results lie in memory of our own"
         nbytes = self.form.operands[number].nbytes
         if number not in self.copies:
-            self.copies[number] = int(call("cuMemAllocAsync", nbytes, self.graphs.stream))
-        call("cuMemcpyDtoDAsync", self.copies[number], address, nbytes, self.graphs.stream)
-        return self.copies[number]
-
-    def __del__(self) -> None:
-        for pointer in self.copies.values():
-            call("cuMemFreeAsync", pointer, self.graphs.stream)
+            self.copies[number] = self.graphs.allocate(nbytes)
+        copy = self.copies[number].pointer
+        call("cuMemcpyDtoDAsync", copy, address, nbytes, self.graphs.stream)
+        return copy

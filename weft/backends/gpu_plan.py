@@ -1,0 +1,270 @@
+"""gpu_plan: plans on a GPU's stream.
+
+The walk of a run: `GpuExecutable` turned every step of the plan into an action once (a kernel with its argument words,
+a library call, a loop of actions). A run puts addresses into the words and enqueues the actions. Where the same
+addresses come a second time the actions are recorded as one graph, which is replayed from then on. Where addresses keep
+changing (a new batch, a loss that somebody keeps), those few slots get memory of their own and the values are copied
+there, so that the graph stays. Graphs and copies only make a plan faster: `forget` drops them.
+
+A step that a device refuses is named, with its source; so is one that fails, where `WEFT_SYNC=1` waits for each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from weft.backends.base import DeviceLost, Slab
+from weft.compiler.plan import Code, Launch, LibraryCall, Number, Plan, Repeat, Step, walk
+from weft.counting import COUNTERS
+from weft.dtypes import DType
+from weft.errors import DeviceError, GraphError, WeftError, problem
+
+if TYPE_CHECKING:
+    from weft.backends.gpu import Driver, GpuBackend
+
+MOST_GRAPHS = 4  # graphs of one plan, each for its own addresses
+PATIENCE = 8  # runs with new addresses after which the slots that change get memory of their own
+STAGED_BYTES = 1 << 20  # that may be copied for each launch that a graph saves
+
+Table = Any  # addresses by slot
+Action = Callable[[Table], None]
+
+
+class _Kernel:
+    """A launch with a word for each of its parameters; `again` launches with the words as they are."""
+
+    __slots__ = ("again", "numbers", "places", "words")
+
+    def __init__(self, launch: Launch, function: Any, driver: Driver):
+        geometry = launch.kernel.geometry
+        assert geometry is not None
+        buffers = len(launch.places)
+        self.places = [(number, place.slot, place.offset) for number, place in enumerate(launch.places)]
+        self.words = (ctypes.c_uint64 * (buffers + len(launch.scalars) + 2))()
+        self.numbers: list[tuple[int, Number, DType]] = []
+        for at, (value, param) in enumerate(zip(launch.scalars, launch.kernel.scalars, strict=True), buffers):
+            if isinstance(value, Number):
+                self.numbers.append((at, value, param.dtype))
+            else:
+                self.words[at] = _word(value, param.dtype)
+        self.words[-1] = launch.extent
+        blocks = geometry.blocks(launch.extent)
+        self.again = driver.launcher(function, blocks, geometry.threads, geometry.shared, self.words, buffers)
+
+    def __call__(self, table: Table) -> None:
+        words = self.words
+        for number, slot, offset in self.places:
+            words[number] = table[slot] + offset
+        self.again()
+
+    def set(self, numbers: Sequence[float]) -> None:
+        for at, number, dtype in self.numbers:
+            self.words[at] = _word(numbers[number.slot], dtype)
+
+
+def _word(value: float, dtype: DType) -> int:
+    """A scalar as the first bytes of a word."""
+    data = np.asarray(value).astype(dtype.numpy).tobytes()
+    return int.from_bytes(data.ljust(8, b"\0"), "little")
+
+
+class GpuExecutable:
+    """A plan as actions on a stream, or as graphs of them."""
+
+    def __init__(self, plan: Plan, backend: GpuBackend):
+        self.plan, self.backend, self.driver = plan, backend, backend.driver
+        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
+        self._staged: dict[int, Slab] = {}
+        launches = [step for step, _ in walk(plan.steps) if isinstance(step, Launch) and step.extent]
+        codes = {id(step.kernel): step.kernel for step in launches}
+        rendered = [kernel if isinstance(kernel, Code) else backend.render(kernel) for kernel in codes.values()]
+        self._functions = dict(zip(codes, self.driver.functions(rendered), strict=True))
+        self._kernels: list[_Kernel] = []
+        self._waits = os.environ.get("WEFT_SYNC", "0") not in ("", "0")
+        self._actions = self._all(plan.steps)
+        self._launches = sum(times for step, times in walk(plan.steps) if _runs(step))
+        self._numbers = [kernel for kernel in self._kernels if kernel.numbers]
+        self._at_once = self._launches < 2 or bool(self._numbers) or self._waits or not self.driver.records
+        single = len(plan.steps) == 1 and isinstance(plan.steps[0], Launch) and not self._numbers and not self._waits
+        self._alone = self._kernels[0] if single and self._kernels else None
+        self._key = b""
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._last: list[int] | None = None
+        self._changes = 0
+        self._moved: set[int] = set()
+        self._bytes = 8 * len(plan.slots)
+
+    def __del__(self) -> None:
+        self.forget()
+
+    def forget(self) -> bool:
+        """Drop what makes runs faster and takes memory; whether there was any."""
+        found = bool(self._graphs or self._staged)
+        for graph in self._graphs.values():
+            self.backend.dead.append((self.driver.discard, graph, 0))
+        self._graphs.clear()
+        self._staged = {}
+        return found
+
+    def run(self, slots: Table, numbers: Sequence[float] = ()) -> None:
+        """Enqueue the plan with `slots`, a table from `GpuBackend.slot_table` filled with addresses."""
+        COUNTERS.plans_run += 1
+        COUNTERS.launches += self._launches
+        backend = self.backend
+        with backend.order:
+            backend.ran.append(self.plan)
+            if self._alone is not None:
+                self._run_alone(slots)
+            elif self._at_once:
+                for kernel in self._numbers:
+                    kernel.set(numbers)
+                self._do(self._actions, slots)
+            elif self._staged:
+                self._run_staged(slots)
+            else:
+                self._run_again(bytes(slots)[: self._bytes], slots, slots)
+
+    def _run_alone(self, slots: Table) -> None:
+        """The one kernel of a plan; its words are right where the addresses are those of the last time."""
+        assert self._alone is not None
+        key = bytes(slots)[: self._bytes]
+        if key != self._key:
+            self._key = b""  # until all words are new
+            self._do(self._actions, slots)
+            self._key = key
+            return
+        try:
+            self._alone.again()
+        except DeviceError as error:
+            self._tell(self.plan.steps[0], error)
+
+    def _run_again(self, key: bytes, table: Table, slots: Table) -> None:
+        """Replay the graph for these addresses, or make it where they come a second time."""
+        graph = self._graphs.get(key)
+        if graph is None and key not in self._seen:
+            self._seen[key] = None
+            if len(self._seen) > MOST_GRAPHS:
+                self._seen.popitem(last=False)
+            self._do(self._actions, table)
+            self._watch_changes(slots)
+            return
+        if graph is None:
+            del self._seen[key]
+            graph = self._graphs[key] = self.driver.record(lambda: self._do(self._actions, table))
+            if len(self._graphs) > MOST_GRAPHS:
+                self.driver.discard(self._graphs.popitem(last=False)[1])
+        else:
+            self._graphs.move_to_end(key)
+        self.driver.replay(graph)
+
+    # --- slots with memory of their own ---
+
+    def _watch_changes(self, slots: Table) -> None:
+        """After many runs with new addresses, give slots that change memory of their own, where copying is cheap. Once
+        some have it, what changes beside them will change again."""
+        changed = self._changed(slots)
+        self._moved |= changed
+        self._changes += bool(changed)
+        if changed and (self._staged or self._changes >= PATIENCE):
+            self._stage(self._moved)
+            self._changes, self._moved = 0, set()
+
+    def _changed(self, slots: Table) -> set[int]:
+        """The slots whose address is not that of the last time this was asked."""
+        now = [0 if slot.kind == "moving" else slots[number] for number, slot in enumerate(self.plan.slots)]
+        changed = {number for number, address in enumerate(now) if self._last and address != self._last[number]}
+        self._last = now
+        return changed
+
+    def _stage(self, numbers: set[int]) -> None:
+        """Give slots memory of their own, if all of them allow it and there is so much to spare."""
+        slots = {number: self.plan.slots[number] for number in numbers - set(self._staged)}
+        free = all(slot.kind == "output" or (slot.kind == "input" and not slot.written) for slot in slots.values())
+        if free and sum(slot.nbytes for slot in slots.values()) <= STAGED_BYTES * self._launches:
+            found = {number: self.backend.spare(slot.nbytes) for number, slot in slots.items()}
+            if None not in found.values():
+                self._staged = self._staged | {number: slab for number, slab in found.items() if slab is not None}
+
+    def _run_staged(self, slots: Table) -> None:
+        staged = self._staged.items()
+        table = type(slots).from_buffer_copy(slots)
+        for number, slab in staged:
+            table[number] = slab.pointer
+            if self.plan.slots[number].kind == "input" and slab.nbytes:
+                self.driver.copy(slab.pointer, slots[number], slab.nbytes)
+        self._run_again(bytes(table)[: self._bytes], table, slots)
+        for number, slab in staged:
+            if self.plan.slots[number].kind == "output" and slab.nbytes:
+                self.driver.copy(slots[number], slab.pointer, slab.nbytes)
+
+    # --- actions ---
+
+    def _do(self, actions: Sequence[tuple[Step, Action]], table: Table) -> None:
+        for step, action in actions:
+            try:
+                action(table)
+                if self._waits:
+                    self.driver.synchronise()
+            except DeviceError as error:
+                self._tell(step, error)
+
+    def _tell(self, step: Step, error: DeviceError) -> NoReturn:
+        """Raise the error with the name and source of its step. A device that is lost was lost by an earlier one,
+        unless each is waited for; and of a loop, the step inside has its name already."""
+        if isinstance(step, Repeat) or (isinstance(error, DeviceLost) and not self._waits):
+            raise error
+        text = f"\n{step.kernel.text}" if isinstance(step, Launch) and isinstance(step.kernel, Code) else ""
+        raise problem(DeviceError, step.name, f"{error}{text}", "a step that runs") from error
+
+    def _all(self, steps: Sequence[Step]) -> list[tuple[Step, Action]]:
+        return [(step, self._action(step)) for step in steps if isinstance(step, Repeat) or _runs(step)]
+
+    def _action(self, step: Step) -> Action:
+        if isinstance(step, Launch):
+            kernel = _Kernel(step, self._functions[id(step.kernel)], self.driver)
+            self._kernels.append(kernel)
+            return kernel
+        if isinstance(step, LibraryCall):
+            return self._call(step)
+        if isinstance(step, Repeat):
+            return self._repeat(step)
+        given = f"the product '{step.name}', made for the CPU's library"
+        raise problem(GraphError, f"compile for {self.backend.device}", given, "a plan made for this device")
+
+    def _call(self, step: LibraryCall) -> Action:
+        call = self.backend.device.libraries[step.library].prepare(step.config)
+        places = [(place.slot, place.offset) for place in step.places]
+
+        def action(table: Table) -> None:
+            try:
+                call([table[slot] + offset for slot, offset in places])
+            except WeftError:
+                raise
+            except Exception as error:  # of the library's own kind
+                raise problem(DeviceError, step.library, f"{type(error).__name__}: {error}") from error
+
+        return action
+
+    def _repeat(self, step: Repeat) -> Action:
+        first, turn = self._all(step.first), self._all(step.steps)
+        moving = [(m.slot, m.place.slot, m.place.offset, m.stride) for m in step.moving]
+
+        def action(table: Table) -> None:
+            self._do(first, table)
+            for number in range(step.count):
+                for slot, base, offset, stride in moving:
+                    table[slot] = table[base] + offset + number * stride
+                self._do(turn, table)
+
+        return action
+
+
+def _runs(step: Any) -> bool:
+    """Whether a step has anything to do."""
+    return not isinstance(step, Launch) or step.extent > 0
