@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from weft.compiler.trace import Trace
 from weft.counting import COUNTERS
 from weft.device import default_device
 from weft.dtypes import float32, float64
-from weft.errors import GraphError, problem
+from weft.errors import GraphError, OutOfMemoryError, problem
 from weft.graph.build import cast
 from weft.graph.node import Node
 from weft.state import STATE, VERSION
@@ -31,6 +32,7 @@ from weft.tensor import Tensor, from_host
 from weft.variant import TENSOR, Variant, build
 
 STATIC = (int, bool, str, bytes, type(None))
+MOST_VARIANTS = 256  # of one function, each with memory of its own; what was not used for longest goes first
 
 
 class Compiled:
@@ -51,9 +53,31 @@ class Compiled:
             return self.function(*args, **kwargs)  # inside another compiled function this one is part of it
         with self._lock:
             variant = self.last
-            if variant is not None and not kwargs and variant.version == VERSION.value and self._ready(variant, args):
-                return self._replay(variant)
-            return self._slow(args, kwargs)
+            try:
+                if (
+                    variant is not None
+                    and not kwargs
+                    and variant.version == VERSION.value
+                    and self._ready(variant, args)
+                ):
+                    return self._replay(variant)
+                return self._slow(args, kwargs)
+            except OutOfMemoryError as error:
+                variant = None
+                if not self._gave_up_memory(error):
+                    raise
+            try:
+                return self._slow(args, kwargs)
+            except OutOfMemoryError as error:
+                self._gave_up_memory(error)
+                raise
+
+    def _gave_up_memory(self, error: OutOfMemoryError) -> bool:
+        """Forget all variants, whose memory another may need; whether there were any. The error holds none of it."""
+        found = bool(self.variants)
+        self.variants, self.last = [], None
+        traceback.clear_frames(error.__traceback__)
+        return found
 
     @property
     def plan(self) -> PlanReport:
@@ -107,8 +131,6 @@ class Compiled:
 
     def _replay(self, variant: Variant) -> Any:
         """Bind outputs, run, and hand out results."""
-        if variant.words is not None:
-            variant.send()
         for output in variant.outputs:
             tensor = output.tensor
             if (
@@ -119,7 +141,13 @@ class Compiled:
             ):
                 tensor = None
                 variant.renew(output)
-        variant.run(variant.table)
+        if variant.words is not None:
+            variant.send()
+        try:
+            variant.run(variant.table)
+        except OutOfMemoryError:
+            variant.take_back()
+            raise variant.too_large() from None
         if variant.status is not None:
             variant.watch(variant.status, variant.entry.plan)
         return variant.outputs[0].tensor if variant.single else variant.result()
@@ -143,12 +171,14 @@ class Compiled:
     def _variant(self, flat: list[Any], spec: tuple) -> Variant:
         """The variant for these arguments, traced now if none is known."""
         retire_exposed()
-        variant = next((known for known in self.variants if known.matches(spec)), None)
-        if variant is None:
+        variant = next((known for known in reversed(self.variants) if known.matches(spec)), None)
+        if variant is not None:
+            self.variants.remove(variant)
+        else:
             if self.last is not None:
                 self.retraces.append(self.last.difference(spec))
             variant = self._trace(flat, spec)
-            self.variants.append(variant)
+        self.variants = [*self.variants[-MOST_VARIANTS + 1 :], variant]
         return variant
 
     def prepared(self, args: tuple, kwargs: dict) -> tuple[Variant, list[Any]]:

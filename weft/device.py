@@ -1,13 +1,15 @@
 """Devices by name. Backends are imported when first asked for, so `import weft` loads none of them.
 
-Tensors are made on the CPU unless another device is named. `auto` is the fastest device that is really there: a GPU
-where one answers, else the CPU.
+Tensors are made on the CPU unless another device is named: `set_default_device` names one for the whole process, and
+`with device(...)` one for a stretch of one thread. `auto` is the fastest device that is really there: a GPU where one
+answers, else the CPU.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,15 +25,28 @@ BACKENDS = {
 FASTEST = ("cuda",)  # kinds that `auto` prefers to the CPU, the best first
 PLANNED = ("hip", "opencl", "webgpu")
 _loaded: dict[str, Any] = {}
-_default: list[Device] = []  # the innermost `with device(...)` last
+_loading = threading.RLock()  # two threads must not get two backends for one GPU
+
+
+class _Default(threading.local):
+    """The devices of this thread's `with device(...)` blocks, the innermost last."""
+
+    everywhere: Device | None = None  # of the class: what `set_default_device` named
+
+    def __init__(self) -> None:
+        self.inner: list[Device] = []
+
+
+_default = _Default()
 
 
 def load(kind: str) -> Any:
     """The backend of a kind; where it has no devices, its `reason` says why."""
-    if kind not in _loaded:
-        module, name = BACKENDS[kind]
-        _loaded[kind] = getattr(importlib.import_module(module), name)()
-    return _loaded[kind]
+    with _loading:
+        if kind not in _loaded:
+            module, name = BACKENDS[kind]
+            _loaded[kind] = getattr(importlib.import_module(module), name)()
+        return _loaded[kind]
 
 
 def get(device: str | Device | None = None) -> Device:
@@ -54,7 +69,8 @@ def get(device: str | Device | None = None) -> Device:
             raise problem(DeviceError, "device", given, "a device of this machine", "`weft doctor` lists them")
         if not number or (number.isdigit() and int(number) < len(found)):
             return found[int(number or 0)]
-        raise problem(DeviceError, "device", f"{device!r}", f"one of {[one.name for one in found]}")
+        expected = f"'{kind}:0'" + (f" to '{kind}:{len(found) - 1}'" if len(found) > 1 else "")
+        raise problem(DeviceError, "device", f"{device!r}", expected, "`weft doctor` lists them")
     expected = f"one of {sorted(BACKENDS)}"
     if kind in PLANNED:
         raise problem(
@@ -65,30 +81,32 @@ def get(device: str | Device | None = None) -> Device:
 
 def default_device() -> Device:
     """The device on which tensors are made when none is named."""
-    if not _default:
-        _default.append(get("cpu"))
-    return _default[-1]
+    if _default.inner:
+        return _default.inner[-1]
+    if _Default.everywhere is None:
+        _Default.everywhere = get("cpu")
+    return _Default.everywhere
 
 
 def set_default_device(device: str | Device) -> None:
-    """Make tensors on `device` from now on."""
-    _default[:] = [get(device)]
+    """Make tensors on `device` from now on, in all threads."""
+    _Default.everywhere = get(device)
 
 
 @contextlib.contextmanager
 def device(name: str | Device) -> Iterator[Device]:
-    """Make tensors on `name` inside a `with` block.
+    """Make tensors on `name` inside a `with` block; other threads make theirs where they did.
 
     >>> with weft.device("reference"):
     ...     weft.ones(1).device.name
     'reference'
     """
-    outer = list(_default)
-    _default.append(get(name))
+    place = get(name)
+    _default.inner.append(place)
     try:
-        yield _default[-1]
+        yield place
     finally:
-        _default[:] = outer
+        _default.inner.pop()
 
 
 def devices() -> list[Device]:

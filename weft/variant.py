@@ -6,6 +6,7 @@ addresses and runs.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -149,6 +150,11 @@ class Variant:
             generator.counter += count
         self.words.send()
 
+    def take_back(self) -> None:
+        """The draws of a run that did not take place."""
+        for generator, _, count in self.draws:
+            generator.counter -= count
+
     def inputs(self, flat: Sequence[Any]) -> dict[int, Buffer]:
         """The memory of each leaf before the next run, after `bind(flat)`."""
         for generator, state, _ in self.draws:
@@ -161,11 +167,17 @@ class Variant:
 
     def allocate(self, slot: int) -> Slab:
         """Memory for a slot of the plan; where there is none, the error says what the whole plan takes."""
-        try:
-            return self.device.backend.allocate(self.entry.plan.slots[slot].nbytes)
-        except OutOfMemoryError:
-            shapes = [form[1] for form in self.spec[1] if form[0] == "tensor"]
-            raise too_large(self.name, self.entry.plan, self.names(), self.device, shapes) from None
+        backend, form = self.device.backend, self.entry.plan.slots[slot]
+        with contextlib.suppress(OutOfMemoryError):
+            return (backend.arena if form.kind == "arena" else backend.allocate)(form.nbytes)
+        raise self.too_large()
+
+    def too_large(self) -> Exception:
+        """The error for a device without the memory for a run; the results' memory is given up."""
+        for output in self.outputs:
+            output.tensor = output.slab = None
+        shapes = [form[1] for form in self.spec[1] if form[0] == "tensor"]
+        return too_large(self.name, self.entry.plan, self.names(), self.device, shapes)
 
     def names(self) -> dict[int, str]:
         """What people call the inputs: tensors by their names, arguments by their positions."""

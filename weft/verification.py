@@ -82,11 +82,13 @@ class _Run:
         table = self.backend.slot_table(len(self.plan.slots))
         for slot, buffer in enumerate(self.memory):
             table[slot] = buffer.pointer
+        held = [replace(slot, kind="input") if slot.kind == "arena" else slot for slot in self.plan.slots]
+        plan = replace(self.plan, slots=tuple(held))  # what one step leaves in the arena, the next one finds there
         found = []
         for number, step in enumerate(self.plan.steps):
             note = self.notes[number] if number < len(self.notes) else None  # then copies, which are not computed
             values = {read.node: self._read(read) for read in note.reads} if note else {}
-            self.backend.executable(replace(self.plan, steps=(step,))).run(table)
+            self.backend.executable(replace(plan, steps=(step,))).run(table)
             error = self._compare(number, step, note, values) if note else 0.0
             found.append(Checked(step.name, error))
         return found

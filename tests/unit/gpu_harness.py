@@ -191,6 +191,9 @@ class HostBackend:
         memory = self.memory(max(nbytes, 1))
         return Slab(self.device, nbytes, memory.ctypes.data, memory)
 
+    def arena(self, nbytes: int) -> Slab:
+        return self.allocate(nbytes)
+
     def slot_table(self, count: int) -> list[int]:
         return [0] * count
 

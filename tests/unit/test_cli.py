@@ -5,12 +5,14 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import weft
 from weft import disk
 from weft.cli import doctor, main
+from weft.device import _loaded
 
 pytestmark = pytest.mark.unit
 
@@ -91,6 +93,35 @@ def test_doctor_finds_wrong_numbers(command, monkeypatch):
     monkeypatch.setattr(doctor, "training_step", lambda device: [x + 1e-3 * (device == "cpu") for x in right])
     code, output = command("doctor")
     assert code == 1 and "no  self-test" in output and "1.0e-03" in output
+
+
+class Gpus:
+    """Two GPUs, of which one does not answer."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, number):
+        if number == 1:
+            raise weft.DeviceError("it is in use")
+        return SimpleNamespace(
+            name="cuda:0", description="a GPU", dtypes=frozenset(weft.dtypes.ALL), features={"blocks"}, libraries={}
+        )
+
+
+def test_doctor_looks_at_every_gpu(command, monkeypatch):
+    asked, step = [], doctor.training_step
+
+    def training_step(device):
+        asked.append(device)
+        return step("cpu" if device == "cuda:0" else device)
+
+    monkeypatch.setitem(_loaded, "cuda", SimpleNamespace(devices=Gpus, reason=""))
+    monkeypatch.setattr(doctor, "training_step", training_step)
+    code, output = command("doctor")
+    assert code == 1 and asked == ["cpu", "reference", "cuda:0", "reference"]
+    assert "ok  cuda:0" in output and "no  cuda:1" in output and "DeviceError: it is in use" in output
+    assert "three training steps on cuda:0" in output
 
 
 def test_doctor_survives_what_is_broken(command, monkeypatch):

@@ -179,6 +179,27 @@ def test_a_step_may_be_called_from_any_thread_and_on_any_device(gpu, apart, func
         np.testing.assert_array_equal(step(x).numpy(), value)
 
 
+def test_a_thread_makes_its_tensors_where_it_says(gpu):
+    """And not where another thread says meanwhile."""
+    other, entered, made = FakeGpu(), threading.Event(), []
+
+    def work() -> None:
+        made.append(weft.ones(1).device)
+        with weft.device(other.device):
+            entered.set()
+            assert looked.wait(20)
+            made.append(weft.ones(1).device)
+
+    looked = threading.Event()
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert entered.wait(20)
+    assert weft.ones(1).device is gpu.device
+    looked.set()
+    thread.join()
+    assert [device.name for device in made] == ["cpu", "fake:0"] and made[1] is other.device
+
+
 def test_dropping_a_tensor_waits_for_nobody(gpu):
     held = [weft.tensor(array(100, 100))]
     before = gpu.bytes_in_use
@@ -295,12 +316,105 @@ def test_a_plan_runs_where_there_is_nothing_to_spare(apart):
     given = [weft.tensor(one, device=backend.device) for one in data]
     kept = [step(given[0])]
     free, _ = backend.memory()
-    full = weft.zeros(free - 29 * 20, dtype=weft.uint8, device=backend.device)
+    full = weft.zeros(free - 29 * 20 - step.plan.memory().slots[-2].nbytes, dtype=weft.uint8, device=backend.device)
     weft.eval(full)
     kept += [step(one) for one in given[1:]]
-    assert backend.memory()[0] == 0
+    assert backend.driver.memory()[0] == 0
     for one, result in zip(data, kept, strict=True):
         np.testing.assert_allclose(result.numpy(), expected(one), rtol=1e-6)
+
+
+def shares(x: weft.Tensor) -> weft.Tensor:
+    """As much memory for temporaries as for the result."""
+    sums = x.cumsum(0)
+    return sums / sums.sum(0)
+
+
+def expected_shares(x: np.ndarray) -> np.ndarray:
+    sums = x.astype(np.float64).cumsum(0)
+    return sums / sums.sum(0)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_call_that_was_too_large_leaves_its_memory_to_a_smaller_one(held):
+    """Also while somebody holds the error, and where there was memory for temporaries but not for the result."""
+    backend = FakeGpu(total=127_000)
+    step, errors = weft.compile(shares), []
+    small, large = (np.abs(array(rows, 10)) for rows in (700, 850))
+    given = [(data, weft.tensor(data, device=backend.device)) for data in (large, small)]
+    for data, x in (*given, *given):
+        if data is small:
+            np.testing.assert_allclose(step(x).numpy(), expected_shares(data), rtol=1e-4)
+            assert step.plan.memory().arena_bytes >= 28_000
+            continue
+        with pytest.raises(weft.OutOfMemoryError, match="instead of 850") as told:
+            step(x)
+        errors += [told.value] * held
+        del told
+
+
+def test_many_shapes_take_turns_where_memory_is_short():
+    backend = FakeGpu(total=100_000)
+    step = weft.compile(shares)
+    for rows in (*range(200, 220), 200):
+        data = np.abs(array(rows, 10))
+        np.testing.assert_allclose(step(weft.tensor(data, device=backend.device)).numpy(), expected_shares(data), 1e-4)
+
+
+def test_plans_share_one_arena(gpu):
+    """Its bytes can be had by others, between runs; a larger plan's arena serves all."""
+    steps, xs = [], [weft.tensor(np.abs(array(rows, 10))) for rows in range(30, 40)]
+    before = gpu.bytes_in_use
+    for _ in range(2):
+        for x in xs:
+            step = weft.compile(shares)
+            results = [step(x), shares(x)]
+            weft.eval(*results)
+            steps.append((step, results, x))
+    largest = steps[-1][0].plan.memory().arena_bytes
+    assert largest >= 39 * 40
+    assert gpu.bytes_in_use - before < sum(3 * x.shape[0] * 40 for _, _, x in steps)
+    assert gpu.held - gpu.bytes_in_use == largest
+    for _, results, x in steps:
+        for one in results:
+            np.testing.assert_allclose(one.numpy(), expected_shares(x.numpy()), rtol=1e-4)
+
+
+def test_a_run_that_there_was_no_memory_for_draws_no_numbers():
+    def drawn(*sizes: int) -> np.ndarray:
+        backend = FakeGpu(total=150_000)
+        weft.manual_seed(1)
+        step = weft.compile(lambda x: weft.nn.functional.dropout(shares(x), 0.5))
+        for rows in sizes:
+            x = weft.tensor(np.ones((rows, 10), np.float32), device=backend.device)
+            if rows > 1000:
+                with pytest.raises(weft.OutOfMemoryError):
+                    step(x)
+        return step(x).numpy()
+
+    np.testing.assert_array_equal(drawn(1500, 50), drawn(50))
+
+
+def test_a_function_keeps_so_many_shapes_and_no_more(gpu, monkeypatch):
+    monkeypatch.setattr("weft.compiled.MOST_VARIANTS", 3)
+    step = weft.compile(lambda x: x + 1)
+    for size in (1, 2, 3, 1, 4, 1, 5):
+        step(weft.ones(size))
+    before = weft.counters()["traces"]
+    step(weft.ones(1))
+    assert len(step.variants) == 3 and weft.counters()["traces"] == before
+    step(weft.ones(2))
+    assert weft.counters()["traces"] == before + 1
+
+
+def test_what_is_available_counts_nothing_of_the_plan_that_failed():
+    backend = FakeGpu(total=1 << 16)
+    x = weft.tensor(array(64, 64), device=backend.device)
+    free = backend.memory()[0]
+    small, large = x + 1, (x.reshape(64, 64, 1) * x.reshape(64, 1, 64))
+    with pytest.raises(weft.OutOfMemoryError) as told:
+        weft.eval(small, large)
+    assert f"at most {free / 1024:.1f} KiB" in str(told.value) and backend.memory()[0] == free
 
 
 # --- devices with less -----------------------------------------------------------------------------------------------

@@ -372,6 +372,9 @@ class CpuBackend:
         block = _Block(self.pool, size_class(nbytes))
         return Slab(self.device, nbytes, block.block[0], block)
 
+    def arena(self, nbytes: int) -> Slab:
+        return self.allocate(nbytes)
+
     def place(self, array: np.ndarray) -> Slab:
         """New memory with the bytes of an array."""
         slab = self.allocate(array.nbytes)

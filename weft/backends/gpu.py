@@ -2,8 +2,9 @@
 it by `backends.gpu_plan`.
 
 Work is put on the device's one stream by one thread at a time, the one whose `Turn` it is; nothing waits. Memory is
-allocated and freed in order with the runs around it. What Python drops is noted wherever the collector happens to run,
-and given back at the next turn: no finaliser calls a driver or waits for a lock.
+allocated and freed in order with the runs around it. The temporaries of all plans share one arena, as runs follow each
+other. What Python drops is noted wherever the collector happens to run, and given back at the next turn: no finaliser
+calls a driver or waits for a lock.
 
 A run's end is known when something is read back: then the status words tell of indices out of range. They lie in memory
 that host and device both see, where there is such memory. An error that comes late names what ran since the device was
@@ -162,12 +163,13 @@ class GpuBackend:
     def __init__(self, driver: Driver):
         self.driver = driver
         self.order: Turn | NoTurn = Turn(self)
-        self.held = 0  # bytes, those of the dead included
+        self.held = 0  # bytes, those of the dead and of the arena included
         self.dead: deque[tuple[Callable[[Any], None], Any, int]] = deque()  # (how it is given back, what, its bytes)
         self.ran: deque[Plan] = deque(maxlen=RECENT)  # since the device was last waited for
         self.executables: weakref.WeakSet[GpuExecutable] = weakref.WeakSet()
         self._free_words: dict[int, list[int]] = {}
         self._pending: dict[Slab, Plan] = {}
+        self._arena: Slab | None = None
         _backends.add(self)
 
     def devices(self) -> list[Device]:
@@ -182,13 +184,31 @@ class GpuBackend:
 
     @property
     def bytes_in_use(self) -> int:
+        """By what somebody holds, between runs."""
         with self.order:
-            return self.held
+            return self.held - self._idle_bytes
 
     def memory(self) -> tuple[int, int]:
         """Bytes that can still be had, and bytes in all."""
         with self.order:
-            return self.driver.memory()
+            available, total = self.driver.memory()
+            return available + self._idle_bytes, total
+
+    def arena(self, nbytes: int) -> Slab:
+        """Nothing: a run takes `shared_arena`."""
+        return self.allocate(0)
+
+    def shared_arena(self, nbytes: int) -> Slab:
+        """Memory for the temporaries of a run. Whoever runs holds it until all is enqueued."""
+        if self._arena is None or self._arena.nbytes < nbytes:
+            self._arena = None  # the new one may take its place
+            self.bury()
+            self._arena = self.allocate(nbytes)
+        return self._arena
+
+    @property
+    def _idle_bytes(self) -> int:
+        return self._arena.nbytes if self._arena is not None else 0
 
     def allocate(self, nbytes: int) -> Slab:
         if not nbytes:
@@ -206,13 +226,14 @@ class GpuBackend:
         return Slab(self.device, nbytes, pointer, _Block(self, pointer, nbytes))
 
     def _found(self, get: Callable[[], int]) -> int:
-        """What `get` allocates; where there is none, plans give back first what they keep to be faster."""
+        """What `get` allocates; where there is none, what plans keep between runs to be faster goes first."""
         try:
             return get()
         except OutOfMemoryError:
             given_back = [executable.forget() for executable in self.executables]
-            if not any(given_back):
+            if not any(given_back) and self._arena is None:
                 raise
+            self._arena = None
             self.bury()
         return get()
 

@@ -4,7 +4,8 @@ The walk of a run: `GpuExecutable` turned every step of the plan into an action 
 a library call, a loop of actions). A run puts addresses into the words and enqueues the actions. Where the same
 addresses come a second time the actions are recorded as one graph, which is replayed from then on. Where addresses keep
 changing (a new batch, a loss that somebody keeps), those few slots get memory of their own and the values are copied
-there, so that the graph stays. Graphs and copies only make a plan faster: `forget` drops them.
+there, so that the graph stays. Graphs and copies only make a plan faster: `forget` drops them. Temporaries lie in the
+arena that all plans of a device share.
 
 A step that a device refuses is named, with its source; so is one that fails, where `WEFT_SYNC=1` waits for each.
 """
@@ -99,6 +100,8 @@ class GpuExecutable:
         self._changes = 0
         self._moved: set[int] = set()
         self._bytes = 8 * len(plan.slots)
+        self._arena_bytes = plan.arena_bytes
+        self._arena = next((number for number, slot in enumerate(plan.slots) if slot.kind == "arena"), -1)
 
     def __del__(self) -> None:
         self.forget()
@@ -113,11 +116,15 @@ class GpuExecutable:
         return found
 
     def run(self, slots: Table, numbers: Sequence[float] = ()) -> None:
-        """Enqueue the plan with `slots`, a table from `GpuBackend.slot_table` filled with addresses."""
-        COUNTERS.plans_run += 1
-        COUNTERS.launches += self._launches
+        """Enqueue the plan with `slots`, a table from `GpuBackend.slot_table` filled with all addresses but that of the
+        arena. Where there is no memory for that, nothing is enqueued."""
         backend = self.backend
         with backend.order:
+            if self._arena_bytes:
+                arena = backend.shared_arena(self._arena_bytes)
+                slots[self._arena] = arena.pointer
+            COUNTERS.plans_run += 1
+            COUNTERS.launches += self._launches
             backend.ran.append(self.plan)
             if self._alone is not None:
                 self._run_alone(slots)

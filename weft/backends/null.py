@@ -42,6 +42,9 @@ class NullBackend:
         pointer, self._next = self._next, self._next + -(-max(nbytes, 1) // 64) * 64
         return Slab(self._device, nbytes, pointer, None)
 
+    def arena(self, nbytes: int) -> Slab:
+        return self.allocate(nbytes)
+
     def slot_table(self, count: int) -> list[int]:
         return [0] * count
 

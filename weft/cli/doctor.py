@@ -51,13 +51,18 @@ def findings() -> Iterator[tuple[str, Text, str]]:
     yield "weft", GOOD, weft.__version__
     yield "numpy", GOOD, np.__version__
     yield _llvm()
-    for name in BACKENDS:
-        yield from _backend(name)
+    computing = []
+    for kind in BACKENDS:
+        for name, mark, text in _backend(kind):
+            yield name, mark, text
+            if mark is GOOD and kind not in ("reference", "null"):
+                computing.append(name)
     yield from _libraries()
     for name in PLANNED:
         yield name, LATER, "no backend in this version; it comes with a later release"
     yield _cache()
-    yield _self_test()
+    for name in computing:
+        yield _self_test(name)
 
 
 def _llvm() -> tuple[str, Text, str]:
@@ -79,7 +84,12 @@ def _backend(kind: str) -> Iterator[tuple[str, Text, str]]:
         return
     if not found:
         yield kind, LATER, backend.reason
-    for device in found:
+    for number in range(len(found)):
+        try:
+            device = found[number]  # which opens it
+        except Exception as error:
+            yield f"{kind}:{number}", BAD, f"{type(error).__name__}: {error}"
+            continue
         text = device.description
         if kind == "cpu":
             from weft.backends.cpu import thread_count
@@ -154,13 +164,15 @@ def training_step(device: str) -> list[np.ndarray]:
         return [*losses, *[parameter.numpy() for parameter in parameters]]
 
 
-def _self_test() -> tuple[str, Text, str]:
+def _self_test(name: str) -> tuple[str, Text, str]:
     started = time.perf_counter()
     try:
-        results = zip(training_step("cpu"), training_step("reference"), strict=True)
+        results = zip(training_step(name), training_step("reference"), strict=True)
         error = max(float(np.abs(one - two).max()) for one, two in results)
     except Exception as problem:
-        return "self-test", BAD, f"{type(problem).__name__}: {problem}"
+        return "self-test", BAD, f"on {name}: {type(problem).__name__}: {problem}"
     seconds = time.perf_counter() - started
-    text = f"three training steps against the NumPy reference: largest difference {error:.1e}, {seconds:.2f} s"
+    text = (
+        f"three training steps on {name} against the NumPy reference: largest difference {error:.1e}, {seconds:.2f} s"
+    )
     return "self-test", GOOD if error < TOLERANCE else BAD, text

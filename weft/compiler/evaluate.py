@@ -127,12 +127,13 @@ def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer], numbers: S
     try:
         for number, slot in enumerate(plan.slots[len(inputs) :], len(inputs)):
             if slot.kind != "moving":
-                slabs[number] = (backend.status if slot.kind == "status" else backend.allocate)(slot.nbytes)
+                get = {"status": backend.status, "arena": backend.arena}.get(slot.kind, backend.allocate)
+                slabs[number] = get(slot.nbytes)
                 table[number] = slabs[number].pointer
+        entry.executable.run(table, numbers)
     except OutOfMemoryError:
         slabs.clear()  # whoever handles the error, or holds it, finds the memory free
         raise
-    entry.executable.run(table, numbers)
     if plan.sites:
         backend.watch(slabs[len(plan.slots) - 1], plan)
     return [Buffer(slabs[slot], offset, 0) for slot, offset in entry.outputs]

@@ -1,0 +1,248 @@
+"""The CUDA driver and the search for GPUs, on bindings that note their calls (tests/gpu has the real ones)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import zlib
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cuda.bindings", reason="cuda-bindings are not installed: pip install 'weft[cuda-compile]'")
+
+import weft
+from tests.unit.fake_bindings import Bindings
+from weft.backends import cuda, cuda_compile, cuda_driver
+from weft.backends.base import DeviceLost
+from weft.backends.cuda_driver import CudaDriver
+from weft.compiler.plan import Code
+from weft.device import _loaded
+from weft.errors import DeviceError, OutOfMemoryError
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def bindings(monkeypatch):
+    """Put bindings in place of NVIDIA's: `bindings(gpus=2)` returns them."""
+
+    def put(**about):
+        made = Bindings(**about)
+        monkeypatch.setattr(cuda_driver, "_cuda", lambda: made)
+        monkeypatch.setattr(cuda_driver, "_current", threading.local())
+        monkeypatch.setattr(cuda, "LIBRARIES", ())
+        monkeypatch.delitem(_loaded, "cuda", raising=False)
+        return made
+
+    yield put
+    _loaded.pop("cuda", None)
+
+
+# --- finding GPUs ----------------------------------------------------------------------------------------------------
+
+
+def reason(asked="cuda") -> str:
+    with pytest.raises(DeviceError) as told:
+        weft.ones(3, device=asked)
+    assert weft.get_device("auto").name == "cpu"
+    return str(told.value)
+
+
+def test_a_machine_without_the_bindings(bindings, monkeypatch):
+    bindings()
+
+    def absent():
+        raise ModuleNotFoundError("No module named 'cuda'")
+
+    monkeypatch.setattr(cuda_driver, "_cuda", absent)
+    assert "No module named 'cuda'. Install it: pip install 'weft[cuda]'" in reason()
+
+
+def test_a_machine_without_a_driver(bindings):
+    def absent(flags):
+        raise RuntimeError('"cuda" is an NVIDIA driver library')
+
+    bindings().answers["cuInit"] = absent
+    assert "no NVIDIA driver answers" in reason() and "Install NVIDIA's driver, release 580 or newer" in reason()
+
+
+def test_a_machine_without_a_gpu(bindings):
+    made = bindings()
+    made.answers["cuInit"] = made.CUresult.CUDA_ERROR_NO_DEVICE
+    assert "the NVIDIA driver sees no GPU" in reason()
+
+
+def test_a_driver_that_is_too_old(bindings):
+    bindings(newest=12080)
+    assert "the NVIDIA driver is for CUDA 12.8. Install NVIDIA's driver, release 580 or newer" in reason()
+
+
+def test_a_machine_without_the_kernel_compiler(bindings, monkeypatch):
+    def absent():
+        raise RuntimeError("Failed to dlopen libnvrtc.so.13")
+
+    bindings()
+    monkeypatch.setattr(cuda_compile, "version", absent)
+    assert "there is no NVRTC (Failed to dlopen libnvrtc.so.13). Install it: pip install nvidia-cuda-nvrtc" in reason()
+
+
+def test_gpus_that_are_too_old_or_too_new(bindings):
+    bindings(capability=(7, 5))
+    assert "compute capability 7.5: Weft needs 8.0" in reason()
+    _loaded.pop("cuda")
+    bindings(capability=(99, 0))
+    assert "pip install -U nvidia-cuda-nvrtc" in reason()
+
+
+def test_gpus_are_opened_when_they_are_asked_for(bindings):
+    made = bindings(gpus=3)
+    assert len(weft.get_device("cuda:1").backend.devices()) == 1
+    opened = [handle for _, handle in made.named("cuDevicePrimaryCtxRetain")]
+    assert opened == [1], "others keep their memory"
+    assert weft.get_device("cuda:1") is weft.get_device("cuda:1")
+    assert weft.get_device("auto").name == weft.get_device("cuda").name == "cuda:0"
+    with pytest.raises(DeviceError, match=r"given 'cuda:3'; expected 'cuda:0' to 'cuda:2'"):
+        weft.get_device("cuda:3")
+    assert [device.name for device in weft.devices() if device.kind == "cuda"] == ["cuda:0", "cuda:1", "cuda:2"]
+
+
+def test_an_old_gpu_beside_others_is_passed_over(bindings):
+    made = bindings(gpus=2)
+    answer = made.answers["cuDeviceGetAttribute"]
+    made.answers["cuDeviceGetAttribute"] = lambda kind, handle: (
+        6 if "MAJOR" in str(kind) and not handle else answer(kind, handle)
+    )
+    assert weft.get_device("cuda").name == "cuda:0" and weft.get_device("cuda").backend.driver.ordinal == 1
+
+
+def test_two_threads_get_one_device(bindings):
+    bindings()
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(weft.get_device("cuda"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and len(set(map(id, found))) == 1
+
+
+def test_a_library_that_does_not_start_is_named(bindings, monkeypatch):
+    class Broken:
+        @staticmethod
+        def find():
+            return "there"
+
+        @staticmethod
+        def load(backend):
+            raise RuntimeError("status 1001")
+
+    bindings()
+    monkeypatch.setattr(cuda, "LIBRARIES", ("broken",))
+    monkeypatch.setitem(sys.modules, "weft.backends.vendor.broken", Broken)
+    with pytest.raises(DeviceError, match=r"broken, which is installed but does not start: RuntimeError: status 1001"):
+        weft.get_device("cuda")
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+def kernel(text: str = "text") -> Code:
+    return Code("halved", "halved_1", (), None, zlib.compress(text.encode()))
+
+
+def test_work_goes_to_the_gpu_it_is_meant_for(bindings, monkeypatch):
+    """Whatever thread it is, and whatever GPU was used last."""
+    made = bindings(gpus=2)
+    backends = [weft.get_device(f"cuda:{number}").backend for number in range(2)]
+
+    def use() -> None:
+        for backend in backends:
+            slab = backend.allocate(64)
+            backend.upload(weft.backends.base.Buffer(slab, 0, 64), np.zeros(64, np.uint8))
+            backend.synchronise()
+            backend.memory()
+
+    use()
+    made.calls.clear(), made.contexts.clear()
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    use()
+    streams = {int(backend.driver.stream): f"context {number}" for number, backend in enumerate(backends)}
+    seen = [
+        (streams[call[-1]], context)
+        for call, context in zip(made.calls, made.contexts, strict=True)
+        if call[-1] in streams
+    ]
+    assert len(seen) >= 12 and all(wanted == current for wanted, current in seen)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceError("refused")])
+def test_a_recording_is_ended_whatever_happens(bindings, error):
+    made = bindings()
+    driver = CudaDriver(0)
+
+    def enqueue():
+        raise error
+
+    with pytest.raises(type(error)):
+        driver.record(enqueue)
+    begin, end, destroyed = [call[0] for call in made.calls[-3:]]
+    assert (begin, end, destroyed) == ("cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphDestroy")
+    assert driver.record(lambda: None) and made.named("cuGraphInstantiate")
+
+
+def test_errors_after_which_nothing_works_are_told_apart(bindings):
+    made = bindings()
+    driver = CudaDriver(0)
+    for name, kind in (("ILLEGAL_ADDRESS", DeviceLost), ("LAUNCH_FAILED", DeviceLost), ("ILLEGAL_STATE", DeviceError),
+                       ("LAUNCH_OUT_OF_RESOURCES", DeviceError), ("OUT_OF_MEMORY", OutOfMemoryError)):  # fmt: skip
+        made.answers["cuStreamSynchronize"] = getattr(made.CUresult, f"CUDA_ERROR_{name}")
+        with pytest.raises(kind) as told:
+            driver.synchronise()
+        assert type(told.value) is kind
+    assert "cuStreamSynchronize: given it went wrong" in str(told.value)
+
+
+def test_machine_code_that_does_not_load_is_named_and_shown(bindings, monkeypatch):
+    made = bindings()
+    monkeypatch.setattr(cuda_compile, "cubins", lambda codes, architecture: [b"" for _ in codes])
+    made.answers["cuModuleLoadData"] = made.CUresult.CUDA_ERROR_INVALID_IMAGE
+    with pytest.raises(
+        DeviceError, match=r"halved: given a kernel that A GPU does not load(.|\n)*INVALID_IMAGE(.|\n)*text"
+    ):
+        CudaDriver(0).functions([kernel()])
+
+
+def test_uploads_go_by_a_stream_of_their_own_from_pinned_memory(bindings):
+    made = bindings()
+    driver = CudaDriver(0)
+    made.calls.clear()
+    made.answers["cuEventQuery"] = made.CUresult.CUDA_ERROR_NOT_READY
+    data = [np.full(1000, value, np.uint8) for value in (1, 2)]
+    for one in data:
+        driver.place(one.ctypes.data, one.nbytes)
+    copies = made.named("cuMemcpyHtoDAsync")
+    pinned = [source for _, _, source, *_ in copies]
+    assert len(set(pinned)) == 2, "the first copy may be under way"
+    assert {call[-1] for call in made.named("cuMemAllocAsync", "cuMemcpyHtoDAsync")} == {driver.copies}
+    assert [call[1] for call in made.named("cuStreamWaitEvent")] == [driver.stream] * 2
+    assert not made.named("cuStreamSynchronize"), "nothing waits"
+    assert [made._memory[k][0] for k in (-2, -1)] == [1, 2]
+    made.answers["cuEventQuery"] = None
+    driver.place(data[1].ctypes.data, 1000)
+    assert made.named("cuMemcpyHtoDAsync")[-1][2] in pinned and made._memory[-2][0] == 2
+
+
+def test_memory_is_asked_for_twice_before_it_is_missed(bindings):
+    made = bindings()
+    driver = CudaDriver(0)
+    made.calls.clear()
+    made.answers["cuMemAllocAsync"] = made.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(
+        OutOfMemoryError, match=r"A GPU: given 4,096 bytes asked for with 1,073,741,824 of 2,147,483,648"
+    ):
+        driver.allocate(4096)
+    names = [call[0] for call in made.calls[:4]]
+    assert names == ["cuMemAllocAsync", "cuStreamSynchronize", "cuMemPoolTrimTo", "cuMemAllocAsync"]
