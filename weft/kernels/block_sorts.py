@@ -5,7 +5,8 @@ by a network, then makes one run of two again and again. `merge_runs` does that 
 block finds where its tile of the result begins and ends in both, loads these parts, and merges them.
 
 To merge two runs, a thread searches how many of its first `diagonal` results come from the first run, then takes its
-EACH results one by one. Nothing branches on data; the time depends on shapes alone.
+EACH results one by one. Nothing branches on data; the time depends on shapes alone. Searches and merges are loops, not
+written out: one merge serves all lengths of runs, which keeps kernels short and their threads at few registers.
 """
 
 from __future__ import annotations
@@ -65,10 +66,11 @@ class Tile:
         """The first word of a thread."""
         return ix.scale(ix.axis_index(self.thread), EACH)
 
-    def locals(self, merges: bool = True) -> list[Local]:
-        """The tile, and the results of a thread that `merges`."""
-        mine = [Local("mine", int64, EACH, "thread")] if merges else []
-        return [Local("words", int64, self.size // EACH * (EACH + 1)), *mine]
+    def locals(self, number: DType | None = int32) -> list[Local]:
+        """The tile; with a type for counting words, also what a thread needs to merge: how many words of the first run
+        it has taken, and its results."""
+        words = Local("words", int64, self.size // EACH * (EACH + 1))
+        return [words, Local("taken", number, 1, "thread"), Local("mine", int64, EACH, "thread")] if number else [words]
 
     def every(self, *body: Stmt) -> Stmt:
         """All words, neighbours by neighbouring threads."""
@@ -80,17 +82,17 @@ class Tile:
 
     def merged(self, merge: _Merge) -> tuple[Stmt, ...]:
         """Two runs in shared memory become one there."""
-        back = [Store("words", padded(ix.add(self.first, ix.const(k))), _mine(k)) for k in range(EACH)]
-        return self.once(*merge.take()), Barrier(), self.once(*back), Barrier()
+        place = padded(ix.add(self.first, ix.axis_index(MINE)))
+        back = Loop(MINE, 0, EACH, "unrolled", (Store("words", place, Load("mine", ix.axis_index(MINE), int64)),))
+        return self.once(*merge.take()), Barrier(), self.once(back), Barrier()
+
+
+MINE = Axis("k", EACH)  # the words of a thread
 
 
 def padded(place: Index) -> Index:
     """Where a word of the tile lies."""
     return ix.add(place, ix.floordiv(place, EACH))
-
-
-def _mine(k: int) -> Load:
-    return Load("mine", ix.const(k), int64)
 
 
 class _Merge:
@@ -103,52 +105,45 @@ class _Merge:
         self.number = second[1].dtype
         self.name, self.definitions, self.buffer, self.lie = name, definitions, buffer, lie
         self.first, self.second, self.longest = first, second, longest
+        self.stride: Expr = Literal(longest, self.number)  # the first of a search, a power of two, and how many
+        self.strides: Expr = Literal(longest.bit_length(), self.number)
         self.diagonal: Index = ix.ZERO  # of a thread
 
-    def split(self, diagonal: Expr) -> Index:
-        """How many of the first `diagonal` results come from the first run."""
-        (_, length), (_, other) = self.first, self.second
-        low = self.value("low", _max(_sub(diagonal, other), Literal(0, self.number)), self.longest)
-        high = _sub(_min(diagonal, length), IndexValue(low, self.number))
-        found, reach = ix.ZERO, 0
-        step = 1 << (self.longest.bit_length() - 1)
-        while step:
-            probe = ix.add(found, ix.const(step))
-            inside = Op("le", (IndexValue(probe, self.number), high), bool_)
-            at = ix.add(low, probe)
-            behind = self.value("behind", _sub(diagonal, IndexValue(at, self.number)), 2 * self.longest)
-            mine = self.word(self.first[0], ix.add(at, ix.const(-1)), inside)
-            theirs = self.word(self.second[0], behind, inside)
-            more = Op("and", (inside, Op("lt", (mine, theirs), bool_)), bool_)
-            reach += step
-            now = IndexValue(found, self.number)
-            found = self.value(
-                "found", Op("select", (more, _add(now, Literal(step, self.number)), now), self.number), reach
-            )
-            step //= 2
-        return ix.add(low, found)
+    def split(self, diagonal: Expr) -> list[Stmt]:
+        """How many of the first `diagonal` results come from the first run, into 'taken'."""
+        (start, length), (start2, other) = self.first, self.second
+        step = Axis(f"{self.name}_step", self.longest.bit_length())
+        more = Op("shr", (self.stride, IndexValue(ix.axis_index(step), self.number)), self.number)
+        probe = self.value("probe", _add(_taken(self.number), more), 2 * self.longest)
+        at = IndexValue(probe, self.number)
+        behind = self.value("behind", _sub(diagonal, at), 2 * self.longest)
+        inside = Op("le", (at, _min(diagonal, length)), bool_)
+        ours, theirs = self.word(start, ix.add(probe, ix.const(-1)), inside), self.word(start2, behind, inside)
+        comes = Op("and", (inside, Op("lt", (ours, theirs), bool_)), bool_)
+        search = Loop(step, 0, self.strides, "serial", (Store("taken", ix.ZERO, at, comes),))
+        return [Store("taken", ix.ZERO, _max(_sub(diagonal, other), Literal(0, self.number))), search]
 
     def take(self) -> list[Stmt]:
         """The next EACH results from a thread's diagonal on, into 'mine'."""
         (start, length), (start2, length2) = self.first, self.second
-        at = self.split(IndexValue(self.diagonal, self.number))
-        out: list[Stmt] = []
-        for k in range(EACH):
-            passed = IndexValue(ix.add(self.diagonal, ix.const(k)), self.number)
-            behind = self.value("other", _sub(passed, IndexValue(at, self.number)), 2 * self.longest)
-            has = Op("lt", (IndexValue(at, self.number), length), bool_)
-            has2 = Op("lt", (IndexValue(behind, self.number), length2), bool_)
-            mine, theirs = self.word(start, at, has), self.word(start2, behind, has2)
-            less = Op("or", (Op("not", (has2,), bool_), Op("lt", (mine, theirs), bool_)), bool_)
-            word, next_ = f"{self.name}_word{k}", f"{self.name}_next{k}"
-            ours = Op("and", (has, less), bool_)
-            out.append(Let(word, Op("select", (ours, mine, theirs), int64)))
-            if k < EACH - 1:
-                taken = _add(IndexValue(at, self.number), Op("cast", (ours,), self.number))
-                out.append(Let(next_, taken))  # named before the store, behind which words would be read again
-                at = self.value("at", Var(next_, self.number), self.longest)
-            out.append(Store("mine", ix.const(k), Var(word, int64)))
-        return out
+        at = self.value("at", _taken(self.number), self.longest)
+        taken = IndexValue(at, self.number)
+        passed = IndexValue(ix.add(self.diagonal, ix.axis_index(MINE)), self.number)
+        behind = self.value("other", _sub(passed, taken), 2 * self.longest)
+        has = Op("lt", (taken, length), bool_)
+        has2 = Op("lt", (IndexValue(behind, self.number), length2), bool_)
+        ours, theirs = self.word(start, at, has), self.word(start2, behind, has2)
+        less = Op("or", (Op("not", (has2,), bool_), Op("lt", (ours, theirs), bool_)), bool_)
+        comes = Op("and", (has, less), bool_)
+        body = (
+            # Both are named before the stores, behind which words would be read again.
+            Let(f"{self.name}_word", Op("select", (comes, ours, theirs), int64)),
+            Let(f"{self.name}_next", _add(taken, Op("cast", (comes,), self.number))),
+            Store("mine", ix.axis_index(MINE), Var(f"{self.name}_word", int64)),
+            Store("taken", ix.ZERO, Var(f"{self.name}_next", self.number)),
+        )
+        search = self.split(IndexValue(self.diagonal, self.number))
+        return [*search, Loop(MINE, 0, EACH, "unrolled", body)]
 
     def word(self, start: Index, place: Index, exists: Expr) -> Expr:
         return Load(self.buffer, self.lie(ix.add(start, place)), int64, exists)
@@ -158,6 +153,10 @@ class _Merge:
         name = f"{self.name}_{name}{len(self.definitions)}"
         self.definitions[name] = value
         return ix.axis_index(Axis(name, high + 1, "value"))
+
+
+def _taken(number: DType) -> Load:
+    return Load("taken", ix.ZERO, number)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
@@ -201,19 +200,29 @@ def sort_runs(
     )
     definitions: dict[str, Expr] = {}
     body: list[Stmt] = [fill, Barrier(), tile.once(*_network(tile, min(runs.per, EACH))), Barrier()]
-    half = EACH
-    while half < runs.per:
-        base = ix.scale(ix.floordiv(tile.first, 2 * half), 2 * half)
-        whole = Literal(half, int32)
-        second = ix.add(base, ix.const(half))
-        merge = _Merge(f"m{half}", definitions, "words", padded, (base, whole), (second, whole), half)
-        merge.diagonal = ix.add(tile.first, ix.scale(base, -1))
-        body += tile.merged(merge)
-        half *= 2
+    if runs.per > EACH:
+        body.append(_merging(tile, runs.per, definitions))
     target = ix.add(ix.scale(runs.row, runs.extent), runs.position)
     body += [tile.every(If(exists, (Store(out, target, Load("words", place, int64)),))), Barrier()]
     loop = Loop(runs.task, BEGIN, END, "task", tuple(body))
-    return (*tile.locals(runs.per > EACH), loop), definitions, Geometry(tile.threads, tile.threads)
+    return (*tile.locals(int32 if runs.per > EACH else None), loop), definitions, Geometry(tile.threads, tile.threads)
+
+
+def _merging(tile: Tile, per: int, definitions: dict[str, Expr]) -> Stmt:
+    """Every two runs of the tile become one, until all are of `per` words."""
+    level = Axis("level", (per // EACH).bit_length() - 1)
+    turn = IndexValue(ix.axis_index(level), int32)
+    definitions["half"] = Op("shl", (Literal(EACH, int32), turn), int32)  # words of a run
+    half = Axis("half", per // 2 + 1, "value")
+    length = IndexValue(ix.axis_index(half), int32)
+    both = Op("neg", (_add(length, length),), int32)  # its bits tell the runs
+    definitions["base"] = Op("and", (IndexValue(tile.first, int32), both), int32)  # where a thread's two begin
+    base = ix.axis_index(Axis("base", tile.size, "value"))
+    second = ix.add(base, ix.axis_index(half))
+    merge = _Merge("run", definitions, "words", padded, (base, length), (second, length), per // 2)
+    merge.stride, merge.strides = length, _add(turn, Literal(EACH.bit_length(), int32))
+    merge.diagonal = ix.add(tile.first, ix.scale(base, -1))
+    return Loop(level, 0, level.extent, "serial", tile.merged(merge))
 
 
 def _network(tile: Tile, size: int) -> list[Stmt]:
@@ -252,7 +261,7 @@ def merge_runs(name: str, rows: int, extent: int, per: int, size: int) -> tuple[
     whole = _Merge("m", definitions, "b0", lambda at: at, (first, left[0]), (second, left[1]), per)
     diagonal = IndexValue(ix.add(begin, ix.scale(base, -1)), number)
     end = _min(_add(diagonal, Literal(size, number)), _add(left[0], left[1]))
-    from_first, to_first = whole.split(diagonal), whole.split(end)
+    from_first, to_first = (whole.value(name, Var(name, number), per) for name in ("from", "to"))
     count = _sub(end, diagonal)
     ours = whole.value("ours", _sub(IndexValue(to_first, number), IndexValue(from_first, number)), size)
     theirs = _sub(count, IndexValue(ours, number))
@@ -272,12 +281,12 @@ def merge_runs(name: str, rows: int, extent: int, per: int, size: int) -> tuple[
     inside.diagonal = tile.first
     target = ix.add(ix.add(start, begin), place)
     store = tile.every(If(exists, (Store("b1", target, Load("words", padded(place), int64)),)))
-    limits = [Let(name, IndexValue(limit, number)) for name, limit in (("from", from_first), ("to", to_first))]
+    limits = (*whole.split(diagonal), Let("from", _taken(number)), *whole.split(end), Let("to", _taken(number)))
     body = (*limits, fill, Barrier(), *tile.merged(inside), store, Barrier())
     buffers = (BufferParam("b0", int64, False), BufferParam("b1", int64, True))
     loop = Loop(task, BEGIN, END, "task", body)
     geometry = Geometry(tile.threads, tile.threads)
-    return Kernel(name, buffers, (), LAUNCH_RANGES, (*tile.locals(), loop), definitions, geometry), rows * tiles
+    return Kernel(name, buffers, (), LAUNCH_RANGES, (*tile.locals(number), loop), definitions, geometry), rows * tiles
 
 
 def _length(extent: int, start: Index, per: int, number: DType) -> Expr:
