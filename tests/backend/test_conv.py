@@ -40,14 +40,15 @@ def test_bias_and_activation_are_stored_from_registers():
 
 
 def test_channels_stay_last_between_convolutions():
-    """No kernel between two convolutions but the one that pads, which computes the activation on the way."""
+    """No kernel between two convolutions but the one that pads and makes parts for pairs of pixels, which computes the
+    activation on the way."""
 
     def two(x, v, w):
         return F.conv2d(F.gelu(F.conv2d(x, v, padding=1)), w, padding=1).mean((2, 3))
 
     found = names(plan_of(two, (2, 16, 12, 12), (32, 16, 3, 3), (32, 32, 3, 3)))
     first, second = (k for k, name in enumerate(found) if name.startswith("conv_"))
-    between = [name for name in found[first + 1 : second] if "x14x14x" in name]
+    between = [name for name in found[first + 1 : second] if "x14x1x6x" in name]
     assert len(between) == 1 and "erf" in between[0], found
 
 
@@ -177,17 +178,23 @@ def guarded(function, gradient):
     return step.plan
 
 
+def products(plan):
+    return sum(kernel.flops for kernel in plan.kernels() if kernel.name.startswith("conv_"))
+
+
 def test_forward_guard():
     plan = guarded(block, gradient=False)
     assert sum(name.startswith("conv_") for name in names(plan)) == 2
     assert len(plan) <= 14, names(plan)
-    assert plan.bytes <= 131_173_888
-    assert plan.memory().arena_bytes <= 18_153_472
+    assert products(plan) == 2 * 1_610_612_736  # two thirds, for a fifth more bytes
+    assert plan.bytes <= 156_732_928
+    assert plan.memory().arena_bytes <= 26_607_616
 
 
 def test_backward_guard():
     plan = guarded(gradients, gradient=True)
     assert sum(name.startswith("conv_") for name in names(plan)) == 6
-    assert len(plan) <= 26, names(plan)
-    assert plan.bytes <= 359_607_296
-    assert plan.memory().arena_bytes <= 62_261_248
+    assert len(plan) <= 29, names(plan)
+    assert products(plan) == 6 * 1_610_612_736
+    assert plan.bytes <= 459_516_928
+    assert plan.memory().arena_bytes <= 77_989_888

@@ -1,8 +1,9 @@
 """convolve: convolutions become kernels over padded memory and packed weights, or simpler nodes.
 
 On CPUs a convolution is the template of `kernels.convolve`, and what is computed from its result element by element is
-stored from the registers. Where channels do not mix (depthwise), and on devices without the template, it becomes
-windows, products and sums of other nodes. Shapes decide which.
+stored from the registers. Three taps side by side are taken for two pixels at once (`compiler.pairs`). Where channels
+do not mix (depthwise), and on devices without the template, it becomes windows, products and sums of other nodes.
+Shapes decide which.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from weft.backends.base import Device
 from weft.compiler.access import row_major
+from weft.compiler.pairs import data_parts, tap_gradients, weight_parts
 from weft.compiler.plan import Scalar
 from weft.compiler.region import Region
 from weft.compiler.template import Built, Template, view_of
@@ -29,11 +31,14 @@ from weft.kernels.convolve import Form, block_of, forward, tiling, weight_block,
 from weft.kernels.index import Index
 from weft.kernels.language import LAUNCH_RANGES, BufferParam, Expr, Kernel, Op, ScalarParam, Stmt, Store
 from weft.kernels.nest import together
+from weft.kernels.pairs import PARTS, PIXELS, RESULTS, SLOPES, TAPS, signed_sum
 
 REGISTERS = 512  # bytes of vector registers where the device does not say
 TASK_FLOPS = 400_000  # a task is worth at least this much work
 MOST_TASKS = 128
+TASKS_PER_THREAD = 8  # of a weight gradient, whose tasks are long so that they share what they read
 FEW_TILES = 16  # with fewer tiles than this a weight gradient is summed in parts
+FEWEST_IN_PAIRS = 16  # channels and filters from which two pixels are computed together
 PORTABLE = 2048  # bytes of registers by which the number of parts is chosen on every machine: it fixes the bits
 TILES = ("conv_tiles", "conv_weight_tiles")
 DEPTHWISE = 4  # filters per group up to which a convolution of single channels is a sum of products
@@ -85,9 +90,28 @@ def _decompose_forward(node: Node, srcs: tuple[Node, ...], device: Device) -> No
     packed = permute(
         reshape(w, (*conv.kernel, w.shape[-2], total // block, block)), (rank + 1, rank, *range(rank), rank + 2)
     )
-    attrs = (conv.strides, conv.dilations, conv.groups, conv.out)
+    by_pairs = _suits_pairs(conv, total)
+    if by_pairs:
+        conv, packed = _in_pairs(conv), weight_parts(packed)
+    else:
+        packed = reshape(packed, (packed.shape[0], 1, *packed.shape[1:]))
+    attrs = (conv.strides, conv.dilations, conv.groups, conv.out, by_pairs)
     tiles = make("conv_tiles", (conv.x, packed), attrs)
-    return slice_(tiles, (0,) * len(tiles.shape), (*tiles.shape[:-1], filters))
+    return slice_(tiles, (0,) * len(tiles.shape), (*node.shape[:-1], filters))
+
+
+def _suits_pairs(conv: _Conv, filters: int) -> bool:
+    """Whether two neighbouring pixels are computed together: there must be three taps side by side along the last axis,
+    and enough channels on both sides to be worth the making of parts."""
+    steps = conv.kernel[-1], conv.strides[-1], conv.dilations[-1], conv.groups
+    return steps == (TAPS, 1, 1, 1) and min(conv.x.shape[-1], filters) >= FEWEST_IN_PAIRS
+
+
+def _in_pairs(conv: _Conv) -> _Conv:
+    """The same convolution over the parts of x: one tap along the last axis, whose extent counts pairs."""
+    pairs = -(-conv.out[-1] // PIXELS)
+    x = data_parts(_widened(conv.x, PIXELS * pairs + TAPS - 1), pairs)
+    return replace(conv, x=x, kernel=(*conv.kernel[:-1], 1), out=(*conv.out[:-1], pairs))
 
 
 def _decompose_weights(node: Node, srcs: tuple[Node, ...], device: Device) -> Node:
@@ -107,7 +131,11 @@ def _decompose_weights(node: Node, srcs: tuple[Node, ...], device: Device) -> No
 def _weights_by_tiles(conv: _Conv, g: Node) -> Node:
     """The weight gradient by its template; parts of the batch apart where there are few tiles to share."""
     block = weight_block(g.shape[-1], conv.groups, g.dtype)
-    attrs = (conv.kernel, conv.strides, conv.dilations, conv.groups, block)
+    by_pairs = _suits_pairs(conv, g.shape[-1])
+    if by_pairs:
+        conv = _in_pairs(conv)
+        g = _widened(g, PIXELS * conv.out[-1])
+    attrs = (conv.kernel, conv.strides, conv.dilations, conv.groups, block, by_pairs)
     batch = g.shape[0]
     whole = make("conv_weight_tiles", (conv.x, g), (*attrs, batch))
     form = _form(whole, [_whole(source) for source in whole.srcs])
@@ -117,6 +145,8 @@ def _weights_by_tiles(conv: _Conv, g: Node) -> Node:
     else:
         apart = make("conv_weight_tiles", (conv.x, g), (*attrs, -(-batch // parts)))
         blocked = reduce("reduce_sum", apart, (0,))
+    if by_pairs:  # [blocks, 4, *kernel with one tap, channels, block]
+        blocked = tap_gradients(blocked)
     rank = len(blocked.shape)  # [blocks, *kernel, channels per group, block]
     return reshape(permute(blocked, (*range(1, rank - 1), 0, rank - 1)), (*blocked.shape[1:-1], g.shape[-1]))
 
@@ -150,6 +180,12 @@ def _apart(x: Node, other: Node, kernel: Sequence[int], attrs: tuple, out: Seque
 def _padded(x: Node, lows: tuple[int, ...], highs: tuple[int, ...]) -> Node:
     """x with zeros around it, in the order of its own axes, which is how the kernels read it."""
     return make("pad", (x,), (lows, highs, 0.0)) if any(lows) or any(highs) else x
+
+
+def _widened(x: Node, width: int) -> Node:
+    """x with zeros behind its last spatial axis where that has less than `width` elements."""
+    none = (0,) * (len(x.shape) - 2)
+    return _padded(x, (*none, 0, 0), (*none, max(width - x.shape[-2], 0), 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,13 +317,17 @@ def _form(node: Node, views: Sequence[View]) -> Form:
     """The form of a `conv_tiles` or `conv_weight_tiles` node whose sources lie as `views` say."""
     x, other = node.srcs
     if node.op == "conv_tiles":
-        strides, dilations, groups, out = node.attrs
-        kernel, g_steps = other.shape[2:-1], row_major(node.shape)[:-1]
+        strides, dilations, groups, out, by_pairs = node.attrs
+        kernel, g_steps = other.shape[3:-1], row_major(node.shape)[:-1]
     else:
-        kernel, strides, dilations, groups, _, _ = node.attrs
+        kernel, strides, dilations, groups, _, by_pairs, _ = node.attrs
         out, g_steps = other.shape[1:-1], views[1].steps
     steps, filters = views[0].steps, node.shape[-1] if node.op == "conv_tiles" else other.shape[-1]
-    return Form(steps, g_steps, x.shape[-1], kernel, out, filters, strides, dilations, groups, node.dtype)
+    parts, apart = 1, 0
+    if by_pairs:
+        parts, apart, steps = PARTS, steps[-2], (*steps[:-2], steps[-1])
+        out = (*out[:-1], x.shape[-2])
+    return Form(steps, g_steps, x.shape[-1], kernel, out, filters, strides, dilations, groups, node.dtype, parts, apart)
 
 
 def template(node: Node, leaves: Collection[Node]) -> Template:
@@ -317,10 +357,10 @@ def _forward(region: Region, device: Device, views: Views) -> Built:
     batch = node.shape[0]
     body, definitions = forward(form, tiles, batch, finish)
     params = [BufferParam(name, node.dtype, False) for name in ("x", "w")]
-    flops = 2 * math.prod(node.shape) * math.prod(form.kernel) * form.per_group
+    flops = 2 * form.parts * batch * math.prod(form.out) * form.filters * math.prod(form.kernel) * form.per_group
     points = tiles.points(form, batch)
     name = f"conv_{_label(node, form)}"
-    return _built(name, params, views, body, definitions, points, {"batch": batch}, flops, builder)
+    return _built(name, params, views, (body,), definitions, points, {"batch": batch}, flops, builder)
 
 
 def _masked(statement: Stmt, mask: Expr | None) -> Stmt:
@@ -338,22 +378,25 @@ def _weights(region: Region, device: Device, views: Views) -> Built:
     tiles = weight_tiling(form, device.limits.get("vector_bytes", REGISTERS))
     batch = node.srcs[0].shape[0]
     params = [BufferParam(name, node.dtype, name == "y") for name in ("x", "g", "y")]
-    flops = 2 * math.prod(node.srcs[1].shape) * math.prod(form.kernel) * form.per_group
+    flops = 2 * form.parts * batch * math.prod(form.out) * form.filters * math.prod(form.kernel) * form.per_group
     name, points = f"conv_weight_{_label(node, form)}", node.shape[0] * tiles.points(form)
     numbers = {"batch": batch, "per_part": node.attrs[-1]}
-    return _built(name, params, (*views, _whole(node)), weights(form, tiles), {}, points, numbers, flops)
+    most = TASKS_PER_THREAD * device.limits.get("threads", 1)
+    places = (*views, _whole(node))
+    return _built(name, params, places, weights(form, tiles), {}, points, numbers, flops, most_tasks=most)
 
 
 def _built(
     name: str,
     buffers: list[BufferParam],
     views: Views,
-    body: Stmt,
+    body: tuple[Stmt, ...],
     definitions: dict[str, Expr],
     points: int,
     numbers: dict[str, int],
     flops: int,
     builder: Builder | None = None,
+    most_tasks: int = MOST_TASKS,
 ) -> Built:
     uses = [(view.base, view.offset) for view in views]
     scalars = [ScalarParam(key, int64) for key in numbers]
@@ -366,9 +409,9 @@ def _built(
         values += [value for _, value in builder.scalars.values()]
         definitions = {**definitions, **builder.definitions}
         sites = tuple(builder.sites)
-    kernel = Kernel(name, tuple(buffers), tuple(scalars), LAUNCH_RANGES, (body,), definitions)
+    kernel = Kernel(name, tuple(buffers), tuple(scalars), LAUNCH_RANGES, body, definitions)
     least = -(-TASK_FLOPS * points // max(flops, 1))
-    chunk = max(1, least, -(-points // MOST_TASKS))
+    chunk = max(1, least, -(-points // most_tasks))
     return Built(kernel, tuple(uses), tuple(values), points, chunk, flops, sites)
 
 
@@ -382,31 +425,51 @@ def _label(node: Node, form: Form) -> str:
 
 def _tiles_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
     x, packed = srcs
-    return (x.shape[0], *attrs[3], packed.shape[0] * packed.shape[-1]), x.dtype
+    *_, out, by_pairs = attrs
+    last = out[-1] * (PIXELS if by_pairs else 1)
+    return (x.shape[0], *out[:-1], last, packed.shape[0] * packed.shape[-1]), x.dtype
 
 
 def _weight_tiles_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
     x, g = srcs
-    kernel, _, _, groups, block, per_part = attrs
+    kernel, _, _, groups, block, by_pairs, per_part = attrs
     parts = -(-g.shape[0] // per_part)
-    return (parts, g.shape[-1] // block, *kernel, x.shape[-1] // groups, block), x.dtype
+    lead = (PARTS,) if by_pairs else ()
+    return (parts, g.shape[-1] // block, *lead, *kernel, x.shape[-1] // groups, block), x.dtype
 
 
 def _evaluate_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
     x, packed = arrays
-    rank = packed.ndim - 3
-    w = packed.transpose(*range(2, 2 + rank), 1, 0, 2 + rank).reshape(*packed.shape[2:-1], packed.shape[1], -1)
-    strides, dilations, groups, out = node.attrs
-    return conv_values(x, w, out, (strides, (0,) * rank, (0,) * rank, dilations, groups), dtype)
+    rank = packed.ndim - 4
+    _, parts, channels, *kernel, _ = packed.shape
+    in_order = packed.transpose(1, *range(3, 3 + rank), 2, 0, 3 + rank)
+    weights = in_order.reshape(parts, *kernel, channels, -1)
+    strides, dilations, groups, out, by_pairs = node.attrs
+    attrs = (strides, (0,) * rank, (0,) * rank, dilations, groups)
+    if not by_pairs:
+        return conv_values(x, weights[0], out, attrs, dtype)
+    sums = [conv_values(part, w, out, attrs, dtype) for part, w in zip(np.moveaxis(x, -3, 0), weights, strict=True)]
+    return np.stack(_array_sums(RESULTS, sums), -2).reshape(node.shape)
+
+
+def _array_sums(rows: Sequence[Sequence[float]], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    write = {"add": np.add, "sub": np.subtract}
+    return [signed_sum(row, arrays, lambda op, a, b: write[op](a, b)) for row in rows]
 
 
 def _evaluate_weight_tiles(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    kernel, strides, dilations, groups, block, per = node.attrs
+    kernel, strides, dilations, groups, block, by_pairs, per = node.attrs
     none, (x, g) = (0,) * len(kernel), arrays
     attrs = (strides, none, none, dilations, groups)
-    starts = range(0, len(g), per)
-    parts = [conv_weight_values(x[k : k + per], g[k : k + per], kernel, attrs, dtype) for k in starts]
-    return np.moveaxis(np.stack(parts).reshape(len(parts), *node.shape[2:-1], -1, block), -2, 1)
+    xs, gs = [x], [g]
+    if by_pairs:
+        apart = g.reshape(*g.shape[:-2], -1, PIXELS, g.shape[-1])
+        xs, gs = list(np.moveaxis(x, -3, 0)), _array_sums(SLOPES, [apart[..., k, :] for k in range(PIXELS)])
+    parts = [
+        [conv_weight_values(x[k : k + per], g[k : k + per], kernel, attrs, dtype) for x, g in zip(xs, gs, strict=True)]
+        for k in range(0, len(g), per)
+    ]
+    return np.moveaxis(np.array(parts).reshape(len(parts), *node.shape[2:-1], -1, block), -2, 1)
 
 
 PRIMITIVES["conv_tiles"] = Primitive("conv_tiles", "template", 2, _tiles_shape, _evaluate_tiles)

@@ -23,6 +23,7 @@ from weft.kernels.language import (
     IndexValue,
     Literal,
     Load,
+    Local,
     Loop,
     Op,
     Stmt,
@@ -30,6 +31,7 @@ from weft.kernels.language import (
     Update,
     Var,
 )
+from weft.kernels.pairs import PIXELS, RESULTS, SLOPES, signed_sum
 
 Shape = tuple[int, ...]
 Finish = Callable[[tuple[Index, ...], Expr, Expr | None], list[Stmt]]
@@ -45,7 +47,8 @@ class Form:
     """All of a convolution but its batch: x [N, *space, channels] (padded already), result [N, *out, filters].
 
     `x_steps` and `g_steps` are the distances in memory, in elements, along all axes of x and of the result's gradient
-    but the last, whose elements are neighbours.
+    but the last, whose elements are neighbours. A convolution by pairs (`kernels.pairs`) has four `parts` of x, `apart`
+    from each other, and as many of the weights; the last axis of `out` counts pairs of pixels.
     """
 
     x_steps: Shape
@@ -58,6 +61,8 @@ class Form:
     dilations: Shape
     groups: int
     dtype: DType
+    parts: int = 1
+    apart: int = 0
 
     @property
     def per_group(self) -> int:
@@ -124,7 +129,8 @@ def tiling(form: Form, block: int, registers: int) -> Tiling:
 
 def forward(form: Form, tiles: Tiling, batch: int, finish: Finish) -> tuple[Stmt, dict[str, Expr]]:
     """The kernel's body for points begin..end, and the definitions of loaded axes. Buffers: 'x', and 'w' packed as
-    [blocks, channels per group, *kernel, block]; the scalar 'batch'. `finish(at, value, mask)` stores one pixel."""
+    [blocks, parts, channels per group, *kernel, block]; the scalar 'batch'. `finish(at, value, mask)` stores a pixel.
+    """
     rank, block = len(form.out), tiles.block
     point, lane, channel = Axis("point", MANY), Axis("lane", block), Axis("channel", form.per_group, "reduce")
     lines = (*form.out[:-2], form.out[-2] // tiles.rows) if rank > 1 else ()
@@ -135,6 +141,7 @@ def forward(form: Form, tiles: Tiling, batch: int, finish: Finish) -> tuple[Stmt
     images, guards, definitions = _images(first, tiles.images, batch)
     group = ix.floordiv(ix.scale(blocks, block), form.filters // form.groups)
     output = ix.add(ix.scale(blocks, block), ix.axis_index(lane))
+    part = Axis("pair_part", form.parts)
 
     def tile(start: Index, pixels: int) -> tuple[Stmt, ...]:
         at = []
@@ -145,11 +152,13 @@ def forward(form: Form, tiles: Tiling, batch: int, finish: Finish) -> tuple[Stmt
             at.append((image, (*place, ix.add(start, ix.const(pixel)))))
         sums = tuple([Accumulator(f"sum{k}", "sum", form.dtype) for k in range(len(at))])
         inner = ix.add(ix.scale(group, form.per_group), ix.axis_index(channel))
+        inner = ix.add(inner, ix.scale(ix.axis_index(part), form.apart))
         places = [ix.add(form.start(images[image], where), inner) for image, where in at]
 
         def step(tap: tuple[Index, ...]) -> list[Stmt]:
             number = ix.linearise(tap, form.kernel)
-            row = ix.add(ix.scale(blocks, form.per_group), ix.axis_index(channel))
+            packed = ix.add(ix.scale(blocks, form.parts), ix.axis_index(part))
+            row = ix.add(ix.scale(packed, form.per_group), ix.axis_index(channel))
             weight = ix.add(ix.scale(ix.add(ix.scale(row, math.prod(form.kernel)), number), block), ix.axis_index(lane))
             reach = form.tap(tap)
             w = Load("w", weight, form.dtype)
@@ -159,14 +168,34 @@ def forward(form: Form, tiles: Tiling, batch: int, finish: Finish) -> tuple[Stmt
 
         fold = Fold(sums, (Loop(channel, 0, form.per_group, "serial", _over_taps(form.kernel, step)),))
         stores: list[Stmt] = []
-        for (image, where), total in zip(at, sums, strict=True):
-            stores += finish((images[image], *where, output), Var(total.name, form.dtype), guards[image])
-        return (Loop(lane, 0, block, "vector", (fold, *stores), lanes(block)),)
+        if form.parts == 1:
+            for (image, where), total in zip(at, sums, strict=True):
+                stores += finish((images[image], *where, output), Var(total.name, form.dtype), guards[image])
+            return (Loop(lane, 0, block, "vector", (fold, *stores), lanes(block)),)
+
+        def kept(number: Index, pair: int) -> Index:
+            return ix.add(ix.scale(ix.add(ix.scale(number, len(at)), ix.const(pair)), block), ix.axis_index(lane))
+
+        keep = [Store("kept", kept(ix.axis_index(part), k), Var(s.name, form.dtype)) for k, s in enumerate(sums)]
+        for k, (image, (*place, pair)) in enumerate(at):
+            found = [Load("kept", kept(ix.const(number), k), form.dtype) for number in range(form.parts)]
+            for pixel, signs in enumerate(RESULTS):
+                where = (*place, ix.add(ix.scale(pair, PIXELS), ix.const(pixel)))
+                stores += finish((images[image], *where, output), _sum(signs, found), guards[image])
+        each = Loop(part, 0, form.parts, "serial", (fold, *keep))
+        return (Loop(lane, 0, block, "vector", (each, *stores), lanes(block)),)
 
     body = _along(form.out[-1], tiles.pixels, tile)
+    if form.parts > 1:
+        body = (Local("kept", form.dtype, form.parts * tiles.images * tiles.rows * tiles.pixels * block), *body)
     if tiles.images == 1:
         body = (If(_before_batch(first), body),)
     return Loop(point, Var("begin", int64), Var("end", int64), "task", body), definitions
+
+
+def _sum(row: Sequence[float], values: Sequence[Expr]) -> Expr:
+    dtype = values[0].dtype
+    return signed_sum(row, values, lambda op, a, b: Op(op, (a, b), dtype))
 
 
 def _images(first: Index, count: int, batch: int) -> tuple[list[Index], list[Expr | None], dict[str, Expr]]:
@@ -263,63 +292,74 @@ def weight_tiling(form: Form, registers: int) -> WeightTiling:
     return WeightTiling(run, taps, max(1, -(-PER_SUM // math.prod(form.out))), block)
 
 
-def weights(form: Form, tiles: WeightTiling) -> Stmt:
+def weights(form: Form, tiles: WeightTiling) -> tuple[Stmt, ...]:
     """The kernel's body for points begin..end. Buffers: 'x', 'g' [N, *out, filters] and the result 'y' [parts of the
-    batch, blocks, *kernel, channels per group, block]; the scalars 'batch' and 'per_part'. Each sum runs over the
-    pixels of some images in order, and over those groups of images in order."""
+    batch, blocks, parts, *kernel, channels per group, block]; the scalars 'batch' and 'per_part'. Each sum runs over
+    the pixels of some images in order, and over those groups of images in order. All points of a task take a group of
+    images before the next, so that it stays in the cache."""
     lines, line = _lines(form)
     outside = form.filters // form.groups
     counted = (*lines[:-1], lines[-1] // tiles.taps) if lines else ()
     point, lane = Axis("point", MANY), Axis("lane", tiles.block)
     extents = (MANY, form.filters // tiles.block, *counted, line // tiles.run)
-    piece, blocks, *number, part = ix.delinearise(Index(((point, 1),), 0), extents)
+    piece, blocks, *number, section = ix.delinearise(Index(((point, 1),), 0), extents)
     group = ix.floordiv(ix.axis_index(lane), outside) if form.groups > 1 else ix.ZERO
     filter_ = ix.add(ix.scale(blocks, tiles.block), ix.axis_index(lane))
-    size = math.prod(lines) * line * form.filters
     chunk, image = Axis("chunk", MANY, "reduce"), Axis("image", MANY, "reduce")
     pixels = [Axis(f"pixel{k}", extent, "reduce") for k, extent in enumerate(form.out)]
     at = tuple([ix.axis_index(axis) for axis in pixels])
     start = form.start(Index(((image, 1),), 0), at)
-    gradient = filter_
-    for place, distance in zip((Index(((image, 1),), 0), *at), form.g_steps, strict=True):
-        gradient = ix.add(gradient, ix.scale(place, distance))
-    g = Load("g", gradient, form.dtype)
-    first = ix.scale(part, tiles.run)
-    sums: list[Accumulator] = []
-    updates: list[Stmt] = []
-    places: list[Index] = []
-    for tap, k in itertools.product(range(tiles.taps), range(tiles.run)):
-        above = list(number)
-        if tiles.taps > 1:
-            above[-1] = ix.const(tap)
-        inside = ix.add(first, ix.const(k))
-        reach = form.tap((*above, *[ix.ZERO] * (len(form.kernel) - len(above))))
-        source = ix.add(ix.add(start, reach), ix.add(inside, ix.scale(group, form.per_group)))
-        total = Accumulator(f"sum{len(sums)}", "sum", form.dtype)
-        sums.append(total)
-        updates.append(Update(total.name, Load("x", source, form.dtype), g))
-        row = ix.add(ix.scale(ix.linearise(tuple(above), lines), line), inside) if lines else inside
-        rows = ix.add(ix.scale(blocks, math.prod(lines) * line), row)
-        element = ix.add(ix.scale(rows, tiles.block), ix.axis_index(lane))
-        places.append(ix.add(ix.scale(piece, size), element))
-    body: tuple[Stmt, ...] = tuple(updates)
-    for axis in reversed(pixels):
-        body = (Loop(axis, 0, axis.extent, "serial", body),)
     per_part, step = Var("per_part", int64), Literal(tiles.images, int64)
     start_of = Op("mul", (IndexValue(piece, int64), per_part), int64)
     stop = Op("min", (Op("add", (start_of, per_part), int64), Var("batch", int64)), int64)
     begin = Op("add", (start_of, Op("mul", (IndexValue(Index(((chunk, 1),), 0), int64), step), int64)), int64)
     end = Op("min", (Op("add", (begin, step), int64), stop), int64)
-    fold = Fold(tuple(sums), (Loop(image, begin, end, "serial", body),))
-    grow = [
-        Store("y", place, Op("add", (Load("y", place, form.dtype), Var(total.name, form.dtype)), form.dtype))
-        for place, total in zip(places, sums, strict=True)
-    ]
-    clear = [Store("y", place, Literal(0.0, form.dtype)) for place in places]
-    have = Op("sub", (stop, start_of), int64)
-    rounded = Op("add", (have, Literal(tiles.images - 1, int64)), int64)
-    count = Op("div", (rounded, step), int64)
-    turn = Loop(chunk, 0, count, "serial", (fold, *grow))
-    width = lanes(min(outside, 128 // form.dtype.itemsize))
-    across = Loop(lane, 0, tiles.block, "vector", (*clear, turn), width)
-    return Loop(point, Var("begin", int64), Var("end", int64), "task", (across,))
+
+    count = Op("div", (Op("add", (per_part, Literal(tiles.images - 1, int64)), int64), step), int64)
+    slopes = _slopes(form, filter_, (Index(((image, 1),), 0), *at))
+    clear: list[Stmt] = []
+    steps: list[Stmt] = []
+    for part, slope in enumerate(slopes):
+        sums: list[Accumulator] = []
+        updates: list[Stmt] = []
+        grow: list[Stmt] = []
+        for tap, k in itertools.product(range(tiles.taps), range(tiles.run)):
+            above = list(number)
+            if tiles.taps > 1:
+                above[-1] = ix.const(tap)
+            inside = ix.add(ix.scale(section, tiles.run), ix.const(k))
+            reach = form.tap((*above, *[ix.ZERO] * (len(form.kernel) - len(above))))
+            reach = ix.add(reach, ix.const(part * form.apart))
+            source = ix.add(ix.add(start, reach), ix.add(inside, ix.scale(group, form.per_group)))
+            total = Accumulator(f"sum{part}_{len(sums)}", "sum", form.dtype)
+            sums.append(total)
+            updates.append(Update(total.name, Load("x", source, form.dtype), slope))
+            place = ix.linearise(
+                (piece, blocks, ix.const(part), *above, inside, ix.axis_index(lane)),
+                (MANY, form.filters // tiles.block, form.parts, *lines, line, tiles.block),
+            )
+            clear.append(Store("y", place, Literal(0.0, form.dtype)))
+            both = (Load("y", place, form.dtype), Var(total.name, form.dtype))
+            grow.append(Store("y", place, Op("add", both, form.dtype)))
+        body: tuple[Stmt, ...] = tuple(updates)
+        for axis in reversed(pixels):
+            body = (Loop(axis, 0, axis.extent, "serial", body),)
+        steps += (Fold(tuple(sums), (Loop(image, begin, end, "serial", body),)), *grow)
+
+    def tasks(statements: list[Stmt]) -> Stmt:
+        width = lanes(min(outside, 128 // form.dtype.itemsize))
+        across = Loop(lane, 0, tiles.block, "vector", tuple(statements), width)
+        return Loop(point, Var("begin", int64), Var("end", int64), "task", (across,))
+
+    return tasks(clear), Loop(chunk, 0, count, "serial", (tasks(steps),))
+
+
+def _slopes(form: Form, filter_: Index, at: Sequence[Index]) -> list[Expr]:
+    """What each part of x is multiplied by: the gradient at a pixel, or sums of it over a pair."""
+    *steps, last = form.g_steps
+    pixels = PIXELS if form.parts > 1 else 1
+    place = filter_
+    for number, step in zip(at, (*steps, last * pixels), strict=True):
+        place = ix.add(place, ix.scale(number, step))
+    loads = [Load("g", ix.add(place, ix.const(k * last)), form.dtype) for k in range(pixels)]
+    return [_sum(row, loads) for row in SLOPES] if form.parts > 1 else [*loads]
