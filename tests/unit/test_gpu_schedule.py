@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import weft
 from tests.unit.emulator import Emulator
 from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
 from weft import dtypes
@@ -14,7 +16,21 @@ from weft.kernels import gpu, gpu_long, gpu_map, gpu_rows, gpu_turned
 from weft.kernels import index as ix
 from weft.kernels.gpu_tile import Tile
 from weft.kernels.index import Axis, axis_index
-from weft.kernels.language import Accumulator, Barrier, BufferParam, Fold, If, Load, Local, Loop, Op, Stmt, Store, Var
+from weft.kernels.language import (
+    Accumulator,
+    Barrier,
+    BufferParam,
+    Copy,
+    Fold,
+    If,
+    Load,
+    Local,
+    Loop,
+    Op,
+    Stmt,
+    Store,
+    Var,
+)
 from weft.kernels.nest import Nest, Span
 from weft.kernels.normal import normalise
 
@@ -61,6 +77,50 @@ def test_rows_too_long_for_registers(name, shared_bytes, monkeypatch):
     assert any(kernel.geometry.shared for kernel in device.kernels) == (shared_bytes > 1024)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("columns", [37, 131])
+@pytest.mark.parametrize("shared_bytes", [2048, 2650, 65536])
+def test_long_rows_that_begin_anywhere(dtype, columns, shared_bytes, monkeypatch):
+    """They move in pieces of 16 bytes all the same, whatever of them is kept, and the first and last elements are not
+    mixed with those of other rows."""
+    monkeypatch.setattr(gpu_rows, "PRIVATE", 0)
+    monkeypatch.setattr(gpu_long, "IN_FLIGHT", 1)
+    rng = np.random.default_rng(0)
+    x, g = (rng.standard_normal((9, columns)).astype(np.float32) for _ in range(2))
+    device = Emulator(shared_bytes=shared_bytes, features=("functions",))
+
+    def found(blocks: int | None, downwards: bool) -> list[np.ndarray]:
+        device.blocks, device.downwards = blocks, downwards
+        with weft.device(device.device):
+            logits, weights = (weft.tensor(array).to(getattr(weft, dtype)) for array in (x, g))
+            weft.eval(logits, weights)
+            y = logits.requires_grad_().softmax(-1)
+            (y * weights).sum().backward()
+            return [tensor.detach().numpy().astype(np.float64) for tensor in (y, logits.grad)]
+
+    first = found(None, False)
+    exact = [np.asarray(array, dtypes.by_name(dtype).numpy).astype(np.float64) for array in (x, g)]
+    e = np.exp(exact[0] - exact[0].max(1, keepdims=True))
+    y = e / e.sum(1, keepdims=True)
+    expected = [y, y * (exact[1] - (y * exact[1]).sum(1, keepdims=True))]
+    for array, right in zip(first, expected, strict=True):
+        np.testing.assert_allclose(array, right, atol=1e-6 if dtype == "float32" else 8e-3 * np.abs(right).max())
+    for again in (found(1, False), found(4, True)):
+        assert [array.tobytes() for array in again] == [array.tobytes() for array in first]
+    kernels = [kernel for kernel in device.kernels if kernel.name.startswith("rows_exp")]
+    moved = [stmt for kernel in kernels for stmt in statements(kernel.body) if isinstance(stmt, Copy)]
+    written = {buffer.name for kernel in kernels for buffer in kernel.buffers if buffer.written}
+    assert {copy.count for copy in moved if copy.target in written} == {16 // dtypes.by_name(dtype).itemsize}
+    assert any(kernel.geometry.shared for kernel in kernels) == (shared_bytes > 2048)
+
+
+def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    for stmt in body:
+        yield stmt
+        for inner in ("body", "otherwise"):
+            yield from statements(getattr(stmt, inner, ()))
+
+
 def row_sums(rows: int, cols: int, inner: tuple[int, ...] = ()) -> Nest:
     """out[row] = sum of x[row], over one inner axis or over several."""
     shape = inner or (cols,)
@@ -95,7 +155,7 @@ def test_rows_of_every_length(cols, subgroup):
     np.testing.assert_allclose(launched(kernel, x, 3), x.astype(float).sum(1), 1e-4, 1e-4)
 
 
-@pytest.mark.parametrize("cols", [512, 2048])
+@pytest.mark.parametrize("cols", [512, 2048, 8449])
 def test_buffers_that_are_not_aligned_give_the_same_bits(cols):
     x = np.random.default_rng(0).standard_normal(3 * cols + 1).astype(np.float32)
     kernel = gpu.schedule(row_sums(3, cols), gpu.Target(subgroup=32))

@@ -1,35 +1,38 @@
 """Long rows on a GPU: in rounds of a few steps, because no thread has registers for all its elements.
 
 What several walks read of a row, and what they would compute again, stays in shared memory if there is enough; there
-each thread touches its own places only, so nobody has to wait.
+each thread touches its own places only, so nobody has to wait. All of it is asked for before the first walk: copies on
+their way need no registers, so a whole row can be under way.
+
+Memory moves in pieces of 16 bytes, from multiples of 16 bytes on. Rows of 50,257 elements do not begin there: the tile
+begins `lead` elements before its row, which follows from the number of the row, and the first and the last round ask
+which elements are the row's. Where columns are added up, too, each has to stay with its thread, and no row is shifted.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from weft.dtypes import DType, bfloat16
+from weft.dtypes import DType, bfloat16, bool_, int32
 from weft.kernels import index as ix
 from weft.kernels import narrow
-from weft.kernels.gpu_tile import (
-    Near,
-    Target,
-    Tile,
-    at,
-    loads_in,
-    serial,
-)  # fmt: skip
+from weft.kernels.gpu_tile import Near, Target, Tile, at, loads_in, number, serial, test
 from weft.kernels.gpu_walk import TiledRow, Walk
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
     Accumulator,
+    Copy,
     Expr,
+    Fetch,
+    Fetched,
     Fold,
     If,
     Kernel,
     Let,
+    Literal,
     Load,
     Local,
     Loop,
@@ -40,13 +43,14 @@ from weft.kernels.language import (
     pool_bytes,
 )
 from weft.kernels.nest import Nest, Span
-from weft.kernels.substitute import parts_of, replaced
+from weft.kernels.substitute import Substitution, parts_of, replaced, rewritten
 
 DEAR = 8  # operations on the way to a value from which reading it back beats computing it again
 SLOW = ("exp", "log", "log1p", "expm1", "tanh", "erf", "div", "sqrt")  # which count for as many
 RESERVED = 2048  # bytes of shared memory for partial results
 IN_FLIGHT = 8  # elements of a thread that are under way at once
-SHARING = 2  # blocks that should find room side by side: while one computes, the other reads
+MOST_NEAR = 8  # neighbours that move at once
+SHARING = 2  # blocks that find room side by side, if their rows do: while one computes, the other reads
 
 
 def held_as(value: Expr) -> DType:
@@ -80,34 +84,85 @@ def computed_again(walks: Sequence[Sequence[Expr]], varies: Callable[[Load], boo
     return again
 
 
+def _along(nest: Nest, axis: Axis) -> list[tuple[Index, DType]]:
+    """What is read and written side by side along `axis`."""
+    values = [value for stage in nest.stages for _, value in stage]
+    values += [store.value for store in nest.inner_stores] + [column.value for column in nest.columns]
+    places = [(load.index, load.dtype) for load in loads_in(values) if load.mask is None]
+    places += [(store.index, store.value.dtype) for store in nest.inner_stores if store.mask is None]
+    return [(index, dtype) for index, dtype in places if index.linear_in(axis) and index.coefficient(axis) == 1]
+
+
+class _Settled(Substitution):
+    """Puts the axis of a row at `place`, `lead` elements early, and sees which indices are multiples then."""
+
+    def __init__(self, axis: Axis, place: Index, points: Axis, near: int, shift: int):
+        super().__init__({axis: place})
+        self.points, self.near, self.shift = points, near, shift
+
+    def index(self, index: Index) -> Index:
+        """`shift * p - shift * p % near` is `near * (shift * p // near)`."""
+        moved, ahead = ix.substitute(index, self.values), ix.scale(at(self.points), self.shift)
+        lead = ix.remainder(ahead, self.near)
+        early = ix.add(moved, lead)
+        if len(early.terms) >= len(moved.terms) or early.coefficient(self.points) % self.near != self.shift:
+            return moved
+        rest = ix.add(early, ix.scale(ahead, -1))
+        return ix.add(rest, ix.scale(ix.floordiv(ahead, self.near), self.near))
+
+
 @dataclass(slots=True, eq=False)
 class LongRow(TiledRow):
     """A long row, in rounds of a few steps: what several walks read is kept in shared memory if there is enough, else
     read again."""
 
-    whole: Tile = field(init=False)  # the row; `tile` is one round of it
+    shift: int = 0  # of a row against the one before it, in elements, modulo `near`
+    lead: Index = ix.ZERO  # elements before the row with which its tile begins
     kept: dict[tuple, Local] = field(default_factory=dict)  # loads that shared memory holds, by (buffer, index)
     dear: dict[Expr, Local] = field(default_factory=dict)  # and values that are not computed again
     first: dict[Expr, int] = field(default_factory=dict)  # the walk that computes each of those
-    filler: dict[tuple, int] = field(default_factory=dict)  # the walk that brings each load
     kept_rounds: int = 0  # of the row, from its beginning: as many as there is room for
     keeping: bool = True  # whether the rounds that are written now are among these
     walk: int = 0  # the number of the walk that is written now
 
     @staticmethod
     def of(nest: Nest, target: Target, tile: Tile, outer: tuple[Span, ...], across: Span) -> tuple[Nest, LongRow]:
-        steps = min(max(IN_FLIGHT // tile.near, 1), tile.steps)
-        row = LongRow(target, replace(tile, steps=steps), outer, across)
-        row.whole = tile
-        row.near = Near(row.tile, row.tile.slot, row.tile.each)
-        nest = row.prepare(nest, ix.add(ix.scale(at(row.round), row.tile.size), row.tile.element(row.thread)))
+        along = [] if outer or nest.columns else _along(nest, across.axis)
+        near, shift = tile.near, 0
+        if along:
+            near = min(target.vector_bytes // max([dtype.itemsize for _, dtype in along]), MOST_NEAR)
+            shifts = Counter([index.coefficient(nest.points) % near for index, _ in along])
+            ((shift, _),) = shifts.most_common(1)
+        tile = Tile(tile.threads, max(IN_FLIGHT // near, 1), near)
+        row = LongRow(target, tile, outer, across, shift=shift)
+        row.lead = ix.remainder(ix.scale(at(nest.points), shift), near)
+        row.near = Near(tile, tile.slot, tile.each)
+        nest = row.prepare(nest, ix.add(row.own_place, ix.scale(row.lead, -1)))
         if not outer and not row.by_subgroup:
             row.choose(nest)
         return nest, row
 
+    def placed(self, nest: Nest, place: Index) -> Nest:
+        return rewritten(nest, _Settled(self.across.axis, place, nest.points, self.tile.near, self.shift))
+
+    @property
+    def reach(self) -> int:
+        """Elements from the beginning of the tile to the end of the row, at most."""
+        return self.across.axis.extent + self.lead.high
+
     @property
     def round(self) -> Axis:
-        return Axis("round", -(-self.whole.steps // self.tile.steps))
+        return Axis("round", -(-self.reach // self.tile.size))
+
+    @property
+    def own_place(self) -> Index:
+        """Of a thread's element in an array of the row."""
+        return ix.add(ix.scale(at(self.round), self.tile.size), self.tile.element(self.thread))
+
+    def varies(self, load: Load) -> bool:
+        return load.mask is None and not ix.axes_of(self.own_place).isdisjoint(ix.axes_of(load.index))
+
+    # --- what is kept ---
 
     def choose(self, nest: Nest) -> None:
         """Keep what several walks read of each row, and what they would compute again, as far as shared memory goes."""
@@ -123,18 +178,19 @@ class LongRow(TiledRow):
                     uses.setdefault((load.buffer, load.index), []).append(walk)
                     found[load.buffer, load.index] = load
         wanted = {key: load for key, load in found.items() if len(uses[key]) > 1}
-        budget = max(self.target.shared_bytes // SHARING - RESERVED, 0)
-        each = sum([self.tile.size * load.dtype.itemsize for load in wanted.values()])
-        self.kept_rounds, size = self.round.extent, self.whole.size
-        if sum([self.whole.size * load.dtype.itemsize for load in wanted.values()]) > budget:
-            self.kept_rounds = budget // each
+        if not wanted:
+            return
+        each = sum([load.dtype.itemsize for load in wanted.values()])
+        size = -(-self.reach // self.tile.near) * self.tile.near
+        self.kept_rounds = self.round.extent
+        room = max(self.target.shared_bytes - RESERVED, 0)
+        if size * each > room:
+            self.kept_rounds = room // (each * self.tile.size)
             size = self.kept_rounds * self.tile.size
-        if not self.kept_rounds or not wanted:
-            self.kept_rounds = 0
+        if not self.kept_rounds:
             return
         for key, load in wanted.items():
             self.kept[key] = Local(f"row{len(self.kept)}", load.dtype, size, "launch")
-            self.filler[key] = uses[key][0]
         free = [(array, uses[key][-1]) for key, array in self.kept.items()]
         for value, first in again.items():
             dtype = held_as(value)
@@ -143,79 +199,149 @@ class LongRow(TiledRow):
                 free.remove(place)
                 self.dear[value], self.first[value] = place[0], first
 
-    @property
-    def own_place(self) -> Index:
-        """Of a thread's element in an array of the row: neighbouring threads touch neighbours."""
-        slot = ix.add(ix.scale(at(self.round), self.tile.each), self.tile.slot)
-        return ix.add(ix.scale(slot, self.tile.threads), self.thread)
+    def launched(self, nest: Nest, body: tuple[Stmt, ...], each: Axis) -> Kernel:
+        self.locals += self.kept.values()
+        made = TiledRow.launched(self, nest, body, each)
+        assert made.geometry is not None
+        shared = sum([pool_bytes(array) for array in self.kept.values()])
+        room = SHARING * (shared + RESERVED) <= self.target.shared_bytes
+        beside = SHARING if shared and room and SHARING * self.tile.threads <= self.target.resident else 0
+        return replace(made, geometry=replace(made.geometry, shared=shared, beside=beside))
+
+    def folds(self, nest: Nest) -> list[Stmt]:
+        return [*self.brought(), *TiledRow.folds(self, nest)]
+
+    def brought(self) -> list[Stmt]:
+        """Copies of what is kept are on their way together; then the thread waits for all of its own."""
+        if not self.kept:
+            return []
+        near, first = self.tile.near, {self.tile.lane: ix.ZERO}
+        left = Op("sub", (Literal(self.across.axis.extent, int32), self.first_place), int32)
+        valid = Op("min", (left, Literal(near, int32)), int32)
+        whole: list[Stmt] = []
+        edge: list[Stmt] = []
+        for (buffer, index), array in self.kept.items():
+            if near > 1 and self.near.moves(index):
+                fetch = Fetch(
+                    array.name, ix.substitute(self.own_place, first), buffer, ix.substitute(index, first), near, near
+                )
+                whole.append(fetch)
+                edge.append(If(test("lt", self.first_place, self.across.axis.extent), (replace(fetch, valid=valid),)))
+            else:
+                one = Fetch(array.name, self.own_place, buffer, index, 1, 1)
+                whole += self.tile.lanes([one])
+                edge += self.tile.lanes([If(self.inside, (one,))])
+        return [*self.rounds(0, self.kept_rounds, self.tile.each_step(whole), edge), Fetched()]
+
+    # --- walks ---
 
     def begun(self, values: Sequence[Expr]) -> tuple[Walk, list[Expr]]:
         self.known.clear()
         self.near.names.clear()
         if not self.keeping:
             return TiledRow.begun(self, values)
+        now = [value for value in self.dear if self.first[value] == self.walk]
         swaps: dict[Expr, Expr] = {}
+        for part in parts_of([*now, *values]):
+            if isinstance(part, Load) and part.mask is None and (part.buffer, part.index) in self.kept:
+                array = self.kept[part.buffer, part.index]
+                swaps[part] = Load(array.name, self.own_place, array.dtype)
         for value, array in self.dear.items():
             if self.first[value] < self.walk:
                 load = Load(array.name, self.own_place, array.dtype)
                 swaps[value] = narrow.unpacked(load) if array.dtype.is_narrow else load
-        values = replaced(values, swaps)
-        now = [value for value in self.dear if self.first[value] == self.walk]
-        for key, array in self.kept.items():
-            if self.filler[key] < self.walk:
-                self.known[key] = Load(array.name, self.own_place, array.dtype)
-        walk, rewritten = TiledRow.begun(self, [*now, *values])
-        for key, array in self.kept.items():
-            if self.filler[key] == self.walk:
-                walk.inner.append(Store(array.name, self.own_place, self.known[key]))
+        walk, rewritten = TiledRow.begun(self, replaced([*now, *values], swaps))
         names: dict[Expr, Expr] = {}
         for k, (value, made) in enumerate(zip(now, rewritten, strict=False)):
             walk.inner.append(Let(f"dear{k}", made))
             names[made] = Var(f"dear{k}", made.dtype)
             array = self.dear[value]
             out = narrow.packed(names[made], array.dtype) if array.dtype.is_narrow else names[made]
-            walk.last.append(Store(array.name, self.own_place, out))
+            self.finish(walk, [Store(array.name, self.own_place, out)], [out])
         return walk, replaced(rewritten[len(now) :], names)
-
-    def launched(self, nest: Nest, body: tuple[Stmt, ...], each: Axis) -> Kernel:
-        self.locals += self.kept.values()
-        made = TiledRow.launched(self, nest, body, each)
-        assert made.geometry is not None
-        beside = SHARING if self.kept and SHARING * self.tile.threads <= self.target.resident else 0
-        shared = sum([pool_bytes(array) for array in self.kept.values()])
-        return replace(made, geometry=replace(made.geometry, shared=shared, beside=beside))
-
-    def rounds(self, begin: int, end: int, body: Sequence[Stmt], step: Sequence[Stmt]) -> list[Stmt]:
-        """`body` for every whole round of these, `step` for those steps of a last one that a thread has a part in."""
-        full = min(self.across.axis.extent // self.tile.size, end)
-        out: list[Stmt] = [Loop(self.round, begin, full, "serial", tuple(body))] if begin < full else []
-        if full < end:
-            last = self.tile.each_step((If(self.inside, tuple(step)),))
-            out += [Loop(self.round, full, end, "unrolled", last)] if self.round.extent > 1 else last
-        return out
 
     def walked(self, made: Callable[[], Walk]) -> list[Stmt]:
         out: list[Stmt] = []
         cuts = sorted({0, self.kept_rounds, self.round.extent})
         for begin, end in itertools.pairwise(cuts):
             self.keeping = begin < self.kept_rounds
-            out += self.rounds(begin, end, *self.bodies(made()))
+            walk = made()
+            out += self.rounds(begin, end, self.stepped(walk, self.tile.each_step), self.edge(walk))
         self.walk += 1
         return list(serial(self.outer, tuple(out)))
-
-    def bodies(self, walk: Walk) -> tuple[list[Stmt], list[Stmt]]:
-        """What is done in a whole round, and in one step of a round that is cut off."""
-        tile = self.tile
-        fetch = self.either(tile.each_step(walk.fetch), tile.each_step(tile.lanes(walk.one)))
-        put = self.either(tile.each_step(walk.put), tile.each_step(tile.lanes(walk.put_one)))
-        inner = tile.lanes([*walk.inner, *walk.last])
-        body = [*walk.arrays, *fetch, *tile.each_step(tile.lanes(walk.alone)), *tile.each_step(inner), *put]
-        step = [*walk.arrays, *tile.lanes([*walk.one, *walk.alone]), *inner, *tile.lanes(walk.put_one)]
-        return body, step
 
     def folded(self, parts: tuple[Accumulator, ...], made: Callable[[], Walk]) -> list[Stmt]:
         return [Fold(parts, tuple(self.walked(made)))]
 
     def along(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        lanes = self.tile.lanes(body)
-        return serial(self.outer, tuple(self.rounds(0, self.round.extent, self.tile.each_step(lanes), lanes)))
+        whole = self.tile.each_step(self.tile.lanes(body))
+        edge = self.tile.lanes([If(self.inside, body)])
+        return serial(self.outer, tuple(self.rounds(0, self.round.extent, whole, edge)))
+
+    def rounds(self, begin: int, end: int, body: Sequence[Stmt], edge: Sequence[Stmt]) -> list[Stmt]:
+        """`body` for every round of these that is the row's as a whole, then `edge` for each step of the others."""
+        first = min(max(begin, int(self.lead is not ix.ZERO)), end)
+        last = max(first, min(self.across.axis.extent // self.tile.size, end))
+        steps = self.tile.each_step(edge)
+        edges = [Loop(self.round, a, b, "unrolled", steps) for a, b in ((begin, first), (last, end)) if a < b]
+        whole = [Loop(self.round, first, last, "serial", tuple(body))] if first < last else []
+        if self.round.extent == 1:
+            return list(steps if edges else body)
+        return [*whole, *edges]
+
+    def stepped(self, walk: Walk, each: Callable[[Sequence[Stmt]], tuple[Stmt, ...]]) -> list[Stmt]:
+        """A walk's steps, `each` of those there are: what is read, what is done with it, what is written."""
+        lanes = self.tile.lanes
+        near, (fetch, one) = self.told_apart(walk.fetch, walk.one)
+        keep, (put, put_one) = self.told_apart(walk.put, walk.put_one)
+        return [
+            *walk.arrays,
+            *self.either(each(fetch), each(lanes(one))),
+            *each(near),
+            *each(lanes(walk.alone)),
+            *each(lanes(walk.inner)),
+            *each(keep),
+            *self.either(each(put), each(lanes(put_one))),
+        ]
+
+    def edge(self, walk: Walk) -> list[Stmt]:
+        """One step of a round that is not the row's as a whole: by neighbours where all of them are."""
+        step = tuple(self.stepped(walk, tuple))
+        if not self.ragged:
+            return [If(self.inside, step)]
+        single = [*walk.one, *walk.alone, *walk.inner, *walk.put_one]
+        extent, near = self.across.axis.extent, self.tile.near
+        inside = _both(test("le", Literal(0, int32), self.first_place), test("le", self.first_place, extent - near))
+        return [If(inside, step, (*walk.arrays, *self.tile.lanes([If(self.inside, tuple(single))])))]
+
+    def told_apart(
+        self, copies: Sequence[Copy], ones: Sequence[Stmt]
+    ) -> tuple[list[Copy], tuple[list[Copy], list[Stmt]]]:
+        """Copies from and to arrays of the row, which are aligned; the others, and what takes the place of those."""
+        own = {array.name for array in self.kept.values()}
+        near = [copy for copy in copies if copy.source in own or copy.target in own]
+        far = [(copy, one) for copy, one in zip(copies, ones, strict=True) if copy not in near]
+        return near, ([copy for copy, _ in far], [one for _, one in far])
+
+    # --- which elements are the row's ---
+
+    @property
+    def ragged(self) -> bool:
+        """Whether some neighbours are the row's and others are not."""
+        return self.lead is not ix.ZERO or self.across.axis.extent % self.tile.near != 0
+
+    @property
+    def inside(self) -> Expr:
+        """Whether an element is the row's; where rows are not ragged, its neighbours are, too."""
+        place = number(self.place) if self.ragged else self.first_place
+        before_end = test("lt", place, self.across.axis.extent)
+        return _both(test("le", Literal(0, int32), place), before_end) if self.lead is not ix.ZERO else before_end
+
+    @property
+    def first_place(self) -> Expr:
+        """Where the first of several neighbours lies in the row."""
+        return number(ix.substitute(self.place, {self.tile.lane: ix.ZERO}))
+
+
+def _both(a: Expr, b: Expr) -> Expr:
+    return Op("and", (a, b), bool_)

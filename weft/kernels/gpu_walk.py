@@ -34,6 +34,7 @@ from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
     Accumulator,
     Barrier,
+    Copy,
     Expr,
     Fold,
     Geometry,
@@ -204,16 +205,15 @@ def _exchanged(value: Expr, acc: Accumulator, threads: int) -> Expr:
 @dataclass(slots=True, eq=False)
 class Walk:
     """One walk over a row, for a thread: its private arrays, what fills them, what it does with each element, and what
-    empties them. What is in `last` follows `inner`. Each of `fetch`, `one` and `put` is for one step; `one` takes the
+    empties them. Each of `fetch`, `one` and `put` is for one step; `one` takes the
     place of `fetch` where buffers are not aligned, and `alone` is what never goes by neighbours."""
 
     arrays: list[Local] = field(default_factory=list)
-    fetch: list[Stmt] = field(default_factory=list)
+    fetch: list[Copy] = field(default_factory=list)
     one: list[Stmt] = field(default_factory=list)
     alone: list[Stmt] = field(default_factory=list)
     inner: list[Stmt] = field(default_factory=list)
-    last: list[Stmt] = field(default_factory=list)
-    put: list[Stmt] = field(default_factory=list)
+    put: list[Copy] = field(default_factory=list)
     put_one: list[Stmt] = field(default_factory=list)
 
 
@@ -240,7 +240,7 @@ class TiledRow(Row, ABC):
     def prepare(self, nest: Nest, place: Index) -> Nest:
         """The nest with the row's axis at `place`."""
         self.place = place
-        nest = substitute(nest, {self.across.axis: place})
+        nest = self.placed(nest, place)
         values = [value for stage in nest.stages for _, value in stage]
         values += [store.value for store in nest.inner_stores] + [column.value for column in nest.columns]
         buffers = [(load.buffer, load.dtype) for load in loads_in(values) if self.by_neighbours(load)]
@@ -249,6 +249,9 @@ class TiledRow(Row, ABC):
         most = max([dtype.itemsize for _, dtype in buffers], default=1)
         self.aligned = aligned(buffers, self.tile.near * most)
         return nest
+
+    def placed(self, nest: Nest, place: Index) -> Nest:
+        return substitute(nest, {self.across.axis: place})
 
     @property
     def inside(self) -> Expr:

@@ -17,15 +17,16 @@ from weft.kernels.nest import ColumnSum, Nest, Span
 
 def substitute(nest: Nest, values: dict[Axis, Index]) -> Nest:
     """`nest` with every use of the axes in `values` replaced; the loops themselves are the caller's to change."""
-    return _rewritten(nest, Substitution(values)) if values else nest
+    return rewritten(nest, Substitution(values)) if values else nest
 
 
 def for_gpu(nest: Nest, native: Collection[str]) -> Nest:
     """`nest` with the functions of float32 in `native` as single operations, and indices compared in 32 bits."""
-    return _rewritten(nest, _ForGpu(native))
+    return rewritten(nest, _ForGpu(native))
 
 
-def _rewritten(nest: Nest, new: Substitution) -> Nest:
+def rewritten(nest: Nest, new: Substitution) -> Nest:
+    """`nest` with all its expressions and indices as `new` makes them."""
     return replace(
         nest,
         stages=tuple([tuple([(acc, new.expr(value)) for acc, value in stage]) for stage in nest.stages]),
