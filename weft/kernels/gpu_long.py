@@ -46,7 +46,7 @@ from weft.kernels.nest import Nest, Span
 from weft.kernels.substitute import Substitution, parts_of, replaced, rewritten
 
 DEAR = 8  # operations on the way to a value from which reading it back beats computing it again
-SLOW = ("exp", "log", "log1p", "expm1", "tanh", "erf", "div", "sqrt")  # which count for as many
+SLOW = ("exp", "exp_rounded", "log", "log1p", "expm1", "tanh", "erf", "div", "sqrt")  # which count for as many
 RESERVED = 2048  # bytes of shared memory for partial results
 IN_FLIGHT = 8  # elements of a thread that are under way at once
 MOST_NEAR = 8  # neighbours that move at once

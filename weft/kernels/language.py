@@ -83,8 +83,9 @@ OTHER = ("select", "cast", "bitcast", "mulhi")  # mulhi: high 32 bits of the pro
 # all threads of the subgroup ask at once. aligned(buffers..., bytes): whether all these buffers, which stand as
 # variables of their names, begin at multiples of so many bytes.
 THREADS = ("exchange", "aligned")
-# Functions of float32 that some devices have, exact to 2 ulp; round_bfloat16 stays float32.
-NATIVE = ("exp", "log", "log1p", "expm1", "tanh", "erf", "round_bfloat16")
+# Functions of float32 that some devices have, exact to 2 ulp; round_bfloat16 stays float32. exp_rounded is exp of a
+# number that was rounded: it may be rounded once more, and results below the normal range may be 0.
+NATIVE = ("exp", "log", "log1p", "expm1", "tanh", "erf", "round_bfloat16", "exp_rounded")
 OPERATIONS = frozenset(ARITHMETIC + COMPARE + BITS + OTHER + THREADS + NATIVE)
 
 # --- statements ------------------------------------------------------------------------------------------------------

@@ -128,6 +128,8 @@ CUDA = Dialect(
         "round_bfloat16_float32": "static __device__ inline float round_bfloat16_float32(float a) "
         '{ unsigned short b; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b) : "f"(a)); '
         "return __uint_as_float((unsigned int)b << 16); }",
+        "exp_rounded_float32": "static __device__ inline float exp_rounded_float32(float a) "
+        '{ float b; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(b) : "f"(a * 1.442695041f)); return b; }',
         "fetch": FETCH,
         **TILES,
     },
