@@ -237,6 +237,8 @@ class Thread:
                 if mask is not None and not self.value(mask):
                     return dtype.numpy.type(0)
                 return self.buffers[buffer][self.inside(buffer, index)]
+            case Op("blocks", (), dtype):
+                return dtype.numpy.type(self.blocks)
             case Op(name, args, dtype):
                 return operation(name, [self.value(arg) for arg in args], dtype)
         raise AssertionError(expr)

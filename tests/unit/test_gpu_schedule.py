@@ -87,7 +87,7 @@ def test_long_rows_that_begin_anywhere(dtype, columns, shared_bytes, monkeypatch
     monkeypatch.setattr(gpu_long, "IN_FLIGHT", 1)
     rng = np.random.default_rng(0)
     x, g = (rng.standard_normal((9, columns)).astype(np.float32) for _ in range(2))
-    device = Emulator(shared_bytes=shared_bytes, features=("functions",))
+    device = Emulator(shared_bytes=shared_bytes, features=("functions",), processors=2, resident_threads=64)
 
     def found(blocks: int | None, downwards: bool) -> list[np.ndarray]:
         device.blocks, device.downwards = blocks, downwards
@@ -112,6 +112,7 @@ def test_long_rows_that_begin_anywhere(dtype, columns, shared_bytes, monkeypatch
     written = {buffer.name for kernel in kernels for buffer in kernel.buffers if buffer.written}
     assert {copy.count for copy in moved if copy.target in written} == {16 // dtypes.by_name(dtype).itemsize}
     assert any(kernel.geometry.shared for kernel in kernels) == (shared_bytes > 2048)
+    assert all(kernel.geometry.blocks(9) == (kernel.geometry.beside * 2 or 9) for kernel in kernels)
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

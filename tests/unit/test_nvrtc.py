@@ -6,9 +6,12 @@ kernels of single operations.
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 import weft
+import weft.nn.functional as F
 from tests.unit import nvrtc
 from tests.unit.fake_cuda import FakeCuda
 from tests.unit.gpu_harness import HostBackend
@@ -36,6 +39,10 @@ def kernels() -> dict[str, Kernel]:
         for name in NETWORKS:
             for narrow in (None, weft.bfloat16):
                 Training(name, narrow=narrow).step()
+        for dtype, classes in itertools.product((weft.float32, weft.bfloat16), (50257, 50304, 130001)):
+            x = weft.zeros((2, classes), dtype=dtype).requires_grad_()
+            F.cross_entropy(x, weft.tensor([3, 7])).backward()
+            weft.eval(x.grad, F.layer_norm(x.detach(), (classes,)))
     plain = HostBackend("plain")
     for program in PROGRAMS.values():
         results(program, plain.device)

@@ -1,8 +1,9 @@
 """Long rows on a GPU: in rounds of a few steps, because no thread has registers for all its elements.
 
 What several walks read of a row, and what they would compute again, stays in shared memory if there is enough; there
-each thread touches its own places only, so nobody has to wait. All of it is asked for before the first walk: copies on
-their way need no registers, so a whole row can be under way.
+each thread touches its own places only, so nobody has to wait. Copies on their way need no registers, so a whole row
+can be under way: while the last walk over a row writes, each place that it has read is filled from the row that the
+block takes next. No more blocks are launched than find room at once.
 
 Memory moves in pieces of 16 bytes, from multiples of 16 bytes on. Rows of 50,257 elements do not begin there: the tile
 begins `lead` elements before its row, which follows from the number of the row, and the first and the last round ask
@@ -16,10 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from weft.dtypes import DType, bfloat16, bool_, int32
+from weft.dtypes import DType, bfloat16, bool_, int64
 from weft.kernels import index as ix
 from weft.kernels import narrow
-from weft.kernels.gpu_tile import Near, Target, Tile, at, loads_in, number, serial, test
+from weft.kernels.gpu_tile import BEGIN, END, Near, Target, Tile, at, loads_in, number, serial, test
 from weft.kernels.gpu_walk import TiledRow, Walk
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
@@ -30,6 +31,7 @@ from weft.kernels.language import (
     Fetched,
     Fold,
     If,
+    IndexValue,
     Kernel,
     Let,
     Literal,
@@ -50,6 +52,7 @@ SLOW = ("exp", "exp_rounded", "log", "log1p", "expm1", "tanh", "erf", "div", "sq
 RESERVED = 2048  # bytes of shared memory for partial results
 IN_FLIGHT = 8  # elements of a thread that are under way at once
 MOST_NEAR = 8  # neighbours that move at once
+NEXT = "next"  # the row that a block takes after this one
 SHARING = 2  # blocks that find room side by side, if their rows do: while one computes, the other reads
 
 
@@ -116,12 +119,15 @@ class LongRow(TiledRow):
     """A long row, in rounds of a few steps: what several walks read is kept in shared memory if there is enough, else
     read again."""
 
+    points: Axis = field(init=False)
     shift: int = 0  # of a row against the one before it, in elements, modulo `near`
     lead: Index = ix.ZERO  # elements before the row with which its tile begins
     kept: dict[tuple, Local] = field(default_factory=dict)  # loads that shared memory holds, by (buffer, index)
     dear: dict[Expr, Local] = field(default_factory=dict)  # and values that are not computed again
     first: dict[Expr, int] = field(default_factory=dict)  # the walk that computes each of those
     kept_rounds: int = 0  # of the row, from its beginning: as many as there is room for
+    ahead: Expr | None = None  # whether the block takes another row, which is asked for during the last walk over this
+    walks: int = 0  # over a row
     keeping: bool = True  # whether the rounds that are written now are among these
     walk: int = 0  # the number of the walk that is written now
 
@@ -136,10 +142,16 @@ class LongRow(TiledRow):
         tile = Tile(tile.threads, max(IN_FLIGHT // near, 1), near)
         row = LongRow(target, tile, outer, across, shift=shift)
         row.lead = ix.remainder(ix.scale(at(nest.points), shift), near)
-        row.near = Near(tile, tile.slot, tile.each)
+        row.points, row.near = nest.points, Near(tile, tile.slot, tile.each)
         nest = row.prepare(nest, ix.add(row.own_place, ix.scale(row.lead, -1)))
         if not outer and not row.by_subgroup:
             row.choose(nest)
+        row.walks = len(nest.stages) + bool(nest.inner_stores)
+        if row.kept and target.processors and not nest.columns:
+            here = number(at(nest.points))
+            following = Op("add", (here, Op("blocks", (), here.dtype)), here.dtype)
+            nest = replace(nest, definitions={**nest.definitions, NEXT: following})
+            row.ahead = test("lt", IndexValue(row.next_row(at(nest.points)), int64), END)
         return nest, row
 
     def placed(self, nest: Nest, place: Index) -> Nest:
@@ -204,34 +216,43 @@ class LongRow(TiledRow):
         made = TiledRow.launched(self, nest, body, each)
         assert made.geometry is not None
         shared = sum([pool_bytes(array) for array in self.kept.values()])
-        room = SHARING * (shared + RESERVED) <= self.target.shared_bytes
-        beside = SHARING if shared and room and SHARING * self.tile.threads <= self.target.resident else 0
-        return replace(made, geometry=replace(made.geometry, shared=shared, beside=beside))
+        room = min(self.target.resident // self.tile.threads, self.target.shared_bytes // (shared + RESERVED))
+        beside = min(room, SHARING) if shared else 0
+        most = self.target.processors * beside if self.ahead is not None else 0
+        return replace(made, geometry=replace(made.geometry, shared=shared, beside=beside, most=most))
 
     def folds(self, nest: Nest) -> list[Stmt]:
-        return [*self.brought(), *TiledRow.folds(self, nest)]
+        """What is kept is there before the first walk; a row that nobody asked for before is asked for now."""
+        fetch: list[Stmt] = []
+        if self.kept:
+            whole, edge = self.fetches(lambda index: index)
+            fetch = self.rounds(0, self.kept_rounds, self.tile.each_step(whole), edge)
+        if self.ahead is not None:
+            here = IndexValue(at(nest.points), int64)
+            fetch = [If(test("lt", here, Op("add", (BEGIN, Op("blocks", (), int64)), int64)), tuple(fetch))]
+        return [*fetch, *([Fetched()] if self.kept else []), *TiledRow.folds(self, nest)]
 
-    def brought(self) -> list[Stmt]:
-        """Copies of what is kept are on their way together; then the thread waits for all of its own."""
-        if not self.kept:
-            return []
-        near, first = self.tile.near, {self.tile.lane: ix.ZERO}
-        left = Op("sub", (Literal(self.across.axis.extent, int32), self.first_place), int32)
-        valid = Op("min", (left, Literal(near, int32)), int32)
+    def fetches(self, of: Callable[[Index], Index]) -> tuple[list[Stmt], list[Stmt]]:
+        """Copies into the places of one step, of a round that is the row's as a whole and of another; `of` turns what
+        belongs to this row into what belongs to the one that is meant."""
+        near, extent, first = self.tile.near, self.across.axis.extent, {self.tile.lane: ix.ZERO}
+        place = of(self.place)
+        start = number(ix.substitute(place, first))
+        left = Op("sub", (Literal(extent, start.dtype), start), start.dtype)
+        valid = Op("min", (left, Literal(near, start.dtype)), start.dtype)
         whole: list[Stmt] = []
         edge: list[Stmt] = []
         for (buffer, index), array in self.kept.items():
             if near > 1 and self.near.moves(index):
-                fetch = Fetch(
-                    array.name, ix.substitute(self.own_place, first), buffer, ix.substitute(index, first), near, near
-                )
+                to, source = ix.substitute(self.own_place, first), ix.substitute(of(index), first)
+                fetch = Fetch(array.name, to, buffer, source, near, near)
                 whole.append(fetch)
-                edge.append(If(test("lt", self.first_place, self.across.axis.extent), (replace(fetch, valid=valid),)))
+                edge.append(If(test("lt", start, extent), (replace(fetch, valid=valid),)))
             else:
-                one = Fetch(array.name, self.own_place, buffer, index, 1, 1)
+                one = Fetch(array.name, self.own_place, buffer, of(index), 1, 1)
                 whole += self.tile.lanes([one])
-                edge += self.tile.lanes([If(self.inside, (one,))])
-        return [*self.rounds(0, self.kept_rounds, self.tile.each_step(whole), edge), Fetched()]
+                edge += self.tile.lanes([If(self.inside_at(place), (one,))])
+        return whole, edge
 
     # --- walks ---
 
@@ -265,8 +286,13 @@ class LongRow(TiledRow):
         cuts = sorted({0, self.kept_rounds, self.round.extent})
         for begin, end in itertools.pairwise(cuts):
             self.keeping = begin < self.kept_rounds
-            walk = made()
-            out += self.rounds(begin, end, self.stepped(walk, self.tile.each_step), self.edge(walk))
+            walk, whole, edge = made(), list[Stmt](), list[Stmt]()
+            if self.ahead is not None and self.keeping and self.walk == self.walks - 1:
+                fetches, one_step = self.fetches(self.next_row)
+                whole.append(If(self.ahead, self.tile.each_step(fetches)))
+                edge.append(If(self.ahead, tuple(one_step)))
+            body = self.stepped(walk, self.tile.each_step, whole)
+            out += self.rounds(begin, end, body, [*self.edge(walk), *edge])
         self.walk += 1
         return list(serial(self.outer, tuple(out)))
 
@@ -289,8 +315,15 @@ class LongRow(TiledRow):
             return list(steps if edges else body)
         return [*whole, *edges]
 
-    def stepped(self, walk: Walk, each: Callable[[Sequence[Stmt]], tuple[Stmt, ...]]) -> list[Stmt]:
-        """A walk's steps, `each` of those there are: what is read, what is done with it, what is written."""
+    def next_row(self, index: Index) -> Index:
+        """What belongs to this row, as it is for the one that the block takes next."""
+        return ix.substitute(index, {self.points: Index(((Axis(NEXT, self.points.extent, "value"), 1),), 0)})
+
+    def stepped(
+        self, walk: Walk, each: Callable[[Sequence[Stmt]], tuple[Stmt, ...]], then: Sequence[Stmt] = ()
+    ) -> list[Stmt]:
+        """A walk's steps, `each` of those there are: what is read, `then` what may be done once it is, what is done
+        with it, what is written."""
         lanes = self.tile.lanes
         near, (fetch, one) = self.told_apart(walk.fetch, walk.one)
         keep, (put, put_one) = self.told_apart(walk.put, walk.put_one)
@@ -299,6 +332,7 @@ class LongRow(TiledRow):
             *self.either(each(fetch), each(lanes(one))),
             *each(near),
             *each(lanes(walk.alone)),
+            *then,
             *each(lanes(walk.inner)),
             *each(keep),
             *self.either(each(put), each(lanes(put_one))),
@@ -311,7 +345,7 @@ class LongRow(TiledRow):
             return [If(self.inside, step)]
         single = [*walk.one, *walk.alone, *walk.inner, *walk.put_one]
         extent, near = self.across.axis.extent, self.tile.near
-        inside = _both(test("le", Literal(0, int32), self.first_place), test("le", self.first_place, extent - near))
+        inside = _both(_not_before(self.first_place), test("le", self.first_place, extent - near))
         return [If(inside, step, (*walk.arrays, *self.tile.lanes([If(self.inside, tuple(single))])))]
 
     def told_apart(
@@ -333,14 +367,21 @@ class LongRow(TiledRow):
     @property
     def inside(self) -> Expr:
         """Whether an element is the row's; where rows are not ragged, its neighbours are, too."""
-        place = number(self.place) if self.ragged else self.first_place
-        before_end = test("lt", place, self.across.axis.extent)
-        return _both(test("le", Literal(0, int32), place), before_end) if self.lead is not ix.ZERO else before_end
+        return self.inside_at(self.place)
+
+    def inside_at(self, place: Index) -> Expr:
+        place = place if self.ragged else ix.substitute(place, {self.tile.lane: ix.ZERO})
+        before_end = test("lt", number(place), self.across.axis.extent)
+        return _both(_not_before(number(place)), before_end) if self.lead is not ix.ZERO else before_end
 
     @property
     def first_place(self) -> Expr:
         """Where the first of several neighbours lies in the row."""
         return number(ix.substitute(self.place, {self.tile.lane: ix.ZERO}))
+
+
+def _not_before(place: Expr) -> Expr:
+    return test("le", Literal(0, place.dtype), place)
 
 
 def _both(a: Expr, b: Expr) -> Expr:
