@@ -283,6 +283,11 @@ class Tensor(TensorCell):
         place = get(device)
         if place is self.device:
             return self
+        if STATE.trace is not None:
+            given = f"a move from {self.device} to {place} inside {STATE.trace.where}"
+            raise problem(
+                GraphError, "to", given, "one device in a compiled function", "move arguments before the call"
+            )
         if not (self._requires_grad and STATE.grad_enabled):
             return Tensor(self._copied_to(place))
         from weft.function import moved

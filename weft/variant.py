@@ -18,7 +18,7 @@ from weft.backends.base import Buffer, Device, HostWords, Slab
 from weft.compiler import program as programs
 from weft.compiler.cells import private_copy, settle
 from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate
-from weft.compiler.memorymap import too_large
+from weft.compiler.memorymap import size_text, too_large
 from weft.compiler.trace import Cell, Trace
 from weft.errors import DeviceError, GraphError, OutOfMemoryError, problem
 from weft.graph.node import Node, leaf, placeholder
@@ -289,9 +289,14 @@ class _Builder:
 
     def _pinned(self, nbytes: int) -> Buffer:
         """Memory that the plan rewrites in place."""
-        slab = self.backend.allocate(nbytes)
-        slab.pinned = True
-        return Buffer(slab, 0, nbytes)
+        with contextlib.suppress(OutOfMemoryError):
+            slab = self.backend.allocate(nbytes)
+            slab.pinned = True
+            return Buffer(slab, 0, nbytes)
+        available, total = self.backend.memory()
+        given = f"{size_text(nbytes)} of parameters, state or gradients that it writes in place on {self.device}"
+        expected = f"at most {size_text(available)}, which are available of {size_text(total)}"
+        raise problem(OutOfMemoryError, self.trace.name, given, expected, "use fewer or narrower parameters")
 
     def _capture(self) -> dict[Cell, Buffer]:
         """Give every cell a fixed place. Cells that are written move into memory that nobody else holds."""

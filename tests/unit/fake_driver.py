@@ -93,9 +93,17 @@ class FakeDriver:
 
     def _memory(self, nbytes: int) -> int:
         array = np.full(nbytes + 64, FREED, np.uint8)
-        pointer = array.ctypes.data + -array.ctypes.data % 64
+        pointer = self._address(array)
         self.memories[pointer] = array
         bisect.insort(self.starts, pointer)
+        return pointer
+
+    def _address(self, array: np.ndarray) -> int:
+        """What the device calls memory: here, where it lies on the host, at a multiple of 64."""
+        return array.ctypes.data + -array.ctypes.data % 64
+
+    def _host(self, pointer: int) -> int:
+        """Where the host finds what the device calls `pointer`."""
         return pointer
 
     def free(self, pointer: int) -> None:
@@ -117,17 +125,17 @@ class FakeDriver:
 
     def upload(self, pointer: int, address: int, nbytes: int) -> None:
         data = ctypes.string_at(address, nbytes)
-        self.put("upload", lambda: ctypes.memmove(pointer, data, nbytes) and None)
+        self.put("upload", lambda: ctypes.memmove(self._host(pointer), data, nbytes) and None)
 
     def download(self, address: int, pointer: int, nbytes: int) -> None:
         self.synchronise()
-        ctypes.memmove(address, pointer, nbytes)
+        ctypes.memmove(address, self._host(pointer), nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
-        self.put("copy", lambda: ctypes.memmove(target, source, nbytes) and None)
+        self.put("copy", lambda: ctypes.memmove(self._host(target), self._host(source), nbytes) and None)
 
     def clear(self, pointer: int, nbytes: int) -> None:
-        self.put("clear", lambda: ctypes.memset(pointer, 0, nbytes) and None)
+        self.put("clear", lambda: ctypes.memset(self._host(pointer), 0, nbytes) and None)
 
     def memory(self) -> tuple[int, int]:
         return self.total - self.used, self.total
@@ -158,11 +166,31 @@ class FakeDriver:
         """Everything from an address to the end of its allocation."""
         if not pointer:
             return np.empty(0, dtype.numpy)
-        start = self.starts[bisect.bisect_right(self.starts, pointer) - 1]
-        memory = self.memories[start]
-        left = memory.ctypes.data + len(memory) - pointer
-        raw = (ctypes.c_uint8 * (left // dtype.itemsize * dtype.itemsize)).from_address(pointer)
+        memory, at = self.memories[self._start(pointer)], self._host(pointer)
+        left = memory.ctypes.data + len(memory) - at
+        raw = (ctypes.c_uint8 * (left // dtype.itemsize * dtype.itemsize)).from_address(at)
         return np.frombuffer(raw, np.uint8).view(dtype.numpy)
+
+    def _start(self, pointer: int) -> int:
+        """The beginning of the allocation that `pointer` lies in."""
+        return self.starts[bisect.bisect_right(self.starts, pointer) - 1]
+
+
+class HandleDriver(FakeDriver):
+    """Less than CUDA has: no graphs, no memory that the host sees, and handles instead of addresses. Each handle has a
+    range of numbers, in which the device's programs count."""
+
+    records = False
+
+    def shared_memory(self, nbytes: int) -> int:
+        return 0
+
+    def _address(self, array: np.ndarray) -> int:
+        return (self.starts[-1] if self.starts else 0) + (1 << 32)
+
+    def _host(self, pointer: int) -> int:
+        start = self._start(pointer)
+        return super()._address(self.memories[start]) + pointer - start
 
 
 class FakeGpu(GpuBackend):
@@ -170,9 +198,9 @@ class FakeGpu(GpuBackend):
 
     dialect = CUDA
 
-    def __init__(self, total: int = 1 << 26):
+    def __init__(self, total: int = 1 << 26, kind: type[FakeDriver] = FakeDriver):
         self.driver: FakeDriver
-        super().__init__(FakeDriver(total))
+        super().__init__(kind(total))
         features = frozenset({"blocks", "numbers"})
         self.device = Device("fake", 0, self, "in the host's memory", frozenset(dtypes.ALL), features)
 

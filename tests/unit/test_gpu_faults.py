@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import weft
-from tests.unit.fake_driver import FakeDriver, FakeGpu
-from tests.unit.test_gpu_backend import array, expected, two_steps
+from tests.unit.fake_driver import FakeDriver, FakeGpu, HandleDriver
+from tests.unit.test_gpu_backend import array, expected, two_steps, xor_training
 from weft.backends.base import DeviceLost
 from weft.compiler.plan import LibraryCall, Place, Plan, Slot
 
@@ -407,6 +407,24 @@ def test_a_function_keeps_so_many_shapes_and_no_more(gpu, monkeypatch):
     assert weft.counters()["traces"] == before + 1
 
 
+def test_parameters_that_there_is_no_room_to_update_are_told():
+    backend = FakeGpu(total=42_000)
+    weight = weft.tensor(array(60, 60), device=backend.device, requires_grad=True)
+    bias = weft.tensor(array(60, 60), device=backend.device)
+
+    @weft.compile
+    def step() -> weft.Tensor:
+        loss = (weight * bias).sum()
+        loss.backward()
+        with weft.no_grad():
+            weight.sub_(weight.grad)
+        return loss
+
+    with pytest.raises(weft.OutOfMemoryError, match=r"step: given 14.1 KiB of parameters.* at most 12.9 KiB"):
+        step()
+    np.testing.assert_array_equal(weight.numpy(), array(60, 60))
+
+
 def test_what_is_available_counts_nothing_of_the_plan_that_failed():
     backend = FakeGpu(total=1 << 16)
     x = weft.tensor(array(64, 64), device=backend.device)
@@ -420,20 +438,26 @@ def test_what_is_available_counts_nothing_of_the_plan_that_failed():
 # --- devices with less -----------------------------------------------------------------------------------------------
 
 
-def test_a_runtime_without_graphs_and_shared_memory(gpu, apart, monkeypatch):
-    """As OpenCL and WebGPU: everything is launched, and status words are read back."""
-    monkeypatch.setattr(gpu.driver, "records", False)
-    monkeypatch.setattr(gpu.driver, "shared_memory", lambda nbytes: 0)
-    step, x = weft.compile(two_steps), weft.tensor(array(5, 7))
-    for _ in range(4):
-        np.testing.assert_allclose(step(x).numpy(), expected(array(5, 7)), rtol=1e-6)
-    assert "record" not in gpu.driver.log
-    table = weft.tensor(array(4, 3))
-    pick = weft.compile(lambda index: table[index].sum(1))
-    for _ in range(2):
-        with pytest.raises(weft.IndexRangeError, match="extent 4"):
-            pick(weft.tensor(np.array([0, 7]))).numpy()
-        np.testing.assert_allclose(pick(weft.tensor(np.array([0, 3]))).numpy(), array(4, 3)[[0, 3]].sum(1), rtol=1e-6)
+def test_a_runtime_without_graphs_shared_memory_and_addresses(apart):
+    """As OpenCL and WebGPU: everything is launched, status words are read back, and memory has handles."""
+    gpu = FakeGpu(kind=HandleDriver)
+    with weft.device(gpu.device):
+        step, x = weft.compile(two_steps), weft.tensor(array(5, 7))
+        for _ in range(4):
+            np.testing.assert_allclose(step(x).numpy(), expected(array(5, 7)), rtol=1e-6)
+        assert "record" not in gpu.driver.log
+        table = weft.tensor(array(4, 3))
+        pick = weft.compile(lambda index: table[index].sum(1))
+        for _ in range(2):
+            with pytest.raises(weft.IndexRangeError, match="extent 4"):
+                pick(weft.tensor(np.array([0, 7]))).numpy()
+            found = pick(weft.tensor(np.array([0, 3]))).numpy()
+            np.testing.assert_allclose(found, array(4, 3)[[0, 3]].sum(1), rtol=1e-6)
+        *found, _ = xor_training(3)
+    with weft.device("cpu"):
+        *on_cpu, _ = xor_training(3)
+    for one, other in zip(found, on_cpu, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_values_move_between_devices_of_one_kind(gpu):
@@ -446,3 +470,6 @@ def test_values_move_between_devices_of_one_kind(gpu):
     np.testing.assert_allclose(x.grad.numpy(), 8 * array(3, 4), rtol=1e-6)
     with pytest.raises(weft.DeviceError, match="expected all on one device"):
         x + there
+    for place in ("cpu", other.device):
+        with pytest.raises(weft.GraphError, match=r"to: given a move from fake:0 to .*; expected one device in a comp"):
+            weft.compile(lambda x, place=place: x.to(place) + 1)(x)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import hashlib
+import itertools
 import os
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from weft import disk
 from weft.compiler.plan import Code
@@ -19,8 +20,6 @@ from weft.errors import DeviceError, problem
 
 OPTIONS = ("--std=c++17", "--fmad=false")
 MOST_THREADS = 16
-
-T = TypeVar("T")
 
 
 @functools.cache
@@ -52,18 +51,12 @@ def cubins(codes: Sequence[Code], architecture: str) -> list[bytes]:
     missing = {key: code for key, code in zip(keys, codes, strict=True) if found[key] is None}
     COUNTERS.kernels_from_disk += len(found) - len(missing)
     COUNTERS.kernels_compiled += len(missing)
-    if missing:
-        found |= zip(missing, _side_by_side(lambda item: _kept(*item, architecture), missing.items()), strict=True)
+    threads = min(len(missing), MOST_THREADS, os.cpu_count() or 1)
+    if threads:
+        with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+            made = pool.map(_kept, missing, missing.values(), itertools.repeat(architecture))
+            found |= zip(missing, made, strict=True)
     return [found[key] or b"" for key in keys]
-
-
-def _side_by_side(work: Callable[[T], bytes], items: Collection[T]) -> list[bytes]:
-    """`work` on each item in threads. After an error or an interrupt, nothing is begun any more."""
-    pool = concurrent.futures.ThreadPoolExecutor(min(len(items), MOST_THREADS, os.cpu_count() or 1))
-    try:
-        return list(pool.map(work, items))
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _kept(key: str, code: Code, architecture: str) -> bytes:

@@ -43,7 +43,7 @@ MOST_NAMED = 12  # kernels that an error names
 
 class Driver(Protocol):
     """A vendor's runtime on one GPU. Everything is in order on one stream unless it says so, and called by the thread
-    whose turn it is; only `functions` may be called at any time.
+    whose turn it is; only `functions` and `launcher`, which enqueue nothing, are called at any time.
 
     Addresses are numbers that can be counted on from: a runtime with handles gives each a range of numbers of its own.
     """
@@ -297,7 +297,9 @@ class GpuBackend:
             self._check()
 
     def status(self, nbytes: int) -> Slab:
-        size = max(-(-nbytes // 64) * 64, 64)
+        if not nbytes:
+            return self.allocate(0)
+        size = -(-nbytes // 64) * 64
         with self.order:
             free = self._free_words.setdefault(size, [])
             pointer = free.pop() if free else self.driver.shared_memory(size)
@@ -355,7 +357,8 @@ class GpuBackend:
 
     def executable(self, plan: Plan) -> GpuExecutable:
         made = GpuExecutable(plan, self)
-        self.executables.add(made)
+        with self.order:
+            self.executables.add(made)
         return made
 
 

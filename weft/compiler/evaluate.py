@@ -124,11 +124,11 @@ def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer], numbers: S
     slabs: dict[int, Any] = {}
     for number, buffer in enumerate(inputs):
         table[number] = buffer.slab.pointer + buffer.offset
+    get = {"output": backend.allocate, "arena": backend.arena, "status": backend.status}
     try:
         for number, slot in enumerate(plan.slots[len(inputs) :], len(inputs)):
             if slot.kind != "moving":
-                get = {"status": backend.status, "arena": backend.arena}.get(slot.kind, backend.allocate)
-                slabs[number] = get(slot.nbytes)
+                slabs[number] = get[slot.kind](slot.nbytes)
                 table[number] = slabs[number].pointer
         entry.executable.run(table, numbers)
     except OutOfMemoryError:

@@ -12,6 +12,7 @@ Operands are in cuDNN's order of axes: images [N, C, *space], filters [K, C / gr
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -88,14 +89,14 @@ class Form:
 
 class Graphs:
     """cuDNN on the current GPU, with all its work on `stream` and its memory from `allocate`; `activate` makes the GPU
-    current again, in whatever thread a plan is made."""
+    current again, in whatever thread a plan is made. A handle of cuDNN serves one thread at a time: `lock`."""
 
     def __init__(self, stream: int, allocate: Callable[[int], Slab], activate: Callable[[], None] = lambda: None):
         import cudnn
 
         self.cudnn: Any = cudnn
         self.version = cudnn.backend_version_string()
-        self.handle = cudnn.create_handle()
+        self.handle, self.lock = cudnn.create_handle(), threading.RLock()
         self.stream, self.allocate, self.activate = stream, allocate, activate
         cudnn.set_stream(self.handle, stream)
         self._types = {
@@ -109,11 +110,12 @@ class Graphs:
 
     def choose(self, form: Form) -> tuple[str, int] | None:
         """(engine as text, bytes of workspace) of the first engine that computes `form`; None where there is none."""
-        if form not in self._chosen:
-            self.activate()
-            found = (self._first(form, mode) for mode in self._modes)
-            self._chosen[form] = next((one for one in found if one is not None), None)
-        return self._chosen[form]
+        with self.lock:
+            if form not in self._chosen:
+                self.activate()
+                found = (self._first(form, mode) for mode in self._modes)
+                self._chosen[form] = next((one for one in found if one is not None), None)
+            return self._chosen[form]
 
     def _planned(self, form: Form, mode: Any) -> Any:
         """The graph of `form` with the engines that cuDNN proposes for it; None where there are none."""
@@ -154,7 +156,8 @@ class Graphs:
 
     def ready(self, form: Form, choice: str) -> Callable[[Sequence[int]], None]:
         """What enqueues `form` by the engine `choice`, given addresses: operands in order, then the workspace."""
-        return _Call(self, form, self._built.get((form, choice)) or self._rebuilt(form, choice))
+        with self.lock:
+            return _Call(self, form, self._built.get((form, choice)) or self._rebuilt(form, choice))
 
     def _rebuilt(self, form: Form, choice: str) -> Any:
         """The engine that an earlier process took: by its number and knobs, or found among those proposed now, since
@@ -267,7 +270,8 @@ class _Call:
         if bits % ALIGN:
             addresses = [self._aligned(number, address) for number, address in enumerate(addresses)]
         workspace = addresses[self.count] if len(addresses) > self.count else 0
-        self.graph.execute(dict(zip(self.uids, addresses, strict=False)), workspace, self.graphs.handle)
+        with self.graphs.lock:
+            self.graph.execute(dict(zip(self.uids, addresses, strict=False)), workspace, self.graphs.handle)
 
     def _aligned(self, number: int, address: int) -> int:
         if address % ALIGN == 0:
