@@ -236,7 +236,7 @@ class Thread:
             case Load(buffer, index, dtype, mask):
                 if mask is not None and not self.value(mask):
                     return dtype.numpy.type(0)
-                return self.buffers[buffer][self.inside(buffer, index)]
+                return self.buffers[buffer][self.inside(buffer, index)].astype(dtype.numpy)
             case Op("blocks", (), dtype):
                 return dtype.numpy.type(self.blocks)
             case Op(name, args, dtype):
@@ -276,7 +276,7 @@ def operation(name: str, args: list[Any], dtype: DType) -> Any:
 FUNCTIONS = {
     "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1, "tanh": np.tanh, "erf": math.erf,
     "exp_rounded": lambda a: np.exp2(a * np.float32(1.442695041)),
-    "round_bfloat16": lambda a: a.astype(dtypes.bfloat16.numpy),
+    "round_bfloat16": lambda a: a.astype(dtypes.bfloat16.numpy), "widen": lambda a: a, "narrow": lambda a: a,
 }  # fmt: skip
 FOLD = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 UFUNCS = {

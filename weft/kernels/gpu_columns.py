@@ -24,6 +24,7 @@ from weft.kernels.gpu_tile import (
     joined,
     kernel,
     loads_in,
+    named,
     number,
     scaled,
     test,
@@ -39,7 +40,6 @@ from weft.kernels.language import (
     Geometry,
     If,
     Kernel,
-    Let,
     Literal,
     Load,
     Local,
@@ -104,11 +104,14 @@ def _walk(nest: Nest, tile: Tile, chunk: ix.Index, sums: Sequence[Local], by_nei
             arrays.append(array)
             fetches.append(near.fetch(array, load))
             known[load.buffer, load.index] = near.kept(array)
-    inner: list[Stmt] = [Let(f"out{k}", value) for k, value in enumerate(with_loads(values, known))]
+    along = [by_neighbours and store.mask is None and near.moves(store.index) for store in nest.inner_stores]
+    values = with_loads(values, known)
+    moved = [near.leaving(value) if moves else value for value, moves in zip(values, along, strict=False)]
+    lets, outs = named([*moved, *values[len(moved) :]])
+    inner: list[Stmt] = list(lets)
     puts: list[Stmt] = []
-    for k, store in enumerate(nest.inner_stores):
-        out = Var(f"out{k}", store.value.dtype)
-        if by_neighbours and store.mask is None and near.moves(store.index):
+    for store, out, moves in zip(nest.inner_stores, outs, along, strict=False):
+        if moves:
             array = near.array(store.buffer, out.dtype)
             arrays.append(array)
             inner.append(Store(array.name, near.slot, out))

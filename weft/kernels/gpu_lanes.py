@@ -127,18 +127,20 @@ class _Lanes:
                 slow.append(near.fetch_one(array, load))
                 fetched.append((load.buffer, load.dtype))
                 known[load.buffer, load.index] = near.kept(array)
-        lets, outs = named([replace(s, value=v) for s, v in zip(stores, with_loads(values, known), strict=True)])
+        along = [s.mask is None and s.buffer not in self.own and near.moves(s.index) for s in stores]
+        pairs = zip(with_loads(values, known), along, strict=True)
+        lets, outs = named([near.leaving(value) if moves else value for value, moves in pairs])
         inner: list[Stmt] = list(lets)
         fast_out: list[Stmt] = []
         slow_out: list[Stmt] = []
         stored: list[tuple[str, DType]] = []
-        for store, out in zip(stores, outs, strict=True):
-            if store.mask is None and store.buffer not in self.own and near.moves(store.index):
-                array = near.array(store.buffer, store.value.dtype)
+        for store, out, moves in zip(stores, outs, along, strict=True):
+            if moves:
+                array = near.array(store.buffer, out.dtype)
                 self.arrays.append(array)
                 inner.append(Store(array.name, self.tile.slot, out))
                 fast_out.append(near.put(array, store))
-                slow_out.append(Store(store.buffer, store.index, near.kept(array)))
+                slow_out.append(near.put_one(array, store))
                 stored.append((store.buffer, store.value.dtype))
             else:
                 inner.append(Store(store.buffer, store.index, out, store.mask))

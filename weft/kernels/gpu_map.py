@@ -107,26 +107,26 @@ def _fast(nest: Nest, near: Near) -> tuple[tuple[Stmt, ...], list[tuple[str, DTy
     buffers: list[tuple[str, DType]] = []
     nbytes = 1
 
-    def moved(buffer: str, dtype: DType) -> Local:
+    def moved(buffer: str, dtype: DType, held: DType) -> Local:
         nonlocal nbytes
         nbytes = max(nbytes, tile.near * dtype.itemsize)
         buffers.append((buffer, dtype))
-        arrays.append(near.array(buffer, dtype))
+        arrays.append(near.array(buffer, held))
         return arrays[-1]
 
     for load in loads_in([store.value for store in stores]):
         if load.mask is None and near.moves(load.index):
-            array = moved(load.buffer, load.dtype)
+            array = moved(load.buffer, load.dtype, load.dtype)
             fetches.append(near.fetch(array, load))
             known[load.buffer, load.index] = near.kept(array)
-    lets, outs = named(
-        [replace(s, value=v) for s, v in zip(stores, with_loads([s.value for s in stores], known), strict=True)]
-    )
+    along = [store.mask is None and near.moves(store.index) for store in stores]
+    values = with_loads([store.value for store in stores], known)
+    lets, outs = named([near.leaving(v) if moves else v for v, moves in zip(values, along, strict=True)])
     inner: list[Stmt] = list(lets)
     puts: list[Copy] = []
-    for store, out in zip(stores, outs, strict=True):
-        if store.mask is None and near.moves(store.index):
-            array = moved(store.buffer, store.value.dtype)
+    for store, out, moves in zip(stores, outs, along, strict=True):
+        if moves:
+            array = moved(store.buffer, store.value.dtype, out.dtype)
             inner.append(Store(array.name, tile.slot, out))
             puts.append(near.put(array, store))
         else:

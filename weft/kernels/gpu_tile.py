@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from weft.dtypes import DType, bool_, int32, int64
 from weft.kernels import index as ix
@@ -150,10 +150,24 @@ class Near:
     def kept(self, array: Local) -> Load:
         return Load(array.name, self.slot, array.dtype)
 
+    def leaving(self, value: Expr) -> Expr:
+        """What is kept of a value until `put`. A float32 is rounded to bfloat16 only there, two neighbours at once."""
+        if not (isinstance(value, Op) and value.name == "narrow"):
+            return value
+        (rounded,) = value.args
+        return rounded.args[0] if isinstance(rounded, Op) and rounded.name == "round_bfloat16" else rounded
+
     def put(self, array: Local, store: Store) -> Copy:
         first = {self.tile.lane: ix.ZERO}
-        place = ix.substitute(self.slot, first)
-        return Copy(store.buffer, ix.substitute(store.index, first), array.name, place, self.tile.near, array.dtype)
+        to, place = ix.substitute(store.index, first), ix.substitute(self.slot, first)
+        return Copy(store.buffer, to, array.name, place, self.tile.near, store.value.dtype)
+
+    def put_one(self, array: Local, store: Store) -> Store:
+        kept: Expr = self.kept(array)
+        if array.dtype is not store.value.dtype:
+            rounded = Op("round_bfloat16", (kept,), array.dtype)
+            kept = Op("narrow", (rounded,), store.value.dtype)
+        return Store(store.buffer, store.index, kept)
 
 
 def side_by_side(index: Index, lane: Axis) -> bool:
@@ -182,6 +196,10 @@ def with_loads(values: Sequence[Expr], known: Mapping[tuple, Expr]) -> list[Expr
     for part in parts_of(values):
         if isinstance(part, Load) and part.mask is None and (part.buffer, part.index) in known:
             swaps[part] = known[part.buffer, part.index]
+        elif isinstance(part, Op) and part.name == "widen" and part.args[0] in swaps:
+            kept = swaps[part.args[0]]
+            assert isinstance(kept, Load)
+            swaps[part] = replace(kept, dtype=part.dtype)
     return replaced(values, swaps) if swaps else list(values)
 
 
@@ -247,7 +265,7 @@ def test(name: str, a: Expr, b: Expr | int) -> Op:
     return Op(name, (a, Literal(b, a.dtype) if isinstance(b, int) else b), bool_)
 
 
-def named(stores: Sequence[Store]) -> tuple[list[Let], list[Expr]]:
+def named(values: Sequence[Expr]) -> tuple[list[Let], list[Expr]]:
     """All values before the first store: memory that is updated in place is read before it is written."""
-    lets = [Let(f"out{k}", store.value) for k, store in enumerate(stores)]
+    lets = [Let(f"out{k}", value) for k, value in enumerate(values)]
     return lets, [Var(let.name, let.value.dtype) for let in lets]

@@ -23,6 +23,7 @@ from weft.kernels.gpu_tile import (
     at,
     kernel,
     loads_in,
+    named,
     number,
     serial,
     test,
@@ -302,15 +303,17 @@ class TiledRow(Row, ABC):
 
     def finish(self, walk: Walk, stores: Sequence[Store], values: Sequence[Expr]) -> None:
         """Store `values` where `stores` say, by neighbours where that goes."""
-        walk.inner += [Let(f"out{k}", value) for k, value in enumerate(values)]
-        for k, store in enumerate(stores):
-            out = Var(f"out{k}", store.value.dtype)
-            if self.by_neighbours(store):
+        near = [self.by_neighbours(store) for store in stores]
+        moved = [self.near.leaving(v) if along else v for v, along in zip(values, near, strict=False)]
+        lets, outs = named([*moved, *values[len(stores) :]])
+        walk.inner += lets
+        for store, out, along in zip(stores, outs, near, strict=False):
+            if along:
                 array = self.near.array(store.buffer, out.dtype)
                 walk.arrays.append(array)
                 walk.inner.append(Store(array.name, self.near.slot, out))
                 walk.put.append(self.near.put(array, store))
-                walk.put_one.append(Store(store.buffer, store.index, self.near.kept(array)))
+                walk.put_one.append(self.near.put_one(array, store))
             else:
                 walk.inner.append(replace(store, value=out))
 

@@ -55,7 +55,8 @@ class Function(Op):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """The element of `buffer` at `index` (in elements). Where `mask` is false nothing is read and the value is 0."""
+    """The element of `buffer` at `index` (in elements). Where `mask` is false nothing is read and the value is 0.
+    On GPUs a thread's own array of bfloat16 may be read as float32."""
 
     buffer: str
     index: Index
@@ -83,9 +84,10 @@ OTHER = ("select", "cast", "bitcast", "mulhi")  # mulhi: high 32 bits of the pro
 # all threads of the subgroup ask at once. aligned(buffers..., bytes): whether all these buffers, which stand as
 # variables of their names, begin at multiples of so many bytes. blocks(): their number, the stride of a task loop.
 THREADS = ("exchange", "aligned", "blocks")
-# Functions of float32 that some devices have, exact to 2 ulp; round_bfloat16 stays float32. exp_rounded is exp of a
-# number that was rounded: it may be rounded once more, and results below the normal range may be 0.
-NATIVE = ("exp", "log", "log1p", "expm1", "tanh", "erf", "round_bfloat16", "exp_rounded")
+# Functions that some devices have. Of float32, exact to 2 ulp; exp_rounded is exp of a number that was rounded: it may
+# be rounded once more, and results below the normal range may be 0. Exact ones between float32 and bfloat16:
+# `round_bfloat16` (which stays float32), `widen` (a bfloat16) and `narrow` (a float32 that was rounded).
+NATIVE = ("exp", "log", "log1p", "expm1", "tanh", "erf", "exp_rounded", "round_bfloat16", "widen", "narrow")
 OPERATIONS = frozenset(ARITHMETIC + COMPARE + BITS + OTHER + THREADS + NATIVE)
 
 # --- statements ------------------------------------------------------------------------------------------------------
@@ -223,7 +225,8 @@ class Fetch:
 class Copy:
     """`count` neighbours at once, from `source` at `index` to `target` at `at`; one of the two is a thread's own array.
 
-    Both places are multiples of `count` elements, counted from where the array or buffer begins.
+    Both places are multiples of `count` elements, counted from where the array or buffer begins. `dtype` is that of
+    `target`; float32 that goes into bfloat16 is rounded, to nearest with ties to even.
     """
 
     target: str

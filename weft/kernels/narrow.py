@@ -24,7 +24,7 @@ def unpacked(value: Expr) -> Op:
     if value.dtype is float16:
         return Op("cast", (value,), float32)
     upper = Op("cast", (Op("bitcast", (value,), uint16),), uint32)
-    return Op("bitcast", (_bits("shl", upper, 16),), float32)
+    return Function("bitcast", (_bits("shl", upper, 16),), float32, "widen", (value,))
 
 
 def packed(value: Expr, dtype: DType) -> Expr:
@@ -35,7 +35,7 @@ def packed(value: Expr, dtype: DType) -> Expr:
     if dtype is float16:
         return Op("cast", (value,), float16)
     upper = _bits("shr", Op("bitcast", (value,), uint32), 16)
-    return Op("bitcast", (Op("cast", (upper,), uint16),), bfloat16)
+    return Function("bitcast", (Op("cast", (upper,), uint16),), bfloat16, "narrow", (value,))
 
 
 def bitcast(value: Expr, source: DType, target: DType) -> Expr:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from weft.dtypes import bool_, float32, int32, int64
+from weft.dtypes import bfloat16, bool_, float32, int32, int64
 from weft.kernels import index as ix
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import Expr, Function, IndexValue, Literal, Load, Op, Store
@@ -21,7 +21,7 @@ def substitute(nest: Nest, values: dict[Axis, Index]) -> Nest:
 
 
 def for_gpu(nest: Nest, native: Collection[str]) -> Nest:
-    """`nest` with the functions of float32 in `native` as single operations, and indices compared in 32 bits."""
+    """`nest` with the functions in `native` as single operations, and indices compared in 32 bits."""
     return rewritten(nest, _ForGpu(native))
 
 
@@ -97,7 +97,7 @@ class _ForGpu(Substitution):
         self.native = native
 
     def known(self, expr: Expr) -> bool:
-        return isinstance(expr, Function) and expr.function in self.native and expr.dtype is float32
+        return isinstance(expr, Function) and expr.function in self.native and expr.dtype in (float32, bfloat16)
 
     def parts(self, expr: Expr) -> tuple[Expr, ...]:
         return expr.of if isinstance(expr, Function) and self.known(expr) else _parts(expr)

@@ -171,7 +171,8 @@ class _Renderer:
                     self.line(f"{self.ops.known(f'tile_product_{dtype.name}')}({places});")
                 case Copy(target, at, source, index, count, dtype):
                     to, start = f"{target}[{self.index(at)}]", f"{source}[{self.index(index)}]"
-                    self.line(self.ops.copy(to, start, count, dtype))
+                    rounds = self.memory[source] is not dtype
+                    self.line(self.ops.round(to, start, count) if rounds else self.ops.copy(to, start, count, dtype))
 
     def nested(self, head: str, body: tuple[Stmt, ...]) -> None:
         self.line(f"{head} {{".lstrip())
@@ -190,7 +191,8 @@ class _Renderer:
         if local.scope == "launch" and not self.pool:
             self.line(self.dialect.pool)
         form, kind = forms.get(local.scope, self.dialect.local), self.ops.memory_type(local.dtype)
-        self.line(form.format(type=kind, name=local.name, size=local.size, offset=self.pool))
+        size = local.size + local.size % 2 if local.scope == "thread" and local.dtype.is_narrow else local.size
+        self.line(form.format(type=kind, name=local.name, size=size, offset=self.pool))
         if local.scope == "launch":
             self.pool += pool_bytes(local)
 
@@ -288,6 +290,8 @@ class _Renderer:
             case Op():
                 return self.ops.operation(value, [self.value(arg) for arg in value.args])
             case Load(buffer, index, dtype, mask):
+                if dtype is not self.memory[buffer]:
+                    return f"{self.ops.known('widen_near')}({buffer}, {self.index(index)})"
                 element = f"{buffer}[{self.index(index)}]"
                 if dtype is dtypes.bool_:
                     element = f"{element} != 0"

@@ -167,6 +167,10 @@ class Operations:
             self.known("copy")
         return self.dialect.copy.format(target=target, source=source, count=count, type=self.memory_type(dtype))
 
+    def round(self, target: str, source: str, count: int) -> str:
+        """The statement that rounds `count` float32 neighbours to bfloat16."""
+        return f"{self.known('round_near')}<{count}>(&{target}, &{source});"
+
     def cast(self, text: str, source: DType, target: DType) -> str:
         """Float to integer truncates and saturates (NaN gives 0); anything to bool is `!= 0`."""
         if target is dtypes.bool_:

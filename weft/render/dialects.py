@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft.render.cuda_narrow import BFLOAT16
 from weft.render.cuda_tiles import FETCH, FETCHED, TILES
 
 
@@ -125,11 +126,9 @@ CUDA = Dialect(
         '{ float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }',
         "min_float32": "static __device__ inline float min_float32(float a, float b) "
         '{ float c; asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }',
-        "round_bfloat16_float32": "static __device__ inline float round_bfloat16_float32(float a) "
-        '{ unsigned short b; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(b) : "f"(a)); '
-        "return __uint_as_float((unsigned int)b << 16); }",
         "exp_rounded_float32": "static __device__ inline float exp_rounded_float32(float a) "
         '{ float b; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(b) : "f"(a * 1.442695041f)); return b; }',
+        **BFLOAT16,
         "fetch": FETCH,
         **TILES,
     },
