@@ -35,7 +35,7 @@ from weft.kernels.nest import Nest, Span
 from weft.kernels.normal import normalise
 
 PLAIN = {}
-HOPPER = {"features": ("subgroups", "functions"), "threads": 1024, "shared_bytes": 232448}
+HOPPER = {"features": ("subgroups", "functions", "fetch"), "threads": 1024, "shared_bytes": 232448}
 TARGETS = pytest.mark.parametrize("device", [PLAIN, HOPPER], ids=["plain", "hopper"])
 
 

@@ -21,7 +21,7 @@ from weft.backends.gpu import GpuBackend
 from weft.errors import DeviceError, problem
 from weft.render.dialects import CUDA
 
-FEATURES = frozenset({"blocks", "subgroups", "numbers", "functions", "mma", "narrow attention"})
+FEATURES = frozenset({"blocks", "subgroups", "numbers", "functions", "fetch", "mma", "narrow attention"})
 LIBRARIES: tuple[str, ...] = ("cublaslt", "cudnn")  # modules of backends.vendor
 OLDEST = (8, 0)  # the first generation of GPUs with all that kernels use
 OLDEST_CUDA = (13, 0)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.kernels import index as ix
-from weft.kernels.gpu_rows import points_of
+from weft.kernels.gpu_chunks import points_of
 from weft.kernels.gpu_tile import (
     BEGIN,
     END,
@@ -26,6 +26,7 @@ from weft.kernels.gpu_tile import (
     loads_in,
     named,
     number,
+    pieces,
     scaled,
     test,
     whole,
@@ -51,7 +52,7 @@ from weft.kernels.language import (
     Var,
 )
 from weft.kernels.nest import COMBINE, Nest, together
-from weft.kernels.substitute import substitute
+from weft.kernels.substitute import indices_of, parts_of, substitute
 
 BLOCK = 256
 STRIP = 32  # columns of a block
@@ -59,76 +60,153 @@ FEW_ROWS = 32  # rows that one thread folds as well
 MANY_ROWS = 256  # rows from which a block has all the threads that it may
 MANY = 1 << 16  # columns that keep a GPU busy with one thread each
 UNROLLED = 4  # rows under way at once
+IN_FLIGHT = 64  # bytes that a thread asks for before it uses the first
+MOST_ROWS = 8  # that a thread reads before it uses the first
+MOST_OPERATIONS = 2048  # that are copied out for one thread
 
 
 # --- sums over chunks of rows ----------------------------------------------------------------------------------------
 
 
 def column_sums(nest: Nest, target: Target) -> Kernel:
-    """Column sums alone, with what is stored at each element on the way."""
+    """Column sums alone, with what is stored at each element on the way: a block takes a strip of a chunk's columns."""
     axes = tuple([span.axis for span in nest.inner])
     width = math.prod([axis.extent for axis in axes])
-    near = next(count for count in (4, 2, 1) if width % count == 0)
-    tile = Tile(1, 1, near)
-    chunk = Axis("chunk", nest.points.extent)
-    flat, places = joined("i", (chunk, Axis("group", width // near)))
-    which, group = places.values()
-    column = ix.add(ix.scale(group, near), at(tile.lane))
+    tile = _tile(nest, width, target)
+    groups = width // tile.near
+    strips = -(-groups // tile.threads)
+    task, places = joined("task", (Axis("chunk", nest.points.extent), Axis("strip", strips)))
+    chunk, strip = places.values()
+    group = ix.add(ix.scale(strip, tile.threads), at(tile.thread))
+    column = ix.add(ix.scale(group, tile.near), at(tile.lane))
     shape = tuple([axis.extent for axis in axes])
     nest = substitute(nest, dict(zip(axes, ix.delinearise(column, shape), strict=True)))
-    sums = [Local(f"sum{k}", column.accumulator.dtype, near, "thread") for k, column in enumerate(nest.columns)]
-    fast, slow = _walk(nest, tile, which, sums, True), _walk(nest, tile, which, sums, False)
-    body: tuple[Stmt, ...] = slow
-    if near > 1:
-        values = [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
+    walk = _Columns(nest, tile, chunk, target.vector_bytes)
+    body = walk.body()
+    if strips * tile.threads != groups:
+        body = (If(test("lt", number(group), groups), body),)
+    loop = Loop(task, scaled(BEGIN, strips), scaled(END, strips), "task", body)
+    block = Loop(tile.thread, 0, tile.threads, "threads", (loop,), tile.threads)
+    nest = replace(nest, definitions={**nest.definitions, **walk.definitions})
+    return kernel(nest, (block,), Geometry(tile.threads, strips * tile.threads))
+
+
+def _tile(nest: Nest, width: int, target: Target) -> Tile:
+    """Threads for a strip, rows that have enough under way, neighbours for one access of the widest element."""
+    values = _values(nest)
+    fetched = [load.dtype.itemsize for load in loads_in(values) if ix.depends(load.index, nest.points)]
+    widest = max([*fetched, *[store.value.dtype.itemsize for store in nest.inner_stores]], default=4)
+    near = next(n for n in (8, 4, 2, 1) if (n == 1 or n * widest <= target.vector_bytes) and width % n == 0)
+    work = sum(isinstance(part, Op) for part in parts_of(values))
+    by_row = any(ix.depends(index, nest.points) for value in nest.definitions.values() for index in indices_of(value))
+    rows = 1
+    while rows < MOST_ROWS and near * rows * sum(fetched) < IN_FLIGHT and 2 * near * rows * work <= MOST_OPERATIONS:
+        rows *= 2
+    groups = -(-width // (near * 32))
+    fewest = -(-groups * 32 // BLOCK)
+    strips = next((n for n in range(fewest, 2 * fewest) if groups % n == 0), fewest)
+    return Tile(-(-groups // strips) * 32, 1 if near == 1 or by_row else rows, near)
+
+
+def _values(nest: Nest) -> list[Expr]:
+    return [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
+
+
+class _Columns:
+    """A thread's way down its columns of a chunk, `tile.steps` rows at a time: what they read is all asked for before
+    the first use. Rows that are left over, and all rows where buffers are not aligned, go one by one."""
+
+    def __init__(self, nest: Nest, tile: Tile, chunk: ix.Index, nbytes: int):
+        self.nest, self.tile, self.nbytes = nest, tile, nbytes
+        self.first, self.last = points_of(chunk)
+        self.begun = Axis("first", nest.points.extent, "value")
+        self.definitions = {self.begun.name: Op("cast", (self.first,), number(at(self.begun)).dtype)}
+        self.near = Near(replace(tile, steps=1), at(tile.lane), tile.near)
+        self.sums = [Local(f"sum{k}", c.accumulator.dtype, tile.near, "thread") for k, c in enumerate(nest.columns)]
+        self.ends = [
+            Store(c.buffer, ix.add(ix.scale(chunk, c.width), c.index), self.near.kept(total))
+            for total, c in zip(self.sums, nest.columns, strict=True)
+        ]
+
+    def body(self) -> tuple[Stmt, ...]:
+        tile, nest = self.tile, self.nest
+        pairs = zip(self.sums, nest.columns, strict=True)
+        clear = [Store(s.name, self.near.slot, Literal(c.accumulator.identity, s.dtype)) for s, c in pairs]
+        begun = (*self.sums, *tile.lanes(clear))
+        at_once = UNROLLED if tile.near == 1 else 1
+        one_by_one = Loop(nest.points, self.first, self.last, "serial", self.rows(nest, self.near, None), at_once)
+        slow = (*begun, one_by_one, *tile.lanes(self.ends))
+        if tile.near == 1:
+            return slow
+        values = _values(nest)
         buffers = [(load.buffer, load.dtype) for load in loads_in(values)]
-        buffers += [(store.buffer, store.value.dtype) for store in nest.inner_stores]
-        buffers += [(column.buffer, column.accumulator.dtype) for column in nest.columns]
-        most = max([dtype.itemsize for _, dtype in buffers])
-        body = (If(aligned(buffers, near * most), fast, slow),)
-    items = width // near
-    loop = Loop(flat, scaled(BEGIN, items), scaled(END, items), "grid", body, BLOCK)
-    return kernel(nest, (loop,), Geometry(BLOCK, items))
+        buffers += [(store.buffer, store.value.dtype) for store in (*nest.inner_stores, *self.ends)]
+        widest = max([dtype.itemsize for _, dtype in buffers])
+        inside = aligned(buffers, min(tile.near * widest, self.nbytes))
+        return (If(inside, (*begun, *self.by_neighbours(), *self.stored()), slow),)
 
+    def by_neighbours(self) -> list[Stmt]:
+        """All rows of the chunk, `tile.steps` of them at a time; what they share is read before."""
+        tile, nest, near = self.tile, self.nest, self.near
+        shared: list[Stmt] = []
+        known: dict[tuple, Expr] = {}
+        for load in loads_in(_values(nest)):
+            if load.mask is None and near.moves(load.index) and not ix.depends(load.index, nest.points):
+                array = near.array(load.buffer, load.dtype)
+                shared += [array, *pieces(near.fetch(array, load), self.nbytes)]
+                known[load.buffer, load.index] = near.kept(array)
+        if tile.steps == 1:
+            return [*shared, Loop(nest.points, self.first, self.last, "serial", self.rows(nest, near, known))]
+        turn, shift = Axis("turn", -(-nest.points.extent // tile.steps)), tile.steps.bit_length() - 1
+        turns = whole("shr", whole("sub", self.last, self.first), shift)
+        row = ix.add(ix.add(at(self.begun), ix.scale(at(turn), tile.steps)), at(tile.step))
+        several = Near(tile, tile.slot, tile.each, set(near.names))
+        left = whole("add", self.first, whole("mul", turns, tile.steps))
+        return [
+            *shared,
+            Loop(turn, 0, turns, "serial", self.rows(substitute(nest, {nest.points: row}), several, known)),
+            Loop(nest.points, left, self.last, "serial", self.rows(nest, near, known)),
+        ]
 
-def _walk(nest: Nest, tile: Tile, chunk: ix.Index, sums: Sequence[Local], by_neighbours: bool) -> tuple[Stmt, ...]:
-    """A thread's way down its columns of a chunk."""
-    near = Near(tile, at(tile.lane), tile.near)
-    values = [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
-    arrays: list[Stmt] = []
-    fetches: list[Stmt] = []
-    known: dict[tuple, Expr] = {}
-    for load in loads_in(values) if by_neighbours else ():
-        if load.mask is None and near.moves(load.index):
-            array = near.array(load.buffer, load.dtype)
-            arrays.append(array)
-            fetches.append(near.fetch(array, load))
-            known[load.buffer, load.index] = near.kept(array)
-    along = [by_neighbours and store.mask is None and near.moves(store.index) for store in nest.inner_stores]
-    values = with_loads(values, known)
-    moved = [near.leaving(value) if moves else value for value, moves in zip(values, along, strict=False)]
-    lets, outs = named([*moved, *values[len(moved) :]])
-    inner: list[Stmt] = list(lets)
-    puts: list[Stmt] = []
-    for store, out, moves in zip(nest.inner_stores, outs, along, strict=False):
-        if moves:
-            array = near.array(store.buffer, out.dtype)
-            arrays.append(array)
-            inner.append(Store(array.name, near.slot, out))
-            puts.append(near.put(array, store))
-        else:
-            inner.append(replace(store, value=out))
-    clear: list[Stmt] = []
-    ends: list[Stmt] = []
-    for k, (total, column) in enumerate(zip(sums, nest.columns, strict=True), len(nest.inner_stores)):
-        acc = column.accumulator
-        running = Op(COMBINE[acc.op], (near.kept(total), Var(f"out{k}", acc.dtype)), acc.dtype)
-        inner.append(Store(total.name, near.slot, running))
-        clear.append(Store(total.name, near.slot, Literal(acc.identity, acc.dtype)))
-        end = Store(column.buffer, ix.add(ix.scale(chunk, column.width), column.index), near.kept(total))
-        ends += [near.put(total, end)] if by_neighbours and near.moves(end.index) else tile.lanes([end])
-    rows = Loop(nest.points, *points_of(chunk), "serial", (*arrays, *fetches, *tile.lanes(inner), *puts), UNROLLED)
-    return (*sums, *tile.lanes(clear), rows, *ends)
+    def stored(self) -> list[Stmt]:
+        out: list[Stmt] = []
+        for total, end in zip(self.sums, self.ends, strict=True):
+            together = self.near.moves(end.index)
+            out += pieces(self.near.put(total, end), self.nbytes) if together else self.tile.lanes([end])
+        return out
+
+    def rows(self, nest: Nest, near: Near, shared: dict[tuple, Expr] | None) -> tuple[Stmt, ...]:
+        """What is done in the rows of `near`, by neighbours if there is something `shared`, if only an empty dict."""
+        tile, values = near.tile, _values(nest)
+        arrays: list[Stmt] = []
+        fetches: list[Stmt] = []
+        known = dict(shared or {})
+        for load in loads_in(values) if shared is not None else ():
+            if load.mask is None and near.moves(load.index) and (load.buffer, load.index) not in known:
+                array = near.array(load.buffer, load.dtype)
+                arrays.append(array)
+                fetches.append(near.fetch(array, load))
+                known[load.buffer, load.index] = near.kept(array)
+        stores = nest.inner_stores
+        along = [shared is not None and store.mask is None and near.moves(store.index) for store in stores]
+        values = with_loads(values, known)
+        moved = [near.leaving(value) if moves else value for value, moves in zip(values, along, strict=False)]
+        lets, outs = named([*moved, *values[len(moved) :]])
+        inner: list[Stmt] = list(lets)
+        puts: list[Stmt] = []
+        for store, out, moves in zip(stores, outs, along, strict=False):
+            if moves:
+                array = near.array(store.buffer, out.dtype)
+                arrays.append(array)
+                inner.append(Store(array.name, near.slot, out))
+                puts.append(near.put(array, store))
+            else:
+                inner.append(replace(store, value=out))
+        for total, column, out in zip(self.sums, nest.columns, outs[len(stores) :], strict=True):
+            running = Op(COMBINE[column.accumulator.op], (self.near.kept(total), out), total.dtype)
+            inner.append(Store(total.name, self.near.slot, running))
+        each = tile.each_step((*tile.lanes(inner), *puts))
+        return (*arrays, *tile.each_step(fetches), *each)
 
 
 # --- folds down columns ----------------------------------------------------------------------------------------------

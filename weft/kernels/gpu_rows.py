@@ -9,14 +9,13 @@ length of the row alone, and with it the order of all additions.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
-from weft.kernels import index as ix
+from weft.kernels.gpu_chunks import ChunkRow, points_of
 from weft.kernels.gpu_long import LongRow
-from weft.kernels.gpu_tile import BEGIN, END, Target, Tile, at, joined, kernel, number, times, whole
+from weft.kernels.gpu_tile import Target, Tile, at, joined, times
 from weft.kernels.gpu_walk import BLOCK, PrivateRow, Row
-from weft.kernels.index import Axis, Index
-from weft.kernels.language import Expr, Geometry, Kernel, Loop, Op, Var
+from weft.kernels.index import Axis
+from weft.kernels.language import Kernel, Loop
 from weft.kernels.nest import Nest, Span
 from weft.kernels.substitute import substitute
 
@@ -35,54 +34,19 @@ def rows(nest: Nest, target: Target) -> Kernel:
 
 
 def rows_of_chunks(nest: Nest, target: Target) -> Kernel:
-    """Row folds and column sums at once: whoever takes a chunk of points walks it row after row.
-
-    A thread meets the same columns in every row, so it alone adds up their running sums.
-    """
-    nest, row = _row_of(nest, target)
-    if isinstance(row, PrivateRow) and row.by_subgroup:
-        return _chunks_by_subgroups(nest, row)
+    """Row folds and column sums at once: whoever takes a chunk of points walks it row after row."""
+    nest, row = _row_of(nest, target, ChunkRow)
+    if isinstance(row, ChunkRow):
+        return row.launch(nest)
     nest, chunk = row.taken(nest, Axis("chunk", nest.points.extent))
     before, at_point, after = row.with_columns(nest, chunk)
     walk = Loop(nest.points, *points_of(at(chunk)), "serial", at_point)
     return row.launched(nest, (*before, walk, *after), chunk)
 
 
-def _chunks_by_subgroups(nest: Nest, row: PrivateRow) -> Kernel:
-    """The subgroups of a block share a chunk: each takes every so manieth row, and at the end they add up their sums,
-    one subgroup after the other."""
-    members, size = BLOCK // row.tile.threads, row.tile.threads
-    chunk, turn, thread = Axis("chunk", nest.points.extent), Axis("turn", nest.points.extent), Axis("number", BLOCK)
-    member = Axis("member", members, "value")
-    first, last = points_of(at(chunk))
-    ahead = whole("add", first, replace(number(at(member)), dtype=BEGIN.dtype))
-    point = replace(nest.points, kind="value")
-    nest = substitute(nest, {nest.points: Index(((point, 1),), 0)})
-    definitions = {
-        **nest.definitions,
-        "thread": number(ix.remainder(at(thread), size)),
-        "member": number(ix.floordiv(at(thread), size)),
-        point.name: whole("add", ahead, replace(number(ix.scale(at(turn), members)), dtype=BEGIN.dtype)),
-    }
-    turns = whole(
-        "shr", whole("max", whole("add", whole("sub", last, ahead), members - 1), 0), members.bit_length() - 1
-    )
-    before, at_point, after = row.with_columns(nest, chunk)
-    join = row.added_up([column.accumulator for column in nest.columns], at(member), members, tuple(after))
-    body = (*before, Loop(turn, 0, turns, "serial", at_point), *join)
-    loop = Loop(thread, 0, BLOCK, "threads", (Loop(chunk, BEGIN, END, "task", body),), BLOCK)
-    return kernel(replace(nest, definitions=definitions), (*row.locals, loop), Geometry(BLOCK, BLOCK))
-
-
-def points_of(chunk: Index) -> tuple[Expr, Expr]:
-    """Where the points of a chunk begin and end."""
-    per = Var("per_chunk", BEGIN.dtype)
-    first = Op("mul", (replace(number(chunk), dtype=per.dtype), per), per.dtype)
-    return first, Op("min", (Op("add", (first, per), per.dtype), Var("points", per.dtype)), per.dtype)
-
-
-def _row_of(nest: Nest, target: Target) -> tuple[Nest, Row]:
-    """The nest with the axes that threads share joined into one: all from the last span that is not walked whole."""
+def _row_of(nest: Nest, target: Target, short: type[PrivateRow] = PrivateRow) -> tuple[Nest, Row]:
+    """The nest with the axes that threads share joined into one: all from the last span that is not walked whole.
+    A row that registers hold becomes a `short` one."""
     open_ended = [k for k, span in enumerate(nest.inner) if not (span.start == 0 and span.stop == span.axis.extent)]
     cut = max(open_ended, default=0)
     if open_ended and math.prod([span.axis.extent for span in nest.inner[cut + 1 :]]) >= WIDE:
@@ -102,7 +66,7 @@ def _row_of(nest: Nest, target: Target) -> tuple[Nest, Row]:
         return nest, Row(target, Tile(width, 1, 1), outer, across)
     tile = tile_for(extent, target)
     if not outer and tile.each <= (PRIVATE if tile.threads < 1024 else PER_THREAD):
-        return PrivateRow.of(nest, target, tile, across)
+        return short.of(nest, target, tile, across)
     return LongRow.of(nest, target, tile, outer, across)
 
 

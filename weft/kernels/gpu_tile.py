@@ -43,7 +43,8 @@ BEGIN, END = Var("begin", int64), Var("end", int64)
 class Target:
     """What a schedule knows of a device: threads of a block at most, threads of a subgroup that exchange values (0:
     they cannot), bytes that a block may share, bytes of one access, the functions that are operations of its own,
-    threads that a processor holds, and the number of these (0: not known).
+    threads that a processor holds, and the number of these (0: not known), and whether what is fetched into shared
+    memory comes by the side.
     The defaults are what every GPU has."""
 
     threads: int = 256
@@ -53,6 +54,7 @@ class Target:
     functions: tuple[str, ...] = ()
     resident: int = 0
     processors: int = 0
+    fetches: bool = False
 
 
 def target_of(features: frozenset[str], limits: Mapping[str, int]) -> Target:
@@ -66,6 +68,7 @@ def target_of(features: frozenset[str], limits: Mapping[str, int]) -> Target:
         NATIVE if "functions" in features else (),
         limits.get("resident_threads", least.resident),
         limits.get("processors", least.processors),
+        "fetch" in features,
     )
 
 
@@ -152,10 +155,7 @@ class Near:
 
     def leaving(self, value: Expr) -> Expr:
         """What is kept of a value until `put`. A float32 is rounded to bfloat16 only there, two neighbours at once."""
-        if not (isinstance(value, Op) and value.name == "narrow"):
-            return value
-        (rounded,) = value.args
-        return rounded.args[0] if isinstance(rounded, Op) and rounded.name == "round_bfloat16" else rounded
+        return _before_rounding(value.args[0]) if isinstance(value, Op) and value.name == "narrow" else value
 
     def put(self, array: Local, store: Store) -> Copy:
         first = {self.tile.lane: ix.ZERO}
@@ -168,6 +168,23 @@ class Near:
             rounded = Op("round_bfloat16", (kept,), array.dtype)
             kept = Op("narrow", (rounded,), store.value.dtype)
         return Store(store.buffer, store.index, kept)
+
+
+def _before_rounding(value: Expr) -> Expr:
+    """A float32 that gives `value`, itself a bfloat16, when it is rounded."""
+    if isinstance(value, Op) and value.name == "round_bfloat16":
+        return value.args[0]
+    if isinstance(value, Op) and value.name == "select":
+        condition, a, b = value.args
+        return replace(value, args=(condition, _before_rounding(a), _before_rounding(b)))
+    return value
+
+
+def pieces(copy: Copy, nbytes: int) -> list[Copy]:
+    """`copy` in accesses of at most so many bytes."""
+    count = min(copy.count, nbytes // copy.dtype.itemsize)
+    starts = [ix.const(k) for k in range(0, copy.count, count)]
+    return [replace(copy, at=ix.add(copy.at, k), index=ix.add(copy.index, k), count=count) for k in starts]
 
 
 def side_by_side(index: Index, lane: Axis) -> bool:

@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Self
 
-from weft.dtypes import DType, bool_, int32
+from weft.dtypes import DType, int32
 from weft.kernels import index as ix
 from weft.kernels.gpu_tile import (
     BEGIN,
@@ -295,11 +296,15 @@ class TiledRow(Row, ABC):
             walk.arrays.append(array)
             self.known[load.buffer, load.index] = self.near.kept(array)
             if self.by_neighbours(load):
-                walk.fetch.append(self.near.fetch(array, load))
+                walk.fetch.append(self.brought(array, load))
                 walk.one.append(self.near.fetch_one(array, load))
             else:
                 walk.alone.append(self.near.fetch_one(array, load))
         return walk, with_loads(values, self.known)
+
+    def brought(self, array: Local, load: Load) -> Copy:
+        """What fills a private array with neighbours."""
+        return self.near.fetch(array, load)
 
     def finish(self, walk: Walk, stores: Sequence[Store], values: Sequence[Expr]) -> None:
         """Store `values` where `stores` say, by neighbours where that goes."""
@@ -360,9 +365,9 @@ class TiledRow(Row, ABC):
 class PrivateRow(TiledRow):
     """A short row: what a thread reads stays in private arrays, for all walks."""
 
-    @staticmethod
-    def of(nest: Nest, target: Target, tile: Tile, across: Span) -> tuple[Nest, PrivateRow]:
-        row = PrivateRow(target, tile, (), across)
+    @classmethod
+    def of(cls, nest: Nest, target: Target, tile: Tile, across: Span) -> tuple[Nest, Self]:
+        row = cls(target, tile, (), across)
         row.near = Near(tile, tile.slot, tile.each)
         return row.prepare(nest, tile.element(row.thread)), row
 
@@ -394,51 +399,4 @@ class PrivateRow(TiledRow):
             *self.fetched(walk),
             *self.each(walk.inner),
             *self.either(self.steps(walk.put), self.each(walk.put_one)),
-        ]
-
-    def with_columns(self, nest: Nest, chunk: Axis) -> tuple[Sequence[Stmt], tuple[Stmt, ...], Sequence[Stmt]]:
-        """Running sums are a thread's own, until the chunk ends."""
-        body = self.folds(nest)
-        values = [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
-        walk, values = self.begun(values)
-        self.finish(walk, nest.inner_stores, values)
-        sums: list[Local] = []
-        clear: list[Stmt] = []
-        ends: list[Store] = []
-        for k, column in enumerate(nest.columns):
-            acc = column.accumulator
-            sums.append(Local(f"sum{k}", acc.dtype, self.tile.each, "thread"))
-            total, out = self.near.kept(sums[-1]), Var(f"out{len(nest.inner_stores) + k}", acc.dtype)
-            clear.append(Store(f"sum{k}", self.near.slot, Literal(acc.identity, acc.dtype)))
-            walk.inner.append(Store(f"sum{k}", self.near.slot, Op(COMBINE[acc.op], (total, out), acc.dtype)))
-            ends.append(Store(column.buffer, ix.add(ix.scale(at(chunk), column.width), column.index), total))
-        body += self.walked(lambda: walk)
-        near = [(array, end) for array, end in zip(sums, ends, strict=True) if self.by_neighbours(end)]
-        others = [end for end in ends if not self.by_neighbours(end)]
-        fast = self.steps([self.near.put(array, end) for array, end in near])
-        after = [*self.either(fast, self.each([end for _, end in near])), *self.each(others)]
-        return [*sums, *self.tile.each_step(self.tile.lanes(clear))], tuple(self.ended(nest, body)), after
-
-    def added_up(
-        self, accumulators: Sequence[Accumulator], member: Index, members: int, after: tuple[Stmt, ...]
-    ) -> list[Stmt]:
-        """The running sums of all `members` that share a chunk, one added to the other; the last one does `after`."""
-        place = ix.add(ix.scale(self.near.slot, self.tile.threads), self.thread)
-        give: list[Stmt] = []
-        take: list[Stmt] = []
-        for k, acc in enumerate(accumulators):
-            array = self.shared(f"sum{k}_all", acc.dtype, self.tile.size)
-            own = Load(f"sum{k}", self.near.slot, acc.dtype)
-            give.append(Store(array, place, own))
-            total = Op(COMBINE[acc.op], (Load(array, place, acc.dtype), own), acc.dtype)
-            take.append(Store(f"sum{k}", self.near.slot, total))
-        turn = Axis("giver", members)
-        mine = Op("eq", (number(member), number(at(turn))), bool_)
-        again = If(mine, (*self.each(take), *self.each(give)))
-        return [
-            If(test("eq", number(member), 0), tuple(self.each(give))),
-            Barrier(),
-            Loop(turn, 1, members - 1, "serial", (again, Barrier())),
-            If(test("eq", number(member), members - 1), (*self.each(take), *after)),
-            Barrier(),
         ]

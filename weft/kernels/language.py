@@ -211,7 +211,8 @@ class Local:
 class Fetch:
     """Begin to copy `count` neighbouring elements into a block's array: target[at + i] = source[index + i] for
     i < valid, 0 for the others. It has happened, for this thread, after `Fetched`; for the block after a barrier
-    behind that. `at` is a multiple of `count`, which is a power of two."""
+    behind that. `at` is a multiple of `count`, which is a power of two. Where the place in `source` is known to be
+    `aligned` so, too, all of `count` are valid."""
 
     target: str
     at: Index
@@ -219,6 +220,7 @@ class Fetch:
     index: Index
     count: int
     valid: Expr | int
+    aligned: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

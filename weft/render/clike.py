@@ -200,6 +200,10 @@ class _Renderer:
         """A call of the dialect's `fetch`, or a loop where copies are not left to the hardware."""
         to, source, dtype = f"{fetch.target}[{self.index(fetch.at)}", fetch.source, self.memory[fetch.target]
         valid = str(fetch.valid) if isinstance(fetch.valid, int) else self.value(fetch.valid)
+        if fetch.aligned and "fetch_near" in self.dialect.functions:
+            call = f"{self.ops.known('fetch_near')}<{fetch.count}>"
+            self.line(f"{call}(&{to}], &{source}[{self.index(fetch.index)}]);")
+            return
         if "fetch" in self.dialect.functions:
             call = f"{self.ops.known('fetch')}<{fetch.count}>"
             self.line(f"{call}(&{to}], &{source}[{self.index(fetch.index)}], {valid});")

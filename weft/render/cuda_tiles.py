@@ -30,6 +30,15 @@ static __device__ __forceinline__ void fetch(T* target, const T* source, int val
     }
 }"""
 
+FETCH_NEAR = """template <int count, typename T>
+static __device__ __forceinline__ void fetch_near(T* target, const T* source)
+{
+    constexpr int bytes = count * (int)sizeof(T);
+    const unsigned int to = (unsigned int)__cvta_generic_to_shared(target);
+    if (bytes == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(source) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" :: "r"(to), "l"(source), "n"(bytes) : "memory");
+}"""
+
 FETCHED = 'asm volatile("cp.async.commit_group; cp.async.wait_group {pending};" ::: "memory");'
 
 _LOAD = """static __device__ __forceinline__ void {name}(unsigned int* to, const unsigned short* from, int step)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft.render.cuda_math import TANH
 from weft.render.cuda_narrow import BFLOAT16
-from weft.render.cuda_tiles import FETCH, FETCHED, TILES
+from weft.render.cuda_tiles import FETCH, FETCH_NEAR, FETCHED, TILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,6 @@ CUDA = Dialect(
         "log_float32": "logf",
         "log1p_float32": "log1pf",
         "expm1_float32": "expm1f",
-        "tanh_float32": "tanhf",
         "erf_float32": "erff",
         "mulhi_uint32": "__umulhi",
         "int32_float32": "__float_as_int",
@@ -128,8 +128,10 @@ CUDA = Dialect(
         '{ float c; asm("min.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }',
         "exp_rounded_float32": "static __device__ inline float exp_rounded_float32(float a) "
         '{ float b; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(b) : "f"(a * 1.442695041f)); return b; }',
+        "tanh_float32": TANH,
         **BFLOAT16,
         "fetch": FETCH,
+        "fetch_near": FETCH_NEAR,
         **TILES,
     },
     pool="extern __shared__ __align__(16) unsigned char pool[];",

@@ -1,0 +1,67 @@
+"""Rows of bfloat16 on the GPU schedule: what is rounded, widened and summed is what the reference has.
+
+Forward and backward of bias, GELU and dropout (column sums) and of layer norm (rows and column sums), in shapes whose
+rows are a subgroup's and a block's, with steps that are cut off and rows that are left over.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import weft.nn.functional as F
+from tests.unit.emulator import Emulator
+from tests.unit.programs import Make, assert_equal_results, results
+from weft import dtypes
+from weft.kernels import gpu_rows
+from weft.kernels.language import Copy, Fold, If, Kernel, Local, Loop, Stmt
+
+HOPPER = {"features": ("subgroups", "functions", "fetch"), "threads": 1024, "shared_bytes": 232448}
+SHAPES = [(67, 136), (70, 60), (66, 7)]
+
+
+def activation(make: Make, rows: int, cols: int) -> list:
+    x, bias = make(rows, cols, dtype="bfloat16", grad=True), make(cols, dtype="bfloat16", grad=True)
+    y = F.gelu(x + bias, approximate="tanh") * make(rows, cols, dtype="bfloat16")
+    y.sum().backward()
+    return [y, x.grad, bias.grad]
+
+
+def norm(make: Make, rows: int, cols: int) -> list:
+    x = make(rows, cols, dtype="bfloat16", grad=True)
+    weight, bias = (make(cols, dtype="bfloat16", grad=True) for _ in range(2))
+    y = F.layer_norm(x, (cols,), weight, bias)
+    (y * make(rows, cols, dtype="bfloat16")).sum().backward()
+    return [y, x.grad, weight.grad, bias.grad]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("program", [activation, norm])
+@pytest.mark.parametrize("by_block", [False, True], ids=["subgroups", "blocks"])
+def test_agrees_with_the_reference(program, shape, by_block, monkeypatch):
+    if by_block:
+        monkeypatch.setattr(gpu_rows, "SUBGROUP_ROW", 0)
+        monkeypatch.setattr(gpu_rows, "PER_THREAD", 2)
+    run = lambda make: program(make, *shape)  # noqa: E731
+    assert_equal_results(results(run, Emulator(**HOPPER).device, small=True), results(run, "reference", small=True))
+
+
+def statements(body: tuple[Stmt, ...]) -> list[Stmt]:
+    inner = [(*s.body, *getattr(s, "otherwise", ())) for s in body if isinstance(s, Loop | Fold | If)]
+    return [*body, *[stmt for part in inner for stmt in statements(part)]]
+
+
+@pytest.mark.parametrize("program", [activation, norm])
+def test_results_are_rounded_by_copies_of_several(program):
+    """float32 leaves a thread's array for memory of bfloat16 in one statement, which rounds two at a time."""
+    device = Emulator(**HOPPER)
+    results(lambda make: program(make, 70, 64), device.device, small=True)
+    found = [_rounding(kernel) for kernel in device.kernels]
+    assert sum(found) == 2  # the result, and the gradient of x
+
+
+def _rounding(kernel: Kernel) -> int:
+    body = statements(kernel.body)
+    arrays = {stmt.name: stmt.dtype for stmt in body if isinstance(stmt, Local)}
+    copies = {s.target for s in body if isinstance(s, Copy) and s.dtype is dtypes.bfloat16 and s.count > 1}
+    wide = [s.target for s in body if isinstance(s, Copy) and arrays.get(s.source) is dtypes.float32]
+    return len(copies.intersection(wide))
