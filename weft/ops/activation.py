@@ -12,6 +12,8 @@ from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float, normal_axis, to_float
 from weft.ops.elementwise import clamp
 
+GELU_CUBIC, GELU_SCALE = 0.044715, math.sqrt(2.0 / math.pi)  # compiler.activations looks for a GELU of these
+
 
 def relu(x: Node) -> Node:
     """max(x, 0), with slope 0 at 0; NaN stays NaN.
@@ -110,13 +112,26 @@ def gelu(x: Node, approximate: str = "none") -> Node:
     """
     need_float("gelu", x)
     if approximate == "none":
-        bell = unary("erf", mul(x, math.sqrt(0.5)))
-    elif approximate == "tanh":
-        cubic = add(x, mul(mul(mul(x, x), x), 0.044715))
-        bell = unary("tanh", mul(cubic, math.sqrt(2.0 / math.pi)))
-    else:
-        raise problem(RangeError, "gelu", f"approximate={approximate!r}", "'none' or 'tanh'")
-    return mul(mul(x, 0.5), add(bell, 1.0))
+        return mul(mul(x, 0.5), add(unary("erf", mul(x, math.sqrt(0.5))), 1.0))
+    if approximate == "tanh":
+        value = mul(mul(x, 0.5), add(_gelu_bell(x), 1.0))
+        return build.with_gradient(value, (x,), _gelu_gradient)
+    raise problem(RangeError, "gelu", f"approximate={approximate!r}", "'none' or 'tanh'")
+
+
+def _gelu_bell(x: Node) -> Node:
+    cubic = add(x, mul(mul(mul(x, x), x), GELU_CUBIC))
+    return unary("tanh", mul(cubic, GELU_SCALE))
+
+
+def _gelu_gradient(sources: tuple[Node, ...], g: Node) -> tuple[Node]:
+    """(1 + t) (1/2 + x/2 (1 - t) u') for t = tanh(u): half of what the chain rule takes, and with 1 + t as a factor it
+    vanishes with the function."""
+    (x,) = sources
+    bell = _gelu_bell(x)
+    slope = add(mul(mul(x, x), 3.0 * GELU_CUBIC * GELU_SCALE), GELU_SCALE)
+    inner = mul(mul(mul(x, 0.5), sub(1.0, bell)), slope)
+    return (mul(g, mul(add(bell, 1.0), add(inner, 0.5))),)
 
 
 @in_float32
