@@ -203,6 +203,9 @@ def test_errors_after_which_nothing_works_are_told_apart(bindings):
             driver.synchronise()
         assert type(told.value) is kind
     assert "cuStreamSynchronize: given it went wrong" in str(told.value)
+    made.answers["cuDevicePrimaryCtxRetain"] = made.CUresult.CUDA_ERROR_NOT_INITIALIZED
+    with pytest.raises(DeviceError, match="after a fork, start processes anew"):
+        CudaDriver(0)
 
 
 def test_machine_code_that_does_not_load_is_named_and_shown(bindings, monkeypatch):

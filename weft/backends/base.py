@@ -33,6 +33,8 @@ class Device:
     matrix units that multiply tiles of 16-bit floats (`kernels.tiles`), 'narrow attention' for results of 16-bit
     attention that are kept in 16 bits for its gradient (elsewhere in float32),
     'functions' for exp, log, tanh and erf of float32 and the rounding to bfloat16 as operations of the device.
+    `limits` are numbers: 'threads' and 'shared_bytes' of a block, 'blocks' of a launch, 'subgroup' (its threads),
+    'processors' and 'resident_threads' of each, 'vector_bytes' of one access.
     `libraries` are the vendor's libraries by name, in the order in which they are asked for offers.
     """
 

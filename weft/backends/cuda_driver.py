@@ -52,7 +52,10 @@ def _failed(name: str, status: Any) -> Exception:
     words = text.decode() if isinstance(text, bytes) else "an error that the driver does not explain"
     if status.name == "CUDA_ERROR_OUT_OF_MEMORY":
         return problem(OutOfMemoryError, name, words, "free memory on the GPU")
-    return problem(DeviceLost if status.name in LOST else DeviceError, name, f"{words} ({status.name})", "success")
+    kind = DeviceLost if status.name in LOST else DeviceError
+    forked = status.name == "CUDA_ERROR_NOT_INITIALIZED"
+    mend = "after a fork, start processes anew: multiprocessing.get_context('spawn')" if forked else ""
+    return problem(kind, name, f"{words} ({status.name})", "success", mend)
 
 
 def count() -> int:

@@ -208,7 +208,9 @@ class GpuBackend:
 
     @property
     def _idle_bytes(self) -> int:
-        return self._arena.nbytes if self._arena is not None else 0
+        """What is given up between runs where memory is short."""
+        arena = self._arena.nbytes if self._arena is not None else 0
+        return arena + sum(executable.idle_bytes for executable in self.executables)
 
     def allocate(self, nbytes: int) -> Slab:
         if not nbytes:

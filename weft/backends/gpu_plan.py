@@ -27,8 +27,9 @@ from weft.dtypes import DType
 from weft.errors import DeviceError, GraphError, WeftError, problem
 
 if TYPE_CHECKING:
-    from weft.backends.gpu import Driver, GpuBackend
+    from weft.backends.gpu import GpuBackend
 
+MOST_BLOCKS = 1 << 20  # of one launch, where the device names no `limits['blocks']`
 MOST_GRAPHS = 4  # graphs of one plan, each for its own addresses
 PATIENCE = 8  # runs with new addresses after which the slots that change get memory of their own
 STAGED_BYTES = 1 << 20  # that may be copied for each launch that a graph saves
@@ -42,7 +43,7 @@ class _Kernel:
 
     __slots__ = ("again", "numbers", "places", "words")
 
-    def __init__(self, launch: Launch, function: Any, driver: Driver):
+    def __init__(self, launch: Launch, function: Any, backend: GpuBackend):
         geometry = launch.kernel.geometry
         assert geometry is not None
         buffers = len(launch.places)
@@ -55,8 +56,8 @@ class _Kernel:
             else:
                 self.words[at] = _word(value, param.dtype)
         self.words[-1] = launch.extent
-        blocks = geometry.blocks(launch.extent)
-        self.again = driver.launcher(function, blocks, geometry.threads, geometry.shared, self.words, buffers)
+        blocks = geometry.blocks(launch.extent, backend.device.limits.get("blocks", MOST_BLOCKS))
+        self.again = backend.driver.launcher(function, blocks, geometry.threads, geometry.shared, self.words, buffers)
 
     def __call__(self, table: Table) -> None:
         words = self.words
@@ -105,6 +106,11 @@ class GpuExecutable:
 
     def __del__(self) -> None:
         self.forget()
+
+    @property
+    def idle_bytes(self) -> int:
+        """Of the memory that slots got of their own."""
+        return sum(slab.nbytes for slab in self._staged.values())
 
     def forget(self) -> bool:
         """Drop what makes runs faster and takes memory; whether there was any."""
@@ -234,7 +240,7 @@ class GpuExecutable:
 
     def _action(self, step: Step) -> Action:
         if isinstance(step, Launch):
-            kernel = _Kernel(step, self._functions[id(step.kernel)], self.driver)
+            kernel = _Kernel(step, self._functions[id(step.kernel)], self.backend)
             self._kernels.append(kernel)
             return kernel
         if isinstance(step, LibraryCall):
