@@ -39,6 +39,8 @@ MOST_TASKS = 128
 TASKS_PER_THREAD = 8  # of a weight gradient, whose tasks are long so that they share what they read
 FEW_TILES = 16  # with fewer tiles than this a weight gradient is summed in parts
 FEWEST_IN_PAIRS = 16  # channels and filters from which two pixels are computed together
+LONG, LONG_FROM = 8, 128  # rows for each column from which a product is a weight gradient; columns that it counts as
+FEWEST_IN_PRODUCTS = 8  # columns on both sides of such a product
 PORTABLE = 2048  # bytes of registers by which the number of parts is chosen on every machine: it fixes the bits
 TILES = ("conv_tiles", "conv_weight_tiles")
 DEPTHWISE = 4  # filters per group up to which a convolution of single channels is a sum of products
@@ -149,6 +151,20 @@ def _weights_by_tiles(conv: _Conv, g: Node) -> Node:
         blocked = tap_gradients(blocked)
     rank = len(blocked.shape)  # [blocks, *kernel, channels per group, block]
     return reshape(permute(blocked, (*range(1, rank - 1), 0, rank - 1)), (*blocked.shape[1:-1], g.shape[-1]))
+
+
+def long_product(node: Node, srcs: tuple[Node, ...], device: Device) -> Node | None:
+    """A `dot` over many rows of two narrow matrices, as gradients of dense layers are: the weight gradient of a
+    convolution with one tap, whose kernel reads rows as they lie. None where a library is as quick."""
+    a, b = srcs
+    if len(a.shape) > 2 or a.op != "permute" or node.dtype.itemsize < 4 or "templates" not in device.features:
+        return None
+    (m, k), n = a.shape, b.shape[1]
+    if min(m, n) < FEWEST_IN_PRODUCTS or k < LONG * max(m, n, LONG_FROM):
+        return None
+    rows, slopes = reshape(make("permute", (a,), ((1, 0),)), (k, 1, m)), reshape(b, (k, 1, n))
+    one = (1,)
+    return reshape(_weights_by_tiles(_Conv(rows, slopes, one, ((0, 0),), one, one, 1, one), slopes), (m, n))
 
 
 def _most(dtype: DType, device: Device) -> int:
@@ -380,6 +396,8 @@ def _weights(region: Region, device: Device, views: Views) -> Built:
     params = [BufferParam(name, node.dtype, name == "y") for name in ("x", "g", "y")]
     flops = 2 * form.parts * batch * math.prod(form.out) * form.filters * math.prod(form.kernel) * form.per_group
     name, points = f"conv_weight_{_label(node, form)}", node.shape[0] * tiles.points(form)
+    if form.kernel == form.out == (1,):
+        name = f"gemm_{form.channels}x{form.filters}_rows"
     numbers = {"batch": batch, "per_part": node.attrs[-1]}
     most = TASKS_PER_THREAD * device.limits.get("threads", 1)
     places = (*views, _whole(node))
@@ -411,7 +429,7 @@ def _built(
         sites = tuple(builder.sites)
     kernel = Kernel(name, tuple(buffers), tuple(scalars), LAUNCH_RANGES, body, definitions)
     least = -(-TASK_FLOPS * points // max(flops, 1))
-    chunk = max(1, least, -(-points // most_tasks))
+    chunk = max(1, least, points // most_tasks)
     return Built(kernel, tuple(uses), tuple(values), points, chunk, flops, sites)
 
 

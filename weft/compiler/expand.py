@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from weft.backends.base import Device
 from weft.compiler import block_attention
-from weft.compiler.convolve import TILES, decompose_conv, share_padding
+from weft.compiler.convolve import TILES, decompose_conv, long_product, share_padding
 from weft.compiler.libraries import offered
 from weft.graph.convolve import Geometry, compose_input
 from weft.graph.node import Node, toposort
@@ -44,7 +44,7 @@ def spell_out(nodes: list[Node], outputs: list[Node], leaves: Collection[Node], 
 def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node], device: Device) -> list[Node]:
     """The outputs with every heavy primitive replaced. `nodes` is topologically sorted."""
     heavy = {*EXPANSIONS, *SEVERAL, "conv_input"}  # of the last, only what a library computes is left
-    if heavy.isdisjoint([node.op for node in nodes]):
+    if heavy.isdisjoint([node.op for node in nodes]) and all(node.op != "dot" for node in nodes):
         return outputs
     leaf_set = set(leaves)
     parts: dict[Node, Sequence[Node]] = {}  # by nodes with several results
@@ -56,6 +56,8 @@ def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node
         if node.op in SEVERAL:
             parts[node] = offered(node, srcs, device) or SEVERAL[node.op](node, srcs, device)
             return node  # whose picks are replaced, so nobody sees it again
+        if node.op == "dot":
+            return long_product(node, srcs, device)
         if node.op not in heavy:
             return None
         offer = offered(node, srcs, device)
