@@ -220,11 +220,30 @@ class _Assembly:
         for value, leaf, offset in self.storage.copies:
             steps.append(self._copy(value, leaf, offset))
         if self.joins:
-            steps = joined(steps)
+            steps = joined(steps, self._apart)
         self.slots.append(Slot("status", 4 * len(self.sites), "status"))
         plan = Plan(tuple(steps), tuple(self.slots), tuple(self.storage.intervals), "", tuple(self.sites))
         places = [self.place(base_of(node)) for position, node in enumerate(outputs) if position not in written]
         return plan, [(place.slot, place.offset) for place in places]
+
+    def _apart(self, first: int, second: int) -> bool:
+        """Whether two steps may run at the same time: neither waits for the other, nor lies where the other did."""
+        if max(first, second) >= len(self.order):
+            return False
+        one, other = self.order[first], self.order[second]
+        if one.before & other.bit or other.before & one.bit:
+            return False
+        return not any(
+            a is not b and at < until and start < end
+            for a, (at, end) in self._in_arena(one).items()
+            for b, (start, until) in self._in_arena(other).items()
+        )
+
+    def _in_arena(self, region: Region) -> dict[Node, tuple[int, int]]:
+        """What a region touches in the arena: (first byte, end) of each root."""
+        roots = [self.storage.place(node)[0] for node in (*region.reads, *region.sinks, *region.partials)]
+        starts = {root: self.storage.arena[root] for root in roots if root in self.storage.arena}
+        return {root: (start, start + root.nbytes) for root, start in starts.items()}
 
     def place(self, node: Node, offset: int = 0) -> Place:
         if node is STATUS:

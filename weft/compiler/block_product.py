@@ -36,9 +36,9 @@ from weft.kernels.nest import together
 PROCESSORS = 64  # multiprocessors of a device that does not say
 # A product of fewer tiles of this side leaves multiprocessors idle on large devices, so its sums are cut, to no less
 # than `SHORTEST`; those of a small product, whose time is that of a walk along k, to no less than `SHORTEST_OF_SMALL`
-# if they are longer than `LONG`: adding up the parts takes about as long as such a walk. Shapes decide, whatever the
-# device: it fixes the bits.
-TILE, FEW_TILES = 128, 128
+# if they are longer than `LONG`: adding up the parts takes about as long as such a walk. Of `FEW_PARTS`, all are loaded
+# at once. Shapes decide, whatever the device: it fixes the bits.
+TILE, FEW_TILES, FEW_PARTS = 128, 128, 16
 SHORTEST, SHORTEST_OF_SMALL, LONG = 512, 48, 256
 
 
@@ -77,7 +77,8 @@ def _in_parts(factors: tuple[Node, ...], sums: DType, dtype: DType) -> Node:
 def _parts(m: int, n: int, k: int) -> int:
     """How many parts of equal length sums are cut into; parts begin at multiples of 4 elements, for fetches of four."""
     small = m * n * k <= gpu_product.SMALL and k > LONG
-    most = min(-(-FEW_TILES // (-(-m // TILE) * -(-n // TILE))), k // (SHORTEST_OF_SMALL if small else SHORTEST))
+    tiles = -(-m // TILE) * -(-n // TILE)
+    most = min(FEW_PARTS, k // SHORTEST_OF_SMALL) if small else min(-(-FEW_TILES // tiles), k // SHORTEST)
     return max([parts for parts in range(1, most + 1) if k % (4 * parts) == 0], default=1)
 
 

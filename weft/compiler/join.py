@@ -1,75 +1,145 @@
-"""join: launches in a row that have work for one block each become one launch (`kernels.joined`)."""
+"""join: small launches in a row become one (`kernels.joined`): those that have work for one block each, which then run
+one after the other in it, and those that do not depend on each other, whose blocks then run side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from weft.compiler.plan import Launch, Place, Scalar, Step
 from weft.dtypes import DType
-from weft.kernels.joined import Part, can_join, join, threads_of
+from weft.kernels import joined as kernels
+from weft.kernels.block_tiles import DECLARED
 from weft.kernels.language import BufferParam, Kernel
 
 MOST = 24  # launches in one: what is compiled as one text should stay short
 MOST_BUFFERS = 48
+MOST_BLOCKS = 256  # of a launch that others run beside: more keep a GPU busy alone
+
+Apart = Callable[[int, int], bool]  # whether the steps with these numbers may run at the same time
 
 
-def joined(steps: Sequence[Step]) -> list[Step]:
+def joined(steps: Sequence[Step], apart: Apart) -> list[Step]:
     """The steps, small neighbours joined."""
-    out: list[Step] = []
-    group = _Group()
-    for step in steps:
-        if not _is_small(step):
-            out += [*group.steps(), step]
-            group = _Group()
+    numbered = [_Single(step, number) for number, step in enumerate(steps)]
+    chains = _grouped(numbered, _has_one_block, lambda group, single: True, _one_after_the_other)
+    pairs = _grouped(chains, _has_few_blocks, lambda group, single: single.stands_apart(group, apart), _side_by_side)
+    return [single.step for single in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Single:
+    """A step, and its number, unless it is several steps in one."""
+
+    step: Step
+    number: int = -1
+
+    def stands_apart(self, group: Sequence[_Single], apart: Apart) -> bool:
+        return all(apart(other.number, self.number) for other in group)
+
+
+def _grouped(
+    singles: Iterable[_Single],
+    fits: Callable[[_Single], bool],
+    agrees: Callable[[Sequence[_Single], _Single], bool],
+    made_one: Callable[[_Bound], Launch],
+) -> list[_Single]:
+    """The steps, those in a row that fit and agree with each other made one."""
+    out: list[_Single] = []
+    group: list[_Single] = []
+
+    def close() -> None:
+        if len(group) < 2:
+            out.extend(group)
+        else:
+            out.append(_Single(made_one(_Bound([_launch(single) for single in group]))))
+        group.clear()
+
+    for single in singles:
+        if not fits(single):
+            close()
+            out.append(single)
             continue
-        assert isinstance(step, Launch)
-        if not group.takes(step):
-            out += group.steps()
-            group = _Group()
-        group.add(step)
-    return out + group.steps()
+        if not _can_be_one([*group, single]) or not agrees(group, single):
+            close()
+        group.append(single)
+    close()
+    return out
 
 
-def _is_small(step: Step) -> bool:
+def _launch(single: _Single) -> Launch:
+    assert isinstance(single.step, Launch)
+    return single.step
+
+
+def _kernel(launch: Launch) -> Kernel:
+    assert isinstance(launch.kernel, Kernel)
+    return launch.kernel
+
+
+def _blocks(step: Step) -> int:
+    """The blocks of a launch that can be a part of another; 0 for other steps."""
     if not isinstance(step, Launch) or not isinstance(step.kernel, Kernel) or step.kernel.geometry is None:
-        return False
-    return step.extent > 0 and step.kernel.geometry.blocks(step.extent) == 1 and can_join(step.kernel)
+        return 0
+    return step.kernel.geometry.blocks(step.extent) if step.extent > 0 and kernels.can_join(step.kernel) else 0
+
+
+def _has_one_block(single: _Single) -> bool:
+    return _blocks(single.step) == 1
+
+
+def _has_few_blocks(single: _Single) -> bool:
+    few = single.number >= 0 and 0 < _blocks(single.step) <= MOST_BLOCKS
+    return few and kernels.can_stand_beside(_kernel(_launch(single)))
+
+
+def _can_be_one(group: Sequence[_Single]) -> bool:
+    launches = [_launch(single) for single in group]
+    parts = [_kernel(launch) for launch in launches]
+    few = len(group) <= MOST and sum(len(launch.places) for launch in launches) <= MOST_BUFFERS
+    return few and sum(map(kernels.shared_bytes, parts)) <= DECLARED and kernels.threads_of(parts) is not None
 
 
 @dataclass(slots=True)
-class _Group:
-    """Launches that will be one."""
+class _Bound:
+    """Launches that will be one: their kernels over common buffers, each place once."""
 
-    launches: list[Launch] = field(default_factory=list)
+    launches: Sequence[Launch]
     memory: dict[tuple[Place, DType], BufferParam] = field(default_factory=dict)
+    parts: list[kernels.Part] = field(default_factory=list)
 
-    def takes(self, launch: Launch) -> bool:
-        assert isinstance(launch.kernel, Kernel)
-        fits = len(self.launches) < MOST and len(self.memory) + len(launch.places) <= MOST_BUFFERS
-        kernels = [one.kernel for one in self.launches if isinstance(one.kernel, Kernel)]
-        return fits and threads_of([*kernels, launch.kernel]) is not None
-
-    def add(self, launch: Launch) -> None:
-        assert isinstance(launch.kernel, Kernel)
-        self.launches.append(launch)
-        for place, param in zip(launch.places, launch.kernel.buffers, strict=True):
-            number = len(self.memory)
-            self.memory.setdefault((place, param.dtype), BufferParam(f"m{number}", param.dtype, True))
-
-    def steps(self) -> list[Step]:
-        if len(self.launches) < 2:
-            return list(self.launches)
-        numbers = {key: number for number, key in enumerate(self.memory)}
-        parts: list[Part] = []
-        scalars: list[Scalar] = []
+    def __post_init__(self) -> None:
+        numbers: dict[tuple[Place, DType], int] = {}
         for launch in self.launches:
-            assert isinstance(launch.kernel, Kernel)
-            bound = zip(launch.places, launch.kernel.buffers, strict=True)
-            parts.append(Part(launch.kernel, tuple([numbers[place, param.dtype] for place, param in bound])))
-            scalars += [*launch.scalars, launch.extent]
-        name = f"steps_{len(parts)}_{self.launches[0].name}_to_{self.launches[-1].name}"
-        kernel = join(name, parts, list(self.memory.values()))
-        places = tuple([place for place, _ in self.memory])
+            bound = [(place, param.dtype) for place, param in zip(launch.places, _kernel(launch).buffers, strict=True)]
+            for key, param in zip(bound, _kernel(launch).buffers, strict=True):
+                number = numbers.setdefault(key, len(numbers))
+                before = self.memory.get(key)
+                written = param.written or (before is not None and before.written)
+                self.memory[key] = replace(param, name=f"m{number}", written=written)
+            self.parts.append(kernels.Part(_kernel(launch), tuple([numbers[key] for key in bound])))
+
+    def launch(self, kernel: Kernel, scalars: Sequence[Scalar], extent: int) -> Launch:
         nbytes, flops = (sum(getattr(launch, what) for launch in self.launches) for what in ("bytes", "flops"))
-        return [Launch(kernel, places, tuple(scalars), 1, 1, nbytes, flops)]
+        places = tuple([place for place, _ in self.memory])
+        return Launch(kernel, places, tuple(scalars), extent, 1, nbytes, flops)
+
+    def name(self, what: str, between: str) -> str:
+        return f"{what}_{len(self.parts)}_{self.launches[0].name}_{between}_{self.launches[-1].name}"
+
+
+def _one_after_the_other(bound: _Bound) -> Launch:
+    scalars = [scalar for launch in bound.launches for scalar in (*launch.scalars, launch.extent)]
+    kernel = kernels.join(bound.name("steps", "to"), bound.parts, list(bound.memory.values()))
+    return bound.launch(kernel, scalars, 1)
+
+
+def _side_by_side(bound: _Bound) -> Launch:
+    kernel = kernels.beside(bound.name("beside", "and"), bound.parts, list(bound.memory.values()))
+    assert kernel.geometry is not None
+    scalars: list[Scalar] = []
+    blocks, threads = 0, kernel.geometry.threads
+    for launch, part in zip(bound.launches, bound.parts, strict=True):
+        scalars += [*launch.scalars, launch.extent, kernels.first_of(part.kernel, blocks, threads)]
+        blocks += kernels.blocks_of(part.kernel, launch.extent, threads)
+    return bound.launch(kernel, scalars, blocks)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 PER_PIECE = Var("per_piece", int64)  # how much of the cut axis one piece of a split reduction takes
 
 SHORT = 8  # elements side by side that are too few for vector lanes
+AT_ONCE = 31  # elements that one thread of a GPU loads at once: with more, several threads share a sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +216,13 @@ def _lower_split(region: Region) -> Lowered:
 def _bound(region: Region, k: int) -> Var | int:
     """Where the loop over reduced axis `k` ends: an argument, so that a new extent needs no new kernel.
 
-    Only a vector loop over an inner axis knows its extent, which spares it the tail.
+    A vector loop over an inner axis knows its extent, which spares it the tail; so does a short loop on devices with
+    blocks, where all that a thread adds is then loaded at once, and each load of a tail would be waited for.
     """
+    extent = region.shape[k]
     in_lanes = region.form != "cols" and k == len(region.shape) - 1
-    return region.shape[k] if in_lanes and k else Var(f"extent{k}", int64)
+    at_once = extent <= AT_ONCE and "blocks" in (*region.sinks, *region.partials)[0].device.features
+    return extent if (in_lanes and k) or at_once else Var(f"extent{k}", int64)
 
 
 # --- nests ------------------------------------------------------------------------------------------------------------

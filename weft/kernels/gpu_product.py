@@ -150,12 +150,12 @@ def tiling(product: Product, units: bool, processors: int, shared_bytes: int = D
 
 
 def _fetched_at_once(choice: Tiling, product: Product) -> Tiling:
-    """The tile with as many stages as it has steps of k, if the arrays need not be asked for, so that all steps are
-    fetched before the first is multiplied; and not deeper than the product."""
+    """The tile with as many stages as it has steps of k, where arrays of that size need not be asked for, so that all
+    steps are fetched before the first is multiplied; and not deeper than the product."""
     choice = replace(choice, depth=min(choice.depth, -(-product.depth // 8) * 8))
     steps = -(-product.depth // choice.depth)
     fitting = DECLARED // replace(choice, stages=1).shared_bytes(product)
-    return replace(choice, stages=max(2, min(steps + 1, fitting)))
+    return replace(choice, stages=min(steps, max(fitting, 2)))
 
 
 def body(product: Product, choice: Tiling, finish: Finish) -> tuple[tuple[Stmt, ...], Geometry]:
@@ -276,12 +276,13 @@ class _Writer:
             return (self.inside(*at, [named, *finish(batch, *at, Var("product", product.sums))]),)
 
         steps, now = self.step.extent, ix.axis_index(self.step)
-        stage, coming = ix.remainder(now, choice.stages), choice.stages - 1
+        stage = ix.remainder(now, choice.stages)
+        coming = steps if steps <= choice.stages else choice.stages - 1  # steps that are fetched before the walk
         more = Op("lt", (IndexValue(now, int32), Literal(steps - coming, int32)), bool_)
         ahead = (If(more, fetches(ix.add(now, ix.const(coming)))),) if steps > coming else ()
         begin: list[Stmt] = []
         for number in range(coming):  # one group each, of which the walk closes the last
-            begin += fetches(ix.const(number)) if number < steps else ()
+            begin += fetches(ix.const(number))
             begin += (Fetched(choice.stages),) if number < coming - 1 else ()
         multiplied = self.tile.multiply(self.a.matrix(stage), self.b.matrix(stage).transposed, choice.depth)
         work: tuple[Stmt, ...] = (

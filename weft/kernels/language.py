@@ -119,9 +119,10 @@ class Loop:
     blocks; 'vector' in lanes of `width`; 'threads' over the `width` threads of one GPU block, thread t taking start +
     t, start + t + width, ...; 'grid' over the threads (`width` to a block) of all blocks; 'unrolled' in order, written
     out (its bounds are integers), so that arrays of a thread indexed by it stay in registers. A `Barrier` may stand
-    inside 'task' and 'serial' loops, which all threads of a block go through together, and inside a 'threads' loop that
-    every thread goes through once. `start` and `stop` are integers, or expressions of scalars, ranges and outer axes;
-    a `start` that is an expression is known to be a multiple of `multiple`.
+    inside 'task' and 'serial' loops, which all threads of a block go through together, inside a 'threads' loop that
+    every thread goes through once, and under an `If` that is true for all threads of a block or for none. `start` and
+    `stop` are integers, or expressions of scalars, ranges and outer axes; a `start` that is an expression is known to
+    be a multiple of `multiple`.
     """
 
     axis: Axis
