@@ -22,7 +22,7 @@ from weft.compiler.plan import Scalar
 from weft.compiler.region import Region
 from weft.compiler.template import Built, Template, view_of
 from weft.compiler.values import Builder
-from weft.dtypes import DType, bool_, float32, int64
+from weft.dtypes import DType, bool_, float32, float64, int64
 from weft.graph.build import cast, expand, pad, permute, reduce, reshape, slice_, unfold
 from weft.graph.evaluate import conv_values, conv_weight_values
 from weft.graph.node import Node
@@ -157,7 +157,12 @@ def long_product(node: Node, srcs: tuple[Node, ...], device: Device) -> Node | N
     """A `dot` over many rows of two narrow matrices, as gradients of dense layers are: the weight gradient of a
     convolution with one tap, whose kernel reads rows as they lie. None where a library is as quick."""
     a, b = srcs
-    if len(a.shape) > 2 or a.op != "permute" or node.dtype.itemsize < 4 or "templates" not in device.features:
+    if (
+        len(a.shape) > 2
+        or a.op != "permute"
+        or node.dtype not in (float32, float64)
+        or "templates" not in device.features
+    ):
         return None
     (m, k), n = a.shape, b.shape[1]
     if min(m, n) < FEWEST_IN_PRODUCTS or k < LONG * max(m, n, LONG_FROM):
