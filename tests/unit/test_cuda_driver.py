@@ -164,7 +164,9 @@ def test_work_goes_to_the_gpu_it_is_meant_for(bindings, monkeypatch):
             backend.memory()
 
     use()
+    made.cuCtxSetCurrent("the context of another library")
     made.calls.clear(), made.contexts.clear()
+    use()
     thread = threading.Thread(target=use)
     thread.start()
     thread.join()
@@ -175,7 +177,7 @@ def test_work_goes_to_the_gpu_it_is_meant_for(bindings, monkeypatch):
         for call, context in zip(made.calls, made.contexts, strict=True)
         if call[-1] in streams
     ]
-    assert len(seen) >= 12 and all(wanted == current for wanted, current in seen)
+    assert len(seen) >= 18 and all(wanted == current for wanted, current in seen)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), DeviceError("refused")])

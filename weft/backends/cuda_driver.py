@@ -106,6 +106,7 @@ class CudaDriver:
 
     def __init__(self, ordinal: int):
         self.ordinal = ordinal
+        self._several = count() > 1
         self.handle = call("cuDeviceGet", ordinal)
         self.context = call("cuDevicePrimaryCtxRetain", self.handle)
         self.activate()
@@ -132,10 +133,11 @@ class CudaDriver:
         return attribute(self.handle, name)
 
     def activate(self) -> None:
-        """Make this GPU the one that calls of this thread mean."""
-        if getattr(_current, "ordinal", None) != self.ordinal:
+        """Make this GPU the one that calls of this thread mean. Where there are several, other libraries, too, may have
+        chosen one meanwhile."""
+        if self._several or not getattr(_current, "chosen", False):
             call("cuCtxSetCurrent", self.context)
-            _current.ordinal = self.ordinal
+            _current.chosen = True
 
     def memory(self) -> tuple[int, int]:
         free, total = call("cuMemGetInfo")
