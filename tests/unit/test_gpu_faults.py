@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ import weft
 from tests.unit.fake_driver import FakeDriver, FakeGpu, HandleDriver
 from tests.unit.test_gpu_backend import array, expected, two_steps, xor_training
 from weft.backends.base import DeviceLost
+from weft.compiler import evaluate
 from weft.compiler.plan import LibraryCall, Place, Plan, Slot
 
 pytestmark = pytest.mark.unit
@@ -66,17 +68,21 @@ def test_a_launch_that_is_refused_names_the_kernel_and_shows_it(gpu, apart, monk
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_device_that_is_lost_is_told_with_what_ran(gpu, apart, monkeypatch, waits):
     monkeypatch.setenv("WEFT_SYNC", str(int(waits)))
+    synchronise, broken = gpu.driver.synchronise, []
+
+    def lost():
+        if broken:
+            raise DeviceLost("an illegal address was used")
+        synchronise()
+
+    monkeypatch.setattr(gpu.driver, "synchronise", lost)
     before = weft.compile(lambda x: x.tanh())
     step, x = weft.compile(two_steps), weft.tensor(array(5, 7))
     before(x).numpy()
     for _ in range(3):
         step(x)
     assert waits == ("record" not in gpu.driver.log)
-
-    def lost():
-        raise DeviceLost("an illegal address was used")
-
-    monkeypatch.setattr(gpu.driver, "synchronise", lost)
+    broken.append(True)
     with pytest.raises(weft.DeviceError, match="an illegal address") as told:
         step(x).numpy()
     said, names = str(told.value), [kernel.name for kernel in step.plan.kernels()]
@@ -208,6 +214,28 @@ def test_dropping_a_tensor_waits_for_nobody(gpu):
     assert gpu.bytes_in_use == before - 40_000
 
 
+def test_a_plan_dies_with_its_last_holder(gpu, apart):
+    """Its graphs, too, and without the collector; also the plan of a loop."""
+
+    @weft.compile
+    def step(x: weft.Tensor) -> weft.Tensor:
+        return weft.loop(lambda h, _: (h / (h * h).sum(0), None), x, length=3)[0]
+
+    x = weft.tensor(array(5, 7))
+    for _ in range(4):
+        step(x)
+    gone = weakref.ref(step.last.entry.executable)
+    gc.disable()
+    try:
+        del step
+        evaluate._plans.clear()
+        assert gone() is None
+    finally:
+        gc.enable()
+    gpu.synchronise()
+    assert gpu.driver.log.count("discard") == gpu.driver.log.count("record") > 0
+
+
 def test_the_collector_may_run_anywhere(gpu, apart, monkeypatch):
     """Also while a graph is recorded, and when another GPU is current."""
     other = FakeGpu()
@@ -222,7 +250,7 @@ def test_the_collector_may_run_anywhere(gpu, apart, monkeypatch):
             held.clear()
             nonlocal scrap
             scrap = None
-            weft.compiler.evaluate._plans.clear()
+            evaluate._plans.clear()
             gc.collect()
         put(name, work)
 

@@ -88,12 +88,13 @@ class GpuExecutable:
         rendered = [kernel if isinstance(kernel, Code) else backend.render(kernel) for kernel in codes.values()]
         self._functions = dict(zip(codes, self.driver.functions(rendered), strict=True))
         self._kernels: list[_Kernel] = []
-        self._waits = os.environ.get("WEFT_SYNC", "0") not in ("", "0")
+        waits = os.environ.get("WEFT_SYNC", "0") not in ("", "0")
+        self._wait = self.driver.synchronise if waits else None
         self._actions = self._all(plan.steps)
         self._launches = sum(times for step, times in walk(plan.steps) if _runs(step))
         self._numbers = [kernel for kernel in self._kernels if kernel.numbers]
-        self._at_once = self._launches < 2 or bool(self._numbers) or self._waits or not self.driver.records
-        single = len(plan.steps) == 1 and isinstance(plan.steps[0], Launch) and not self._numbers and not self._waits
+        self._at_once = self._launches < 2 or bool(self._numbers) or waits or not self.driver.records
+        single = len(plan.steps) == 1 and isinstance(plan.steps[0], Launch) and not self._numbers and not waits
         self._alone = self._kernels[0] if single and self._kernels else None
         self._key = b""
         self._seen: OrderedDict[bytes, None] = OrderedDict()
@@ -137,7 +138,7 @@ class GpuExecutable:
             elif self._at_once:
                 for kernel in self._numbers:
                     kernel.set(numbers)
-                self._do(self._actions, slots)
+                _do(self._actions, slots, self._wait)
             elif self._staged:
                 self._run_staged(slots)
             else:
@@ -149,13 +150,13 @@ class GpuExecutable:
         key = bytes(slots)[: self._bytes]
         if key != self._key:
             self._key = b""  # until all words are new
-            self._do(self._actions, slots)
+            _do(self._actions, slots, self._wait)
             self._key = key
             return
         try:
             self._alone.again()
         except DeviceError as error:
-            self._tell(self.plan.steps[0], error)
+            _tell(self.plan.steps[0], error, waited=False)
 
     def _run_again(self, key: bytes, table: Table, slots: Table) -> None:
         """Replay the graph for these addresses, or make it where they come a second time."""
@@ -164,12 +165,12 @@ class GpuExecutable:
             self._seen[key] = None
             if len(self._seen) > MOST_GRAPHS:
                 self._seen.popitem(last=False)
-            self._do(self._actions, table)
+            _do(self._actions, table, self._wait)
             self._watch_changes(slots)
             return
         if graph is None:
             del self._seen[key]
-            graph = self._graphs[key] = self.driver.record(lambda: self._do(self._actions, table))
+            graph = self._graphs[key] = self.driver.record(lambda: _do(self._actions, table, self._wait))
             if len(self._graphs) > MOST_GRAPHS:
                 self.driver.discard(self._graphs.popitem(last=False)[1])
         else:
@@ -218,23 +219,6 @@ class GpuExecutable:
 
     # --- actions ---
 
-    def _do(self, actions: Sequence[tuple[Step, Action]], table: Table) -> None:
-        for step, action in actions:
-            try:
-                action(table)
-                if self._waits:
-                    self.driver.synchronise()
-            except DeviceError as error:
-                self._tell(step, error)
-
-    def _tell(self, step: Step, error: DeviceError) -> NoReturn:
-        """Raise the error with the name and source of its step. A device that is lost was lost by an earlier one,
-        unless each is waited for; and of a loop, the step inside has its name already."""
-        if isinstance(step, Repeat) or (isinstance(error, DeviceLost) and not self._waits):
-            raise error
-        text = f"\n{step.kernel.text}" if isinstance(step, Launch) and isinstance(step.kernel, Code) else ""
-        raise problem(DeviceError, step.name, f"{error}{text}", "a step that runs") from error
-
     def _all(self, steps: Sequence[Step]) -> list[tuple[Step, Action]]:
         return [(step, self._action(step)) for step in steps if isinstance(step, Repeat) or _runs(step)]
 
@@ -265,17 +249,37 @@ class GpuExecutable:
         return action
 
     def _repeat(self, step: Repeat) -> Action:
-        first, turn = self._all(step.first), self._all(step.steps)
+        first, turn, wait = self._all(step.first), self._all(step.steps), self._wait
         moving = [(m.slot, m.place.slot, m.place.offset, m.stride) for m in step.moving]
 
         def action(table: Table) -> None:
-            self._do(first, table)
+            _do(first, table, wait)
             for number in range(step.count):
                 for slot, base, offset, stride in moving:
                     table[slot] = table[base] + offset + number * stride
-                self._do(turn, table)
+                _do(turn, table, wait)
 
         return action
+
+
+def _do(actions: Sequence[tuple[Step, Action]], table: Table, wait: Callable[[], None] | None) -> None:
+    """Enqueue actions, and `wait` after each, if that is wanted."""
+    for step, action in actions:
+        try:
+            action(table)
+            if wait is not None:
+                wait()
+        except DeviceError as error:
+            _tell(step, error, wait is not None)
+
+
+def _tell(step: Step, error: DeviceError, waited: bool) -> NoReturn:
+    """Raise the error with the name and source of its step. A device that is lost was lost by an earlier step, unless
+    each is waited for; and of a loop, the step inside has its name already."""
+    if isinstance(step, Repeat) or (isinstance(error, DeviceLost) and not waited):
+        raise error
+    text = f"\n{step.kernel.text}" if isinstance(step, Launch) and isinstance(step.kernel, Code) else ""
+    raise problem(DeviceError, step.name, f"{error}{text}", "a step that runs") from error
 
 
 def _runs(step: Any) -> bool:
