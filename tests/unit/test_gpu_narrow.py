@@ -12,6 +12,7 @@ import weft.nn.functional as F
 from tests.unit.emulator import Emulator
 from tests.unit.programs import Make, assert_equal_results, results
 from weft import dtypes
+from weft.compiler import decompose
 from weft.kernels import gpu_rows
 from weft.kernels.language import Copy, Fold, If, Kernel, Local, Loop, Stmt
 
@@ -65,3 +66,10 @@ def _rounding(kernel: Kernel) -> int:
     copies = {s.target for s in body if isinstance(s, Copy) and s.dtype is dtypes.bfloat16 and s.count > 1}
     wide = [s.target for s in body if isinstance(s, Copy) and arrays.get(s.source) is dtypes.float32]
     return len(copies.intersection(wide))
+
+
+def test_wide_tables_are_cut_into_fewer_chunks():
+    """Each chunk writes a row of sums, and the columns keep a GPU busy. On a CPU nothing changes."""
+    cut = [decompose._split((16384, columns), (0,), decompose.FOR_BLOCKS) for columns in (768, 4095, 4096, 50304)]
+    assert cut == [(0, 32), (0, 32), (0, 64), (0, 64)]
+    assert decompose._split((16384, 4096), (0,), decompose.FOR_WORKERS) == (0, 256)

@@ -43,15 +43,17 @@ KEEPS_NARROW = frozenset({"custom", "library", "block_attention", "block_attenti
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """How a kind of device wants long reductions cut: rows into at most `rows` pieces, unless there are `enough` rows;
-    columns into at most `columns` chunks of at least `least` rows."""
+    columns into at most `columns` chunks of at least `least` rows, or half as many chunks where there are `wide`
+    columns (0: never), which keep it busy while each chunk costs a row of sums."""
 
     rows: int
     enough: int
     columns: int
     least: int
+    wide: int = 0
 
 
-FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32), Pieces(1024, 128, 512, 16)
+FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32), Pieces(1024, 128, 512, 16, 4096)
 
 # What is written apart for devices with blocks and for others, in the room that is given.
 ORDERED: dict[str, Callable[[Node, tuple[Node, ...], ModuleType], Node]] = {
@@ -187,7 +189,8 @@ def _split(shape: tuple[int, ...], axes: tuple[int, ...], pieces: Pieces) -> tup
         return axis, -(-per // INNER) * INNER if axis == len(shape) - 1 else per
     if axes != (0,) or n <= COLUMNS_ALONE:
         return None
-    return 0, -(-n // min(pieces.columns, -(-n // pieces.least)))
+    most = pieces.columns // 2 if pieces.wide and kept >= pieces.wide else pieces.columns
+    return 0, -(-n // min(most, -(-n // pieces.least)))
 
 
 def _under_reshape(node: Node, leaves: Collection[Node]) -> Node:
