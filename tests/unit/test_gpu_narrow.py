@@ -6,11 +6,13 @@ rows are a subgroup's and a block's, with steps that are cut off and rows that a
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import weft
 import weft.nn.functional as F
 from tests.unit.emulator import Emulator
-from tests.unit.programs import Make, assert_equal_results, results
+from tests.unit.programs import Make, results
 from weft import dtypes
 from weft.compiler import decompose
 from weft.kernels import gpu_rows
@@ -43,7 +45,10 @@ def test_agrees_with_the_reference(program, shape, by_block, monkeypatch):
         monkeypatch.setattr(gpu_rows, "SUBGROUP_ROW", 0)
         monkeypatch.setattr(gpu_rows, "PER_THREAD", 2)
     run = lambda make: program(make, *shape)  # noqa: E731
-    assert_equal_results(results(run, Emulator(**HOPPER).device, small=True), results(run, "reference", small=True))
+    found, expected = (results(run, device, small=True) for device in (Emulator(**HOPPER).device, "reference"))
+    unit = weft.finfo(weft.bfloat16).eps
+    for position, (a, b) in enumerate(zip(found, expected, strict=True)):  # 1 + tanh keeps more of a tail in one
+        np.testing.assert_allclose(a.astype("f"), b.astype("f"), unit, 1e-5, err_msg=f"result {position}")
 
 
 def statements(body: tuple[Stmt, ...]) -> list[Stmt]:
