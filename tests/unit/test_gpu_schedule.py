@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft
+import weft.nn.functional as F
 from tests.unit.emulator import Emulator
 from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
 from weft import dtypes
@@ -78,41 +79,47 @@ def test_rows_too_long_for_registers(name, shared_bytes, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("columns", [37, 131])
-@pytest.mark.parametrize("shared_bytes", [2048, 2650, 65536])
+@pytest.mark.parametrize("columns", [37, 901])
+@pytest.mark.parametrize("shared_bytes", [2048, 3200, 65536])
 def test_long_rows_that_begin_anywhere(dtype, columns, shared_bytes, monkeypatch):
     """They move in pieces of 16 bytes all the same, whatever of them is kept, and the first and last elements are not
-    mixed with those of other rows."""
+    mixed with those of other rows; one of a class is found wherever it lies."""
     monkeypatch.setattr(gpu_rows, "PRIVATE", 0)
+    monkeypatch.setattr(gpu_rows, "PER_THREAD", 64)
     monkeypatch.setattr(gpu_long, "IN_FLIGHT", 1)
-    rng = np.random.default_rng(0)
-    x, g = (rng.standard_normal((9, columns)).astype(np.float32) for _ in range(2))
-    device = Emulator(shared_bytes=shared_bytes, features=("functions",), processors=2, resident_threads=64)
+    itemsize, classes = dtypes.by_name(dtype).itemsize, np.array([0, columns - 1, columns // 2, -100, 5])
+    x = np.random.default_rng(0).standard_normal((5, columns)).astype(dtypes.by_name(dtype).numpy)
+    device = Emulator(shared_bytes=shared_bytes, features=("functions",), processors=1, resident_threads=64)
 
     def found(blocks: int | None, downwards: bool) -> list[np.ndarray]:
         device.blocks, device.downwards = blocks, downwards
         with weft.device(device.device):
-            logits, weights = (weft.tensor(array).to(getattr(weft, dtype)) for array in (x, g))
-            weft.eval(logits, weights)
-            y = logits.requires_grad_().softmax(-1)
-            (y * weights).sum().backward()
-            return [tensor.detach().numpy().astype(np.float64) for tensor in (y, logits.grad)]
+            logits = weft.tensor(x).requires_grad_()
+            loss = F.cross_entropy(logits, weft.tensor(classes), reduction="sum")
+            loss.backward()
+            weft.eval(loss, logits.grad)
+            return [tensor.detach().numpy().astype(np.float64) for tensor in (loss, logits.grad)]
 
-    first = found(None, False)
-    exact = [np.asarray(array, dtypes.by_name(dtype).numpy).astype(np.float64) for array in (x, g)]
-    e = np.exp(exact[0] - exact[0].max(1, keepdims=True))
+    loss, gradient = found(None, False)
+    e = np.exp(x.astype(np.float64))
     y = e / e.sum(1, keepdims=True)
-    expected = [y, y * (exact[1] - (y * exact[1]).sum(1, keepdims=True))]
-    for array, right in zip(first, expected, strict=True):
-        np.testing.assert_allclose(array, right, atol=1e-6 if dtype == "float32" else 8e-3 * np.abs(right).max())
-    for again in (found(1, False), found(4, True)):
-        assert [array.tobytes() for array in again] == [array.tobytes() for array in first]
-    kernels = [kernel for kernel in device.kernels if kernel.name.startswith("rows_exp")]
-    moved = [stmt for kernel in kernels for stmt in statements(kernel.body) if isinstance(stmt, Copy)]
-    written = {buffer.name for kernel in kernels for buffer in kernel.buffers if buffer.written}
-    assert {copy.count for copy in moved if copy.target in written} == {16 // dtypes.by_name(dtype).itemsize}
-    assert any(kernel.geometry.shared for kernel in kernels) == (shared_bytes > 2048)
-    assert all(kernel.geometry.blocks(9) == (kernel.geometry.beside * 2 or 9) for kernel in kernels)
+    known = classes >= 0
+    expected = (y - (np.arange(columns) == classes[:, None])) * known[:, None]
+    np.testing.assert_allclose(loss, -np.log(y[known, classes[known]]).sum(), 1e-6 if itemsize == 4 else 4e-3)
+    np.testing.assert_allclose(gradient, expected, rtol=5e-7 if itemsize == 4 else 4.1e-3, atol=1e-8)
+    for again in (found(1, False), found(3, True)):
+        assert [array.tobytes() for array in again] == [loss.tobytes(), gradient.tobytes()]
+    (kernel,) = {kernel.name: kernel for kernel in device.kernels if kernel.name.startswith("rows_exp")}.values()
+    written = {buffer.name for buffer in kernel.buffers if buffer.written}
+    moved = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Copy)]
+    assert {copy.count for copy in moved if copy.target in written} == {16 // itemsize}
+    folded = [part.name for stmt in statements(kernel.body) if isinstance(stmt, Fold) for part in stmt.accumulators]
+    assert len([name for name in folded if name.endswith("_part")]) == 2, (
+        "the largest and the sum; the class is read where it lies"
+    )
+    geometry = kernel.geometry
+    assert bool(geometry.shared) == (shared_bytes > 2048)
+    assert geometry.blocks(5) == (geometry.beside or 5) < 5 or not geometry.shared
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

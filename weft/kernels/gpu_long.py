@@ -12,6 +12,7 @@ which elements are the row's. Where columns are added up, too, each has to stay 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from weft.dtypes import DType, bfloat16, bool_, int64
 from weft.kernels import index as ix
 from weft.kernels import narrow
+from weft.kernels.gpu_picks import numbers_asked, without
 from weft.kernels.gpu_tile import BEGIN, END, Near, Target, Tile, at, loads_in, number, serial, test
 from weft.kernels.gpu_walk import TiledRow, Walk
 from weft.kernels.index import Axis, Index
@@ -41,6 +43,7 @@ from weft.kernels.language import (
     Op,
     Stmt,
     Store,
+    Update,
     Var,
     pool_bytes,
 )
@@ -50,7 +53,9 @@ from weft.kernels.substitute import Substitution, parts_of, replaced, rewritten
 DEAR = 8  # operations on the way to a value from which reading it back beats computing it again
 SLOW = ("exp", "exp_rounded", "log", "log1p", "expm1", "tanh", "erf", "div", "sqrt")  # which count for as many
 RESERVED = 2048  # bytes of shared memory for partial results
-IN_FLIGHT = 8  # elements of a thread that are under way at once
+IN_FLIGHT = 8192  # elements of a block that are under way at once
+MOST_EACH = 16  # and of a thread, at most
+FEWER = 512  # threads of a block beside another: a thread has 64 registers then
 MOST_NEAR = 8  # neighbours that move at once
 NEXT = "next"  # the row that a block takes after this one
 SHARING = 2  # blocks that find room side by side, if their rows do: while one computes, the other reads
@@ -133,20 +138,23 @@ class LongRow(TiledRow):
 
     @staticmethod
     def of(nest: Nest, target: Target, tile: Tile, outer: tuple[Span, ...], across: Span) -> tuple[Nest, LongRow]:
-        along = [] if outer or nest.columns else _along(nest, across.axis)
+        fixed = outer or nest.columns or tile.threads == target.subgroup
+        along = [] if fixed else _along(nest, across.axis)
         near, shift = tile.near, 0
         if along:
             near = min(target.vector_bytes // max([dtype.itemsize for _, dtype in along]), MOST_NEAR)
             shifts = Counter([index.coefficient(nest.points) % near for index, _ in along])
             ((shift, _),) = shifts.most_common(1)
-        tile = Tile(tile.threads, max(IN_FLIGHT // near, 1), near)
+        tile = Tile(tile.threads, max(min(IN_FLIGHT // tile.threads, MOST_EACH) // near, 1), near)
         row = LongRow(target, tile, outer, across, shift=shift)
         row.lead = ix.remainder(ix.scale(at(nest.points), shift), near)
         row.points, row.near = nest.points, Near(tile, tile.slot, tile.each)
-        nest = row.prepare(nest, ix.add(row.own_place, ix.scale(row.lead, -1)))
+        placed = row.prepare(nest, ix.add(row.own_place, ix.scale(row.lead, -1)))
         if not outer and not row.by_subgroup:
-            row.choose(nest)
-        row.walks = len(nest.stages) + bool(nest.inner_stores)
+            row.choose(placed)
+        if row.beside > 1 and tile.threads > FEWER:
+            return LongRow.of(nest, target, replace(tile, threads=FEWER), outer, across)
+        nest, row.walks = placed, len(nest.stages) + bool(nest.inner_stores)
         if row.kept and target.processors and not nest.columns:
             here = number(at(nest.points))
             following = Op("add", (here, Op("blocks", (), here.dtype)), here.dtype)
@@ -172,7 +180,7 @@ class LongRow(TiledRow):
         return ix.add(ix.scale(at(self.round), self.tile.size), self.tile.element(self.thread))
 
     def varies(self, load: Load) -> bool:
-        return load.mask is None and not ix.axes_of(self.own_place).isdisjoint(ix.axes_of(load.index))
+        return load.mask is None and not self.constant(load.index)
 
     # --- what is kept ---
 
@@ -215,26 +223,40 @@ class LongRow(TiledRow):
         self.locals += self.kept.values()
         made = TiledRow.launched(self, nest, body, each)
         assert made.geometry is not None
-        shared = sum([pool_bytes(array) for array in self.kept.values()])
-        room = min(self.target.resident // self.tile.threads, self.target.shared_bytes // (shared + RESERVED))
-        beside = min(room, SHARING) if shared else 0
-        most = self.target.processors * beside if self.ahead is not None else 0
-        return replace(made, geometry=replace(made.geometry, shared=shared, beside=beside, most=most))
+        most = self.target.processors * self.beside if self.ahead is not None else 0
+        return replace(made, geometry=replace(made.geometry, shared=self.shared_bytes, beside=self.beside, most=most))
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum([pool_bytes(array) for array in self.kept.values()])
+
+    @property
+    def beside(self) -> int:
+        """Blocks that find room on a processor, SHARING at most; 0 where nothing is kept, or that is not known."""
+        room = min(
+            self.target.resident // self.tile.threads, self.target.shared_bytes // (self.shared_bytes + RESERVED)
+        )
+        return min(room, SHARING) if self.kept else 0
 
     def folds(self, nest: Nest) -> list[Stmt]:
         """What is kept is there before the first walk; a row that nobody asked for before is asked for now."""
         fetch: list[Stmt] = []
         if self.kept:
-            whole, edge = self.fetches(lambda index: index)
-            fetch = self.rounds(0, self.kept_rounds, self.tile.each_step(whole), edge)
+            fetch = self.rounds(0, self.kept_rounds, *self.fetches(lambda index: index))
         if self.ahead is not None:
             here = IndexValue(at(nest.points), int64)
             fetch = [If(test("lt", here, Op("add", (BEGIN, Op("blocks", (), int64)), int64)), tuple(fetch))]
         return [*fetch, *([Fetched()] if self.kept else []), *TiledRow.folds(self, nest)]
 
     def fetches(self, of: Callable[[Index], Index]) -> tuple[list[Stmt], list[Stmt]]:
-        """Copies into the places of one step, of a round that is the row's as a whole and of another; `of` turns what
+        """Copies into the places of a round that is the row's as a whole, and of one step of another; `of` turns what
         belongs to this row into what belongs to the one that is meant."""
+        (whole, edge), (whole_by_one, edge_by_one) = self.pieces(of, True), self.pieces(of, False)
+        steps = self.either(self.tile.each_step(whole), self.tile.each_step(whole_by_one))
+        return steps, self.either(edge, edge_by_one)
+
+    def pieces(self, of: Callable[[Index], Index], aligned: bool) -> tuple[list[Stmt], list[Stmt]]:
+        """Copies into the places of one step, of a round that is the row's as a whole and of another."""
         near, extent, first = self.tile.near, self.across.axis.extent, {self.tile.lane: ix.ZERO}
         place = of(self.place)
         start = number(ix.substitute(place, first))
@@ -245,9 +267,9 @@ class LongRow(TiledRow):
         for (buffer, index), array in self.kept.items():
             if near > 1 and self.near.moves(index):
                 to, source = ix.substitute(self.own_place, first), ix.substitute(of(index), first)
-                fetch = Fetch(array.name, to, buffer, source, near, near)
+                fetch = Fetch(array.name, to, buffer, source, near, near, aligned and near * array.dtype.itemsize >= 4)
                 whole.append(fetch)
-                edge.append(If(test("lt", start, extent), (replace(fetch, valid=valid),)))
+                edge.append(If(test("lt", start, extent), (replace(fetch, valid=valid, aligned=False),)))
             else:
                 one = Fetch(array.name, self.own_place, buffer, of(index), 1, 1)
                 whole += self.tile.lanes([one])
@@ -288,10 +310,11 @@ class LongRow(TiledRow):
             self.keeping = begin < self.kept_rounds
             walk, whole, edge = made(), list[Stmt](), list[Stmt]()
             if self.ahead is not None and self.keeping and self.walk == self.walks - 1:
-                fetches, one_step = self.fetches(self.next_row)
-                whole.append(If(self.ahead, self.tile.each_step(fetches)))
-                edge.append(If(self.ahead, tuple(one_step)))
-            body = self.stepped(walk, self.tile.each_step, whole)
+                fetches, of_a_step = self.fetches(self.next_row)
+                whole.append(If(self.ahead, tuple(fetches)))
+                edge.append(If(self.ahead, tuple(of_a_step)))
+            out += self.given(walk)
+            body = self.where_asked(walk, whole)
             out += self.rounds(begin, end, body, [*self.edge(walk), *edge])
         self.walk += 1
         return list(serial(self.outer, tuple(out)))
@@ -314,6 +337,47 @@ class LongRow(TiledRow):
         if self.round.extent == 1:
             return list(steps if edges else body)
         return [*whole, *edges]
+
+    def given(self, walk: Walk) -> list[Stmt]:
+        """What a walk needs of memory that is the same all along the row: read before it, not where its rounds part."""
+        values = [stmt.value for stmt in walk.inner if isinstance(stmt, Let | Update | Store)]
+        names = {stmt.name for stmt in walk.inner if isinstance(stmt, Let)}
+        arrays = {array.name for array in walk.arrays}
+        same: dict[int, bool] = {}  # whether a part is the same all along the row
+        read: dict[int, bool] = {}  # and whether it is read from memory, or made of what is
+        inside: set[int] = set()  # parts of others that are the same
+        for part in parts_of(values):
+            below = part.args if isinstance(part, Op) else ()
+            same[id(part)] = all(same[id(arg)] for arg in below)
+            read[id(part)] = isinstance(part, Load) or any(read[id(arg)] for arg in below)
+            if isinstance(part, Var):
+                same[id(part)] = part.name not in names
+            elif isinstance(part, Load):
+                same[id(part)] = part.mask is None and part.buffer not in arrays and self.constant(part.index)
+            elif isinstance(part, IndexValue):
+                same[id(part)] = self.constant(part.index)
+            if same[id(part)]:
+                inside.update([id(arg) for arg in below])
+        found = [part for part in parts_of(values) if same[id(part)] and read[id(part)] and id(part) not in inside]
+        return [Let(f"given{k}", part) for k, part in enumerate(found)]
+
+    def constant(self, index: Index) -> bool:
+        """Whether an index is the same all along the row."""
+        return ix.axes_of(self.own_place).isdisjoint(ix.axes_of(index))
+
+    def where_asked(self, walk: Walk, then: Sequence[Stmt]) -> list[Stmt]:
+        """The steps of a whole round; less is done where it has no element that is asked for by its number."""
+        asked = numbers_asked(walk.inner, self.place, self.constant)
+        steps = self.stepped(walk, self.tile.each_step, then)
+        if not asked:
+            return steps
+        first = ix.add(ix.scale(at(self.round), self.tile.size), ix.scale(self.lead, -1))
+        last = ix.add(first, ix.const(self.tile.size - 1))
+        columns = {id(column): column for column in asked.values()}.values()
+        here = [_both(test("le", _as(first, k), k), test("le", k, _as(last, k))) for k in columns]
+        some = functools.reduce(lambda a, b: Op("or", (a, b), bool_), here)
+        others = replace(walk, inner=without(walk.inner, list(asked)))
+        return [If(some, tuple(steps), tuple(self.stepped(others, self.tile.each_step, then)))]
 
     def next_row(self, index: Index) -> Index:
         """What belongs to this row, as it is for the one that the block takes next."""
@@ -343,10 +407,12 @@ class LongRow(TiledRow):
         step = tuple(self.stepped(walk, tuple))
         if not self.ragged:
             return [If(self.inside, step)]
-        single = [*walk.one, *walk.alone, *walk.inner, *walk.put_one]
-        extent, near = self.across.axis.extent, self.tile.near
-        inside = _both(_not_before(self.first_place), test("le", self.first_place, extent - near))
-        return [If(inside, step, (*walk.arrays, *self.tile.lanes([If(self.inside, tuple(single))])))]
+        near, (_, one) = self.told_apart(walk.fetch, walk.one)
+        single = If(self.inside, (*one, *walk.alone, *walk.inner, *walk.put_one))
+        some = (*walk.arrays, *near, *self.tile.lanes([single]))
+        extent, last = self.across.axis.extent, self.across.axis.extent - self.tile.near
+        inside = _both(_not_before(self.first_place), test("le", self.first_place, last))
+        return [If(inside, step, (If(test("lt", self.first_place, extent), some),))]
 
     def told_apart(
         self, copies: Sequence[Copy], ones: Sequence[Stmt]
@@ -378,6 +444,10 @@ class LongRow(TiledRow):
     def first_place(self) -> Expr:
         """Where the first of several neighbours lies in the row."""
         return number(ix.substitute(self.place, {self.tile.lane: ix.ZERO}))
+
+
+def _as(index: Index, like: Expr) -> IndexValue:
+    return IndexValue(index, like.dtype)
 
 
 def _not_before(place: Expr) -> Expr:

@@ -12,6 +12,7 @@ import math
 
 from weft.kernels.gpu_chunks import ChunkRow, points_of
 from weft.kernels.gpu_long import LongRow
+from weft.kernels.gpu_picks import picked
 from weft.kernels.gpu_tile import Target, Tile, at, joined, times
 from weft.kernels.gpu_walk import BLOCK, PrivateRow, Row
 from weft.kernels.index import Axis
@@ -28,7 +29,7 @@ WIDE = 1024  # elements across which threads go side by side, where more axes ar
 
 def rows(nest: Nest, target: Target) -> Kernel:
     """Folds along rows: a subgroup or a block to a row."""
-    nest, row = _row_of(nest, target)
+    nest, row = _row_of(picked(nest), target)
     nest, points = row.taken(nest, nest.points)
     return row.launched(nest, row.at_point(nest), points)
 

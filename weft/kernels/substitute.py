@@ -105,8 +105,9 @@ class _ForGpu(Substitution):
     def rebuilt(self, expr: Expr) -> Expr:
         if isinstance(expr, Function) and self.known(expr):
             of = tuple([self.done[id(part)] for part in expr.of])
-            rounded = expr.function == "exp" and isinstance(of[0], Op) and of[0].name == "sub"
-            return Op("exp_rounded" if rounded else expr.function, of, expr.dtype)
+            difference = expr.function == "exp" and isinstance(of[0], Op) and of[0].name == "sub"
+            name = "exp_rounded" if difference and "exp_rounded" in self.native else expr.function
+            return Op(name, of, expr.dtype)
         new = super().rebuilt(expr)
         if isinstance(new, Op) and new.name == "eq" and new.args[0].dtype is int64:
             return _narrow_equal(*new.args) or _narrow_equal(*new.args[::-1]) or new
