@@ -159,6 +159,42 @@ def test_weights_of_one_tap_are_not_copied(device):
     assert steps(step) == ["conv", "map", "conv_input"]
 
 
+def test_a_residual_block_after_padded_pooling_stays_channels_last(device):
+    """Pooling with zeros around counts where its windows begin; what follows still lies as the convolutions do. And the
+    gradient of a weight of one tap is written right to where the optimizer reads it."""
+    shapes = {"stem": (8, 3, 3, 3), "inside": (8, 8, 3, 3), "last": (12, 8, 1, 1), "scale": (8,), "shift": (8,)}
+    p = {name: on(device, normal(*shape, seed=k) * 0.3) for k, (name, shape) in enumerate(shapes.items())}
+    for value in p.values():
+        value.requires_grad_()
+    optimizer = weft.optim.SGD(list(p.values()), lr=0.1)
+
+    def forward(x, p, f):
+        x = f.max_pool2d(f.relu(f.conv2d(x, p["stem"], padding=1)), 3, 2, 1)
+        y = f.batch_norm(f.conv2d(x, p["inside"], padding=1), None, None, p["scale"], p["shift"], training=True)
+        return (f.conv2d(f.relu(y + x), p["last"]) ** 2).mean()
+
+    @weft.compile
+    def step(x):
+        loss = forward(x, p, F)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    pixels = on(device, normal(2, 3, 10, 10, seed=9))
+    twins = {name: as_torch(value.detach()) for name, value in p.items()}
+    expected = forward(torch.tensor(pixels.numpy(), dtype=torch.float64), twins, TF)
+    expected.backward()
+    np.testing.assert_allclose(step(pixels).item(), expected.item(), rtol=1e-5)
+    for name, twin in twins.items():
+        want = (twin - 0.1 * twin.grad).detach().numpy()
+        np.testing.assert_allclose(p[name].numpy(), want, rtol=1e-4, atol=1e-5)
+    names = " ".join([one.name for one in step.plan.plan.steps])
+    assert not re.search(r"2x8x(5x5|10x10|25|100)(?!\d)", names), names  # images in the user's order
+    copied = set(re.findall(r"(?:permute|copy)_([0-9x]+)", names))
+    assert copied == {"2x10x10x3", "8x3x3x3", "8x3x3x8", "216", "576"}, names  # of the last weight, no gradient
+
+
 # --- attention -------------------------------------------------------------------------------------------------------
 
 
@@ -332,6 +368,20 @@ def test_sources_at_odd_addresses_are_copied(cudnn, monkeypatch):
     assert [slab().nbytes for slab in given] == [512]
     del run
     assert given[0]() is None
+
+
+def test_results_at_odd_addresses_are_copied_back(cudnn, monkeypatch):
+    """Parameters lie one after the other; a value that replaces one is written there. What lies between the elements of
+    a result with gaps is copied both ways, so it stays."""
+    asked = []
+    monkeypatch.setattr("weft.backends.vendor.cudnn_graphs.call", lambda *args: asked.append(args))
+    cudnn.engines = [Engine(3)]
+    form = form_of()
+    run = Graphs(7, lambda nbytes: Slab(None, nbytes, 4096, None)).ready(form, "3")
+    run([16, 32, 52])
+    nbytes = form.operands[2].nbytes
+    assert [wanted for _, wanted, _, _ in cudnn.executed] == [{1: 16, 2: 32, 3: 4096}]
+    assert asked == [("cuMemcpyDtoDAsync", 4096, 52, nbytes, 7), ("cuMemcpyDtoDAsync", 52, 4096, nbytes, 7)]
 
 
 def test_doctor_says_what_was_found(cudnn, monkeypatch):

@@ -11,6 +11,7 @@ from weft.backends.base import Device
 from weft.compiler import block_attention
 from weft.compiler.convolve import TILES, decompose_conv, long_product, share_padding
 from weft.compiler.libraries import offered
+from weft.compiler.simplify import permuted
 from weft.graph.convolve import Geometry, compose_input
 from weft.graph.node import Node, toposort
 from weft.graph.primitives import make
@@ -58,6 +59,8 @@ def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node
             return node  # whose picks are replaced, so nobody sees it again
         if node.op == "dot":
             return long_product(node, srcs, device)
+        if node.op == "permute":
+            return permuted(srcs[0], node.attrs[0])  # of what a library computes in an order of its own
         if node.op not in heavy:
             return None
         offer = offered(node, srcs, device)

@@ -185,16 +185,18 @@ def _reshape_of(source: Node, shape: tuple[int, ...]) -> Node:
 
 
 def _permute(node: Node, srcs: tuple[Node, ...]) -> Node | None:
-    (source,), order = srcs, node.attrs[0]
+    value = _scalar(srcs[0])
+    return permuted(srcs[0], node.attrs[0]) if value is None else filled(value, node)
+
+
+def permuted(source: Node, order: tuple[int, ...]) -> Node:
+    """`source` with its axes in another order, over whatever permute it is already."""
     if source.op == "permute":
         inner = source.attrs[0]
         order = tuple([inner[axis] for axis in order])
         source = source.srcs[0]
     if order == tuple(range(len(order))):
         return source
-    value = _scalar(source)
-    if value is not None:
-        return filled(value, node)
     if order == _swapped(len(order)):  # (AB)ᵀ = BᵀAᵀ: the library reads either way; so it does below a cast
         if source.op == "dot":
             return _turned(source)
@@ -202,7 +204,7 @@ def _permute(node: Node, srcs: tuple[Node, ...]) -> Node | None:
             return make("cast", (_turned(source.srcs[0]),), source.attrs)
     moved = [axis for axis in order if source.shape[axis] != 1]
     if moved == sorted(moved):  # only axes of extent 1 move, so memory order stays
-        return _reshape_of(source, node.shape)
+        return _reshape_of(source, tuple([source.shape[axis] for axis in order]))
     return make("permute", (source,), (order,))
 
 

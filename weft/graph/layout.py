@@ -17,6 +17,7 @@ from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES
 
 _FIXED = frozenset({"variable"})  # markers that must stay the very node that was asked for
+FEW = 64  # nodes that are looked at to see whether a value is made of constants
 
 
 def make(
@@ -29,13 +30,21 @@ def make(
     site: str | None = None,
 ) -> Node:
     """`primitives.make`, with permutes moved from the sources to the result where that is free."""
+    order = _order(op, srcs)
+    floated = None if order is None else _float(op, srcs, attrs, order)
+    return primitives.make(op, srcs, attrs, dtype=dtype, device=device, site=site) if floated is None else floated
+
+
+def _order(op: str, srcs: tuple[Node, ...]) -> tuple[int, ...] | None:
+    """The order of the first source that is permuted; else, of what is computed element by element, of the first that
+    repeats something permuted."""
     for source in srcs:
         if source.op == "permute":
-            floated = _float(op, srcs, attrs, source.attrs[0])
-            if floated is not None:
-                return floated
-            break
-    return primitives.make(op, srcs, attrs, dtype=dtype, device=device, site=site)
+            return source.attrs[0]
+    for source in srcs if PRIMITIVES[op].kind == "elementwise" else ():
+        if source.op == "expand" and source.srcs[0].op == "permute":
+            return source.srcs[0].attrs[0]
+    return None
 
 
 def permuted(x: Node, order: tuple[int, ...]) -> Node:
@@ -91,17 +100,20 @@ def _below(srcs: tuple[Node, ...], order: tuple[int, ...]) -> tuple[Node, ...] |
     return tuple(below)
 
 
-def _is_counted(node: Node, depth: int = 12) -> bool:
-    """Whether a value is made of constants and counts alone (in few steps): it lies nowhere, so has no order."""
-    kind = PRIMITIVES[node.op].kind
-    if kind == "generate":
-        return True
-    return (
-        depth > 0
-        and kind in ("elementwise", "movement")
-        and node.op not in _FIXED
-        and all(_is_counted(source, depth - 1) for source in node.srcs)
-    )
+def _is_counted(node: Node) -> bool:
+    """Whether a value is made of constants and counts alone (of few nodes): it lies nowhere, so has no order."""
+    seen: set[Node] = set()
+    pending = [node]
+    while pending:
+        one = pending.pop()
+        kind = PRIMITIVES[one.op].kind
+        if one in seen or kind == "generate":
+            continue
+        seen.add(one)
+        if kind not in ("elementwise", "movement") or one.op in _FIXED or len(seen) > FEW:
+            return False
+        pending.extend(one.srcs)
+    return True
 
 
 def _unordered(values: tuple, order: tuple[int, ...]) -> tuple:

@@ -254,12 +254,13 @@ def _name(graph: Any, number: int) -> str:
 
 
 class _Call:
-    """What enqueues a call. Sources at odd addresses (parts of what a user holds) are copied first, into memory that is
-    kept for the next time."""
+    """What enqueues a call. Operands at odd addresses (parts of what a user holds, parameters that lie one after the
+    other) are read and written in memory that is kept for the next time, and copied from and to where they lie."""
 
     def __init__(self, graphs: Graphs, form: Form, graph: Any):
         self.graphs, self.form, self.graph = graphs, form, graph
         self.count = len(form.operands)
+        self.sources = self.count - RESULTS[form.function]
         self.uids = tuple(range(1, self.count + 1))
         self.copies: dict[int, Slab] = {}  # by operand
 
@@ -267,19 +268,24 @@ class _Call:
         bits = 0
         for address in addresses:
             bits |= address
-        if bits % ALIGN:
-            addresses = [self._aligned(number, address) for number, address in enumerate(addresses)]
-        workspace = addresses[self.count] if len(addresses) > self.count else 0
+        places = (
+            [self._aligned(number, address) for number, address in enumerate(addresses)] if bits % ALIGN else addresses
+        )
+        workspace = places[self.count] if len(places) > self.count else 0
         with self.graphs.lock:
-            self.graph.execute(dict(zip(self.uids, addresses, strict=False)), workspace, self.graphs.handle)
+            self.graph.execute(dict(zip(self.uids, places, strict=False)), workspace, self.graphs.handle)
+        for number in range(self.sources, self.count):
+            if places[number] != addresses[number]:
+                self._copy(addresses[number], places[number], number)
 
     def _aligned(self, number: int, address: int) -> int:
-        if address % ALIGN == 0:
+        """Where an operand is read or written: aligned memory that has its bytes, those between its elements too."""
+        if address % ALIGN == 0 or number >= self.count:
             return address
-        assert number < self.count - RESULTS[self.form.function], "results lie in memory of our own"
-        nbytes = self.form.operands[number].nbytes
         if number not in self.copies:
-            self.copies[number] = self.graphs.allocate(nbytes)
-        copy = self.copies[number].pointer
-        call("cuMemcpyDtoDAsync", copy, address, nbytes, self.graphs.stream)
-        return copy
+            self.copies[number] = self.graphs.allocate(self.form.operands[number].nbytes)
+        self._copy(self.copies[number].pointer, address, number)
+        return self.copies[number].pointer
+
+    def _copy(self, target: int, source: int, number: int) -> None:
+        call("cuMemcpyDtoDAsync", target, source, self.form.operands[number].nbytes, self.graphs.stream)
