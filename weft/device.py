@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.backends.base import Device
-from weft.errors import DeviceError, problem
+from weft.errors import DeviceError, WeftError, problem
 
 BACKENDS = {
     "cpu": ("weft.backends.cpu", "CpuBackend"),
@@ -110,5 +110,13 @@ def device(name: str | Device) -> Iterator[Device]:
 
 
 def devices() -> list[Device]:
-    """The devices that compute here: every one of every backend but `null`."""
-    return [one for kind in BACKENDS if kind != "null" for one in load(kind).devices()]
+    """The devices that compute here: every one of every backend but `null`. A GPU that does not answer, as when another
+    process has it for itself, is left out; `weft doctor` tells why."""
+    found: list[Device] = []
+    for kind in BACKENDS:
+        if kind != "null":
+            group = load(kind).devices()
+            for number in range(len(group)):
+                with contextlib.suppress(WeftError):
+                    found.append(group[number])
+    return found

@@ -116,6 +116,16 @@ def test_an_old_gpu_beside_others_is_passed_over(bindings):
     assert weft.get_device("cuda").name == "cuda:0" and weft.get_device("cuda").backend.driver.ordinal == 1
 
 
+def test_a_gpu_that_others_use_alone_is_left_out(bindings):
+    made = bindings(gpus=2)
+    made.answers["cuDevicePrimaryCtxRetain"] = lambda handle: (
+        made.CUresult.CUDA_ERROR_DEVICE_UNAVAILABLE if handle else "c"
+    )
+    assert [device.name for device in weft.devices()] == ["cpu", "cuda:0", "reference"]
+    with pytest.raises(DeviceError, match="DEVICE_UNAVAILABLE"):
+        weft.get_device("cuda:1")
+
+
 def test_two_threads_get_one_device(bindings):
     bindings()
     found = []
