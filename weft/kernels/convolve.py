@@ -39,7 +39,7 @@ Finish = Callable[[tuple[Index, ...], Expr, Expr | None], list[Stmt]]
 MOST_PIXELS = 16  # accumulators of a tile
 UNROLLED = 9  # taps that are written out one by one; further out there are loops
 PER_PASS = 256  # pixels worth of work for each pass over the weights of a block of channels
-PER_SUM = 512  # pixels that one chain of additions of a weight gradient takes
+PER_SUM = 128  # pixels that one chain of additions of a weight gradient takes
 
 
 @dataclass(frozen=True, slots=True)
