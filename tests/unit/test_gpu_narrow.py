@@ -12,11 +12,12 @@ import pytest
 import weft
 import weft.nn.functional as F
 from tests.unit.emulator import Emulator
+from tests.unit.lockstep import Lockstep
 from tests.unit.programs import Make, results
 from weft import dtypes
 from weft.compiler import decompose
 from weft.kernels import gpu_rows
-from weft.kernels.language import Copy, Fold, If, Kernel, Local, Loop, Stmt
+from weft.kernels.language import Copy, Fetch, Fold, If, Kernel, Local, Loop, Stmt
 
 HOPPER = {"features": ("subgroups", "functions", "fetch"), "threads": 1024, "shared_bytes": 232448}
 SHAPES = [(67, 136), (70, 60), (66, 7)]
@@ -49,6 +50,18 @@ def test_agrees_with_the_reference(program, shape, by_block, monkeypatch):
     unit = weft.finfo(weft.bfloat16).eps
     for position, (a, b) in enumerate(zip(found, expected, strict=True)):  # 1 + tanh keeps more of a tail in one
         np.testing.assert_allclose(a.astype("f"), b.astype("f"), unit, 1e-5, err_msg=f"result {position}")
+
+
+@pytest.mark.parametrize("columns", [136, 1160], ids=["subgroups", "blocks"])
+def test_rows_that_are_fetched_ahead_race_with_nobody(columns):
+    """Each thread reads what it fetched itself, and stages are filled again only behind their readers."""
+    device = Lockstep(features=("subgroups", "fetch"), threads=1024, subgroup=32, shared_bytes=232448)
+    run = lambda make: norm(make, 67, columns)  # noqa: E731
+    found, expected = (results(run, where, small=True) for where in (device.device, "reference"))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a.astype("f"), b.astype("f"), weft.finfo(weft.bfloat16).eps, 1e-5)
+    ahead = [stmt for kernel in device.kernels for stmt in statements(kernel.body) if isinstance(stmt, Fetch)]
+    assert {stmt.source for stmt in ahead} == {"b0", "b1"}
 
 
 def statements(body: tuple[Stmt, ...]) -> list[Stmt]:
