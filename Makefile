@@ -2,7 +2,7 @@
 #   make demo    train a digit classifier          make test    all tests that need no GPU
 #   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
 #   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
-#   make fuzz    random graphs, GRAPHS=20000 of them
+#   make fuzz    random graphs, GRAPHS=20000 of them, and 1,500 more on emulated GPUs
 #   make test-gpu, make sanitize-gpu, make bench-gpu: on a machine with an NVIDIA GPU; install nothing
 # Pass options with ARGS, for example: make demo ARGS="--epochs 10", make test ARGS="-k softmax".
 
@@ -30,7 +30,7 @@ smoke: $(VENV)/.has-test
 	$(BIN)/python -m pytest -m "smoke and not gpu" tests $(ARGS)
 
 fuzz: $(VENV)/.has-test
-	WEFT_FUZZ=$(or $(GRAPHS),20000) $(BIN)/python -m pytest -n $(JOBS) tests/backend/test_random_graphs.py $(ARGS)
+	WEFT_FUZZ=$(or $(GRAPHS),20000) $(BIN)/python -m pytest -n $(JOBS) tests/backend/test_random_graphs.py tests/backend/test_random_gpu_graphs.py $(ARGS)
 
 lint: $(VENV)/.has-lint
 	$(BIN)/ruff format --check .

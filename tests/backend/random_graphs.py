@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,7 @@ from tests.backend import random_loops
 from tests.backend import random_operations as more
 from tests.backend import random_picks as picks
 from tests.backend.random_values import HOME, LARGEST, Value, unit, whole_bound
+from weft.backends.base import Device
 from weft.dtypes import (
     SIGNED,
     UNSIGNED,
@@ -52,7 +54,7 @@ class Graph:
     outputs: list[Value] = field(default_factory=list)
     writes: dict[Node, Value] = field(default_factory=dict)  # new values for leaves, all from old ones
 
-    def on(self, device: str) -> list[Node]:
+    def on(self, device: str | Device) -> list[Node]:
         """The outputs over leaves on `device`."""
         return transplant(
             self.outputs, {node: weft.tensor(array, device=device).node for node, array in self.leaves.items()}
@@ -70,6 +72,8 @@ def transplant(outputs: list[Value], leaves: dict[Node, Node]) -> list[Node]:
             attrs = node.attrs
             if node.op == "checkpoint":
                 attrs = (more.transplanted_segment(attrs[0], new),)
+            if node.op == "custom":
+                attrs = more.transplanted_kernel(attrs, device)
             if node.op == "loop":
                 attrs = (random_loops.transplanted_body(attrs[0], device), *attrs[1:])
             new[node] = make(node.op, sources, attrs, dtype=node.dtype, device=device, site=node.site)
@@ -79,8 +83,8 @@ def transplant(outputs: list[Value], leaves: dict[Node, Node]) -> list[Node]:
 class Builder:
     """Draws one graph. Each method draws one operation; None where the bounds would be left."""
 
-    def __init__(self, draw, floats: DType, smooth: bool):
-        self.draw, self.floats, self.smooth = draw, floats, smooth
+    def __init__(self, draw, floats: DType, smooth: bool, large: Sequence[tuple[int, ...]]):
+        self.draw, self.floats, self.smooth, self.large = draw, floats, smooth, large
         self.graph = Graph()
         self.values: list[Value] = []
         self.rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -97,7 +101,7 @@ class Builder:
 
     def shape(self) -> tuple[int, ...]:
         if self.chance(6):
-            return self.pick(LARGE_SHAPES)
+            return self.pick(self.large)
         shape: list[int] = []
         for _ in range(self.draw(st.integers(0, 4))):
             extent = self.pick(EXTENTS)
@@ -604,13 +608,15 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 
 @st.composite
 def graphs(
-    draw, least: int = 5, most: int = 25, floats: DType | None = None, smooth: bool = False, writes: bool = False
-) -> Graph:
+    draw, least: int = 5, most: int = 25, floats: DType | None = None, smooth: bool = False, writes: bool = False,
+    large: Sequence[tuple[int, ...]] = LARGE_SHAPES,
+) -> Graph:  # fmt: skip
     """A graph of about `least` to `most` operations, mostly of `floats` (drawn if None). `smooth` leaves out integers
-    and jumps, for gradients, and means float32 if `floats` is None; `writes` draws new values for some leaves."""
+    and jumps, for gradients, and means float32 if `floats` is None; `writes` draws new values for some leaves. One
+    shape in six is one of `large`."""
     if floats is None:
         floats = float32 if smooth else draw(st.sampled_from([float32] * 6 + [float64, float16, bfloat16]))
-    builder = Builder(draw, floats, smooth)
+    builder = Builder(draw, floats, smooth, large)
     graph = builder.build(least, most)
     if writes:
         builder.build_writes()

@@ -20,16 +20,18 @@ from weft.compiler.plan import (
     Launch,
     LibraryCall,
     Moving,
+    Number,
     Place,
     Plan,
     Product,
     Repeat,
+    Scalar,
     Step,
     launched,
     walk,
 )
 from weft.dtypes import DType
-from weft.kernels.language import Kernel
+from weft.kernels.language import DECLARED, Kernel, pool_bytes, shared_arrays
 from weft.kernels.normal import normalise
 
 
@@ -39,10 +41,14 @@ def bytes_at(pointer: int, nbytes: int) -> np.ndarray:
 
 @dataclass
 class Memory:
-    """Where the slots of a plan begin and end."""
+    """Where the slots of a plan begin and end, in one run of it."""
 
     slots: list[int]
     ends: list[int]
+    numbers: tuple  # what the caller hands over with a run
+
+    def scalar(self, value: Scalar) -> float | int:
+        return self.numbers[value.slot] if isinstance(value, Number) else value
 
     def array(self, place: Place, dtype: DType) -> np.ndarray:
         """Everything from a place to the end of its slot."""
@@ -70,7 +76,7 @@ class Executable:
 
     def run(self, slots: list[int], numbers: tuple = ()) -> None:
         ends = [pointer + slot.nbytes for pointer, slot in zip(slots, self.plan.slots, strict=False)]
-        self._run(self.plan.steps, Memory(list(slots), ends))
+        self._run(self.plan.steps, Memory(list(slots), ends, numbers))
 
     def _run(self, steps: tuple[Step, ...], memory: Memory) -> None:
         for step in steps:
@@ -86,7 +92,8 @@ class Executable:
             if launch is not None:
                 bound = zip(launch.places, launch.kernel.buffers, strict=True)
                 arrays = [memory.array(place, param.dtype) for place, param in bound]
-                self.backend.launch(self.ready[id(step)], arrays, launch.scalars, launch.extent)
+                scalars = tuple([memory.scalar(value) for value in launch.scalars])
+                self.backend.launch(self.ready[id(step)], arrays, scalars, launch.extent)
 
     def _repeat(self, step: Repeat, memory: Memory) -> None:
         self._run(step.first, memory)
@@ -170,6 +177,16 @@ class Products:
         return call
 
 
+def check_limits(kernel: Kernel, device: Device) -> None:
+    """A kernel asks for no more threads and shared memory than a block of its device has."""
+    arrays = shared_arrays(kernel.body)
+    declared, asked = (sum(pool_bytes(one) for one in arrays if one.scope == scope) for scope in ("block", "launch"))
+    threads, nbytes = device.limits.get("threads", 1024), device.limits.get("shared_bytes", DECLARED)
+    assert kernel.geometry is not None and kernel.geometry.threads <= threads, f"{kernel.name}: {kernel.geometry}"
+    assert declared <= DECLARED and declared + asked <= nbytes, f"{kernel.name}: {declared} + {asked} bytes shared"
+    assert asked == kernel.geometry.shared, kernel.name
+
+
 class HostBackend:
     """Memory in NumPy arrays; `kernels` are all that plans on this device were made of, in normal form."""
 
@@ -206,7 +223,10 @@ class HostBackend:
 
     def executable(self, plan: Plan) -> Executable:
         made = Executable(plan, self)
-        self.kernels.extend(kernel for kernel in made.ready.values() if isinstance(kernel, Kernel))
+        kernels = [kernel for kernel in made.ready.values() if isinstance(kernel, Kernel)]
+        for kernel in kernels:
+            check_limits(kernel, self.device)
+        self.kernels.extend(kernels)
         return made
 
     def place(self, array: np.ndarray) -> Slab:

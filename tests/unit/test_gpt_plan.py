@@ -66,7 +66,7 @@ class Gpu(NullBackend):
 @pytest.fixture(scope="module")
 def plan():
     with pytest.MonkeyPatch.context() as patch, weft.device(Gpu().devices()[0]):
-        patch.setattr("weft.compiler.assemble.joined", lambda steps, apart: list(steps))  # each kernel by its name
+        patch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))  # each kernel by its name
         runner = GptRunner(CASE)
         runner.step(*runner.inputs)
         return runner.step.plan

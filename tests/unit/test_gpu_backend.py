@@ -23,7 +23,7 @@ def gpu():
 @pytest.fixture
 def apart(monkeypatch):
     """Small kernels stay apart, so that a small plan is a graph of several."""
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, apart: list(steps))
+    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
 
 
 def array(*shape: int, seed: int = 0) -> np.ndarray:
@@ -207,7 +207,7 @@ def xor_training(steps: int = 6) -> list[np.ndarray]:
 
 def test_a_step_of_a_tiny_network_is_one_kernel_with_the_same_bits(gpu, monkeypatch):
     *together, count = xor_training()
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, apart: list(steps))
+    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
     evaluate._plans.clear()
     *apart, more = xor_training()
     assert count == 1 and more > 4

@@ -35,7 +35,7 @@ def gpu():
 @pytest.fixture
 def apart(monkeypatch):
     """Small kernels stay apart, so that a small plan is a graph of several."""
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, apart: list(steps))
+    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
 
 
 def failing(driver: FakeDriver, name: str, error: BaseException, monkeypatch) -> list[str]:

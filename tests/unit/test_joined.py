@@ -11,8 +11,7 @@ from tests.unit.fake_cuda import FakeCuda
 from tests.unit.lockstep import Lockstep
 from weft.compiler import join
 from weft.compiler.plan import Launch
-from weft.kernels import joined
-from weft.kernels.block_tiles import DECLARED
+from weft.kernels.language import DECLARED, shared_bytes
 from weft.render import clike
 from weft.render.dialects import CUDA
 
@@ -40,9 +39,9 @@ LAYER = numbers(40, 36), numbers(36, 70), numbers(40, 70)
 
 @pytest.mark.parametrize("blocks", [None, 1, 3, 50])
 def test_what_does_not_depend_on_each_other_is_one_launch(blocks, monkeypatch):
-    found, names = compiled(Lockstep(blocks).device, layer_gradients, *LAYER)
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, apart: list(steps))
-    alone, several = compiled(Lockstep(blocks).device, layer_gradients, *LAYER)
+    found, names = compiled(Lockstep(blocks, shared_bytes=DECLARED).device, layer_gradients, *LAYER)
+    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
+    alone, several = compiled(Lockstep(blocks, shared_bytes=DECLARED).device, layer_gradients, *LAYER)
     assert len(names) == 1 and len(several) == 4, (names, several)
     for one, other in zip(found, alone, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -101,7 +100,7 @@ def test_training_with_joined_launches(monkeypatch):
 
     names: list[list[str]] = []
     together = losses()
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, apart: list(steps))
+    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
     assert together == losses() and together[-1] < together[0]
     assert any(name.startswith("beside") for name in names[0]) and len(names[0]) < len(names[1]), names
 
@@ -112,7 +111,7 @@ def test_arrays_of_joined_kernels_fit_together():
     compiled(
         device.device, lambda *xs: tuple([weft.argsort(x)[:200] + 1 for x in xs]), *map(numbers, (4000, 3900, 3000))
     )
-    sizes = [joined.shared_bytes(kernel) for kernel in device.kernels().values()]
+    sizes = [shared_bytes(kernel) for kernel in device.kernels().values()]
     assert sizes and max(sizes) <= DECLARED, sizes
 
 

@@ -27,10 +27,10 @@ from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
 from weft.kernels import gpu_product
 from weft.kernels import index as ix
-from weft.kernels.block_tiles import DECLARED, VECTOR
+from weft.kernels.block_tiles import VECTOR
 from weft.kernels.gpu_product import Condition, Operand, Product, strided
 from weft.kernels.index import Axis, Index
-from weft.kernels.language import LAUNCH_RANGES, BufferParam, Expr, Kernel, ScalarParam, Stmt
+from weft.kernels.language import DECLARED, LAUNCH_RANGES, BufferParam, Expr, Kernel, ScalarParam, Stmt
 from weft.kernels.nest import together
 
 PROCESSORS = 64  # multiprocessors of a device that does not say

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from weft.compiler.plan import Launch, Place, Scalar, Step
 from weft.dtypes import DType
 from weft.kernels import joined as kernels
-from weft.kernels.block_tiles import DECLARED
-from weft.kernels.language import BufferParam, Kernel
+from weft.kernels.language import BufferParam, Kernel, shared_bytes
 
 MOST = 24  # launches in one: what is compiled as one text should stay short
 MOST_BUFFERS = 48
@@ -19,11 +18,18 @@ MOST_BLOCKS = 256  # of a launch that others run beside: more keep a GPU busy al
 Apart = Callable[[int, int], bool]  # whether the steps with these numbers may run at the same time
 
 
-def joined(steps: Sequence[Step], apart: Apart) -> list[Step]:
-    """The steps, small neighbours joined."""
+def joined(steps: Sequence[Step], apart: Apart, shared: int) -> list[Step]:
+    """The steps, small neighbours joined, as long as a block has `shared` bytes for the arrays of all of them."""
     numbered = [_Single(step, number) for number, step in enumerate(steps)]
-    chains = _grouped(numbered, _has_one_block, lambda group, single: True, _one_after_the_other)
-    pairs = _grouped(chains, _has_few_blocks, lambda group, single: single.stands_apart(group, apart), _side_by_side)
+
+    def agree(group: Sequence[_Single]) -> bool:
+        return sum([shared_bytes(_kernel(_launch(single))) for single in group]) <= shared
+
+    def agree_apart(group: Sequence[_Single]) -> bool:
+        return agree(group) and group[-1].stands_apart(group[:-1], apart)
+
+    chains = _grouped(numbered, _has_one_block, agree, _one_after_the_other)
+    pairs = _grouped(chains, _has_few_blocks, agree_apart, _side_by_side)
     return [single.step for single in pairs]
 
 
@@ -41,7 +47,7 @@ class _Single:
 def _grouped(
     singles: Iterable[_Single],
     fits: Callable[[_Single], bool],
-    agrees: Callable[[Sequence[_Single], _Single], bool],
+    agree: Callable[[Sequence[_Single]], bool],
     made_one: Callable[[_Bound], Launch],
 ) -> list[_Single]:
     """The steps, those in a row that fit and agree with each other made one."""
@@ -60,7 +66,7 @@ def _grouped(
             close()
             out.append(single)
             continue
-        if not _can_be_one([*group, single]) or not agrees(group, single):
+        if not _can_be_one([*group, single]) or not agree([*group, single]):
             close()
         group.append(single)
     close()
@@ -97,7 +103,7 @@ def _can_be_one(group: Sequence[_Single]) -> bool:
     launches = [_launch(single) for single in group]
     parts = [_kernel(launch) for launch in launches]
     few = len(group) <= MOST and sum(len(launch.places) for launch in launches) <= MOST_BUFFERS
-    return few and sum(map(kernels.shared_bytes, parts)) <= DECLARED and kernels.threads_of(parts) is not None
+    return few and kernels.threads_of(parts) is not None
 
 
 @dataclass(slots=True)

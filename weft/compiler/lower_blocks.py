@@ -10,6 +10,7 @@ from weft.compiler.region import Region
 from weft.compiler.values import Builder
 from weft.kernels import block_scans, block_sorts
 from weft.kernels import index as ix
+from weft.kernels.gpu_tile import target_of
 from weft.kernels.index import Axis
 from weft.kernels.language import Accumulator
 
@@ -30,7 +31,8 @@ def lower_scan(region: Region) -> Template:
         points = lines.extent
     else:
         points, extent = region.shape
-        number, tile = Axis("row", points), block_scans.Tile(extent)
+        shared = target_of(node.device.features, node.device.limits).shared_bytes
+        number, tile = Axis("row", points), block_scans.Tile(extent, node.dtype, shared)
         builder = Builder(region, (ix.axis_index(number), turned(tile.position, extent, reverse)))
         out = stored(builder, node)
         body, geometry = block_scans.scan_row(number, tile, op, out, checks_of(builder))

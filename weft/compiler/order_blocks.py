@@ -47,10 +47,11 @@ from weft.graph.evaluate import segments
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
 from weft.kernels.block_scans import BLOCK, EACH
-from weft.kernels.block_sorts import merge_runs
+from weft.kernels.block_sorts import merge_runs, most_words
+from weft.kernels.gpu_tile import target_of
 
 POSITION = 2**32 - 1  # the bits of a word that hold the position
-RUN = 4096  # words that a block sorts
+RUN = 4096  # words that a block sorts, where it has threads and memory for them
 LINES = 32  # elements of a row up to which one thread scans it
 MANY = 16384  # lines that keep a device busy with one thread for each
 SERIAL = 256  # elements that one thread scans without a thought
@@ -107,10 +108,12 @@ def _sorted_words(keys: Node) -> Node:
     extent = keys.shape[1]
     if extent == 1:
         return words
-    per = min(1 << max(extent - 1, 0).bit_length(), RUN)
+    target = target_of(keys.device.features, keys.device.limits)
+    run = min(RUN, most_words(target.threads, target.shared_bytes))
+    per = min(1 << max(extent - 1, 0).bit_length(), run)
     words = make("sort_runs", (words,), (per,))
     while per < extent:
-        words = make("merge_runs", (words,), (per, RUN))
+        words = make("merge_runs", (words,), (per, run))
         per *= 2
     return words
 

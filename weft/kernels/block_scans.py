@@ -49,14 +49,18 @@ def scan_lines(
 @dataclass(frozen=True, slots=True)
 class Tile:
     """How a block takes a row of `extent`: tiles of `threads` * EACH elements. Element (tile, part, thread) is at
-    `position` of the row, so neighbouring threads read neighbours."""
+    `position` of the row, so neighbouring threads read neighbours. A block's arrays of `dtype` take `shared_bytes` at
+    most."""
 
     extent: int
+    dtype: DType
+    shared_bytes: int
 
     @property
     def threads(self) -> int:
         least = -(-self.extent // EACH)
-        return min(max(1 << max(least - 1, 0).bit_length(), FEWEST), BLOCK)
+        most = self.shared_bytes // ((EACH + 3) * self.dtype.itemsize)  # values, totals twice, and something to carry
+        return min(max(1 << max(least - 1, 0).bit_length(), FEWEST), 1 << (most.bit_length() - 1), BLOCK)
 
     @property
     def size(self) -> int:

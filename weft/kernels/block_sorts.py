@@ -90,6 +90,11 @@ class Tile:
 MINE = Axis("k", EACH)  # the words of a thread
 
 
+def most_words(threads: int, shared_bytes: int) -> int:
+    """The largest tile for blocks of so many threads with so many bytes."""
+    return 1 << (min(threads * EACH, shared_bytes * EACH // ((EACH + 1) * int64.itemsize)).bit_length() - 1)
+
+
 def padded(place: Index) -> Index:
     """Where a word of the tile lies."""
     return ix.add(place, ix.floordiv(place, EACH))

@@ -19,6 +19,7 @@ from weft.kernels import index as ix
 from weft.kernels import narrow, tiles
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
+    DECLARED,
     Expr,
     Literal,
     Load,
@@ -34,7 +35,6 @@ from weft.kernels.language import (
 from weft.kernels.product import Matrix
 
 VECTOR = 16  # bytes that a thread loads at a time
-DECLARED = 49152  # bytes of shared arrays that need not be asked for with the launch
 
 Body = Callable[[Index, Index, Index, Index], Sequence[Stmt]]  # of (slot, row, column, number in the array of sums)
 

@@ -36,6 +36,7 @@ from weft.kernels.language import (
     Store,
     Update,
     Var,
+    shared_bytes,
 )
 from weft.kernels.nest import Nest, together
 from weft.kernels.substitute import for_gpu, substitute
@@ -49,6 +50,15 @@ __all__ = ["BLOCK", "SHORT", "Target", "schedule", "schedule_tile", "target_of"]
 def schedule(nest: Nest, target: Target = Target()) -> Kernel:  # noqa: B008
     """A nest as a kernel for a target and a range of points or chunks."""
     nest = for_gpu(nest, target.functions)
+    made = _placed(nest, target)
+    fewer = target
+    while shared_bytes(made) > target.shared_bytes:  # each thread has a part in what a block shares
+        fewer = replace(fewer, threads=fewer.threads // 2)
+        made = _placed(nest, fewer)
+    return made
+
+
+def _placed(nest: Nest, target: Target) -> Kernel:
     if nest.side == "scatter":
         return _scatter(nest)
     nest = replace(nest, inner_stores=(*nest.inner_stores, *nest.checks), checks=())

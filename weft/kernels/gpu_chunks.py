@@ -34,7 +34,6 @@ from weft.kernels.language import (
     Store,
     Update,
     Var,
-    pool_bytes,
 )
 from weft.kernels.nest import COMBINE, ColumnSum, Nest
 from weft.kernels.substitute import substitute
@@ -69,11 +68,14 @@ class ChunkRow(PrivateRow):
 
     @property
     def members(self) -> int:
-        return MEMBERS if self.by_subgroup else 1
+        """Subgroups that share a chunk: as many as have room to add up their sums."""
+        each = sum([kind.itemsize for kind in {column.accumulator.dtype for column in self.columns}]) * self.tile.size
+        most = min(MEMBERS, self.target.shared_bytes // each)
+        return 1 << (most.bit_length() - 1) if self.by_subgroup and most else 1
 
     @property
     def member(self) -> Index:
-        return at(Axis("member", MEMBERS, "value")) if self.by_subgroup else ix.ZERO
+        return at(Axis("member", MEMBERS, "value")) if self.members > 1 else ix.ZERO
 
     def launch(self, nest: Nest) -> Kernel:
         """The kernel: blocks take chunks, members their rows."""
@@ -86,8 +88,8 @@ class ChunkRow(PrivateRow):
             turns = whole("shr", whole("max", whole("add", turns, members - 1), 0), members.bit_length() - 1)
         nest = substitute(nest, {nest.points: ix.add(at(begun), ix.scale(at(turn), members))})
         definitions = {**nest.definitions, begun.name: Op("cast", (own,), number(at(begun)).dtype)}
-        threads = Axis("number", members * self.tile.threads) if members > 1 else self.tile.thread
-        if members > 1:
+        threads = Axis("number", members * self.tile.threads) if self.by_subgroup else self.tile.thread
+        if self.by_subgroup:
             definitions["thread"] = number(ix.remainder(at(threads), self.tile.threads))
             definitions["member"] = number(ix.floordiv(at(threads), self.tile.threads))
         self.turn = turn
@@ -99,9 +101,8 @@ class ChunkRow(PrivateRow):
         loop = Loop(chunk, BEGIN, END, "task", chunk_body)
         block = Loop(threads, 0, threads.extent, "threads", (loop,), threads.extent)
         arrays = [*self.locals, *self.coming.values()]
-        shared = sum([pool_bytes(array) for array in self.coming.values()])
         beside = SHARING if ROOM * SHARING * threads.extent <= self.target.resident else 0
-        geometry = Geometry(threads.extent, threads.extent, shared, beside=beside)
+        geometry = Geometry(threads.extent, threads.extent, beside=beside)
         return kernel(replace(nest, definitions=definitions), (*arrays, block), geometry)
 
     # --- what comes ahead ---

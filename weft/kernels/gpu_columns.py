@@ -221,8 +221,8 @@ def column_folds(nest: Nest, target: Target) -> Kernel | None:
     (span,) = nest.inner
     if span.axis.extent < FEW_ROWS:
         return None
-    most = BLOCK if span.axis.extent < MANY_ROWS else max(BLOCK, min(target.threads, 1024))
-    groups = most // STRIP
+    most = BLOCK if span.axis.extent < MANY_ROWS else 1024
+    groups = min(most, target.threads) // STRIP
     strip = Axis("strip", -(-flat.extent // STRIP))
     lane, group = Axis("lane", STRIP, "value"), Axis("group", groups, "value")
     step = Axis("step", -(-span.axis.extent // groups))

@@ -224,7 +224,7 @@ class LongRow(TiledRow):
         made = TiledRow.launched(self, nest, body, each)
         assert made.geometry is not None
         most = self.target.processors * self.beside if self.ahead is not None else 0
-        return replace(made, geometry=replace(made.geometry, shared=self.shared_bytes, beside=self.beside, most=most))
+        return replace(made, geometry=replace(made.geometry, beside=self.beside, most=most))
 
     @property
     def shared_bytes(self) -> int:

@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from weft.dtypes import DType, bool_, float32, int32, int64
 from weft.kernels import index as ix
 from weft.kernels import tiles
-from weft.kernels.block_tiles import DECLARED, VECTOR, BlockTile, RegisterTile, UnitTile, placed
+from weft.kernels.block_tiles import VECTOR, BlockTile, RegisterTile, UnitTile, placed
 from weft.kernels.index import MANY, Axis, Index
 from weft.kernels.language import (
+    DECLARED,
     Barrier,
     Expr,
     Fetch,
@@ -135,26 +136,29 @@ SMALL = 1 << 23  # multiply-adds
 
 
 def tiling(product: Product, units: bool, processors: int, shared_bytes: int = DECLARED) -> Tiling:
-    """The tile with which all processors are done first. No bit of the result depends on it."""
+    """The tile with which all processors are done first, among those that find room. No bit of the result depends on
+    it."""
     small = product.a.dtype is float32 and product.batch * product.rows * product.columns * product.depth <= SMALL
     choices = _UNITS if units and product.a.dtype.is_narrow else _REGISTERS[max(product.a.dtype.itemsize, 4)]
-    choices = _AT_ONCE if small else choices
 
     def cost(choice: Tiling) -> float:
         return -(-choice.count(product) // processors) * choice.height * choice.width / choice.speed
 
-    best = min(choices, key=cost)
-    if small:
-        return _fetched_at_once(best, product)
+    def fitting(choices: Sequence[Tiling]) -> list[Tiling]:
+        return [one for one in choices if replace(one, stages=2).shared_bytes(product) <= shared_bytes]
+
+    if small and fitting(_AT_ONCE):
+        return _fetched_at_once(min(fitting(_AT_ONCE), key=cost), product, min(shared_bytes, DECLARED))
+    best = min(fitting(choices), key=cost)
     return best if best.shared_bytes(product) <= shared_bytes else replace(best, stages=2)
 
 
-def _fetched_at_once(choice: Tiling, product: Product) -> Tiling:
-    """The tile with as many stages as it has steps of k, where arrays of that size need not be asked for, so that all
-    steps are fetched before the first is multiplied; and not deeper than the product."""
+def _fetched_at_once(choice: Tiling, product: Product, shared_bytes: int) -> Tiling:
+    """The tile with as many stages as it has steps of k, if there is room for these, so that all steps are fetched
+    before the first is multiplied; and not deeper than the product."""
     choice = replace(choice, depth=min(choice.depth, -(-product.depth // 8) * 8))
     steps = -(-product.depth // choice.depth)
-    fitting = DECLARED // replace(choice, stages=1).shared_bytes(product)
+    fitting = shared_bytes // replace(choice, stages=1).shared_bytes(product)
     return replace(choice, stages=min(steps, max(fitting, 2)))
 
 

@@ -63,7 +63,7 @@ def _row_of(nest: Nest, target: Target, short: type[PrivateRow] = PrivateRow) ->
     extent = across.axis.extent
     if not (across.start == 0 and across.stop == extent):
         most = BLOCK if extent < LONG else target.threads
-        width = min(max(1 << max(extent - 1, 0).bit_length(), 32), most, target.threads)
+        width = min(max(1 << max(extent - 1, 0).bit_length(), _fewest(target)), most, target.threads)
         return nest, Row(target, Tile(width, 1, 1), outer, across)
     tile = tile_for(extent, target)
     if not outer and tile.each <= (PRIVATE if tile.threads < 1024 else PER_THREAD):
@@ -71,10 +71,15 @@ def _row_of(nest: Nest, target: Target, short: type[PrivateRow] = PrivateRow) ->
     return LongRow.of(nest, target, tile, outer, across)
 
 
+def _fewest(target: Target) -> int:
+    """Threads that share a row at least: whole subgroups."""
+    return max(32, target.subgroup)
+
+
 def tile_for(extent: int, target: Target) -> Tile:
     """How a row of `extent` elements is shared among threads."""
     near = next(count for count in (4, 2, 1) if extent % count == 0 and (extent >= 32 * count or count == 1))
-    threads = 32
+    threads = _fewest(target)
     if target.subgroup != threads or extent > SUBGROUP_ROW:
         while threads * PER_THREAD < extent and 2 * threads <= target.threads:
             threads *= 2

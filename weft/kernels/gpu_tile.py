@@ -16,6 +16,7 @@ from weft.dtypes import DType, bool_, int32, int64
 from weft.kernels import index as ix
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
+    DECLARED,
     LAUNCH_RANGES,
     NATIVE,
     Copy,
@@ -32,6 +33,8 @@ from weft.kernels.language import (
     Stmt,
     Store,
     Var,
+    pool_bytes,
+    shared_arrays,
 )
 from weft.kernels.nest import Nest, Span
 from weft.kernels.substitute import parts_of, replaced
@@ -230,6 +233,11 @@ def aligned(buffers: Sequence[tuple[str, DType]], nbytes: int) -> Expr:
 
 
 def kernel(nest: Nest, body: tuple[Stmt, ...], geometry: Geometry) -> Kernel:
+    """The kernel of `body`. Where its shared arrays are too large to be declared, they come with the launch."""
+    if sum([pool_bytes(array) for array in shared_arrays(body) if array.scope == "block"]) > DECLARED:
+        body = tuple([replace(stmt, scope="launch") if isinstance(stmt, Local) else stmt for stmt in body])
+    asked = sum([pool_bytes(array) for array in shared_arrays(body) if array.scope == "launch"])
+    geometry = replace(geometry, shared=asked)
     return Kernel(nest.name, nest.buffers, nest.scalars, LAUNCH_RANGES, body, nest.definitions, geometry)
 
 

@@ -136,9 +136,10 @@ class Row:
 
     def join(self, accumulators: Sequence[Accumulator]) -> list[Stmt]:
         """One result, in every thread, from the partial ones of all."""
-        if not self.target.subgroup:
+        size = self.target.subgroup
+        if size * size < self.tile.threads:  # a subgroup has no thread for each of the groups
             return self._join_in_memory(accumulators)
-        size, groups = self.target.subgroup, self.tile.threads // self.target.subgroup
+        groups = self.tile.threads // size
         values = [_exchanged(Var(f"{acc.name}_part", acc.dtype), acc, size) for acc in accumulators]
         if groups <= 1:
             return [Let(acc.name, value) for acc, value in zip(accumulators, values, strict=True)]

@@ -39,7 +39,6 @@ from weft.kernels.language import (
     Store,
     Update,
     Var,
-    pool_bytes,
 )  # fmt: skip
 from weft.kernels.substitute import Substitution
 
@@ -65,13 +64,6 @@ def can_stand_beside(kernel: Kernel) -> bool:
     """Whether a kernel may be a part that other blocks work beside."""
     return (
         can_join(kernel) and len({loop.kind for loop in _all(kernel.body) if isinstance(loop, Loop)} & OVER_BLOCKS) == 1
-    )
-
-
-def shared_bytes(kernel: Kernel) -> int:
-    """What the arrays of a block take together."""
-    return sum(
-        [pool_bytes(local) for local in _all(kernel.body) if isinstance(local, Local) and local.scope == "block"]
     )
 
 

@@ -347,9 +347,30 @@ class Kernel:
     geometry: Geometry | None = None
 
 
+DECLARED = 49152  # bytes of shared arrays that need not be asked for with the launch
+
+
 def pool_bytes(local: Local) -> int:
     """What an array of scope 'launch' takes."""
     return -(-local.size * local.dtype.itemsize // 16) * 16
+
+
+def shared_arrays(body: tuple[Stmt, ...]) -> list[Local]:
+    """The arrays that a block shares, of both scopes."""
+    found: list[Local] = []
+    for stmt in body:
+        if isinstance(stmt, Local) and stmt.scope != "thread":
+            found.append(stmt)
+        elif isinstance(stmt, Loop | Fold):
+            found += shared_arrays(stmt.body)
+        elif isinstance(stmt, If):
+            found += shared_arrays((*stmt.body, *stmt.otherwise))
+    return found
+
+
+def shared_bytes(kernel: Kernel) -> int:
+    """What all arrays that a block shares take together."""
+    return sum([pool_bytes(array) for array in shared_arrays(kernel.body)])
 
 
 LAUNCH_RANGES = ("begin", "end")

@@ -1,0 +1,89 @@
+"""The GPU schedule within the limits of a device: subgroups of any size, few threads, little shared memory.
+
+`check_limits` looks at every kernel that is launched here, and the lockstep emulator at every access.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from tests.unit.lockstep import Lockstep
+
+pytestmark = pytest.mark.unit
+
+HOPPER = {"features": ("subgroups", "numbers"), "threads": 1024, "subgroup": 32, "shared_bytes": 232448}
+SMALL = {"threads": 256, "shared_bytes": 16384, "vector_bytes": 4}  # what every GPU has
+DEVICES = pytest.mark.parametrize("options", [HOPPER, SMALL], ids=["hopper", "small"])
+
+
+def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+def softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    e = np.exp(x.astype(np.float64) - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+@pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
+@pytest.mark.parametrize("threads", [256, 1024])
+@pytest.mark.parametrize("cols", [33, 100, 600, 1030, 17000])
+def test_rows_in_subgroups_of_any_size(subgroup, threads, cols):
+    device = Lockstep(features=("subgroups",), subgroup=subgroup, threads=threads).device
+    x = numbers(3, cols)
+    found = weft.tensor(x, device=device).softmax(1).numpy()
+    np.testing.assert_allclose(found, softmax(x, 1), 1e-4, 1e-7)
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_orders_of_long_rows(options, dtype):
+    """Two sorts of a block each, for keys of 64 bits, have not room for both in one launch."""
+    device, x = Lockstep(**options).device, numbers(3000, dtype=dtype)
+    assert weft.tensor(x, device=device).argsort().numpy().tolist() == np.argsort(x, kind="stable").tolist()
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float64"])
+def test_running_sums_of_long_rows(options, dtype):
+    device, x = Lockstep(**options).device, (100 * numbers(2, 2500)).astype(dtype)
+    np.testing.assert_allclose(weft.tensor(x, device=device).cumsum(1).numpy(), x.cumsum(1), 1e-9, 1e-9)
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shape", [(20, 30, 40), (130, 40, 200), (260, 33, 128)])
+def test_products(options, dtype, shape):
+    m, k, n = shape
+    a, b = numbers(m, k, dtype=dtype), numbers(k, n, dtype=dtype)
+    device = Lockstep(**options, processors=1).device
+    found = (weft.tensor(a, device=device) @ weft.tensor(b, device=device)).numpy()
+    np.testing.assert_allclose(found, a.astype(np.float64) @ b.astype(np.float64), 1e-4, 1e-4)
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_many_folds_down_columns(options, dtype):
+    """Their partial results take more shared memory than may be declared, or than there is."""
+    device, x = Lockstep(**options).device, numbers(2, 260, 40, dtype=dtype)
+    tensor = weft.tensor(x, device=device)
+    found = [(tensor * float(scale)).softmax(1) for scale in range(2, 12)]
+    weft.eval(*found)
+    for scale, one in enumerate(found, 2):
+        np.testing.assert_allclose(one.numpy(), softmax(scale * x, 1), 1e-4, 1e-7)
+    (folds,) = [kernel for kernel in device.backend.kernels if kernel.name.startswith("cols")]
+    assert folds.geometry.threads < 256 if options is SMALL else folds.geometry.shared > 49152
+
+
+@pytest.mark.parametrize("options", [HOPPER, {**SMALL, "features": ("subgroups",)}], ids=["hopper", "small"])
+def test_rows_with_many_sums_over_columns(options):
+    device, x = Lockstep(**options).device, numbers(300, 512, dtype="float64")
+    rows = weft.tensor(x, device=device).softmax(1)
+    found = [(rows * rows.exp() ** scale).sum(0) for scale in range(6)]
+    weft.eval(rows, *found)
+    expected = softmax(x, 1)
+    np.testing.assert_allclose(rows.numpy(), expected, 1e-9)
+    for scale, one in enumerate(found):
+        np.testing.assert_allclose(one.numpy(), (expected * np.exp(expected) ** scale).sum(0), 1e-9)
