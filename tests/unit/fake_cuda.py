@@ -9,6 +9,7 @@ from weft import dtypes
 from weft.backends import cuda
 from weft.backends.base import Device, Library
 from weft.kernels.language import Kernel
+from weft.kernels.normal import normalise
 
 HOPPER = {"threads": 1024, "subgroup": 32, "shared_bytes": 232448, "processors": 132, "vector_bytes": 16}
 
@@ -32,4 +33,4 @@ class FakeCuda(FakeGpu):
 
     def kernels(self) -> dict[str, Kernel]:
         """All that was rendered so far, in normal form, by symbol."""
-        return dict(self.driver.kernels)
+        return {symbol: normalise(kernel) for symbol, kernel in self.driver.kernels.items()}

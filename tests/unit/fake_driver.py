@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ from weft.kernels.normal import normalise
 from weft.render.dialects import CUDA
 
 FREED = 0xA5
+normal_form = functools.cache(normalise)
 _current = threading.local()
 
 
@@ -41,7 +43,7 @@ class FakeDriver:
         self.queue: list[Callable[[], None]] = []
         self.recording: list[Callable[[], None]] | None = None
         self.log: list[str] = []
-        self.kernels: dict[str, Kernel] = {}
+        self.kernels: dict[str, Kernel] = {}  # as they were scheduled
         self.emulator = Emulator()
 
     # --- the stream ---
@@ -160,7 +162,9 @@ class FakeDriver:
 
     def _run(self, kernel: Kernel, pointers: list[int], scalars: tuple, extent: int) -> None:
         bound = zip(pointers, kernel.buffers, strict=True)
-        self.emulator.launch(kernel, [self._array(at, param.dtype) for at, param in bound], scalars, extent)
+        self.emulator.launch(
+            normal_form(kernel), [self._array(at, param.dtype) for at, param in bound], scalars, extent
+        )
 
     def _array(self, pointer: int, dtype: dtypes.DType) -> np.ndarray:
         """Everything from an address to the end of its allocation."""
@@ -206,7 +210,7 @@ class FakeGpu(GpuBackend):
 
     def render(self, kernel: Kernel) -> Code:
         code = super().render(kernel)
-        self.driver.kernels[code.symbol] = normalise(kernel)
+        self.driver.kernels[code.symbol] = kernel
         return code
 
     def identity(self) -> None:

@@ -1,7 +1,7 @@
 """Every kernel that the records make for an NVIDIA GPU compiles to machine code, without a warning.
 
 All cases of all records, gradients included, are compiled for a GPU that is not there and has no libraries; each kernel
-goes through NVRTC for three architectures (of long ones, some: see `nvrtc`).
+goes through NVRTC for three architectures.
 """
 
 from __future__ import annotations

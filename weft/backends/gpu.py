@@ -354,8 +354,8 @@ class GpuBackend:
     def render(self, kernel: Kernel) -> Code:
         """`kernel` as text in the backend's dialect."""
         COUNTERS.kernels_rendered += 1
-        ready = normalise(kernel)
-        return code_of(kernel, clike.symbol(ready, self.dialect), clike.render(ready, self.dialect))
+        (symbol,), text = clike.named([normalise(kernel)], self.dialect)
+        return code_of(kernel, symbol, text)
 
     def executable(self, plan: Plan) -> GpuExecutable:
         made = GpuExecutable(plan, self)

@@ -62,19 +62,22 @@ def render(kernel: Kernel, dialect: Dialect) -> str:
 
 def render_all(kernels: Iterable[Kernel], dialect: Dialect) -> str:
     """The source text of several kernels, each printed once, with the helper functions that they share before them."""
-    operations = Operations(dialect)
-    texts: dict[str, str] = {}
-    for kernel in kernels:
-        texts.setdefault(symbol(kernel, dialect), _Renderer(kernel, operations).text(symbol(kernel, dialect)))
-    helpers = "\n".join(operations.helpers.values())
-    return "\n\n".join(part for part in (dialect.header, helpers, *texts.values()) if part) + "\n"
+    return named(kernels, dialect)[1]
 
 
 def symbol(kernel: Kernel, dialect: Dialect) -> str:
     """The name of the function that `render` makes of a kernel."""
-    code = _Renderer(kernel, Operations(dialect)).text("")
-    clean = "".join(letter if letter.isalnum() else "_" for letter in _title(kernel))
-    return f"{clean}_{hashlib.sha256(code.encode()).hexdigest()[:8]}"
+    return named([kernel], dialect)[0][0]
+
+
+def named(kernels: Iterable[Kernel], dialect: Dialect) -> tuple[list[str], str]:
+    """The name of each kernel's function, and the source text of all."""
+    operations = Operations(dialect)
+    printed = [_Renderer(kernel, operations) for kernel in kernels]
+    functions = {renderer.name: renderer.text(renderer.name) for renderer in printed}
+    helpers = "\n".join(operations.helpers.values())
+    text = "\n\n".join(part for part in (dialect.header, helpers, *functions.values()) if part) + "\n"
+    return [renderer.name for renderer in printed], text
 
 
 def _title(kernel: Kernel) -> str:
@@ -94,8 +97,14 @@ def _turns_at_once(loop: Loop) -> int:
 
 
 class _Renderer:
+    """One kernel: its lines, and its name, which follows from them."""
+
     def __init__(self, kernel: Kernel, operations: Operations):
-        self.kernel = kernel
+        if kernel.geometry is None:
+            raise problem(
+                GraphError, "render.clike", f"'{kernel.name}' without a geometry", "a kernel scheduled for GPU"
+            )
+        self.kernel, self.geometry = kernel, kernel.geometry
         self.ops = operations
         self.dialect = operations.dialect
         self.lines: list[str] = []
@@ -103,19 +112,17 @@ class _Renderer:
         self.memory = {buffer.name: buffer.dtype for buffer in kernel.buffers}
         self.accumulators: dict[str, tuple[str, dtypes.DType]] = {}
         self.pool = 0  # bytes taken of the memory asked for with the launch
+        self.block(kernel.body)
+        clean = "".join(letter if letter.isalnum() else "_" for letter in _title(kernel))
+        self.name = f"{clean}_{hashlib.sha256(self.text('').encode()).hexdigest()[:8]}"
 
     # --- the whole function ---
 
     def text(self, name: str) -> str:
-        geometry = self.kernel.geometry
-        if geometry is None:
-            raise problem(
-                GraphError, "render.clike", f"'{self.kernel.name}' without a geometry", "a kernel scheduled for GPU"
-            )
+        geometry = self.geometry
         parameters = [self.parameter(buffer) for buffer in self.kernel.buffers]
         parameters += [f"{self.ops.type(scalar.dtype)} {scalar.name}" for scalar in self.kernel.scalars]
         parameters += [f"{self.ops.type(dtypes.int64)} {name}" for name in self.kernel.ranges]
-        self.block(self.kernel.body)
         bounds = f"{geometry.threads}, {geometry.beside}" if geometry.beside else geometry.threads
         head = self.dialect.kernel.format(threads=geometry.threads, bounds=bounds, name=name)
         return "\n".join([f"// {_title(self.kernel)}", f"{head}({', '.join(parameters)})", "{", *self.lines, "}"])
