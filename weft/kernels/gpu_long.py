@@ -251,9 +251,8 @@ class LongRow(TiledRow):
     def fetches(self, of: Callable[[Index], Index]) -> tuple[list[Stmt], list[Stmt]]:
         """Copies into the places of a round that is the row's as a whole, and of one step of another; `of` turns what
         belongs to this row into what belongs to the one that is meant."""
-        (whole, edge), (whole_by_one, edge_by_one) = self.pieces(of, True), self.pieces(of, False)
-        steps = self.either(self.tile.each_step(whole), self.tile.each_step(whole_by_one))
-        return steps, self.either(edge, edge_by_one)
+        (aligned, _), (whole, edge) = self.pieces(of, True), self.pieces(of, False)
+        return self.either(self.tile.each_step(aligned), self.tile.each_step(whole)), edge
 
     def pieces(self, of: Callable[[Index], Index], aligned: bool) -> tuple[list[Stmt], list[Stmt]]:
         """Copies into the places of one step, of a round that is the row's as a whole and of another."""
