@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.lockstep import Lockstep
 from weft.backends.base import Device
 from weft.compiler import block_product, decompose, order_blocks
-from weft.kernels import block_sorts, gpu, gpu_columns, gpu_lanes, gpu_map, gpu_rows, gpu_turned
+from weft.kernels import block_sorts, gpu, gpu_columns, gpu_lanes, gpu_long, gpu_map, gpu_rows, gpu_turned
 
 # Sizes from which larger forms are taken, and values for which a few dozen elements are large.
 THRESHOLDS = (
@@ -26,7 +26,8 @@ THRESHOLDS = (
     (gpu_columns, "MANY_ROWS", 33),
     (gpu_rows, "SUBGROUP_ROW", 64),
     (gpu_rows, "PER_THREAD", 2),
-    (gpu_rows, "PRIVATE", 4),
+    (gpu_rows, "PRIVATE", 1),
+    (gpu_long, "IN_FLIGHT", 2),
     (gpu_rows, "LONG", 64),
     (gpu_rows, "WIDE", 16),
     (order_blocks, "RUN", 16),
@@ -39,6 +40,7 @@ THRESHOLDS = (
     (order_blocks, "PIECES", 8),
     (block_sorts, "LEAST", 32),
     (decompose, "SMALL_DOT", 64),
+    (decompose, "COLUMNS_ALONE", 8),
     (decompose, "LONG", 256),
     (decompose, "PER_CHUNK", 64),
     (block_product, "SHORTEST", 16),

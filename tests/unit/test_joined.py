@@ -140,3 +140,12 @@ def test_short_sums_load_all_their_terms_at_once():
 
 def texts(device: FakeCuda) -> list[str]:
     return [clike.render(kernel, CUDA) for kernel in device.kernels().values()]
+
+
+def test_names_of_a_part_stay_its_own():
+    """Sums of columns have a value called 'first', where a chunk begins; beside others, a part has a first block."""
+    x, y = numbers(130, 34), numbers(2000)
+    found, names = compiled(Lockstep(shared_bytes=DECLARED).device, lambda x, y: (-y, (x * x).amax(0)), x, y)
+    assert any(name.startswith("beside_2") for name in names), names
+    np.testing.assert_array_equal(found[0], -y)
+    np.testing.assert_array_equal(found[1], (x * x).max(0))

@@ -122,7 +122,7 @@ def _together(name: str, parts: Sequence[Part], memory: Sequence[BufferParam], a
             inside = (Loop(Axis(f"member{number}", own), 0, own, "threads", inside, threads),)
         body += [Barrier(), *inside] if number and not apart else inside
         scalars += [ScalarParam(f"{param.name}_{number}", param.dtype) for param in part.kernel.scalars]
-        scalars += [ScalarParam(f"{word}_{number}", int64) for word in (("end", "first") if apart else ("end",))]
+        scalars += [ScalarParam(f"{word}_{number}", int64) for word in (("end", "first_block") if apart else ("end",))]
         definitions |= {f"{key}_{number}": renamed.expr(value) for key, value in part.kernel.definitions.items()}
     geometry = Geometry(threads, 1, tile=1 if apart else 0)
     return Kernel(name, tuple(memory), tuple(scalars), LAUNCH_RANGES, tuple(body), definitions, geometry)
@@ -220,7 +220,7 @@ class _Renamed(Substitution):
     def shifted(self, start: Expr | int) -> Expr:
         """Where a loop over blocks starts, so that the first block of the part finds `start`."""
         given = Literal(start, int64) if isinstance(start, int) else start
-        return Op("add", (given, Var(f"first_{self.number}", int64)), int64)
+        return Op("add", (given, Var(f"first_block_{self.number}", int64)), int64)
 
     def is_own(self, axis: Axis) -> Expr:
         """Whether a turn of such a loop is the part's, not one of blocks before its own. (As an index, an axis of one
