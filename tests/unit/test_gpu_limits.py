@@ -37,6 +37,14 @@ def test_rows_in_subgroups_of_any_size(subgroup, threads, cols):
     np.testing.assert_allclose(found, softmax(x, 1), 1e-4, 1e-7)
 
 
+@pytest.mark.parametrize("columns", [1024, 1028])
+def test_sums_of_whole_matrices(columns):
+    """A piece of rows is a subgroup's or a block's; where it begins depends on its number."""
+    x = numbers(1100, columns)
+    found = weft.tensor(x, device=Lockstep(**HOPPER).device).sum().numpy()
+    np.testing.assert_allclose(found, x.astype(np.float64).sum(), 1e-5, 1e-2)
+
+
 @DEVICES
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_orders_of_long_rows(options, dtype):

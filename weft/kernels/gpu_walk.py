@@ -272,7 +272,9 @@ class TiledRow(Row, ABC):
         if not self.by_subgroup:
             return nest, each
         number_of = replace(each, kind="value")
-        return substitute(nest, {each: Index(((number_of, 1),), 0)}), number_of
+        nest = substitute(nest, {each: Index(((number_of, 1),), 0)})
+        self.outer = nest.inner[: len(self.outer)]  # whose ends may depend on the row
+        return nest, number_of
 
     def launched(self, nest: Nest, body: tuple[Stmt, ...], each: Axis) -> Kernel:
         if not self.by_subgroup:
