@@ -37,6 +37,16 @@ def test_rows_in_subgroups_of_any_size(subgroup, threads, cols):
     np.testing.assert_allclose(found, softmax(x, 1), 1e-4, 1e-7)
 
 
+def test_blocks_of_joined_launches_are_whole_subgroups():
+    """A sort of few words has a block of 32 threads."""
+    device = Lockstep(features=("subgroups",), subgroup=64).device
+    x, keys = numbers(3, 100), numbers(40)
+    rows, order = weft.tensor(x, device=device).sum(1), weft.tensor(keys, device=device).argsort()
+    weft.eval(rows, order)
+    np.testing.assert_allclose(rows.numpy(), x.sum(1), 1e-4, 1e-4)
+    assert order.numpy().tolist() == np.argsort(keys).tolist()
+
+
 @pytest.mark.parametrize("columns", [1024, 1028])
 def test_sums_of_whole_matrices(columns):
     """A piece of rows is a subgroup's or a block's; where it begins depends on its number."""

@@ -40,7 +40,7 @@ from weft.graph import spec
 from weft.graph.node import Node, placeholder, toposort
 from weft.kernels import cpu, gpu
 from weft.kernels import index as ix
-from weft.kernels.language import DECLARED, Kernel
+from weft.kernels.language import Kernel
 from weft.kernels.nest import Nest, copy_nest
 
 CHECK = False  # run the graph's spec after every pass; tests switch it on
@@ -220,7 +220,7 @@ class _Assembly:
         for value, leaf, offset in self.storage.copies:
             steps.append(self._copy(value, leaf, offset))
         if self.joins:
-            steps = joined(steps, self._apart, min(self.target.shared_bytes, DECLARED))
+            steps = joined(steps, self._apart, self.target)
         self.slots.append(Slot("status", 4 * len(self.sites), "status"))
         plan = Plan(tuple(steps), tuple(self.slots), tuple(self.storage.intervals), "", tuple(self.sites))
         places = [self.place(base_of(node)) for position, node in enumerate(outputs) if position not in written]

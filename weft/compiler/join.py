@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from weft.compiler.plan import Launch, Place, Scalar, Step
 from weft.dtypes import DType
 from weft.kernels import joined as kernels
-from weft.kernels.language import BufferParam, Kernel, shared_bytes
+from weft.kernels.gpu_tile import Target
+from weft.kernels.language import DECLARED, BufferParam, Kernel, shared_bytes
 
 MOST = 24  # launches in one: what is compiled as one text should stay short
 MOST_BUFFERS = 48
@@ -18,12 +19,15 @@ MOST_BLOCKS = 256  # of a launch that others run beside: more keep a GPU busy al
 Apart = Callable[[int, int], bool]  # whether the steps with these numbers may run at the same time
 
 
-def joined(steps: Sequence[Step], apart: Apart, shared: int) -> list[Step]:
-    """The steps, small neighbours joined, as long as a block has `shared` bytes for the arrays of all of them."""
+def joined(steps: Sequence[Step], apart: Apart, target: Target) -> list[Step]:
+    """The steps, small neighbours joined, as long as a block has room for the arrays of all of them, and is made of
+    whole subgroups, among which some parts may deal out rows."""
     numbered = [_Single(step, number) for number, step in enumerate(steps)]
 
     def agree(group: Sequence[_Single]) -> bool:
-        return sum([shared_bytes(_kernel(_launch(single))) for single in group]) <= shared
+        parts = [_kernel(_launch(single)) for single in group]
+        room = sum(map(shared_bytes, parts)) <= min(target.shared_bytes, DECLARED)
+        return room and (kernels.threads_of(parts) or 0) % max(target.subgroup, 1) == 0
 
     def agree_apart(group: Sequence[_Single]) -> bool:
         return agree(group) and group[-1].stands_apart(group[:-1], apart)
