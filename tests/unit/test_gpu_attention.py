@@ -159,3 +159,16 @@ def test_registers_suffice(dtype, width, architecture):
         said = compiled(nvrtc, clike.render(normalise(kernel), CUDA), architecture)
         (spilled,) = re.findall(r"(\d+) bytes spill stores", said)
         assert int(spilled) <= 16, said  # next to nothing: a few addresses
+
+
+def test_flipped_rows_are_put_in_order():
+    """No kernel reads before the beginning of a buffer."""
+    x, v = (
+        np.random.default_rng(0).standard_normal(shape).astype(np.float32) for shape in ((3, 1, 5, 7), (3, 1, 5, 2))
+    )
+
+    def attend(device):
+        q = weft.tensor(x, device=device).flip(2)
+        return F.scaled_dot_product_attention(q, q, weft.tensor(v, device=device)).numpy()
+
+    np.testing.assert_allclose(attend(Lockstep().device), attend("reference"), 1e-5, 1e-6)

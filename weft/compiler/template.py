@@ -63,9 +63,12 @@ MakeTemplate = Callable[[Node, Collection[Node]], Template]  # from a node and t
 def view_of(node: Node, leaves: Collection[Node], contiguous: bool = True) -> Strided:
     """`node` as a view of what lies in memory anyway; else as memory of its own, which the compiler then fills.
 
-    With `contiguous` the elements of the last axis must be neighbours.
+    With `contiguous` the elements of the last axis must be neighbours. On devices with blocks a view does not go
+    backwards: what lies before a buffer's beginning is out of reach where buffers are bound, not addressed.
     """
     view = strided(node, leaves)
+    if view is not None and "blocks" in node.device.features and min(view.strides, default=0) < 0:
+        view = None
     if view is None or (contiguous and node.shape and node.shape[-1] > 1 and view.strides[-1] != 1):
         return Strided(node, 0, row_major(node.shape))
     return view
