@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.unit.emulator import Emulator
+from tests.unit.lockstep import Lockstep
 from weft import dtypes
 from weft.backends.base import Device
 from weft.backends.gpu import GpuBackend
@@ -44,7 +44,7 @@ class FakeDriver:
         self.recording: list[Callable[[], None]] | None = None
         self.log: list[str] = []
         self.kernels: dict[str, Kernel] = {}  # as they were scheduled
-        self.emulator = Emulator()
+        self.emulator = Lockstep()
 
     # --- the stream ---
 

@@ -1,9 +1,9 @@
 """A GPU in NumPy: the threads of many blocks go through a kernel in step, each value an array with an entry per thread.
 
-Much faster than `emulator`, thread by thread, and it looks for races itself: a place that one thread writes and another
-reads or writes without a barrier between them is an error, be it in a block's own memory or in a buffer, where threads
-of different blocks may never meet. So are accesses outside a buffer, or of neighbours that are not aligned, barriers
-that only some threads of a block reach, and exchanges in which not all threads of a subgroup take part.
+It looks for races: a place that one thread writes and another reads or writes without a barrier between them is an
+error, be it in a block's own memory or in a buffer, where threads of different blocks may never meet. So are accesses
+outside a buffer, or of neighbours that are not aligned, barriers that only some threads of a block reach, and exchanges
+in which not all threads of a subgroup take part.
 """
 
 from __future__ import annotations
@@ -481,6 +481,7 @@ FUNCTIONS = {
     "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1, "tanh": np.tanh,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "exp_rounded": lambda a: np.exp2(a * np.float32(1.442695041)),
+    "tanh_plus_1": lambda a: 2 / (1 + np.exp(-2 * a.astype(np.float64))),
     "round_bfloat16": lambda a: a.astype(dtypes.bfloat16.numpy), "widen": lambda a: a, "narrow": lambda a: a,
 }  # fmt: skip
 FOLD = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}

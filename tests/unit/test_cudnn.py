@@ -14,8 +14,8 @@ import torch.nn.functional as TF
 
 import weft
 import weft.nn.functional as F
-from tests.unit.emulator import Emulator
 from tests.unit.fake_cudnn import Engine, FakeGraphs, FakePackage
+from tests.unit.lockstep import Lockstep
 from weft.backends.base import Slab
 from weft.backends.vendor import cudnn as vendor
 from weft.backends.vendor.cudnn import Cudnn
@@ -33,7 +33,7 @@ def graphs():
 
 @pytest.fixture
 def device(graphs):
-    emulator = Emulator()
+    emulator = Lockstep()
     features = emulator.device.features | {"narrow attention"}
     emulator.device = replace(emulator.device, features=features, libraries={"cudnn": Cudnn(graphs)})
     return emulator.device

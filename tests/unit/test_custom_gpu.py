@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.unit.emulator import Emulator
+from tests.unit.lockstep import Lockstep
 from weft import dtypes, kernel
 from weft.kernels.definition import Array, Number, define
 from weft.kernels.normal import normalise
@@ -17,8 +17,7 @@ def rows(i, j, x, factor, p, q):
     q[j, i] = kernel.where(total > 0.0, kernel.exp(-total), x.load(i - 1, j, other=2.0))
 
 
-@pytest.mark.parametrize("downwards", [False, True])
-def test_blocks(downwards):
+def test_blocks():
     shape = (9, 40)
     x = np.random.default_rng(0).normal(size=shape).astype("float32")
     forms = ((shape, dtypes.float32), (shape[::-1], dtypes.float32))
@@ -27,5 +26,5 @@ def test_blocks(downwards):
     flat = np.zeros_like(expected)
     cut = made.sizes[0]
     arrays = [x.ravel(), flat[:cut], flat[cut:]]
-    Emulator(2, downwards).launch(normalise(made.kernel), arrays, made.scalars([0.5]), made.points)
+    Lockstep(2).launch(normalise(made.kernel), arrays, made.scalars([0.5]), made.points)
     np.testing.assert_allclose(flat, expected, rtol=1e-5)

@@ -11,7 +11,6 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from tests.unit.emulator import Emulator
 from tests.unit.lockstep import Lockstep
 from tests.unit.programs import Make, results
 from weft import dtypes
@@ -46,7 +45,7 @@ def test_agrees_with_the_reference(program, shape, by_block, monkeypatch):
         monkeypatch.setattr(gpu_rows, "SUBGROUP_ROW", 0)
         monkeypatch.setattr(gpu_rows, "PER_THREAD", 2)
     run = lambda make: program(make, *shape)  # noqa: E731
-    found, expected = (results(run, device, small=True) for device in (Emulator(**HOPPER).device, "reference"))
+    found, expected = (results(run, device, small=True) for device in (Lockstep(**HOPPER).device, "reference"))
     unit = weft.finfo(weft.bfloat16).eps
     for position, (a, b) in enumerate(zip(found, expected, strict=True)):  # 1 + tanh keeps more of a tail in one
         np.testing.assert_allclose(a.astype("f"), b.astype("f"), unit, 1e-5, err_msg=f"result {position}")
@@ -72,7 +71,7 @@ def statements(body: tuple[Stmt, ...]) -> list[Stmt]:
 @pytest.mark.parametrize("program", [activation, norm])
 def test_results_are_rounded_by_copies_of_several(program):
     """float32 leaves a thread's array for memory of bfloat16 in one statement, which rounds two at a time."""
-    device = Emulator(**HOPPER)
+    device = Lockstep(**HOPPER)
     results(lambda make: program(make, 70, 64), device.device, small=True)
     found = [_rounding(kernel) for kernel in device.kernels]
     assert sum(found) == 2  # the result, and the gradient of x

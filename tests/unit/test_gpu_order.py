@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.unit.emulator import Emulator
+from tests.unit.lockstep import Lockstep
 from weft.backends.base import Device
 from weft.compiler import assemble, order_blocks
 from weft.errors import IndexRangeError
@@ -27,7 +27,7 @@ def small_pieces(monkeypatch):
 
 @pytest.fixture
 def device() -> Device:
-    return Emulator().device
+    return Lockstep().device
 
 
 def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -183,8 +183,8 @@ def ordered(device: Device) -> bytes:
     return b"".join([value.numpy().tobytes() for value in (x.cumsum(1), x[0, :90].argsort(0), folded)])
 
 
-def test_order_of_threads_and_number_of_blocks_change_nothing():
-    assert ordered(Emulator().device) == ordered(Emulator(blocks=3, downwards=True).device)
+def test_the_number_of_blocks_changes_nothing():
+    assert ordered(Lockstep().device) == ordered(Lockstep(blocks=3).device)
 
 
 @pytest.mark.parametrize("reverse", [False, True])

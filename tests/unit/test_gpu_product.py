@@ -10,7 +10,6 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from tests.unit.emulator import Emulator
 from tests.unit.lockstep import Lockstep
 from weft import dtypes
 from weft.compiler import block_product
@@ -85,14 +84,6 @@ def test_other_dtypes(dtype, turned):
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
 def test_matrix_units(dtype, shape, turned):
     launched(Lockstep(), dtype, shape, turned, UNITS)
-
-
-def test_threads_in_any_order():
-    """The emulator that runs one thread after the other agrees, upwards and downwards."""
-    for dtype, choice in ((dtypes.float32, SMALL), (dtypes.float16, UNITS)):
-        found = [launched(device, dtype, (18, 17, 9), (False, True), choice) for device in (Emulator(), Lockstep())]
-        found.append(launched(Emulator(downwards=True), dtype, (18, 17, 9), (False, True), choice))
-        assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
 
 
 def test_bits_depend_on_neither_tile_nor_grid():

@@ -12,7 +12,7 @@ import pytest
 import weft
 from tests.records import Inputs, Record, Sample, flat, graphs, indexing, order
 from tests.records.record import tensors_of
-from tests.unit.emulator import Emulator
+from tests.unit.lockstep import Lockstep
 from weft.compiler import order_blocks
 from weft.kernels import block_sorts
 
@@ -52,7 +52,7 @@ def results(record: Record, sample: Sample, dtype: str, device) -> list[np.ndarr
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.name)
 def test_as_the_reference(record):
     dtype = "float32" if "float32" in record.dtypes else record.dtypes[0]
-    device = Emulator().device
+    device = Lockstep().device
     for sample in few(record):
         ours, expected = results(record, sample, dtype, device), results(record, sample, dtype, "reference")
         assert len(ours) == len(expected)

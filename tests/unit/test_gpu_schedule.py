@@ -10,7 +10,7 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from tests.unit.emulator import Emulator
+from tests.unit.lockstep import Lockstep
 from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
 from weft import dtypes
 from weft.kernels import gpu, gpu_long, gpu_map, gpu_rows, gpu_turned
@@ -49,7 +49,7 @@ def tiles_for_small_arrays(monkeypatch):
 
 
 def emulated(name: str, **options) -> list[np.ndarray]:
-    return results(PROGRAMS[name], Emulator(**options).device, small=True)
+    return results(PROGRAMS[name], Lockstep(**options).device, small=True)
 
 
 @TARGETS
@@ -60,9 +60,9 @@ def test_agrees_with_the_reference(name, device):
 
 @TARGETS
 @pytest.mark.parametrize("name", ["softmax_long", "layer_norm", "layer_norm_short", "embedding", "split_sum", "adam"])
-def test_order_of_threads_and_number_of_blocks_change_nothing(name, device):
+def test_the_number_of_blocks_changes_nothing(name, device):
     first = emulated(name, **device)
-    for other in (emulated(name, blocks=1, **device), emulated(name, blocks=3, downwards=True, **device)):
+    for other in (emulated(name, blocks=1, **device), emulated(name, blocks=3, **device)):
         for a, b in zip(first, other, strict=True):
             assert a.tobytes() == b.tobytes()
 
@@ -73,7 +73,7 @@ def test_rows_too_long_for_registers(name, shared_bytes, monkeypatch):
     """They are kept in shared memory, or read again where that is too small, or one and the other."""
     monkeypatch.setattr(gpu_rows, "PRIVATE", 0)
     monkeypatch.setattr(gpu_long, "IN_FLIGHT", 1)
-    device = Emulator(shared_bytes=shared_bytes)
+    device = Lockstep(shared_bytes=shared_bytes)
     assert_equal_results(results(PROGRAMS[name], device.device, small=True), expected_results(name, small=True))
     assert any(kernel.geometry.shared for kernel in device.kernels) == (shared_bytes > 1024)
 
@@ -89,10 +89,10 @@ def test_long_rows_that_begin_anywhere(dtype, columns, shared_bytes, monkeypatch
     monkeypatch.setattr(gpu_long, "IN_FLIGHT", 1)
     itemsize, classes = dtypes.by_name(dtype).itemsize, np.array([0, columns - 1, columns // 2, -100, 5])
     x = np.random.default_rng(0).standard_normal((5, columns)).astype(dtypes.by_name(dtype).numpy)
-    device = Emulator(shared_bytes=shared_bytes, features=("functions",), processors=1, resident_threads=64)
+    device = Lockstep(shared_bytes=shared_bytes, features=("functions",), processors=1, resident_threads=64)
 
-    def found(blocks: int | None, downwards: bool) -> list[np.ndarray]:
-        device.blocks, device.downwards = blocks, downwards
+    def found(blocks: int | None) -> list[np.ndarray]:
+        device.blocks = blocks
         with weft.device(device.device):
             logits = weft.tensor(x).requires_grad_()
             loss = F.cross_entropy(logits, weft.tensor(classes), reduction="sum")
@@ -100,14 +100,14 @@ def test_long_rows_that_begin_anywhere(dtype, columns, shared_bytes, monkeypatch
             weft.eval(loss, logits.grad)
             return [tensor.detach().numpy().astype(np.float64) for tensor in (loss, logits.grad)]
 
-    loss, gradient = found(None, False)
+    loss, gradient = found(None)
     e = np.exp(x.astype(np.float64))
     y = e / e.sum(1, keepdims=True)
     known = classes >= 0
     expected = (y - (np.arange(columns) == classes[:, None])) * known[:, None]
     np.testing.assert_allclose(loss, -np.log(y[known, classes[known]]).sum(), 1e-6 if itemsize == 4 else 4e-3)
     np.testing.assert_allclose(gradient, expected, rtol=5e-7 if itemsize == 4 else 4.1e-3, atol=1e-8)
-    for again in (found(1, False), found(3, True)):
+    for again in (found(1), found(3)):
         assert [array.tobytes() for array in again] == [loss.tobytes(), gradient.tobytes()]
     (kernel,) = {kernel.name: kernel for kernel in device.kernels if kernel.name.startswith("rows_exp")}.values()
     written = {buffer.name for buffer in kernel.buffers if buffer.written}
@@ -148,9 +148,9 @@ def without_barriers(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     )
 
 
-def launched(kernel, x: np.ndarray, rows: int, downwards: bool = False) -> np.ndarray:
+def launched(kernel, x: np.ndarray, rows: int) -> np.ndarray:
     out = np.zeros(rows, np.float32)
-    Emulator(downwards=downwards).launch(normalise(kernel), [x.ravel(), out], (), rows)
+    Lockstep(features=("subgroups",)).launch(normalise(kernel), [x.ravel(), out], (), rows)
     return out
 
 
@@ -193,9 +193,9 @@ def test_threads_share_all_inner_axes():
 def test_the_emulator_sees_a_missing_barrier():
     x = np.random.default_rng(0).standard_normal((2, 100)).astype(np.float32)
     kernel = gpu.schedule(row_sums(2, 100))
-    assert launched(kernel, x, 2).tobytes() == launched(kernel, x, 2, downwards=True).tobytes()
-    broken = replace(kernel, body=without_barriers(kernel.body))
-    assert launched(broken, x, 2).tobytes() != launched(broken, x, 2, downwards=True).tobytes()
+    np.testing.assert_allclose(launched(kernel, x, 2), x.astype(float).sum(1), 1e-5, 1e-5)
+    with pytest.raises(AssertionError, match="read before a barrier"):
+        launched(replace(kernel, body=without_barriers(kernel.body)), x, 2)
 
 
 @pytest.mark.parametrize("block", [32, 64, 128])
@@ -217,8 +217,7 @@ def test_what_lies_across_goes_through_square_tiles(shape):
     kernel = gpu.schedule(nest)
     assert any(isinstance(stmt, Local) for stmt in kernel.body)
     x, y = (np.random.default_rng(k).standard_normal(shape).astype(np.float32) for k in range(2))
-    for downwards in (False, True):
-        out = np.zeros(shape, np.float32)
-        arrays = [np.ascontiguousarray(x.T).ravel(), y.ravel(), out.ravel()]
-        Emulator(downwards=downwards).launch(normalise(kernel), arrays, (), shape[0])
-        np.testing.assert_array_equal(out, x * y)
+    out = np.zeros(shape, np.float32)
+    arrays = [np.ascontiguousarray(x.T).ravel(), y.ravel(), out.ravel()]
+    Lockstep().launch(normalise(kernel), arrays, (), shape[0])
+    np.testing.assert_array_equal(out, x * y)

@@ -7,8 +7,8 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from tests.unit.emulator import Emulator
 from tests.unit.gpu_harness import Products
+from tests.unit.lockstep import Lockstep
 from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
 from weft.compiler import decompose
 from weft.compiler.plan import LibraryCall, Product
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def device():
-    found = Emulator().device
+    found = Lockstep().device
     found.libraries["products"] = Products()
     return found
 
@@ -363,7 +363,7 @@ class Choosy(Products):
 
 
 def test_a_product_that_the_library_does_not_take_is_a_kernel_with_what_follows():
-    device = Emulator().device
+    device = Lockstep().device
     device.libraries["products"] = Choosy()
 
     def layer(x, w, b):
@@ -382,7 +382,7 @@ def test_a_product_that_the_library_does_not_take_is_a_kernel_with_what_follows(
 
 
 def test_a_transposed_twin_of_a_product_that_is_not_taken_is_not_computed_again():
-    device = Emulator().device
+    device = Lockstep().device
     device.libraries["products"] = Choosy()
     a, b = tensor(device, 30, 24), tensor(device, 24, 20)
     steps = steps_of(lambda a, b: ((a @ b) * 2, (b.T @ a.T) * 3), a, b)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.unit.emulator import Emulator
+from tests.unit.lockstep import Lockstep
 from weft import dtypes
 from weft.kernels import index as ix
 from weft.kernels import tiles
@@ -82,7 +82,7 @@ def one_tile(dtype: dtypes.DType, turned: tuple[bool, bool], rows: int = SIDE) -
 
 def run(kernel: Kernel, a: np.ndarray, b: np.ndarray, **options) -> np.ndarray:
     c = np.zeros(SIDE * SIDE, np.float32)
-    Emulator(**options).launch(normalise(kernel), [a.ravel(), b.ravel(), c], (), 1)
+    Lockstep(**options).launch(normalise(kernel), [a.ravel(), b.ravel(), c], (), 1)
     return c.reshape(SIDE, SIDE)
 
 
