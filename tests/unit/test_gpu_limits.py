@@ -37,6 +37,12 @@ def test_rows_in_subgroups_of_any_size(subgroup, threads, cols):
     np.testing.assert_allclose(found, softmax(x, 1), 1e-4, 1e-7)
 
 
+def test_long_rows_of_elements_wider_than_an_access():
+    x = numbers(2, 9000, dtype="float64")
+    found = weft.tensor(x, device=Lockstep(**SMALL).device).softmax(1).numpy()
+    np.testing.assert_allclose(found, softmax(x, 1), 1e-9)
+
+
 def test_blocks_of_joined_launches_are_whole_subgroups():
     """A sort of few words has a block of 32 threads."""
     device = Lockstep(features=("subgroups",), subgroup=64).device

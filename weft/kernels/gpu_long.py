@@ -142,7 +142,7 @@ class LongRow(TiledRow):
         along = [] if fixed else _along(nest, across.axis)
         near, shift = tile.near, 0
         if along:
-            near = min(target.vector_bytes // max([dtype.itemsize for _, dtype in along]), MOST_NEAR)
+            near = min(max(target.vector_bytes // max([dtype.itemsize for _, dtype in along]), 1), MOST_NEAR)
             shifts = Counter([index.coefficient(nest.points) % near for index, _ in along])
             ((shift, _),) = shifts.most_common(1)
         tile = Tile(tile.threads, max(min(IN_FLIGHT // tile.threads, MOST_EACH) // near, 1), near)
