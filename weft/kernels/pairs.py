@@ -5,8 +5,9 @@ With pixels d0 to d3 of a line, weights w0 to w2 and results y0 and y1,
     x = (d0 - d2, (d1 + d2) / 2, (d2 - d1) / 2, d3 - d1)      v = (w0, w0 + w1 + w2, w0 - w1 + w2, w2)
     m = sums of x * v over channels and further taps           y = (m0 + m1 + m2, m1 - m2 + m3)
 
-All factors are powers of two, so nothing is rounded that a sum of products would not round as well, and chains of
-additions are shorter: errors are those of six products or smaller. The gradients of y by w are the transposed formulas.
+All factors are powers of two. Sums of two pixels are rounded before they are multiplied, but chains of additions are
+shorter: errors relative to the largest products of a window are those of six products or smaller (tested). A weight of
+exactly 0 does not take its pixel out of the rounding. The gradients of y by w are the transposed formulas.
 """
 
 from __future__ import annotations
