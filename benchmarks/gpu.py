@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from cases import Training
+from command_line import without
 from gpu_cases import CASES, GROUPS, Case, Copy, Product, Tower, shrink
 from gpu_worker import FRAMEWORKS
 from networks import Network
@@ -245,17 +246,6 @@ def document(report: dict[str, Any]) -> str:
     return head + middle + table(report) + "\n\n" + "".join(f"- {line}\n" for line in remarks(report))
 
 
-def without_files(words: list[str]) -> list[str]:
-    """A command line less the options that say where results go.
-
-    >>> without_files(["--cases", "xor", "--json", "there/x.json", "--tiny"])
-    ['--cases', 'xor', '--tiny']
-    """
-    names = ("--json", "--markdown", "--log")
-    skipped = {place + more for place, word in enumerate(words) if word in names for more in (0, 1)}
-    return [word for place, word in enumerate(words) if place not in skipped]
-
-
 def keep(report: dict[str, Any], options: argparse.Namespace) -> None:
     """Write what is known by now, so that a run that is cut short leaves something."""
     for case in report["cases"].values():
@@ -290,7 +280,7 @@ def main(arguments: list[str] | None = None) -> int:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    words = without_files(sys.argv[1:] if arguments is None else arguments)
+    words = without(sys.argv[1:] if arguments is None else arguments, "--json", "--markdown", "--log")
     report: dict[str, Any] = {
         "date": date.today().isoformat(),
         "command": f'make bench-gpu ARGS="{shlex.join(words)}"',

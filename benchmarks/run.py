@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cases import BY_NAME, CASES
+from command_line import without
 from worker import FRAMEWORKS
 
 HERE = Path(__file__).parent
@@ -261,10 +262,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
+    words = without(sys.argv[1:] if arguments is None else arguments, "--json", "--log")
     console = Console() if sys.stdout.isatty() else Console(width=160)
     report: dict[str, Any] = {
         "date": date.today().isoformat(),
-        "command": shlex.join(["python", "benchmarks/run.py", *(sys.argv[1:] if arguments is None else arguments)]),
+        "command": shlex.join(["python", "benchmarks/run.py", *words]),
         "machine": machine(),
         "threads": options.threads,
         "rounds": options.rounds,
