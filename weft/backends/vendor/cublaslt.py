@@ -29,7 +29,7 @@ ALIGNED = (16, 16, 16)  # bytes to which A, B and results lie as a rule; others 
 SHORT = 256  # sums up to this long are not split: adding up the parts would take longer
 WORKSPACE_ALIGNMENT = 256
 CANDIDATES = 8  # algorithms that the heuristic is asked for
-OURS = 0  # multiply-adds up to which float32 products are left to kernels of our own: docs/gpu.md, "Small products"
+OURS = 0  # multiply-adds up to which float32 products are left to our own kernels: "Small products" in architecture.md
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasLtReductionScheme_t, which are fixed for good
 DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70
