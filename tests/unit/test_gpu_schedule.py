@@ -221,3 +221,31 @@ def test_what_lies_across_goes_through_square_tiles(shape):
     arrays = [np.ascontiguousarray(x.T).ravel(), y.ravel(), out.ravel()]
     Lockstep().launch(normalise(kernel), arrays, (), shape[0])
     np.testing.assert_array_equal(out, x * y)
+
+
+@pytest.mark.parametrize("kind", ["an element of a table", "a row of several", "a class by way of a table"])
+def test_long_rows_with_gathered_places(kind, monkeypatch):
+    """What follows from values that change along a row, or from the row's number, is looked up again for each."""
+    monkeypatch.setattr(gpu_rows, "PRIVATE", 0)
+    monkeypatch.setattr(gpu_rows, "PER_THREAD", 64)
+    monkeypatch.setattr(gpu_long, "IN_FLIGHT", 1)
+    rng, columns = np.random.default_rng(0), 120
+    x, places = rng.standard_normal((5, columns)).astype(np.float32), rng.integers(0, columns, (5, columns))
+    several = rng.standard_normal((5, 3, columns)).astype(np.float32)
+    rows = rng.integers(0, 3, (5, 1, 1))
+
+    def found(device) -> np.ndarray:
+        with weft.device(device):
+            if kind == "an element of a table":
+                table = weft.tensor(x[0])[weft.tensor(places)]
+                y = weft.tensor(x)
+                return (table * y.square().sum(1, keepdim=True)).numpy()
+            if kind == "a row of several":
+                index = weft.tensor(rows).expand(5, 1, columns)
+                return F.softmax(weft.tensor(several).gather(1, index).reshape(5, columns), 1).numpy()
+            classes = weft.tensor(places[0])[weft.tensor(places)]
+            same = classes == weft.arange(columns)
+            return weft.where(same, weft.tensor(x), 0.0).sum(1).numpy()
+
+    device = Lockstep(shared_bytes=65536, features=("functions", "fetch"), processors=1, resident_threads=64, blocks=2)
+    np.testing.assert_allclose(found(device.device), found("reference"), 1e-5, 1e-6)

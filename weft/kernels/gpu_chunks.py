@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.kernels import index as ix
-from weft.kernels.gpu_tile import BEGIN, END, at, kernel, loads_in, number, test, whole
+from weft.kernels.gpu_tile import BEGIN, END, at, gathered, kernel, loads_in, number, test, whole
 from weft.kernels.gpu_walk import PrivateRow
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
@@ -139,9 +139,8 @@ class ChunkRow(PrivateRow):
 
     def comes_ahead(self, load: Load, nest: Nest) -> bool:
         """Whether a load is of the row itself, in accesses that can be left to the side."""
-        gathered = any(axis.name in nest.definitions for axis in ix.axes_of(load.index))
         fits = self.tile.near * load.dtype.itemsize in (4, 8, 16)
-        return fits and not gathered and self.by_neighbours(load) and ix.depends(load.index, self.turn)
+        return fits and not gathered(load, nest) and self.by_neighbours(load) and ix.depends(load.index, self.turn)
 
     def fetches(self, other: Index) -> tuple[Stmt, ...]:
         """Begin to fetch what the row of turn `other` holds."""

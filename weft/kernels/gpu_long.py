@@ -22,7 +22,7 @@ from weft.dtypes import DType, bfloat16, bool_, int64
 from weft.kernels import index as ix
 from weft.kernels import narrow
 from weft.kernels.gpu_picks import numbers_asked, without
-from weft.kernels.gpu_tile import BEGIN, END, Near, Target, Tile, at, loads_in, number, serial, test
+from weft.kernels.gpu_tile import BEGIN, END, Near, Target, Tile, at, gathered, loads_in, number, serial, test
 from weft.kernels.gpu_walk import TiledRow, Walk
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
@@ -48,7 +48,7 @@ from weft.kernels.language import (
     pool_bytes,
 )
 from weft.kernels.nest import Nest, Span
-from weft.kernels.substitute import Substitution, parts_of, replaced, rewritten
+from weft.kernels.substitute import Substitution, indices_of, names_along, parts_of, replaced, rewritten
 
 DEAR = 8  # operations on the way to a value from which reading it back beats computing it again
 SLOW = ("exp", "exp_rounded", "log", "log1p", "expm1", "tanh", "erf", "div", "sqrt")  # which count for as many
@@ -125,6 +125,7 @@ class LongRow(TiledRow):
     read again."""
 
     points: Axis = field(init=False)
+    along_row: frozenset[str] = frozenset()  # names of what changes along it
     shift: int = 0  # of a row against the one before it, in elements, modulo `near`
     lead: Index = ix.ZERO  # elements before the row with which its tile begins
     kept: dict[tuple, Local] = field(default_factory=dict)  # loads that shared memory holds, by (buffer, index)
@@ -150,6 +151,7 @@ class LongRow(TiledRow):
         row.lead = ix.remainder(ix.scale(at(nest.points), shift), near)
         row.points, row.near = nest.points, Near(tile, tile.slot, tile.each)
         placed = row.prepare(nest, ix.add(row.own_place, ix.scale(row.lead, -1)))
+        row.along_row = names_along(placed.definitions, ix.axes_of(row.own_place))
         if not outer and not row.by_subgroup:
             row.choose(placed)
         if row.beside > 1 and tile.threads > FEWER:
@@ -180,7 +182,7 @@ class LongRow(TiledRow):
         return ix.add(ix.scale(at(self.round), self.tile.size), self.tile.element(self.thread))
 
     def varies(self, load: Load) -> bool:
-        return load.mask is None and not self.constant(load.index)
+        return load.mask is None and not ix.axes_of(self.own_place).isdisjoint(ix.axes_of(load.index))
 
     # --- what is kept ---
 
@@ -194,7 +196,7 @@ class LongRow(TiledRow):
         for walk, values in enumerate(walks):
             values = replaced(values, {value: Var("", value.dtype) for value, first in again.items() if first < walk})
             for load in loads_in(values):
-                if self.varies(load) and ix.depends(load.index, nest.points):
+                if self.varies(load) and ix.depends(load.index, nest.points) and not gathered(load, nest):
                     uses.setdefault((load.buffer, load.index), []).append(walk)
                     found[load.buffer, load.index] = load
         wanted = {key: load for key, load in found.items() if len(uses[key]) > 1}
@@ -362,11 +364,11 @@ class LongRow(TiledRow):
 
     def constant(self, index: Index) -> bool:
         """Whether an index is the same all along the row."""
-        return ix.axes_of(self.own_place).isdisjoint(ix.axes_of(index))
+        return self.along_row.isdisjoint([axis.name for axis in ix.axes_of(index)])
 
     def where_asked(self, walk: Walk, then: Sequence[Stmt]) -> list[Stmt]:
         """The steps of a whole round; less is done where it has no element that is asked for by its number."""
-        asked = numbers_asked(walk.inner, self.place, self.constant)
+        asked = numbers_asked(walk.inner, self.place, lambda value: all(map(self.constant, indices_of(value))))
         steps = self.stepped(walk, self.tile.each_step, then)
         if not asked:
             return steps

@@ -16,7 +16,7 @@ from weft.kernels.gpu_tile import at, test
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import Accumulator, Expr, IndexValue, Let, Literal, Op, Stmt, Update, Var
 from weft.kernels.nest import Nest
-from weft.kernels.substitute import Substitution, indices_of, parts_of, replaced, rewritten
+from weft.kernels.substitute import Substitution, indices_of, names_along, parts_of, replaced, rewritten
 
 
 def picked(nest: Nest) -> Nest:
@@ -24,13 +24,14 @@ def picked(nest: Nest) -> Nest:
     if len(nest.inner) != 1 or nest.inner[0].start != 0 or nest.inner[0].stop != nest.inner[0].axis.extent:
         return nest
     axis = nest.inner[0].axis
+    along = names_along(nest.definitions, (axis,))
     known = _Known()
     definitions = dict(nest.definitions)
     stages: list[tuple[tuple[Accumulator, Expr], ...]] = []
     for stage in nest.stages:
         kept: list[tuple[Accumulator, Expr]] = []
         for accumulator, value in stage:
-            pick = _pick(value, axis) if accumulator.op == "sum" else None
+            pick = _pick(value, axis, along) if accumulator.op == "sum" else None
             if pick is None:
                 kept.append((accumulator, value))
                 continue
@@ -58,25 +59,30 @@ class _Known(Substitution):
         return self.folds[expr.name] if isinstance(expr, Var) and expr.name in self.folds else super().rebuilt(expr)
 
 
-def _pick(value: Expr, axis: Axis) -> tuple[Expr, Expr] | None:
-    """(column, chosen) of `select(axis == column, chosen, 0)` with the same column all along the axis."""
+def _pick(value: Expr, axis: Axis, along: frozenset[str]) -> tuple[Expr, Expr] | None:
+    """(column, chosen) of `select(axis == column, chosen, 0)` with the same column all along the axis. What is `along`
+    changes with it; of that, `chosen` may use the axis itself alone."""
+
+    def free_of(names: frozenset[str], value: Expr) -> bool:
+        return names.isdisjoint([one.name for index in indices_of(value) for one in ix.axes_of(index)])
+
     if not isinstance(value, Op) or value.name != "select" or not _is_zero(value.args[2]):
         return None
-    column = asked(value.args[0], at(axis), lambda index: not ix.depends(index, axis))
-    return None if column is None else (column, value.args[1])
+    column, chosen = asked(value.args[0], at(axis), lambda other: free_of(along, other)), value.args[1]
+    return (column, chosen) if column is not None and free_of(along - {axis.name}, chosen) else None
 
 
-def asked(condition: Expr, place: Index, constant: Callable[[Index], bool]) -> Expr | None:
-    """The number that a condition compares `place` with, if it depends on `constant` indices alone."""
+def asked(condition: Expr, place: Index, constant: Callable[[Expr], bool]) -> Expr | None:
+    """The number that a condition compares `place` with, if it is `constant`."""
     if not isinstance(condition, Op) or condition.name != "eq":
         return None
     for this, other in (condition.args, condition.args[::-1]):
-        if isinstance(this, IndexValue) and this.index == place and all(constant(index) for index in indices_of(other)):
+        if isinstance(this, IndexValue) and this.index == place and constant(other):
             return other
     return None
 
 
-def numbers_asked(body: Sequence[Stmt], place: Index, constant: Callable[[Index], bool]) -> dict[Expr, Expr]:
+def numbers_asked(body: Sequence[Stmt], place: Index, constant: Callable[[Expr], bool]) -> dict[Expr, Expr]:
     """The conditions in `body` that compare `place` with a number, and these numbers."""
     values = [stmt.value for stmt in body if isinstance(stmt, Let | Update)]
     found = {part: asked(part, place, constant) for part in parts_of(values)}

@@ -210,6 +210,11 @@ def loads_in(values: Sequence[Expr]) -> list[Load]:
     return list(found.values())
 
 
+def gathered(load: Load, nest: Nest) -> bool:
+    """Whether a load's place follows from values, not from the axes alone."""
+    return any(axis.name in nest.definitions for axis in ix.axes_of(load.index))
+
+
 def with_loads(values: Sequence[Expr], known: Mapping[tuple, Expr]) -> list[Expr]:
     """`values` with loads without a mask replaced, which `known` has by (buffer, index)."""
     swaps: dict[Expr, Expr] = {}

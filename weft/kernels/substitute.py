@@ -187,6 +187,16 @@ def indices_of(expr: Expr) -> list[Index]:
     return found
 
 
+def names_along(definitions: Mapping[str, Expr], axes: Collection[Axis]) -> frozenset[str]:
+    """The names of `axes` and of all that changes with them by definition, as positions that are gathered do."""
+    found = {axis.name for axis in axes}
+    uses = {name: {axis.name for index in indices_of(value) for axis in ix.axes_of(index)}
+            for name, value in definitions.items()}  # fmt: skip
+    while more := {name for name, used in uses.items() if name not in found and not found.isdisjoint(used)}:
+        found |= more
+    return frozenset(found)
+
+
 def _parts(expr: Expr) -> tuple[Expr, ...]:
     if isinstance(expr, Op):
         return expr.args
