@@ -121,8 +121,8 @@ class ChunkRow(PrivateRow):
         if not found or not fitting:
             return
         self.stages = next((stages for stages in fitting if (stages - 1) * row >= AHEAD), fitting[-1])
-        for number_, (key, load) in enumerate(found.items()):
-            self.coming[key] = Local(f"ahead{number_}", load.dtype, self.stages * size, "launch")
+        for place, (key, load) in enumerate(found.items()):
+            self.coming[key] = Local(f"ahead{place}", load.dtype, self.stages * size, "launch")
 
     def fetched_ahead(self, turns: Expr) -> tuple[list[Stmt], list[Stmt]]:
         """What is done before the first row, and at each: the row that comes in `stages - 1` turns is asked for, and
