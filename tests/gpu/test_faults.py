@@ -40,7 +40,7 @@ except weft.DeviceError as error:
 FORK = """
 child = os.fork()
 try:
-    print(x.numpy().sum())
+    print(float(x.numpy().sum()))
 except weft.DeviceError as error:
     print(error)
 del x

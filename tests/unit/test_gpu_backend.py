@@ -246,3 +246,21 @@ def test_another_number_of_rows_makes_no_kernel(gpu, rows):
     for step in steps:
         step(weft.tensor(array(rows, 40)))
     assert set(gpu.driver.kernels) == made
+
+
+@pytest.mark.parametrize(("rows", "others"), [(96, (70,)), (256, (129, 145, 255))])
+def test_columns_are_added_up_by_the_same_kernels(gpu, rows, others):
+    """As many chunks of rows, of which the last are short or empty."""
+    steps = [
+        weft.compile(function) for function in (lambda x: (x * x).sum(0), lambda x: x.amax(0), lambda x: x.mean(0))
+    ]
+    for step in steps:
+        step(weft.tensor(array(rows, 40)))
+    made = set(gpu.driver.kernels)
+    for count in others:
+        x = array(count, 40)
+        squares, largest, mean = [step(weft.tensor(x)).numpy() for step in steps]
+        np.testing.assert_allclose(squares, (x.astype(np.float64) ** 2).sum(0), 1e-6)
+        np.testing.assert_array_equal(largest, x.max(0))
+        np.testing.assert_allclose(mean, x.astype(np.float64).mean(0), 1e-4, 1e-7)
+    assert set(gpu.driver.kernels) == made

@@ -26,6 +26,7 @@ from weft.dtypes import DType, float32
 from weft.graph.build import cast, expand, narrow
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
+from weft.kernels.language import Accumulator
 
 SMALL_DOT = 8192  # multiply-adds up to which a matrix product is a fused loop rather than a library call
 INNER = 64  # a last axis at least this long is worth its own vector loop
@@ -44,16 +45,19 @@ KEEPS_NARROW = frozenset({"custom", "library", "block_attention", "block_attenti
 class Pieces:
     """How a kind of device wants long reductions cut: rows into at most `rows` pieces, unless there are `enough` rows;
     columns into at most `columns` chunks of at least `least` rows, or half as many chunks where there are `wide`
-    columns (0: never), which keep it busy while each chunk costs a row of sums."""
+    columns (0: never), which keep it busy while each chunk costs a row of sums. With `doubled`, the number of chunks
+    is a power of two, some of them shorter or empty: kernels that add up chunks know it, and a batch that is a little
+    shorter needs no other ones."""
 
     rows: int
     enough: int
     columns: int
     least: int
     wide: int = 0
+    doubled: bool = False
 
 
-FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32), Pieces(1024, 128, 512, 16, 4096)
+FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32), Pieces(1024, 128, 512, 16, 4096, doubled=True)
 
 # What is written apart for devices with blocks and for others, in the room that is given.
 ORDERED: dict[str, Callable[[Node, tuple[Node, ...], ModuleType], Node]] = {
@@ -176,8 +180,8 @@ def _reduce(op: str, source: Node, axes: tuple[int, ...]) -> Node:
     return reshape(out, kept_shape)
 
 
-def _split(shape: tuple[int, ...], axes: tuple[int, ...], pieces: Pieces) -> tuple[int, int] | None:
-    """(axis to cut, length of a piece) where a reduction is long and yields little, else None."""
+def _split(shape: tuple[int, ...], axes: tuple[int, ...], pieces: Pieces) -> tuple[int, int, int] | None:
+    """(axis to cut, length of a piece, number of pieces) where a reduction is long and yields little, else None."""
     n = math.prod(shape[axis] for axis in axes)
     kept = math.prod(shape) // n
     if len(shape) - 1 in axes:
@@ -186,11 +190,16 @@ def _split(shape: tuple[int, ...], axes: tuple[int, ...], pieces: Pieces) -> tup
         if kept >= pieces.enough or n < LONG or count < 2:
             return None
         per = -(-shape[axis] // count)
-        return axis, -(-per // INNER) * INNER if axis == len(shape) - 1 else per
+        per = -(-per // INNER) * INNER if axis == len(shape) - 1 else per
+        return axis, per, -(-shape[axis] // per)
     if axes != (0,) or n <= COLUMNS_ALONE:
         return None
     most = pieces.columns // 2 if pieces.wide and kept >= pieces.wide else pieces.columns
-    return 0, -(-n // min(most, -(-n // pieces.least)))
+    count = min(most, -(-n // pieces.least))
+    if pieces.doubled:
+        count = 1 << (count - 1).bit_length()
+    per = -(-n // count)
+    return 0, per, count if pieces.doubled else -(-n // per)
 
 
 def _under_reshape(node: Node, leaves: Collection[Node]) -> Node:
@@ -254,17 +263,17 @@ def number_for(node: Node, slot: int) -> Node:
 
 
 def _partial_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
-    (source,), (axes, axis, per) = srcs, attrs
-    kept = [n for position, n in enumerate(source.shape) if position not in axes]
-    return (-(-source.shape[axis] // per), *kept), source.dtype
+    (source,), (axes, _, _, count) = srcs, attrs
+    return (count, *[n for position, n in enumerate(source.shape) if position not in axes]), source.dtype
 
 
 def _partial_of(function):
     def run(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-        axes, axis, per = node.attrs
+        axes, axis, per, count = node.attrs
         (x,) = arrays
-        pieces = [np.take(x, range(at, min(at + per, x.shape[axis])), axis) for at in range(0, x.shape[axis], per)]
-        return np.stack([function(piece, axis=axes) for piece in pieces]).astype(dtype)
+        extent, nothing = x.shape[axis], Accumulator("", node.op.removeprefix("partial_"), node.dtype).identity
+        pieces = [np.take(x, range(at, min(at + per, extent)), axis) for at in range(0, count * per, per)]
+        return np.stack([function(piece, axis=axes, initial=nothing) for piece in pieces]).astype(dtype)
 
     return run
 

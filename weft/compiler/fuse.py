@@ -139,7 +139,7 @@ class _Fuser:
         return any(self._upgrade(region, form, shape, reduced, node) for region in candidates if region.form == "map")
 
     def _assign_partial(self, node: Node) -> None:
-        shape, (reduced, _, _) = node.srcs[0].shape, node.attrs
+        shape, (reduced, *_) = node.srcs[0].shape, node.attrs
         if len(shape) - 1 not in reduced:  # columns: ride along with a region that walks the same rows
             columns = tuple([k for k in range(len(shape)) if k not in reduced])
             if not self._fold_into(node, "rows", shape, columns):
@@ -535,4 +535,4 @@ def _after(writers: Sequence[Region]) -> int:
 
 
 def _same_chunks(partials: Sequence[Node], node: Node) -> bool:
-    return all(other.attrs[2] == node.attrs[2] for other in partials)
+    return all(other.attrs[2:] == node.attrs[2:] for other in partials)

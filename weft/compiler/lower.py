@@ -191,7 +191,7 @@ def _lower_fold(region: Region) -> Lowered:
 def _lower_split(region: Region) -> Lowered:
     """One piece of a long reduction per point: points count (kept point, piece)."""
     (partial,) = region.sinks
-    axes, cut, _ = partial.attrs
+    axes, cut, _, _ = partial.attrs
     shape, kept = region.shape, region.kept
     pieces = partial.shape[0]
     points = Axis("row", math.prod(partial.shape))

@@ -47,10 +47,10 @@ ROOM = 4  # times the registers of a processor that holds all the threads it can
 
 
 def points_of(chunk: Index) -> tuple[Expr, Expr]:
-    """Where the points of a chunk begin and end."""
-    per = Var("per_chunk", BEGIN.dtype)
-    first = Op("mul", (replace(number(chunk), dtype=per.dtype), per), per.dtype)
-    return first, Op("min", (Op("add", (first, per), per.dtype), Var("points", per.dtype)), per.dtype)
+    """Where the points of a chunk begin and end; the last chunks may have none."""
+    per, points = Var("per_chunk", BEGIN.dtype), Var("points", BEGIN.dtype)
+    first = whole("min", whole("mul", replace(number(chunk), dtype=per.dtype), per), points)
+    return first, whole("min", whole("add", first, per), points)
 
 
 @dataclass(slots=True, eq=False)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -157,12 +158,8 @@ class _Call:
         self.steps = steps if p.outer > 1 else (0, 0, 0)
         self.alpha = self.numbers.ctypes.data
         self.beta = self.alpha + self.numbers.itemsize
-
-    def __del__(self) -> None:
-        lt = self.lt
-        for layout in (self.layout_a, self.layout_b, self.layout_d):
-            lt.matrix_layout_destroy(layout)
-        lt.matmul_desc_destroy(self.operation)
+        layouts = (self.layout_a, self.layout_b, self.layout_d)
+        weakref.finalize(self, _destroy, lt, self.operation, layouts).atexit = False
 
     def _describe(self, attribute: int, value: int) -> None:
         word = np.array([value], self.lt.get_matmul_desc_attribute_dtype(attribute))
@@ -249,3 +246,9 @@ class _Call:
                 c + turn * block if p.add else target, self.layout_d, target, self.layout_d,
                 algorithm.ctypes.data, scratch, workspace, self.library.stream,
             )  # fmt: skip
+
+
+def _destroy(lt: Any, operation: int, layouts: Sequence[int]) -> None:
+    for layout in layouts:
+        lt.matrix_layout_destroy(layout)
+    lt.matmul_desc_destroy(operation)
