@@ -1,12 +1,12 @@
 static __device__ inline long long mul_int64(long long a, long long b) { return (long long)((unsigned long long)a * (unsigned long long)b); }
-static __device__ inline long long add_int64(long long a, long long b) { return (long long)((unsigned long long)a + (unsigned long long)b); }
 static __device__ inline long long min_int64(long long a, long long b) { return a < b ? a : b; }
+static __device__ inline long long add_int64(long long a, long long b) { return (long long)((unsigned long long)a + (unsigned long long)b); }
 static __device__ inline long long sub_int64(long long a, long long b) { return (long long)((unsigned long long)a - (unsigned long long)b); }
 template <class T, int N> struct alignas(N * sizeof(T)) Near { T at[N]; };
 template <class T, int N> static __device__ inline void copy_near(T* to, const T* from) { *(Near<T, N>*)to = *(const Near<T, N>*)from; }
 
 // column_sums
-extern "C" __global__ void __launch_bounds__(32) column_sums_92b4283b(const float* x, float* out, long long points, long long per_chunk, long long begin, long long end)
+extern "C" __global__ void __launch_bounds__(32) column_sums_dad97338(const float* x, float* out, long long points, long long per_chunk, long long begin, long long end)
 {
     const bool t2 = (((unsigned long long)x | (unsigned long long)out) & 15) == 0;
     {
@@ -16,13 +16,14 @@ extern "C" __global__ void __launch_bounds__(32) column_sums_92b4283b(const floa
         for (int task = (int)begin + (int)blockIdx.x; task < (int)end; task += (int)gridDim.x) {
             const long long t3 = (long long)task;
             const long long t4 = mul_int64(t3, per_chunk);
-            const long long t5 = add_int64(t4, per_chunk);
-            const long long t6 = min_int64(t5, points);
-            const long long t7 = sub_int64(t6, t4);
-            const long long t8 = t7 >> 2LL;
-            const int first = (int)t4;
-            const long long t13 = mul_int64(t8, 4LL);
-            const long long t14 = add_int64(t4, t13);
+            const long long t5 = min_int64(t4, points);
+            const long long t6 = add_int64(t5, per_chunk);
+            const long long t7 = min_int64(t6, points);
+            const long long t8 = sub_int64(t7, t5);
+            const long long t9 = t8 >> 2LL;
+            const int first = (int)t5;
+            const long long t14 = mul_int64(t9, 4LL);
+            const long long t15 = add_int64(t5, t14);
             if (t1) {
                 if (t2) {
                     alignas(16) float sum0[4];
@@ -30,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(32) column_sums_92b4283b(const floa
                     for (int near = 0; near < 4; near++) {
                         sum0[near] = 0.0f;
                     }
-                    for (int turn = 0; turn < (int)t8; turn++) {
+                    for (int turn = 0; turn < (int)t9; turn++) {
                         alignas(16) float x_near[16];
                         #pragma unroll
                         for (int step = 0; step < 4; step++) {
@@ -40,22 +41,22 @@ extern "C" __global__ void __launch_bounds__(32) column_sums_92b4283b(const floa
                         for (int step = 0; step < 4; step++) {
                             #pragma unroll
                             for (int near = 0; near < 4; near++) {
-                                const float t10 = x_near[near + step * 4];
-                                const float t11 = sum0[near];
-                                const float t12 = t11 + t10;
-                                sum0[near] = t12;
+                                const float t11 = x_near[near + step * 4];
+                                const float t12 = sum0[near];
+                                const float t13 = t12 + t11;
+                                sum0[near] = t13;
                             }
                         }
                     }
-                    for (int row = (int)t14; row < (int)t6; row++) {
+                    for (int row = (int)t15; row < (int)t7; row++) {
                         alignas(16) float x_near[4];
                         copy_near<float, 4>(&x_near[0], &x[row * 12 + thread * 4]);
                         #pragma unroll
                         for (int near = 0; near < 4; near++) {
-                            const float t15 = x_near[near];
-                            const float t16 = sum0[near];
-                            const float t17 = t16 + t15;
-                            sum0[near] = t17;
+                            const float t16 = x_near[near];
+                            const float t17 = sum0[near];
+                            const float t18 = t17 + t16;
+                            sum0[near] = t18;
                         }
                     }
                     copy_near<float, 4>(&out[task * 12 + thread * 4], &sum0[0]);
@@ -65,19 +66,19 @@ extern "C" __global__ void __launch_bounds__(32) column_sums_92b4283b(const floa
                     for (int near = 0; near < 4; near++) {
                         sum0[near] = 0.0f;
                     }
-                    for (int row = (int)t4; row < (int)t6; row++) {
+                    for (int row = (int)t5; row < (int)t7; row++) {
                         #pragma unroll
                         for (int near = 0; near < 4; near++) {
-                            const float t18 = x[near + row * 12 + thread * 4];
-                            const float t19 = sum0[near];
-                            const float t20 = t19 + t18;
-                            sum0[near] = t20;
+                            const float t19 = x[near + row * 12 + thread * 4];
+                            const float t20 = sum0[near];
+                            const float t21 = t20 + t19;
+                            sum0[near] = t21;
                         }
                     }
                     #pragma unroll
                     for (int near = 0; near < 4; near++) {
-                        const float t21 = sum0[near];
-                        out[near + task * 12 + thread * 4] = t21;
+                        const float t22 = sum0[near];
+                        out[near + task * 12 + thread * 4] = t22;
                     }
                 }
             }

@@ -425,8 +425,6 @@ class Blocks:
                 )
             case Op("aligned", (*buffers, nbytes)):
                 return np.all([self.memory[buffer.name].data.ctypes.data % nbytes.value == 0 for buffer in buffers])
-            case Op("blocks"):
-                return expr.dtype.numpy.type(self.count)
             case Op("exchange", (given, distance)):
                 return self.exchanged(given, distance.value, mask)
             case Op(name, args, dtype):

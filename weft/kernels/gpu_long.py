@@ -2,8 +2,8 @@
 
 What several walks read of a row, and what they would compute again, stays in shared memory if there is enough; there
 each thread touches its own places only, so nobody has to wait. Copies on their way need no registers, so a whole row
-can be under way: while the last walk over a row writes, each place that it has read is filled from the row that the
-block takes next. No more blocks are launched than find room at once.
+can be under way. Each row has a block of its own: its copies begin as soon as the block does, which a GPU deals out
+better than blocks that stay and ask for their next row while they write one.
 
 Memory moves in pieces of 16 bytes, from multiples of 16 bytes on. Rows of 50,257 elements do not begin there: the tile
 begins `lead` elements before its row, which follows from the number of the row, and the first and the last round ask
@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from weft.dtypes import DType, bfloat16, bool_, int64
+from weft.dtypes import DType, bfloat16, bool_
 from weft.kernels import index as ix
 from weft.kernels import narrow
 from weft.kernels.gpu_picks import numbers_asked, without
-from weft.kernels.gpu_tile import BEGIN, END, Near, Target, Tile, at, gathered, loads_in, number, serial, test
+from weft.kernels.gpu_tile import Near, Target, Tile, at, gathered, loads_in, number, serial, test
 from weft.kernels.gpu_walk import TiledRow, Walk
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
@@ -57,7 +57,6 @@ IN_FLIGHT = 8192  # elements of a block that are under way at once
 MOST_EACH = 16  # and of a thread, at most
 FEWER = 512  # threads of a block beside another: a thread has 64 registers then
 MOST_NEAR = 8  # neighbours that move at once
-NEXT = "next"  # the row that a block takes after this one
 SHARING = 2  # blocks that find room side by side, if their rows do: while one computes, the other reads
 
 
@@ -124,7 +123,6 @@ class LongRow(TiledRow):
     """A long row, in rounds of a few steps: what several walks read is kept in shared memory if there is enough, else
     read again."""
 
-    points: Axis = field(init=False)
     along_row: frozenset[str] = frozenset()  # names of what changes along it
     shift: int = 0  # of a row against the one before it, in elements, modulo `near`
     lead: Index = ix.ZERO  # elements before the row with which its tile begins
@@ -132,8 +130,6 @@ class LongRow(TiledRow):
     dear: dict[Expr, Local] = field(default_factory=dict)  # and values that are not computed again
     first: dict[Expr, int] = field(default_factory=dict)  # the walk that computes each of those
     kept_rounds: int = 0  # of the row, from its beginning: as many as there is room for
-    ahead: Expr | None = None  # whether the block takes another row, which is asked for during the last walk over this
-    walks: int = 0  # over a row
     keeping: bool = True  # whether the rounds that are written now are among these
     walk: int = 0  # the number of the walk that is written now
 
@@ -149,20 +145,14 @@ class LongRow(TiledRow):
         tile = Tile(tile.threads, max(min(IN_FLIGHT // tile.threads, MOST_EACH) // near, 1), near)
         row = LongRow(target, tile, outer, across, shift=shift)
         row.lead = ix.remainder(ix.scale(at(nest.points), shift), near)
-        row.points, row.near = nest.points, Near(tile, tile.slot, tile.each)
+        row.near = Near(tile, tile.slot, tile.each)
         placed = row.prepare(nest, ix.add(row.own_place, ix.scale(row.lead, -1)))
         row.along_row = names_along(placed.definitions, ix.axes_of(row.own_place))
         if not outer and not row.by_subgroup:
             row.choose(placed)
         if row.beside > 1 and tile.threads > FEWER:
             return LongRow.of(nest, target, replace(tile, threads=FEWER), outer, across)
-        nest, row.walks = placed, len(nest.stages) + bool(nest.inner_stores)
-        if row.kept and target.processors and not nest.columns:
-            here = number(at(nest.points))
-            following = Op("add", (here, Op("blocks", (), here.dtype)), here.dtype)
-            nest = replace(nest, definitions={**nest.definitions, NEXT: following})
-            row.ahead = test("lt", IndexValue(row.next_row(at(nest.points)), int64), END)
-        return nest, row
+        return placed, row
 
     def placed(self, nest: Nest, place: Index) -> Nest:
         return rewritten(nest, _Settled(self.across.axis, place, nest.points, self.tile.near, self.shift))
@@ -225,8 +215,7 @@ class LongRow(TiledRow):
         self.locals += self.kept.values()
         made = TiledRow.launched(self, nest, body, each)
         assert made.geometry is not None
-        most = self.target.processors * self.beside if self.ahead is not None else 0
-        return replace(made, geometry=replace(made.geometry, beside=self.beside, most=most))
+        return replace(made, geometry=replace(made.geometry, beside=self.beside))
 
     @property
     def shared_bytes(self) -> int:
@@ -241,40 +230,33 @@ class LongRow(TiledRow):
         return min(room, SHARING) if self.kept else 0
 
     def folds(self, nest: Nest) -> list[Stmt]:
-        """What is kept is there before the first walk; a row that nobody asked for before is asked for now."""
-        fetch: list[Stmt] = []
-        if self.kept:
-            fetch = self.rounds(0, self.kept_rounds, *self.fetches(lambda index: index))
-        if self.ahead is not None:
-            here = IndexValue(at(nest.points), int64)
-            fetch = [If(test("lt", here, Op("add", (BEGIN, Op("blocks", (), int64)), int64)), tuple(fetch))]
-        return [*fetch, *([Fetched()] if self.kept else []), *TiledRow.folds(self, nest)]
+        """What is kept is there before the first walk."""
+        folds = TiledRow.folds(self, nest)
+        return [*self.rounds(0, self.kept_rounds, *self.fetches()), Fetched(), *folds] if self.kept else folds
 
-    def fetches(self, of: Callable[[Index], Index]) -> tuple[list[Stmt], list[Stmt]]:
-        """Copies into the places of a round that is the row's as a whole, and of one step of another; `of` turns what
-        belongs to this row into what belongs to the one that is meant."""
-        (aligned, _), (whole, edge) = self.pieces(of, True), self.pieces(of, False)
+    def fetches(self) -> tuple[list[Stmt], list[Stmt]]:
+        """Copies into the places of a round that is the row's as a whole, and of one step of another."""
+        (aligned, _), (whole, edge) = self.pieces(True), self.pieces(False)
         return self.either(self.tile.each_step(aligned), self.tile.each_step(whole)), edge
 
-    def pieces(self, of: Callable[[Index], Index], aligned: bool) -> tuple[list[Stmt], list[Stmt]]:
+    def pieces(self, aligned: bool) -> tuple[list[Stmt], list[Stmt]]:
         """Copies into the places of one step, of a round that is the row's as a whole and of another."""
         near, extent, first = self.tile.near, self.across.axis.extent, {self.tile.lane: ix.ZERO}
-        place = of(self.place)
-        start = number(ix.substitute(place, first))
+        start = self.first_place
         left = Op("sub", (Literal(extent, start.dtype), start), start.dtype)
         valid = Op("min", (left, Literal(near, start.dtype)), start.dtype)
         whole: list[Stmt] = []
         edge: list[Stmt] = []
         for (buffer, index), array in self.kept.items():
             if near > 1 and self.near.moves(index):
-                to, source = ix.substitute(self.own_place, first), ix.substitute(of(index), first)
+                to, source = ix.substitute(self.own_place, first), ix.substitute(index, first)
                 fetch = Fetch(array.name, to, buffer, source, near, near, aligned and near * array.dtype.itemsize >= 4)
                 whole.append(fetch)
                 edge.append(If(test("lt", start, extent), (replace(fetch, valid=valid, aligned=False),)))
             else:
-                one = Fetch(array.name, self.own_place, buffer, of(index), 1, 1)
+                one = Fetch(array.name, self.own_place, buffer, index, 1, 1)
                 whole += self.tile.lanes([one])
-                edge += self.tile.lanes([If(self.inside_at(place), (one,))])
+                edge += self.tile.lanes([If(self.inside, (one,))])
         return whole, edge
 
     # --- walks ---
@@ -309,14 +291,9 @@ class LongRow(TiledRow):
         cuts = sorted({0, self.kept_rounds, self.round.extent})
         for begin, end in itertools.pairwise(cuts):
             self.keeping = begin < self.kept_rounds
-            walk, whole, edge = made(), list[Stmt](), list[Stmt]()
-            if self.ahead is not None and self.keeping and self.walk == self.walks - 1:
-                fetches, of_a_step = self.fetches(self.next_row)
-                whole.append(If(self.ahead, tuple(fetches)))
-                edge.append(If(self.ahead, tuple(of_a_step)))
+            walk = made()
             out += self.given(walk)
-            body = self.where_asked(walk, whole)
-            out += self.rounds(begin, end, body, [*self.edge(walk), *edge])
+            out += self.rounds(begin, end, self.where_asked(walk), self.edge(walk))
         self.walk += 1
         return list(serial(self.outer, tuple(out)))
 
@@ -366,10 +343,10 @@ class LongRow(TiledRow):
         """Whether an index is the same all along the row."""
         return self.along_row.isdisjoint([axis.name for axis in ix.axes_of(index)])
 
-    def where_asked(self, walk: Walk, then: Sequence[Stmt]) -> list[Stmt]:
+    def where_asked(self, walk: Walk) -> list[Stmt]:
         """The steps of a whole round; less is done where it has no element that is asked for by its number."""
         asked = numbers_asked(walk.inner, self.place, lambda value: all(map(self.constant, indices_of(value))))
-        steps = self.stepped(walk, self.tile.each_step, then)
+        steps = self.stepped(walk, self.tile.each_step)
         if not asked:
             return steps
         first = ix.add(ix.scale(at(self.round), self.tile.size), ix.scale(self.lead, -1))
@@ -378,17 +355,10 @@ class LongRow(TiledRow):
         here = [_both(test("le", _as(first, k), k), test("le", k, _as(last, k))) for k in columns]
         some = functools.reduce(lambda a, b: Op("or", (a, b), bool_), here)
         others = replace(walk, inner=without(walk.inner, list(asked)))
-        return [If(some, tuple(steps), tuple(self.stepped(others, self.tile.each_step, then)))]
+        return [If(some, tuple(steps), tuple(self.stepped(others, self.tile.each_step)))]
 
-    def next_row(self, index: Index) -> Index:
-        """What belongs to this row, as it is for the one that the block takes next."""
-        return ix.substitute(index, {self.points: Index(((Axis(NEXT, self.points.extent, "value"), 1),), 0)})
-
-    def stepped(
-        self, walk: Walk, each: Callable[[Sequence[Stmt]], tuple[Stmt, ...]], then: Sequence[Stmt] = ()
-    ) -> list[Stmt]:
-        """A walk's steps, `each` of those there are: what is read, `then` what may be done once it is, what is done
-        with it, what is written."""
+    def stepped(self, walk: Walk, each: Callable[[Sequence[Stmt]], tuple[Stmt, ...]]) -> list[Stmt]:
+        """A walk's steps, `each` of those there are: what is read, what is done with it, what is written."""
         lanes = self.tile.lanes
         near, (fetch, one) = self.told_apart(walk.fetch, walk.one)
         keep, (put, put_one) = self.told_apart(walk.put, walk.put_one)
@@ -397,7 +367,6 @@ class LongRow(TiledRow):
             *self.either(each(fetch), each(lanes(one))),
             *each(near),
             *each(lanes(walk.alone)),
-            *then,
             *each(lanes(walk.inner)),
             *each(keep),
             *self.either(each(put), each(lanes(put_one))),
@@ -434,10 +403,7 @@ class LongRow(TiledRow):
     @property
     def inside(self) -> Expr:
         """Whether an element is the row's; where rows are not ragged, its neighbours are, too."""
-        return self.inside_at(self.place)
-
-    def inside_at(self, place: Index) -> Expr:
-        place = place if self.ragged else ix.substitute(place, {self.tile.lane: ix.ZERO})
+        place = self.place if self.ragged else ix.substitute(self.place, {self.tile.lane: ix.ZERO})
         before_end = test("lt", number(place), self.across.axis.extent)
         return _both(_not_before(number(place)), before_end) if self.lead is not ix.ZERO else before_end
 

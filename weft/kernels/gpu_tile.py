@@ -46,8 +46,7 @@ BEGIN, END = Var("begin", int64), Var("end", int64)
 class Target:
     """What a schedule knows of a device: threads of a block at most, threads of a subgroup that exchange values (0:
     they cannot), bytes that a block may share, bytes of one access, the functions that are operations of its own,
-    threads that a processor holds, and the number of these (0: not known), and whether what is fetched into shared
-    memory comes by the side.
+    threads that a processor holds (0: not known), and whether what is fetched into shared memory comes by the side.
     The defaults are what every GPU has."""
 
     threads: int = 256
@@ -56,7 +55,6 @@ class Target:
     vector_bytes: int = 16
     functions: tuple[str, ...] = ()
     resident: int = 0
-    processors: int = 0
     fetches: bool = False
 
 
@@ -70,7 +68,6 @@ def target_of(features: frozenset[str], limits: Mapping[str, int]) -> Target:
         limits.get("vector_bytes", least.vector_bytes),
         NATIVE if "functions" in features else (),
         limits.get("resident_threads", least.resident),
-        limits.get("processors", least.processors),
         "fetch" in features,
     )
 

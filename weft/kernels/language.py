@@ -83,7 +83,7 @@ OTHER = ("select", "cast", "bitcast", "mulhi")  # mulhi: high 32 bits of the pro
 # GPU alone. exchange(value, distance): the value of the thread whose number in its subgroup differs by xor `distance`;
 # all threads of the subgroup ask at once. aligned(buffers..., bytes): whether all these buffers, which stand as
 # variables of their names, begin at multiples of so many bytes. blocks(): their number, the stride of a task loop.
-THREADS = ("exchange", "aligned", "blocks")
+THREADS = ("exchange", "aligned")
 # Functions that some devices have. Of float32, exact to 2 ulp; exp_rounded is exp of a number that was rounded: it may
 # be rounded once more, and results below the normal range may be 0; tanh_plus_1 is 1 + tanh, exact to 4 ulp of 1.
 # Exact ones between float32 and bfloat16: `round_bfloat16` (which stays float32), `widen` (a bfloat16) and `narrow` (a
@@ -318,18 +318,17 @@ class Geometry:
     launch range, of which a block takes `tile` (0: one for each thread) at a time. Any number of blocks gives the same
     bits; more than the work fills are idle. `shared` bytes of memory are asked for with the launch, for a block's
     arrays that the kernel does not declare with their sizes. `beside` blocks should find room on one processor (0: that
-    is left to the compiler, which deals out registers). `most` blocks are of use (0: as many as there is work for)."""
+    is left to the compiler, which deals out registers)."""
 
     threads: int
     items: int
     shared: int = 0
     tile: int = 0
     beside: int = 0
-    most: int = 0
 
     def blocks(self, points: int, most: int = 1 << 20) -> int:
         """Blocks that give every thread of a launch over `points` something to do, at most `most`."""
-        return max(1, min(most, self.most or most, -(-points * self.items // (self.tile or self.threads))))
+        return max(1, min(most, -(-points * self.items // (self.tile or self.threads))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

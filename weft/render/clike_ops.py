@@ -94,8 +94,6 @@ class Operations:
 
     def operation(self, op: Op, texts: list[str]) -> str:
         """The value of `op`, given the texts of its arguments."""
-        if op.name == "blocks":
-            return self.dialect.blocks
         source = op.args[0].dtype
         match op.name:
             case "lt" | "le" | "eq" | "ne":
