@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,17 +26,22 @@ from weft.graph.node import Node, leaf, placeholder
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor
 
+SPARED = 1024  # bytes of a result up to which memory is kept for another
+
 
 class Output:
-    """One returned tensor: its slot, and the tensor handed out last, which serves again if nobody kept it or a view."""
+    """One returned tensor: its slot, and the tensor handed out last, which serves again if nobody kept it or a view.
+    The memory of the one before serves again, too, if it is small: `loss = step(x)` keeps a loss until the next is
+    there, and takes turns between two."""
 
-    __slots__ = ("dtype", "holders", "nbytes", "offset", "shape", "slab", "slot", "tensor")
+    __slots__ = ("before", "dtype", "holders", "nbytes", "offset", "shape", "slab", "slot", "tensor")
 
     def __init__(self, node: Node, slot: int, offset: int):
         self.shape, self.dtype, self.nbytes = node.shape, node.dtype, node.nbytes
         self.slot, self.offset = slot, offset
         self.tensor: Any = None
         self.slab: Slab | None = None
+        self.before: Slab | None = None
         self.holders = 0  # references to the slab when only this function holds it
 
 
@@ -134,9 +140,11 @@ class Variant:
 
     def renew(self, output: Output) -> None:
         """New tensors on new memory for outputs whose last value somebody kept."""
-        slab = self.allocate(output.slot)
-        self.table[output.slot] = slab.pointer
         together = [other for other in self.outputs if other.slot == output.slot]
+        slab, output.before = output.before, output.slab if len(together) == 1 and output.nbytes <= SPARED else None
+        if slab is None or sys.getrefcount(slab) > 2:
+            slab = self.allocate(output.slot)
+        self.table[output.slot] = slab.pointer
         for other in together:
             node = leaf(Buffer(slab, other.offset, other.nbytes), other.shape, other.dtype, self.device)
             other.tensor, other.slab = Tensor(node), slab
@@ -175,7 +183,7 @@ class Variant:
     def too_large(self) -> Exception:
         """The error for a device without the memory for a run; the results' memory is given up."""
         for output in self.outputs:
-            output.tensor = output.slab = None
+            output.tensor = output.slab = output.before = None
         shapes = [form[1] for form in self.spec[1] if form[0] == "tensor"]
         return too_large(self.name, self.entry.plan, self.names(), self.device, shapes)
 

@@ -264,3 +264,28 @@ def test_columns_are_added_up_by_the_same_kernels(gpu, rows, others):
         np.testing.assert_array_equal(largest, x.max(0))
         np.testing.assert_allclose(mean, x.astype(np.float64).mean(0), 1e-4, 1e-7)
     assert set(gpu.driver.kernels) == made
+
+
+def test_a_loss_that_is_kept_until_the_next_takes_turns_between_two_places(gpu, monkeypatch):
+    """`loss = step(x)` in a loop: nothing is allocated, and kernels stay bound to their addresses."""
+    step, x = weft.compile(lambda x: x * 2.0 - 1.0), weft.tensor(array(3))
+    losses = [step(x) for _ in range(3)]
+    assert len({loss.node.buffer.pointer for loss in losses}) == 3
+    del losses
+    loss = None
+    for _ in range(4):
+        loss = step(x)
+    asked, places = [], []
+    monkeypatch.setattr(gpu.driver, "allocate", asked.append)
+    monkeypatch.setattr(gpu.driver, "launcher", asked.append)
+    for _ in range(6):
+        loss = step(x)
+        places.append(loss.node.buffer.pointer)
+    np.testing.assert_array_equal(loss.numpy(), array(3) * 2 - 1)
+    assert asked == [] and len(set(places)) == 2 and places[::2] == [places[0]] * 3
+    monkeypatch.undo()
+    view = step(x).reshape(3, 1)  # whoever holds a view holds the memory
+    kept = view.numpy().copy()
+    for _ in range(3):
+        loss = step(x + 1)
+    np.testing.assert_array_equal(view.numpy(), kept)

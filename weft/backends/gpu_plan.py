@@ -59,10 +59,13 @@ class _Kernel:
         blocks = geometry.blocks(launch.extent, backend.device.limits.get("blocks", MOST_BLOCKS))
         self.again = backend.driver.launcher(function, blocks, geometry.threads, geometry.shared, self.words, buffers)
 
-    def __call__(self, table: Table) -> None:
+    def bind(self, table: Table) -> None:
         words = self.words
         for number, slot, offset in self.places:
             words[number] = table[slot] + offset
+
+    def __call__(self, table: Table) -> None:
+        self.bind(table)
         self.again()
 
     def set(self, numbers: Sequence[float]) -> None:
@@ -94,9 +97,8 @@ class GpuExecutable:
         self._launches = sum(times for step, times in walk(plan.steps) if _runs(step))
         self._numbers = [kernel for kernel in self._kernels if kernel.numbers]
         self._at_once = self._launches < 2 or bool(self._numbers) or waits or not self.driver.records
-        single = len(plan.steps) == 1 and isinstance(plan.steps[0], Launch) and not self._numbers and not waits
-        self._alone = self._kernels[0] if single and self._kernels else None
-        self._key = b""
+        self._single = len(plan.steps) == len(self._kernels) == 1 and not self._numbers and not waits
+        self._bound: OrderedDict[bytes, _Kernel] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._last: list[int] | None = None
         self._changes = 0
@@ -133,8 +135,8 @@ class GpuExecutable:
             COUNTERS.plans_run += 1
             COUNTERS.launches += self._launches
             backend.ran.append(self.plan)
-            if self._alone is not None:
-                self._run_alone(slots)
+            if self._single:
+                self._run_single(slots)
             elif self._at_once:
                 for kernel in self._numbers:
                     kernel.set(numbers)
@@ -144,32 +146,44 @@ class GpuExecutable:
             else:
                 self._run_again(bytes(slots)[: self._bytes], slots, slots)
 
-    def _run_alone(self, slots: Table) -> None:
-        """The one kernel of a plan; its words are right where the addresses are those of the last time."""
-        assert self._alone is not None
+    def _run_single(self, slots: Table) -> None:
+        """The one kernel of a plan. For addresses that come again it stays bound to them."""
         key = bytes(slots)[: self._bytes]
-        if key != self._key:
-            self._key = b""  # until all words are new
+        kernel = self._bound.get(key)
+        if kernel is None and not self._came_before(key):
             _do(self._actions, slots, self._wait)
-            self._key = key
             return
+        if kernel is None:
+            (step,) = self.plan.steps
+            assert isinstance(step, Launch)
+            kernel = self._bound[key] = _Kernel(step, self._functions[id(step.kernel)], self.backend)
+            kernel.bind(slots)
+            if len(self._bound) > MOST_GRAPHS:
+                self._bound.popitem(last=False)
         try:
-            self._alone.again()
+            kernel.again()
         except DeviceError as error:
             _tell(self.plan.steps[0], error, waited=False)
+
+    def _came_before(self, key: bytes) -> bool:
+        """Whether these addresses came lately. If not, they are noted."""
+        found = key in self._seen
+        if found:
+            del self._seen[key]
+        else:
+            self._seen[key] = None
+            if len(self._seen) > MOST_GRAPHS:
+                self._seen.popitem(last=False)
+        return found
 
     def _run_again(self, key: bytes, table: Table, slots: Table) -> None:
         """Replay the graph for these addresses, or make it where they come a second time."""
         graph = self._graphs.get(key)
-        if graph is None and key not in self._seen:
-            self._seen[key] = None
-            if len(self._seen) > MOST_GRAPHS:
-                self._seen.popitem(last=False)
+        if graph is None and not self._came_before(key):
             _do(self._actions, table, self._wait)
             self._watch_changes(slots)
             return
         if graph is None:
-            del self._seen[key]
             graph = self._graphs[key] = self.driver.record(lambda: _do(self._actions, table, self._wait))
             if len(self._graphs) > MOST_GRAPHS:
                 self.driver.discard(self._graphs.popitem(last=False)[1])
