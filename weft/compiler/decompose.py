@@ -44,20 +44,18 @@ KEEPS_NARROW = frozenset({"custom", "library", "block_attention", "block_attenti
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """How a kind of device wants long reductions cut: rows into at most `rows` pieces, unless there are `enough` rows;
-    columns into at most `columns` chunks of at least `least` rows, or half as many chunks where there are `wide`
-    columns (0: never), which keep it busy while each chunk costs a row of sums. With `doubled`, the number of chunks
-    is a power of two, some of them shorter or empty: kernels that add up chunks know it, and a batch that is a little
-    shorter needs no other ones."""
+    columns into at most `columns` chunks of at least `least` rows. Where `wide` is not 0, there are half as many chunks
+    of so many columns, all of whose threads run at once then; and the number of chunks is a power of two, some of them
+    shorter or empty: kernels that add up chunks know it, and a batch that is a little shorter needs no other ones."""
 
     rows: int
     enough: int
     columns: int
     least: int
     wide: int = 0
-    doubled: bool = False
 
 
-FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32), Pieces(1024, 128, 512, 16, 4096, doubled=True)
+FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32), Pieces(1024, 128, 512, 16, 2048)
 
 # What is written apart for devices with blocks and for others, in the room that is given.
 ORDERED: dict[str, Callable[[Node, tuple[Node, ...], ModuleType], Node]] = {
@@ -196,10 +194,10 @@ def _split(shape: tuple[int, ...], axes: tuple[int, ...], pieces: Pieces) -> tup
         return None
     most = pieces.columns // 2 if pieces.wide and kept >= pieces.wide else pieces.columns
     count = min(most, -(-n // pieces.least))
-    if pieces.doubled:
+    if pieces.wide:
         count = 1 << (count - 1).bit_length()
     per = -(-n // count)
-    return 0, per, count if pieces.doubled else -(-n // per)
+    return 0, per, count if pieces.wide else -(-n // per)
 
 
 def _under_reshape(node: Node, leaves: Collection[Node]) -> Node:
