@@ -100,7 +100,7 @@ def environment(cache: Path) -> dict[str, str]:
 
 def worth_it(framework: str, case: Case) -> bool:
     """Whether a framework's way of running says anything new about a case: compiling changes no single product, and
-    takes minutes for a thousand reductions; a graph of few large kernels is as fast as these kernels."""
+    takes minutes for hundreds of reductions; a graph of few large kernels is as fast as these kernels."""
     if "graph" in framework:
         return isinstance(case, Training) or (isinstance(case, Network | Tower) and "compile" not in framework)
     return framework in ("weft", "torch") or not isinstance(case, Copy | Product | Tower)

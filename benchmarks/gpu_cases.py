@@ -126,9 +126,9 @@ class Tower:
     there are too many rows for one block of threads."""
 
     name: str = "tower"
-    title: str = "1000 small kernels, each waiting for the last: per kernel"
+    title: str = "200 small kernels, each waiting for the last: per kernel"
     aim: str = "under 1.5 us"
-    count: int = 1000
+    count: int = 200
     shape: tuple[int, int] = (512, 32)
     tolerance: float = 1e-2
 

@@ -282,15 +282,18 @@ class _Fuser:
         for region in self.regions:
             if FORMS[region.form].merges:
                 alike.setdefault((region.form, region.shape, region.reduced, region.pointers), []).append(region)
+        numbered = {region.number: region for region in self.regions}
         for group in alike.values():
             for second in range(1, len(group)):
                 for first in range(second):
                     a, b = group[first], group[second]
-                    if a is not b and self._worth_merging(a, b):
+                    if a is not b and self._worth_merging(a, b) and not _somebody_between(a, b, numbered):
                         before = (a.before | b.before) & ~(a.bit | b.bit)
                         trial = Region(b.number, b.form, b.shape, b.reduced, pointers=b.pointers, before=before)
                         if self._rebuild(trial, [a, b], None):
                             group[:] = [trial if region in (a, b) else region for region in group]
+                            del numbered[a.number]
+                            numbered[trial.number] = trial
 
     def _drop_unread_rows(self) -> None:
         """Segment numbers that every region which needs them knows from its own loops are not computed."""
@@ -308,10 +311,8 @@ class _Fuser:
     def _worth_merging(self, a: Region, b: Region) -> bool:
         if not self._launch_outweighs(a, b) and not any(sink in b.reads for sink in a.sinks):
             shared = a.reads.keys() & b.reads.keys()
-            if not any(read.size > 1 and 4 * read.size >= a.volume for read in shared):
-                return False
-        both, before = a.bit | b.bit, (a.before | b.before) & ~(a.bit | b.bit)
-        return not any(other.before & both for other in self.regions if other.bit & before)  # nobody runs between them
+            return any(read.size > 1 and 4 * read.size >= a.volume for read in shared)
+        return True
 
     def _launch_outweighs(self, a: Region, b: Region) -> bool:
         """Whether two regions of one domain do so little that one launch less is worth more than anything else."""
@@ -532,6 +533,18 @@ def _after(writers: Sequence[Region]) -> int:
     for writer in writers:
         before |= writer.before | writer.bit
     return before
+
+
+def _somebody_between(a: Region, b: Region, numbered: dict[int, Region]) -> bool:
+    """Whether a third region must run between two. Late ones are asked first: in a chain, the last one does."""
+    both = a.bit | b.bit
+    before = (a.before | b.before) & ~both
+    while before:
+        number = before.bit_length() - 1
+        if numbered[number].before & both:
+            return True
+        before ^= 1 << number
+    return False
 
 
 def _same_chunks(partials: Sequence[Node], node: Node) -> bool:
