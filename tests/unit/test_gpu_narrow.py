@@ -15,8 +15,9 @@ from tests.unit.lockstep import Lockstep
 from tests.unit.programs import Make, results
 from weft import dtypes
 from weft.compiler import decompose
-from weft.kernels import gpu_rows
-from weft.kernels.language import Copy, Fetch, Fold, If, Kernel, Local, Loop, Stmt
+from weft.kernels import gpu_rows, gpu_walk
+from weft.kernels.language import Copy, Fetch, Fold, If, Kernel, Let, Load, Local, Loop, Op, Stmt, Store, Update, Var
+from weft.kernels.substitute import parts_of
 
 HOPPER = {"features": ("subgroups", "functions", "fetch"), "threads": 1024, "shared_bytes": 232448}
 SHAPES = [(67, 136), (70, 60), (66, 7)]
@@ -61,6 +62,37 @@ def test_rows_that_are_fetched_ahead_race_with_nobody(columns):
         np.testing.assert_allclose(a.astype("f"), b.astype("f"), weft.finfo(weft.bfloat16).eps, 1e-5)
     ahead = [stmt for kernel in device.kernels for stmt in statements(kernel.body) if isinstance(stmt, Fetch)]
     assert {stmt.source for stmt in ahead} == {"b0", "b1"}
+
+
+@pytest.mark.parametrize("columns", [136, 1160], ids=["subgroups", "blocks"])
+def test_rows_of_a_chunk_that_are_not_aligned_give_the_same_bits(columns):
+    run = lambda make: norm(make, 67, columns)  # noqa: E731
+    found, moved = (results(run, Lockstep(**HOPPER, skew=skew).device, small=True) for skew in (0, 2))
+    assert [a.tobytes() for a in found] == [b.tobytes() for b in moved]
+
+
+@pytest.mark.parametrize("columns", [136, 1160], ids=["subgroups", "blocks"])
+def test_rows_of_a_chunk_ask_nothing_and_read_only_what_is_theirs(columns):
+    """Whether buffers are aligned is decided before the first row, and what all rows use is kept from then on."""
+    device = Lockstep(**HOPPER)
+    results(lambda make: norm(make, 67, columns), device.device, small=True)
+    (body,) = [body for body in [statements(k.body) for k in device.kernels] if any(isinstance(s, Fetch) for s in body)]
+    (answer,) = [s.name for s in body if isinstance(s, Let) and isinstance(s.value, Op) and s.value.name == "aligned"]
+    walks = [statements(s.body) for s in body if isinstance(s, Loop) and s.axis.name == "turn"]
+    assert len(walks) == 2  # of aligned rows, and of others
+    for walk in walks:
+        assert answer not in [s.condition.name for s in walk if isinstance(s, If) and isinstance(s.condition, Var)]
+        values = [s.value for s in walk if isinstance(s, Store | Let | Update)]
+        read = {part.buffer for part in parts_of(values) if isinstance(part, Load)}
+        read |= {s.source for s in walk if isinstance(s, Copy)}
+        assert not read & {"b2", "b3"}  # weight and bias
+
+
+def test_few_subgroups_are_joined_in_the_order_of_many(monkeypatch):
+    run = lambda make: norm(make, 67, 1160)  # noqa: E731
+    found = results(run, Lockstep(**HOPPER).device, small=True)
+    monkeypatch.setattr(gpu_walk, "FEW", 1)
+    assert [a.tobytes() for a in found] == [b.tobytes() for b in results(run, Lockstep(**HOPPER).device, small=True)]
 
 
 def statements(body: tuple[Stmt, ...]) -> list[Stmt]:

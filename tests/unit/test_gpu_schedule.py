@@ -181,6 +181,38 @@ def test_the_tile_of_a_row_follows_from_its_length():
     assert gpu_rows.tile_for(4096, gpu.Target()) == Tile(256, 4, 4)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("cols", [2048, 8192])
+def test_folds_of_one_stage_are_joined_in_the_order_of_one(cols, count):
+    """Several sums share exchanges between threads; each has the bits of its own tree. So have those beside them."""
+
+    def program(make):
+        x = make(3, cols)
+        return [*[(x * (0.3 + k)).sum(1) for k in range(count)], x.amax(1), (x > 0).sum(1)]
+
+    device = Lockstep(**HOPPER)
+    *sums, largest, positive = results(program, device.device)
+    assert len(device.kernels) == 1
+    x = np.random.default_rng(0).standard_normal((3, cols)).astype(np.float32)
+    tile = gpu_rows.tile_for(cols, gpu.Target(1024, 32))
+    for k, found in enumerate(sums):
+        values = (x * np.float32(0.3 + k)).reshape(3, tile.steps, tile.threads, tile.near).swapaxes(1, 2)
+        parts = np.zeros((3, tile.threads), np.float32)
+        for value in values.reshape(3, tile.threads, -1).transpose(2, 0, 1):
+            parts = value + parts
+        groups = _halved(parts.reshape(3, -1, 32))
+        assert found.tobytes() == _halved(groups).tobytes()
+    assert (largest == x.max(1)).all() and (positive == (x > 0).sum(1)).all()
+
+
+def _halved(parts: np.ndarray) -> np.ndarray:
+    """The sum along the last axis, by halves."""
+    while parts.shape[-1] > 1:
+        half = parts.shape[-1] // 2
+        parts = parts[..., :half] + parts[..., half:]
+    return parts[..., 0]
+
+
 def test_threads_share_all_inner_axes():
     x = np.random.default_rng(0).standard_normal((2, 90)).astype(np.float32)
     several, one = gpu.schedule(row_sums(2, 0, (5, 6, 3))), gpu.schedule(row_sums(2, 90))

@@ -3,7 +3,9 @@
 A thread meets the same columns in every row, so it alone keeps their running sums, in registers. A short row is one
 subgroup's: the members of a block take the rows of a chunk in turns, and add up their sums at the end, in order of
 members. What the next rows hold is fetched into shared memory while a row is computed, where the device can do that by
-the side: of the row of turn t, each thread finds its own elements in stage t % stages.
+the side: of the row of turn t, each thread finds its own elements in stage t % stages. What all rows use is fetched
+once, while there are registers for it. Whether buffers are aligned is asked before the first row, so that the rows of
+either kind are walked without a question.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.kernels import index as ix
-from weft.kernels.gpu_tile import BEGIN, END, at, gathered, kernel, loads_in, number, test, whole
+from weft.kernels.gpu_tile import BEGIN, END, at, decided, gathered, kernel, loads_in, number, test, whole
 from weft.kernels.gpu_walk import PrivateRow
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
@@ -44,6 +46,7 @@ STAGES = (2, 4)
 RESERVED = 18432  # bytes of shared memory for what members add up
 SHARING = 2  # blocks that should find room side by side
 ROOM = 4  # times the registers of a processor that holds all the threads it can: what a thread needs here
+KEPT = 384  # bytes of running sums, of a row and of what all rows use that a thread holds in registers, at most
 
 
 def points_of(chunk: Index) -> tuple[Expr, Expr]:
@@ -95,9 +98,13 @@ class ChunkRow(PrivateRow):
         self.turn = turn
         self.look_ahead(nest)
         early, ahead = self.fetched_ahead(turns)
+        once = self.fetched_once(nest)
         clear, body, sums = self.at_row(nest)
         walk = Loop(turn, 0, turns, "serial", (*ahead, *body))
-        chunk_body = (*clear, *early, walk, *self.stored(sums, at(chunk), at(threads)))
+        chunk_body: tuple[Stmt, ...] = (*clear, *early, *once, walk, *self.stored(sums, at(chunk), at(threads)))
+        if self.tile.near > 1:
+            fast, slow = (decided(chunk_body, self.aligned, truth) for truth in (True, False))
+            chunk_body = (If(self.aligned, fast, slow),)
         loop = Loop(chunk, BEGIN, END, "task", chunk_body)
         block = Loop(threads, 0, threads.extent, "threads", (loop,), threads.extent)
         arrays = [*self.locals, *self.coming.values()]
@@ -105,15 +112,29 @@ class ChunkRow(PrivateRow):
         geometry = Geometry(threads.extent, threads.extent, beside=beside)
         return kernel(replace(nest, definitions=definitions), (*arrays, block), geometry)
 
+    def loads(self, nest: Nest) -> list[Load]:
+        """All that is read along a row."""
+        values = [value for stage in nest.stages for _, value in stage]
+        values += [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
+        return [load for load in loads_in(values) if self.varies(load)]
+
+    def fetched_once(self, nest: Nest) -> list[Stmt]:
+        """What all rows use is fetched before the first, if registers hold it beside the rest."""
+        loads = self.loads(nest)
+        same = [load for load in loads if not gathered(load, nest) and not ix.depends(load.index, self.turn)]
+        sums = sum([column.accumulator.dtype.itemsize for column in nest.columns])
+        if self.tile.each * (sums + sum([load.dtype.itemsize for load in loads])) > KEPT:
+            return []
+        walk, _ = self.begun(same)
+        return self.fetched(walk)
+
     # --- what comes ahead ---
 
     def look_ahead(self, nest: Nest) -> None:
         """Choose what is fetched while the rows before are computed, and how many rows."""
         if not self.target.fetches:
             return
-        values = [value for stage in nest.stages for _, value in stage]
-        values += [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
-        found = {(load.buffer, load.index): load for load in loads_in(values) if self.comes_ahead(load, nest)}
+        found = {(load.buffer, load.index): load for load in self.loads(nest) if self.comes_ahead(load, nest)}
         size = self.members * self.tile.size
         row = sum([size * load.dtype.itemsize for load in found.values()])
         most = self.target.shared_bytes // SHARING - RESERVED

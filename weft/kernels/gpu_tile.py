@@ -21,7 +21,9 @@ from weft.kernels.language import (
     NATIVE,
     Copy,
     Expr,
+    Fold,
     Geometry,
+    If,
     IndexValue,
     Kernel,
     Let,
@@ -280,6 +282,22 @@ def scaled(bound: Expr, factor: int) -> Expr:
 def whole(name: str, *args: Expr | int) -> Op:
     """An operation on 64-bit integers."""
     return Op(name, tuple([Literal(arg, int64) if isinstance(arg, int) else arg for arg in args]), int64)
+
+
+def decided(body: Sequence[Stmt], condition: Expr, truth: bool) -> tuple[Stmt, ...]:
+    """`body` where it is known whether `condition` holds."""
+    out: list[Stmt] = []
+    for stmt in body:
+        if isinstance(stmt, If) and stmt.condition is condition:
+            out += decided(stmt.body if truth else stmt.otherwise, condition, truth)
+        elif isinstance(stmt, If):
+            parts = [decided(part, condition, truth) for part in (stmt.body, stmt.otherwise)]
+            out.append(replace(stmt, body=parts[0], otherwise=parts[1]))
+        elif isinstance(stmt, Loop | Fold):
+            out.append(replace(stmt, body=decided(stmt.body, condition, truth)))
+        else:
+            out.append(stmt)
+    return tuple(out)
 
 
 def number(index: Index) -> IndexValue:

@@ -57,6 +57,7 @@ from weft.kernels.nest import COMBINE, Nest, Span, together
 from weft.kernels.substitute import substitute
 
 BLOCK = 256
+FEW = 8  # partial results that each thread joins by itself
 
 
 @dataclass(slots=True, eq=False)
@@ -140,21 +141,49 @@ class Row:
         if size * size < self.tile.threads:  # a subgroup has no thread for each of the groups
             return self._join_in_memory(accumulators)
         groups = self.tile.threads // size
-        values = [_exchanged(Var(f"{acc.name}_part", acc.dtype), acc, size) for acc in accumulators]
         if groups <= 1:
-            return [Let(acc.name, value) for acc, value in zip(accumulators, values, strict=True)]
+            return [Let(acc.name, _exchanged(Var(f"{acc.name}_part", acc.dtype), acc, size)) for acc in accumulators]
+        kinds: dict[tuple[str, DType], list[Accumulator]] = {}
+        for acc in accumulators:
+            kinds.setdefault((acc.op, acc.dtype), []).append(acc)
+        given: list[Stmt] = []
+        taken: list[Stmt] = []
+        for same in kinds.values():
+            for first in range(0, len(same), size):
+                give, take = self._through_memory(same[first : first + size], groups)
+                given += give
+                taken += take
+        return [*given, Barrier(), *taken]
+
+    def _through_memory(self, same: Sequence[Accumulator], groups: int) -> tuple[list[Stmt], list[Stmt]]:
+        """What subgroups give each other, of folds of one kind, and what each thread makes of it."""
+        size, (first, *_) = self.target.subgroup, same
         lane, group = ix.remainder(self.thread, size), ix.floordiv(self.thread, size)
-        stores: list[Stmt] = []
-        lets: list[Stmt] = []
-        named: list[Stmt] = []
-        for acc, value in zip(accumulators, values, strict=True):
-            array = self.shared(f"{acc.name}_groups", acc.dtype, groups)
-            named.append(Let(f"{acc.name}_group", value))
-            stores.append(Store(array, group, Var(f"{acc.name}_group", acc.dtype)))
-            given = Load(array, ix.remainder(lane, groups), acc.dtype)
-            lets += [Let(f"{acc.name}_given", given)]
-            lets.append(Let(acc.name, _exchanged(Var(f"{acc.name}_given", acc.dtype), acc, groups)))
-        return [*named, If(test("eq", number(lane), 0), tuple(stores)), Barrier(), *lets]
+        slots = 1 << (len(same) - 1).bit_length()
+        apart = size // slots
+        array = self.shared(f"{first.name}_groups", first.dtype, slots * groups)
+        value = _dealt_out([Var(f"{acc.name}_part", acc.dtype) for acc in same], first, size, lane)
+        let = Let(f"{first.name}_group", value)
+        place = ix.add(ix.scale(ix.floordiv(lane, apart), groups), group)
+        store = Store(array, place, Var(let.name, first.dtype))
+        give: list[Stmt] = [let, If(test("eq", number(ix.remainder(lane, apart)), 0), (store,))]
+        return give, [s for k, acc in enumerate(same) for s in self._given(array, k * groups, acc, groups)]
+
+    def _given(self, array: str, begin: int, acc: Accumulator, groups: int) -> list[Stmt]:
+        """What subgroups left in `array` from `begin` on, joined by halves: few by each thread alone, which waits for
+        one access instead of one exchange after the other; many by the threads of a subgroup."""
+        given = f"{acc.name}_given"
+        if groups > FEW:
+            place = ix.add(ix.remainder(self.thread, groups), ix.const(begin))
+            one = Let(given, Load(array, place, acc.dtype))
+            return [one, Let(acc.name, _exchanged(Var(given, acc.dtype), acc, groups))]
+        near = min(groups, self.target.vector_bytes // acc.dtype.itemsize)
+        copies = [Copy(given, ix.const(k), array, ix.const(begin + k), near, acc.dtype) for k in range(0, groups, near)]
+        values: list[Expr] = [Load(given, ix.const(k), acc.dtype) for k in range(groups)]
+        while len(values) > 1:
+            half = len(values) // 2
+            values = [Op(COMBINE[acc.op], pair, acc.dtype) for pair in zip(values[:half], values[half:], strict=True)]
+        return [Local(given, acc.dtype, groups, "thread"), *copies, Let(acc.name, values[0])]
 
     def _join_in_memory(self, accumulators: Sequence[Accumulator]) -> list[Stmt]:
         """Partial results of all threads, then of `groups` threads, then one, in every thread.
@@ -191,15 +220,35 @@ class Row:
 
 def _exchanged(value: Expr, acc: Accumulator, threads: int) -> Expr:
     """`value` joined over so many threads, by halves; every thread has the same result."""
-    small = acc.dtype.itemsize < 4
-    distance = threads // 2
-    while distance:
-        given = Op("cast", (value,), int32) if small else value
-        other: Expr = Op("exchange", (given, Literal(distance, int32)), given.dtype)
-        other = Op("cast", (other,), acc.dtype) if small else other
-        value = Op(COMBINE[acc.op], (value, other), acc.dtype)
-        distance //= 2
+    while threads > 1:
+        threads //= 2
+        value = _met(value, value, acc, threads)
     return value
+
+
+def _dealt_out(values: Sequence[Expr], acc: Accumulator, threads: int, lane: Index) -> Expr:
+    """Each of `values` joined over so many threads, by halves, as `_exchanged` does it. Of two values, the lower half
+    of the threads goes on with the one and the upper half with the other, and gives away what it does not keep: an
+    exchange serves both. So the threads from k * threads / slots on have value k, with a power of two of slots."""
+    slots = 1 << (len(values) - 1).bit_length()
+    while slots > 1:
+        slots, threads = slots // 2, threads // 2
+        upper = test("eq", number(ix.remainder(ix.floordiv(lane, threads), 2)), 1)
+        met: list[Expr] = []
+        for k, low in enumerate(values[:slots]):
+            high = values[k + slots] if k + slots < len(values) else low
+            kept, given = (Op("select", (upper, a, b), acc.dtype) for a, b in ((high, low), (low, high)))
+            met.append(_met(low, low, acc, threads) if high is low else _met(kept, given, acc, threads))
+        values = met
+    return _exchanged(values[0], acc, threads)
+
+
+def _met(kept: Expr, given: Expr, acc: Accumulator, distance: int) -> Expr:
+    """What is kept, with what the thread at `distance` gives."""
+    small = acc.dtype.itemsize < 4
+    given = Op("cast", (given,), int32) if small else given
+    other: Expr = Op("exchange", (given, Literal(distance, int32)), given.dtype)
+    return Op(COMBINE[acc.op], (kept, Op("cast", (other,), acc.dtype) if small else other), acc.dtype)
 
 
 # --- rows of known length --------------------------------------------------------------------------------------------
