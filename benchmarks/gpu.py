@@ -28,7 +28,7 @@ from typing import Any
 
 from cases import Training
 from command_line import without
-from gpu_cases import CASES, GROUPS, Case, Copy, Product, Tower, shrink
+from gpu_cases import CASES, GROUPS, Case, Copy, Product, Turns, shrink
 from gpu_worker import FRAMEWORKS
 from networks import Network
 
@@ -100,10 +100,10 @@ def environment(cache: Path) -> dict[str, str]:
 
 def worth_it(framework: str, case: Case) -> bool:
     """Whether a framework's way of running says anything new about a case: compiling changes no single product, and
-    takes minutes for hundreds of reductions; a graph of few large kernels is as fast as these kernels."""
+    would make one kernel of a loop; a graph of few large kernels is as fast as these kernels."""
     if "graph" in framework:
-        return isinstance(case, Training) or (isinstance(case, Network | Tower) and "compile" not in framework)
-    return framework in ("weft", "torch") or not isinstance(case, Copy | Product | Tower)
+        return isinstance(case, Training) or (isinstance(case, Network | Turns) and "compile" not in framework)
+    return framework in ("weft", "torch") or not isinstance(case, Copy | Product | Turns)
 
 
 def run_case(name: str, case: Case, children: dict[str, Child], rounds: int, say: Any) -> dict[str, Any]:
@@ -232,9 +232,6 @@ def remarks(report: dict[str, Any]) -> list[str]:
                     losses = ", ".join(f"{loss:.4f}" for loss in entry["values"])
                     speed, memory = case["tokens"] / entry["seconds"], entry.get("memory", 0) / 2**30
                     found.append(f"{name}, {framework}: {speed:,.0f} tokens/s, {memory:.1f} GiB, losses {losses}")
-        kernels = {entry["kernels"] for entry in case["results"].values() if "kernels" in entry}
-        if kernels:
-            found.append(f"{name}: kernels in a step: {sorted(kernels)}")
     return found
 
 

@@ -28,11 +28,3 @@ OPERATIONS = {
     "gelu": (gelu, (0, 2)),
     "cross_entropy": (cross_entropy, (0,)),
 }
-
-
-def tower(x, count: int):
-    """`count` means of rows of x [rows, columns], which after each of them are what were columns."""
-    rows, columns = x.shape
-    for _ in range(count):
-        x = (x - 0.5 * x.mean(1, keepdim=True)).T.reshape(rows, columns)
-    return x

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 import in_torch
 from gpt import Gpt
 from gpt_torch import GptRunner
-from gpu_cases import Case, Copy, Product, Rows, Tower, Update
-from gpu_common import OPERATIONS, tower
+from gpu_cases import Case, Copy, Product, Rows, Turns, Update
+from gpu_common import OPERATIONS
 from torch_modes import Mode
 
 
@@ -111,10 +111,16 @@ def make(case: Case, mode: Mode):
             return product(case, mode)
         case Update():
             return UpdateRunner(case, mode)
-        case Tower():
-            x = torch.tensor(case.array())
-            climb = mode.compiled(lambda x: tower(x, case.count))
-            return StepRunner(lambda: climb(x), mode)
+        case Turns():
+            start = torch.tensor(case.array())
+
+            def scaled():
+                x = start
+                for _ in range(case.count):
+                    x = x * case.factor
+                return x
+
+            return StepRunner(scaled, mode)
         case Gpt():
             return GptRunner(case, mode)
     return in_torch.TrainingRunner(case, mode)

@@ -11,8 +11,8 @@ import weft
 import weft.nn.functional as F
 from gpt import Gpt
 from gpt_weft import GptRunner
-from gpu_cases import Case, Copy, Product, Rows, Tower, Update
-from gpu_common import OPERATIONS, tower
+from gpu_cases import Case, Copy, Product, Rows, Turns, Update
+from gpu_common import OPERATIONS
 
 
 class StepRunner:
@@ -34,9 +34,6 @@ class StepRunner:
     def values(self, result) -> list[float]:
         parts = result if isinstance(result, tuple) else (result,)
         return [part.float().abs().mean().item() for part in parts]
-
-    def kernels(self) -> int:
-        return len(self.step.plan)
 
     def memory(self) -> int:
         return self.step.plan.memory().peak
@@ -116,8 +113,12 @@ def make(case: Case):
             return product(case)
         case Update():
             return UpdateRunner(case)
-        case Tower():
-            return StepRunner(lambda x: tower(x, case.count), weft.tensor(case.array()))
+        case Turns():
+
+            def scaled(x):
+                return weft.loop(lambda x, _: (x * case.factor, None), x, length=case.count)[0]
+
+            return StepRunner(scaled, weft.tensor(case.array()))
         case Gpt():
             return GptRunner(case)
     return in_weft.make(case)

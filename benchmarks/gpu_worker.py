@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from gpu_cases import CASES, Case, Tower, shrink
+from gpu_cases import CASES, Case, Turns, shrink
 from worker import serve
 
 FRAMEWORKS = ("weft", "torch", "torch.compile", "torch graph", "torch.compile graph", "torch autotuned")
@@ -72,9 +72,8 @@ class Worker:
             record["values"] = runner.values(self.result)
         if hasattr(runner, "memory"):
             record["memory"] = runner.memory()
-        if isinstance(case, Tower):
-            record["kernels"] = runner.kernels() if hasattr(runner, "kernels") else 2 * case.count
-            record["seconds"] /= record["kernels"]
+        if isinstance(case, Turns):
+            record["seconds"] /= case.count
         self.result = None
         return record
 

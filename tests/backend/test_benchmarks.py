@@ -64,7 +64,7 @@ def test_machine_is_described_without_names_or_paths():
     assert set(run.machine()) == {"processor", "architecture", "cores", "system", "python"}
 
 
-QUICK = [*gpu_cases.GROUPS["rows"], *gpu_cases.GROUPS["products"], "copy", "adamw", "tower", "xor", "cnn", "gpt"]
+QUICK = [*gpu_cases.GROUPS["rows"], *gpu_cases.GROUPS["products"], "copy", "adamw", "turns", "xor", "cnn", "gpt"]
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import sys
 import threading
 import zlib
@@ -32,7 +31,6 @@ def bindings(monkeypatch):
     def put(**about):
         made = Bindings(**about)
         monkeypatch.setattr(cuda_driver, "_cuda", lambda: made)
-        monkeypatch.setattr(cuda_driver, "_enqueue", functools.cache(cuda_driver._enqueue.__wrapped__))
         monkeypatch.setattr(cuda_driver, "_current", threading.local())
         monkeypatch.setattr(cuda, "LIBRARIES", ())
         monkeypatch.delitem(_loaded, "cuda", raising=False)
@@ -266,23 +264,21 @@ def test_memory_is_asked_for_twice_before_it_is_missed(bindings):
     assert names == ["cuMemAllocAsync", "cuStreamSynchronize", "cuMemPoolTrimTo", "cuMemAllocAsync"]
 
 
-def test_launches_go_to_the_driver_itself(bindings):
-    """Not by way of the bindings: with the handles as numbers and the addresses of the parameters' words."""
-    made, given, results = bindings(), [], [0, cuda_driver._cuda().CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES]
+def test_launches_have_the_addresses_of_their_words(bindings):
+    made, given = bindings(), []
 
-    @ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
     def enqueue(function, *rest):
         *geometry, stream, parameters, extra = rest
         places = (ctypes.c_void_p * 2).from_address(parameters)
         given.append((function, geometry, stream, [ctypes.c_uint64.from_address(at).value for at in places], extra))
-        return int(results.pop(0))
+        return None if len(given) == 1 else cuda_driver._cuda().CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
 
-    made.answers["cuGetProcAddress"] = lambda *_: (ctypes.cast(enqueue, ctypes.c_void_p).value, 0)
+    made.answers["cuLaunchKernel"] = enqueue
     driver = CudaDriver(0)
     words = (ctypes.c_uint64 * 2)(7, 8)
     launch = driver.launcher(4711, 5, 64, 128, words, 1)
     words[1] = 9
     launch()
-    assert given == [(4711, [5, 1, 1, 64, 1, 1, 128], int(driver.stream), [7, 9], None)]
+    assert given == [(4711, [5, 1, 1, 64, 1, 1, 128], driver.stream, [7, 9], 0)]
     with pytest.raises(DeviceError, match=r"cuLaunchKernel: given it went wrong \(CUDA_ERROR_LAUNCH_OUT_OF"):
         launch()

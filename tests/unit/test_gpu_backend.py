@@ -10,6 +10,7 @@ import pytest
 
 import weft
 from tests.unit.fake_driver import FakeGpu
+from weft.backends import gpu_plan
 from weft.compiler import evaluate
 
 
@@ -267,17 +268,18 @@ def test_columns_are_added_up_by_the_same_kernels(gpu, rows, others):
 
 
 def test_a_loss_that_is_kept_until_the_next_takes_turns_between_two_places(gpu, monkeypatch):
-    """`loss = step(x)` in a loop: nothing is allocated, and kernels stay bound to their addresses."""
+    """`loss = step(x)` in a loop: nothing is allocated, and each place has a graph, if of one kernel."""
     step, x = weft.compile(lambda x: x * 2.0 - 1.0), weft.tensor(array(3))
     losses = [step(x) for _ in range(3)]
     assert len({loss.node.buffer.pointer for loss in losses}) == 3
     del losses
     loss = None
-    for _ in range(4):
+    for _ in range(2 * gpu_plan.OFTEN + 4):
         loss = step(x)
     asked, places = [], []
-    monkeypatch.setattr(gpu.driver, "allocate", asked.append)
-    monkeypatch.setattr(gpu.driver, "launcher", asked.append)
+    for name in ("allocate", "launcher", "record"):
+        monkeypatch.setattr(gpu.driver, name, asked.append)
+    assert len(step.plan) == 1 and len(step.last.entry.executable._graphs) == 2
     for _ in range(6):
         loss = step(x)
         places.append(loss.node.buffer.pointer)

@@ -68,14 +68,6 @@ def count() -> int:
     return call("cuDeviceGetCount")
 
 
-@functools.cache
-def _enqueue() -> Callable[..., int]:
-    """`cuLaunchKernel`, as the driver has it: by way of the bindings its eleven arguments cost more than the launch."""
-    pointer, _ = call("cuGetProcAddress", b"cuLaunchKernel", 12000, 0)
-    number, handle = ctypes.c_uint, ctypes.c_void_p
-    return ctypes.CFUNCTYPE(ctypes.c_int, handle, *[number] * 7, *[handle] * 3)(int(pointer))
-
-
 def newest() -> tuple[int, int]:
     """The newest version of CUDA that the driver knows."""
     number = call("cuDriverGetVersion")
@@ -246,14 +238,14 @@ class CudaDriver:
     def launcher(
         self, function: Any, blocks: int, threads: int, shared: int, words: ctypes.Array, buffers: int
     ) -> Callable[[], None]:
-        start, enqueue, handle, stream = ctypes.addressof(words), _enqueue(), int(function), int(self.stream)
+        start, enqueue, stream = ctypes.addressof(words), _cuda().cuLaunchKernel, self.stream
         parameters = (ctypes.c_void_p * len(words))(*[start + 8 * number for number in range(len(words))])
         address = ctypes.addressof(parameters)
 
         def launch(kept: Any = (words, parameters)) -> None:
-            status = enqueue(handle, blocks, 1, 1, threads, 1, 1, shared, stream, address, None)
+            (status,) = enqueue(function, blocks, 1, 1, threads, 1, 1, shared, stream, address, 0)
             if status != 0:
-                raise _failed("cuLaunchKernel", _cuda().CUresult(status))
+                raise _failed("cuLaunchKernel", status)
 
         return launch
 

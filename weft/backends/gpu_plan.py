@@ -2,10 +2,10 @@
 
 The walk of a run: `GpuExecutable` turned every step of the plan into an action once (a kernel with its argument words,
 a library call, a loop of actions). A run puts addresses into the words and enqueues the actions. Where the same
-addresses come a second time the actions are recorded as one graph, which is replayed from then on. Where addresses keep
-changing (a new batch, a loss that somebody keeps), those few slots get memory of their own and the values are copied
-there, so that the graph stays. Graphs and copies only make a plan faster: `forget` drops them. Temporaries lie in the
-arena that all plans of a device share.
+addresses come a second time (later, for a single launch) the actions are recorded as one graph, which is replayed from
+then on. Where addresses keep changing (a new batch, a result that somebody keeps), those few slots get memory of their
+own and the values are copied there, so that the graph stays. Graphs and copies only make a plan faster: `forget` drops
+them. Temporaries lie in the arena that all plans of a device share.
 
 A step that a device refuses is named, with its source; so is one that fails, where `WEFT_SYNC=1` waits for each.
 """
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 MOST_BLOCKS = 1 << 20  # of one launch, where the device names no `limits['blocks']`
 MOST_GRAPHS = 4  # graphs of one plan, each for its own addresses
+OFTEN = 8  # times that the addresses of a plan of one launch come before it is a graph, too
 PATIENCE = 8  # runs with new addresses after which the slots that change get memory of their own
 STAGED_BYTES = 1 << 20  # that may be copied for each launch that a graph saves
 
@@ -39,9 +40,9 @@ Action = Callable[[Table], None]
 
 
 class _Kernel:
-    """A launch with a word for each of its parameters; `again` launches with the words as they are."""
+    """A launch with a word for each of its parameters."""
 
-    __slots__ = ("again", "numbers", "places", "words")
+    __slots__ = ("_launch", "numbers", "places", "words")
 
     def __init__(self, launch: Launch, function: Any, backend: GpuBackend):
         geometry = launch.kernel.geometry
@@ -57,16 +58,13 @@ class _Kernel:
                 self.words[at] = _word(value, param.dtype)
         self.words[-1] = launch.extent
         blocks = geometry.blocks(launch.extent, backend.device.limits.get("blocks", MOST_BLOCKS))
-        self.again = backend.driver.launcher(function, blocks, geometry.threads, geometry.shared, self.words, buffers)
+        self._launch = backend.driver.launcher(function, blocks, geometry.threads, geometry.shared, self.words, buffers)
 
-    def bind(self, table: Table) -> None:
+    def __call__(self, table: Table) -> None:
         words = self.words
         for number, slot, offset in self.places:
             words[number] = table[slot] + offset
-
-    def __call__(self, table: Table) -> None:
-        self.bind(table)
-        self.again()
+        self._launch()
 
     def set(self, numbers: Sequence[float]) -> None:
         for at, number, dtype in self.numbers:
@@ -96,10 +94,9 @@ class GpuExecutable:
         self._actions = self._all(plan.steps)
         self._launches = sum(times for step, times in walk(plan.steps) if _runs(step))
         self._numbers = [kernel for kernel in self._kernels if kernel.numbers]
-        self._at_once = self._launches < 2 or bool(self._numbers) or waits or not self.driver.records
-        self._single = len(plan.steps) == len(self._kernels) == 1 and not self._numbers and not waits
-        self._bound: OrderedDict[bytes, _Kernel] = OrderedDict()
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._at_once = not self._launches or bool(self._numbers) or waits or not self.driver.records
+        self._seen: OrderedDict[bytes, int] = OrderedDict()
+        self._enough = 1 if self._launches > 1 else OFTEN
         self._last: list[int] | None = None
         self._changes = 0
         self._moved: set[int] = set()
@@ -135,9 +132,7 @@ class GpuExecutable:
             COUNTERS.plans_run += 1
             COUNTERS.launches += self._launches
             backend.ran.append(self.plan)
-            if self._single:
-                self._run_single(slots)
-            elif self._at_once:
+            if self._at_once:
                 for kernel in self._numbers:
                     kernel.set(numbers)
                 _do(self._actions, slots, self._wait)
@@ -146,38 +141,18 @@ class GpuExecutable:
             else:
                 self._run_again(bytes(slots)[: self._bytes], slots, slots)
 
-    def _run_single(self, slots: Table) -> None:
-        """The one kernel of a plan. For addresses that come again it stays bound to them."""
-        key = bytes(slots)[: self._bytes]
-        kernel = self._bound.get(key)
-        if kernel is None and not self._came_before(key):
-            _do(self._actions, slots, self._wait)
-            return
-        if kernel is None:
-            (step,) = self.plan.steps
-            assert isinstance(step, Launch)
-            kernel = self._bound[key] = _Kernel(step, self._functions[id(step.kernel)], self.backend)
-            kernel.bind(slots)
-            if len(self._bound) > MOST_GRAPHS:
-                self._bound.popitem(last=False)
-        try:
-            kernel.again()
-        except DeviceError as error:
-            _tell(self.plan.steps[0], error, waited=False)
-
     def _came_before(self, key: bytes) -> bool:
-        """Whether these addresses came lately. If not, they are noted."""
-        found = key in self._seen
-        if found:
-            del self._seen[key]
-        else:
-            self._seen[key] = None
-            if len(self._seen) > MOST_GRAPHS:
-                self._seen.popitem(last=False)
-        return found
+        """Whether these addresses came often enough for a graph. If not, they are noted."""
+        times = self._seen.pop(key, 0)
+        if times >= self._enough:
+            return True
+        self._seen[key] = times + 1
+        if len(self._seen) > MOST_GRAPHS:
+            self._seen.popitem(last=False)
+        return False
 
     def _run_again(self, key: bytes, table: Table, slots: Table) -> None:
-        """Replay the graph for these addresses, or make it where they come a second time."""
+        """Replay the graph for these addresses, or make it where they come again."""
         graph = self._graphs.get(key)
         if graph is None and not self._came_before(key):
             _do(self._actions, table, self._wait)
@@ -199,7 +174,7 @@ class GpuExecutable:
         changed = self._changed(slots)
         self._moved |= changed
         self._changes += bool(changed)
-        if changed and (self._staged or self._changes >= PATIENCE):
+        if changed and self._launches > 1 and (self._staged or self._changes >= PATIENCE):
             self._stage(self._moved)
             self._changes, self._moved = 0, set()
 

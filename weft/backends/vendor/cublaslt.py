@@ -30,7 +30,9 @@ ALIGNED = (16, 16, 16)  # bytes to which A, B and results lie as a rule; others 
 SHORT = 256  # sums up to this long are not split: adding up the parts would take longer
 WORKSPACE_ALIGNMENT = 256
 CANDIDATES = 8  # algorithms that the heuristic is asked for
-OURS = 0  # multiply-adds up to which float32 products are left to our own kernels: "Small products" in architecture.md
+# Where kernels of our own are faster in float32 ("Small products" in architecture.md): multiply-adds at most, results of
+# one matrix at most, sums at most this long, and the least extent of a matrix.
+OURS, OUR_RESULTS, OUR_SUMS, OUR_EXTENT = 1 << 23, 1 << 17, 4096, 8
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasLtReductionScheme_t, which are fixed for good
 DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
 COMPUTE_32F, COMPUTE_32F_FAST_TF32, COMPUTE_64F = 68, 77, 70
@@ -98,8 +100,9 @@ class CublasLt:
         """Products come by `arrange_product`; no other node is computed here."""
 
     def takes(self, dtype: DType, batch: int, m: int, n: int, k: int) -> bool:
-        """Whether a product is computed here."""
-        return dtype.name != "float32" or batch * m * n * k > OURS
+        """Whether a product is computed here, and not by a kernel of our own."""
+        small = batch * m * n * k <= OURS and m * n <= OUR_RESULTS and k <= OUR_SUMS and min(m, n) >= OUR_EXTENT
+        return dtype.name != "float32" or not small or n % 2 + k % 2 > 0
 
     def absorbs(self, dtype: DType) -> frozenset[str]:
         """What a product of `dtype` can do beside multiplying."""
