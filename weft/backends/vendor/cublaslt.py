@@ -30,8 +30,8 @@ ALIGNED = (16, 16, 16)  # bytes to which A, B and results lie as a rule; others 
 SHORT = 256  # sums up to this long are not split: adding up the parts would take longer
 WORKSPACE_ALIGNMENT = 256
 CANDIDATES = 8  # algorithms that the heuristic is asked for
-# Where kernels of our own are faster in float32 ("Small products" in architecture.md): multiply-adds at most, results of
-# one matrix at most, sums at most this long, and the least extent of a matrix.
+# Where kernels of our own are faster in float32 ("Small products" in architecture.md): multiply-adds at most, results
+# of one matrix at most, sums at most this long, and the least extent of a matrix.
 OURS, OUR_RESULTS, OUR_SUMS, OUR_EXTENT = 1 << 23, 1 << 17, 4096, 8
 # cudaDataType_t, cublasComputeType_t, cublasOperation_t and cublasLtReductionScheme_t, which are fixed for good
 DATA_TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}
