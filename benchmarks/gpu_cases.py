@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -186,16 +187,22 @@ def _products() -> list[Product]:
     ]
 
 
+WARM = 20  # steps after which everything that repeats was recorded, in all frameworks
+# Large networks learn one batch by heart within steps, and what is left of the loss is rounding: so that it can be
+# compared, they learn slowly.
+SLOWLY: dict[str, Any] = {"learning_rate": 1e-5, "steps": 5, "warmup": WARM, "tolerance": 1e-3}
 _networks = {network.name: network for network in NETWORKS}
 TRAINING: tuple[Training | Network, ...] = (
-    replace(BY_NAME["xor"], aim="under 3 ms"),
-    replace(BY_NAME["mlp"], aim="under 33 us", steps=200),
-    replace(_networks["cnn"], aim="-", steps=50),
-    Network("resnet18", "ResNet-18, 32 x 32, batch 256: one step", "-", partial(resnet18, batch=256), steps=5),
-    Network("resnet50", "ResNet-50, 224 x 224, batch 64, bf16: one step", "-", resnet50, steps=5, tolerance=5e-2),
-    replace(_networks["lstm"], aim="-", steps=10),
-    replace(_networks["gcn"], aim="-", steps=20),
-    replace(_networks["gat"], aim="-", steps=20),
+    replace(BY_NAME["xor"], aim="under 3 ms", warmup=WARM),
+    replace(BY_NAME["mlp"], aim="under 33 us", steps=200, warmup=WARM),
+    replace(_networks["cnn"], aim="-", steps=50, warmup=WARM),
+    Network("resnet18", "ResNet-18, 32 x 32, batch 256: one step", "-", partial(resnet18, batch=256), **SLOWLY),
+    Network(
+        "resnet50", "ResNet-50, 224 x 224, batch 64, bf16: one step", "-", resnet50, **SLOWLY | {"tolerance": 2e-2}
+    ),
+    replace(_networks["lstm"], aim="-", steps=10, warmup=WARM),
+    replace(_networks["gcn"], aim="-", steps=20, warmup=WARM),
+    replace(_networks["gat"], aim="-", steps=20, warmup=WARM),
 )
 CASES: dict[str, Case] = {
     case.name: case for case in (Copy(), *_rows(), *_products(), Update(), Turns(), *TRAINING, GPT)
