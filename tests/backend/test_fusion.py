@@ -355,3 +355,16 @@ def test_the_memory_of_a_training_step_is_predicted_and_reused():
             if one is not two and one.first <= two.last and two.first <= one.last:
                 assert one.offset + one.nbytes <= two.offset or two.offset + two.nbytes <= one.offset
     assert memory.peak == memory.inputs + memory.outputs + memory.arena_bytes
+
+
+def test_the_gradient_of_overlapping_windows_is_computed_once():
+    """By the sums of a batch norm's backward, which store it for the gradient of what was normalised."""
+
+    def loss(x, w, b, g):
+        y = F.batch_norm(x.permute(0, 3, 1, 2), None, None, w, b, training=True)
+        return (F.max_pool2d(y.relu(), 3, 2, 1) * g.permute(0, 3, 1, 2)).sum()
+
+    args = tensors((2, 24, 24, 16), (16,), (16,), (2, 12, 12, 16))
+    kernels = compiled(weft.grad(loss, argnums=(0, 1, 2)), *args).kernels()
+    sums, _, result = kernels[-3:]
+    assert sums.name.startswith("rows") and result.flops < 0.9 * sums.flops
