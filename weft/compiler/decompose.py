@@ -44,18 +44,19 @@ KEEPS_NARROW = frozenset({"custom", "library", "block_attention", "block_attenti
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """How a kind of device wants long reductions cut: rows into at most `rows` pieces, unless there are `enough` rows;
-    columns into at most `columns` chunks of at least `least` rows. Where `wide` is not 0, there are half as many chunks
-    of so many columns, all of whose threads run at once then; and the number of chunks is a power of two, some of them
-    shorter or empty: kernels that add up chunks know it, and a batch that is a little shorter needs no other ones."""
+    columns into at most `columns` chunks of at least `least` rows. Where `sums` is not 0, chunks have at most so many
+    sums in all, unless there are `fewest` chunks; and their number is a power of two, some of them shorter or empty:
+    kernels that add up chunks know it, and a batch that is a little shorter needs no other ones."""
 
     rows: int
     enough: int
     columns: int
     least: int
-    wide: int = 0
+    fewest: int = 0
+    sums: int = 0
 
 
-FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32), Pieces(1024, 128, 512, 16, 2048)
+FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32), Pieces(1024, 128, 2048, 16, 256, 1 << 17)
 
 # What is written apart for devices with blocks and for others, in the room that is given.
 ORDERED: dict[str, Callable[[Node, tuple[Node, ...], ModuleType], Node]] = {
@@ -192,12 +193,13 @@ def _split(shape: tuple[int, ...], axes: tuple[int, ...], pieces: Pieces) -> tup
         return axis, per, -(-shape[axis] // per)
     if axes != (0,) or n <= COLUMNS_ALONE:
         return None
-    most = pieces.columns // 2 if pieces.wide and kept >= pieces.wide else pieces.columns
-    count = min(most, -(-n // pieces.least))
-    if pieces.wide:
-        count = 1 << (count - 1).bit_length()
-    per = -(-n // count)
-    return 0, per, count if pieces.wide else -(-n // per)
+    count = min(pieces.columns, -(-n // pieces.least))
+    if not pieces.sums:
+        per = -(-n // count)
+        return 0, per, -(-n // per)
+    most = max(pieces.sums // kept, pieces.fewest)
+    count = min(1 << (count - 1).bit_length(), 1 << (most.bit_length() - 1))
+    return 0, -(-n // count), count
 
 
 def _under_reshape(node: Node, leaves: Collection[Node]) -> Node:
