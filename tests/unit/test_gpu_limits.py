@@ -111,3 +111,9 @@ def test_rows_with_many_sums_over_columns(options):
     np.testing.assert_allclose(rows.numpy(), expected, 1e-9)
     for scale, one in enumerate(found):
         np.testing.assert_allclose(one.numpy(), (expected * np.exp(expected) ** scale).sum(0), 1e-9)
+
+
+def test_accesses_narrower_than_an_element():
+    device = Lockstep(features=("subgroups",), vector_bytes=4).device
+    x = numbers(3, 2500, dtype="float64")
+    np.testing.assert_allclose(weft.tensor(x, device=device).sum(1).numpy(), x.sum(1), 1e-12)

@@ -177,7 +177,7 @@ class Row:
             place = ix.add(ix.remainder(self.thread, groups), ix.const(begin))
             one = Let(given, Load(array, place, acc.dtype))
             return [one, Let(acc.name, _exchanged(Var(given, acc.dtype), acc, groups))]
-        near = min(groups, self.target.vector_bytes // acc.dtype.itemsize)
+        near = max(min(groups, self.target.vector_bytes // acc.dtype.itemsize), 1)
         copies = [Copy(given, ix.const(k), array, ix.const(begin + k), near, acc.dtype) for k in range(0, groups, near)]
         values: list[Expr] = [Load(given, ix.const(k), acc.dtype) for k in range(groups)]
         while len(values) > 1:
