@@ -74,7 +74,10 @@ def test_convolution(name, x, w, how, dtype):
     for found, want in zip(step(*args, g), (expected, *[one.grad for one in twins]), strict=True):
         assert_close(found, want, dtype)
     if how.get("groups") != x[1]:
-        assert sorted(calls(step)) == ["conv", "conv_input", "conv_weight"]
+        if dtype is weft.float32:  # exact input gradients are convolutions
+            assert set(calls(step)) == {"conv", "conv_weight"}
+        else:
+            assert sorted(calls(step)) == ["conv", "conv_input", "conv_weight"]
     for _ in range(5):  # recorded by now
         for one, two in zip(first, step(*args, g), strict=True):
             assert one.tobytes() == two.float().numpy().tobytes()

