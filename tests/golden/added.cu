@@ -1,6 +1,7 @@
 static __device__ inline long long mul_int64(long long a, long long b) { return (long long)((unsigned long long)a * (unsigned long long)b); }
 static __device__ inline long long add_int64(long long a, long long b) { return (long long)((unsigned long long)a + (unsigned long long)b); }
 template <class T, int N> struct alignas(N * sizeof(T)) Near { T at[N]; };
+template <int N> struct alignas(2 * N) Near<unsigned short, N> { unsigned int at[N / 2]; };
 template <class T, int N> static __device__ inline void copy_near(T* to, const T* from) { *(Near<T, N>*)to = *(const Near<T, N>*)from; }
 static __device__ inline long long sub_int64(long long a, long long b) { return (long long)((unsigned long long)a - (unsigned long long)b); }
 static __device__ inline long long max_int64(long long a, long long b) { return a > b ? a : b; }

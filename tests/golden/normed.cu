@@ -1,5 +1,6 @@
 static __device__ inline long long mul_int64(long long a, long long b) { return (long long)((unsigned long long)a * (unsigned long long)b); }
 template <class T, int N> struct alignas(N * sizeof(T)) Near { T at[N]; };
+template <int N> struct alignas(2 * N) Near<unsigned short, N> { unsigned int at[N / 2]; };
 template <class T, int N> static __device__ inline void copy_near(T* to, const T* from) { *(Near<T, N>*)to = *(const Near<T, N>*)from; }
 static __device__ inline float max_float32(float a, float b) { float c; asm("max.NaN.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b)); return c; }
 

@@ -15,7 +15,7 @@ from tests.unit.lockstep import Lockstep
 from tests.unit.programs import Make, results
 from weft import dtypes
 from weft.compiler import decompose
-from weft.kernels import gpu_rows, gpu_walk
+from weft.kernels import gpu_chunks, gpu_rows, gpu_walk
 from weft.kernels.language import Copy, Fetch, Fold, If, Kernel, Let, Load, Local, Loop, Op, Stmt, Store, Update, Var
 from weft.kernels.substitute import parts_of
 
@@ -52,16 +52,19 @@ def test_agrees_with_the_reference(program, shape, by_block, monkeypatch):
         np.testing.assert_allclose(a.astype("f"), b.astype("f"), unit, 1e-5, err_msg=f"result {position}")
 
 
+@pytest.mark.parametrize("kept", [0, gpu_chunks.KEPT], ids=["in shared memory", "in registers"])
 @pytest.mark.parametrize("columns", [136, 1160], ids=["subgroups", "blocks"])
-def test_rows_that_are_fetched_ahead_race_with_nobody(columns):
+def test_rows_that_are_fetched_ahead_race_with_nobody(columns, kept, monkeypatch):
     """Each thread reads what it fetched itself, and stages are filled again only behind their readers."""
+    monkeypatch.setattr(gpu_chunks, "KEPT", kept)
     device = Lockstep(features=("subgroups", "fetch"), threads=1024, subgroup=32, shared_bytes=232448)
     run = lambda make: norm(make, 67, columns)  # noqa: E731
     found, expected = (results(run, where, small=True) for where in (device.device, "reference"))
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a.astype("f"), b.astype("f"), weft.finfo(weft.bfloat16).eps, 1e-5)
-    ahead = [stmt for kernel in device.kernels for stmt in statements(kernel.body) if isinstance(stmt, Fetch)]
-    assert {stmt.source for stmt in ahead} == {"b0", "b1"}
+    ahead = [s for kernel in device.kernels for s in statements(kernel.body) if isinstance(s, Fetch | Copy)]
+    ahead = [s for s in ahead if s.target.startswith("ahead")]
+    assert {s.source for s in ahead} == {"b0", "b1"} and {type(s) for s in ahead} == {Copy if kept else Fetch}
 
 
 @pytest.mark.parametrize("columns", [136, 1160], ids=["subgroups", "blocks"])
@@ -76,7 +79,7 @@ def test_rows_of_a_chunk_ask_nothing_and_read_only_what_is_theirs(columns):
     """Whether buffers are aligned is decided before the first row, and what all rows use is kept from then on."""
     device = Lockstep(**HOPPER)
     results(lambda make: norm(make, 67, columns), device.device, small=True)
-    (body,) = [body for body in [statements(k.body) for k in device.kernels] if any(isinstance(s, Fetch) for s in body)]
+    (body,) = [statements(kernel.body) for kernel in device.kernels if kernel.name.startswith("rows")]
     (answer,) = [s.name for s in body if isinstance(s, Let) and isinstance(s.value, Op) and s.value.name == "aligned"]
     walks = [statements(s.body) for s in body if isinstance(s, Loop) and s.axis.name == "turn"]
     assert len(walks) == 2  # of aligned rows, and of others

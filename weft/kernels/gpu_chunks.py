@@ -2,15 +2,16 @@
 
 A thread meets the same columns in every row, so it alone keeps their running sums, in registers. A short row is one
 subgroup's: the members of a block take the rows of a chunk in turns, and add up their sums at the end, in order of
-members. What the next rows hold is fetched into shared memory while a row is computed, where the device can do that by
-the side: of the row of turn t, each thread finds its own elements in stage t % stages. What all rows use is fetched
-once, while there are registers for it. Whether buffers are aligned is asked before the first row, so that the rows of
-either kind are walked without a question.
+members. What the next row holds is read while a row is computed, and waits in registers where these hold two rows;
+else it is fetched into shared memory, with more rows after it, where the device can do that by the side: of the row of
+turn t, each thread finds its own elements in stage t % stages. What all rows use is read once, while there are
+registers for it. Whether buffers are aligned is asked before the first row, so that the rows of either kind are walked
+without a question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.kernels import index as ix
@@ -45,8 +46,9 @@ AHEAD = 32768  # bytes that a block has under way, if it may have two rows or mo
 STAGES = (2, 4)
 RESERVED = 18432  # bytes of shared memory for what members add up
 SHARING = 2  # blocks that should find room side by side
-ROOM = 4  # times the registers of a processor that holds all the threads it can: what a thread needs here
-KEPT = 384  # bytes of running sums, of a row and of what all rows use that a thread holds in registers, at most
+FULL = 32  # registers of each thread where a processor holds all the threads it can
+NEEDED, MOST = 128, 255  # registers that a thread needs here, and can have
+KEPT = 3  # bytes to a register for what a thread keeps: running sums, rows, what all rows use
 
 
 def points_of(chunk: Index) -> tuple[Expr, Expr]:
@@ -62,7 +64,7 @@ class ChunkRow(PrivateRow):
 
     columns: tuple[ColumnSum, ...] = ()  # with the row's axis, which the nest has no more
     coming: dict[tuple, Local] = field(default_factory=dict)  # arrays of loads that are fetched ahead
-    stages: int = 0
+    stages: int = 0  # rows that these hold, in shared memory; 0: one, in registers
     turn: Axis = field(init=False)
 
     def prepare(self, nest: Nest, place: Index) -> Nest:
@@ -75,6 +77,11 @@ class ChunkRow(PrivateRow):
         each = sum([kind.itemsize for kind in {column.accumulator.dtype for column in self.columns}]) * self.tile.size
         most = min(MEMBERS, self.target.shared_bytes // each)
         return 1 << (most.bit_length() - 1) if self.by_subgroup and most else 1
+
+    @property
+    def registers(self) -> int:
+        """Registers of a thread where `SHARING` blocks lie side by side; 0 where that is not known."""
+        return FULL * self.target.resident // (SHARING * self.members * self.tile.threads)
 
     @property
     def member(self) -> Index:
@@ -97,8 +104,8 @@ class ChunkRow(PrivateRow):
             definitions["member"] = number(ix.floordiv(at(threads), self.tile.threads))
         self.turn = turn
         self.look_ahead(nest)
-        early, ahead = self.fetched_ahead(turns)
-        once = self.fetched_once(nest)
+        early, ahead = self.fetched_ahead(turns) if self.stages else self.read_ahead(nest, turns)
+        once = self.read_once(nest)
         clear, body, sums = self.at_row(nest)
         walk = Loop(turn, 0, turns, "serial", (*ahead, *body))
         chunk_body: tuple[Stmt, ...] = (*clear, *early, *once, walk, *self.stored(sums, at(chunk), at(threads)))
@@ -107,9 +114,8 @@ class ChunkRow(PrivateRow):
             chunk_body = (If(self.aligned, fast, slow),)
         loop = Loop(chunk, BEGIN, END, "task", chunk_body)
         block = Loop(threads, 0, threads.extent, "threads", (loop,), threads.extent)
-        arrays = [*self.locals, *self.coming.values()]
-        beside = SHARING if ROOM * SHARING * threads.extent <= self.target.resident else 0
-        geometry = Geometry(threads.extent, threads.extent, beside=beside)
+        arrays = [*self.locals, *(self.coming.values() if self.stages else ())]
+        geometry = Geometry(threads.extent, threads.extent, beside=SHARING if self.registers >= NEEDED else 0)
         return kernel(replace(nest, definitions=definitions), (*arrays, block), geometry)
 
     def loads(self, nest: Nest) -> list[Load]:
@@ -118,45 +124,58 @@ class ChunkRow(PrivateRow):
         values += [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
         return [load for load in loads_in(values) if self.varies(load)]
 
-    def fetched_once(self, nest: Nest) -> list[Stmt]:
-        """What all rows use is fetched before the first, if registers hold it beside the rest."""
-        loads = self.loads(nest)
-        same = [load for load in loads if not gathered(load, nest) and not ix.depends(load.index, self.turn)]
-        sums = sum([column.accumulator.dtype.itemsize for column in nest.columns])
-        if self.tile.each * (sums + sum([load.dtype.itemsize for load in loads])) > KEPT:
+    def has_room(self, nest: Nest, more: Iterable[Load] = ()) -> bool:
+        """Whether registers hold the running sums, a row, what all rows use, and `more`."""
+        each = sum([load.dtype.itemsize for load in (*self.loads(nest), *more)])
+        each += sum([column.accumulator.dtype.itemsize for column in nest.columns])
+        return self.tile.each * each <= KEPT * min(max(self.registers, NEEDED), MOST)
+
+    def read_once(self, nest: Nest) -> list[Stmt]:
+        """What all rows use is read before the first."""
+        if not self.has_room(nest):
             return []
-        walk, _ = self.begun(same)
+        loads = [load for load in self.loads(nest) if not ix.depends(load.index, self.turn)]
+        walk, _ = self.begun([load for load in loads if not gathered(load, nest)])
         return self.fetched(walk)
 
     # --- what comes ahead ---
 
     def look_ahead(self, nest: Nest) -> None:
-        """Choose what is fetched while the rows before are computed, and how many rows."""
-        if not self.target.fetches:
-            return
+        """Choose what is fetched while the rows before are computed, how many rows, and where they wait."""
         found = {(load.buffer, load.index): load for load in self.loads(nest) if self.comes_ahead(load, nest)}
-        size = self.members * self.tile.size
-        row = sum([size * load.dtype.itemsize for load in found.values()])
-        most = self.target.shared_bytes // SHARING - RESERVED
-        fitting = [stages for stages in STAGES if stages * row <= most]
-        if not found or not fitting:
-            return
-        self.stages = next((stages for stages in fitting if (stages - 1) * row >= AHEAD), fitting[-1])
+        size, scope = self.tile.each, "thread"
+        if not self.has_room(nest, found.values()):
+            size, scope = self.members * self.tile.size, "launch"
+            row = sum([size * load.dtype.itemsize for load in found.values()])
+            most = self.target.shared_bytes // SHARING - RESERVED
+            fitting = [stages for stages in STAGES if stages * row <= most]
+            if not self.target.fetches or not fitting:
+                return
+            self.stages = next((stages for stages in fitting if (stages - 1) * row >= AHEAD), fitting[-1])
         for place, (key, load) in enumerate(found.items()):
-            self.coming[key] = Local(f"ahead{place}", load.dtype, self.stages * size, "launch")
+            self.coming[key] = Local(f"ahead{place}", load.dtype, max(self.stages, 1) * size, scope)
+
+    def read_ahead(self, nest: Nest, turns: Expr) -> tuple[list[Stmt], list[Stmt]]:
+        """What is done before the first row, and at each: what was read ahead is this row, and the next is read."""
+        if not self.coming:
+            return [], []
+        walk, _ = self.begun([load for load in self.loads(nest) if (load.buffer, load.index) in self.coming])
+        following = ix.add(at(self.turn), ix.const(1))
+        early, ahead = (self.either([self.asked(turn, turns)], ()) for turn in (ix.ZERO, following))
+        return [*self.coming.values(), *early], [*self.fetched(walk), *ahead]
 
     def fetched_ahead(self, turns: Expr) -> tuple[list[Stmt], list[Stmt]]:
         """What is done before the first row, and at each: the row that comes in `stages - 1` turns is asked for, and
         this one is waited for."""
-        if not self.coming:
-            return [], []
         early: list[Stmt] = []
         for k in range(self.stages - 1):
-            asked = If(test("lt", Literal(k, BEGIN.dtype), turns), self.fetches(ix.const(k)))
-            early += [asked, Fetched(self.stages)]
-        ahead = ix.add(at(self.turn), ix.const(self.stages - 1))
-        asked = If(test("lt", replace(number(ahead), dtype=BEGIN.dtype), turns), self.fetches(ahead))
-        return self.either(early, ()), self.either([asked, Fetched(self.stages - 1)], ())
+            early += [self.asked(ix.const(k), turns), Fetched(self.stages)]
+        ahead = self.asked(ix.add(at(self.turn), ix.const(self.stages - 1)), turns)
+        return self.either(early, ()), self.either([ahead, Fetched(self.stages - 1)], ())
+
+    def asked(self, turn: Index, turns: Expr) -> If:
+        """The row of `turn` is read, or fetched, if there is one."""
+        return If(test("lt", replace(number(turn), dtype=BEGIN.dtype), turns), self.fetches(turn))
 
     def comes_ahead(self, load: Load, nest: Nest) -> bool:
         """Whether a load is of the row itself, in accesses that can be left to the side."""
@@ -165,18 +184,23 @@ class ChunkRow(PrivateRow):
 
     def fetches(self, other: Index) -> tuple[Stmt, ...]:
         """Begin to fetch what the row of turn `other` holds."""
-        first = {self.tile.lane: ix.ZERO}
         out: list[Stmt] = []
+        near = self.tile.near
         for (buffer, index), array in self.coming.items():
-            source = ix.substitute(index, {self.turn: other, **first})
-            out.append(Fetch(array.name, self.staged(other), buffer, source, self.tile.near, self.tile.near, True))
+            place, source = self.staged(other), ix.substitute(index, {self.turn: other, self.tile.lane: ix.ZERO})
+            if self.stages:
+                out.append(Fetch(array.name, place, buffer, source, near, near, True))
+            else:
+                out.append(Copy(array.name, place, buffer, source, near, array.dtype))
         return tuple(self.steps(out))
 
     def staged(self, turn: Index) -> Index:
         """Where a thread's group of neighbours of the row of `turn` lies."""
-        place = ix.substitute(self.place, {self.tile.lane: ix.ZERO})
+        first = {self.tile.lane: ix.ZERO}
+        if not self.stages:
+            return ix.substitute(self.near.slot, first)
         stage = ix.add(ix.scale(ix.remainder(turn, self.stages), self.members), self.member)
-        return ix.add(ix.scale(stage, self.tile.size), place)
+        return ix.add(ix.scale(stage, self.tile.size), ix.substitute(self.place, first))
 
     def brought(self, array: Local, load: Load) -> Copy:
         copy = PrivateRow.brought(self, array, load)

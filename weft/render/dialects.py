@@ -115,7 +115,9 @@ CUDA = Dialect(
         "float64_int64": "__longlong_as_double",
     },
     functions={
+        # 16-bit elements move by words: one by one, they would be put together again in registers.
         "copy": "template <class T, int N> struct alignas(N * sizeof(T)) Near { T at[N]; };\n"
+        "template <int N> struct alignas(2 * N) Near<unsigned short, N> { unsigned int at[N / 2]; };\n"
         "template <class T, int N> static __device__ inline void copy_near(T* to, const T* from) "
         "{ *(Near<T, N>*)to = *(const Near<T, N>*)from; }",
         "float32_of_float16": "static __device__ inline float float32_of_float16(unsigned short a) "
