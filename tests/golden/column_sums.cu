@@ -1,13 +1,12 @@
 static __device__ inline long long mul_int64(long long a, long long b) { return (long long)((unsigned long long)a * (unsigned long long)b); }
 static __device__ inline long long min_int64(long long a, long long b) { return a < b ? a : b; }
 static __device__ inline long long add_int64(long long a, long long b) { return (long long)((unsigned long long)a + (unsigned long long)b); }
-static __device__ inline long long sub_int64(long long a, long long b) { return (long long)((unsigned long long)a - (unsigned long long)b); }
 template <class T, int N> struct alignas(N * sizeof(T)) Near { T at[N]; };
 template <int N> struct alignas(2 * N) Near<unsigned short, N> { unsigned int at[N / 2]; };
 template <class T, int N> static __device__ inline void copy_near(T* to, const T* from) { *(Near<T, N>*)to = *(const Near<T, N>*)from; }
 
 // column_sums
-extern "C" __global__ void __launch_bounds__(32) column_sums_dad97338(const float* x, float* out, long long points, long long per_chunk, long long begin, long long end)
+extern "C" __global__ void __launch_bounds__(32) column_sums_88aeb1a9(const float* x, float* out, long long points, long long per_chunk, long long begin, long long end)
 {
     const bool t2 = (((unsigned long long)x | (unsigned long long)out) & 15) == 0;
     {
@@ -20,11 +19,6 @@ extern "C" __global__ void __launch_bounds__(32) column_sums_dad97338(const floa
             const long long t5 = min_int64(t4, points);
             const long long t6 = add_int64(t5, per_chunk);
             const long long t7 = min_int64(t6, points);
-            const long long t8 = sub_int64(t7, t5);
-            const long long t9 = t8 >> 2LL;
-            const int first = (int)t5;
-            const long long t14 = mul_int64(t9, 4LL);
-            const long long t15 = add_int64(t5, t14);
             if (t1) {
                 if (t2) {
                     alignas(16) float sum0[4];
@@ -32,32 +26,15 @@ extern "C" __global__ void __launch_bounds__(32) column_sums_dad97338(const floa
                     for (int near = 0; near < 4; near++) {
                         sum0[near] = 0.0f;
                     }
-                    for (int turn = 0; turn < (int)t9; turn++) {
-                        alignas(16) float x_near[16];
-                        #pragma unroll
-                        for (int step = 0; step < 4; step++) {
-                            copy_near<float, 4>(&x_near[step * 4], &x[first * 12 + step * 12 + thread * 4 + turn * 48]);
-                        }
-                        #pragma unroll
-                        for (int step = 0; step < 4; step++) {
-                            #pragma unroll
-                            for (int near = 0; near < 4; near++) {
-                                const float t11 = x_near[near + step * 4];
-                                const float t12 = sum0[near];
-                                const float t13 = t12 + t11;
-                                sum0[near] = t13;
-                            }
-                        }
-                    }
-                    for (int row = (int)t15; row < (int)t7; row++) {
+                    for (int row = (int)t5; row < (int)t7; row++) {
                         alignas(16) float x_near[4];
                         copy_near<float, 4>(&x_near[0], &x[row * 12 + thread * 4]);
                         #pragma unroll
                         for (int near = 0; near < 4; near++) {
-                            const float t16 = x_near[near];
-                            const float t17 = sum0[near];
-                            const float t18 = t17 + t16;
-                            sum0[near] = t18;
+                            const float t8 = x_near[near];
+                            const float t9 = sum0[near];
+                            const float t10 = t9 + t8;
+                            sum0[near] = t10;
                         }
                     }
                     copy_near<float, 4>(&out[task * 12 + thread * 4], &sum0[0]);
@@ -70,16 +47,16 @@ extern "C" __global__ void __launch_bounds__(32) column_sums_dad97338(const floa
                     for (int row = (int)t5; row < (int)t7; row++) {
                         #pragma unroll
                         for (int near = 0; near < 4; near++) {
-                            const float t19 = x[near + row * 12 + thread * 4];
-                            const float t20 = sum0[near];
-                            const float t21 = t20 + t19;
-                            sum0[near] = t21;
+                            const float t11 = x[near + row * 12 + thread * 4];
+                            const float t12 = sum0[near];
+                            const float t13 = t12 + t11;
+                            sum0[near] = t13;
                         }
                     }
                     #pragma unroll
                     for (int near = 0; near < 4; near++) {
-                        const float t22 = sum0[near];
-                        out[near + task * 12 + thread * 4] = t22;
+                        const float t14 = sum0[near];
+                        out[near + task * 12 + thread * 4] = t14;
                     }
                 }
             }

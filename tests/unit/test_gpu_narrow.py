@@ -15,7 +15,7 @@ from tests.unit.lockstep import Lockstep
 from tests.unit.programs import Make, results
 from weft import dtypes
 from weft.compiler import decompose
-from weft.kernels import gpu_chunks, gpu_rows, gpu_walk
+from weft.kernels import gpu_chunks, gpu_columns, gpu_rows, gpu_walk
 from weft.kernels.language import Copy, Fetch, Fold, If, Kernel, Let, Load, Local, Loop, Op, Stmt, Store, Update, Var
 from weft.kernels.substitute import parts_of
 
@@ -65,6 +65,17 @@ def test_rows_that_are_fetched_ahead_race_with_nobody(columns, kept, monkeypatch
     ahead = [s for kernel in device.kernels for s in statements(kernel.body) if isinstance(s, Fetch | Copy)]
     ahead = [s for s in ahead if s.target.startswith("ahead")]
     assert {s.source for s in ahead} == {"b0", "b1"} and {type(s) for s in ahead} == {Copy if kept else Fetch}
+
+
+@pytest.mark.parametrize("nbytes", [1, 8192], ids=["one row ahead", "more than a chunk has"])
+def test_columns_are_summed_in_the_same_order_with_rows_fetched_ahead(nbytes, monkeypatch):
+    monkeypatch.setattr(gpu_columns, "AHEAD", nbytes)
+    run = lambda make: activation(make, 67, 136)  # noqa: E731
+    plain, device = Lockstep(**{**HOPPER, "features": ("subgroups", "functions")}), Lockstep(**HOPPER)
+    found, expected = (results(run, one.device, small=True) for one in (device, plain))
+    assert [a.tobytes() for a in found] == [b.tobytes() for b in expected]
+    ahead = [stmt for kernel in device.kernels for stmt in statements(kernel.body) if isinstance(stmt, Fetch)]
+    assert {stmt.source for stmt in ahead} == {"b0", "b2"}  # x and the other factor, but not the bias
 
 
 @pytest.mark.parametrize("columns", [136, 1160], ids=["subgroups", "blocks"])

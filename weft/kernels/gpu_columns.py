@@ -21,6 +21,7 @@ from weft.kernels.gpu_tile import (
     Tile,
     aligned,
     at,
+    gathered,
     joined,
     kernel,
     loads_in,
@@ -37,6 +38,8 @@ from weft.kernels.language import (
     Accumulator,
     Barrier,
     Expr,
+    Fetch,
+    Fetched,
     Fold,
     Geometry,
     If,
@@ -52,7 +55,7 @@ from weft.kernels.language import (
     Var,
 )
 from weft.kernels.nest import COMBINE, Nest, together
-from weft.kernels.substitute import indices_of, parts_of, substitute
+from weft.kernels.substitute import substitute
 
 BLOCK = 256
 STRIP = 32  # columns of a block
@@ -60,9 +63,9 @@ FEW_ROWS = 32  # rows that one thread folds as well
 MANY_ROWS = 256  # rows from which a block has all the threads that it may
 MANY = 1 << 16  # columns that keep a GPU busy with one thread each
 UNROLLED = 8  # rows under way at once
-IN_FLIGHT = 64  # bytes that a thread asks for before it uses the first
-MOST_ROWS = 8  # that a thread reads before it uses the first
-MOST_OPERATIONS = 2048  # that are copied out for one thread
+AHEAD = 8192  # bytes of coming rows that a block has under way, if `MOST_STAGES` are enough
+MOST_STAGES = 16
+SHARING = 4  # blocks that should find room side by side
 
 
 # --- sums over chunks of rows ----------------------------------------------------------------------------------------
@@ -81,52 +84,68 @@ def column_sums(nest: Nest, target: Target) -> Kernel:
     column = ix.add(ix.scale(group, tile.near), at(tile.lane))
     shape = tuple([axis.extent for axis in axes])
     nest = substitute(nest, dict(zip(axes, ix.delinearise(column, shape), strict=True)))
-    walk = _Columns(nest, tile, chunk, target.vector_bytes)
+    walk = _Columns(nest, tile, chunk, target)
     body = walk.body()
     if strips * tile.threads != groups:
         body = (If(test("lt", number(group), groups), body),)
     loop = Loop(task, scaled(BEGIN, strips), scaled(END, strips), "task", body)
     block = Loop(tile.thread, 0, tile.threads, "threads", (loop,), tile.threads)
     nest = replace(nest, definitions={**nest.definitions, **walk.definitions})
-    return kernel(nest, (block,), Geometry(tile.threads, strips * tile.threads))
+    return kernel(nest, (*walk.arrays(), block), Geometry(tile.threads, strips * tile.threads))
 
 
 def _tile(nest: Nest, width: int, target: Target) -> Tile:
-    """Threads for a strip, rows that have enough under way, neighbours for one access of the widest element."""
-    values = _values(nest)
+    """Threads for a strip, and neighbours for one access of the widest element."""
+    values = [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
     fetched = [load.dtype.itemsize for load in loads_in(values) if ix.depends(load.index, nest.points)]
     widest = max([*fetched, *[store.value.dtype.itemsize for store in nest.inner_stores]], default=4)
     near = next(n for n in (8, 4, 2, 1) if (n == 1 or n * widest <= target.vector_bytes) and width % n == 0)
-    work = sum(isinstance(part, Op) for part in parts_of(values))
-    by_row = any(ix.depends(index, nest.points) for value in nest.definitions.values() for index in indices_of(value))
-    rows = 1
-    while rows < MOST_ROWS and near * rows * sum(fetched) < IN_FLIGHT and 2 * near * rows * work <= MOST_OPERATIONS:
-        rows *= 2
     groups = -(-width // (near * 32))
     fewest = -(-groups * 32 // BLOCK)
     strips = next((n for n in range(fewest, 2 * fewest) if groups % n == 0), fewest)
-    return Tile(-(-groups // strips) * 32, 1 if near == 1 or by_row else rows, near)
+    return Tile(-(-groups // strips) * 32, 1, near)
 
 
-def _values(nest: Nest) -> list[Expr]:
-    return [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
+def _stages(row: int, target: Target) -> int:
+    """How many rows of so many bytes a block holds: this one and those that come; 0 where two find no room."""
+    most, stages = target.shared_bytes // SHARING, 2
+    while stages < MOST_STAGES and (stages - 1) * row < AHEAD and 2 * stages * row <= most:
+        stages *= 2
+    return stages if 0 < stages * row <= most else 0
 
 
 class _Columns:
-    """A thread's way down its columns of a chunk, `tile.steps` rows at a time: what they read is all asked for before
-    the first use. Rows that are left over, and all rows where buffers are not aligned, go one by one."""
+    """A thread's way down its columns of a chunk, row after row. What the next rows hold is fetched into shared memory
+    meanwhile, where the device can do that by the side: of row r, each thread finds its own elements in stage
+    r % stages. Where buffers are not aligned, all elements go one by one."""
 
-    def __init__(self, nest: Nest, tile: Tile, chunk: ix.Index, nbytes: int):
-        self.nest, self.tile, self.nbytes = nest, tile, nbytes
+    def __init__(self, nest: Nest, tile: Tile, chunk: ix.Index, target: Target):
+        self.nest, self.tile, self.target = nest, tile, target
         self.first, self.last = points_of(chunk)
         self.begun = Axis("first", nest.points.extent, "value")
         self.definitions = {self.begun.name: Op("cast", (self.first,), number(at(self.begun)).dtype)}
-        self.near = Near(replace(tile, steps=1), at(tile.lane), tile.near)
+        self.near = Near(tile, at(tile.lane), tile.near)
         self.sums = [Local(f"sum{k}", c.accumulator.dtype, tile.near, "thread") for k, c in enumerate(nest.columns)]
         self.ends = [
             Store(c.buffer, ix.add(ix.scale(chunk, c.width), c.index), self.near.kept(total))
             for total, c in zip(self.sums, nest.columns, strict=True)
         ]
+        self.values = [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
+        self.moving = [
+            load
+            for load in loads_in(self.values)
+            if load.mask is None and tile.near > 1 and self.near.moves(load.index)
+        ]
+        ahead = [load for load in self.moving if ix.depends(load.index, nest.points) and not gathered(load, nest)]
+        ahead = [load for load in ahead if target.fetches and tile.near * load.dtype.itemsize in (4, 8, 16)]
+        self.stages = _stages(tile.size * sum([load.dtype.itemsize for load in ahead]), target)
+        self.coming = ahead if self.stages else []
+        self.kinds = [load.dtype for load in self.coming]
+
+    def arrays(self) -> list[Local]:
+        """Where rows that come ahead lie, all those of a dtype in one array: its address is computed once."""
+        size = self.stages * self.tile.size
+        return [Local(f"{kind.name}_ahead", kind, self.kinds.count(kind) * size) for kind in dict.fromkeys(self.kinds)]
 
     def body(self) -> tuple[Stmt, ...]:
         tile, nest = self.tile, self.nest
@@ -134,62 +153,80 @@ class _Columns:
         clear = [Store(s.name, self.near.slot, Literal(c.accumulator.identity, s.dtype)) for s, c in pairs]
         begun = (*self.sums, *tile.lanes(clear))
         at_once = UNROLLED if tile.near == 1 else 1
-        one_by_one = Loop(nest.points, self.first, self.last, "serial", self.rows(nest, self.near, None), at_once)
+        one_by_one = Loop(nest.points, self.first, self.last, "serial", self.row({}, False), at_once)
         slow = (*begun, one_by_one, *tile.lanes(self.ends))
         if tile.near == 1:
             return slow
-        values = _values(nest)
-        buffers = [(load.buffer, load.dtype) for load in loads_in(values)]
+        buffers = [(load.buffer, load.dtype) for load in loads_in(self.values)]
         buffers += [(store.buffer, store.value.dtype) for store in (*nest.inner_stores, *self.ends)]
         widest = max([dtype.itemsize for _, dtype in buffers])
-        inside = aligned(buffers, min(tile.near * widest, self.nbytes))
+        inside = aligned(buffers, min(tile.near * widest, self.target.vector_bytes))
         return (If(inside, (*begun, *self.by_neighbours(), *self.stored()), slow),)
 
     def by_neighbours(self) -> list[Stmt]:
-        """All rows of the chunk, `tile.steps` of them at a time; what they share is read before."""
-        tile, nest, near = self.tile, self.nest, self.near
+        """All rows of the chunk; what they share is read before."""
+        nest, near = self.nest, self.near
         shared: list[Stmt] = []
         known: dict[tuple, Expr] = {}
-        for load in loads_in(_values(nest)):
-            if load.mask is None and near.moves(load.index) and not ix.depends(load.index, nest.points):
+        for load in self.moving:
+            if not ix.depends(load.index, nest.points):
                 array = near.array(load.buffer, load.dtype)
-                shared += [array, *pieces(near.fetch(array, load), self.nbytes)]
+                shared += [array, *pieces(near.fetch(array, load), self.target.vector_bytes)]
                 known[load.buffer, load.index] = near.kept(array)
-        if tile.steps == 1:
-            return [*shared, Loop(nest.points, self.first, self.last, "serial", self.rows(nest, near, known))]
-        turn, shift = Axis("turn", -(-nest.points.extent // tile.steps)), tile.steps.bit_length() - 1
-        turns = whole("shr", whole("sub", self.last, self.first), shift)
-        row = ix.add(ix.add(at(self.begun), ix.scale(at(turn), tile.steps)), at(tile.step))
-        several = Near(tile, tile.slot, tile.each, set(near.names))
-        left = whole("add", self.first, whole("mul", turns, tile.steps))
-        return [
-            *shared,
-            Loop(turn, 0, turns, "serial", self.rows(substitute(nest, {nest.points: row}), several, known)),
-            Loop(nest.points, left, self.last, "serial", self.rows(nest, near, known)),
+        early, ahead = self.fetched_ahead()
+        return [*early, *shared, Loop(nest.points, self.first, self.last, "serial", (*ahead, *self.row(known, True)))]
+
+    def fetched_ahead(self) -> tuple[list[Stmt], list[Stmt]]:
+        """What is done before the first row, and at each: the row that comes `stages - 1` later is asked for, and this
+        one is waited for."""
+        if not self.coming:
+            return [], []
+        early = Axis("early", self.stages - 1)
+        one = self.asked(ix.add(at(self.begun), at(early)))
+        ahead = self.asked(ix.add(at(self.nest.points), ix.const(self.stages - 1)))
+        return [Loop(early, 0, early.extent, "serial", (one, Fetched(self.stages)))], [ahead, Fetched(self.stages - 1)]
+
+    def asked(self, row: ix.Index) -> Stmt:
+        """Begin to fetch what a row holds, if the chunk has it."""
+        here, near, count = {self.nest.points: row, self.tile.lane: ix.ZERO}, self.tile.near, number(row)
+        fetches = [
+            Fetch(*self.staged(load, row), load.buffer, ix.substitute(load.index, here), near, near, True)
+            for load in self.coming
         ]
+        return If(test("lt", count, Op("cast", (self.last,), count.dtype)), tuple(fetches))
+
+    def staged(self, load: Load, row: ix.Index) -> tuple[str, ix.Index]:
+        """In which array, and where, a thread's neighbours of a row lie."""
+        before = self.kinds[: self.coming.index(load)].count(load.dtype) * self.stages
+        place = ix.add(ix.remainder(row, self.stages), ix.const(before))
+        group = ix.add(ix.scale(place, self.tile.threads), at(self.tile.thread))
+        return f"{load.dtype.name}_ahead", ix.scale(group, self.tile.near)
 
     def stored(self) -> list[Stmt]:
         out: list[Stmt] = []
         for total, end in zip(self.sums, self.ends, strict=True):
             together = self.near.moves(end.index)
-            out += pieces(self.near.put(total, end), self.nbytes) if together else self.tile.lanes([end])
+            put = pieces(self.near.put(total, end), self.target.vector_bytes)
+            out += put if together else self.tile.lanes([end])
         return out
 
-    def rows(self, nest: Nest, near: Near, shared: dict[tuple, Expr] | None) -> tuple[Stmt, ...]:
-        """What is done in the rows of `near`, by neighbours if there is something `shared`, if only an empty dict."""
-        tile, values = near.tile, _values(nest)
-        arrays: list[Stmt] = []
-        fetches: list[Stmt] = []
-        known = dict(shared or {})
-        for load in loads_in(values) if shared is not None else ():
-            if load.mask is None and near.moves(load.index) and (load.buffer, load.index) not in known:
+    def row(self, shared: dict[tuple, Expr], by_neighbours: bool) -> tuple[Stmt, ...]:
+        """What is done in a row, beside what is `shared` by all."""
+        tile, near, nest = self.tile, self.near, self.nest
+        before: list[Stmt] = []
+        known = dict(shared)
+        for load in self.moving if by_neighbours else ():
+            if (load.buffer, load.index) not in known:
                 array = near.array(load.buffer, load.dtype)
-                arrays.append(array)
-                fetches.append(near.fetch(array, load))
+                copy = near.fetch(array, load)
+                if load in self.coming:
+                    source, place = self.staged(load, at(nest.points))
+                    copy = replace(copy, source=source, index=place)
+                before += [array, copy]
                 known[load.buffer, load.index] = near.kept(array)
         stores = nest.inner_stores
-        along = [shared is not None and store.mask is None and near.moves(store.index) for store in stores]
-        values = with_loads(values, known)
+        along = [by_neighbours and store.mask is None and near.moves(store.index) for store in stores]
+        values = with_loads(self.values, known)
         moved = [near.leaving(value) if moves else value for value, moves in zip(values, along, strict=False)]
         lets, outs = named([*moved, *values[len(moved) :]])
         inner: list[Stmt] = list(lets)
@@ -197,16 +234,15 @@ class _Columns:
         for store, out, moves in zip(stores, outs, along, strict=False):
             if moves:
                 array = near.array(store.buffer, out.dtype)
-                arrays.append(array)
+                before.append(array)
                 inner.append(Store(array.name, near.slot, out))
                 puts.append(near.put(array, store))
             else:
                 inner.append(replace(store, value=out))
         for total, column, out in zip(self.sums, nest.columns, outs[len(stores) :], strict=True):
-            running = Op(COMBINE[column.accumulator.op], (self.near.kept(total), out), total.dtype)
-            inner.append(Store(total.name, self.near.slot, running))
-        each = tile.each_step((*tile.lanes(inner), *puts))
-        return (*arrays, *tile.each_step(fetches), *each)
+            running = Op(COMBINE[column.accumulator.op], (near.kept(total), out), total.dtype)
+            inner.append(Store(total.name, near.slot, running))
+        return (*before, *tile.lanes(inner), *puts)
 
 
 # --- folds down columns ----------------------------------------------------------------------------------------------
