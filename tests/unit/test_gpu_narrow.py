@@ -136,3 +136,21 @@ def test_wide_tables_are_cut_into_fewer_chunks():
     cut = [decompose._split((16384, columns), (0,), decompose.FOR_BLOCKS) for columns in (8, 100, 256, 768, 50304)]
     assert cut == [(0, 16, 1024), (0, 16, 1024), (0, 32, 512), (0, 64, 256), (0, 64, 256)]
     assert decompose._split((16384, 4096), (0,), decompose.FOR_WORKERS) == (0, 256, 64)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("columns", [8, 40, 96, 777, 1024, 1100])
+def test_column_sums_have_the_same_bits_beside_folds_of_rows_and_alone(columns, dtype):
+    """Chunks of some 12 rows, which four members take in turns up to 1,024 columns."""
+    values = np.random.default_rng(0).standard_normal((190, columns)).astype(np.float32)
+    device = Lockstep(**HOPPER)
+    with weft.device(device.device):
+        x = weft.tensor(values).to(getattr(weft, dtype))
+        weft.eval(x)
+        alone = weft.compile(lambda x: x.float().sum(0))
+        beside = weft.compile(lambda x: (x.float().sum(0), x.float().softmax(1)))
+        one, (other, _) = alone(x), beside(x)
+    assert sum(kernel.name.startswith("rows_exp") and "part_sum" in kernel.name for kernel in device.kernels) == 1
+    expected = x.float().numpy().astype(np.float64).sum(0)
+    np.testing.assert_allclose(one.numpy(), expected, 1e-5, 1e-5)
+    assert one.numpy().tobytes() == other.numpy().tobytes()

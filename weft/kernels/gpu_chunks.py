@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.kernels import index as ix
-from weft.kernels.gpu_tile import BEGIN, END, at, decided, gathered, kernel, loads_in, number, test, whole
+from weft.kernels.gpu_tile import BEGIN, END, Target, at, decided, gathered, kernel, loads_in, number, test, whole
 from weft.kernels.gpu_walk import PrivateRow
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
@@ -58,6 +58,13 @@ def points_of(chunk: Index) -> tuple[Expr, Expr]:
     return first, whole("min", whole("add", first, per), points)
 
 
+def members_of(columns: Sequence[ColumnSum], size: int, target: Target) -> int:
+    """By how many the rows of a chunk are added up, each taking its turns: as many as have room to join their sums."""
+    each = sum([kind.itemsize for kind in {column.accumulator.dtype for column in columns}]) * size
+    most = min(MEMBERS, target.shared_bytes // each)
+    return 1 << (most.bit_length() - 1) if most else 1
+
+
 @dataclass(slots=True, eq=False)
 class ChunkRow(PrivateRow):
     """The rows of a chunk, one after the other."""
@@ -73,10 +80,8 @@ class ChunkRow(PrivateRow):
 
     @property
     def members(self) -> int:
-        """Subgroups that share a chunk: as many as have room to add up their sums."""
-        each = sum([kind.itemsize for kind in {column.accumulator.dtype for column in self.columns}]) * self.tile.size
-        most = min(MEMBERS, self.target.shared_bytes // each)
-        return 1 << (most.bit_length() - 1) if self.by_subgroup and most else 1
+        """Subgroups that share a chunk."""
+        return members_of(self.columns, self.tile.size, self.target) if self.by_subgroup else 1
 
     @property
     def registers(self) -> int:

@@ -1,6 +1,8 @@
 """Columns on a GPU: what is folded over rows, each thread keeping the columns that are its own.
 
-*Column sums* over chunks of rows: a thread takes a few neighbouring columns of one chunk and adds up its rows in order.
+*Column sums* over chunks of rows: a thread takes a few neighbouring columns of one chunk and adds up its rows in order;
+or, of columns that a subgroup would walk along, those rows that are its turn, as `gpu_chunks` has it, and the members'
+sums are added in order of members. So a sum has the same bits beside folds of rows and alone.
 *Folds down columns*: a block takes a strip of columns; its threads stand in groups, of which each takes every so
 manieth row, and one place per group in shared memory joins them, in order of groups.
 """
@@ -12,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.kernels import index as ix
-from weft.kernels.gpu_chunks import points_of
+from weft.kernels.gpu_chunks import members_of, points_of
+from weft.kernels.gpu_rows import tile_for
 from weft.kernels.gpu_tile import (
     BEGIN,
     END,
@@ -75,33 +78,41 @@ def column_sums(nest: Nest, target: Target) -> Kernel:
     """Column sums alone, with what is stored at each element on the way: a block takes a strip of a chunk's columns."""
     axes = tuple([span.axis for span in nest.inner])
     width = math.prod([axis.extent for axis in axes])
-    tile = _tile(nest, width, target)
+    row = tile_for(width, target)
+    members = members_of(nest.columns, row.size, target) if row.threads == target.subgroup else 1
+    tile = _tile(nest, width, members, target)
     groups = width // tile.near
     strips = -(-groups // tile.threads)
     task, places = joined("task", (Axis("chunk", nest.points.extent), Axis("strip", strips)))
     chunk, strip = places.values()
-    group = ix.add(ix.scale(strip, tile.threads), at(tile.thread))
+    thread = at(replace(tile.thread, kind="value")) if members > 1 else at(tile.thread)
+    group = ix.add(ix.scale(strip, tile.threads), thread)
     column = ix.add(ix.scale(group, tile.near), at(tile.lane))
     shape = tuple([axis.extent for axis in axes])
     nest = substitute(nest, dict(zip(axes, ix.delinearise(column, shape), strict=True)))
-    walk = _Columns(nest, tile, chunk, target)
-    body = walk.body()
-    if strips * tile.threads != groups:
-        body = (If(test("lt", number(group), groups), body),)
-    loop = Loop(task, scaled(BEGIN, strips), scaled(END, strips), "task", body)
-    block = Loop(tile.thread, 0, tile.threads, "threads", (loop,), tile.threads)
-    nest = replace(nest, definitions={**nest.definitions, **walk.definitions})
-    return kernel(nest, (*walk.arrays(), block), Geometry(tile.threads, strips * tile.threads))
+    inside = test("lt", number(group), groups) if strips * tile.threads != groups else None
+    walk = _Columns(nest, tile, chunk, thread, target, members, inside)
+    loop = Loop(task, scaled(BEGIN, strips), scaled(END, strips), "task", walk.body())
+    threads = Axis("number", members * tile.threads) if members > 1 else tile.thread
+    block = Loop(threads, 0, threads.extent, "threads", (loop,), threads.extent)
+    definitions: dict[str, Expr] = dict(walk.definitions)
+    if members > 1:
+        definitions["thread"] = number(ix.remainder(at(threads), tile.threads))
+        definitions["member"] = number(ix.floordiv(at(threads), tile.threads))
+    nest = replace(walk.nest, definitions={**walk.nest.definitions, **definitions})
+    return kernel(nest, (*walk.arrays(), block), Geometry(threads.extent, strips * threads.extent))
 
 
-def _tile(nest: Nest, width: int, target: Target) -> Tile:
-    """Threads for a strip, and neighbours for one access of the widest element."""
+def _tile(nest: Nest, width: int, members: int, target: Target) -> Tile:
+    """Threads for a strip of one member, and neighbours for one access of the widest element."""
     values = [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
     fetched = [load.dtype.itemsize for load in loads_in(values) if ix.depends(load.index, nest.points)]
     widest = max([*fetched, *[store.value.dtype.itemsize for store in nest.inner_stores]], default=4)
     near = next(n for n in (8, 4, 2, 1) if (n == 1 or n * widest <= target.vector_bytes) and width % n == 0)
+    if members > 1 and width <= 32 * near:
+        return Tile(width // near, 1, near)  # members stand side by side in a subgroup
     groups = -(-width // (near * 32))
-    fewest = -(-groups * 32 // BLOCK)
+    fewest = -(-groups * 32 * members // BLOCK)
     strips = next((n for n in range(fewest, 2 * fewest) if groups % n == 0), fewest)
     return Tile(-(-groups // strips) * 32, 1, near)
 
@@ -115,15 +126,25 @@ def _stages(row: int, target: Target) -> int:
 
 
 class _Columns:
-    """A thread's way down its columns of a chunk, row after row. What the next rows hold is fetched into shared memory
-    meanwhile, where the device can do that by the side: of row r, each thread finds its own elements in stage
-    r % stages. Where buffers are not aligned, all elements go one by one."""
+    """A thread's way down its columns of a chunk, row after row: that of each turn of its member. What the next rows
+    hold is fetched into shared memory meanwhile, where the device can do that by the side: of turn t, each thread finds
+    its own elements in stage t % stages. Where buffers are not aligned, all elements go one by one. Threads that are
+    not `inside` have no columns."""
 
-    def __init__(self, nest: Nest, tile: Tile, chunk: ix.Index, target: Target):
-        self.nest, self.tile, self.target = nest, tile, target
-        self.first, self.last = points_of(chunk)
-        self.begun = Axis("first", nest.points.extent, "value")
-        self.definitions = {self.begun.name: Op("cast", (self.first,), number(at(self.begun)).dtype)}
+    def __init__(
+        self, nest: Nest, tile: Tile, chunk: ix.Index, thread: ix.Index, target: Target, members: int,
+        inside: Expr | None,
+    ):  # fmt: skip
+        self.tile, self.thread, self.target, self.members, self.inside = tile, thread, target, members, inside
+        extent, (first, last) = nest.points.extent, points_of(chunk)
+        self.member = at(Axis("member", members, "value")) if members > 1 else ix.ZERO
+        own = whole("add", first, replace(number(self.member), dtype=first.dtype)) if members > 1 else first
+        self.turns = whole("sub", last, own)
+        if members > 1:
+            self.turns = whole("shr", whole("max", whole("add", self.turns, members - 1), 0), members.bit_length() - 1)
+        self.turn, begun = Axis("turn", extent), Axis("begun", extent, "value")
+        self.definitions = {begun.name: Op("cast", (own,), number(at(begun)).dtype)}
+        self.nest = nest = substitute(nest, {nest.points: ix.add(at(begun), ix.scale(at(self.turn), members))})
         self.near = Near(tile, at(tile.lane), tile.near)
         self.sums = [Local(f"sum{k}", c.accumulator.dtype, tile.near, "thread") for k, c in enumerate(nest.columns)]
         self.ends = [
@@ -136,16 +157,19 @@ class _Columns:
             for load in loads_in(self.values)
             if load.mask is None and tile.near > 1 and self.near.moves(load.index)
         ]
-        ahead = [load for load in self.moving if ix.depends(load.index, nest.points) and not gathered(load, nest)]
+        ahead = [load for load in self.moving if ix.depends(load.index, self.turn) and not gathered(load, nest)]
         ahead = [load for load in ahead if target.fetches and tile.near * load.dtype.itemsize in (4, 8, 16)]
-        self.stages = _stages(tile.size * sum([load.dtype.itemsize for load in ahead]), target)
+        self.stages = _stages(members * tile.size * sum([load.dtype.itemsize for load in ahead]), target)
         self.coming = ahead if self.stages else []
         self.kinds = [load.dtype for load in self.coming]
 
     def arrays(self) -> list[Local]:
-        """Where rows that come ahead lie, all those of a dtype in one array: its address is computed once."""
-        size = self.stages * self.tile.size
-        return [Local(f"{kind.name}_ahead", kind, self.kinds.count(kind) * size) for kind in dict.fromkeys(self.kinds)]
+        """Where rows that come ahead lie, all those of a dtype in one array: its address is computed once. And where
+        members leave their sums."""
+        size, kinds = self.members * self.tile.size, dict.fromkeys(self.kinds)
+        ahead = [Local(f"{kind.name}_ahead", kind, self.kinds.count(kind) * self.stages * size) for kind in kinds]
+        left = dict.fromkeys([total.dtype for total in self.sums]) if self.members > 1 else ()
+        return [*ahead, *[Local(f"{kind.name}_sums", kind, size) for kind in left]]
 
     def body(self) -> tuple[Stmt, ...]:
         tile, nest = self.tile, self.nest
@@ -153,53 +177,77 @@ class _Columns:
         clear = [Store(s.name, self.near.slot, Literal(c.accumulator.identity, s.dtype)) for s, c in pairs]
         begun = (*self.sums, *tile.lanes(clear))
         at_once = UNROLLED if tile.near == 1 else 1
-        one_by_one = Loop(nest.points, self.first, self.last, "serial", self.row({}, False), at_once)
-        slow = (*begun, one_by_one, *tile.lanes(self.ends))
+        one_by_one = Loop(self.turn, 0, self.turns, "serial", self.row({}, False), at_once)
+        slow = (*begun, *self.walked([one_by_one], tile.lanes(self.ends)))
         if tile.near == 1:
             return slow
         buffers = [(load.buffer, load.dtype) for load in loads_in(self.values)]
         buffers += [(store.buffer, store.value.dtype) for store in (*nest.inner_stores, *self.ends)]
         widest = max([dtype.itemsize for _, dtype in buffers])
         inside = aligned(buffers, min(tile.near * widest, self.target.vector_bytes))
-        return (If(inside, (*begun, *self.by_neighbours(), *self.stored()), slow),)
+        return (If(inside, (*begun, *self.walked(self.by_neighbours(), self.stored())), slow),)
+
+    def walked(self, rows: Sequence[Stmt], stored: Sequence[Stmt]) -> list[Stmt]:
+        """What is done with the rows of a chunk; then members join their sums, in order, and the first stores them."""
+        if self.members == 1:
+            return self.where_inside([*rows, *stored])
+        out, tile, giver = self.where_inside(rows), self.tile, Axis("giver", self.members)
+        mine, given = (
+            ix.scale(ix.add(ix.scale(member, tile.threads), self.thread), tile.near)
+            for member in (self.member, at(giver))
+        )
+        for k, (total, column) in enumerate(zip(self.sums, self.nest.columns, strict=True)):
+            array, kept = f"{total.dtype.name}_sums", self.near.kept(total)
+            other = Load(array, ix.add(given, at(tile.lane)), total.dtype)
+            joined_up = Op(COMBINE[column.accumulator.op], (kept, other), total.dtype)
+            one = tile.lanes([Store(total.name, self.near.slot, joined_up)])
+            out += tile.lanes([Store(array, ix.add(mine, at(tile.lane)), kept)])
+            out += [Barrier(), Loop(giver, 1, self.members, "unrolled", one)]
+            if k + 1 < len(self.sums):
+                out.append(Barrier())
+        first = test("eq", number(self.member), 0)
+        return [*out, If(first, tuple(self.where_inside(stored))), Barrier()]
+
+    def where_inside(self, body: Sequence[Stmt]) -> list[Stmt]:
+        return list(body) if self.inside is None else [If(self.inside, tuple(body))]
 
     def by_neighbours(self) -> list[Stmt]:
         """All rows of the chunk; what they share is read before."""
-        nest, near = self.nest, self.near
+        near = self.near
         shared: list[Stmt] = []
         known: dict[tuple, Expr] = {}
         for load in self.moving:
-            if not ix.depends(load.index, nest.points):
+            if not ix.depends(load.index, self.turn):
                 array = near.array(load.buffer, load.dtype)
                 shared += [array, *pieces(near.fetch(array, load), self.target.vector_bytes)]
                 known[load.buffer, load.index] = near.kept(array)
         early, ahead = self.fetched_ahead()
-        return [*early, *shared, Loop(nest.points, self.first, self.last, "serial", (*ahead, *self.row(known, True)))]
+        return [*early, *shared, Loop(self.turn, 0, self.turns, "serial", (*ahead, *self.row(known, True)))]
 
     def fetched_ahead(self) -> tuple[list[Stmt], list[Stmt]]:
-        """What is done before the first row, and at each: the row that comes `stages - 1` later is asked for, and this
-        one is waited for."""
+        """What is done before the first row, and at each: the row that comes `stages - 1` turns later is asked for, and
+        this one is waited for."""
         if not self.coming:
             return [], []
         early = Axis("early", self.stages - 1)
-        one = self.asked(ix.add(at(self.begun), at(early)))
-        ahead = self.asked(ix.add(at(self.nest.points), ix.const(self.stages - 1)))
+        one, ahead = self.asked(at(early)), self.asked(ix.add(at(self.turn), ix.const(self.stages - 1)))
         return [Loop(early, 0, early.extent, "serial", (one, Fetched(self.stages)))], [ahead, Fetched(self.stages - 1)]
 
-    def asked(self, row: ix.Index) -> Stmt:
-        """Begin to fetch what a row holds, if the chunk has it."""
-        here, near, count = {self.nest.points: row, self.tile.lane: ix.ZERO}, self.tile.near, number(row)
+    def asked(self, turn: ix.Index) -> Stmt:
+        """Begin to fetch what the row of a turn holds, if there is one."""
+        here, near, count = {self.turn: turn, self.tile.lane: ix.ZERO}, self.tile.near, number(turn)
         fetches = [
-            Fetch(*self.staged(load, row), load.buffer, ix.substitute(load.index, here), near, near, True)
+            Fetch(*self.staged(load, turn), load.buffer, ix.substitute(load.index, here), near, near, True)
             for load in self.coming
         ]
-        return If(test("lt", count, Op("cast", (self.last,), count.dtype)), tuple(fetches))
+        return If(test("lt", count, Op("cast", (self.turns,), count.dtype)), tuple(fetches))
 
-    def staged(self, load: Load, row: ix.Index) -> tuple[str, ix.Index]:
-        """In which array, and where, a thread's neighbours of a row lie."""
+    def staged(self, load: Load, turn: ix.Index) -> tuple[str, ix.Index]:
+        """In which array, and where, a thread's neighbours of the row of a turn lie."""
         before = self.kinds[: self.coming.index(load)].count(load.dtype) * self.stages
-        place = ix.add(ix.remainder(row, self.stages), ix.const(before))
-        group = ix.add(ix.scale(place, self.tile.threads), at(self.tile.thread))
+        place = ix.add(ix.remainder(turn, self.stages), ix.const(before))
+        place = ix.add(ix.scale(place, self.members), self.member)
+        group = ix.add(ix.scale(place, self.tile.threads), self.thread)
         return f"{load.dtype.name}_ahead", ix.scale(group, self.tile.near)
 
     def stored(self) -> list[Stmt]:
@@ -220,7 +268,7 @@ class _Columns:
                 array = near.array(load.buffer, load.dtype)
                 copy = near.fetch(array, load)
                 if load in self.coming:
-                    source, place = self.staged(load, at(nest.points))
+                    source, place = self.staged(load, at(self.turn))
                     copy = replace(copy, source=source, index=place)
                 before += [array, copy]
                 known[load.buffer, load.index] = near.kept(array)
