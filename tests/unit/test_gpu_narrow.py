@@ -78,6 +78,13 @@ def test_columns_are_summed_in_the_same_order_with_rows_fetched_ahead(nbytes, mo
     assert {stmt.source for stmt in ahead} == {"b0", "b2"}  # x and the other factor, but not the bias
 
 
+def test_a_thread_of_column_sums_has_twice_the_registers_of_a_full_processor():
+    device = Lockstep(**HOPPER, resident_threads=2048)
+    results(lambda make: activation(make, 67, 1160), device.device, small=True)
+    (geometry,) = [k.geometry for k in device.kernels if any(isinstance(stmt, Fetch) for stmt in statements(k.body))]
+    assert geometry.threads == 160 and geometry.beside == 6  # 6 * 160 <= 2048 / 2
+
+
 @pytest.mark.parametrize("columns", [136, 1160], ids=["subgroups", "blocks"])
 def test_rows_of_a_chunk_that_are_not_aligned_give_the_same_bits(columns):
     run = lambda make: norm(make, 67, columns)  # noqa: E731
