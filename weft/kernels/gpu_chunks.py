@@ -2,11 +2,14 @@
 
 A thread meets the same columns in every row, so it alone keeps their running sums, in registers. A short row is one
 subgroup's: the members of a block take the rows of a chunk in turns, and add up their sums at the end, in order of
-members. What the next row holds is read while a row is computed, and waits in registers where these hold two rows;
-else it is fetched into shared memory, with more rows after it, where the device can do that by the side: of the row of
-turn t, each thread finds its own elements in stage t % stages. What all rows use is read once, while there are
-registers for it. Whether buffers are aligned is asked before the first row, so that the rows of either kind are walked
-without a question.
+members. A chunk is every so manieth row: blocks that run side by side read rows that lie side by side, which memory
+serves faster than as many places far from each other.
+
+What the next row holds is read while a row is computed, where registers hold two rows. Where they do not, the blocks of
+a processor fill each other's waits; a subgroup, which has fewer beside it, has the next rows fetched into shared memory
+where the device can do that by the side: of the row of turn t, each thread finds its own elements in stage t % stages.
+What all rows fold is read once, and whether buffers are aligned is asked before the first row, so that the rows of
+either kind are walked without a question.
 """
 
 from __future__ import annotations
@@ -48,14 +51,36 @@ RESERVED = 18432  # bytes of shared memory for what members add up
 SHARING = 2  # blocks that should find room side by side
 FULL = 32  # registers of each thread where a processor holds all the threads it can
 NEEDED, MOST = 128, 255  # registers that a thread needs here, and can have
-KEPT = 3  # bytes to a register for what a thread keeps: running sums, rows, what all rows use
+KEPT = 3  # bytes to a register for what a thread keeps: running sums, two rows, what all rows use
 
 
-def points_of(chunk: Index) -> tuple[Expr, Expr]:
-    """Where the points of a chunk begin and end; the last chunks may have none."""
-    per, points = Var("per_chunk", BEGIN.dtype), Var("points", BEGIN.dtype)
-    first = whole("min", whole("mul", replace(number(chunk), dtype=per.dtype), per), points)
-    return first, whole("min", whole("add", first, per), points)
+class Turns:
+    """Which rows a member of a chunk takes: a chunk is every so manieth row, as many as there are chunks, and members
+    take its rows in turns. `definitions` has the number of the `row` of this turn, and of others that were asked for.
+    """
+
+    def __init__(self, points: Axis, chunk: Index, members: int = 1, member: Index = ix.ZERO):
+        kind, chunks = END.dtype, END  # a launch has all chunks
+        number_of, own = replace(number(chunk), dtype=kind), replace(number(member), dtype=kind)
+        # Each has `per_chunk` rows, or one less where the last would lie beyond all points.
+        last = whole("sub", Var("per_chunk", kind), 1)
+        beyond = whole("sub", whole("add", number_of, whole("mul", last, chunks)), Var("points", kind))
+        rows = whole("sub", last, whole("max", whole("min", beyond, 0), -1))
+        self.turn = Axis("turn", points.extent)
+        self.first = whole("add", number_of, whole("mul", own, chunks)) if members > 1 else number_of
+        self.apart = whole("mul", chunks, members) if members > 1 else chunks
+        self.count: Expr = rows
+        if members > 1:
+            self.count = whole("shr", whole("sub", whole("add", rows, members - 1), own), members.bit_length() - 1)
+        self.definitions: dict[str, Expr] = {}
+        self.row = self.taken(at(self.turn))
+
+    def taken(self, turn: Index) -> Axis:
+        """The row of a turn."""
+        row = Axis(f"taken{len(self.definitions)}", self.turn.extent, "value")
+        value = whole("add", self.first, whole("mul", replace(number(turn), dtype=BEGIN.dtype), self.apart))
+        self.definitions[row.name] = Op("cast", (value,), number(at(row)).dtype)
+        return row
 
 
 def members_of(columns: Sequence[ColumnSum], size: int, target: Target) -> int:
@@ -72,7 +97,7 @@ class ChunkRow(PrivateRow):
     columns: tuple[ColumnSum, ...] = ()  # with the row's axis, which the nest has no more
     coming: dict[tuple, Local] = field(default_factory=dict)  # arrays of loads that are fetched ahead
     stages: int = 0  # rows that these hold, in shared memory; 0: one, in registers
-    turn: Axis = field(init=False)
+    turns: Turns = field(init=False)
 
     def prepare(self, nest: Nest, place: Index) -> Nest:
         self.columns = nest.columns
@@ -95,24 +120,19 @@ class ChunkRow(PrivateRow):
     def launch(self, nest: Nest) -> Kernel:
         """The kernel: blocks take chunks, members their rows."""
         members, extent = self.members, nest.points.extent
-        chunk, turn, begun = Axis("chunk", extent), Axis("turn", extent), Axis("begun", extent, "value")
-        first, last = points_of(at(chunk))
-        own = whole("add", first, replace(number(self.member), dtype=first.dtype)) if members > 1 else first
-        turns = whole("sub", last, own)
-        if members > 1:
-            turns = whole("shr", whole("max", whole("add", turns, members - 1), 0), members.bit_length() - 1)
-        nest = substitute(nest, {nest.points: ix.add(at(begun), ix.scale(at(turn), members))})
-        definitions = {**nest.definitions, begun.name: Op("cast", (own,), number(at(begun)).dtype)}
+        chunk = Axis("chunk", extent)
+        self.turns = Turns(nest.points, at(chunk), members, self.member)
+        nest = substitute(nest, {nest.points: at(self.turns.row)})
+        definitions = dict(nest.definitions)
         threads = Axis("number", members * self.tile.threads) if self.by_subgroup else self.tile.thread
         if self.by_subgroup:
             definitions["thread"] = number(ix.remainder(at(threads), self.tile.threads))
             definitions["member"] = number(ix.floordiv(at(threads), self.tile.threads))
-        self.turn = turn
         self.look_ahead(nest)
-        early, ahead = self.fetched_ahead(turns) if self.stages else self.read_ahead(nest, turns)
+        early, ahead = self.fetched_ahead() if self.stages else self.read_ahead(nest)
         once = self.read_once(nest)
         clear, body, sums = self.at_row(nest)
-        walk = Loop(turn, 0, turns, "serial", (*ahead, *body))
+        walk = Loop(self.turns.turn, 0, self.turns.count, "serial", (*ahead, *body))
         chunk_body: tuple[Stmt, ...] = (*clear, *early, *once, walk, *self.stored(sums, at(chunk), at(threads)))
         if self.tile.near > 1:
             fast, slow = (decided(chunk_body, self.aligned, truth) for truth in (True, False))
@@ -121,7 +141,7 @@ class ChunkRow(PrivateRow):
         block = Loop(threads, 0, threads.extent, "threads", (loop,), threads.extent)
         arrays = [*self.locals, *(self.coming.values() if self.stages else ())]
         geometry = Geometry(threads.extent, threads.extent, beside=SHARING if self.registers >= NEEDED else 0)
-        return kernel(replace(nest, definitions=definitions), (*arrays, block), geometry)
+        return kernel(replace(nest, definitions={**definitions, **self.turns.definitions}), (*arrays, block), geometry)
 
     def loads(self, nest: Nest) -> list[Load]:
         """All that is read along a row."""
@@ -129,18 +149,17 @@ class ChunkRow(PrivateRow):
         values += [*[store.value for store in nest.inner_stores], *[column.value for column in nest.columns]]
         return [load for load in loads_in(values) if self.varies(load)]
 
-    def has_room(self, nest: Nest, more: Iterable[Load] = ()) -> bool:
-        """Whether registers hold the running sums, a row, what all rows use, and `more`."""
-        each = sum([load.dtype.itemsize for load in (*self.loads(nest), *more)])
+    def has_room(self, nest: Nest, ahead: Iterable[Load]) -> bool:
+        """Whether registers hold running sums, a row, what all rows use, and what is read `ahead`."""
+        each = sum([load.dtype.itemsize for load in (*self.loads(nest), *ahead)])
         each += sum([column.accumulator.dtype.itemsize for column in nest.columns])
         return self.tile.each * each <= KEPT * min(max(self.registers, NEEDED), MOST)
 
     def read_once(self, nest: Nest) -> list[Stmt]:
-        """What all rows use is read before the first."""
-        if not self.has_room(nest):
-            return []
-        loads = [load for load in self.loads(nest) if not ix.depends(load.index, self.turn)]
-        walk, _ = self.begun([load for load in loads if not gathered(load, nest)])
+        """What all rows fold stays in registers from one row to the next, and is read before the first."""
+        loads = loads_in([value for stage in nest.stages for _, value in stage])
+        same = [load for load in loads if self.varies(load) and not ix.depends(load.index, self.turns.row)]
+        walk, _ = self.begun([load for load in same if not gathered(load, nest)])
         return self.fetched(walk)
 
     # --- what comes ahead ---
@@ -154,45 +173,45 @@ class ChunkRow(PrivateRow):
             row = sum([size * load.dtype.itemsize for load in found.values()])
             most = self.target.shared_bytes // SHARING - RESERVED
             fitting = [stages for stages in STAGES if stages * row <= most]
-            if not self.target.fetches or not fitting:
+            if not self.by_subgroup or not self.target.fetches or not fitting:
                 return
             self.stages = next((stages for stages in fitting if (stages - 1) * row >= AHEAD), fitting[-1])
         for place, (key, load) in enumerate(found.items()):
             self.coming[key] = Local(f"ahead{place}", load.dtype, max(self.stages, 1) * size, scope)
 
-    def read_ahead(self, nest: Nest, turns: Expr) -> tuple[list[Stmt], list[Stmt]]:
+    def read_ahead(self, nest: Nest) -> tuple[list[Stmt], list[Stmt]]:
         """What is done before the first row, and at each: what was read ahead is this row, and the next is read."""
         if not self.coming:
             return [], []
         walk, _ = self.begun([load for load in self.loads(nest) if (load.buffer, load.index) in self.coming])
-        following = ix.add(at(self.turn), ix.const(1))
-        early, ahead = (self.either([self.asked(turn, turns)], ()) for turn in (ix.ZERO, following))
+        following = ix.add(at(self.turns.turn), ix.const(1))
+        early, ahead = (self.either([self.asked(turn)], ()) for turn in (ix.ZERO, following))
         return [*self.coming.values(), *early], [*self.fetched(walk), *ahead]
 
-    def fetched_ahead(self, turns: Expr) -> tuple[list[Stmt], list[Stmt]]:
+    def fetched_ahead(self) -> tuple[list[Stmt], list[Stmt]]:
         """What is done before the first row, and at each: the row that comes in `stages - 1` turns is asked for, and
         this one is waited for."""
         early: list[Stmt] = []
         for k in range(self.stages - 1):
-            early += [self.asked(ix.const(k), turns), Fetched(self.stages)]
-        ahead = self.asked(ix.add(at(self.turn), ix.const(self.stages - 1)), turns)
+            early += [self.asked(ix.const(k)), Fetched(self.stages)]
+        ahead = self.asked(ix.add(at(self.turns.turn), ix.const(self.stages - 1)))
         return self.either(early, ()), self.either([ahead, Fetched(self.stages - 1)], ())
 
-    def asked(self, turn: Index, turns: Expr) -> If:
+    def asked(self, turn: Index) -> If:
         """The row of `turn` is read, or fetched, if there is one."""
-        return If(test("lt", replace(number(turn), dtype=BEGIN.dtype), turns), self.fetches(turn))
+        return If(test("lt", replace(number(turn), dtype=BEGIN.dtype), self.turns.count), self.fetches(turn))
 
     def comes_ahead(self, load: Load, nest: Nest) -> bool:
         """Whether a load is of the row itself, in accesses that can be left to the side."""
         fits = self.tile.near * load.dtype.itemsize in (4, 8, 16)
-        return fits and not gathered(load, nest) and self.by_neighbours(load) and ix.depends(load.index, self.turn)
+        return fits and not gathered(load, nest) and self.by_neighbours(load) and ix.depends(load.index, self.turns.row)
 
     def fetches(self, other: Index) -> tuple[Stmt, ...]:
         """Begin to fetch what the row of turn `other` holds."""
         out: list[Stmt] = []
-        near = self.tile.near
+        near, row = self.tile.near, at(self.turns.taken(other))
         for (buffer, index), array in self.coming.items():
-            place, source = self.staged(other), ix.substitute(index, {self.turn: other, self.tile.lane: ix.ZERO})
+            place, source = self.staged(other), ix.substitute(index, {self.turns.row: row, self.tile.lane: ix.ZERO})
             if self.stages:
                 out.append(Fetch(array.name, place, buffer, source, near, near, True))
             else:
@@ -212,7 +231,7 @@ class ChunkRow(PrivateRow):
         staged = self.coming.get((load.buffer, load.index))
         if staged is None:
             return copy
-        return replace(copy, source=staged.name, index=self.staged(at(self.turn)))
+        return replace(copy, source=staged.name, index=self.staged(at(self.turns.turn)))
 
     # --- running sums ---
 

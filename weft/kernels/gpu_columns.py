@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.kernels import index as ix
-from weft.kernels.gpu_chunks import members_of, points_of
+from weft.kernels.gpu_chunks import Turns, members_of
 from weft.kernels.gpu_rows import tile_for
 from weft.kernels.gpu_tile import (
     BEGIN,
@@ -96,7 +96,7 @@ def column_sums(nest: Nest, target: Target) -> Kernel:
     loop = Loop(task, scaled(BEGIN, strips), scaled(END, strips), "task", walk.body())
     threads = Axis("number", members * tile.threads) if members > 1 else tile.thread
     block = Loop(threads, 0, threads.extent, "threads", (loop,), threads.extent)
-    definitions: dict[str, Expr] = dict(walk.definitions)
+    definitions: dict[str, Expr] = dict(walk.turns.definitions)
     if members > 1:
         definitions["thread"] = number(ix.remainder(at(threads), tile.threads))
         definitions["member"] = number(ix.floordiv(at(threads), tile.threads))
@@ -138,15 +138,9 @@ class _Columns:
         inside: Expr | None,
     ):  # fmt: skip
         self.tile, self.thread, self.target, self.members, self.inside = tile, thread, target, members, inside
-        extent, (first, last) = nest.points.extent, points_of(chunk)
         self.member = at(Axis("member", members, "value")) if members > 1 else ix.ZERO
-        own = whole("add", first, replace(number(self.member), dtype=first.dtype)) if members > 1 else first
-        self.turns = whole("sub", last, own)
-        if members > 1:
-            self.turns = whole("shr", whole("max", whole("add", self.turns, members - 1), 0), members.bit_length() - 1)
-        self.turn, begun = Axis("turn", extent), Axis("begun", extent, "value")
-        self.definitions = {begun.name: Op("cast", (own,), number(at(begun)).dtype)}
-        self.nest = nest = substitute(nest, {nest.points: ix.add(at(begun), ix.scale(at(self.turn), members))})
+        self.turns = Turns(nest.points, chunk, members, self.member)
+        self.nest = nest = substitute(nest, {nest.points: at(self.turns.row)})
         self.near = Near(tile, at(tile.lane), tile.near)
         self.sums = [Local(f"sum{k}", c.accumulator.dtype, tile.near, "thread") for k, c in enumerate(nest.columns)]
         self.ends = [
@@ -159,7 +153,7 @@ class _Columns:
             for load in loads_in(self.values)
             if load.mask is None and tile.near > 1 and self.near.moves(load.index)
         ]
-        ahead = [load for load in self.moving if ix.depends(load.index, self.turn) and not gathered(load, nest)]
+        ahead = [load for load in self.moving if ix.depends(load.index, self.turns.row) and not gathered(load, nest)]
         ahead = [load for load in ahead if target.fetches and tile.near * load.dtype.itemsize in (4, 8, 16)]
         self.stages = _stages(members * tile.size * sum([load.dtype.itemsize for load in ahead]), target)
         self.coming = ahead if self.stages else []
@@ -179,7 +173,7 @@ class _Columns:
         clear = [Store(s.name, self.near.slot, Literal(c.accumulator.identity, s.dtype)) for s, c in pairs]
         begun = (*self.sums, *tile.lanes(clear))
         at_once = UNROLLED if tile.near == 1 else 1
-        one_by_one = Loop(self.turn, 0, self.turns, "serial", self.row({}, False), at_once)
+        one_by_one = Loop(self.turns.turn, 0, self.turns.count, "serial", self.row({}, False), at_once)
         slow = (*begun, *self.walked([one_by_one], tile.lanes(self.ends)))
         if tile.near == 1:
             return slow
@@ -219,12 +213,12 @@ class _Columns:
         shared: list[Stmt] = []
         known: dict[tuple, Expr] = {}
         for load in self.moving:
-            if not ix.depends(load.index, self.turn):
+            if not ix.depends(load.index, self.turns.row):
                 array = near.array(load.buffer, load.dtype)
                 shared += [array, *pieces(near.fetch(array, load), self.target.vector_bytes)]
                 known[load.buffer, load.index] = near.kept(array)
         early, ahead = self.fetched_ahead()
-        return [*early, *shared, Loop(self.turn, 0, self.turns, "serial", (*ahead, *self.row(known, True)))]
+        return [*early, *shared, Loop(self.turns.turn, 0, self.turns.count, "serial", (*ahead, *self.row(known, True)))]
 
     def fetched_ahead(self) -> tuple[list[Stmt], list[Stmt]]:
         """What is done before the first row, and at each: the row that comes `stages - 1` turns later is asked for, and
@@ -232,17 +226,18 @@ class _Columns:
         if not self.coming:
             return [], []
         early = Axis("early", self.stages - 1)
-        one, ahead = self.asked(at(early)), self.asked(ix.add(at(self.turn), ix.const(self.stages - 1)))
+        one, ahead = self.asked(at(early)), self.asked(ix.add(at(self.turns.turn), ix.const(self.stages - 1)))
         return [Loop(early, 0, early.extent, "serial", (one, Fetched(self.stages)))], [ahead, Fetched(self.stages - 1)]
 
     def asked(self, turn: ix.Index) -> Stmt:
         """Begin to fetch what the row of a turn holds, if there is one."""
-        here, near, count = {self.turn: turn, self.tile.lane: ix.ZERO}, self.tile.near, number(turn)
+        row, near, count = at(self.turns.taken(turn)), self.tile.near, number(turn)
+        here = {self.turns.row: row, self.tile.lane: ix.ZERO}
         fetches = [
             Fetch(*self.staged(load, turn), load.buffer, ix.substitute(load.index, here), near, near, True)
             for load in self.coming
         ]
-        return If(test("lt", count, Op("cast", (self.turns,), count.dtype)), tuple(fetches))
+        return If(test("lt", count, Op("cast", (self.turns.count,), count.dtype)), tuple(fetches))
 
     def staged(self, load: Load, turn: ix.Index) -> tuple[str, ix.Index]:
         """In which array, and where, a thread's neighbours of the row of a turn lie."""
@@ -270,7 +265,7 @@ class _Columns:
                 array = near.array(load.buffer, load.dtype)
                 copy = near.fetch(array, load)
                 if load in self.coming:
-                    source, place = self.staged(load, at(self.turn))
+                    source, place = self.staged(load, at(self.turns.turn))
                     copy = replace(copy, source=source, index=place)
                 before += [array, copy]
                 known[load.buffer, load.index] = near.kept(array)

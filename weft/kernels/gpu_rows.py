@@ -9,8 +9,9 @@ length of the row alone, and with it the order of all additions.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from weft.kernels.gpu_chunks import ChunkRow, points_of
+from weft.kernels.gpu_chunks import ChunkRow, Turns
 from weft.kernels.gpu_long import LongRow
 from weft.kernels.gpu_picks import picked
 from weft.kernels.gpu_tile import Target, Tile, at, joined, times
@@ -36,12 +37,15 @@ def rows(nest: Nest, target: Target) -> Kernel:
 
 def rows_of_chunks(nest: Nest, target: Target) -> Kernel:
     """Row folds and column sums at once: whoever takes a chunk of points walks it row after row."""
-    nest, row = _row_of(nest, target, ChunkRow)
+    chosen, row = _row_of(nest, target, ChunkRow)
     if isinstance(row, ChunkRow):
-        return row.launch(nest)
-    nest, chunk = row.taken(nest, Axis("chunk", nest.points.extent))
+        return row.launch(chosen)
+    _, chunk = row.taken(chosen, Axis("chunk", nest.points.extent))
+    turns = Turns(nest.points, at(chunk))
+    nest, row = _row_of(replace(substitute(nest, {nest.points: at(turns.row)}), points=turns.row), target)
     before, at_point, after = row.with_columns(nest, chunk)
-    walk = Loop(nest.points, *points_of(at(chunk)), "serial", at_point)
+    walk = Loop(turns.turn, 0, turns.count, "serial", at_point)
+    nest = replace(nest, definitions={**nest.definitions, **turns.definitions})
     return row.launched(nest, (*before, walk, *after), chunk)
 
 

@@ -28,7 +28,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class ColumnSum:
-    """A running sum over points: `buffer[chunk * width + index] = op over the chunk's points of value`."""
+    """A running sum over points: `buffer[chunk * width + index] = op over the chunk's points of value`. Which points a
+    chunk has, the schedule says."""
 
     buffer: str
     index: Index
