@@ -291,3 +291,10 @@ def test_a_loss_that_is_kept_until_the_next_takes_turns_between_two_places(gpu, 
     for _ in range(3):
         loss = step(x + 1)
     np.testing.assert_array_equal(view.numpy(), kept)
+
+
+@pytest.mark.parametrize("columns", [8, 65, 1100])
+def test_chunks_of_column_sums_are_verified(gpu, columns):
+    """Each of them is every so manieth row."""
+    checked = weft.testing.verify(lambda x: x.sum(0), weft.tensor(array(300, columns)))
+    assert [one.name.split("_")[0] for one in checked] == ["rows", "cols"]

@@ -272,7 +272,11 @@ def _partial_of(function):
         axes, axis, per, count = node.attrs
         (x,) = arrays
         extent, nothing = x.shape[axis], Accumulator("", node.op.removeprefix("partial_"), node.dtype).identity
-        pieces = [np.take(x, range(at, min(at + per, extent)), axis) for at in range(0, count * per, per)]
+        if "blocks" in node.device.features and x.ndim - 1 not in axes:  # chunks of rows: every so manieth one
+            ranges = [range(chunk, extent, count) for chunk in range(count)]
+        else:
+            ranges = [range(at, min(at + per, extent)) for at in range(0, count * per, per)]
+        pieces = [np.take(x, part, axis) for part in ranges]
         return np.stack([function(piece, axis=axes, initial=nothing) for piece in pieces]).astype(dtype)
 
     return run
