@@ -114,8 +114,8 @@ def test_two_devices_are_refused():
 
 
 def test_the_last_short_batch_compiles_no_kernels():
-    """The outermost extent is a kernel argument. (On a GPU, small products with an even number of columns are kernels of
-    our own, which know how long their sums are.)"""
+    """The outermost extent is a kernel argument. (On a GPU, small products with an even number of columns are kernels
+    of our own, which know how long their sums are.)"""
     w, b = parameter(16, 25), parameter(16, seed=1)
     optimizer = weft.optim.AdamW([w, b], lr=1e-2)
 
