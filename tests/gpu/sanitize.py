@@ -69,7 +69,8 @@ def check(tool: str, only: str) -> bool:
     failed = [one for one in done if one.returncode != 0]
     print(f"{tool}: {'failed' if failed else 'no errors'} in {time.perf_counter() - started:.0f} s")
     for one in failed[:2]:
-        print("\n".join([*one.stdout.splitlines()[:LINES], *one.stderr.splitlines()[-LINES // 2 :]]))
+        told = [line for line in one.stdout.splitlines() if "Host Frame" not in line or ".py:" in line]
+        print("\n".join([*told[:LINES], *one.stderr.splitlines()[-LINES // 4 :]]))
     return not failed
 
 

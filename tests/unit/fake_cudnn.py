@@ -156,6 +156,7 @@ class FakePackage:
     def __init__(self):
         self.engines: list[Engine] = []
         self.executed: list[tuple] = []
+        self.asked: list[str] = []
 
     def backend_version_string(self) -> str:
         return "9.9"
@@ -190,6 +191,7 @@ class FakeGraph:
         return Tensor()
 
     def create_execution_plans(self, modes: list) -> None:
+        self.package.asked += [mode.name for mode in modes]
         self.plans += [SimpleNamespace(engine=engine, cpp_index=0) for engine in self.package.engines]
 
     def create_execution_plan(self, number: int, knobs: dict) -> None:

@@ -339,9 +339,23 @@ def no_memory(nbytes):
     raise AssertionError("all operands lie as cuDNN wants them")
 
 
-def form_of(dtype=weft.float32, exact=True):
-    image = Operand(dtype, (1, 8, 4, 4), (128, 1, 32, 8))
-    return Form("conv", exact, (1, 1, 1, 1, 1, 1, 1, 1), (image, Operand(dtype, (8, 8, 3, 3), (72, 1, 24, 8)), image))
+def form_of(dtype=weft.float32, exact=True, channels=8):
+    image = Operand(dtype, (1, channels, 4, 4), (16 * channels, 1, 4 * channels, channels))
+    filters = Operand(dtype, (channels, channels, 3, 3), (9 * channels, 1, 3 * channels, channels))
+    return Form("conv", exact, (1, 1, 1, 1, 1, 1, 1, 1), (image, filters, image))
+
+
+@pytest.mark.parametrize(
+    ("form", "asked"),
+    [
+        (form_of(channels=32), ["B"]),
+        (form_of(channels=24), ["A"]),
+        (form_of(weft.bfloat16, channels=32), ["A"]),
+    ],
+)
+def test_the_better_heuristic_is_asked_where_it_is(cudnn, form, asked):
+    cudnn.engines = [Engine(3)]
+    assert Graphs(7, no_memory).choose(form) == ("3", 64) and cudnn.asked == asked
 
 
 def test_the_first_engine_that_is_deterministic_is_taken_and_named(cudnn):

@@ -25,6 +25,7 @@ from weft.dtypes import DType, bfloat16, float16, float32
 from weft.errors import DeviceError, problem
 
 ALIGN = 16  # bytes: what cuDNN's kernels expect of addresses
+CHANNELS = 16  # that make whole vectors
 RESULTS = {"conv": 1, "conv_input": 1, "conv_weight": 1, "attention": 2, "attention_backward": 3}
 RECENT = 64  # execution plans that are kept although nobody runs them yet
 
@@ -117,11 +118,12 @@ class Graphs:
             return self._chosen[form]
 
     def _modes(self, form: Form) -> tuple:
-        """The heuristics to ask, in order. Of the quicker two, B is the better one for float32 alone, and forward
-        alone (on an H200, in ResNet-18: 7.9 ms of convolutions instead of 10.2, but 11.4 of weight gradients instead
-        of 8.6)."""
-        modes = self.cudnn.heur_mode
-        better = form.function == "conv" and form.operands[0].dtype is float32
+        """The heuristics to ask, in order. B is the better one for float32 alone, and forward alone (on an H200, in
+        ResNet-18: 7.9 ms of convolutions instead of 10.2, but 11.4 of weight gradients instead of 8.6). It is asked
+        where channels fill whole vectors: memcheck complained about a call for others, which engine is not known."""
+        modes, (image, filters, *_) = self.cudnn.heur_mode, form.operands
+        whole = all(extent % CHANNELS == 0 for extent in (image.dims[1], *filters.dims[:2]))
+        better = form.function == "conv" and image.dtype is float32 and whole
         return (modes.B, modes.A, modes.FALLBACK) if better else (modes.A, modes.FALLBACK)
 
     def _planned(self, form: Form, mode: Any) -> Any:
