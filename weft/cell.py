@@ -8,6 +8,7 @@ decides both.
 from __future__ import annotations
 
 import math
+import sys
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -25,6 +26,11 @@ from weft.graph.primitives import PRIMITIVES, results_of
 from weft.state import STATE, VERSION
 
 LEAVES: weakref.WeakKeyDictionary[Node, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+# Kinds of nodes that are worth computing once.
+HEAVY = frozenset({
+    "dot", "conv", "template", "loop", "pick", "scan", "sort", "put", "scatter", "segment", "reduce", "fold",
+})  # fmt: skip
+VIEWS = ("reshape", "permute", "expand", "slice")
 SMALL = 1024  # bytes up to which a copy is cheaper than memory that stays in use
 _consumed: list[weakref.ref[Any]] = []
 _assigned: dict[int, weakref.ref[Any]] = {}  # cells assigned in place whose value was not computed yet
@@ -51,8 +57,9 @@ def take_consumed() -> list[Any]:
 def evaluate(tensors: Iterable[TensorCell]) -> None:
     """Compute the values of several tensors as one program: `weft.eval(a, b)`.
 
-    Computed with them: cells that were assigned in place and lie on the way, and, below a tensor that `backward()` may
-    still be called on, the values that its gradient will read. So nothing is computed twice.
+    Computed with them: cells that were assigned in place and lie on the way; below a tensor that `backward()` may still
+    be called on, the values that its gradient will read; and what took more than a little arithmetic and somebody else
+    holds. So nothing is computed twice.
     """
     tensors = list(tensors)
     if STATE.trace is not None:
@@ -71,7 +78,7 @@ def evaluate(tensors: Iterable[TensorCell]) -> None:
             nodes += [cell._node for cell in cells]
             waiting += [cell._node for cell in cells]
         later = [node for tensor, node in zip(tensors, nodes, strict=True) if tensor._needs_history(node)]
-        compute(waiting, [*needed_later(later), *together(waiting), *_below_permutes(waiting)])
+        compute(waiting, [*needed_later(later), *together(waiting), *_below_permutes(waiting), *held(waiting)])
     for tensor, node in zip(tensors, nodes, strict=True):
         tensor._settle(node)
 
@@ -113,13 +120,56 @@ def needed_later(roots: list[Node]) -> list[Node]:
         if node.buffer is None and PRIMITIVES[node.op].kind in ("dot", "conv", "template"):
             found.update(dict.fromkeys(results_of(node) or [node]))
             for source in node.srcs:
-                while source.op in ("reshape", "permute", "expand", "slice") and source.buffer is None:
-                    source = source.srcs[0]
+                source = _under_views(source)
                 if source.buffer is None and source.srcs:
                     found[source] = None
         elif node.buffer is None and node.op.startswith(("reduce_", "segment_", "scatter_")):
             found[node] = None
     return [node for node in found if node not in proxies]
+
+
+def held(roots: list[Node]) -> list[Node]:
+    """Values on the way to `roots` that somebody else holds, a tensor or what was not asked for yet, and that are not
+    just a few operations on what is computed: from now on they are read.
+
+    Who holds a node is known from the references to it: those beyond what the nodes on the way have.
+    """
+    order = toposort(roots)
+    inside = {id(root): len(order) for root in roots}
+    for node in order:
+        for source in node.srcs:
+            inside[id(source)] = inside.get(id(source), 0) + 1
+    busy: set[int] = set()  # nodes behind which work waits
+    found: list[Node] = []
+    for node in order:
+        if node.buffer is not None:
+            continue
+        if node.op == "checkpoint":
+            return []  # what it covers is to be forgotten
+        waits = PRIMITIVES[node.op].kind in HEAVY
+        for source in node.srcs:
+            waits = waits or id(source) in busy
+        several = PRIMITIVES[node.op].results or node.op == "loop"  # it has no value of its own
+        if waits and not several and sys.getrefcount(node) > REFERENCES + inside.get(id(node), 0):
+            found.append(_under_views(node))
+        elif waits:
+            busy.add(id(node))
+    return found
+
+
+def _under_views(node: Node) -> Node:
+    """The value that a view shows."""
+    while node.op in VIEWS and node.buffer is None:
+        node = node.srcs[0]
+    return node
+
+
+def _references() -> int:
+    """To something that a list holds, as one counts them who walks over the list."""
+    return next(sys.getrefcount(thing) for thing in [object()])
+
+
+REFERENCES = _references()
 
 
 def host_array(tensor: TensorCell, copy: bool | None) -> np.ndarray:

@@ -115,5 +115,7 @@ def toposort(roots: Iterable[Node], stop: Callable[[Node], bool] = is_computed) 
             seen.add(node)
             stack.append((node, True))
             if not stop(node):
-                stack.extend((source, False) for source in reversed(node.srcs) if source not in seen)
+                for source in reversed(node.srcs):
+                    if source not in seen:
+                        stack.append((source, False))
     return order

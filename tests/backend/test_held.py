@@ -1,0 +1,104 @@
+"""Eager values that somebody holds are computed once, on the way to whatever is asked for first."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from tests.backend.compiling import numbers
+
+pytestmark = pytest.mark.smoke
+
+
+def computed(tensor: weft.Tensor) -> bool:
+    """Whether the value of a tensor, or of what it shows, lies in memory."""
+    node = tensor.node
+    while node.buffer is None and node.op in ("reshape", "permute", "expand", "slice"):
+        node = node.srcs[0]
+    return node.buffer is not None
+
+
+def layers(x: weft.Tensor, *weights: weft.Tensor) -> weft.Tensor:
+    for weight in weights:
+        x = (x @ weight).relu()
+    return x
+
+
+def test_what_a_tensor_holds_is_there_after_the_first_reader():
+    x, v, w = (numbers(12, 12, seed=k) for k in range(3))
+    y = layers(weft.tensor(x), weft.tensor(v), weft.tensor(w))
+    total = y.sum()
+    expected = np.maximum(np.maximum(x @ v, 0) @ w, 0)
+    np.testing.assert_allclose(total.item(), expected.sum(), rtol=1e-5)
+    assert computed(y)
+    np.testing.assert_allclose(y.mean().item(), expected.mean(), rtol=1e-5)
+    np.testing.assert_array_equal(y.argmax(1).numpy(), y.numpy().argmax(1))
+
+
+def test_what_another_value_waits_for_is_there_too():
+    """Held by nobody but a result that was not asked for yet."""
+    x, w = weft.tensor(numbers(12, 12)), weft.tensor(numbers(12, 12, seed=1))
+    y = x @ w
+    rows, columns = y.sum(0), y.sum(1)
+    product = y.node
+    del y
+    rows.numpy()
+    assert product.buffer is not None
+    np.testing.assert_allclose(columns.numpy(), (x.numpy() @ w.numpy()).sum(1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("view", [lambda y: y.T, lambda y: y.reshape(4, 36), lambda y: y[2:5], lambda y: y.T[1:3]])
+def test_below_a_view_the_value_itself_is_stored(view):
+    y = view(weft.tensor(numbers(12, 12)) @ weft.tensor(numbers(12, 12, seed=1)))
+    y.sum().item()
+    assert computed(y)
+
+
+def test_a_few_operations_are_computed_again():
+    """They cost less than memory does."""
+    x = weft.tensor(numbers(12, 12))
+    y = x * 2.0 + 1.0
+    y.sum().item()
+    assert not computed(y)
+
+
+def test_what_nobody_holds_is_not_stored():
+    x, w = weft.tensor(numbers(12, 12)), weft.tensor(numbers(12, 12, seed=1))
+    first = (x @ w).relu()
+    second = (first @ w).relu()
+    inside = weakref.ref(first.node)
+    del first
+    second.sum().item()
+    assert computed(second) and inside().buffer is None
+
+
+def test_gradients_are_those_of_values_that_were_read_before():
+    values = numbers(6, 12), numbers(12, 12, seed=1)
+
+    def gradients(read: bool) -> list[bytes]:
+        x, w = (weft.tensor(array, requires_grad=True) for array in values)
+        y = F.softmax(x @ w, -1)
+        loss = (y * y).sum()
+        if read:
+            loss.item()
+            assert computed(y)
+        loss.backward()
+        return [tensor.grad.numpy().tobytes() for tensor in (x, w)]
+
+    assert gradients(True) == gradients(False)
+
+
+def test_what_a_checkpoint_covers_is_forgotten():
+    x, w = weft.tensor(numbers(6, 12), requires_grad=True), weft.tensor(numbers(12, 12, seed=1), requires_grad=True)
+    kept = []
+
+    def block(x):
+        kept.append(x @ w)
+        return kept[-1].relu()
+
+    weft.checkpoint(block, x).sum().item()
+    assert not computed(kept[0])
