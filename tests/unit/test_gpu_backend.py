@@ -251,7 +251,7 @@ def test_another_number_of_rows_makes_no_kernel(gpu, rows):
 
 @pytest.mark.parametrize(("rows", "others"), [(96, (70,)), (256, (129, 145, 255))])
 def test_columns_are_added_up_by_the_same_kernels(gpu, rows, others):
-    """As many chunks of rows, of which the last are short or empty."""
+    """As many chunks of rows, of which some are a row shorter."""
     steps = [
         weft.compile(function) for function in (lambda x: (x * x).sum(0), lambda x: x.amax(0), lambda x: x.mean(0))
     ]

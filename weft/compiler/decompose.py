@@ -26,7 +26,6 @@ from weft.dtypes import DType, float32
 from weft.graph.build import cast, expand, narrow
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
-from weft.kernels.language import Accumulator
 
 SMALL_DOT = 8192  # multiply-adds up to which a matrix product is a fused loop rather than a library call
 INNER = 64  # a last axis at least this long is worth its own vector loop
@@ -45,7 +44,7 @@ KEEPS_NARROW = frozenset({"custom", "library", "block_attention", "block_attenti
 class Pieces:
     """How a kind of device wants long reductions cut: rows into at most `rows` pieces, unless there are `enough` rows;
     columns into at most `columns` chunks of at least `least` rows. Where `sums` is not 0, chunks have at most so many
-    sums in all, unless there are `fewest` chunks; and their number is a power of two, some of them shorter or empty:
+    sums in all, unless there are `fewest` chunks; and their number is a power of two, some of them a row shorter:
     kernels that add up chunks know it, and a batch that is a little shorter needs no other ones."""
 
     rows: int
@@ -271,13 +270,12 @@ def _partial_of(function):
     def run(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
         axes, axis, per, count = node.attrs
         (x,) = arrays
-        extent, nothing = x.shape[axis], Accumulator("", node.op.removeprefix("partial_"), node.dtype).identity
-        if "blocks" in node.device.features and x.ndim - 1 not in axes:  # chunks of rows: every so manieth one
+        extent = x.shape[axis]
+        if "blocks" in node.device.features and x.ndim - 1 not in axes:  # every so manieth row: `gpu_chunks.Turns`
             ranges = [range(chunk, extent, count) for chunk in range(count)]
         else:
-            ranges = [range(at, min(at + per, extent)) for at in range(0, count * per, per)]
-        pieces = [np.take(x, part, axis) for part in ranges]
-        return np.stack([function(piece, axis=axes, initial=nothing) for piece in pieces]).astype(dtype)
+            ranges = [range(at, min(at + per, extent)) for at in range(0, extent, per)]
+        return np.stack([function(np.take(x, part, axis), axis=axes) for part in ranges]).astype(dtype)
 
     return run
 
