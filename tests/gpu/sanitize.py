@@ -20,6 +20,7 @@ SHARES = 8
 SHARING = ("softmax", "norm", "sum", "prod", "amax", "cum", "sort", "topk", "median", "scatter", "segment", "matmul")
 SHARING += ("dot", "einsum", "attention", "attended", "conv", "linear", "split", "cross_entropy", "layer", "adam")
 LINES = 40
+RAN = "programs that ran:"
 
 
 def work() -> Iterator[tuple[str, Callable[[], None]]]:
@@ -50,9 +51,12 @@ def work() -> Iterator[tuple[str, Callable[[], None]]]:
 def run_share(share: int, only: str) -> None:
     """One of `SHARES` parts of the work, in this process."""
     wanted = only.split(",")
+    count = 0
     for number, (name, compute) in enumerate(work()):
         if number % SHARES == share and any(part in name for part in wanted):
             compute()
+            count += 1
+    print(f"{RAN} {count}")
 
 
 def check(tool: str, only: str) -> bool:
@@ -66,8 +70,11 @@ def check(tool: str, only: str) -> bool:
 
     with ThreadPoolExecutor(SHARES) as pool:
         done = list(pool.map(share, range(SHARES)))
+    ran = [line for one in done for line in one.stdout.splitlines() if line.startswith(RAN)]
+    count = sum(int(line.removeprefix(RAN)) for line in ran)
     failed = [one for one in done if one.returncode != 0]
-    print(f"{tool}: {'failed' if failed else 'no errors'} in {time.perf_counter() - started:.0f} s")
+    found = f"failed in {len(failed)} of {SHARES} parts" if failed else "no errors"
+    print(f"{tool}: {found}, {count} programs, {time.perf_counter() - started:.0f} s")
     for one in failed[:2]:
         told = [line for line in one.stdout.splitlines() if "Host Frame" not in line or ".py:" in line]
         print("\n".join([*told[:LINES], *one.stderr.splitlines()[-LINES // 4 :]]))

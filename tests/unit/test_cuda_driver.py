@@ -251,6 +251,15 @@ def test_uploads_go_by_a_stream_of_their_own_from_pinned_memory(bindings):
     assert made.named("cuMemcpyHtoDAsync")[-1][2] in pinned and made._memory[-2][0] == 2
 
 
+def test_allocations_end_with_whole_copies(bindings):
+    made = bindings()
+    driver = CudaDriver(0)
+    made.calls.clear()
+    for nbytes in (1, 16, 24, 4096):
+        driver.allocate(nbytes)
+    assert [call[1] for call in made.named("cuMemAllocAsync")] == [16, 16, 32, 4096]
+
+
 def test_memory_is_asked_for_twice_before_it_is_missed(bindings):
     made = bindings()
     driver = CudaDriver(0)

@@ -19,6 +19,7 @@ from weft.compiler.plan import Code
 from weft.counting import COUNTERS
 from weft.errors import DeviceError, OutOfMemoryError, problem
 
+COPIED = 16  # bytes of the largest copy of a thread
 PIECE = 1 << 16  # bytes of shared memory that are asked for at a time
 STAGED = 64 << 20  # larger arrays go over without pinned memory between
 STATIC_SHARED = 48 << 10  # bytes of a block's memory that need no asking
@@ -149,14 +150,17 @@ class CudaDriver:
     # --- memory ---
 
     def allocate(self, nbytes: int, stream: Any = None) -> int:
+        """Whole pieces of `COPIED` bytes. A copy may ask for less than such a piece; compute-sanitizer would call it an
+        error at the end of an allocation, as it does not know how much was asked for."""
         stream = self.stream if stream is None else stream
+        whole = -(-nbytes // COPIED) * COPIED
         try:
-            return int(call("cuMemAllocAsync", nbytes, stream))
+            return int(call("cuMemAllocAsync", whole, stream))
         except OutOfMemoryError:
             self.synchronise()  # what was freed may lie in pieces: hand it back and ask once more
             call("cuMemPoolTrimTo", self.pool, 0)
         try:
-            return int(call("cuMemAllocAsync", nbytes, stream))
+            return int(call("cuMemAllocAsync", whole, stream))
         except OutOfMemoryError:
             available, total = self.memory()
             given = f"{nbytes:,} bytes asked for with {available:,} of {total:,} available"
