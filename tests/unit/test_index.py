@@ -5,22 +5,9 @@ import random
 import pytest
 
 from weft.kernels import index as ix
-from weft.kernels.index import Axis, Quotient
+from weft.kernels.index import Axis
 
 pytestmark = pytest.mark.unit
-
-
-def value(index, at):
-    """An index evaluated in plain Python."""
-    total = index.const
-    for atom, factor in index.terms:
-        if isinstance(atom, Axis):
-            part = at[atom.name]
-        else:
-            inner = value(atom.value, at)
-            part = inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
-        total += factor * part
-    return total
 
 
 def test_random_expressions_keep_their_value():
@@ -46,7 +33,7 @@ def test_random_expressions_keep_their_value():
                 for way, k in steps:
                     change = {"div": expected // k, "mod": expected % k, "mul": expected * k, "add": expected + k - 5}
                     expected = change.get(way, expected + b)
-                found = value(index, {"a": a, "b": b})
+                found = ix.value_at(index, {axes[0]: a, axes[1]: b})
                 assert found == expected, (index, steps)
                 assert index.low <= found <= index.high
 
@@ -62,3 +49,40 @@ def test_reshapes_cancel():
     axes = [ix.axis_index(Axis(name, extent)) for name, extent in (("i", 9), ("j", 2), ("k", 3))]
     there = ix.reshape(tuple(axes), (9, 2, 3), (3, 18))
     assert ix.reshape(there, (3, 18), (9, 2, 3)) == tuple(axes)
+
+
+def factors(size, draw):
+    """A random shape of `size` elements."""
+    found = []
+    while size > 1:
+        found.append(draw.choice([k for k in range(2, size + 1) if size % k == 0]))
+        size //= found[-1]
+    draw.shuffle(found)
+    return tuple(found)
+
+
+@pytest.mark.parametrize("known", ["axes", "row", "part of a row"])
+def test_any_reshapes_cancel(known):
+    """From any shape over any others and back: also where the first indices are parts of one axis."""
+    draw = random.Random(1)
+    for _ in range(300):
+        size = draw.choice([80, 72, 120, 48, 64, 180, 210])
+        first = shape = factors(size, draw)
+        if known == "axes":
+            start = tuple([ix.axis_index(Axis(f"i{k}", extent)) for k, extent in enumerate(first)])
+        else:
+            row = ix.axis_index(Axis("row", size if known == "row" else 3 * size))
+            start = ix.delinearise(ix.remainder(row, size), first)
+        now = start
+        for other in [factors(size, draw) for _ in range(draw.randint(1, 5))]:
+            now, shape = ix.reshape(now, shape, other), other
+        assert ix.reshape(now, shape, first) == start, (first, shape, now)
+
+
+def test_indices_of_other_forms_are_compared_by_value():
+    row, column = ix.axis_index(Axis("row", 60)), ix.axis_index(Axis("column", 7))
+    unseen = ix.Index(((ix.Quotient(ix.scale(row, 2), 4, 0, 29), 1),), 0)  # what `floordiv` would write as row // 2
+    assert unseen != ix.floordiv(row, 2)
+    assert ix.agree((unseen, column), (ix.floordiv(row, 2), column))
+    assert not ix.agree((unseen, column), (ix.floordiv(row, 3), column))
+    assert not ix.agree((row,), (row, column))

@@ -99,8 +99,9 @@ class Builder:
 
     def _value(self, node: Node, at: Indices, conditions: tuple[Condition, ...]) -> Expr:
         if node in self.place:
-            assert self.place[node] == at, f"{node} is not known at {at}"
-            return self.memo[(node, at, ())]
+            place = self.place[node]  # `fuse` saw that nobody reads it elsewhere, in axes that may not be these
+            assert ix.agree(place, at), f"{node} is known at {place}, not at {at}"
+            return self.memo[(node, place, ())]
         if node is self.source.anchor and self.source.form == "template":
             # `fuse` saw that its own region reads it at the point alone, in plain axes; a template's point is written
             # in tiles, where the same index may look different.

@@ -7,9 +7,12 @@ known range) or a quotient/remainder of another index. Ranges let reshapes cance
 
 from __future__ import annotations
 
+import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 MANY = 1 << 40  # bound on an extent that a kernel does not know, such as the batch
+POINTS = 64  # at which indices of different forms are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +131,32 @@ def scale(a: Index, factor: int) -> Index:
 
 
 def _ordered(factors: dict[Atom, int]) -> tuple[tuple[Atom, int], ...]:
-    """Terms in a canonical order, without zeros, with `d*(x//d) + x%d` folded back to `x`."""
+    """Terms in a canonical order, without zeros, with what a division took apart put together again:
+    `d*(x//d) + x%d` is `x`, and `d*(x//d % e) + x%d` is `x % (d*e)`."""
     for atom, coefficient in list(factors.items()):
-        if isinstance(atom, Remainder) and coefficient and atom in factors:
-            quotient = floordiv(atom.value, atom.divisor)
-            if len(quotient.terms) != 1 or quotient.const or atom.value.const:
-                continue
-            whole, factor = quotient.terms[0]
-            if factor == 1 and factors.get(whole, 0) == coefficient * atom.divisor:
-                del factors[whole], factors[atom]
-                return add(Index(_ordered(factors), 0), scale(atom.value, coefficient)).terms
+        if isinstance(atom, Remainder) and coefficient:
+            found = _rejoined(factors, atom, coefficient * atom.divisor)
+            if found is not None and not found[1].const:
+                upper, joined = found
+                del factors[upper], factors[atom]
+                return add(Index(_ordered(factors), 0), scale(joined, coefficient)).terms
     kept = [(atom, coefficient) for atom, coefficient in factors.items() if coefficient]
     if len(kept) > 1:
         kept.sort(key=lambda term: _sort_key(term[0]))
     return tuple(kept)
+
+
+def _rejoined(factors: dict[Atom, int], lower: Remainder, wanted: int) -> tuple[Atom, Index] | None:
+    """The term of `factors` that continues `lower` above, with the coefficient `wanted`, and what both are together."""
+    quotient = floordiv(lower.value, lower.divisor)
+    for atom, coefficient in factors.items():
+        if coefficient != wanted:
+            continue
+        if quotient.terms == ((atom, 1),) and not quotient.const:
+            return atom, lower.value
+        if isinstance(atom, Remainder) and atom.value == quotient:
+            return atom, remainder(lower.value, lower.divisor * atom.divisor)
+    return None
 
 
 def _sort_key(atom: Atom) -> str:
@@ -160,12 +175,15 @@ def floordiv(a: Index, divisor: int) -> Index:
         return add(whole, floordiv(rest, divisor))
     if len(rest.terms) == 1 and not rest.const:
         atom, coefficient = rest.terms[0]
-        if isinstance(atom, Quotient) and coefficient == 1:
-            return floordiv(atom.value, atom.divisor * divisor)
         if isinstance(atom, Remainder) and coefficient == 1 and atom.divisor % divisor == 0:
             return remainder(floordiv(atom.value, divisor), atom.divisor // divisor)
         if coefficient > 1 and divisor % coefficient == 0:
             return floordiv(Index(((atom, 1),), 0), divisor // coefficient)
+    # (a + x // d) // divisor is (d*a + x) // (d*divisor), however the inner division came about.
+    for atom, coefficient in rest.terms:
+        if isinstance(atom, Quotient) and coefficient == 1:
+            others = add(rest, Index(((atom, -1),), 0))
+            return floordiv(add(scale(others, atom.divisor), atom.value), atom.divisor * divisor)
     # (c*x + r) // divisor with 0 <= r < c and c | divisor is x // (divisor // c): r can never carry.
     reduced = _drop_small(rest, divisor)
     if reduced is not None:
@@ -245,6 +263,31 @@ def substitute(a: Index, values: dict[Axis, Index]) -> Index:
             new = remainder(substitute(atom.value, values), atom.divisor)
         out = add(out, scale(new, coefficient))
     return out
+
+
+def agree(a: tuple[Index, ...], b: tuple[Index, ...]) -> bool:
+    """Whether the indices are equal: in form, or else in value at points all over their axes."""
+    if a == b:
+        return True
+    axes = sorted(set().union(*[axes_of(index) for index in (*a, *b)]), key=lambda axis: axis.name)
+    draw = random.Random(0)
+    points = [{axis: draw.randrange(max(axis.extent, 1)) for axis in axes} for _ in range(POINTS)]
+    return len(a) == len(b) and all(
+        value_at(one, point) == value_at(other, point) for point in points for one, other in zip(a, b, strict=True)
+    )
+
+
+def value_at(a: Index, point: Mapping[Axis, int]) -> int:
+    """The integer that `a` is where its axes are at `point`."""
+    total = a.const
+    for atom, coefficient in a.terms:
+        if isinstance(atom, Axis):
+            value = point[atom]
+        else:
+            inner = value_at(atom.value, point)
+            value = inner // atom.divisor if isinstance(atom, Quotient) else inner % atom.divisor
+        total += coefficient * value
+    return total
 
 
 def linearise(indices: tuple[Index, ...], shape: tuple[int, ...]) -> Index:
