@@ -155,6 +155,17 @@ def test_a_plan_without_temporaries(tmp_path):
     assert "temporar" not in str(report)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (8,)])
+def test_constants_are_never_read(shape):
+    """Not even where somebody has computed the same one and still uses it."""
+    ones = weft.ones(*shape)
+    waiting = ones + weft.arange(3)[0]
+    weft.eval(ones)
+    report = weft.memory_report(lambda x: x + 1, weft.ones(8))
+    assert (report.inputs, report.outputs) == (32, 32)
+    assert waiting.sum().item() == ones.numel()
+
+
 def test_functions_that_are_not_compiled():
     weight = weft.tensor(numbers(16, 16), requires_grad=True)
     report = weft.memory_report(lambda x: (x @ weight).relu().sum(), weft.ones(64, 16))

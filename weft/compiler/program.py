@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.backends.base import Buffer, Device
+from weft.compiler.simplify import scalar_of
 from weft.dtypes import float32, float64
 from weft.graph.node import Node, toposort
 from weft.state import SETTINGS
@@ -55,10 +56,9 @@ def locate(outputs: Sequence[Node], bindings: Mapping[Node, Buffer | None]) -> d
     """
     located: dict[Node, Buffer | None] = {}
     for node in toposort(outputs, lambda node: node.buffer is not None or node in bindings):
-        if node.op == "const":
-            continue  # cheaper to write down than to read, even where somebody computed it
         if node.buffer is not None:
-            located[node] = node.buffer
+            if scalar_of(node) is None:  # else cheaper to write down than to read
+                located[node] = node.buffer
         elif node in bindings:
             located[node] = bindings[node]
         elif node.op in _PASS_THROUGH or node.op == "reshape":

@@ -48,7 +48,7 @@ def _rewrite(node: Node, srcs: tuple[Node, ...]) -> Node:
         return filled(0, node)
     kind = PRIMITIVES[node.op].kind
     exact = kind == "elementwise" and node.op not in KEPT and (node.op not in INEXACT or node.dtype.kind != "f")
-    if exact and all(_scalar(source) is not None for source in srcs):
+    if exact and all(scalar_of(source) is not None for source in srcs):
         return _fold(node, srcs)
     rule = _RULES.get(node.op)
     if rule is not None:
@@ -76,7 +76,7 @@ def reshape(node: Node, shape: tuple[int, ...]) -> Node:
     return node if node.shape == shape else _reshape_of(node, shape)
 
 
-def _scalar(node: Node) -> float | int | bool | None:
+def scalar_of(node: Node) -> float | int | bool | None:
     """The value of a node that is one constant everywhere, else None."""
     while node.op in ("expand", "reshape", "permute", "flip", "slice", "unfold"):
         node = node.srcs[0]
@@ -85,12 +85,12 @@ def _scalar(node: Node) -> float | int | bool | None:
 
 def is_scalar(node: Node, value: float) -> bool:
     """Whether a node is `value` everywhere (the sign of zero counts)."""
-    found = _scalar(node)
+    found = scalar_of(node)
     return found is not None and found == value and (value != 0 or str(found)[0] != "-")
 
 
 def _fold(node: Node, srcs: tuple[Node, ...]) -> Node:
-    arrays = [np.array(_scalar(source), dtype=source.dtype.numpy) for source in srcs]
+    arrays = [np.array(scalar_of(source), dtype=source.dtype.numpy) for source in srcs]
     scalars = tuple(
         [const(array.item(), source.dtype, source.device) for array, source in zip(arrays, srcs, strict=True)]
     )
@@ -107,7 +107,7 @@ def _drop(node: Node, srcs: tuple[Node, ...]) -> Node:
 def _after(node: Node, srcs: tuple[Node, ...]) -> Node | None:
     """The order counts for what is read from memory: nothing waits for a constant, and movement comes afterwards."""
     source, first = srcs
-    if source.op in ("const", "iota") or _scalar(first) is not None:
+    if source.op in ("const", "iota") or scalar_of(first) is not None:
         return source
     if PRIMITIVES[source.op].kind != "movement":
         return None
@@ -165,7 +165,7 @@ def _select(node: Node, srcs: tuple[Node, ...]) -> Node | None:
     condition, a, b = srcs
     if a is b:
         return a
-    value = _scalar(condition)
+    value = scalar_of(condition)
     return None if value is None else a if value else b
 
 
@@ -178,14 +178,14 @@ def _reshape_of(source: Node, shape: tuple[int, ...]) -> Node:
         source = source.srcs[0]
     if source.shape == shape:
         return source
-    value = _scalar(source)
+    value = scalar_of(source)
     if value is not None and source.op != "const":
         return spread(const(value, source.dtype, source.device), shape)
     return make("reshape", (source,), (shape,))
 
 
 def _permute(node: Node, srcs: tuple[Node, ...]) -> Node | None:
-    value = _scalar(srcs[0])
+    value = scalar_of(srcs[0])
     return permuted(srcs[0], node.attrs[0]) if value is None else filled(value, node)
 
 
@@ -237,7 +237,7 @@ def _slice(node: Node, srcs: tuple[Node, ...]) -> Node | None:
     source = srcs[0]
     if node.shape == source.shape:
         return source
-    value = _scalar(source)
+    value = scalar_of(source)
     if value is not None:
         return filled(value, node)
     if source.op == "pad":
@@ -322,7 +322,7 @@ def _reduce(node: Node, srcs: tuple[Node, ...]) -> Node | None:
 
 def _gather(node: Node, srcs: tuple[Node, ...]) -> Node | None:
     """Rows of a constant are constant; where the user gave the index, it is looked at all the same."""
-    value = _scalar(srcs[0])
+    value = scalar_of(srcs[0])
     return None if value is None or (node.site is not None and len(node.attrs) == 1) else filled(value, node)
 
 
