@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.unit.lockstep import Lockstep
 from weft.backends.base import Device
 from weft.compiler import block_product, decompose, order_blocks
-from weft.kernels import block_sorts, gpu, gpu_columns, gpu_lanes, gpu_long, gpu_map, gpu_rows, gpu_turned
+from weft.kernels import block_sorts, gpu_columns, gpu_lanes, gpu_long, gpu_map, gpu_rows, gpu_tile, gpu_turned
 
 # Sizes from which larger forms are taken, and values for which a few dozen elements are large.
 THRESHOLDS = (
-    (gpu, "SHORT", 4),
+    (gpu_tile, "SHORT", 4),
     (gpu_map, "FEW", 32),
     (gpu_turned, "FEW", 32),
     (gpu_lanes, "WIDE", 4),

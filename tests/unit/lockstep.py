@@ -380,6 +380,13 @@ class Blocks:
         assert distance < self.subgroup, f"{self.kernel.name}: {distance} is too far for {self.subgroup} threads"
         return self.of(self.value(given, mask), self.everyone)[self.everyone ^ distance]
 
+    def broadcast(self, given: Expr, number: Expr, mask: Any) -> np.ndarray:
+        self.whole_subgroups(mask, self.subgroup)
+        giver = np.asarray(self.value(number, mask))
+        assert 0 <= giver.min() and giver.max() < self.subgroup, f"{self.kernel.name}: no thread {giver} in a subgroup"
+        first = self.everyone - self.everyone % self.subgroup
+        return self.of(self.value(given, mask), self.everyone)[first + giver]
+
     def span(self, array: str, at: Index, count: int, lanes: np.ndarray, new: np.ndarray | None = None) -> np.ndarray:
         """Neighbouring elements of an array of each thread."""
         places = np.broadcast_to(self.index(at), self.width)[lanes][:, None] + np.arange(count)
@@ -427,6 +434,8 @@ class Blocks:
                 return np.all([self.memory[buffer.name].data.ctypes.data % nbytes.value == 0 for buffer in buffers])
             case Op("exchange", (given, distance)):
                 return self.exchanged(given, distance.value, mask)
+            case Op("broadcast", (given, number)):
+                return self.broadcast(given, number, mask)
             case Op(name, args, dtype):
                 return operation(name, [self.value(arg, mask) for arg in args], dtype)
         raise AssertionError(expr)

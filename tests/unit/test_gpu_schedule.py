@@ -13,7 +13,7 @@ import weft.nn.functional as F
 from tests.unit.lockstep import Lockstep
 from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
 from weft import dtypes
-from weft.kernels import gpu, gpu_long, gpu_map, gpu_rows, gpu_turned
+from weft.kernels import gpu, gpu_long, gpu_map, gpu_rows, gpu_tile, gpu_turned
 from weft.kernels import index as ix
 from weft.kernels.gpu_tile import Tile
 from weft.kernels.index import Axis, axis_index
@@ -203,6 +203,30 @@ def test_folds_of_one_stage_are_joined_in_the_order_of_one(cols, count):
         groups = _halved(parts.reshape(3, -1, 32))
         assert found.tobytes() == _halved(groups).tobytes()
     assert (largest == x.max(1)).all() and (positive == (x > 0).sum(1)).all()
+
+
+@pytest.mark.parametrize("subgroup", [0, 8, 16, 32, 64])
+@pytest.mark.parametrize("cols", [2, 3, 31, 32])
+def test_short_rows_have_the_bits_of_one_thread_beside_column_sums(cols, subgroup):
+    def program(make):
+        x = make(300, cols)
+        row = (x * 0.7).sum(1)
+        return [row, (x - row[:, None]).exp().sum(1), (x * row[:, None]).sum(0), x.amax(1)]
+
+    device = Lockstep(features=("subgroups",) if subgroup else (), **({"subgroup": subgroup} if subgroup else {}))
+    together = results(program, device.device)
+    names = [kernel.name for kernel in device.kernels]
+    assert any("rows" in name and "part_sum" in name for name in names), names
+    alone = [results(lambda make, k=k: [program(make)[k]], device.device)[0] for k in range(4)]
+    for found, expected in zip(together, alone, strict=True):
+        assert found.tobytes() == expected.tobytes()
+    if cols > gpu_tile.SHORT:
+        return
+    x = np.random.default_rng(0).standard_normal((300, cols)).astype(np.float32)
+    row = np.zeros(300, np.float32)
+    for column in (x * np.float32(0.7)).T:
+        row += column
+    assert together[0].tobytes() == row.tobytes()
 
 
 def _halved(parts: np.ndarray) -> np.ndarray:

@@ -114,6 +114,20 @@ def test_whole_subgroups_exchange():
         run(exchanged(1), device=Lockstep(features=("subgroups",), subgroup=128))
 
 
+def test_subgroups_broadcast():
+    giver = ix.remainder(ix.floordiv(HERE, 32), 32)
+
+    def told(number):
+        return Let("other", Op("broadcast", (Load("x", HERE, float32), IndexValue(number, int32)), float32))
+
+    found = run(told(giver), Store("out", HERE, Var("other", float32)))
+    assert found.tolist() == [float(n // 32 * 32 + n // 32) for n in range(BLOCKS * THREADS)]
+    with pytest.raises(AssertionError, match="threads of a subgroup part"):
+        run(If(before(40), (told(giver),)))
+    with pytest.raises(AssertionError, match="no thread 32"):
+        run(told(ix.const(32)))
+
+
 def test_neighbours_move_where_memory_is_aligned():
     near, place = Local("near", float32, 4, "thread"), ix.scale(ix.floordiv(HERE, 4), 4)
     copies = (near, Copy("near", ix.ZERO, "x", place, 4, float32))

@@ -20,7 +20,7 @@ from weft.kernels.gpu_columns import column_folds, column_sums
 from weft.kernels.gpu_lanes import lanes
 from weft.kernels.gpu_map import tiled
 from weft.kernels.gpu_rows import rows, rows_of_chunks
-from weft.kernels.gpu_tile import BEGIN, END, Target, at, joined, kernel, serial, target_of, times
+from weft.kernels.gpu_tile import BEGIN, END, Target, at, is_short, joined, kernel, serial, target_of, times
 from weft.kernels.gpu_turned import turned
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
@@ -42,9 +42,8 @@ from weft.kernels.nest import Nest, together
 from weft.kernels.substitute import for_gpu, substitute
 
 BLOCK = 256
-SHORT = 32  # a row of at most this many elements is one thread's work
 
-__all__ = ["BLOCK", "SHORT", "Target", "schedule", "schedule_tile", "target_of"]
+__all__ = ["BLOCK", "Target", "schedule", "schedule_tile", "target_of"]
 
 
 def schedule(nest: Nest, target: Target = Target()) -> Kernel:  # noqa: B008
@@ -64,7 +63,7 @@ def _placed(nest: Nest, target: Target) -> Kernel:
     nest = replace(nest, inner_stores=(*nest.inner_stores, *nest.checks), checks=())
     if nest.columns:
         return rows_of_chunks(nest, target) if nest.stages or nest.point_stores else column_sums(nest, target)
-    if nest.side == "inner" and math.prod([span.axis.extent for span in nest.inner]) > SHORT:
+    if nest.side == "inner" and not is_short(math.prod([span.axis.extent for span in nest.inner])):
         return rows(nest, target)
     placed = turned(nest, target) or tiled(nest, target) or column_folds(nest, target) or lanes(nest, target)
     return placed or _thread_per_point(nest)

@@ -18,10 +18,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from weft.kernels import index as ix
-from weft.kernels.gpu_tile import BEGIN, END, Target, at, decided, gathered, kernel, loads_in, number, test, whole
-from weft.kernels.gpu_walk import PrivateRow
+from weft.kernels.gpu_tile import (
+    BEGIN,
+    END,
+    Target,
+    at,
+    decided,
+    gathered,
+    is_short,
+    kernel,
+    loads_in,
+    number,
+    test,
+    unrolled,
+    whole,
+)
+from weft.kernels.gpu_walk import PrivateRow, told
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
+    Accumulator,
     Barrier,
     Copy,
     Expr,
@@ -161,6 +176,34 @@ class ChunkRow(PrivateRow):
         same = [load for load in loads if self.varies(load) and not ix.depends(load.index, self.turns.row)]
         walk, _ = self.begun([load for load in same if not gathered(load, nest)])
         return self.fetched(walk)
+
+    # --- short rows ---
+
+    @property
+    def short(self) -> bool:
+        return is_short(self.across.axis.extent)
+
+    def join(self, accumulators: Sequence[Accumulator]) -> list[Stmt]:
+        """Short rows, of which a thread has one element at most, are joined in their order."""
+        if not self.short:
+            return PrivateRow.join(self, accumulators)
+        giver = Axis("giver", self.across.axis.extent)
+        stores: list[Stmt] = []
+        folds: list[Stmt] = []
+        for acc in accumulators:
+            part = Var(f"{acc.name}_part", acc.dtype)
+            if self.by_subgroup:
+                given = told(part, number(at(giver)))
+            else:
+                array = self.shared(f"{acc.name}_all", acc.dtype, self.tile.threads)
+                stores.append(Store(array, self.thread, part))
+                given = Load(array, at(giver), acc.dtype)
+            folds.append(Fold((acc,), unrolled(giver, 0, giver.extent, (Update(acc.name, given),))))
+        return [*stores, *([Barrier()] if stores else ()), *folds]
+
+    def ended(self, nest: Nest, body: list[Stmt]) -> list[Stmt]:
+        lone = self.short and len(nest.stages) == 1 and not self.by_subgroup
+        return [*body, Barrier()] if lone else PrivateRow.ended(self, nest, body)
 
     # --- what comes ahead ---
 

@@ -322,15 +322,21 @@ def column_folds(nest: Nest, target: Target) -> Kernel | None:
 
     arrays: list[Local] = []
     body: list[Stmt] = []
+    folds: list[Stmt] = []
     for stage in nest.stages:
+        body += folds[-1:]
         parts = tuple([replace(acc, name=f"{acc.name}_part") for acc, _ in stage])
         updates = tuple([Update(part.name, value) for part, (_, value) in zip(parts, stage, strict=True)])
         body.append(Fold(parts, along(updates)))
-        body += _joined([acc for acc, _ in stage], arrays, at(lane), at(group), groups)
-    if nest.point_stores:
-        body.append(If(test("and", inside, test("eq", number(at(group)), 0)), together(nest.point_stores)))
+        given, fold = _joined([acc for acc, _ in stage], arrays, at(lane), at(group), groups)
+        body += [*given, Barrier()]
+        folds.append(fold)
+    last_fold, stores = folds[-1], together(nest.point_stores)
+    first_group = test("and", inside, test("eq", number(at(group)), 0))
     if nest.inner_stores:
-        body += along(together(nest.inner_stores))
+        body += [last_fold, *([If(first_group, stores)] if stores else ()), *along(together(nest.inner_stores))]
+    else:
+        body.append(If(first_group, (last_fold, *stores)))
     body.append(Barrier())
     definitions = {
         **nest.definitions,
@@ -350,8 +356,8 @@ def column_folds(nest: Nest, target: Target) -> Kernel | None:
 
 def _joined(
     accumulators: Sequence[Accumulator], arrays: list[Local], lane: ix.Index, group: ix.Index, groups: int
-) -> list[Stmt]:
-    """One result for each column, in all its threads, from those of the groups."""
+) -> tuple[list[Stmt], Fold]:
+    """What the groups give, and what any thread of a column makes of it behind a barrier."""
     each = Axis("k", groups)
     stores: list[Stmt] = []
     updates: list[Stmt] = []
@@ -360,4 +366,4 @@ def _joined(
         stores.append(Store(arrays[-1].name, ix.add(ix.scale(group, STRIP), lane), Var(f"{acc.name}_part", acc.dtype)))
         given = Load(arrays[-1].name, ix.add(ix.scale(at(each), STRIP), lane), acc.dtype)
         updates.append(Update(acc.name, given))
-    return [*stores, Barrier(), Fold(tuple(accumulators), (Loop(each, 0, groups, "serial", tuple(updates)),))]
+    return stores, Fold(tuple(accumulators), (Loop(each, 0, groups, "serial", tuple(updates)),))

@@ -41,6 +41,7 @@ from weft.kernels.language import (
 from weft.kernels.nest import Nest, Span
 from weft.kernels.substitute import parts_of, replaced
 
+SHORT = 31  # elements of a row that one thread folds, at most; a subgroup takes one more as they lie
 BEGIN, END = Var("begin", int64), Var("end", int64)
 
 
@@ -231,6 +232,11 @@ def aligned(buffers: Sequence[tuple[str, DType]], nbytes: int) -> Expr:
     """Whether these buffers begin at multiples of `nbytes`."""
     names = [Var(name, dtype) for name, dtype in dict(buffers).items()]
     return Op("aligned", (*names, Literal(nbytes, int32)), bool_)
+
+
+def is_short(extent: int) -> bool:
+    """Whether a row is folded in order: by one thread, and so that its bits are the same where threads share it."""
+    return extent <= SHORT
 
 
 # --- small words -----------------------------------------------------------------------------------------------------

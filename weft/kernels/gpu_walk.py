@@ -245,10 +245,19 @@ def _dealt_out(values: Sequence[Expr], acc: Accumulator, threads: int, lane: Ind
 
 def _met(kept: Expr, given: Expr, acc: Accumulator, distance: int) -> Expr:
     """What is kept, with what the thread at `distance` gives."""
-    small = acc.dtype.itemsize < 4
-    given = Op("cast", (given,), int32) if small else given
-    other: Expr = Op("exchange", (given, Literal(distance, int32)), given.dtype)
-    return Op(COMBINE[acc.op], (kept, Op("cast", (other,), acc.dtype) if small else other), acc.dtype)
+    return Op(COMBINE[acc.op], (kept, _passed("exchange", given, Literal(distance, int32))), acc.dtype)
+
+
+def told(value: Expr, number_of: Expr) -> Expr:
+    """What `value` is in the thread with this number in its subgroup."""
+    return _passed("broadcast", value, number_of)
+
+
+def _passed(way: str, value: Expr, whom: Expr) -> Expr:
+    """A value of another thread of the subgroup. What is smaller than 32 bits goes as such."""
+    if value.dtype.itemsize >= 4:
+        return Op(way, (value, whom), value.dtype)
+    return Op("cast", (Op(way, (Op("cast", (value,), int32), whom), int32),), value.dtype)
 
 
 # --- rows of known length --------------------------------------------------------------------------------------------

@@ -106,6 +106,8 @@ class Operations:
                 return self.bitcast(texts[0], source, op.dtype)
             case "exchange":
                 return self.dialect.exchange.format(value=texts[0], distance=texts[1])
+            case "broadcast":
+                return self.dialect.broadcast.format(value=texts[0], number=texts[1])
             case "aligned":
                 *buffers, nbytes = texts
                 bits = " | ".join(self.dialect.address.format(name=name) for name in buffers)

@@ -26,6 +26,7 @@ class Dialect:
     local: str  # an array shared by a block, of {type}, {name} and {size}
     copy: str  # {count} neighbours of {type} at once, from {source} to {target}
     exchange: str  # the {value} of the thread of the subgroup whose number differs by xor {distance}
+    broadcast: str  # the {value} of the thread of the subgroup with this {number}
     address: str  # of the buffer {name}, as an integer
     barrier: str
     thread: str  # number of this thread in its block
@@ -53,6 +54,7 @@ CUDA = Dialect(
     private="alignas(16) {type} {name}[{size}];",
     copy="copy_near<{type}, {count}>(&{target}, &{source});",
     exchange="__shfl_xor_sync(0xffffffffu, {value}, {distance})",
+    broadcast="__shfl_sync(0xffffffffu, {value}, {number})",
     address="(unsigned long long){name}",
     barrier="__syncthreads();",
     thread="(int)threadIdx.x",
