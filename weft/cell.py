@@ -69,18 +69,23 @@ def evaluate(tensors: Iterable[TensorCell]) -> None:
     if waiting:
         from weft.compiler.evaluate import evaluate as compute  # the compiler is loaded when a value is first needed
 
-        if _assigned:
-            on_the_way = set(toposort(waiting))
-            cells = [cell for ref in _assigned.values() if (cell := ref()) is not None and cell._node in on_the_way]
-            for cell in cells:
-                del _assigned[id(cell)]
-            tensors += cells
-            nodes += [cell._node for cell in cells]
-            waiting += [cell._node for cell in cells]
+        cells = _assigned_below(waiting)
+        tensors += cells
+        nodes += [cell._node for cell in cells]
+        waiting += [cell._node for cell in cells]
         later = [node for tensor, node in zip(tensors, nodes, strict=True) if tensor._needs_history(node)]
         compute(waiting, [*needed_later(later), *together(waiting), *_below_permutes(waiting), *held(waiting)])
     for tensor, node in zip(tensors, nodes, strict=True):
         tensor._settle(node)
+
+
+def _assigned_below(roots: list[Node]) -> list[Any]:
+    """Cells that were assigned in place and lie on the way to `roots`; from now on they count as computed."""
+    on_the_way = set(toposort(roots)) if _assigned else set()
+    cells = [cell for ref in _assigned.values() if (cell := ref()) is not None and cell._node in on_the_way]
+    for cell in cells:
+        del _assigned[id(cell)]
+    return cells
 
 
 def _known(node: Node) -> Node:
@@ -130,7 +135,8 @@ def needed_later(roots: list[Node]) -> list[Node]:
 
 def held(roots: list[Node]) -> list[Node]:
     """Values on the way to `roots` that somebody else holds, a tensor or what was not asked for yet, and that are not
-    just a few operations on what is computed: from now on they are read.
+    just a few operations on what is computed: from now on they are read. Of what lies inside one operation, such as
+    the exponentials of a softmax, only what was dear itself: its gradient computes the rest again.
 
     Who holds a node is known from the references to it: those beyond what the nodes on the way have.
     """
@@ -146,15 +152,19 @@ def held(roots: list[Node]) -> list[Node]:
             continue
         if node.op == "checkpoint":
             return []  # what it covers is to be forgotten
-        waits = PRIMITIVES[node.op].kind in HEAVY
-        for source in node.srcs:
-            waits = waits or id(source) in busy
+        others = sys.getrefcount(node) > REFERENCES + inside.get(id(node), 0)
+        waits = _is_heavy(node) or any(id(source) in busy for source in node.srcs)
         several = PRIMITIVES[node.op].results or node.op == "loop"  # it has no value of its own
-        if waits and not several and sys.getrefcount(node) > REFERENCES + inside.get(id(node), 0):
-            found.append(_under_views(node))
+        value = _under_views(node)
+        if others and waits and not several and (node.shown or value.shown or _is_heavy(value)):
+            found.append(value)
         elif waits:
             busy.add(id(node))
     return found
+
+
+def _is_heavy(node: Node) -> bool:
+    return PRIMITIVES[node.op].kind in HEAVY
 
 
 def _under_views(node: Node) -> Node:
@@ -211,6 +221,8 @@ class TensorCell:
 
     def __init__(self, node: Node | None, requires_grad: bool = False, is_leaf: bool = True):
         self._node = node
+        if node is not None:
+            node.shown = True
         self._requires_grad = requires_grad
         self._grad: Any = None
         self._buffer: Buffer | None = None  # set while a compiled function keeps the value in its own storage
@@ -261,6 +273,7 @@ class TensorCell:
             STATE.trace.write(self, node)
             return
         self._node = node
+        node.shown = True
         if node.buffer is None:
             key = id(self)
             _assigned[key] = weakref.ref(self, lambda _: _assigned.pop(key, None))

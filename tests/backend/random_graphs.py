@@ -40,6 +40,8 @@ from weft.graph import build
 from weft.graph.node import Node, placeholder, toposort
 from weft.graph.primitives import make, results_of
 
+UNARY = ("neg", "abs", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "log1p", "expm1", "floor")
+UNARY += ("exp_rounded", "tanh_plus_1")
 EXTENTS = [1, 3, 7, 17, 33, 64, 65]
 LARGE_SHAPES = [(130, 33), (300, 17), (40000,), (3, 12000), (2, 70, 33), (260, 260), (70000,)]  # where sums are split
 MOST_BOUND, MOST_ERROR = 1e3, 1e-3
@@ -196,13 +198,15 @@ class Builder:
         if x is None:
             return None
         eps = unit(x.node.dtype)
-        op = self.pick(["neg", "abs", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "log1p", "expm1", "floor"])
+        op = self.pick(UNARY)
         if op in ("neg", "abs"):
             return Value(build.unary(op, x.node), x.bound, x.error)
         if op in ("sin", "cos", "tanh", "erf"):
             slope = 1.2 if op == "erf" else 1.0
             return Value(build.unary(op, x.node), 1.0, slope * x.error + 4 * eps)
-        if op in ("exp", "expm1"):
+        if op == "tanh_plus_1":
+            return Value(build.unary(op, x.node), 2.0, x.error + 4 * eps)
+        if op in ("exp", "expm1", "exp_rounded"):
             if x.bound > 3.0:
                 x = Value(build.unary("tanh", x.node), 1.0, x.error + 4 * eps)
             top = math.exp(x.bound)

@@ -10,6 +10,7 @@ import pytest
 import weft
 import weft.nn.functional as F
 from tests.backend.compiling import numbers
+from weft.graph.node import toposort
 
 pytestmark = pytest.mark.smoke
 
@@ -74,6 +75,30 @@ def test_what_nobody_holds_is_not_stored():
     del first
     second.sum().item()
     assert computed(second) and inside().buffer is None
+
+
+def test_what_lies_inside_an_operation_is_computed_again():
+    """A gradient that waits holds the exponentials of a softmax, too; each of them is as large as all scores."""
+    x, w = (weft.tensor(numbers(12, 12, seed=k), requires_grad=True) for k in range(2))
+    scores = x @ w
+    loss = F.cross_entropy(scores, weft.tensor(np.arange(12)))
+    inside = [weakref.ref(node) for node in toposort([loss.node]) if node.op in ("sub", "exp_rounded")]
+    loss.backward()
+    loss.item()
+    alive = [node for ref in inside if (node := ref()) is not None and node.shape == (12, 12)]
+    assert len(alive) >= 2 and computed(scores)
+    assert not [node for node in alive if node.buffer is not None]
+    product = x.numpy() @ w.numpy()
+    weights = np.exp(product) / np.exp(product).sum(1, keepdims=True) - np.eye(12)
+    np.testing.assert_allclose(x.grad.numpy(), weights @ w.numpy().T / 12, rtol=1e-4, atol=1e-6)
+
+
+def test_nobody_else_counts_as_a_holder():
+    """Cells that were assigned and not read yet are looked for among the nodes on the way."""
+    elsewhere = weft.zeros(3)
+    elsewhere += 1.0
+    test_what_nobody_holds_is_not_stored()
+    assert elsewhere.sum().item() == 3
 
 
 def test_gradients_are_those_of_values_that_were_read_before():

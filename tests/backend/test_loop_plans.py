@@ -160,7 +160,7 @@ def test_guard_of_an_lstm_layer():
         return weft.grad(lambda *given: layer(*given).sum(), (0, 1, 2))(x, wi, wh)
 
     with weft.device("null"):
-        given = [weft.ones(*shape) for shape in shapes]
+        given = [weft.tensor(numbers(*shape)) for shape in shapes]
         plans = {}
         for function in (layer, gradients):
             compiled = weft.compile(function)
@@ -168,9 +168,9 @@ def test_guard_of_an_lstm_layer():
             plans[function] = compiled.plan
     forward, backward = plans[layer], plans[gradients]
     assert len(forward) <= 7 and sum(kernel.times == time for kernel in forward.kernels()) == 2
-    assert len(backward) <= 13 and sum(kernel.times == time for kernel in backward.kernels()) == 4
-    assert forward.bytes <= 103_972_864 and backward.bytes <= 239_403_008
-    assert forward.memory().arena_bytes <= 10_715_136 and backward.memory().arena_bytes <= 21_135_360
+    assert len(backward) <= 14 and sum(kernel.times == time for kernel in backward.kernels()) == 4
+    assert forward.bytes <= 103_972_864 and backward.bytes <= 241_500_160
+    assert forward.memory().arena_bytes <= 10_715_136 and backward.memory().arena_bytes <= 23_232_512
 
 
 @pytest.mark.cpu_only  # counts bytes, which on a GPU include partial sums that follow the length

@@ -229,6 +229,28 @@ def test_short_rows_have_the_bits_of_one_thread_beside_column_sums(cols, subgrou
     assert together[0].tobytes() == row.tobytes()
 
 
+@pytest.mark.parametrize("function", [lambda x: (x - 3.0).exp(), lambda x: x.tanh() + 1, lambda x: 1 - x.tanh()])
+def test_what_a_function_is_of_may_lie_in_memory(function, monkeypatch):
+    """The bits of a value do not depend on whether another was stored on the way."""
+    x = np.random.default_rng(0).standard_normal((4, 300)).astype(np.float32)
+    with weft.device(Lockstep(**HOPPER).device):
+        whole = function(weft.tensor(x))
+        settled = []
+        for name in ("__sub__", "tanh"):
+            monkeypatch.setattr(weft.Tensor, name, _evaluated(getattr(weft.Tensor, name), settled))
+        stepwise = function(weft.tensor(x))
+        assert settled and whole.numpy().tobytes() == stepwise.numpy().tobytes()
+
+
+def _evaluated(method, settled: list):
+    def evaluated(*args):
+        settled.append(method(*args))
+        weft.eval(settled[-1])
+        return settled[-1]
+
+    return evaluated
+
+
 def _halved(parts: np.ndarray) -> np.ndarray:
     """The sum along the last axis, by halves."""
     while parts.shape[-1] > 1:

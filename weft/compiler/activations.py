@@ -33,7 +33,7 @@ def activations(nodes: Sequence[Node], leaves: Collection[Node]) -> list[Activat
             continue
         if node.op == "select" and _is_relu(node):
             found.append(Activation("relu", node.srcs[2], node, frozenset({node, node.srcs[0]})))
-        elif node.op == "tanh":
+        elif node.op == "tanh_plus_1":
             gelu = _gelu(node, known, users, leaves)
             if gelu is not None:
                 found.append(gelu)
@@ -53,10 +53,10 @@ def _is_zero(node: Node) -> bool:
 
 
 def _gelu(
-    tanh: Node, known: Collection[Node], users: dict[Node, list[Node]], leaves: Collection[Node]
+    bell: Node, known: Collection[Node], users: dict[Node, list[Node]], leaves: Collection[Node]
 ) -> Activation | None:
-    """The GELU that `tanh` is a part of. Equal nodes are one, so it is enough to write it down and look for it."""
-    scaled = tanh.srcs[0]
+    """The GELU that `bell` is a part of. Equal nodes are one, so it is enough to write it down and look for it."""
+    scaled = bell.srcs[0]
     if scaled.op != "mul" or scaled.srcs[0].op != "add":
         return None
     x = scaled.srcs[0].srcs[0]
@@ -76,8 +76,8 @@ def _gelu(
 def gelu_of(x: Node) -> Node:
     """What `ops.activation.gelu` makes of a float32 value with approximate="tanh"."""
     cubic = build.add(x, build.mul(build.mul(build.mul(x, x), x), GELU_CUBIC))
-    bell = build.unary("tanh", build.mul(cubic, GELU_SCALE))
-    return build.mul(build.mul(x, 0.5), build.add(bell, 1.0))
+    bell = build.unary("tanh_plus_1", build.mul(cubic, GELU_SCALE))
+    return build.mul(build.mul(x, 0.5), bell)
 
 
 def _between(result: Node, argument: Node) -> frozenset[Node]:

@@ -48,7 +48,7 @@ def _softmax(scored: Node) -> tuple[Node, Node]:
     axis = (len(scored.shape) - 1,)
     top = build.stop_gradient(build.reduce("reduce_max", scored, axis, True))
     top = build.select(build.eq(top, MINUS_INFINITY), 0.0, top)
-    exponentials = build.unary("exp", build.sub(scored, build.expand(top, scored.shape)))
+    exponentials = build.unary("exp_rounded", build.sub(scored, build.expand(top, scored.shape)))
     total = build.reduce("reduce_sum", exponentials, axis, True)
     nothing = build.eq(total, 0.0)
     total = build.select(nothing, 1.0, total)

@@ -277,6 +277,8 @@ EVALUATIONS: dict[str, Evaluation] = {
     "floor": _plain(np.floor),
     "log1p": _plain(np.log1p),
     "expm1": _plain(np.expm1),
+    "exp_rounded": _plain(np.exp),
+    "tanh_plus_1": _plain(lambda x: np.tanh(x) + 1),
     "not": _plain(np.invert),
     "add": _plain(np.add),
     "sub": _plain(np.subtract),

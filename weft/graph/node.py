@@ -1,8 +1,8 @@
 """Node: one immutable value in the graph, and the weak table that makes equal nodes one object.
 
 A node is an operation name, its sources and its attributes; shape and dtype follow from the primitive's rule. Nodes
-know nothing of tensors, devices' insides or kernels. The only thing attached later is `buffer`: where the value lives
-once it was computed.
+know nothing of devices' insides or kernels. What is attached later is `buffer`, where the value lives once it was
+computed, and `shown`, for what a tensor was made of.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _serial = itertools.count()
 class Node:
     """One value: `op(srcs, attrs)` with a known shape, dtype and device. Compare with `is`: equal nodes are one."""
 
-    __slots__ = ("__weakref__", "attrs", "buffer", "depth", "device", "dtype", "op", "serial", "shape", "site", "srcs")
+    __slots__ = (
+        "__weakref__", "attrs", "buffer", "depth", "device", "dtype", "op", "serial", "shape", "shown", "site", "srcs",
+    )  # fmt: skip
 
     op: str
     srcs: tuple[Node, ...]
@@ -29,6 +31,7 @@ class Node:
     dtype: DType
     device: Any
     buffer: Any  # the Buffer that holds the value once it was computed, else None
+    shown: bool  # whether it was the value of a tensor, not just a step on the way to one
     depth: int  # longest chain of uncomputed operations below this node
     serial: int  # counts up as nodes are made
     site: str | None  # the user's line, kept only by operations that can fail on the device
@@ -88,7 +91,7 @@ def _new(op, srcs, attrs, shape, dtype, device, site) -> Node:
     node = Node()
     node.op, node.srcs, node.attrs = op, srcs, attrs
     node.shape, node.dtype, node.device = shape, dtype, device
-    node.buffer, node.site, node.serial = None, site, next(_serial)
+    node.buffer, node.site, node.serial, node.shown = None, site, next(_serial), False
     node.depth = 1 + max((src.depth for src in srcs if src.buffer is None), default=0) if srcs else 0
     return node
 

@@ -283,6 +283,11 @@ def tanh(x: Expr) -> Expr:
     return _with_sign_of(_op("abs", _op("div", t, _op("add", t, 2.0))), x)
 
 
+def tanh_plus_1(x: Expr) -> Expr:
+    """1 + tanh(x) as 2 / (1 + e**(-2x)): exact also where tanh is nearly -1."""
+    return _op("div", 2.0, _op("add", exp(_op("mul", x, -2.0)), 1.0))
+
+
 def erf(x: Expr) -> Expr:
     """Two polynomials: erf(x)/x near 0, and log(erfc(x)) further out."""
     f = _FORMATS[x.dtype]
@@ -458,12 +463,14 @@ _SIMPLE_POWERS: dict[float, Callable[[Expr], Expr]] = {
 
 FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "exp": exp,
+    "exp_rounded": exp,
     "expm1": expm1,
     "log": log,
     "log1p": log1p,
     "sin": sin,
     "cos": cos,
     "tanh": tanh,
+    "tanh_plus_1": tanh_plus_1,
     "erf": erf,
     "pow": pow,
 }

@@ -104,25 +104,11 @@ class _ForGpu(Substitution):
 
     def rebuilt(self, expr: Expr) -> Expr:
         if isinstance(expr, Function) and self.known(expr):
-            of = tuple([self.done[id(part)] for part in expr.of])
-            difference = expr.function == "exp" and isinstance(of[0], Op) and of[0].name == "sub"
-            name = "exp_rounded" if difference and "exp_rounded" in self.native else expr.function
-            return Op(name, of, expr.dtype)
+            return Op(expr.function, tuple([self.done[id(part)] for part in expr.of]), expr.dtype)
         new = super().rebuilt(expr)
         if isinstance(new, Op) and new.name == "eq" and new.args[0].dtype is int64:
             return _narrow_equal(*new.args) or _narrow_equal(*new.args[::-1]) or new
-        if isinstance(new, Op) and new.name in ("add", "sub"):
-            return _beside_tanh(new) or new
         return new
-
-
-def _beside_tanh(op: Op) -> Op | None:
-    """1 + tanh or 1 - tanh by the function that is the sum: near 1 nothing is left of what makes tanh dear near 0."""
-    one, tanh = op.args if op.name == "sub" else op.args[::-1]
-    if not (isinstance(tanh, Op) and tanh.name == "tanh" and isinstance(one, Literal) and one.value == 1):
-        return None
-    plus = Op("tanh_plus_1", tanh.args, tanh.dtype)
-    return plus if op.name == "add" else Op("sub", (Literal(2.0, op.dtype), plus), op.dtype)
 
 
 def _narrow_equal(a: Expr, b: Expr) -> Op | None:

@@ -114,24 +114,24 @@ def gelu(x: Node, approximate: str = "none") -> Node:
     if approximate == "none":
         return mul(mul(x, 0.5), add(unary("erf", mul(x, math.sqrt(0.5))), 1.0))
     if approximate == "tanh":
-        value = mul(mul(x, 0.5), add(_gelu_bell(x), 1.0))
+        value = mul(mul(x, 0.5), _gelu_bell(x))
         return build.with_gradient(value, (x,), _gelu_gradient)
     raise problem(RangeError, "gelu", f"approximate={approximate!r}", "'none' or 'tanh'")
 
 
 def _gelu_bell(x: Node) -> Node:
     cubic = add(x, mul(mul(mul(x, x), x), GELU_CUBIC))
-    return unary("tanh", mul(cubic, GELU_SCALE))
+    return unary("tanh_plus_1", mul(cubic, GELU_SCALE))
 
 
 def _gelu_gradient(sources: tuple[Node, ...], g: Node) -> tuple[Node]:
     """(1 + t) (1/2 + x/2 (1 - t) u') for t = tanh(u): half of what the chain rule takes, and with 1 + t as a factor it
     vanishes with the function."""
     (x,) = sources
-    bell = _gelu_bell(x)
+    bell = _gelu_bell(x)  # 1 + t
     slope = add(mul(mul(x, x), 3.0 * GELU_CUBIC * GELU_SCALE), GELU_SCALE)
-    inner = mul(mul(mul(x, 0.5), sub(1.0, bell)), slope)
-    return (mul(g, mul(add(bell, 1.0), add(inner, 0.5))),)
+    inner = mul(mul(mul(x, 0.5), sub(2.0, bell)), slope)
+    return (mul(g, mul(bell, add(inner, 0.5))),)
 
 
 @in_float32
@@ -175,7 +175,7 @@ def softmax(x: Node, dim: int) -> Node:
     tensor([0.5000, 0.5000])
     """
     z, axes = shifted("softmax", x, dim)
-    e = unary("exp", z)
+    e = unary("exp_rounded", z)
     return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), x.shape))
 
 
@@ -183,7 +183,7 @@ def softmax(x: Node, dim: int) -> Node:
 def log_softmax(x: Node, dim: int) -> Node:
     """log(softmax(x)) without overflow."""
     z, axes = shifted("log_softmax", x, dim)
-    total = reduce("reduce_sum", unary("exp", z), axes, keepdim=True)
+    total = reduce("reduce_sum", unary("exp_rounded", z), axes, keepdim=True)
     return sub(z, expand(unary("log", total), x.shape))
 
 

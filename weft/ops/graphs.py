@@ -107,7 +107,7 @@ def edge_softmax(scores: Node, dst: Node, num_nodes: int) -> Node:
     rows, _ = _entries("edge_softmax", scores, dst, 0)
     site = user_site()
     largest = build.stop_gradient(build.scatter("max", dst, rows, num_nodes, site))
-    weights = build.unary("exp", build.sub(rows, build.gather(largest, dst, 0, site)))
+    weights = build.unary("exp_rounded", build.sub(rows, build.gather(largest, dst, 0, site)))
     return build.div(weights, build.gather(build.scatter_add(dst, weights, num_nodes, site), dst, 0, site))
 
 
@@ -174,7 +174,7 @@ def segment_softmax(scores: Node, rowptr: Node) -> Node:
     site = user_site()
     rows = build.segment_rows(rowptr, scores.shape[0], site)
     largest = build.stop_gradient(build.segment("max", scores, rowptr, site))
-    weights = build.unary("exp", build.sub(scores, build.gather(largest, rows, 0, site)))
+    weights = build.unary("exp_rounded", build.sub(scores, build.gather(largest, rows, 0, site)))
     return build.div(weights, build.gather(build.segment("sum", weights, rowptr, site), rows, 0, site))
 
 

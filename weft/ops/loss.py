@@ -169,7 +169,7 @@ def cross_entropy(
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     rows, labels = _class_rows(who, input, target)
     z, axes = shifted(who, rows, -1)
-    log_total = unary("log", reduce("reduce_sum", unary("exp", z), axes))
+    log_total = unary("log", reduce("reduce_sum", unary("exp_rounded", z), axes))
     hit = _hits(rows, labels)
     loss = sub(log_total, reduce("reduce_sum", select(hit, z, 0.0), axes))
     if not label_smoothing:
@@ -251,6 +251,6 @@ def _soft_cross_entropy(input: Node, target: Node, weight: Node | None, reductio
     if weight is not None:
         share = mul(*meet(who, share, weight))
     z, axes = shifted(who, rows, -1)
-    log_total = unary("log", reduce("reduce_sum", unary("exp", z), axes, keepdim=True))
+    log_total = unary("log", reduce("reduce_sum", unary("exp_rounded", z), axes, keepdim=True))
     loss = reduce("reduce_sum", mul(share, sub(expand(log_total, z.shape), z)), axes)
     return _reduced(who, loss, reduction)

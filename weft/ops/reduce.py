@@ -207,7 +207,9 @@ def logsumexp(x: Node, dim: Dim, keepdim: bool = False) -> Node:
         return build.full(sum(x, axes, keepdim).shape, -math.inf, x.dtype, x.device)
     peak = build.stop_gradient(build.reduce("reduce_max", x, axes, True))
     shift = build.select(isfinite(peak), peak, 0.0)
-    total = build.reduce("reduce_sum", build.unary("exp", build.sub(x, build.expand(shift, x.shape))), axes, True)
+    total = build.reduce(
+        "reduce_sum", build.unary("exp_rounded", build.sub(x, build.expand(shift, x.shape))), axes, True
+    )
     nothing = build.eq(total, 0.0)
     result = build.select(nothing, -math.inf, build.add(build.unary("log", build.select(nothing, 1.0, total)), shift))
     return result if keepdim else build.reshape(result, sum(x, axes).shape)
