@@ -82,8 +82,8 @@ BITS = ("and", "or", "xor", "not", "shl", "shr")  # `not` of bool is logical; `s
 OTHER = ("select", "cast", "bitcast", "mulhi")  # mulhi: high 32 bits of the product of two uint32
 # GPU alone. exchange(value, distance): the value of the thread whose number in its subgroup differs by xor `distance`;
 # broadcast(value, number): the value of the thread with this number in its subgroup. In both, all threads of the
-# subgroup ask at once. aligned(buffers..., bytes): whether all these buffers, which stand as
-# variables of their names, begin at multiples of so many bytes. blocks(): their number, the stride of a task loop.
+# subgroup ask at once. aligned(buffers..., bytes): whether all these buffers, which stand as variables of their names,
+# begin at multiples of so many bytes. blocks(): their number, the stride of a task loop.
 THREADS = ("exchange", "broadcast", "aligned")
 # Functions that some devices have. Of float32, exact to 2 ulp; exp_rounded is exp of a number that was rounded: it may
 # be rounded once more, and results below the normal range may be 0; tanh_plus_1 is 1 + tanh, exact to 4 ulp of 1.
