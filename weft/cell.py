@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -141,18 +142,17 @@ def held(roots: list[Node]) -> list[Node]:
     Who holds a node is known from the references to it: those beyond what the nodes on the way have.
     """
     order = toposort(roots)
-    inside = {id(root): len(order) for root in roots}
-    for node in order:
-        for source in node.srcs:
-            inside[id(source)] = inside.get(id(source), 0) + 1
+    known = Counter([id(source) for node in order for source in node.srcs])
+    known.update({id(root): len(order) for root in roots})
+    references = _references(order)  # before there are names for nodes here
     busy: set[int] = set()  # nodes behind which work waits
     found: list[Node] = []
-    for node in order:
+    for node, count in zip(order, references, strict=True):
         if node.buffer is not None:
             continue
         if node.op == "checkpoint":
             return []  # what it covers is to be forgotten
-        others = sys.getrefcount(node) > REFERENCES + inside.get(id(node), 0)
+        others = count > BY_A_LIST + known[id(node)]
         waits = _is_heavy(node) or any(id(source) in busy for source in node.srcs)
         several = PRIMITIVES[node.op].results or node.op == "loop"  # it has no value of its own
         value = _under_views(node)
@@ -174,12 +174,12 @@ def _under_views(node: Node) -> Node:
     return node
 
 
-def _references() -> int:
-    """To something that a list holds, as one counts them who walks over the list."""
-    return next(sys.getrefcount(thing) for thing in [object()])
+def _references(things: list[Any]) -> list[int]:
+    """How many there are to each of these things, with those that counting makes."""
+    return [sys.getrefcount(thing) for thing in things]
 
 
-REFERENCES = _references()
+(BY_A_LIST,) = _references([object()])
 
 
 def host_array(tensor: TensorCell, copy: bool | None) -> np.ndarray:

@@ -41,7 +41,7 @@ from weft.graph.node import Node, placeholder, toposort
 from weft.graph.primitives import make, results_of
 
 UNARY = ("neg", "abs", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "log1p", "expm1", "floor")
-UNARY += ("exp_rounded", "tanh_plus_1")
+UNARY += ("exp_rounded", "logistic")
 EXTENTS = [1, 3, 7, 17, 33, 64, 65]
 LARGE_SHAPES = [(130, 33), (300, 17), (40000,), (3, 12000), (2, 70, 33), (260, 260), (70000,)]  # where sums are split
 MOST_BOUND, MOST_ERROR = 1e3, 1e-3
@@ -201,11 +201,9 @@ class Builder:
         op = self.pick(UNARY)
         if op in ("neg", "abs"):
             return Value(build.unary(op, x.node), x.bound, x.error)
-        if op in ("sin", "cos", "tanh", "erf"):
+        if op in ("sin", "cos", "tanh", "erf", "logistic"):
             slope = 1.2 if op == "erf" else 1.0
             return Value(build.unary(op, x.node), 1.0, slope * x.error + 4 * eps)
-        if op == "tanh_plus_1":
-            return Value(build.unary(op, x.node), 2.0, x.error + 4 * eps)
         if op in ("exp", "expm1", "exp_rounded"):
             if x.bound > 3.0:
                 x = Value(build.unary("tanh", x.node), 1.0, x.error + 4 * eps)

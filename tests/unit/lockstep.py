@@ -488,7 +488,7 @@ FUNCTIONS = {
     "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1, "tanh": np.tanh,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
     "exp_rounded": lambda a: np.exp2(a * np.float32(1.442695041)),
-    "tanh_plus_1": lambda a: 2 / (1 + np.exp(-2 * a.astype(np.float64))),
+    "logistic": lambda a: 1 / (1 + np.exp(-a.astype(np.float64))),
     "round_bfloat16": lambda a: a.astype(dtypes.bfloat16.numpy), "widen": lambda a: a, "narrow": lambda a: a,
 }  # fmt: skip
 FOLD = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}

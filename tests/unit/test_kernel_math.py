@@ -46,8 +46,8 @@ def exact(name, *arrays):
         if name == "erf":
             return np.array([math.erf(float(value)) for value in arrays[0]])
         wide = np.float64 if arrays[0].dtype == np.float32 else np.longdouble
-        if name == "tanh_plus_1":
-            return 2 / (1 + np.exp(-2 * arrays[0].astype(wide)))
+        if name == "logistic":
+            return 1 / (1 + np.exp(-arrays[0].astype(wide)))
         return getattr(np, {"pow": "power"}.get(name, name))(*(array.astype(wide) for array in arrays))
 
 
@@ -79,7 +79,7 @@ def inputs_of(name, dtype):
         "erf": lambda: np.concatenate([rng.uniform(-6, 6, COUNT), signed_powers(1e-30, 1.0)]),
         "sin": lambda: np.concatenate([signed_powers(1e-20, 1e5 if small else 1e9), rng.uniform(-10, 10, COUNT)]),
     }
-    ranges["cos"], ranges["tanh_plus_1"] = ranges["sin"], ranges["tanh"]
+    ranges["cos"], ranges["logistic"] = ranges["sin"], ranges["tanh"]
     return ranges[name]().astype(dtype.numpy)
 
 
@@ -88,8 +88,8 @@ BOUNDS = {
     "expm1": (3, 4),
     "log": (1.5, 2),
     "log1p": (2, 3),
+    "logistic": (3, 4),
     "tanh": (4, 5),
-    "tanh_plus_1": (4, 5),
     "erf": (2, 4),
     "sin": (2, 2),
     "cos": (2, 2),

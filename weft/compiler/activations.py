@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from weft.compiler.program import GELU_CUBIC, GELU_SCALE
-from weft.graph import build
+from weft.graph.gelu import gelu
 from weft.graph.node import Node
 
 
@@ -33,10 +32,10 @@ def activations(nodes: Sequence[Node], leaves: Collection[Node]) -> list[Activat
             continue
         if node.op == "select" and _is_relu(node):
             found.append(Activation("relu", node.srcs[2], node, frozenset({node, node.srcs[0]})))
-        elif node.op == "tanh_plus_1":
-            gelu = _gelu(node, known, users, leaves)
-            if gelu is not None:
-                found.append(gelu)
+        elif node.op == "logistic":
+            made = _gelu(node, known, users, leaves)
+            if made is not None:
+                found.append(made)
     return found
 
 
@@ -53,14 +52,13 @@ def _is_zero(node: Node) -> bool:
 
 
 def _gelu(
-    bell: Node, known: Collection[Node], users: dict[Node, list[Node]], leaves: Collection[Node]
+    weight: Node, known: Collection[Node], users: dict[Node, list[Node]], leaves: Collection[Node]
 ) -> Activation | None:
-    """The GELU that `bell` is a part of. Equal nodes are one, so it is enough to write it down and look for it."""
-    scaled = bell.srcs[0]
-    if scaled.op != "mul" or scaled.srcs[0].op != "add":
+    """The GELU that `weight` is a part of. Equal nodes are one, so it is enough to write it down and look for it."""
+    if weight.srcs[0].op != "mul":
         return None
-    x = scaled.srcs[0].srcs[0]
-    result = gelu_of(x)
+    x = weight.srcs[0].srcs[0]
+    result = gelu(x)
     if result not in known:
         return None
     argument = x
@@ -71,13 +69,6 @@ def _gelu(
             return None
         (result,) = rounded
     return Activation("gelu", argument, result, _between(result, argument))
-
-
-def gelu_of(x: Node) -> Node:
-    """What `ops.activation.gelu` makes of a float32 value with approximate="tanh"."""
-    cubic = build.add(x, build.mul(build.mul(build.mul(x, x), x), GELU_CUBIC))
-    bell = build.unary("tanh_plus_1", build.mul(cubic, GELU_SCALE))
-    return build.mul(build.mul(x, 0.5), bell)
 
 
 def _between(result: Node, argument: Node) -> frozenset[Node]:

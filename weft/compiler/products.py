@@ -29,13 +29,14 @@ from weft.compiler.activations import Activation, activations
 from weft.compiler.libraries import library_of
 from weft.compiler.matmul import before_widening, operands
 from weft.compiler.plan import Product
-from weft.compiler.program import GELU_CUBIC, GELU_SCALE, product_precision
+from weft.compiler.program import product_precision
 from weft.compiler.region import Region
 from weft.compiler.simplify import reshape, transposed
 from weft.compiler.template import Called, Template
 from weft.compiler.windows import base_of
 from weft.dtypes import DType, float32
 from weft.graph.evaluate import SEVERAL
+from weft.graph.gelu import CUBIC, LINEAR
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make, results_of, several
 
@@ -346,7 +347,7 @@ def _pair(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
     if node.attrs[-1] == "relu":
         return np.where(value <= 0, 0, value), value
     if node.attrs[-1] == "gelu":
-        return value / 2 * (1 + np.tanh(GELU_SCALE * (value + GELU_CUBIC * value**3))), value
+        return value / (1 + np.exp(-value * (LINEAR + CUBIC * value**2))), value
     return value, value
 
 

@@ -7,20 +7,19 @@ set changes an address, not the program.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.backends.base import Buffer, Device
 from weft.compiler.simplify import scalar_of
 from weft.dtypes import float32, float64
+from weft.graph.gelu import CUBIC, LINEAR
 from weft.graph.node import Node, toposort
 from weft.state import SETTINGS
 
 _PASS_THROUGH = frozenset({"stop_gradient", "variable", "checkpoint", "result", "surrogate", "keep"})
-GELU_CUBIC, GELU_SCALE = 0.044715, math.sqrt(2.0 / math.pi)
 # Floats that kernels and rules know
-LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf"), GELU_CUBIC, GELU_SCALE})
+LITERAL = frozenset({0.0, 1.0, -1.0, 2.0, 0.5, float("inf"), float("-inf"), LINEAR, CUBIC})
 _NAMED = frozenset({"variable", "checkpoint", "call", "custom"})  # their first attribute says which, not what
 
 

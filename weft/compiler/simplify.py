@@ -18,7 +18,7 @@ from weft.graph.primitives import PRIMITIVES, evaluate, make
 
 # Folded constants must have the bits that a kernel would compute, so only operations exact to the last bit fold.
 INEXACT = frozenset(
-    {"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "exp_rounded", "tanh_plus_1", "pow", "mod"}
+    {"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "exp_rounded", "logistic", "pow", "mod"}
 )
 MARKERS = frozenset(
     {"variable", "stop_gradient", "surrogate", "checkpoint", "result", "keep"}

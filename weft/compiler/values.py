@@ -26,7 +26,7 @@ STATUS.op, STATUS.dtype, STATUS.shape = "status", int32, ()
 
 EXACT = frozenset({"neg", "abs", "max", "min", "floor", "select"})  # these leave a rounded value rounded
 TRANSCENDENTAL = frozenset(
-    {"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "exp_rounded", "tanh_plus_1", "pow"}
+    {"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "exp_rounded", "logistic", "pow"}
 )
 
 

@@ -335,7 +335,7 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "log1p": lambda node, g: (div(g, add(node.srcs[0], 1.0)),),
     "expm1": lambda node, g: (mul(g, add(node, 1.0)),),
     "exp_rounded": lambda node, g: (mul(g, node),),
-    "tanh_plus_1": lambda node, g: (mul(g, mul(node, sub(2.0, node))),),
+    "logistic": lambda node, g: (mul(g, mul(node, sub(1.0, node))),),
     "add": lambda node, g: (g, g),
     "sub": lambda node, g: (g, neg(g)),
     "mul": lambda node, g: (mul(g, node.srcs[1]), mul(g, node.srcs[0])),

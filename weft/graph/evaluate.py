@@ -278,7 +278,7 @@ EVALUATIONS: dict[str, Evaluation] = {
     "log1p": _plain(np.log1p),
     "expm1": _plain(np.expm1),
     "exp_rounded": _plain(np.exp),
-    "tanh_plus_1": _plain(lambda x: np.tanh(x) + 1),
+    "logistic": _plain(lambda x: 1 / (1 + np.exp(-x))),
     "not": _plain(np.invert),
     "add": _plain(np.add),
     "sub": _plain(np.subtract),

@@ -324,7 +324,7 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("custom", "template", None, lambda srcs, attrs, dtype: attrs[0].form),
     ("in_range", "elementwise", 1, _in_range),
     ("neg abs", "elementwise", 1, _same),
-    ("exp log sqrt sin cos tanh erf floor log1p expm1 exp_rounded tanh_plus_1", "elementwise", 1, _float),
+    ("exp log sqrt sin cos tanh erf floor log1p expm1 exp_rounded logistic", "elementwise", 1, _float),
     ("not", "elementwise", 1, _bits),
     ("add sub mul div max min mod", "elementwise", 2, _pair),
     ("pow", "elementwise", 2, _float_pair),

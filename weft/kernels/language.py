@@ -86,11 +86,11 @@ OTHER = ("select", "cast", "bitcast", "mulhi")  # mulhi: high 32 bits of the pro
 # begin at multiples of so many bytes. blocks(): their number, the stride of a task loop.
 THREADS = ("exchange", "broadcast", "aligned")
 # Functions that some devices have. Of float32, exact to 2 ulp; exp_rounded is exp of a number that was rounded: it may
-# be rounded once more, and results below the normal range may be 0; tanh_plus_1 is 1 + tanh, exact to 4 ulp of 1.
+# be rounded once more, and results below the normal range may be 0; logistic is 1 / (1 + exp(-x)), exact to 4 ulp of 1.
 # Exact ones between float32 and bfloat16: `round_bfloat16` (which stays float32), `widen` (a bfloat16) and `narrow` (a
 # float32 that was rounded).
 CASTS = ("round_bfloat16", "widen", "narrow")
-NATIVE = ("exp", "log", "log1p", "expm1", "tanh", "erf", "exp_rounded", "tanh_plus_1", *CASTS)
+NATIVE = ("exp", "log", "log1p", "expm1", "tanh", "erf", "exp_rounded", "logistic", *CASTS)
 OPERATIONS = frozenset(ARITHMETIC + COMPARE + BITS + OTHER + THREADS + NATIVE)
 
 # --- statements ------------------------------------------------------------------------------------------------------

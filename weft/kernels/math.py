@@ -283,9 +283,9 @@ def tanh(x: Expr) -> Expr:
     return _with_sign_of(_op("abs", _op("div", t, _op("add", t, 2.0))), x)
 
 
-def tanh_plus_1(x: Expr) -> Expr:
-    """1 + tanh(x) as 2 / (1 + e**(-2x)): exact also where tanh is nearly -1."""
-    return _op("div", 2.0, _op("add", exp(_op("mul", x, -2.0)), 1.0))
+def logistic(x: Expr) -> Expr:
+    """1 / (1 + e**-x)."""
+    return _op("div", 1.0, _op("add", exp(_op("neg", x)), 1.0))
 
 
 def erf(x: Expr) -> Expr:
@@ -467,10 +467,10 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "expm1": expm1,
     "log": log,
     "log1p": log1p,
+    "logistic": logistic,
     "sin": sin,
     "cos": cos,
     "tanh": tanh,
-    "tanh_plus_1": tanh_plus_1,
     "erf": erf,
     "pow": pow,
 }

@@ -7,12 +7,12 @@ import math
 from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
+from weft.graph.gelu import gelu as tanh_gelu
+from weft.graph.gelu import gelu_gradient
 from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float, normal_axis, to_float
 from weft.ops.elementwise import clamp
-
-GELU_CUBIC, GELU_SCALE = 0.044715, math.sqrt(2.0 / math.pi)  # compiler.activations looks for a GELU of these
 
 
 def relu(x: Node) -> Node:
@@ -114,24 +114,8 @@ def gelu(x: Node, approximate: str = "none") -> Node:
     if approximate == "none":
         return mul(mul(x, 0.5), add(unary("erf", mul(x, math.sqrt(0.5))), 1.0))
     if approximate == "tanh":
-        value = mul(mul(x, 0.5), _gelu_bell(x))
-        return build.with_gradient(value, (x,), _gelu_gradient)
+        return build.with_gradient(tanh_gelu(x), (x,), gelu_gradient)
     raise problem(RangeError, "gelu", f"approximate={approximate!r}", "'none' or 'tanh'")
-
-
-def _gelu_bell(x: Node) -> Node:
-    cubic = add(x, mul(mul(mul(x, x), x), GELU_CUBIC))
-    return unary("tanh_plus_1", mul(cubic, GELU_SCALE))
-
-
-def _gelu_gradient(sources: tuple[Node, ...], g: Node) -> tuple[Node]:
-    """(1 + t) (1/2 + x/2 (1 - t) u') for t = tanh(u): half of what the chain rule takes, and with 1 + t as a factor it
-    vanishes with the function."""
-    (x,) = sources
-    bell = _gelu_bell(x)  # 1 + t
-    slope = add(mul(mul(x, x), 3.0 * GELU_CUBIC * GELU_SCALE), GELU_SCALE)
-    inner = mul(mul(mul(x, 0.5), sub(2.0, bell)), slope)
-    return (mul(g, mul(bell, add(inner, 0.5))),)
 
 
 @in_float32

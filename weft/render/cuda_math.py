@@ -19,11 +19,10 @@ TANH = """static __device__ inline float tanh_float32(float a)
     return result;
 }"""
 
-# 1 + tanh(a) = 2 / (e^-2a + 1).
-TANH_PLUS_1 = """static __device__ inline float tanh_plus_1_float32(float a)
+LOGISTIC = """static __device__ inline float logistic_float32(float a)
 {
     float power, inverse;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(a * -2.88539004f));
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(a * -1.442695041f));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(power + 1.0f));
-    return inverse + inverse;
+    return inverse;
 }"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weft.render.cuda_math import TANH, TANH_PLUS_1
+from weft.render.cuda_math import LOGISTIC, TANH
 from weft.render.cuda_narrow import BFLOAT16
 from weft.render.cuda_tiles import FETCH, FETCH_NEAR, FETCHED, TILES
 
@@ -133,7 +133,7 @@ CUDA = Dialect(
         "exp_rounded_float32": "static __device__ inline float exp_rounded_float32(float a) "
         '{ float b; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(b) : "f"(a * 1.442695041f)); return b; }',
         "tanh_float32": TANH,
-        "tanh_plus_1_float32": TANH_PLUS_1,
+        "logistic_float32": LOGISTIC,
         **BFLOAT16,
         "fetch": FETCH,
         "fetch_near": FETCH_NEAR,
