@@ -41,6 +41,8 @@ def remember_consumed(tensor: TensorCell) -> None:
     """Note that `backward()` has used up the history of `tensor`, whose value may still be wanted."""
     tensor._consumed = True
     if STATE.trace is None:
+        if tensor._node is not None and tensor._node.buffer is not None:
+            tensor._settle(tensor._node)
         _consumed[:] = [ref for ref in _consumed if ref() is not None]
         _consumed.append(weakref.ref(tensor))
 

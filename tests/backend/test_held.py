@@ -93,6 +93,16 @@ def test_what_lies_inside_an_operation_is_computed_again():
     np.testing.assert_allclose(x.grad.numpy(), weights @ w.numpy().T / 12, rtol=1e-4, atol=1e-6)
 
 
+def test_a_loss_that_was_read_and_used_up_holds_nothing():
+    x, w = (weft.tensor(numbers(12, 12, seed=k), requires_grad=True) for k in range(2))
+    loss = (x @ w).relu().square().sum()
+    inside = weakref.ref(loss.node.srcs[0])
+    value = loss.item()
+    loss.backward()
+    x.grad.numpy(), w.grad.numpy()
+    assert inside() is None and loss.item() == value
+
+
 def test_nobody_else_counts_as_a_holder():
     """Cells that were assigned and not read yet are looked for among the nodes on the way."""
     elsewhere = weft.zeros(3)
