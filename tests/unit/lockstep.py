@@ -309,10 +309,13 @@ class Blocks:
         if fetch.aligned:
             assert (valid == fetch.count).all(), fetch
             self.aligned(fetch.source, first, fetch.count)
+        in_row = np.zeros(len(who), np.int64) if fetch.place is None else self.places(fetch.place, who)
         for i in range(fetch.count):
-            given = valid > i
+            wanted = in_row + i >= 0
+            given = (valid > i) & wanted
             data = np.zeros(len(who), self.memory[fetch.source].data.dtype)
             data[given] = self.read(fetch.source, first[given] + i, who[given])
+            data[~wanted] = UNKNOWN
             self.write(fetch.target, at + i, who, np.full(len(who), UNKNOWN, data.dtype))  # until it has arrived
             self.coming.append((fetch.target, at + i, who, data))
 

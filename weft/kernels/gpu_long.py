@@ -252,7 +252,8 @@ class LongRow(TiledRow):
                 to, source = ix.substitute(self.own_place, first), ix.substitute(index, first)
                 fetch = Fetch(array.name, to, buffer, source, near, near, aligned and near * array.dtype.itemsize >= 4)
                 whole.append(fetch)
-                edge.append(If(test("lt", start, extent), (replace(fetch, valid=valid, aligned=False),)))
+                part = replace(fetch, valid=valid, aligned=False, place=start.index)
+                edge.append(If(test("lt", start, extent), (part,)))
             else:
                 one = Fetch(array.name, self.own_place, buffer, index, 1, 1)
                 whole += self.tile.lanes([one])
@@ -408,7 +409,7 @@ class LongRow(TiledRow):
         return _both(_not_before(number(place)), before_end) if self.lead is not ix.ZERO else before_end
 
     @property
-    def first_place(self) -> Expr:
+    def first_place(self) -> IndexValue:
         """Where the first of several neighbours lies in the row."""
         return number(ix.substitute(self.place, {self.tile.lane: ix.ZERO}))
 

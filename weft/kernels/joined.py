@@ -208,10 +208,10 @@ class _Renamed(Substitution):
             case Local(name, dtype, size, scope):
                 self.memory[name] = f"{name}_{self.number}"
                 return Local(self.memory[name], dtype, size, scope)
-            case Fetch(target, at, source, index, count, valid):
-                names = self.buffer(target), self.buffer(source)
-                valid = self.bound(valid)
-                return Fetch(names[0], self.index(at), names[1], self.index(index), count, valid)
+            case Fetch(target, at, source, index, _, valid):
+                place = None if stmt.place is None else self.index(stmt.place)
+                moved = replace(stmt, target=self.buffer(target), source=self.buffer(source), place=place)
+                return replace(moved, at=self.index(at), index=self.index(index), valid=self.bound(valid))
             case Copy(target, at, source, index, count, dtype):
                 names = self.buffer(target), self.buffer(source)
                 return Copy(names[0], self.index(at), names[1], self.index(index), count, dtype)

@@ -216,7 +216,8 @@ class Fetch:
     """Begin to copy `count` neighbouring elements into a block's array: target[at + i] = source[index + i] for
     i < valid, 0 for the others. It has happened, for this thread, after `Fetched`; for the block after a barrier
     behind that. `at` is a multiple of `count`, which is a power of two. Where the place in `source` is known to be
-    `aligned` so, too, all of `count` are valid."""
+    `aligned` so, too, all of `count` are valid. Those in front of a row, whose `place` in it is below 0, are nobody's:
+    others may be writing them."""
 
     target: str
     at: Index
@@ -225,6 +226,7 @@ class Fetch:
     count: int
     valid: Expr | int
     aligned: bool = False
+    place: Index | None = None  # of the first; None: all are wanted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
