@@ -106,8 +106,9 @@ def test_every_primitive_is_drawn_or_recorded():
 
     collect()
     for record in RECORDS:
-        inputs = Inputs(record.samples[0], record.dtypes[0], requires_grad=False)
-        results = flat(record.fn(*inputs.weft_args, **record.samples[0].kwargs))
-        found.update(operations(toposort([result.node for result in results if isinstance(result, Tensor)])))
+        for sample in (record.samples[0], record.samples[-1]):
+            inputs = Inputs(sample, record.dtypes[0], requires_grad=False)
+            results = flat(record.fn(*inputs.weft_args, **sample.kwargs))
+            found.update(operations(toposort([result.node for result in results if isinstance(result, Tensor)])))
     every = {name for names, *_ in primitives._ROWS for name in names.split()}
     assert sorted(every - found) == []

@@ -259,6 +259,27 @@ def _halved(parts: np.ndarray) -> np.ndarray:
     return parts[..., 0]
 
 
+def test_blocks_that_store_beside_column_sums_take_turns():
+    def shapes(stores):
+        device = Lockstep(**HOPPER)
+
+        def program(make):
+            x = make(512, 4096)
+            return [x.relu(), x.relu().sum(0)] if stores else [x.sum(0)]
+
+        results(program, device.device)
+        (found,) = [kernel.geometry for kernel in device.kernels if "part_sum" in kernel.name]
+        return found
+
+    geometry = shapes(True)
+    tasks = geometry.blocks(256)
+    assert tasks == 256 * geometry.items // geometry.threads > 264
+    assert geometry.blocks(256, processors=132) == 256, "each takes as many turns"
+    assert geometry.blocks(256, processors=160) == tasks, "the last turn would leave most of them idle"
+    assert geometry.blocks(100, most=7, processors=132) == 7
+    assert shapes(False).at_once == 0
+
+
 def test_threads_share_all_inner_axes():
     x = np.random.default_rng(0).standard_normal((2, 90)).astype(np.float32)
     several, one = gpu.schedule(row_sums(2, 0, (5, 6, 3))), gpu.schedule(row_sums(2, 90))

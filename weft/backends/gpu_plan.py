@@ -57,7 +57,8 @@ class _Kernel:
             else:
                 self.words[at] = _word(value, param.dtype)
         self.words[-1] = launch.extent
-        blocks = geometry.blocks(launch.extent, backend.device.limits.get("blocks", MOST_BLOCKS))
+        limits = backend.device.limits
+        blocks = geometry.blocks(launch.extent, limits.get("blocks", MOST_BLOCKS), limits.get("processors", 0))
         self._launch = backend.driver.launcher(function, blocks, geometry.threads, geometry.shared, self.words, buffers)
 
     def __call__(self, table: Table) -> None:

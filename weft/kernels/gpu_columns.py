@@ -69,6 +69,7 @@ UNROLLED = 8  # rows under way at once
 AHEAD = 8192  # bytes of coming rows that a block has under way, if `MOST_STAGES` are enough
 MOST_STAGES = 16
 SHARING = 4  # blocks that should find room side by side
+AT_ONCE = 2  # blocks of a processor that also store elements: rows that are read and written side by side
 ROOM = 2  # times the registers of a thread where a processor holds all it can: for several elements under way at once
 
 
@@ -102,7 +103,9 @@ def column_sums(nest: Nest, target: Target) -> Kernel:
         definitions["member"] = number(ix.floordiv(at(threads), tile.threads))
     nest = replace(walk.nest, definitions={**walk.nest.definitions, **definitions})
     beside = target.resident // (ROOM * max(threads.extent, target.subgroup))
-    return kernel(nest, (*walk.arrays(), block), Geometry(threads.extent, strips * threads.extent, beside=beside))
+    at_once = AT_ONCE if strips > 1 and nest.inner_stores else 0
+    geometry = Geometry(threads.extent, strips * threads.extent, beside=beside, at_once=at_once)
+    return kernel(nest, (*walk.arrays(), block), geometry)
 
 
 def _tile(nest: Nest, width: int, members: int, target: Target) -> Tile:

@@ -315,23 +315,34 @@ class ScalarParam:
     dtype: DType
 
 
+BUSY = 0.85  # of all turns of all blocks, at least, where blocks take turns
+
+
 @dataclass(frozen=True, slots=True)
 class Geometry:
     """How a GPU kernel is launched: blocks of exactly `threads` threads; `items` elements of work for each point of the
     launch range, of which a block takes `tile` (0: one for each thread) at a time. Any number of blocks gives the same
     bits; more than the work fills are idle. `shared` bytes of memory are asked for with the launch, for a block's
     arrays that the kernel does not declare with their sizes. `beside` blocks should find room on one processor (0: that
-    is left to the compiler, which deals out registers)."""
+    is left to the compiler, which deals out registers). `at_once` blocks to a processor are enough (0: all that find
+    room): more would be in each other's way in memory, so each takes several parts of the work in turn."""
 
     threads: int
     items: int
     shared: int = 0
     tile: int = 0
     beside: int = 0
+    at_once: int = 0
 
-    def blocks(self, points: int, most: int = 1 << 20) -> int:
-        """Blocks that give every thread of a launch over `points` something to do, at most `most`."""
-        return max(1, min(most, -(-points * self.items // (self.tile or self.threads))))
+    def blocks(self, points: int, most: int = 1 << 20, processors: int = 0) -> int:
+        """Blocks that give every thread of a launch over `points` something to do, at most `most`; fewer on so many
+        processors where that keeps nearly all of these busy to the end."""
+        found = -(-points * self.items // (self.tile or self.threads))
+        enough = self.at_once * processors
+        if 0 < enough < found:
+            turns = -(-found // enough)
+            found = -(-found // turns) if found >= BUSY * turns * enough else found
+        return max(1, min(most, found))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
