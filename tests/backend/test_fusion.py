@@ -1,9 +1,11 @@
 """What fusion reaches: kernels launched and bytes moved, the table of the design. Compiled for the null device."""
 
+import numpy as np
 import pytest
 
 import weft
 import weft.nn.functional as F
+from weft.compiler import fuse
 
 SLACK = 1.1  # bytes moved over bytes of inputs and outputs, each once
 
@@ -368,3 +370,24 @@ def test_the_gradient_of_overlapping_windows_is_computed_once():
     kernels = compiled(weft.grad(loss, argnums=(0, 1, 2)), *args).kernels()
     sums, _, result = kernels[-3:]
     assert sums.name.startswith("rows") and result.flops < 0.9 * sums.flops
+
+
+def chain_of_means(length):
+    def chain(x):
+        for _ in range(length):
+            x = x - x.mean() * 0.9
+        return x
+
+    return chain
+
+
+def test_a_chain_of_folds_is_cut():
+    """Each fold that depends on the last walks its row once more: all in one kernel would be quadratic."""
+    (x,) = tensors((8, 16))
+    counts = {length: len(compiled(chain_of_means(length), x)) for length in (fuse.MOST_FOLDS, 200)}
+    assert counts[fuse.MOST_FOLDS] <= 2
+    assert 200 // fuse.MOST_FOLDS <= counts[200] <= 2 + 200 // fuse.MOST_FOLDS
+    given = np.random.default_rng(0).standard_normal((8, 16))
+    with weft.device("cpu"):
+        found = weft.compile(chain_of_means(60))(weft.tensor(given)).numpy()
+    np.testing.assert_allclose(found, chain_of_means(60)(given), 1e-10, 1e-12)

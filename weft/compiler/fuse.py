@@ -28,6 +28,7 @@ CANDIDATES = 6  # how many regions a sink tries to join
 SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a kernel
 SMALL_FOR_BLOCKS = 1 << 21  # the same where a launch takes as long as moving megabytes
 MOST_READS = 8  # values that such a kernel reads
+MOST_FOLDS = 24  # of one kernel: each that depends on others walks the row once more
 # Kinds of nodes that are the anchor of a region of their own, which has the form of that name: the region's domain.
 ANCHORS: dict[str, Callable[[Node], tuple[int, ...]]] = {
     "dot": lambda node: node.shape,
@@ -202,6 +203,8 @@ class _Fuser:
         at = self._domain_index(region, node)
         if at is None or (self._is_partial(node) and not _same_chunks(region.partials, node)):
             return None
+        if len(region.place) >= MOST_FOLDS and PRIMITIVES[node.op].kind in ("reduce", "segment"):
+            return None
         walk = Walk(region, self.stored, self._home_for, self.apart)
         try:
             for source in self._walked(node):
@@ -309,6 +312,8 @@ class _Fuser:
                     self.stored[node] = tuple([writer for writer in writers if writer is not region])
 
     def _worth_merging(self, a: Region, b: Region) -> bool:
+        if len(a.place) + len(b.place) > MOST_FOLDS:
+            return False
         if not self._launch_outweighs(a, b) and not any(sink in b.reads for sink in a.sinks):
             shared = a.reads.keys() & b.reads.keys()
             return any(read.size > 1 and 4 * read.size >= a.volume for read in shared)
