@@ -31,6 +31,7 @@ LEAVES: weakref.WeakKeyDictionary[Node, weakref.ref[Any]] = weakref.WeakKeyDicti
 HEAVY = frozenset({
     "dot", "conv", "template", "loop", "pick", "scan", "sort", "put", "scatter", "segment", "reduce", "fold",
 })  # fmt: skip
+FEW = 8  # operations in a row that are computed again rather than stored
 VIEWS = ("reshape", "permute", "expand", "slice")
 SMALL = 1024  # bytes up to which a copy is cheaper than memory that stays in use
 _consumed: list[weakref.ref[Any]] = []
@@ -155,7 +156,7 @@ def held(roots: list[Node]) -> list[Node]:
         if node.op == "checkpoint":
             return []  # what it covers is to be forgotten
         others = count > BY_A_LIST + known[id(node)]
-        waits = _is_heavy(node) or any(id(source) in busy for source in node.srcs)
+        waits = _is_heavy(node) or node.depth > FEW or any(id(source) in busy for source in node.srcs)
         several = PRIMITIVES[node.op].results or node.op == "loop"  # it has no value of its own
         value = _under_views(node)
         if others and waits and not several and (node.shown or value.shown or _is_heavy(value)):

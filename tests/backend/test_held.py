@@ -67,6 +67,18 @@ def test_a_few_operations_are_computed_again():
     assert not computed(y)
 
 
+def test_a_loop_that_reads_each_turn_makes_few_plans():
+    """What it carries on is stored every few turns: else each turn would be a longer program than the last."""
+    x = weft.tensor(numbers(12, 12))
+    expected = x.numpy().astype(float)
+    before = weft.counters()["plans_reused"]
+    for _ in range(40):
+        x = x * 0.9 + 0.1
+        expected = expected * 0.9 + 0.1
+        np.testing.assert_allclose(x.sum().item(), expected.sum(), rtol=1e-5)
+    assert weft.counters()["plans_reused"] - before >= 32
+
+
 def test_what_nobody_holds_is_not_stored():
     x, w = weft.tensor(numbers(12, 12)), weft.tensor(numbers(12, 12, seed=1))
     first = (x @ w).relu()
