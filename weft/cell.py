@@ -266,6 +266,7 @@ class TensorCell:
                 STATE.trace.write(self, node)
             else:
                 self._node = node
+                node.shown = True
         LEAVES[node] = weakref.ref(self)
         self._owned = node if STATE.trace is None else None
         return node

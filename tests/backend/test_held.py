@@ -79,6 +79,26 @@ def test_a_loop_that_reads_each_turn_makes_few_plans():
     assert weft.counters()["plans_reused"] - before >= 32
 
 
+def test_a_training_loop_by_hand_is_one_plan():
+    """The loss is read when the parameter, which the next turn needs, was assigned but not computed."""
+    w = weft.tensor(numbers(8, 1), requires_grad=True)
+    x, y = weft.tensor(numbers(16, 8, seed=1)), weft.tensor(numbers(16, 1, seed=2))
+    found, launches = w.numpy().astype(float), []
+    for _ in range(12):
+        before = weft.counters()
+        loss = ((x @ w - y) ** 2).mean()
+        loss.backward()
+        with weft.no_grad():
+            w -= 0.1 * w.grad
+        w.grad = None
+        away = x.numpy() @ found - y.numpy()
+        np.testing.assert_allclose(loss.item(), (away**2).mean(), rtol=1e-4)
+        found -= 0.1 * 2 / 16 * x.numpy().T @ away
+        after = weft.counters()
+        launches.append((after["launches"] - before["launches"], after["plans_built"] - before["plans_built"]))
+    assert len(set(launches[3:])) == 1 and launches[-1][1] == 0, launches
+
+
 def test_what_nobody_holds_is_not_stored():
     x, w = weft.tensor(numbers(12, 12)), weft.tensor(numbers(12, 12, seed=1))
     first = (x @ w).relu()
