@@ -223,9 +223,9 @@ class TensorCell:
     )  # fmt: skip
 
     def __init__(self, node: Node | None, requires_grad: bool = False, is_leaf: bool = True):
-        self._node = node
+        self._node: Node | None = None
         if node is not None:
-            node.shown = True
+            self._show(node)
         self._requires_grad = requires_grad
         self._grad: Any = None
         self._buffer: Buffer | None = None  # set while a compiled function keeps the value in its own storage
@@ -265,19 +265,21 @@ class TensorCell:
             if STATE.trace is not None:
                 STATE.trace.write(self, node)
             else:
-                self._node = node
-                node.shown = True
+                self._show(node)
         LEAVES[node] = weakref.ref(self)
         self._owned = node if STATE.trace is None else None
         return node
+
+    def _show(self, node: Node) -> None:
+        """`node` is the value from now on."""
+        self._node, node.shown = node, True
 
     def _assign(self, node: Node) -> None:
         """Rebind the cell."""
         if STATE.trace is not None:
             STATE.trace.write(self, node)
             return
-        self._node = node
-        node.shown = True
+        self._show(node)
         if node.buffer is None:
             key = id(self)
             _assigned[key] = weakref.ref(self, lambda _: _assigned.pop(key, None))

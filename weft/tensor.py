@@ -227,7 +227,7 @@ class Tensor(TensorCell):
         if STATE.trace is None and self._node is not None:
             # a node of its own, so that what was computed from the old one stays apart
             old = self._node
-            self._node = (
+            self._show(
                 leaf(old.buffer, old.shape, old.dtype, old.device)
                 if old.buffer
                 else build.variable(build.stop_gradient(old))

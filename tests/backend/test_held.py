@@ -40,6 +40,12 @@ def test_what_a_tensor_holds_is_there_after_the_first_reader():
     np.testing.assert_array_equal(y.argmax(1).numpy(), y.numpy().argmax(1))
 
 
+def test_a_value_that_was_made_a_leaf_is_there_too():
+    w = (weft.tensor(numbers(12, 12)) @ weft.tensor(numbers(12, 12, seed=1))).exp().requires_grad_()
+    w.sum().item()
+    assert computed(w)
+
+
 def test_what_another_value_waits_for_is_there_too():
     """Held by nobody but a result that was not asked for yet."""
     x, w = weft.tensor(numbers(12, 12)), weft.tensor(numbers(12, 12, seed=1))

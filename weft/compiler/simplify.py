@@ -15,11 +15,10 @@ from weft.graph.build import const, expand
 from weft.graph.evaluate import identity
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, evaluate, make
+from weft.kernels.math import FUNCTIONS
 
 # Folded constants must have the bits that a kernel would compute, so only operations exact to the last bit fold.
-INEXACT = frozenset(
-    {"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "exp_rounded", "logistic", "pow", "mod"}
-)
+INEXACT = frozenset({*FUNCTIONS, "mod"})
 MARKERS = frozenset(
     {"variable", "stop_gradient", "surrogate", "checkpoint", "result", "keep"}
 )  # worth their first source

@@ -25,9 +25,7 @@ STATUS = Node()  # stands for the plan's status words among the buffers of a ker
 STATUS.op, STATUS.dtype, STATUS.shape = "status", int32, ()
 
 EXACT = frozenset({"neg", "abs", "max", "min", "floor", "select"})  # these leave a rounded value rounded
-TRANSCENDENTAL = frozenset(
-    {"exp", "log", "sin", "cos", "tanh", "erf", "log1p", "expm1", "exp_rounded", "logistic", "pow"}
-)
+TRANSCENDENTAL = frozenset(kernel_math.FUNCTIONS)
 
 
 class Builder:

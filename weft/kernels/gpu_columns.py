@@ -325,16 +325,13 @@ def column_folds(nest: Nest, target: Target) -> Kernel | None:
 
     arrays: list[Local] = []
     body: list[Stmt] = []
-    folds: list[Stmt] = []
     for stage in nest.stages:
-        body += folds[-1:]
         parts = tuple([replace(acc, name=f"{acc.name}_part") for acc, _ in stage])
         updates = tuple([Update(part.name, value) for part, (_, value) in zip(parts, stage, strict=True)])
         body.append(Fold(parts, along(updates)))
         given, fold = _joined([acc for acc, _ in stage], arrays, at(lane), at(group), groups)
-        body += [*given, Barrier()]
-        folds.append(fold)
-    last_fold, stores = folds[-1], together(nest.point_stores)
+        body += [*given, Barrier(), fold]
+    last_fold, stores = body.pop(), together(nest.point_stores)
     first_group = test("and", inside, test("eq", number(at(group)), 0))
     if nest.inner_stores:
         body += [last_fold, *([If(first_group, stores)] if stores else ()), *along(together(nest.inner_stores))]

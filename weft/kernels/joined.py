@@ -210,8 +210,9 @@ class _Renamed(Substitution):
                 return Local(self.memory[name], dtype, size, scope)
             case Fetch(target, at, source, index, _, valid):
                 place = None if stmt.place is None else self.index(stmt.place)
-                moved = replace(stmt, target=self.buffer(target), source=self.buffer(source), place=place)
-                return replace(moved, at=self.index(at), index=self.index(index), valid=self.bound(valid))
+                at, index, valid = self.index(at), self.index(index), self.bound(valid)
+                target, source = self.buffer(target), self.buffer(source)
+                return replace(stmt, target=target, at=at, source=source, index=index, valid=valid, place=place)
             case Copy(target, at, source, index, count, dtype):
                 names = self.buffer(target), self.buffer(source)
                 return Copy(names[0], self.index(at), names[1], self.index(index), count, dtype)

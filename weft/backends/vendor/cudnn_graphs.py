@@ -120,7 +120,7 @@ class Graphs:
     def _modes(self, form: Form) -> tuple:
         """The heuristics to ask, in order. B is the better one for float32 alone, and forward alone (on an H200, in
         ResNet-18: 7.9 ms of convolutions instead of 10.2, but 11.4 of weight gradients instead of 8.6). It is asked
-        where channels fill whole vectors: memcheck complained about a call for others, which engine is not known."""
+        where channels fill whole vectors, as those do."""
         modes, (image, filters, *_) = self.cudnn.heur_mode, form.operands
         whole = all(extent % CHANNELS == 0 for extent in (image.dims[1], *filters.dims[:2]))
         better = form.function == "conv" and image.dtype is float32 and whole
