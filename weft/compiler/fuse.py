@@ -18,7 +18,7 @@ from weft.compiler.loops import hidden_states
 from weft.compiler.matmul import operands
 from weft.compiler.program import slice_offset
 from weft.compiler.region import FORMS, Conflict, Region, Walk
-from weft.compiler.sinks import DEAR, Choice
+from weft.compiler.sinks import COST, DEAR, MAX_OPERATIONS, Choice
 from weft.compiler.templates import TEMPLATES
 from weft.compiler.windows import base_of, window
 from weft.graph.node import Node
@@ -29,6 +29,9 @@ SMALL = 1 << 16  # elements up to which unrelated work of the same form shares a
 SMALL_FOR_BLOCKS = 1 << 21  # the same where a launch takes as long as moving megabytes
 MOST_READS = 8  # values that such a kernel reads
 MOST_FOLDS = 24  # of one kernel: each that depends on others walks the row once more
+MAX_VALUES = 64  # values that one kernel reads or stores, unless a single result needs more
+MAX_UNRELATED_COST = 512  # arithmetic per element, as `sinks.COST` counts it, of a kernel with unrelated results
+MERGE_WINDOW = 32  # regions of one domain, latest first, that a region may be merged with
 # Kinds of nodes that are the anchor of a region of their own, which has the form of that name: the region's domain.
 ANCHORS: dict[str, Callable[[Node], tuple[int, ...]]] = {
     "dot": lambda node: node.shape,
@@ -79,6 +82,8 @@ class _Fuser:
         self.homes: dict[Node, Home] = {}
         self.position = {node: number for number, node in enumerate(nodes)}
         self.users: dict[Node, list[Region]] = {}  # regions that read or compute a node
+        self.written_by: dict[Region, dict[Node, None]] = {}  # what each region stores, with what that is a part of
+        self.preceding = 0  # bit set of all regions that some other region had to wait for
         self.choice = Choice(nodes, outputs, self.leaves, written)
         self.apart = self.choice.apart
 
@@ -87,7 +92,7 @@ class _Fuser:
             if node not in self.choice.sinks or node in self.stored:
                 continue
             if not node.size:
-                self.stored[node] = ()  # nothing to compute, nothing to wait for
+                self._store(node, ())  # nothing to compute, nothing to wait for
             elif node.op == "concat":
                 self._place_concat(node)
             elif node.op == "after":
@@ -97,6 +102,12 @@ class _Fuser:
         self._merge()
         self._drop_unread_rows()
         return Fused(self.regions, self.stored, self.homes)
+
+    def _store(self, node: Node, writers: tuple[Region, ...]) -> None:
+        """`node` lies in memory once `writers` have run."""
+        self.stored[node] = writers
+        for writer in writers:
+            self.written_by.setdefault(writer, {})[node] = None
 
     # --- putting a sink into a region --------------------------------------------------------------------------------
 
@@ -214,8 +225,12 @@ class _Fuser:
         writers = self._writers(walk, region)
         if any(writer.before & region.bit for writer in writers):
             return None
+        if not self._has_room(region, walk):
+            return None
         if walk.touched:
             return walk
+        if region.cost + self._cost(region, walk) > MAX_UNRELATED_COST:
+            return None
         if region.joins == "epilogues" or _delays(region, writers):
             return None
         if region.volume > SMALL:
@@ -223,6 +238,22 @@ class _Fuser:
             if not shared and not any(source in region.inlined for source in walk.inlined):
                 return None
         return walk
+
+    def _has_room(self, region: Region, walk: Walk) -> bool:
+        """Whether one kernel may compute what `region` has and what `walk` found: code of bounded size."""
+        values = region.reads.keys() | walk.reads.keys()
+        if len(values) + len(region.sinks) + len(region.partials) >= MAX_VALUES:
+            return False
+        return region.operations + self._operations(region, walk) <= MAX_OPERATIONS
+
+    def _operations(self, region: Region, walk: Walk) -> int:
+        """The elementwise operations that `walk` adds to those of `region`."""
+        return sum([node not in region.inlined and node.op not in MOVEMENT for node in walk.inlined])
+
+    def _cost(self, region: Region, walk: Walk) -> int:
+        """The arithmetic per element that `walk` adds to that of `region`."""
+        added = [node for node in walk.inlined if node not in region.inlined]
+        return sum([self.choice.own_cost(node) for node in added]) + COST["random"] * len(walk.drawn)
 
     def _open(self, region: Region, node: Node) -> None:
         """A new region with `node` as its first sink."""
@@ -259,7 +290,7 @@ class _Fuser:
         for source in node.srcs:
             if source.op == "scratch":
                 region.sinks.append(source)
-                self.stored[source] = (region,)
+                self._store(source, (region,))
         self._commit(region, node, walk)
 
     def _open_loop(self, node: Node) -> None:
@@ -271,7 +302,7 @@ class _Fuser:
         picks = self.choice.picks[node]
         region.sinks = [*picks, *hidden_states(node, picks)]
         for pick in (node, *region.sinks):
-            self.stored[pick] = (region,)
+            self._store(pick, (region,))
         self._absorb(region, walk)
 
     def _upgrade(self, region: Region, form: str, shape: tuple[int, ...], reduced: tuple[int, ...], node: Node) -> bool:
@@ -288,7 +319,7 @@ class _Fuser:
         numbered = {region.number: region for region in self.regions}
         for group in alike.values():
             for second in range(1, len(group)):
-                for first in range(second):
+                for first in range(max(0, second - MERGE_WINDOW), second):
                     a, b = group[first], group[second]
                     if a is not b and self._worth_merging(a, b) and not _somebody_between(a, b, numbered):
                         before = (a.before | b.before) & ~(a.bit | b.bit)
@@ -312,7 +343,11 @@ class _Fuser:
                     self.stored[node] = tuple([writer for writer in writers if writer is not region])
 
     def _worth_merging(self, a: Region, b: Region) -> bool:
-        if len(a.place) + len(b.place) > MOST_FOLDS:
+        if len(a.place) + len(b.place) > MOST_FOLDS or a.operations + b.operations > MAX_OPERATIONS:
+            return False
+        if len(a.reads.keys() | b.reads.keys()) + len(a.stores) + len(b.stores) > MAX_VALUES:
+            return False
+        if a.cost + b.cost > MAX_UNRELATED_COST and not any(sink in b.reads for sink in a.sinks):
             return False
         if not self._launch_outweighs(a, b) and not any(sink in b.reads for sink in a.sinks):
             shared = a.reads.keys() & b.reads.keys()
@@ -358,19 +393,21 @@ class _Fuser:
             self.stored.update(held)
             return False
         self._replace(trial, regions)
-        for sink in held.keys() - spare:
-            self.stored[sink] = (trial,)
+        for sink in held:
+            if sink not in spare:
+                self._store(sink, (trial,))
         if node is not None:
-            self.stored[node] = (trial,)
+            self._store(node, (trial,))
         self._absorb(trial, walk)
         return True
 
     def _read_only_among(self, regions: Sequence[Region], sinks: Collection[Node]) -> set[Node]:
         """Values that were stored only for others of `regions` to read: together they need no memory."""
-        others = [region for region in self.regions if region not in regions]
-        return {
-            sink for sink in sinks if sink not in self.choice.sinks and not any(sink in other.reads for other in others)
-        }
+
+        def is_read_outside(sink: Node) -> bool:
+            return any(sink in user.reads and user not in regions for user in self.users.get(sink, ()))
+
+        return {sink for sink in sinks if sink not in self.choice.sinks and not is_read_outside(sink)}
 
     def _replace(self, trial: Region, regions: Sequence[Region]) -> None:
         """Let `trial` take the place of `regions` everywhere."""
@@ -383,14 +420,16 @@ class _Fuser:
         for source in {source for region in regions for source in (*region.reads, *region.inlined)}:
             users = self.users[source]
             users[:] = list(dict.fromkeys([trial if user in old else user for user in users]))
-        for stored, writers in list(self.stored.items()):
-            if not old.isdisjoint(writers):
-                self.stored[stored] = tuple(dict.fromkeys([trial if w in old else w for w in writers]))
+        for stored in dict.fromkeys([node for region in regions for node in self.written_by.pop(region, ())]):
+            writers = self.stored.get(stored)
+            if writers is not None:
+                self._store(stored, tuple(dict.fromkeys([trial if w in old else w for w in writers])))
 
     def _commit(self, region: Region, node: Node, walk: Walk) -> None:
         """Make `node`, for which `walk` found what is read, a member of `region`."""
         self._settle(region, node)
-        self.stored.update(dict.fromkeys((node, *results_of(node)), (region,)))
+        for result in (node, *results_of(node)):
+            self._store(result, (region,))
         self._absorb(region, walk)
 
     def _settle(self, region: Region, node: Node) -> None:
@@ -410,16 +449,20 @@ class _Fuser:
         for read, home in walk.reads.items():
             if home is not None and read not in self.stored:  # a dear value: who computed it first stores it now
                 home.sinks.append(read)
-                self.stored[read] = (home,)
+                self._store(read, (home,))
             region.reads[read] = None
         region.accesses.update(walk.accesses)
+        region.operations += self._operations(region, walk)
+        region.cost += self._cost(region, walk)
         for source, at in walk.inlined.items():
             region.inlined.setdefault(source, at)
         for writer in self._writers(walk, region):
             region.before |= writer.before | writer.bit
-        for other in self.regions:
-            if other.before & region.bit:
-                other.before |= region.before
+        self.preceding |= region.before
+        if self.preceding & region.bit:
+            for other in self.regions:
+                if other.before & region.bit:
+                    other.before |= region.before
         for source in (*walk.reads, *walk.inlined):
             users = self.users.setdefault(source, [])
             if region not in users:
@@ -502,7 +545,7 @@ class _Fuser:
             for region in self.stored[base]:
                 writers[region] = None
             at += source.shape[axis]
-        self.stored[node] = tuple(writers)
+        self._store(node, tuple(writers))
 
     def _place_windows(self, node: Node) -> None:
         """Contiguous slices of a template's result are stored with it: their readers know no offset."""
@@ -510,7 +553,7 @@ class _Fuser:
             offset = slice_offset(part)
             if offset is not None:
                 self.homes[part] = Home(node, row_major(part.shape), offset // node.dtype.itemsize)
-                self.stored[part] = self.stored[node]
+                self._store(part, self.stored[node])
 
     def _place_after(self, node: Node) -> None:
         """The memory of its first source, for those who run after all that the second is computed from."""
@@ -524,7 +567,7 @@ class _Fuser:
                     writers.update(dict.fromkeys(self.stored[source]))
                 else:
                     stack.extend(source.srcs)
-        self.stored[node] = tuple(writers)
+        self._store(node, tuple(writers))
 
 
 def _delays(region: Region, writers: Sequence[Region]) -> bool:

@@ -79,6 +79,8 @@ class Region:
     accesses: dict[tuple[Node, Indices], None] = field(default_factory=dict)  # what is read (or counted) where
     kept_results: set[Node] = field(default_factory=set)  # folds that somebody outside reads
     strides: dict[Node, tuple[int, ...]] = field(default_factory=dict)  # of sinks that are parts of a concatenation
+    operations: int = 0  # elementwise ones among `inlined`
+    cost: int = 0  # their arithmetic per element, as `sinks.COST` counts it
     before: int = 0  # bit set of the regions that must run earlier, closed under "before"
 
     def __post_init__(self) -> None:
@@ -94,6 +96,11 @@ class Region:
     @property
     def bit(self) -> int:
         return 1 << self.number
+
+    @property
+    def stores(self) -> list[Node]:
+        """What it computes for memory, or folds for later stages."""
+        return [*self.sinks, *self.partials]
 
     @property
     def joins(self) -> str:
@@ -163,7 +170,18 @@ class Conflict(Exception):
 class Walk:
     """Follows one node down to memory in a region's axes, without changing the region."""
 
-    __slots__ = ("accesses", "apart", "dear", "inlined", "reads", "region", "seen", "stored", "touched")
+    __slots__ = (
+        "accesses",
+        "apart",
+        "dear",
+        "drawn",
+        "inlined",
+        "reads",
+        "region",
+        "seen",
+        "stored",
+        "touched",
+    )
 
     def __init__(self, region: Region, stored, dear, apart):
         self.region = region
@@ -173,6 +191,7 @@ class Walk:
         self.reads: dict[Node, Region | None] = {}  # memory read; with the region that is to store it, if none does yet
         self.inlined: dict[Node, Indices] = {}
         self.accesses: dict[tuple[Node, Indices], None] = {}
+        self.drawn: dict[Node, None] = {}  # random numbers
         self.touched = False  # whether something of the region itself was used
         self.seen: set[tuple[Node, Indices]] = set()
 
@@ -219,6 +238,7 @@ class Walk:
             elif op == "random":
                 self.reads[node.srcs[0]] = None
                 self.accesses[item] = None
+                self.drawn[node] = None
             elif PRIMITIVES[op].kind == "elementwise":
                 home = self.dear(node, region)
                 if home is not None:

@@ -1,7 +1,8 @@
 """sinks: which nodes end a loop or must lie in memory. What is between them the fuser computes inside its regions.
 
 Beside results, reductions and whatever only memory can hand over, these are values that would be computed again and
-again: under windows that overlap, or for every repetition along an axis of a fold.
+again: under windows that overlap, for every repetition along an axis of a fold, or at many different indices. Values
+above a bounded number of operations are stored, too. So the code of all kernels together grows linearly with the graph.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES
 
 DEEP = 200  # longest chain of nodes inside one kernel
+MAX_OPERATIONS = 400  # elementwise operations below one value that a kernel computes
+MAX_INDICES = 8  # different indices at which a value of some cost is computed rather than stored
+MAX_TRACKED_INDICES = 64  # different indices at which any value is computed
+MAX_REPEATED_COST = 128  # operations, times different indices, up to which a value is computed at each of them
 WORTH_KEEPING = 8  # operations from which a value is stored rather than computed for each of its repetitions in a fold
 DEAR = 60  # operations per element from which a value is stored rather than computed twice
 REPEATED = 16  # operations per element from which a value is stored rather than computed for every window again
@@ -44,6 +49,29 @@ IN_MEMORY: dict[str, Callable[[Node, Collection[Node]], Iterable[Node]]] = {
 FOLDED = {"scatter": 1, "segment": 0}
 
 
+class _Operations:
+    """Which elementwise operations a kernel would compute for each value, down to what is stored."""
+
+    def __init__(self) -> None:
+        self.sets: dict[Node, frozenset[Node]] = {}
+
+    def count(self, node: Node) -> int:
+        """How many there are below `node`, whose sources were entered."""
+        return len(self._below(node))
+
+    def _below(self, node: Node) -> frozenset[Node]:
+        sources = node.srcs
+        if len(sources) == 1:
+            return self.sets[sources[0]]
+        return frozenset().union(*[self.sets[source] for source in sources]) if sources else frozenset()
+
+    def enter(self, node: Node, stored: bool, elementwise: bool) -> None:
+        if stored:
+            self.sets[node] = frozenset()
+        else:
+            self.sets[node] = self._below(node) | {node} if elementwise else self._below(node)
+
+
 class Choice:
     """The sinks of a graph, and what the fuser has to know about the nodes between them."""
 
@@ -61,15 +89,58 @@ class Choice:
             self.sinks.add(base)
         self.results = frozenset(self.sinks)
         depth: dict[Node, int] = {}
+        below = _Operations()
         for node in nodes:
             kind = "leaf" if node in leaves else PRIMITIVES[node.op].kind
             depth[node] = 0 if kind == "leaf" else 1 + max([depth[source] for source in node.srcs], default=-1)
-            if kind in SINKS or (depth[node] > DEEP and kind == "elementwise"):
+            large = kind == "elementwise" and (depth[node] > DEEP or below.count(node) > MAX_OPERATIONS)
+            if kind in SINKS or large:
                 self.sinks.add(node)
                 depth[node] = 0
             if kind != "leaf":
                 self._needs(node, kind)
+            below.enter(node, kind == "leaf" or node in self.sinks, kind == "elementwise")
             self._weigh(node, kind)
+        if self._store_at_many_indices(nodes):
+            for node in nodes:
+                self._weigh(node, "leaf" if node in leaves else PRIMITIVES[node.op].kind)
+
+    def _store_at_many_indices(self, nodes: Sequence[Node]) -> bool:
+        """Store values that kernels would compute at many different indices; whether there are any.
+
+        An index form is a path of movement between a value and the sink that it is computed for; reshapes keep the
+        order of elements and do not count, nor do the terms of one fold, whose values `_under_windows` stores. Users come before their sources here, so a value that is stored has one
+        form, and what it is made of starts from that.
+        """
+        forms: dict[Node, set[int]] = {}
+        numbers: dict[tuple[int, tuple], int] = {}
+        own = {0}  # the form of what is stored: element by element
+        added = False
+        for node in reversed(nodes):
+            found = forms.pop(node, own)
+            if node in self.leaves or not node.srcs:
+                continue
+            kind = PRIMITIVES[node.op].kind
+            if node in self.sinks:
+                found = own
+            elif kind == "elementwise" and len(found) > MAX_INDICES:
+                if len(found) * self.cost[node] > MAX_REPEATED_COST or len(found) >= MAX_TRACKED_INDICES:
+                    self.sinks.add(node)
+                    self.apart.add(node)
+                    found, added = own, True
+            is_term = node.op == "slice" and node.srcs[0].op == "fold_terms"
+            if node.op in MOVEMENT and node.op not in ("reshape", "copy") and not is_term:
+                step = (node.op, node.attrs, node.srcs[0].shape)
+                found = {numbers.setdefault((form, step), len(numbers) + 1) for form in found}
+            elif kind not in ("elementwise", "gather", "movement"):
+                found = own
+            for source in node.srcs:
+                before = forms.get(source)
+                if before is None:
+                    forms[source] = found
+                elif found is not before and len(before) < MAX_TRACKED_INDICES:
+                    forms[source] = before | found
+        return added
 
     def _needs(self, node: Node, kind: str) -> None:
         """Enter what must be stored because of `node`."""
