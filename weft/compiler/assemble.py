@@ -30,6 +30,7 @@ from weft.compiler.plan import Gemm, Launch, LibraryCall, Place, Plan, Repeat, S
 from weft.compiler.products import absorb
 from weft.compiler.program import Program
 from weft.compiler.region import Region, is_fold
+from weft.compiler.sharing import Sharing
 from weft.compiler.simplify import reshape, simplify
 from weft.compiler.tables import lower_scatter, lower_segment
 from weft.compiler.template import Built, Called
@@ -40,6 +41,7 @@ from weft.graph import spec
 from weft.graph.node import Node, placeholder, toposort
 from weft.kernels import cpu, gpu
 from weft.kernels import index as ix
+from weft.kernels.index import Axis
 from weft.kernels.language import Kernel
 from weft.kernels.nest import Nest, copy_nest
 
@@ -214,6 +216,8 @@ class _Assembly:
         self.slots.append(Slot("arena", storage.arena_bytes, "arena"))
         self.status = len(self.slots)
         self.sites: list[str] = []
+        self.sharing = Sharing()
+        self.scheduled: dict[tuple, Kernel] = {}  # by nest and what is written past the caches
 
     def plan(self, outputs: Sequence[Node], written: set[int]) -> tuple[Plan, list[tuple[int, int]]]:
         steps: list[Step] = [self._step(region) for region in self.order]
@@ -258,27 +262,41 @@ class _Assembly:
         if region.form == "dot":
             return self._gemm(region)
         if region.template is not None:
-            return self._template(region.template.build(region, self.device), region)
+            build = region.template.build
+            return self._template(self.sharing.lower(region, lambda region: build(region, self.device)), region)
         if region.form in ORDERINGS:
             return self._ordering(region)
         if region.form == "loop":
             return self._repeat(region)
-        lowered = {"scatter": lower_scatter, "segment": lower_segment}.get(region.form, lower)(region)
-        return self._launch(self._schedule(self._streaming(lowered)), lowered, region)
+        lowered = self.sharing.lower(
+            region, {"scatter": lower_scatter, "segment": lower_segment}.get(region.form, lower)
+        )
+        return self._launch(self._kernel(lowered), lowered, region)
 
     def _schedule(self, nest: Nest) -> Kernel:
         return gpu.schedule(nest, self.target) if self.blocks else cpu.schedule(nest)
 
-    def _streaming(self, lowered: Lowered) -> Nest:
-        """The nest with its large results, which no later step reads, marked as better kept out of the caches."""
-        params = []
+    def _kernel(self, lowered: Lowered) -> Kernel:
+        """The kernel of a nest; regions that share the nest share it."""
+        streamed = self._streamed(lowered)
+        key = (id(lowered.nest), streamed)  # `sharing` keeps the nest alive
+        kernel = self.scheduled.get(key)
+        if kernel is None:
+            pairs = zip(lowered.nest.buffers, streamed, strict=True)
+            buffers = tuple([replace(param, stream=stream) for param, stream in pairs])
+            kernel = self.scheduled[key] = self._schedule(replace(lowered.nest, buffers=buffers))
+        return kernel
+
+    def _streamed(self, lowered: Lowered) -> tuple[bool, ...]:
+        """Which buffers are large results that no later step reads: better kept out of the caches."""
+        found = []
         for param, node in zip(lowered.nest.buffers, lowered.uses, strict=True):
-            root, offset = self.storage.place(node)
             large = self.streams and param.written and node is not STATUS and node.nbytes >= STREAM_BYTES
+            root, offset = self.storage.place(node) if large else (node, 0)
             alone = large and root in self.storage.outputs and offset % memory.ALIGN == 0
             read = alone and any(node in region.reads or root in region.reads for region in self.order)
-            params.append(replace(param, stream=alone and not read))
-        return replace(lowered.nest, buffers=tuple(params))
+            found.append(alone and not read)
+        return tuple(found)
 
     def _launch(self, kernel: Kernel, lowered: Lowered, region: Region) -> Launch:
         places = tuple([self.place(node) for node in lowered.uses])
@@ -300,7 +318,7 @@ class _Assembly:
 
     def _ordering(self, region: Region) -> Launch:
         """A scan, a sort or elements put into rows: its loops are written by hand, in the kernel language."""
-        made = (BLOCK_ORDERINGS if self.blocks else ORDERINGS)[region.form](region)
+        made = self.sharing.lower(region, (BLOCK_ORDERINGS if self.blocks else ORDERINGS)[region.form])
         places = tuple([self.place(node) for node in made.uses])
         self.sites.extend(made.sites)
         moved = _traffic(region)
@@ -317,13 +335,10 @@ class _Assembly:
         size = anchor.dtype.itemsize
         epilogue = None
         if any(sink is not anchor for sink in region.sinks):
-            lowered, axes = lower_epilogue(region)
+            lowered, axes = self.sharing.lower(region, lower_epilogue)
             if self.blocks:  # one launch after the product, over all its elements
                 lowered = replace(lowered, points=anchor.size)
-                kernel = gpu.schedule_tile(lowered.nest, *axes, target=self.target)
-            else:
-                kernel = cpu.schedule_tile(lowered.nest, *axes)
-            epilogue = self._launch(kernel, lowered, region)
+            epilogue = self._launch(self._tile_kernel(lowered, axes), lowered, region)
         tile_m, tile_n = tiles(batch, m, n, k, (a.transposed, b.transposed), self.small_products)
         return Gemm(
             name=f"gemm_{'x'.join(map(str, (*batch_shape, m, n, k)))}" + (f"_{epilogue.name}" if epilogue else ""),
@@ -336,6 +351,15 @@ class _Assembly:
             bytes=_traffic(region), flops=2 * batch * m * n * k + (epilogue.flops if epilogue else 0),
             inner=views.inner, outer_a=views.strides[0][0], outer_b=views.strides[1][0],
         )  # fmt: skip
+
+    def _tile_kernel(self, lowered: Lowered, axes: tuple[Axis, Axis, Axis]) -> Kernel:
+        key = (id(lowered.nest), axes)
+        kernel = self.scheduled.get(key)
+        if kernel is None:
+            nest = lowered.nest
+            made = gpu.schedule_tile(nest, *axes, target=self.target) if self.blocks else cpu.schedule_tile(nest, *axes)
+            kernel = self.scheduled[key] = made
+        return kernel
 
     def _repeat(self, region: Region) -> Repeat:
         turn = self.turns[region]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weft.compiler.access import MOVEMENT, reshaped, row_major
 from weft.compiler.loops import hidden_states
@@ -60,6 +60,15 @@ class Fused:
     regions: list[Region]
     stored: dict[Node, tuple[Region, ...]]
     homes: dict[Node, Home]
+    readers: dict[Node, list[Region]] = field(init=False)  # regions that read each value from memory
+    waits: list[Node] = field(init=False)  # the `after` nodes, sources first
+
+    def __post_init__(self) -> None:
+        self.readers = {}
+        for region in self.regions:
+            for read in region.reads:
+                self.readers.setdefault(read, []).append(region)
+        self.waits = [node for node in self.stored if node.op == "after"]
 
 
 def fuse(

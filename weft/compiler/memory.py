@@ -6,7 +6,7 @@ of that memory has run, or reads exactly the element being written; else it is c
 
 from __future__ import annotations
 
-import itertools
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -135,10 +135,10 @@ def _in_place(fused: Fused, program: Program, value: Node, leaf: int, offset: in
                     touching[other] = inner_at - at
     writers = fused.stored[value]
     nodes = {program.leaves[number]: at for number, at in touching.items()}
-    for node in fused.stored:  # in topological order
-        if node.op == "after" and base_of(node.srcs[0]) in nodes:
+    for node in fused.waits:
+        if base_of(node.srcs[0]) in nodes:
             nodes[node] = nodes[base_of(node.srcs[0])]
-    readers = [region for region in fused.regions if any(node in region.reads for node in nodes)]
+    readers = list(dict.fromkeys([region for node in nodes for region in fused.readers.get(node, ())]))
     if not readers:
         return True
     if len(writers) != 1:
@@ -190,6 +190,7 @@ def _order(regions: Sequence[Region], first: Region, second: Region) -> None:
 
 # --- the order of steps ----------------------------------------------------------------------------------------------
 
+STEP_GROUP = 16  # steps in a row whose values are looked at together to find a free place in the arena
 IN_SIGHT = 64  # regions that are ready to run among which the next one is chosen
 
 
@@ -206,17 +207,32 @@ def order(storage: Storage, fused: Fused, leaves: Sequence[Node]) -> list[Region
         for root in touched[region]:
             users[root] = users.get(root, 0) + 1
     alive: set[Node] = set()
-    done, out, waiting = 0, [], list(fused.regions)
-    while waiting:
-        ready = list(itertools.islice((region for region in waiting if region.before & ~done == 0), IN_SIGHT))
+    done, out = 0, []
+    # Regions that are ready, by their position among all; the others wait for one that has not run, the latest of them.
+    position = {region: number for number, region in enumerate(fused.regions)}
+    ready: list[tuple[int, Region]] = []
+    waiting: dict[int, list[Region]] = {}
+
+    def enter(region: Region) -> None:
+        missing = region.before & ~done
+        if missing:
+            waiting.setdefault(missing.bit_length() - 1, []).append(region)
+        else:
+            bisect.insort(ready, (position[region], region), key=lambda item: item[0])
+
+    for region in fused.regions:
+        enter(region)
+    while len(out) < len(fused.regions):
         assert ready, "regions depend on each other in a circle"
-        best = min(ready, key=lambda region: _growth(touched[region], alive, users))
+        growth = [_growth(touched[region], alive, users) for _, region in ready[:IN_SIGHT]]
+        _, best = ready.pop(growth.index(min(growth)))
         out.append(best)
         done |= best.bit
-        waiting.remove(best)
         for root in touched[best]:
             users[root] -= 1
             alive.add(root)
+        for region in waiting.pop(best.number, ()):
+            enter(region)
     return out
 
 
@@ -255,16 +271,19 @@ def lay_out(
         last[root] = max(last.get(root, 0), step)
     live = [root for root in first if root not in fixed]
     live.sort(key=lambda root: (-root.nbytes, first[root]))
-    placed: list[tuple[int, int, int, int]] = []
+    placed: dict[int, list[tuple[int, int, int, int]]] = {}  # by the groups of steps that a value lives in
     for root in live:
         need = -(-max(root.nbytes, 1) // ALIGN) * ALIGN
-        busy = sorted((a, b) for a, b, start, end in placed if start <= last[root] and first[root] <= end)
+        groups = range(first[root] // STEP_GROUP, last[root] // STEP_GROUP + 1)
+        beside = {block for group in groups for block in placed.get(group, ())}
+        busy = sorted([(a, b) for a, b, start, end in beside if start <= last[root] and first[root] <= end])
         at = 0
         for a, b in busy:
             if at + need <= a:
                 break
             at = max(at, b)
-        placed.append((at, at + need, first[root], last[root]))
+        for group in groups:
+            placed.setdefault(group, []).append((at, at + need, first[root], last[root]))
         storage.arena[root] = at
         storage.arena_bytes = max(storage.arena_bytes, at + need)
         storage.intervals.append(

@@ -108,9 +108,9 @@ class Choice:
     def _store_at_many_indices(self, nodes: Sequence[Node]) -> bool:
         """Store values that kernels would compute at many different indices; whether there are any.
 
-        An index form is a path of movement between a value and the sink that it is computed for; reshapes keep the
-        order of elements and do not count, nor do the terms of one fold, whose values `_under_windows` stores. Users come before their sources here, so a value that is stored has one
-        form, and what it is made of starts from that.
+        An index form is a path of movement between a value and the sink that it is computed for. Reshapes keep the
+        order of elements and do not count, nor do the terms of one fold, whose values `_under_windows` stores. Users
+        come before their sources here, so a value that is stored has one form, and what it is made of starts from that.
         """
         forms: dict[Node, set[int]] = {}
         numbers: dict[tuple[int, tuple], int] = {}
@@ -123,11 +123,10 @@ class Choice:
             kind = PRIMITIVES[node.op].kind
             if node in self.sinks:
                 found = own
-            elif kind == "elementwise" and len(found) > MAX_INDICES:
-                if len(found) * self.cost[node] > MAX_REPEATED_COST or len(found) >= MAX_TRACKED_INDICES:
-                    self.sinks.add(node)
-                    self.apart.add(node)
-                    found, added = own, True
+            elif kind == "elementwise" and self._is_repeated(node, len(found)):
+                self.sinks.add(node)
+                self.apart.add(node)
+                found, added = own, True
             is_term = node.op == "slice" and node.srcs[0].op == "fold_terms"
             if node.op in MOVEMENT and node.op not in ("reshape", "copy") and not is_term:
                 step = (node.op, node.attrs, node.srcs[0].shape)
@@ -141,6 +140,12 @@ class Choice:
                 elif found is not before and len(before) < MAX_TRACKED_INDICES:
                     forms[source] = before | found
         return added
+
+    def _is_repeated(self, node: Node, indices: int) -> bool:
+        """Whether `node` is better stored than computed at so many different indices."""
+        if indices <= MAX_INDICES:
+            return False
+        return indices * self.cost[node] > MAX_REPEATED_COST or indices >= MAX_TRACKED_INDICES
 
     def _needs(self, node: Node, kind: str) -> None:
         """Enter what must be stored because of `node`."""

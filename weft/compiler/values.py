@@ -27,6 +27,13 @@ STATUS.op, STATUS.dtype, STATUS.shape = "status", int32, ()
 EXACT = frozenset({"neg", "abs", "max", "min", "floor", "select"})  # these leave a rounded value rounded
 TRANSCENDENTAL = frozenset(kernel_math.FUNCTIONS)
 
+NUMBER_PREFIX = "s"  # of the scalars that hold constants, numbers and draws; extents have names of their own
+
+
+def is_number_name(name: str) -> bool:
+    """Whether a scalar holds a constant, a number of the run or a draw, by its name."""
+    return name.startswith(NUMBER_PREFIX) and name[len(NUMBER_PREFIX) :].isdigit()
+
 
 class Builder:
     """Writes one region's values as expressions in given axes."""
@@ -159,7 +166,7 @@ class Builder:
         """A number that is handed over with the launch."""
         key = (name, dtype)
         if key not in self.scalars:
-            self.scalars[key] = (ScalarParam(f"s{len(self.scalars)}", dtype), value)
+            self.scalars[key] = (ScalarParam(f"{NUMBER_PREFIX}{len(self.scalars)}", dtype), value)
         return Var(self.scalars[key][0].name, dtype)
 
     def _random(self, node: Node, at: Indices) -> Expr:

@@ -7,6 +7,7 @@ known range) or a quotient/remainder of another index. Ranges let reshapes cance
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -100,6 +101,7 @@ class Index:
 
 
 ZERO = Index((), 0)
+CACHED = 1 << 14  # results kept of functions that a compiler asks the same of for every layer of a network
 
 
 def const(value: int) -> Index:
@@ -290,6 +292,7 @@ def value_at(a: Index, point: Mapping[Axis, int]) -> int:
     return total
 
 
+@functools.lru_cache(CACHED)
 def linearise(indices: tuple[Index, ...], shape: tuple[int, ...]) -> Index:
     """Row-major position of `indices` in an array of `shape`."""
     out, stride = ZERO, 1
@@ -310,6 +313,7 @@ def delinearise(position: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
     return tuple(reversed(out))
 
 
+@functools.lru_cache(CACHED)
 def reshape(indices: tuple[Index, ...], old: tuple[int, ...], new: tuple[int, ...]) -> tuple[Index, ...]:
     """Indices into an array of shape `new` that read the same element as `indices` into shape `old`.
 
