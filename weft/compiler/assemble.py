@@ -62,7 +62,7 @@ def assemble(
     program, outputs = _prepare(program, device, turn)
     nodes = toposort(outputs, set(program.leaves).__contains__)
     written = {write.output for write in program.writes}
-    fused = fuse(nodes, outputs, program.leaves, written)
+    fused = fuse(nodes, outputs, program.leaves, written, _changing(program))
     storage = memory.assign(fused, program, outputs)
     result_nodes(
         fused.regions,
@@ -85,6 +85,15 @@ def assemble(
     if notes is not None:
         notes.extend([explained(region, assembly.place) for region in order])
     return assembly.plan(outputs, written)
+
+
+def _changing(program: Program) -> set[Node]:
+    """The leaves whose memory a write of the program changes."""
+    written = {write.leaf for write in program.writes}
+    for small, big, _ in program.overlaps:
+        if small in written or big in written:
+            written |= {small, big}
+    return {program.leaves[number] for number in written}
 
 
 def _add_scratch(region: Region, device: Device) -> None:
@@ -197,12 +206,9 @@ class _Assembly:
         self.target = gpu.target_of(device.features, device.limits)
         self.small_products = "small products" in device.features
         inside = {small for small, _, _ in program.overlaps}  # memory that is counted with the leaf around it
-        written = {write.leaf for write in program.writes}
-        for small, big, _ in program.overlaps:
-            if small in written or big in written:
-                written |= {small, big}
+        changing = _changing(program)
         self.slots: list[Slot] = [
-            Slot("view" if number in inside else "input", leaf.nbytes, memory.label(leaf), number in written)
+            Slot("view" if number in inside else "input", leaf.nbytes, memory.label(leaf), leaf in changing)
             for number, leaf in enumerate(program.leaves)
         ]
         self.slot_of: dict[Node, int] = {leaf: k for k, leaf in enumerate(program.leaves)}

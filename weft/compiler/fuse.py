@@ -18,7 +18,7 @@ from weft.compiler.loops import hidden_states
 from weft.compiler.matmul import operands
 from weft.compiler.program import slice_offset
 from weft.compiler.region import FORMS, Conflict, Region, Walk
-from weft.compiler.sinks import COST, DEAR, MAX_OPERATIONS, Choice
+from weft.compiler.sinks import COST, DEAR, MAX_COST, MAX_OPERATIONS, Choice
 from weft.compiler.templates import TEMPLATES
 from weft.compiler.windows import base_of, window
 from weft.graph.node import Node
@@ -72,16 +72,22 @@ class Fused:
 
 
 def fuse(
-    nodes: Sequence[Node], outputs: Sequence[Node], leaves: Sequence[Node], written: Collection[int] = ()
+    nodes: Sequence[Node],
+    outputs: Sequence[Node],
+    leaves: Sequence[Node],
+    written: Collection[int] = (),
+    changing: Collection[Node] = (),
 ) -> Fused:
-    """Divide the graph of `nodes` (topologically sorted) into regions. `written` outputs replace leaves."""
-    return _Fuser(nodes, outputs, leaves, written).run()
+    """Divide the graph of `nodes` (topologically sorted) into regions. `written` outputs replace leaves, whose memory
+    the leaves in `changing` share."""
+    return _Fuser(nodes, outputs, leaves, written, changing).run()
 
 
 class _Fuser:
     def __init__(
-        self, nodes: Sequence[Node], outputs: Sequence[Node], leaves: Sequence[Node], written: Collection[int]
-    ):
+        self, nodes: Sequence[Node], outputs: Sequence[Node], leaves: Sequence[Node], written: Collection[int],
+        changing: Collection[Node],
+    ):  # fmt: skip
         self.nodes = nodes
         self.leaves = set(leaves)
         self.blocks = bool(nodes) and "blocks" in nodes[0].device.features
@@ -95,8 +101,12 @@ class _Fuser:
         self.preceding = 0  # bit set of all regions that some other region had to wait for
         self.choice = Choice(nodes, outputs, self.leaves, written)
         self.apart = self.choice.apart
+        self.changing = changing
 
     def run(self) -> Fused:
+        for leaf in self.leaves:
+            if leaf in self.choice.slices and leaf not in self.changing:
+                self._place_windows(leaf)
         for node in self.nodes:
             if node not in self.choice.sinks or node in self.stored:
                 continue
@@ -108,6 +118,7 @@ class _Fuser:
                 self._place_after(node)
             else:
                 self._assign(node)
+            self._place_windows(node)
         self._merge()
         self._drop_unread_rows()
         return Fused(self.regions, self.stored, self.homes)
@@ -124,7 +135,6 @@ class _Fuser:
         kind = PRIMITIVES[node.op].kind
         if kind in ANCHORS:
             self._open_anchored(Region(next(self.numbers), kind, ANCHORS[kind](node), anchor=node), node)
-            self._place_windows(node)
         elif kind == "loop":
             self._open_loop(node)
         elif kind in ("segment", "rows"):
@@ -200,7 +210,7 @@ class _Fuser:
             return []
         return [
             region
-            for region in self.regions[-8:]
+            for region in reversed(self.regions[-8:])
             if (region.shape, region.reduced) == key and FORMS[region.form].merges and region.pointers is None
         ]
 
@@ -213,6 +223,8 @@ class _Fuser:
                 waits = _after(self._writers(walk, region)) & ~region.before
                 if best is None or waits.bit_count() < best[0]:
                     best = (waits.bit_count(), region, walk)
+                if not waits:
+                    break
         if best is None:
             return False
         self._commit(best[1], node, best[2])
@@ -252,6 +264,8 @@ class _Fuser:
         """Whether one kernel may compute what `region` has and what `walk` found: code of bounded size."""
         values = region.reads.keys() | walk.reads.keys()
         if len(values) + len(region.sinks) + len(region.partials) >= MAX_VALUES:
+            return False
+        if region.cost + self._cost(region, walk) > MAX_COST:
             return False
         return region.operations + self._operations(region, walk) <= MAX_OPERATIONS
 
@@ -352,7 +366,9 @@ class _Fuser:
                     self.stored[node] = tuple([writer for writer in writers if writer is not region])
 
     def _worth_merging(self, a: Region, b: Region) -> bool:
-        if len(a.place) + len(b.place) > MOST_FOLDS or a.operations + b.operations > MAX_OPERATIONS:
+        if len(a.place) + len(b.place) > MOST_FOLDS:
+            return False
+        if a.operations + b.operations > MAX_OPERATIONS or a.cost + b.cost > MAX_COST:
             return False
         if len(a.reads.keys() | b.reads.keys()) + len(a.stores) + len(b.stores) > MAX_VALUES:
             return False
@@ -557,7 +573,8 @@ class _Fuser:
         self._store(node, tuple(writers))
 
     def _place_windows(self, node: Node) -> None:
-        """Contiguous slices of a template's result are stored with it: their readers know no offset."""
+        """Contiguous slices of a stored value are memory of their own: kernels that read them know no offset, so that
+        one kernel serves readers of different slices."""
         for part in self.choice.slices.get(node, ()):
             offset = slice_offset(part)
             if offset is not None:

@@ -18,6 +18,10 @@ from weft.graph.primitives import PRIMITIVES
 
 DEEP = 200  # longest chain of nodes inside one kernel
 MAX_OPERATIONS = 400  # elementwise operations below one value that a kernel computes
+MAX_GATHERS = 24  # longest chain of nodes below a gather that is computed in place: their code is nested
+MAX_RESHAPES = 8  # that one index goes through: divisions and remainders nest
+MAX_COST = 1024  # the same, as `COST` counts them
+WINDOW = 4  # a contiguous slice is read as memory of its own where the whole is at least so many times as large
 MAX_INDICES = 8  # different indices at which a value of some cost is computed rather than stored
 MAX_TRACKED_INDICES = 64  # different indices at which any value is computed
 MAX_REPEATED_COST = 128  # operations, times different indices, up to which a value is computed at each of them
@@ -54,22 +58,25 @@ class _Operations:
 
     def __init__(self) -> None:
         self.sets: dict[Node, frozenset[Node]] = {}
+        self.costs: dict[Node, int] = {}
 
-    def count(self, node: Node) -> int:
-        """How many there are below `node`, whose sources were entered."""
-        return len(self._below(node))
+    def is_large(self, node: Node) -> bool:
+        """Whether there are more of them below `node`, whose sources were entered, than one kernel should have."""
+        below, cost = self._below(node)
+        return len(below) > MAX_OPERATIONS or cost > MAX_COST
 
-    def _below(self, node: Node) -> frozenset[Node]:
-        sources = node.srcs
-        if len(sources) == 1:
-            return self.sets[sources[0]]
-        return frozenset().union(*[self.sets[source] for source in sources]) if sources else frozenset()
+    def _below(self, node: Node) -> tuple[frozenset[Node], int]:
+        if len(node.srcs) == 1:
+            return self.sets[node.srcs[0]], self.costs[node.srcs[0]]
+        below: frozenset[Node] = frozenset().union(*[self.sets[source] for source in node.srcs])
+        return below, sum([Choice.own_cost(operation) for operation in below])
 
     def enter(self, node: Node, stored: bool, elementwise: bool) -> None:
-        if stored:
-            self.sets[node] = frozenset()
-        else:
-            self.sets[node] = self._below(node) | {node} if elementwise else self._below(node)
+        """Make `node` known; what is `stored` has nothing below it."""
+        below, cost = (frozenset[Node](), 0) if stored else self._below(node)
+        if elementwise and not stored:
+            below, cost = below | {node}, cost + Choice.own_cost(node)
+        self.sets[node], self.costs[node] = below, cost
 
 
 class Choice:
@@ -79,7 +86,7 @@ class Choice:
         self.leaves = leaves
         self.sinks: set[Node] = set()
         self.apart: set[Node] = set()  # stored, and read from memory by the windows over them
-        self.slices: dict[Node, list[Node]] = {}  # the slices of a template's result
+        self.slices: dict[Node, list[Node]] = {}  # the slices of a value that may be read as memory of their own
         self.picks: dict[Node, list[Node]] = {}  # what is wanted of each loop
         self.reads: dict[Node, frozenset[Node]] = {}  # large memory behind an elementwise node
         self.cost: dict[Node, int] = {}  # operations behind one element of a node
@@ -90,20 +97,41 @@ class Choice:
         self.results = frozenset(self.sinks)
         depth: dict[Node, int] = {}
         below = _Operations()
+        reshapes: dict[Node, int] = {}
         for node in nodes:
             kind = "leaf" if node in leaves else PRIMITIVES[node.op].kind
             depth[node] = 0 if kind == "leaf" else 1 + max([depth[source] for source in node.srcs], default=-1)
-            large = kind == "elementwise" and (depth[node] > DEEP or below.count(node) > MAX_OPERATIONS)
+            large = kind == "elementwise" and (depth[node] > DEEP or below.is_large(node))
+            if kind == "gather" and depth[node] > MAX_GATHERS:
+                large = True
+                self.apart.add(node)
             if kind in SINKS or large:
                 self.sinks.add(node)
                 depth[node] = 0
             if kind != "leaf":
                 self._needs(node, kind)
+            reshapes[node] = self._count_reshapes(node, reshapes)
             below.enter(node, kind == "leaf" or node in self.sinks, kind == "elementwise")
             self._weigh(node, kind)
         if self._store_at_many_indices(nodes):
             for node in nodes:
                 self._weigh(node, "leaf" if node in leaves else PRIMITIVES[node.op].kind)
+
+    def _count_reshapes(self, node: Node, before: dict[Node, int]) -> int:
+        """How many reshapes an index goes through from `node` down to what is stored; past MAX_RESHAPES, what the last
+        one is a reshape of is stored."""
+        if node in self.sinks or node in self.leaves:
+            return 0
+        count = max([before[source] for source in node.srcs if source not in self.sinks], default=0)
+        if node.op != "reshape":
+            return count
+        if count >= MAX_RESHAPES:
+            base = base_of(node)
+            self._store([base])
+            if base not in self.leaves:
+                self.apart.add(base)
+            return 1
+        return count + 1
 
     def _store_at_many_indices(self, nodes: Sequence[Node]) -> bool:
         """Store values that kernels would compute at many different indices; whether there are any.
@@ -165,8 +193,10 @@ class Choice:
             self.apart.update([value for value in dear if value not in self.leaves])
         elif node.op == "expand" and "blocks" in node.device.features:
             self._store_shared(node)
-        elif node.op == "slice" and PRIMITIVES[node.srcs[0].op].kind == "template":
-            self.slices.setdefault(node.srcs[0], []).append(node)
+        elif node.op == "slice":
+            source = node.srcs[0]
+            if PRIMITIVES[source.op].kind == "template" or WINDOW * node.size <= source.size:
+                self.slices.setdefault(source, []).append(node)
 
     def _store_shared(self, node: Node) -> None:
         """Store what `node` repeats where a thread for every few elements would compute it anew, such as the powers in

@@ -15,6 +15,7 @@ from weft.compiler.program import LITERAL
 from weft.compiler.region import Region
 from weft.dtypes import DType, bool_, float32, int32, int64, uint32
 from weft.graph.node import Node
+from weft.graph.primitives import PRIMITIVES
 from weft.kernels import index as ix
 from weft.kernels import math as kernel_math
 from weft.kernels import narrow
@@ -47,6 +48,7 @@ class Builder:
         self.scalars: dict[tuple[str, DType], tuple[ScalarParam, Scalar]] = {}
         self.definitions: dict[str, Expr] = {}
         self.memo: dict[tuple, Expr] = {}
+        self.moved: dict[tuple[Node, Indices], tuple[Indices, tuple[Condition, ...]]] = {}
         self.place: dict[Node, Indices] = {}
         self.flops = 0
         self.sites: list[str] = []
@@ -97,11 +99,42 @@ class Builder:
     # One value. A 16-bit float is held as the float32 of the same value.
 
     def value(self, node: Node, at: Indices, conditions: tuple[Condition, ...]) -> Expr:
-        """Element `at` of `node`, read only where `conditions` hold."""
+        """Element `at` of `node`, read only where `conditions` hold. Iterative: chains may be deeper than Python's
+        stack."""
         key = (node, at, conditions)
         found = self.memo.get(key)
+        if found is not None:
+            return found
+        pending = [key]
+        while pending:
+            top = pending[-1]
+            if top in self.memo:
+                pending.pop()
+                continue
+            missing = [part for part in self._parts(*top) if part not in self.memo]
+            if missing:
+                pending.extend(reversed(missing))
+            else:
+                self.memo[top] = self._value(*top)
+                pending.pop()
+        return self.memo[key]
+
+    def _parts(self, node: Node, at: Indices, conditions: tuple[Condition, ...]) -> list[tuple]:
+        """The values, as arguments of `value`, that `node` is computed from without a look at memory in between."""
+        if node in self.place or node in self.source.reads or node is self.source.anchor:
+            return []
+        if node.op in MOVEMENT:
+            moved, when = self._moved(node, at)
+            return [(node.srcs[0], moved, tuple(dict.fromkeys((*conditions, *when))) if when else conditions)]
+        if PRIMITIVES[node.op].kind == "elementwise":
+            return [(source, at, conditions) for source in node.srcs]
+        return []
+
+    def _moved(self, node: Node, at: Indices) -> tuple[Indices, tuple[Condition, ...]]:
+        """`access.source_index`, kept for the second look at the same element."""
+        found = self.moved.get((node, at))
         if found is None:
-            found = self.memo[key] = self._value(node, at, conditions)
+            found = self.moved[(node, at)] = source_index(node, at)
         return found
 
     def _value(self, node: Node, at: Indices, conditions: tuple[Condition, ...]) -> Expr:
@@ -136,7 +169,7 @@ class Builder:
         if op == "in_range":
             return self._in_range(node, at, conditions)
         if op in MOVEMENT:
-            moved, when = source_index(node, at)
+            moved, when = self._moved(node, at)
             if not when:
                 return self.value(node.srcs[0], moved, conditions)
             inside = self.value(node.srcs[0], moved, tuple(dict.fromkeys((*conditions, *when))))
