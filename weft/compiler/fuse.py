@@ -575,9 +575,10 @@ class _Fuser:
     def _place_windows(self, node: Node) -> None:
         """Contiguous slices of a stored value are memory of their own: kernels that read them know no offset, so that
         one kernel serves readers of different slices."""
+        is_template = PRIMITIVES[node.op].kind == "template"
         for part in self.choice.slices.get(node, ()):
             offset = slice_offset(part)
-            if offset is not None:
+            if offset is not None and (is_template or part not in self.choice.sinks):
                 self.homes[part] = Home(node, row_major(part.shape), offset // node.dtype.itemsize)
                 self._store(part, self.stored[node])
 

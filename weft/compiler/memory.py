@@ -207,7 +207,8 @@ def order(storage: Storage, fused: Fused, leaves: Sequence[Node]) -> list[Region
         for root in touched[region]:
             users[root] = users.get(root, 0) + 1
     alive: set[Node] = set()
-    done, out = 0, []
+    done = 0
+    out: list[Region] = []
     # Regions that are ready, by their position among all; the others wait for one that has not run, the latest of them.
     position = {region: number for number, region in enumerate(fused.regions)}
     ready: list[tuple[int, Region]] = []
