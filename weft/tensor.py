@@ -378,7 +378,9 @@ class Tensor(TensorCell):
         return _index(self, _plain_key(self, key, False))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._replace("x[index] = value", _set_index(self, _plain_key(self, key, True), value))
+        self._assign_window(
+            lambda: self._replace("x[index] = value", _set_index(self, _plain_key(self, key, True), value))
+        )
 
     def copy_(self, source: Any) -> Tensor:
         """Take the value of `source`, broadcast and cast."""
