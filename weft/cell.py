@@ -137,6 +137,10 @@ def needed_later(roots: list[Node]) -> list[Node]:
                     found[source] = None
         elif node.buffer is None and node.op.startswith(("reduce_", "segment_", "scatter_")):
             found[node] = None
+        elif node.buffer is None and node.op == "update_slice":
+            value = _under_views(node.srcs[1])  # later reads of the window look for it, see `graph.updates`
+            if value.buffer is None and value.srcs and 2 * value.size <= node.size:
+                found[value] = None
     return [node for node in found if node not in proxies]
 
 
@@ -313,7 +317,8 @@ class TensorCell:
         assign()
         if count <= FEW_WRITES or not self._is_waiting():
             return
-        node = self.node
+        node = self._node
+        assert node is not None
         if count % min(node.nbytes // COPIED_BYTES + 1, MOST_WRITES) == 0 and not _is_detached(node):
             evaluate([self])
 

@@ -12,7 +12,7 @@ import math
 from weft.graph.layout import make, permuted, unordered
 from weft.graph.node import Node
 
-MOST_LOOKED_THROUGH = 256  # updates that one read looks through
+MOST_LOOKED_THROUGH = 1024  # updates that one read looks through
 
 Shape = tuple[int, ...]
 
@@ -54,13 +54,19 @@ def read_slice(x: Node, starts: Shape, stops: Shape, steps: Shape) -> Node:
             found, window = step_down
         else:
             break
-        if x.buffer is not None and found.buffer is None:
+        if x.buffer is not None and not _is_in_memory(found):
             break
         detached = detached or x.op == "stop_gradient"
         x, (starts, stops, steps) = found, window
     whole = not any(starts) and stops == x.shape and all(step == 1 for step in steps)
     read = x if whole else make("slice", (x,), (starts, stops, steps))
     return make("stop_gradient", (read,)) if detached and read.op != "stop_gradient" else read
+
+
+def _is_in_memory(node: Node) -> bool:
+    while node.buffer is None and node.op in ("reshape", "stop_gradient"):
+        node = node.srcs[0]
+    return node.buffer is not None
 
 
 def _below(update: Node, starts: Shape, stops: Shape, steps: Shape) -> tuple[Node, tuple[Shape, Shape, Shape]] | None:
