@@ -11,7 +11,7 @@ from weft.backends.base import Device
 from weft.compiler import block_attention
 from weft.compiler.convolve import TILES, decompose_conv, long_product, share_padding
 from weft.compiler.libraries import offered
-from weft.compiler.positions import Starts, spell_out_slice, spell_out_update
+from weft.compiler.positions import Starts, chains_of, spell_out_chain, spell_out_slice, spell_out_update
 from weft.compiler.simplify import permuted
 from weft.graph.convolve import Geometry, compose_input
 from weft.graph.node import Node, toposort
@@ -40,8 +40,14 @@ def spell_out(
     if not starts and {"conv_input", "update_slice"}.isdisjoint([node.op for node in nodes]):
         return outputs
     memory = set(leaves)
+    chains = {} if starts else chains_of(nodes, outputs, memory)
+    inner = {node for chain in chains.values() for node in chain[:-1]}
 
     def composed(node: Node, new: Mapping[Node, Node]) -> Node | None:
+        if node in inner:
+            return new[node.srcs[0]]  # for the last of its chain
+        if node in chains:
+            return spell_out_chain(chains[node], new[node.srcs[0]], [new[one.srcs[1]] for one in chains[node]])
         if node.op == "update_slice":
             return spell_out_update(node, tuple([new[source] for source in node.srcs]), memory, starts.get(node, {}))
         if node in starts:

@@ -6,12 +6,16 @@ compares indices with its start, whatever that is, so its start is always open. 
 side by side, so a program is compiled with them as constants first, and with open ones (`wide`) once it comes back with
 others.
 
-`spell_out_update` and `spell_out_slice` give what the passes compile: comparisons with the start, and windows by number.
+`spell_out_update` and `spell_out_slice` give what the passes compile: comparisons with the start, windows by number.
+Many writes into a large value are a concatenation (`spell_out_chain`), of which each element is written once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+import bisect
+import math
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.dtypes import int64
@@ -20,6 +24,10 @@ from weft.graph.node import Node
 from weft.graph.primitives import make
 
 Starts = Mapping[int, Node]  # by axis: a scalar that comes with each run
+
+MOST_OPEN = 32  # writes of a program up to which their starts are open
+CHAIN = 8  # writes, one after the other, that may be a concatenation
+CHOICES = 1 << 20  # between a value and what was written, up to which every element looks at every write
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +122,71 @@ def _window(x: Node, axis: int, size: int, step: int, start: Node) -> Node:
 
 def _with(values: tuple[int, ...], axis: int, value: int) -> tuple[int, ...]:
     return (*values[:axis], value, *values[axis + 1 :])
+
+
+def chains_of(nodes: Sequence[Node], outputs: Sequence[Node], leaves: Container[Node]) -> dict[Node, list[Node]]:
+    """Long chains of writes into large values of which only the last result is read: by that, all of them in order."""
+    users = Counter([source for node in nodes if node not in leaves for source in node.srcs])
+    users.update(outputs)
+    chains: dict[Node, list[Node]] = {}
+    for node in nodes:
+        if node.op == "update_slice" and node not in leaves:
+            below = node.srcs[0]
+            chains[node] = chains.pop(below) if below in chains and users[below] == 1 else []
+            chains[node].append(node)
+    return {
+        last: chain
+        for last, chain in chains.items()
+        if len(chain) >= CHAIN and len(chain) * last.size > CHOICES and _axis_of(chain) is not None
+    }
+
+
+def _axis_of(chain: Sequence[Node]) -> int | None:
+    """The axis along which the windows of all writes are whole runs: -1 where that is so once the value is flattened;
+    None where there is none."""
+    axes: set[int] = set()
+    flat = True
+    for node in chain:
+        window, shape = node.srcs[1].shape, node.shape
+        partial = [axis for axis, extent in enumerate(shape) if window[axis] != extent]
+        if any(step != 1 for step in node.attrs[1]):
+            return None
+        axes.add(partial[0] if len(partial) == 1 else -1)
+        flat = flat and math.prod(window[: partial[-1]]) == 1
+    if len(axes) == 1 and -1 not in axes:
+        return axes.pop()
+    return -1 if flat else None
+
+
+def spell_out_chain(chain: Sequence[Node], x: Node, values: Sequence[Node]) -> Node:
+    """Writes into `x`, one after the other, as the concatenation of what is left of each."""
+    shape, axis = x.shape, _axis_of(chain)
+    assert axis is not None
+    whole = (math.prod(shape),) if axis < 0 else shape
+    runs: list[tuple[int, int, Node, int]] = [(0, whole[max(axis, 0)], build.reshape(x, whole), 0)]
+    for node, value in zip(chain, values, strict=True):
+        if axis < 0:
+            start = 0
+            for extent, at in zip(shape, node.attrs[0], strict=True):
+                start = start * extent + at
+            value = build.reshape(value, (value.size,))
+        else:
+            start = node.attrs[0][axis]
+        _overwrite(runs, (start, start + value.shape[max(axis, 0)], value, 0))
+    parts = [build.narrow(part, max(axis, 0), offset, offset + stop - start) for start, stop, part, offset in runs]
+    return build.reshape(build.concat(parts, max(axis, 0)), shape)
+
+
+def _overwrite(runs: list[tuple[int, int, Node, int]], new: tuple[int, int, Node, int]) -> None:
+    """Put a run (first, end, value, where it begins there) over those that lie side by side, in order, in `runs`."""
+    start, stop = new[:2]
+    first = bisect.bisect_right(runs, start, key=lambda run: run[0]) - 1
+    last = bisect.bisect_left(runs, stop, key=lambda run: run[0])
+    begin, _, before, offset = runs[first]
+    _, end, after, shift = runs[last - 1]
+    middle = [new]
+    if begin < start:
+        middle.insert(0, (begin, start, before, offset))
+    if stop < end:
+        middle.append((stop, end, after, shift + stop - runs[last - 1][0]))
+    runs[first:last] = middle

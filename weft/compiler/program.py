@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.backends.base import Buffer, Device
-from weft.compiler.positions import Position, open_axes, open_form
+from weft.compiler.positions import MOST_OPEN, Position, open_axes, open_form
 from weft.compiler.simplify import scalar_of
 from weft.dtypes import float32, float64
 from weft.graph.gelu import CUBIC, LINEAR
@@ -139,8 +139,9 @@ def build(
     form: list[tuple] = []
     numbers: list[Node] = []
     opened: list[tuple[Node, int]] = []
-    roots = [*outputs, *targets.values(), *spans]
-    for node in toposort(roots, located.__contains__):
+    order = toposort([*outputs, *targets.values(), *spans], located.__contains__)
+    moving = with_numbers and sum([node.op == "update_slice" for node in order]) <= MOST_OPEN
+    for node in order:
         number[node] = len(nodes)
         nodes.append(node)
         if node in located:
@@ -153,7 +154,7 @@ def build(
             attrs = repr(node.attrs) if node.op == "const" else node.attrs[1:] if node.op in _NAMED else node.attrs
             if node.op == "loop":
                 attrs = (node.attrs[0].form, *node.attrs[1:])
-            elif with_numbers and node.op in ("slice", "update_slice"):
+            elif moving and node.op in ("slice", "update_slice"):
                 axes = open_axes(node, located, with_positions)
                 if axes:
                     opened += [(node, axis) for axis in axes]

@@ -29,9 +29,7 @@ def update_slice(x: Node, value: Node, starts: Shape, steps: Shape) -> Node:
 
 def window_stops(starts: Shape, steps: Shape, shape: Shape) -> Shape:
     """Where the window of a value of `shape` ends along each axis."""
-    return tuple(
-        [start + (extent - 1) * step + 1 for start, step, extent in zip(starts, steps, shape, strict=True)]
-    )
+    return tuple([start + (extent - 1) * step + 1 for start, step, extent in zip(starts, steps, shape, strict=True)])
 
 
 def read_slice(x: Node, starts: Shape, stops: Shape, steps: Shape) -> Node:
