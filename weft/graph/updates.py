@@ -2,17 +2,21 @@
 
 `update_slice(x, value)` is `x` with a window replaced. A tensor that is assigned element by element is a chain of them,
 so a slice of it looks down that chain when it is made: a slice that lies inside a window reads what was written there,
-one that misses it reads what lay below. Only a slice that meets a window in part reads the update itself.
+one that misses it reads what lay below. A slice that meets a window in part reads the update itself; below many updates
+a short one is put together from its parts.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 
 from weft.graph.layout import make, permuted, unordered
 from weft.graph.node import Node
 
 MOST_LOOKED_THROUGH = 1024  # updates that one read looks through
+MOST_PARTS = 16  # elements along an axis that are read one by one
+LONG_CHAIN = 8  # updates below which a read is worth putting together from parts
 
 Shape = tuple[int, ...]
 
@@ -48,7 +52,10 @@ def read_slice(x: Node, starts: Shape, stops: Shape, steps: Shape) -> Node:
         elif x.op == "update_slice":
             step_down = _below(x, starts, stops, steps)
             if step_down is None:
-                break
+                parts = _parts(x, starts, stops, steps)
+                if parts is None:
+                    break
+                return make("stop_gradient", (parts,)) if detached else parts
             found, window = step_down
         else:
             break
@@ -82,3 +89,31 @@ def _below(update: Node, starts: Shape, stops: Shape, steps: Shape) -> tuple[Nod
         begin, stride = (start - first) // every, max(step // every, 1)
         moved.append((begin, begin + (count - 1) * stride + 1, stride))
     return (value, tuple(zip(*moved, strict=True))) if inside else None  # type: ignore[return-value]
+
+
+def _parts(update: Node, starts: Shape, stops: Shape, steps: Shape) -> Node | None:
+    """A short slice that meets the window of an update in part along one axis, as what lies before it, inside and after;
+    None for any other, below few updates, and of what was computed."""
+    below, (firsts, every), extents = update, update.attrs, update.srcs[1].shape
+    for _ in range(LONG_CHAIN):
+        if below.op != "update_slice" or below.buffer is not None:
+            return None
+        below = below.srcs[0]
+    ends = window_stops(firsts, every, extents)
+    cut = [axis for axis in range(len(starts)) if starts[axis] < firsts[axis] or stops[axis] > ends[axis]]
+    if len(cut) != 1 or any(step != 1 for step in (*steps, *every)):
+        return None
+    (axis,) = cut
+    if stops[axis] - starts[axis] > MOST_PARTS:
+        return None
+    inside = (max(starts[axis], firsts[axis]), min(stops[axis], ends[axis]))
+    bounds = sorted({starts[axis], *inside, stops[axis]})
+    parts = [
+        read_slice(update, _with(starts, axis, start), _with(stops, axis, stop), steps)
+        for start, stop in itertools.pairwise(bounds)
+    ]
+    return make("concat", tuple(parts), (axis,))
+
+
+def _with(values: Shape, axis: int, value: int) -> Shape:
+    return (*values[:axis], value, *values[axis + 1 :])
