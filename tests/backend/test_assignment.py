@@ -433,3 +433,24 @@ def test_few_writes_wait_until_the_value_is_read():
     assert weft.counters()["plans_run"] == before
     np.testing.assert_array_equal(x.numpy(), np.diag([1.5, 2.5, 3.5]))
     assert weft.counters()["plans_run"] == before + 1
+
+
+MOVING = {
+    "product": lambda x, i: x[:, i : i + 4] @ x[:4],
+    "column": lambda x, i: x[:, i] @ x,
+    "sums": lambda x, i: x[:, i : i + 30].sum(0),
+    "softmax of a part": lambda x, i: x[:, i : i + 20].softmax(-1),
+    "part of a softmax": lambda x, i: (x * 2).softmax(-1)[:, i : i + 3],
+    "running sums": lambda x, i: x[:, i : i + 20].cumsum(1),
+    "order": lambda x, i: x[i : i + 40 : 2, 1:33:3].argsort(1),
+    "narrow": lambda x, i: x.narrow(1, i, 3).exp() + x.select(1, i).reshape(-1, 1),
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_a_start_that_comes_with_the_run_changes_no_bit(name, cold):
+    fn, x = MOVING[name], weft.tensor(np.random.default_rng(0).normal(size=(65, 48)).astype(np.float32))
+    results = []
+    assert plans_built(lambda: results.extend([fn(x, i).numpy() for i in (3, 7, 0, 11)])) <= 2
+    for i, result in zip((3, 7, 0, 11), results, strict=True):
+        np.testing.assert_array_equal(result, weft.compile(lambda x, i=i: fn(x, i))(x).numpy())

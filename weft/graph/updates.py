@@ -43,11 +43,10 @@ def read_slice(x: Node, starts: Shape, stops: Shape, steps: Shape) -> Node:
     """
     if x.op == "permute":
         order = x.attrs[0]
-        parts = [unordered(part, order) for part in (starts, stops, steps)]
-        return permuted(read_slice(x.srcs[0], *parts), order)
+        return permuted(read_slice(x.srcs[0], *[unordered(part, order) for part in (starts, stops, steps)]), order)
     detached = False
     for _ in range(MOST_LOOKED_THROUGH):
-        if x.op == "stop_gradient":
+        if x.op == "stop_gradient" and x.srcs[0].op in ("update_slice", "stop_gradient"):
             found, window = x.srcs[0], (starts, stops, steps)
         elif x.op == "update_slice":
             step_down = _below(x, starts, stops, steps)
@@ -92,7 +91,7 @@ def _below(update: Node, starts: Shape, stops: Shape, steps: Shape) -> tuple[Nod
 
 
 def _parts(update: Node, starts: Shape, stops: Shape, steps: Shape) -> Node | None:
-    """A short slice that meets the window of an update in part along one axis, as what lies before it, inside and after;
+    """A short slice that meets the window of an update in part along one axis: what lies before it, inside and after.
     None for any other, below few updates, and of what was computed."""
     below, (firsts, every), extents = update, update.attrs, update.srcs[1].shape
     for _ in range(LONG_CHAIN):
