@@ -210,6 +210,62 @@ def test_loops_over_positions_on_a_gpu(seed, cold):
     assert plans[-1] == plans[15] and plans[-1] <= 12
 
 
+def shifted(state, x):
+    """One turn of a loop that writes into its state."""
+    state = state * 1
+    state[1] = state[0].clone() * x + 1
+    state[0] += state[1].clone() * 0.5
+    return state, state
+
+
+def test_inside_a_loop():
+    first, xs = np.ones(3, np.float32), np.linspace(0.1, 1, 7, dtype=np.float32)
+    ours = [weft.tensor(array, requires_grad=True) for array in (first, xs)]
+    theirs = [torch.tensor(array, requires_grad=True) for array in (first, xs)]
+    last, states = weft.loop(shifted, *ours)
+    ((states * states).sum() + last.sum()).backward()
+    state, stacked = theirs[0], []
+    for x in theirs[1]:
+        state, _ = shifted(state, x)
+        stacked.append(state)
+    ((torch.stack(stacked) ** 2).sum() + state.sum()).backward()
+    np.testing.assert_allclose(last.detach().numpy(), state.detach().numpy(), rtol=1e-5)
+    for one, two in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one.grad.numpy(), two.grad.numpy(), rtol=1e-4)
+
+
+def test_inside_a_checkpoint():
+    def fn(p):
+        y = p * 1
+        for i in range(1, 5):
+            y[i] = y[i - 1].clone() * p[i] + 1
+        return y
+
+    array = np.linspace(-1, 1, 6, dtype=np.float32)
+    ours, theirs = weft.tensor(array, requires_grad=True), torch.tensor(array, requires_grad=True)
+    (weft.checkpoint(fn, ours) ** 2).sum().backward()
+    (fn(theirs) ** 2).sum().backward()
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-5)
+
+
+def test_parameters_that_a_loop_by_hand_writes(cold):
+    def train(module, n):
+        rng = np.random.default_rng(0)
+        u, v = (module.tensor(rng.normal(size=(rows, 4)).astype(np.float32), requires_grad=True) for rows in (9, 7))
+        with module.no_grad():
+            for _ in range(n):
+                i, j = int(rng.integers(9)), int(rng.integers(7))
+                ui, vj = u[i].clone(), v[j].clone()
+                error = float(rng.normal()) - (ui * vj).sum()
+                u[i] = ui + 0.01 * error * vj
+                v[j] = vj + 0.01 * error * ui
+        (u * u).sum().backward()
+        return u.grad.numpy()
+
+    train(weft, 20)
+    assert plans_built(lambda: np.testing.assert_allclose(train(weft, 60), train(torch, 60), rtol=1e-5)) <= 1
+
+
 # --- growth -----------------------------------------------------------------------------------------------------------
 
 
