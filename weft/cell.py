@@ -11,7 +11,7 @@ import math
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,9 @@ HEAVY = frozenset({
 })  # fmt: skip
 FEW = 8  # operations in a row that are computed again rather than stored
 VIEWS = ("reshape", "permute", "expand", "slice")
+FEW_WRITES = 4  # first assignments to parts of a tensor, which wait until it is read
+MOST_WRITES = 32  # assignments to parts of a tensor that wait at most
+COPIED_BYTES = 1 << 18  # what is copied in about the time that it takes to run a plan
 SMALL = 1024  # bytes up to which a copy is cheaper than memory that stays in use
 _consumed: list[weakref.ref[Any]] = []
 _assigned: dict[int, weakref.ref[Any]] = {}  # cells assigned in place whose value was not computed yet
@@ -134,6 +137,10 @@ def needed_later(roots: list[Node]) -> list[Node]:
                     found[source] = None
         elif node.buffer is None and node.op.startswith(("reduce_", "segment_", "scatter_")):
             found[node] = None
+        elif node.buffer is None and node.op == "update_slice":
+            value = _under_views(node.srcs[1])  # later reads of the window look for it, see `graph.updates`
+            if value.buffer is None and value.srcs and 2 * value.size <= node.size:
+                found[value] = None
     return [node for node in found if node not in proxies]
 
 
@@ -175,6 +182,15 @@ def _under_views(node: Node) -> Node:
     while node.op in VIEWS and node.buffer is None:
         node = node.srcs[0]
     return node
+
+
+def _is_detached(update: Node) -> bool:
+    """Whether what was written into a window was cut off from a history whose value is not known yet."""
+    while update.op in ("permute", "stop_gradient"):
+        update = update.srcs[0]
+    value = _under_views(update.srcs[1]) if update.op == "update_slice" else update
+    detached = value.op == "stop_gradient" and value.buffer is None and value.srcs[0].buffer is None
+    return detached and STATE.grad_enabled
 
 
 def _references(things: list[Any]) -> list[int]:
@@ -219,7 +235,7 @@ class TensorCell:
 
     __slots__ = (
         "__weakref__", "_buffer", "_consumed", "_form", "_grad", "_node", "_owned", "_requires_grad", "_view",
-        "is_leaf", "name", "weak",
+        "_window_writes", "is_leaf", "name", "weak",
     )  # fmt: skip
 
     def __init__(self, node: Node | None, requires_grad: bool = False, is_leaf: bool = True):
@@ -233,6 +249,7 @@ class TensorCell:
         self._consumed = False  # backward() has used up the history
         self._owned: Node | None = None  # the node registered in LEAVES for this tensor
         self._view = ""
+        self._window_writes = 0  # how often a part of the value was assigned
         self.is_leaf = is_leaf
         self.name: str | None = None
         self.weak = False  # takes the dtype of its partner, as Python numbers do
@@ -285,6 +302,30 @@ class TensorCell:
             _assigned[key] = weakref.ref(self, lambda _: _assigned.pop(key, None))
         if self._buffer is not None:
             VERSION.bump()
+
+    def _assign_window(self, assign: Callable[[], Any]) -> None:
+        """Call `assign`, which assigns a part of the value. What is assigned again and again is computed on the way, so
+        that a Python loop runs one small plan many times; where copying the value costs more than running a plan, less
+        often.
+
+        What a gradient may still flow back from waits, as does what was detached from something not computed yet:
+        `losses[i] = loss.detach()` is computed with the step that follows.
+        """
+        count = self._window_writes = self._window_writes + 1
+        if count % MOST_WRITES == 0 and self._is_waiting():
+            evaluate([self])
+        assign()
+        if count <= FEW_WRITES or not self._is_waiting():
+            return
+        node = self._node
+        assert node is not None
+        if count % min(node.nbytes // COPIED_BYTES + 1, MOST_WRITES) == 0 and not _is_detached(node):
+            evaluate([self])
+
+    def _is_waiting(self) -> bool:
+        """Whether the value is not computed, though no gradient will flow back from it."""
+        node = self._node
+        return STATE.trace is None and node is not None and node.buffer is None and not self._needs_history(node)
 
     def _needs_history(self, node: Node) -> bool:
         """Whether a gradient may still flow back from here."""

@@ -378,7 +378,13 @@ class Tensor(TensorCell):
         return _index(self, _plain_key(self, key, False))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._replace("x[index] = value", _set_index(self, _plain_key(self, key, True), value))
+        def assign() -> None:
+            self._replace("x[index] = value", _set_index(self, _plain_key(self, key, True), value))
+
+        if key is Ellipsis or (type(key) is slice and key == slice(None)):
+            assign()
+        else:
+            self._assign_window(assign)
 
     def copy_(self, source: Any) -> Tensor:
         """Take the value of `source`, broadcast and cast."""

@@ -26,7 +26,7 @@ from weft.graph.primitives import PRIMITIVES
 
 ROUNDING = {float16: 4e-3, bfloat16: 3e-2, float64: 1e-9}  # of the largest element; float32: 1e-5
 SPREAD = 64  # how much worse than one rounding of each value a kernel may be
-EXACT = frozenset({"leaf", "generate", "movement", "gather", "concat", "order"})  # kinds that do not round
+EXACT = frozenset({"leaf", "generate", "movement", "update", "gather", "concat", "order"})  # kinds that do not round
 
 for _name, _primitive in PRIMITIVES.items():  # those of the compiler's own primitives, such as pieces of a sum
     if _primitive.evaluate is not None:

@@ -60,6 +60,30 @@ def checked(builder):
     return replace(x, node=build.in_range(inside, int(x.bound) + 1, "somewhere"))
 
 
+def updated(builder):
+    """Some writes into windows: of new values, repeated or not, or of what lies in another window."""
+    x = builder.some(lambda value: value.node.shape and value.node.size)
+    if x is None:
+        return None
+    node, bound, shape = x.node, x.bound, x.node.shape
+    for _ in range(builder.pick([1, 2, 5])):
+        steps = tuple([builder.pick([1, 1, 2, 3]) for _ in shape])
+        extents = tuple([builder.pick([1, 1, -(-n // step)]) for n, step in zip(shape, steps, strict=True)])
+        spans = [(extent - 1) * step + 1 for extent, step in zip(extents, steps, strict=True)]
+        starts, others = (
+            tuple([builder.draw(st.integers(0, n - span)) for n, span in zip(shape, spans, strict=True)])
+            for _ in range(2)
+        )
+        if builder.chance(2):
+            stops = tuple([start + span for start, span in zip(others, spans, strict=True)])
+            value = build.slice_(node, others, stops, steps)
+        else:
+            small = builder.leaf(tuple([1 if builder.chance(3) else n for n in extents]), node.dtype)
+            value, bound = build.expand(small.node, extents), max(bound, small.bound)
+        node = build.update_slice(node, value, starts, steps)
+    return replace(x, node=node, bound=bound)
+
+
 def convolution(builder):
     """Channels last, one to three spatial axes, any geometry; forward, transposed, or the gradient of the weight."""
     x = builder.some(lambda value: len(value.node.shape) in (3, 4, 5) and value.node.size and value.kind == "f")
@@ -200,5 +224,5 @@ def narrowed(builder):
     return replace(x, node=build.cast(narrow, x.node.dtype), bound=2 * x.bound + 4)
 
 
-SMOOTH = (marked, checkpointed, convolution, multiplied, called, users_kernel)
+SMOOTH = (marked, checkpointed, updated, convolution, multiplied, called, users_kernel)
 JUMPS = (checked, narrowed)

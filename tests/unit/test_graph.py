@@ -99,6 +99,8 @@ def wrong(op, srcs, attrs=(), shape=(2,), dtype=float32, device=DEVICE):
         (lambda: wrong("reduce_sum", (value(2, 3),), ((1, 0),), shape=()), "what its rule accepts"),
         (lambda: wrong("flip", (value(2, 2),), ((1, 0),), shape=(2, 2)), "sorted axes"),
         (lambda: wrong("slice", (value(4),), ((3,), (9,), (1,)), shape=(6,)), "what its rule accepts"),
+        (lambda: wrong("update_slice", (value(4), value(2)), ((3,), (1,)), shape=(4,)), "what its rule accepts"),
+        (lambda: wrong("update_slice", (value(4), value(1)), ((0,), (2,)), shape=(4,)), "what its rule accepts"),
         (lambda: wrong("neg", (value(2),), device=weft.get_device("reference").backend), "sources on"),
         (lambda: wrong("iota", (), ((2,), 5), dtype=int64), "what its rule accepts"),
     ],

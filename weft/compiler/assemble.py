@@ -15,7 +15,7 @@ from weft.backends.base import Device
 from weft.compiler import memory
 from weft.compiler.access import row_major
 from weft.compiler.block_product import by_blocks
-from weft.compiler.decompose import copy_of, decompose, number_for
+from weft.compiler.decompose import copy_of, decompose, number_for, numbers_for
 from weft.compiler.expand import expand_heavy, spell_out
 from weft.compiler.explain import Explained, explained
 from weft.compiler.fuse import fuse
@@ -119,7 +119,8 @@ def _prepare(program: Program, device: Device, turn: bool) -> tuple[Program, lis
     """The program over stand-ins for its leaves, and its outputs in the form that the fuser takes."""
     stand_ins = {leaf: placeholder(leaf.shape, leaf.dtype, leaf.device) for leaf in program.leaves}
     numbers = {node: number_for(node, slot) for slot, node in enumerate(program.numbers)}
-    outputs = spell_out(program.nodes, program.outputs, program.leaves, device)
+    starts = numbers_for(program.positions)
+    outputs = spell_out(program.nodes, program.outputs, program.leaves, device, starts)
     nodes = program.nodes if outputs is program.outputs else toposort(outputs, stand_ins.__contains__)
     outputs = simplify(nodes, outputs, {**stand_ins, **numbers})
     program = replace(program, leaves=list(stand_ins.values()))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -21,8 +21,9 @@ from weft.compiler import order, order_blocks
 from weft.compiler.access import Strided, reshaped, row_major, terms_of_fold
 from weft.compiler.libraries import library_of
 from weft.compiler.order import along
+from weft.compiler.positions import Position
 from weft.compiler.simplify import reshape
-from weft.dtypes import DType, float32
+from weft.dtypes import DType, float32, int64
 from weft.graph.build import cast, expand, narrow
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
@@ -256,6 +257,14 @@ def copy_of(source: Node) -> Node:
 def number_for(node: Node, slot: int) -> Node:
     """What stands for a constant whose value comes with each run."""
     return make("number", (), (slot,), dtype=node.dtype, device=node.device)
+
+
+def numbers_for(positions: Iterable[Position]) -> dict[Node, dict[int, Node]]:
+    """What stands for the starts of slices that come with each run, by node and axis."""
+    found: dict[Node, dict[int, Node]] = {}
+    for at in positions:
+        found.setdefault(at.node, {})[at.axis] = make("number", (), (at.slot,), dtype=int64, device=at.node.device)
+    return found
 
 
 # --- primitives that only the compiler makes -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ class Entry:
 
 
 _plans: OrderedDict[tuple, Entry] = OrderedDict()
+_forms: OrderedDict[tuple, tuple] = OrderedDict()  # by keys with open starts of slices: the key that was met first
 _lock = threading.Lock()  # of `_plans`: two threads may compile one program twice, but neither loses what it holds
 
 
@@ -102,11 +103,10 @@ def _evaluate_on(device: Device, pending: list[Node]) -> None:
             node.buffer = buffer
     if not todo:
         return
-    program, buffers = programs.build(todo, located, with_numbers="numbers" in device.features)
+    program, buffers = _program_for(device, todo, located)
     entry = entry_for(program, device)
-    numbers = [node.attrs[0] for node in program.numbers]
     try:
-        results = run_entry(entry, device, [b for b in buffers if b is not None], numbers)
+        results = run_entry(entry, device, [b for b in buffers if b is not None], program.values)
     except OutOfMemoryError:
         from weft.compiler.memorymap import too_large
 
@@ -115,6 +115,27 @@ def _evaluate_on(device: Device, pending: list[Node]) -> None:
     for node, buffer in zip(todo, results, strict=True):
         buffer.nbytes = node.nbytes
         node.buffer = buffer
+
+
+def _program_for(
+    device: Device, todo: Sequence[Node], located: Mapping[Node, Buffer | None]
+) -> tuple[Program, list[Buffer | None]]:
+    """The program that computes `todo`. One that differs from an earlier one only in where slices begin gets their
+    starts with each run, so a loop over them compiles one plan with constants and one for all other iterations."""
+    with_numbers = "numbers" in device.features
+    built = programs.build(todo, located, with_numbers=with_numbers)
+    if not with_numbers or built[0].key in _plans:
+        return built
+    if not any(node.op in ("slice", "update_slice") and node not in located for node in built[0].nodes):
+        return built
+    opened = programs.build(todo, located, with_numbers=True, with_positions=True)
+    key, form = built[0].key, opened[0].key
+    with _lock:
+        first = _forms.setdefault(form, key)
+        _forms.move_to_end(form)
+        if len(_forms) > MOST_PLANS:
+            _forms.popitem(last=False)
+        return built if first == key and form not in _plans else opened
 
 
 def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer], numbers: Sequence[float] = ()) -> list[Buffer]:

@@ -11,6 +11,7 @@ from weft.backends.base import Device
 from weft.compiler import block_attention
 from weft.compiler.convolve import TILES, decompose_conv, long_product, share_padding
 from weft.compiler.libraries import offered
+from weft.compiler.positions import Starts, chains_of, spell_out_chain, spell_out_slice, spell_out_update
 from weft.compiler.simplify import permuted
 from weft.graph.convolve import Geometry, compose_input
 from weft.graph.node import Node, toposort
@@ -27,19 +28,36 @@ SEVERAL: dict[str, Callable[[Node, tuple[Node, ...], Device], Sequence[Node]]] =
 }
 
 
-def spell_out(nodes: list[Node], outputs: list[Node], leaves: Collection[Node], device: Device) -> list[Node]:
-    """The outputs with input gradients of convolutions that no library computes as convolutions, before anything is
-    simplified."""
-    if not any(node.op == "conv_input" for node in nodes):
+def spell_out(
+    nodes: list[Node],
+    outputs: list[Node],
+    leaves: Collection[Node],
+    device: Device,
+    starts: Mapping[Node, Starts] = {},
+) -> list[Node]:
+    """The outputs with input gradients of convolutions that no library computes as convolutions, and with writes into
+    slices as choices between two values, before anything is simplified. `starts` are those that come with each run."""
+    if not starts and {"conv_input", "update_slice"}.isdisjoint([node.op for node in nodes]):
         return outputs
+    memory = set(leaves)
+    chains = {} if starts else chains_of(nodes, outputs, memory)
+    inner = {node for chain in chains.values() for node in chain[:-1]}
 
     def composed(node: Node, new: Mapping[Node, Node]) -> Node | None:
+        if node in inner:
+            return new[node.srcs[0]]  # for the last of its chain
+        if node in chains:
+            return spell_out_chain(chains[node], new[node.srcs[0]], [new[one.srcs[1]] for one in chains[node]])
+        if node.op == "update_slice":
+            return spell_out_update(node, tuple([new[source] for source in node.srcs]), memory, starts.get(node, {}))
+        if node in starts:
+            return spell_out_slice(node, new[node.srcs[0]], starts[node])
         if node.op != "conv_input" or offered(node, node.srcs, device):
             return None
         space, *how = node.attrs
         return compose_input(new[node.srcs[0]], new[node.srcs[1]], space, Geometry(*how))
 
-    return rebuilt(nodes, outputs, set(leaves), composed)
+    return rebuilt(nodes, outputs, memory, composed)
 
 
 def expand_heavy(nodes: list[Node], outputs: list[Node], leaves: Collection[Node], device: Device) -> list[Node]:

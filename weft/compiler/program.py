@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from weft.backends.base import Buffer, Device
+from weft.compiler.positions import MOST_OPEN, Position, open_axes, open_form
 from weft.compiler.simplify import scalar_of
 from weft.dtypes import float32, float64
 from weft.graph.gelu import CUBIC, LINEAR
@@ -35,7 +36,8 @@ class Write:
 class Program:
     """`leaves` are read from memory, `outputs` are wanted, `writes` say which outputs replace which leaves.
 
-    `numbers` are constants whose values are handed over with each run, so they are not part of the form.
+    `numbers` are constants whose values are handed over with each run, so they are not part of the form, and
+    `positions` are starts of slices that are handed over after them.
     `overlaps` lists (inner leaf, outer leaf, byte offset) for leaves whose memory lies inside another leaf's.
     """
 
@@ -46,6 +48,12 @@ class Program:
     overlaps: list[tuple[int, int, int]] = field(default_factory=list)
     key: tuple = ()
     numbers: list[Node] = field(default_factory=list)
+    positions: list[Position] = field(default_factory=list)
+
+    @property
+    def values(self) -> list[float | int]:
+        """The open numbers of a run, in order."""
+        return [*[node.attrs[0] for node in self.numbers], *[position.value for position in self.positions]]
 
 
 def locate(outputs: Sequence[Node], bindings: Mapping[Node, Buffer | None]) -> dict[Node, Buffer | None]:
@@ -116,10 +124,11 @@ def build(
     targets: Mapping[int, Node] | None = None,
     spans: Sequence[Node] = (),
     with_numbers: bool = False,
+    with_positions: bool = False,
 ) -> tuple[Program, list[Buffer | None]]:
     """Number the graph under `outputs`. `targets` maps an output's position to the leaf it is to be written to; `spans`
     are leaves that nobody reads but that hold several targets side by side. `with_numbers` leaves the values of float
-    constants open.
+    constants and the places of small writes open, `with_positions` the starts of all slices.
 
     Returns the program and, for each leaf, its memory (None for an argument).
     """
@@ -129,8 +138,10 @@ def build(
     leaves: list[Node] = []
     form: list[tuple] = []
     numbers: list[Node] = []
-    roots = [*outputs, *targets.values(), *spans]
-    for node in toposort(roots, located.__contains__):
+    opened: list[tuple[Node, int]] = []
+    order = toposort([*outputs, *targets.values(), *spans], located.__contains__)
+    moving = with_numbers and sum([node.op == "update_slice" for node in order]) <= MOST_OPEN
+    for node in order:
         number[node] = len(nodes)
         nodes.append(node)
         if node in located:
@@ -143,6 +154,11 @@ def build(
             attrs = repr(node.attrs) if node.op == "const" else node.attrs[1:] if node.op in _NAMED else node.attrs
             if node.op == "loop":
                 attrs = (node.attrs[0].form, *node.attrs[1:])
+            elif moving and node.op in ("slice", "update_slice"):
+                axes = open_axes(node, located, with_positions)
+                if axes:
+                    opened += [(node, axis) for axis in axes]
+                    attrs = open_form(node, axes)
             sources = tuple([number[source] for source in node.srcs])
             form.append((node.op, sources, attrs, node.shape, node.dtype))
     leaf_number = {leaf: position for position, leaf in enumerate(leaves)}
@@ -158,7 +174,8 @@ def build(
         tuple(overlaps),
         product_precision(device),
     )
-    return Program(nodes, leaves, list(outputs), writes, overlaps, key, numbers), buffers
+    positions = [Position(node, axis, slot) for slot, (node, axis) in enumerate(opened, len(numbers))]
+    return Program(nodes, leaves, list(outputs), writes, overlaps, key, numbers, positions), buffers
 
 
 def product_precision(device: Device) -> str:

@@ -20,7 +20,7 @@ from weft.graph.primitives import PRIMITIVES, make
 Later = Callable[[], Node]  # a node outside the loop, to be made once the loop exists
 Engine = Callable[[Sequence[Node], Sequence[Node], Sequence[Node]], "list[Node | None]"]
 
-CHEAP = frozenset({"leaf", "generate", "elementwise", "movement", "concat", "gather"})
+CHEAP = frozenset({"leaf", "generate", "elementwise", "movement", "update", "concat", "gather"})
 MOVED = frozenset({"reshape", "permute", "expand", "slice", "flip"})
 
 

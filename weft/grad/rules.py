@@ -51,10 +51,12 @@ from weft.graph.build import (
     swap_last,
     unary,
     unfold,
+    update_slice,
 )  # fmt: skip
 from weft.graph.convolve import Geometry, conv, conv_input, conv_weight
 from weft.graph.layout import make
 from weft.graph.node import Node
+from weft.graph.updates import window_stops
 
 Gradients = tuple[Node | None, ...]
 
@@ -150,6 +152,12 @@ def _permute(node: Node, g: Node) -> Gradients:
 def _slice(node: Node, g: Node) -> Gradients:
     starts, _, steps = node.attrs
     return (place(g, node.srcs[0].shape, starts, steps),)
+
+
+def _update_slice(node: Node, g: Node) -> Gradients:
+    value, (starts, steps) = node.srcs[1], node.attrs
+    below = update_slice(g, like(value, 0.0), starts, steps)
+    return below, slice_(g, starts, window_stops(starts, steps, value.shape), steps)
 
 
 def _pad(node: Node, g: Node) -> Gradients:
@@ -354,6 +362,7 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "permute": _permute,
     "expand": _expand,
     "slice": _slice,
+    "update_slice": _update_slice,
     "pad": _pad,
     "flip": lambda node, g: (flip(g, node.attrs[0]),),
     "unfold": _unfold,

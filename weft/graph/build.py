@@ -14,6 +14,8 @@ from weft.dtypes import DType, bool_, int64, nearest
 from weft.graph import primitives
 from weft.graph.layout import make, permuted
 from weft.graph.node import Node
+from weft.graph.updates import read_slice
+from weft.graph.updates import update_slice as update_slice
 
 Number = int | float | bool
 Shape = tuple[int, ...]
@@ -162,6 +164,8 @@ def kept(shape: Shape, axes: Sequence[int]) -> Shape:
 
 
 def reshape(x: Node, shape: Shape) -> Node:
+    if x.op == "reshape" and x.buffer is None and x.srcs[0].shape == shape:
+        return x.srcs[0]
     return x if x.shape == shape else make("reshape", (x,), (shape,))
 
 
@@ -189,7 +193,7 @@ def slice_(x: Node, starts: Shape, stops: Shape, steps: Shape | None = None) -> 
     steps = steps or (1,) * len(starts)
     if stops == x.shape and not any(starts) and all(step == 1 for step in steps):
         return x
-    return make("slice", (x,), (starts, stops, steps))
+    return read_slice(x, starts, stops, steps)
 
 
 def narrow(x: Node, axis: int, start: int, stop: int) -> Node:

@@ -85,6 +85,13 @@ def _slice(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndar
     return arrays[0][tuple(slice(*bounds) for bounds in zip(*node.attrs, strict=True))]
 
 
+def _update_slice(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    out = arrays[0].copy()
+    windows = zip(*node.attrs, arrays[1].shape, strict=True)
+    out[tuple(slice(start, start + (extent - 1) * step + 1, step) for start, step, extent in windows)] = arrays[1]
+    return out
+
+
 def _pad(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
     lows, _, value = node.attrs
     out = np.full(node.shape, value, dtype)
@@ -307,6 +314,7 @@ EVALUATIONS: dict[str, Evaluation] = {
     "permute": lambda node, arrays, dtype: arrays[0].transpose(node.attrs[0]),
     "expand": lambda node, arrays, dtype: np.broadcast_to(arrays[0], node.shape),
     "slice": _slice,
+    "update_slice": _update_slice,
     "pad": _pad,
     "flip": lambda node, arrays, dtype: np.flip(arrays[0], node.attrs[0]),
     "unfold": _unfold,

@@ -65,7 +65,7 @@ def _float(op: str, srcs: tuple[Node, ...], attrs: tuple, order: tuple[int, ...]
     if op == "permute":
         return permuted(srcs[0], attrs[0])
     if op in ("slice", "pad"):
-        moved = tuple([_unordered(part, order) if isinstance(part, tuple) else part for part in attrs])
+        moved = tuple([unordered(part, order) if isinstance(part, tuple) else part for part in attrs])
         return permuted(primitives.make(op, (srcs[0].srcs[0],), moved), order)
     if op == "flip":
         return permuted(primitives.make(op, (srcs[0].srcs[0],), (tuple(sorted(order[k] for k in attrs[0])),)), order)
@@ -75,6 +75,8 @@ def _float(op: str, srcs: tuple[Node, ...], attrs: tuple, order: tuple[int, ...]
         return _unfolded(srcs[0].srcs[0], attrs, order)
     if op == "fold":
         return _folded(srcs[0].srcs[0], attrs, order)
+    if op == "update_slice":
+        return _updated(srcs, attrs, order)
     if op == "concat" and all(source.op == "permute" and source.attrs[0] == order for source in srcs):
         parts = tuple([source.srcs[0] for source in srcs])
         return permuted(primitives.make(op, parts, (order[attrs[0]],)), order)
@@ -92,7 +94,7 @@ def _below(srcs: tuple[Node, ...], order: tuple[int, ...]) -> tuple[Node, ...] |
             below.append(source.srcs[0])
         elif source.op == "expand":  # reads little memory, in whatever order
             small = permuted(source.srcs[0], inverse)
-            below.append(primitives.make("expand", (small,), (_unordered(source.shape, order),)))
+            below.append(primitives.make("expand", (small,), (unordered(source.shape, order),)))
         elif _is_counted(source):
             below.append(permuted(source, inverse))
         else:
@@ -116,7 +118,7 @@ def _is_counted(node: Node) -> bool:
     return True
 
 
-def _unordered(values: tuple, order: tuple[int, ...]) -> tuple:
+def unordered(values: tuple, order: tuple[int, ...]) -> tuple:
     """Per-axis values of a permuted node for the axes of the node below."""
     out: list = [None] * len(order)
     for position, axis in enumerate(order):
@@ -158,6 +160,16 @@ def _reshaped(x: Node, shape: tuple[int, ...], order: tuple[int, ...]) -> Node |
     below = [axis for _, group in sorted(parts) for axis in group]
     moved = primitives.make("reshape", (x,), (tuple([shape[axis] for axis in below]),))
     return permuted(moved, tuple([below.index(axis) for axis in range(len(shape))]))
+
+
+def _updated(srcs: tuple[Node, ...], attrs: tuple, order: tuple[int, ...]) -> Node | None:
+    """A write into a permuted value is done below; the value that is written is brought into that order."""
+    x, value = srcs
+    if x.op != "permute":
+        return None
+    inverse = tuple(sorted(range(len(order)), key=order.__getitem__))
+    moved = tuple([unordered(part, order) for part in attrs])
+    return permuted(primitives.make("update_slice", (x.srcs[0], permuted(value, inverse)), moved), order)
 
 
 def _unfolded(x: Node, attrs: tuple, order: tuple[int, ...]) -> Node:

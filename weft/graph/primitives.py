@@ -171,6 +171,14 @@ def _slice(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[S
     return tuple(shape), srcs[0].dtype
 
 
+def _update_slice(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    x, value = srcs
+    assert x.dtype is value.dtype and value.size, (srcs, attrs)
+    for extent, part, start, step in zip(x.shape, value.shape, *attrs, strict=True):
+        assert start >= 0 and step > 0 and start + (part - 1) * step < extent and (part > 1 or step == 1), (srcs, attrs)
+    return x.shape, x.dtype
+
+
 def _pad(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
     lows, highs, _ = attrs
     assert min(lows, default=0) >= 0 and min(highs, default=0) >= 0, attrs
@@ -338,6 +346,7 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("permute", "movement", 1, _permute),
     ("expand", "movement", 1, _expand),
     ("slice", "movement", 1, _slice),
+    ("update_slice", "update", 2, _update_slice),
     ("pad", "movement", 1, _pad),
     ("flip", "movement", 1, _flip),
     ("unfold", "movement", 1, _unfold),

@@ -51,6 +51,7 @@ class Region:
     flips: Shape
     sliced: Shape  # before ints dropped their axes and None added some
     shape: Shape
+    axes: tuple[int | None, ...]  # for each axis of the tensor, its axis in `shape`; None where an int picks from it
     tensors: tuple[tuple[int, Node], ...]  # integer tensors, by the axis of `shape` that they index
 
 
@@ -70,6 +71,7 @@ def resolve(x: Node, key: Any) -> Region:
     steps: list[int] = []
     flips: list[int] = []
     shape: list[int] = []
+    axes: list[int | None] = []
     tensors: list[tuple[int, Node]] = []
     for item in items:
         if item is None:
@@ -77,6 +79,7 @@ def resolve(x: Node, key: Any) -> Region:
             continue
         axis = len(starts)
         extent = x.shape[axis]
+        axes.append(len(shape))
         if isinstance(item, slice):
             start, stop, step, turned = _bounds(item, extent)
             if turned:
@@ -90,11 +93,13 @@ def resolve(x: Node, key: Any) -> Region:
         else:
             start = _whole(item, axis, extent)
             stop, step = start + 1, 1
+            axes[-1] = None
         starts.append(start)
         stops.append(stop)
         steps.append(step)
     sliced = tuple((stop - start + step - 1) // step for start, stop, step in zip(starts, stops, steps, strict=True))
-    return Region(tuple(starts), tuple(stops), tuple(steps), tuple(flips), sliced, tuple(shape), tuple(tensors))
+    parts = (starts, stops, steps, flips, sliced, shape, axes, tensors)
+    return Region(*map(tuple, parts))  # type: ignore[arg-type]
 
 
 def _need_index(index: Node) -> None:
@@ -223,12 +228,17 @@ def set_index(x: Node, key: Any, value: Operand) -> Node:
         filling = _written(part, region.tensors, value, False)
     else:
         filling = spread("x[index] = value", _fitting(value, x, region.shape), region.shape, x.dtype, x.device)
-    filling = build.flip(build.reshape(filling, region.sliced), region.flips)
-    if region.sliced == x.shape:
-        return filling
-    placed = build.place(filling, x.shape, region.starts, region.steps)
-    inside = build.place(build.full(region.sliced, True, bool_, x.device), x.shape, region.starts, region.steps, False)
-    return make("select", (inside, placed, x))
+    filling = build.flip(_in_window(filling, region), region.flips)
+    return build.update_slice(x, filling, region.starts, region.steps)
+
+
+def _in_window(value: Node, region: Region) -> Node:
+    """A value of the shape that the user sees with the axes of the indexed tensor. What repeats goes on repeating."""
+    if value.op == "expand" and value.buffer is None:
+        small = value.srcs[0].shape
+        value = build.reshape(value.srcs[0], tuple([1 if axis is None else small[axis] for axis in region.axes]))
+        return build.expand(value, region.sliced)
+    return build.reshape(value, region.sliced)
 
 
 def _sliced(x: Node, region: Region) -> Node:
