@@ -54,7 +54,7 @@ FOLDED = {"scatter": 1, "segment": 0}
 
 
 class _Operations:
-    """Which elementwise operations a kernel would compute for each value, down to what is stored."""
+    """Which operations, random numbers included, a kernel would compute for each value, down to what is stored."""
 
     def __init__(self) -> None:
         self.sets: dict[Node, frozenset[Node]] = {}
@@ -71,10 +71,10 @@ class _Operations:
         below: frozenset[Node] = frozenset().union(*[self.sets[source] for source in node.srcs])
         return below, sum([Choice.own_cost(operation) for operation in below])
 
-    def enter(self, node: Node, stored: bool, elementwise: bool) -> None:
-        """Make `node` known; what is `stored` has nothing below it."""
+    def enter(self, node: Node, stored: bool, counted: bool) -> None:
+        """Make `node` known, an operation if it is `counted`; what is `stored` has nothing below it."""
         below, cost = (frozenset[Node](), 0) if stored else self._below(node)
-        if elementwise and not stored:
+        if counted and not stored:
             below, cost = below | {node}, cost + Choice.own_cost(node)
         self.sets[node], self.costs[node] = below, cost
 
@@ -111,7 +111,7 @@ class Choice:
             if kind != "leaf":
                 self._needs(node, kind)
             reshapes[node] = self._count_reshapes(node, reshapes)
-            below.enter(node, kind == "leaf" or node in self.sinks, kind == "elementwise")
+            below.enter(node, kind == "leaf" or node in self.sinks, kind == "elementwise" or node.op == "random")
             self._weigh(node, kind)
         if self._store_at_many_indices(nodes):
             for node in nodes:
