@@ -2,6 +2,7 @@
 #   make demo    train a digit classifier          make test    all tests that need no GPU
 #   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
 #   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
+#   make replay  which kernels and plans a change reaches (ARGS=--record: they are meant)
 #   make fuzz    random graphs, GRAPHS=20000 of them, and 1,500 more on emulated GPUs
 #   make test-gpu, make sanitize-gpu, make bench-gpu: on a machine with an NVIDIA GPU; install nothing
 # Pass options with ARGS, for example: make demo ARGS="--epochs 10", make test ARGS="-k softmax".
@@ -12,11 +13,11 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help demo test smoke fuzz lint format bench bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help demo test smoke replay fuzz lint format bench bench-gpu test-gpu sanitize-gpu clean
 .NOTPARALLEL:
 
 help:
-	@sed -n '2,7s/^# *//p' Makefile
+	@sed -n '2,8s/^# *//p' Makefile
 
 demo: $(VENV)/.has-run
 	$(BIN)/python -m weft.demo $(ARGS)
@@ -28,6 +29,10 @@ test: $(VENV)/.has-test
 
 smoke: $(VENV)/.has-test
 	$(BIN)/python -m pytest -m "smoke and not gpu" tests $(ARGS)
+
+# Kernels and plans of fixed programs, rendered for a CPU and for GPUs, beside the record of them.
+replay: $(VENV)/.has-test
+	$(BIN)/python -m tests.replay $(ARGS)
 
 fuzz: $(VENV)/.has-test
 	WEFT_FUZZ=$(or $(GRAPHS),20000) $(BIN)/python -m pytest -n $(JOBS) tests/backend/test_random_graphs.py tests/backend/test_random_gpu_graphs.py $(ARGS)

@@ -364,7 +364,8 @@ class _Builder:
         They lie one after the other in the order of their parameters, as an optimizer will read them.
         """
         made = [(tensor, grad, node) for tensor, grad, node in self.kept if node is not None]
-        made.sort(key=lambda item: _address(item[0]))
+        at = _addresses([tensor for tensor, _, _ in made])
+        made.sort(key=lambda item: at[id(item[0])])
         for dtype in dict.fromkeys(node.dtype for _, _, node in made):
             together = [(grad, node) for _, grad, node in made if node.dtype is dtype]
             slab = self._pinned(sum(node.nbytes for _, node in together)).slab
@@ -414,9 +415,16 @@ class _Builder:
             variant.fast = [(slots.get(k, spare), *form[1:]) for k, form in enumerate(forms)]
 
 
-def _address(tensor: Any) -> tuple[int, int]:
-    """Sorts captured tensors by where they lie; others come first."""
-    return (0, 0) if tensor._buffer is None else (id(tensor._buffer.slab), tensor._buffer.offset)
+def _addresses(tensors: Sequence[Any]) -> dict[int, tuple[int, int]]:
+    """What sorts captured tensors, by their id, by where they lie; others come first. Slabs count in the order of their
+    first tensors, not by address: a program must be the same in every process."""
+    slabs: dict[int, int] = {}
+    found = {}
+    for tensor in tensors:
+        buffer = tensor._buffer
+        number = 0 if buffer is None else slabs.setdefault(id(buffer.slab), len(slabs) + 1)
+        found[id(tensor)] = (number, 0 if buffer is None else buffer.offset)
+    return found
 
 
 def cell_form(tensor: Tensor) -> tuple:
@@ -434,7 +442,8 @@ def _words(form: tuple) -> str:
 def _neighbours(tensors: list[Any]) -> list[list[Any]]:
     """Tensors grouped so that those of a group lie in one slab in order of address, without overlap."""
     groups: list[list[Any]] = []
-    waiting = sorted(tensors, key=lambda tensor: (id(tensor._buffer.slab), tensor._buffer.offset))
+    at = _addresses(tensors)
+    waiting = sorted(tensors, key=lambda tensor: at[id(tensor)])
     while waiting:
         group, rest = [waiting[0]], []
         for tensor in waiting[1:]:

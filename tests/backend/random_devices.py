@@ -61,15 +61,20 @@ class Gpu:
     low: frozenset[int]
 
     @contextmanager
-    def device(self) -> Iterator[Device]:
+    def thresholds(self) -> Iterator[None]:
+        """The low ones are set."""
         with pytest.MonkeyPatch.context() as patch:
             for number in self.low:
                 patch.setattr(*THRESHOLDS[number])
+            yield
+
+    @contextmanager
+    def device(self) -> Iterator[Device]:
+        with self.thresholds():
             yield Lockstep(features=self.features, skew=self.skew, **dict(self.limits)).device
 
 
-@st.composite
-def gpus(draw) -> Gpu:
+def draw_gpu(draw) -> Gpu:
     """CUDA's own kind, and what others have: other subgroups or none, less memory, fewer threads."""
 
     def one_of(*options):
@@ -91,3 +96,6 @@ def gpus(draw) -> Gpu:
     if low is None:
         low = draw(st.frozensets(st.integers(0, len(THRESHOLDS) - 1)))
     return Gpu(tuple(features), tuple(limits.items()), one_of(0, 0, 8), low)
+
+
+gpus = st.composite(draw_gpu)

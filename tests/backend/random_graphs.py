@@ -608,8 +608,7 @@ def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
     return all(have in (1, want) for have, want in zip(shape, target[len(target) - len(shape) :], strict=True))
 
 
-@st.composite
-def graphs(
+def draw_graph(
     draw, least: int = 5, most: int = 25, floats: DType | None = None, smooth: bool = False, writes: bool = False,
     large: Sequence[tuple[int, ...]] = LARGE_SHAPES,
 ) -> Graph:  # fmt: skip
@@ -627,3 +626,6 @@ def graphs(
         node = placeholder((2,), uint32, HOME)
         graph.leaves[node] = np.zeros(2, np.uint32)
     return graph
+
+
+graphs = st.composite(draw_graph)

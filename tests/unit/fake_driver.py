@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.unit.gpu_harness import check_limits
 from tests.unit.lockstep import Lockstep
 from weft import dtypes
 from weft.backends.base import Device
@@ -209,6 +210,7 @@ class FakeGpu(GpuBackend):
         self.device = Device("fake", 0, self, "in the host's memory", frozenset(dtypes.ALL), features)
 
     def render(self, kernel: Kernel) -> Code:
+        check_limits(kernel, self.device)
         code = super().render(kernel)
         self.driver.kernels[code.symbol] = kernel
         return code

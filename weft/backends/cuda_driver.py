@@ -22,7 +22,7 @@ from weft.errors import DeviceError, OutOfMemoryError, problem
 COPIED = 16  # bytes of the largest copy of a thread
 PIECE = 1 << 16  # bytes of shared memory that are asked for at a time
 STAGED = 64 << 20  # larger arrays go over without pinned memory between
-STATIC_SHARED = 48 << 10  # bytes of a block's memory that need no asking
+UNASKED_SHARED = 48 << 10  # bytes of a block's memory, declared or given by a launch, that need no permission
 LOST = {  # what the driver reports, from any call, once the GPU answers nothing any more
     f"CUDA_ERROR_{name}"
     for name in (
@@ -231,13 +231,20 @@ class CudaDriver:
     def _load(self, code: Code, cubin: bytes) -> Any:
         try:
             function = call("cuModuleGetFunction", call("cuModuleLoadData", cubin), code.symbol.encode())
-            if code.geometry is not None and code.geometry.shared > STATIC_SHARED:
-                most = _cuda().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-                call("cuFuncSetAttribute", function, most, code.geometry.shared)
+            if code.geometry is not None and code.geometry.shared:
+                self._permit(function, code.geometry.shared)
         except DeviceError as error:
             given = f"a kernel that {self.name} does not load: {error}\n{code.text}"
             raise problem(DeviceError, code.name, given, "machine code for this GPU") from error
         return function
+
+    def _permit(self, function: Any, shared: int) -> None:
+        """Let launches of a kernel ask for `shared` bytes. What its code declares counts beside them: without asking,
+        a block has `UNASKED_SHARED` bytes for both."""
+        kinds = _cuda().CUfunction_attribute
+        declared = int(call("cuFuncGetAttribute", kinds.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function))
+        if declared + shared > UNASKED_SHARED:
+            call("cuFuncSetAttribute", function, kinds.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
 
     def launcher(
         self, function: Any, blocks: int, threads: int, shared: int, words: ctypes.Array, buffers: int

@@ -117,7 +117,8 @@ def together(roots: Iterable[Node]) -> list[Node]:
     if not PICKS:
         return []
     loops = [node for node in toposort(roots) if node.op == "loop"]
-    return [pick for loop in loops for pick in PICKS.get(loop, ()) if pick.buffer is None]
+    found = [sorted(PICKS.get(loop, ()), key=lambda pick: pick.serial) for loop in loops]
+    return [pick for picks in found for pick in picks if pick.buffer is None]
 
 
 def close(
