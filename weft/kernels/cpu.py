@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from weft.dtypes import bool_, int64
 from weft.kernels import index as ix
+from weft.kernels.cascade import cascade
 from weft.kernels.index import MANY, Axis, Index, Quotient
 from weft.kernels.language import (
     LAUNCH_RANGES,
@@ -54,7 +55,7 @@ def schedule(nest: Nest) -> Kernel:
         body = (Loop(nest.points, begin, end, "vector", _at_point(nest), LANES, LANES),)
     else:
         nest, body = _by_points(nest, begin, end)
-    return Kernel(nest.name, nest.buffers, nest.scalars, LAUNCH_RANGES, body, nest.definitions)
+    return Kernel(nest.name, nest.buffers, nest.scalars, LAUNCH_RANGES, cascade(body), nest.definitions)
 
 
 def _by_points(nest: Nest, begin: Expr, end: Expr) -> tuple[Nest, tuple[Stmt, ...]]:
