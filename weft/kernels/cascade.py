@@ -28,12 +28,14 @@ from weft.kernels.language import (
     If,
     IndexValue,
     Literal,
+    Load,
     Loop,
     Op,
     Stmt,
     Update,
     Var,
 )
+from weft.kernels.substitute import parts_of
 
 CHAIN = 64  # additions that an accumulator takes one by one
 
@@ -60,9 +62,39 @@ def _fold(fold: Fold, numbers: Iterator[int]) -> Fold:
     rounds = any(acc.op in ("sum", "prod") and acc.dtype.kind == "f" for acc in fold.accumulators)
     if not rounds or longest_chain(fold.body) <= CHAIN:
         return fold
-    blocks = _Blocks(fold.accumulators, numbers)
-    sums = [replace(acc, compensated=acc.op == "sum" and acc.dtype.kind == "f") for acc in fold.accumulators]
-    return Fold(tuple(sums), blocks.statements(fold.body))
+    if len(fold.body) == 1 and isinstance(fold.body[0], Loop) and _is_loaded(fold.body[0].start):
+        return Fold(fold.accumulators, _mostly_short(fold.accumulators, fold.body[0], numbers))
+    return Fold(_exact(fold.accumulators), _Blocks(fold.accumulators, numbers).statements(fold.body))
+
+
+def _exact(accumulators: tuple[Accumulator, ...]) -> tuple[Accumulator, ...]:
+    return tuple([replace(acc, compensated=acc.op == "sum" and acc.dtype.kind == "f") for acc in accumulators])
+
+
+def _is_loaded(bound: Expr | int) -> bool:
+    """Whether a bound is read from memory, as those of segments are."""
+    return not isinstance(bound, int) and any(isinstance(part, Load) for part in parts_of([bound]))
+
+
+def _mostly_short(accumulators: tuple[Accumulator, ...], loop: Loop, numbers: Iterator[int]) -> tuple[Stmt, ...]:
+    """A loop with bounds from memory, which are near each other most of the time: the first block goes right into the
+    accumulators, and all that make it more than one stand under a condition."""
+    size = CHAIN // max(longest_chain(loop.body), 1) * _stride(loop)
+    if not size:
+        return _Blocks(accumulators, numbers).statements((loop,))
+    assert not isinstance(loop.start, int)
+    middle = _whole("add", loop.start, size)
+    first = replace(loop, stop=_whole("min", middle, loop.stop))
+    number = next(numbers)
+    rest = tuple([replace(acc, name=f"{acc.name}_rest{number}") for acc in accumulators])
+    others = replace(loop, start=middle, body=_renamed(loop.body, {a.name: b.name for a, b in _pairs(accumulators, rest)}))
+    blocks = Fold(_exact(rest), _Blocks(rest, numbers).statements((others,)), joined=False)
+    sums = [Update(acc.name, Var(more.name, acc.dtype)) for acc, more in _pairs(accumulators, rest)]
+    return first, If(Op("lt", (middle, _whole("add", loop.stop, 0)), bool_), (blocks, *sums))
+
+
+def _pairs(accumulators: tuple[Accumulator, ...], others: tuple[Accumulator, ...]) -> list[tuple[Accumulator, Accumulator]]:
+    return list(zip(accumulators, others, strict=True))
 
 
 def longest_chain(body: tuple[Stmt, ...]) -> int:
