@@ -164,6 +164,8 @@ def lower_put(region: Region) -> Template:
     """Elements of each row added, in order, at places of a row of the result."""
     node = region.anchor
     assert node is not None
+    if node.op == "bucket_rows":
+        return _lower_buckets(region, node)
     index, source = node.srcs
     count, entries = region.shape
     row, entry = Axis("row", count), Axis("entry", entries)
@@ -176,6 +178,19 @@ def lower_put(region: Region) -> Template:
     body, definitions = scans.put_rows(row, entry, place, value, out, extent, bounds, checks_of(builder))
     builder.definitions.update(definitions)
     return finish(builder, body, None, count, (builder.flops + 8) * source.size + node.size)
+
+
+def _lower_buckets(region: Region, node: Node) -> Template:
+    """Entries in the order of their buckets: one task counts and places them."""
+    (keys,), (count,), entries = node.srcs, node.attrs, region.shape[1]
+    entry = Axis("entry", max(entries, 2))
+    builder = Builder(region, (ix.ZERO, ix.axis_index(entry)))
+    key = builder.value(keys, builder.region.index, ())
+    out = builder.buffer(node, written=True)
+    bounds = builder.whole("entries", entries), builder.whole("buckets", count)
+    body, definitions = sorts.into_buckets(entry, key, out, count, bounds, checks_of(builder))
+    builder.definitions.update(definitions)
+    return finish(builder, body, None, 1, 8 * entries + 2 * count)
 
 
 ORDERINGS = {"scan": lower_scan, "sort": lower_sort, "put": lower_put}
