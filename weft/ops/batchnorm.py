@@ -15,6 +15,7 @@ from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float
+from weft.ops.moments import moments
 from weft.ops.reduce import mean
 
 
@@ -50,9 +51,10 @@ def _affine(y: Node, weight: Node | None, bias: Node | None) -> Node:
 
 def _normalised(x: Node, axes: Sequence[int], eps: float) -> tuple[Node, Node, Node]:
     """(x - mean) / sqrt(variance + eps) over `axes`, and both statistics with extent 1 there."""
-    middle = mean(x, axes, True)
+    middle, squares = moments(x, axes)
+    count = math.prod(x.shape[axis] for axis in axes)
+    variance = build.mul(squares, 1.0 / count) if count else build.div(squares, 0.0)
     centred = build.sub(x, build.expand(middle, x.shape))
-    variance = mean(build.mul(centred, centred), axes, True)
     scale = build.div(1.0, build.unary("sqrt", build.add(variance, eps)))
     return build.mul(centred, build.expand(scale, x.shape)), middle, variance
 
