@@ -45,7 +45,8 @@ KEEPS_NARROW = frozenset({"custom", "library", "block_attention", "block_attenti
 class Pieces:
     """How a kind of device wants long reductions cut: rows into at most `rows` pieces, unless there are `enough` rows;
     columns into at most `columns` chunks of at least `least` rows, or into more where these would have more than
-    `most` rows: a kernel adds up the rows of a chunk one by one. Where `sums` is not 0, chunks have at most so many
+    `most` rows: a kernel adds up the rows of a chunk one by one. The sums of more than `again` chunks are cut once
+    more. Where `sums` is not 0, chunks have at most so many
     sums in all, unless there are `fewest` chunks; and their number is a power of two, some of them a row shorter:
     kernels that add up chunks know it, and a batch that is a little shorter needs no other ones."""
 
@@ -54,12 +55,13 @@ class Pieces:
     columns: int
     least: int
     most: int
+    again: int
     fewest: int = 0
     sums: int = 0
 
 
-FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32, 2 * CHAIN), Pieces(1024, 128, 2048, 16, 256, 256, 1 << 17)
-MOST_CHUNKS = 2048  # chunks of columns whose sums one more pass adds up; above, they are columns like any others
+FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32, 2 * CHAIN, 1 << 14), Pieces(1024, 128, 2048, 16, 256, 2048, 256, 1 << 17)
+NARROW = 256  # columns of which chunks are as short as can be: their sums are little to store
 
 # What is written apart for devices with blocks and for others, in the room that is given.
 ORDERED: dict[str, Callable[[Node, tuple[Node, ...], ModuleType], Node]] = {
@@ -178,7 +180,7 @@ def _reduce(op: str, source: Node, axes: tuple[int, ...]) -> Node:
         out = make(f"reduce_{op}", (x,), (reduced_axes,))
     else:
         partial = make(f"partial_{op}", (x,), (reduced_axes, *split))
-        many = partial.shape[0] > MOST_CHUNKS
+        many = partial.shape[0] > pieces.again
         out = _reduce(op, partial, (0,)) if many else make(f"reduce_{op}", (partial,), ((0,),))
     return reshape(out, kept_shape)
 
@@ -200,6 +202,7 @@ def _split(shape: tuple[int, ...], axes: tuple[int, ...], pieces: Pieces) -> tup
     count = min(pieces.columns, -(-n // pieces.least))
     fewest = -(-n // pieces.most)
     if not pieces.sums:
+        fewest = -(-n // CHAIN) if kept <= NARROW else fewest
         per = -(-n // max(count, fewest))
         return 0, per, -(-n // per)
     most = max(pieces.sums // kept, pieces.fewest)

@@ -18,7 +18,7 @@ from weft.kernels.language import Accumulator, Expr, IndexValue, Let, Literal, L
 from weft.kernels.nest import COMBINE
 
 BLOCK = 256  # elements of a row that are computed in lanes before they are added up one by one
-STRIP = 256  # columns of a task, where sums down columns are long
+STRIP = 2048  # columns of a task, where sums down columns are long: narrower ones would read memory in short pieces
 BEGIN, END = Var("begin", int64), Var("end", int64)
 EXTENT = Var("extent", int64)  # of the scanned axis
 
