@@ -60,7 +60,10 @@ class Pieces:
     sums: int = 0
 
 
-FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32, 2 * CHAIN, 1 << 14), Pieces(1024, 128, 2048, 16, 256, 2048, 256, 1 << 17)
+FOR_WORKERS, FOR_BLOCKS = (
+    Pieces(64, 64, 64, 32, 2 * CHAIN, 1 << 14),
+    Pieces(1024, 128, 2048, 16, 256, 2048, 256, 1 << 17),
+)
 NARROW = 256  # columns of which chunks are as short as can be: their sums are little to store
 
 # What is written apart for devices with blocks and for others, in the room that is given.

@@ -179,7 +179,7 @@ def is_repeated(x: Node, axes: Sequence[int]) -> bool:
 def _repeats(x: Node, axis: int, depth: int) -> bool:
     if x.op == "expand":
         return x.srcs[0].shape[axis] == 1
-    return depth > 0 and x.op in _OF_REPEATED and all([_repeats(source, axis, depth - 1) for source in x.srcs])
+    return depth > 0 and x.op in _OF_REPEATED and all(_repeats(source, axis, depth - 1) for source in x.srcs)
 
 
 def _once(x: Node, axes: Sequence[int]) -> Node:

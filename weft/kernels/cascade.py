@@ -77,33 +77,21 @@ def _is_loaded(bound: Expr | int) -> bool:
 
 
 def _mostly_short(accumulators: tuple[Accumulator, ...], loop: Loop, numbers: Iterator[int]) -> tuple[Stmt, ...]:
-    """A loop with bounds from memory, which are near each other most of the time: the first block goes right into the
-    accumulators, and all that make it more than one stand under a condition."""
-    size = CHAIN // max(longest_chain(loop.body), 1) * _stride(loop)
-    if not size:
-        return _Blocks(accumulators, numbers).statements((loop,))
-    assert not isinstance(loop.start, int)
-    middle = _whole("add", loop.start, size)
-    first = replace(loop, stop=_whole("min", middle, loop.stop))
-    number = next(numbers)
+    """A loop with bounds from memory, which are near each other most of the time: where they are, it stays as it is,
+    since what is done with them before the first iteration is waited for."""
+    per, number = CHAIN // max(longest_chain(loop.body), 1), next(numbers)
     rest = tuple([replace(acc, name=f"{acc.name}_rest{number}") for acc in accumulators])
-    others = replace(loop, start=middle, body=_renamed(loop.body, {a.name: b.name for a, b in _pairs(accumulators, rest)}))
+    pairs = list(zip(accumulators, rest, strict=True))
+    others = replace(loop, body=_renamed(loop.body, {acc.name: more.name for acc, more in pairs}))
     blocks = Fold(_exact(rest), _Blocks(rest, numbers).statements((others,)), joined=False)
-    sums = [Update(acc.name, Var(more.name, acc.dtype)) for acc, more in _pairs(accumulators, rest)]
-    return first, If(Op("lt", (middle, _whole("add", loop.stop, 0)), bool_), (blocks, *sums))
-
-
-def _pairs(accumulators: tuple[Accumulator, ...], others: tuple[Accumulator, ...]) -> list[tuple[Accumulator, Accumulator]]:
-    return list(zip(accumulators, others, strict=True))
+    sums = [Update(acc.name, Var(more.name, acc.dtype)) for acc, more in pairs]
+    is_short = Op("le", (_whole("sub", loop.stop, loop.start), Literal(per * _stride(loop), int64)), bool_)
+    return If(is_short, (replace(loop, most=per),)), If(Op("not", (is_short,), bool_), (blocks, *sums))
 
 
 def longest_chain(body: tuple[Stmt, ...]) -> int:
     """How often `body` updates an accumulator at most, one lane or thread for itself."""
-    counts: dict[str, int] = {}
-    for stmt in body:
-        for name, count in _updates(stmt).items():
-            counts[name] = counts.get(name, 0) + count
-    return max(counts.values(), default=0)
+    return max(_all(body).values(), default=0)
 
 
 def _updates(stmt: Stmt) -> dict[str, int]:
@@ -135,7 +123,8 @@ def trips(loop: Loop) -> int:
     """The iterations of a loop at most, of one lane or thread."""
     known = isinstance(loop.start, int) and isinstance(loop.stop, int)
     extent = max(loop.stop - loop.start, 0) if known else loop.axis.extent  # type: ignore[operator]
-    return -(-extent // _stride(loop))
+    found = -(-extent // _stride(loop))
+    return min(found, loop.most) if loop.most else found
 
 
 class _Blocks:
@@ -194,7 +183,7 @@ class _Blocks:
             stop = _whole("min", _whole("add", start, size), last)
             multiple = math.gcd(loop.multiple, size)
         whole = loop.whole or _is_whole(loop)
-        inner = replace(loop, start=start, stop=stop, multiple=multiple, whole=whole)
+        inner = replace(loop, start=start, stop=stop, multiple=multiple, whole=whole, most=per)
         return Loop(number, first, ends, "serial", tuple(self.block((inner,))))
 
 

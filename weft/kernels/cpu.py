@@ -197,7 +197,10 @@ class _Parts:
         empty = Store(self.table, at, zero)
         begun = self.across(Store(self.sums, at, table), Store(self.errors, at, zero), empty)
         lets = (Let("part_sum", total), Let("part_error", lost))
-        kept = (Store(self.sums, at, Var("part_sum", self.dtype)), Store(self.errors, at, Var("part_error", self.dtype)))
+        kept = (
+            Store(self.sums, at, Var("part_sum", self.dtype)),
+            Store(self.errors, at, Var("part_error", self.dtype)),
+        )
         added = self.across(*lets, *kept, empty)
         later = Op("lt", (Literal(CHAIN, int32), count), bool_)
         first = Op("eq", (count, Literal(CHAIN, int32)), bool_)

@@ -125,7 +125,8 @@ class Loop:
     inside 'task' and 'serial' loops, which all threads of a block go through together, inside a 'threads' loop that
     every thread goes through once, and under an `If` that is true for all threads of a block or for none. `start` and
     `stop` are integers, or expressions of scalars, ranges and outer axes; a `start` that is an expression is known to
-    be a multiple of `multiple`, and the number of iterations of a vector loop to be one of its width where `whole`.
+    be a multiple of `multiple`, and the number of iterations of a vector loop to be one of its width where `whole`. One
+    lane or thread has `most` iterations at most (0: what the extent of the axis allows).
     """
 
     axis: Axis
@@ -136,6 +137,7 @@ class Loop:
     width: int = 1
     multiple: int = 1
     whole: bool = False
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

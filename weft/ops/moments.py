@@ -1,11 +1,11 @@
 """Means and sums of squared differences from them, by one pass over memory where two would read it twice.
 
 A row that a kernel keeps in a cache or in registers is walked twice: its mean, then the squares. What is longer is cut
-into pieces, each with a mean and a sum of squares of its own (count, mean, M2), and these are merged: the mean of means,
-and the sum of all M2 and of the squared distances of the pieces' means from the mean, each by its count (Chan, Golub
-and LeVeque). Neither subtracts large numbers that are nearly equal, so a mean far from 0 costs no digits. Which it is
-follows from shapes and the kind of device. Gradients are those of the two passes. Columns (channels last) are folded in
-two passes: kernels that add up rows as they lie are faster than walks down pieces of columns.
+into pieces, each with a mean and a sum of squares of its own (count, mean, M2), and these are merged: the mean of
+means, and the sum of all M2 and of the squared distances of the pieces' means from the mean, each by its count (Chan,
+Golub and LeVeque). Neither subtracts large numbers that are nearly equal, so a mean far from 0 costs no digits. Which
+it is follows from shapes and the kind of device. Gradients are those of the two passes. Columns (channels last) are
+folded in two passes: kernels that add up rows as they lie are faster than walks down pieces of columns.
 """
 
 from __future__ import annotations
