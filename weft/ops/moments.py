@@ -47,12 +47,12 @@ def moments(x: Node, axes: Sequence[int]) -> Moments:
 
 
 class _Parts(NamedTuple):
-    """Pieces of `count` elements each, as [outer, pieces, inner]: means, what rounding took from these, and squares."""
+    """Pieces of `each` elements, as [outer, pieces, inner]: means, what rounding took from these, and squares."""
 
     mean: Node
     rest: Node
     squares: Node
-    count: int
+    each: int
 
 
 def _in_pieces(x: Node, axes: tuple[int, ...]) -> Moments | None:
@@ -102,7 +102,7 @@ def _walked(pieces: Node, count: int) -> _Parts:
 def _merged(parts: Sequence[_Parts]) -> Moments:
     """All pieces in one: [outer, 1, inner] of each. Means are taken as distances from the first of them, which loses
     nothing where they are large and near each other."""
-    total = sum(part.count * part.mean.shape[1] for part in parts)
+    total = sum(part.each * part.mean.shape[1] for part in parts)
     first = build.narrow(parts[0].mean, 1, 0, 1)
     away = [build.add(build.sub(part.mean, build.expand(first, part.mean.shape)), part.rest) for part in parts]
 
@@ -110,9 +110,9 @@ def _merged(parts: Sequence[_Parts]) -> Moments:
         sums = [build.mul(build.reduce("reduce_sum", x, (1,), True), f) for x, f in zip(values, factors, strict=True)]
         return functools.reduce(build.add, sums)
 
-    middle = over_all(away, [part.count / total for part in parts])
+    middle = over_all(away, [part.each / total for part in parts])
     squares: list[Node] = []
     for part, distance in zip(parts, away, strict=True):
         apart = build.sub(distance, build.expand(middle, distance.shape))
-        squares.append(build.add(part.squares, build.mul(build.mul(apart, apart), float(part.count))))
+        squares.append(build.add(part.squares, build.mul(build.mul(apart, apart), float(part.each))))
     return Moments(build.add(first, middle), over_all(squares, [1.0] * len(parts)))
