@@ -199,7 +199,7 @@ def _buckets_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) ->
 def _bucket_rows(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
     (keys,), (count,) = arrays[0], node.attrs
     starts = np.searchsorted(np.sort(keys), np.arange(count + 2))
-    return np.concatenate([starts, [len(keys)], np.argsort(keys, kind="stable")])
+    return np.concatenate([starts, [np.sum(keys == count)], np.argsort(keys, kind="stable")])
 
 
 def _parts_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:

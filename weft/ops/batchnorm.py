@@ -1,6 +1,6 @@
 """Normalisation by channel and by group: [N, C, ...] brought to mean 0 and variance 1 over some of its axes.
 
-Variances are means of squared differences from the mean: two passes over a row, in one kernel. `weft.running` keeps the
+Variances are means of squared differences from the mean (`ops.moments`). `weft.running` keeps the
 statistics that a network uses when it is not training.
 """
 
@@ -15,7 +15,7 @@ from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float
-from weft.ops.moments import moments
+from weft.ops.moments import mean_and_variance
 from weft.ops.reduce import mean
 
 
@@ -51,9 +51,7 @@ def _affine(y: Node, weight: Node | None, bias: Node | None) -> Node:
 
 def _normalised(x: Node, axes: Sequence[int], eps: float) -> tuple[Node, Node, Node]:
     """(x - mean) / sqrt(variance + eps) over `axes`, and both statistics with extent 1 there."""
-    middle, squares = moments(x, axes)
-    count = math.prod(x.shape[axis] for axis in axes)
-    variance = build.mul(squares, 1.0 / count) if count else build.div(squares, 0.0)
+    middle, variance = mean_and_variance(x, axes)
     centred = build.sub(x, build.expand(middle, x.shape))
     scale = build.div(1.0, build.unary("sqrt", build.add(variance, eps)))
     return build.mul(centred, build.expand(scale, x.shape)), middle, variance

@@ -46,6 +46,13 @@ def moments(x: Node, axes: Sequence[int]) -> Moments:
     return Moments(middle, squares)
 
 
+def mean_and_variance(x: Node, axes: Sequence[int]) -> tuple[Node, Node]:
+    """The mean, and the mean of squared differences from it, with extent 1 on `axes`; NaN of no elements."""
+    middle, squares = moments(x, axes)
+    count = math.prod(x.shape[axis] for axis in axes)
+    return middle, build.mul(squares, 1.0 / count) if count else build.div(squares, 0.0)
+
+
 class _Parts(NamedTuple):
     """Pieces of `each` elements, as [outer, pieces, inner]: means, what rounding took from these, and squares."""
 
