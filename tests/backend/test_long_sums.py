@@ -200,6 +200,17 @@ def test_scattered_rows(entries, count, width, dtype, kind):
     assert error(picked.grad, exact, np.maximum(exact, 1e-30)) < BOUND
 
 
+@pytest.mark.parametrize("dtype", [weft.float16, weft.bfloat16])
+@pytest.mark.parametrize(("count", "width"), [(3, 8), (3, 2), (2000, 16)])
+def test_scattered_rows_of_16_bits(count, width, dtype):
+    """They are added up in float32, and rounded once."""
+    index = np.random.default_rng(1).integers(0, 3, 2500)
+    found = weft.scatter_sum(weft.ones(2500, width, dtype=dtype), weft.tensor(index), count)
+    expected = np.zeros((count, width), np.float32)
+    expected[:3] = np.bincount(index)[:, None]
+    assert found.dtype is dtype and found.float().numpy().tolist() == weft.tensor(expected).to(dtype).float().tolist()
+
+
 def test_scattered_elements():
     index = np.random.default_rng(1).integers(0, 5, (3, 40000))
     x = terms("equal", (3, 40000))

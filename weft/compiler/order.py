@@ -141,14 +141,14 @@ def scatter(node: Node, index: Node, src: Node) -> Node:
     bound its error (`kernels.cascade`), however many rows meet in one: where the table is small beside them, the
     sums of CHAIN rows go to tables of their own; else rows go to buckets, whose rows a segment sum adds up. Narrow
     rows are added in float64: that costs less than to count them."""
-    entries, (count,) = src.shape[0], node.attrs
-    if node.op != "scatter_add" or node.dtype.kind != "f" or entries <= CHAIN or not node.size:
+    entries, (count,), dtype = src.shape[0], node.attrs, src.dtype
+    if node.op != "scatter_add" or dtype.kind != "f" or entries <= CHAIN or not node.size:
         return make(node.op, (index, src), node.attrs, site=node.site)
-    if node.dtype is not float64 and math.prod(node.shape[1:]) < WIDE_ROW:
-        return cast(make(node.op, (index, cast(src, float64)), node.attrs, site=node.site), node.dtype)
-    if entries >= ROWS_TO_MEET * count:
-        shapes = (((count,), int32), (node.shape, node.dtype), (node.shape, node.dtype))
-        tables = [_scratch(shape, dtype, node.device) for shape, dtype in shapes]
+    if dtype is not float64 and math.prod(node.shape[1:]) < WIDE_ROW:
+        return cast(make(node.op, (index, cast(src, float64)), node.attrs, site=node.site), dtype)
+    if ROWS_TO_MEET * count <= entries < 1 << 31:
+        shapes = (((count,), int32), (node.shape, dtype), (node.shape, dtype))
+        tables = [_scratch(shape, kind, node.device) for shape, kind in shapes]
         return make("scatter_parts", (index, src, *tables), node.attrs, site=node.site)
     target = in_range(cast(index, int64), count, node.site)
     inside = make("and", (make("le", (like(target, 0), target)), lt(target, count)))
