@@ -193,6 +193,7 @@ class Blocks:
         self.own: dict[str, np.ndarray] = {}  # arrays of one thread, [threads, size]
         self.shared: dict[str, int] = {}  # sizes of arrays of a block, which lie one behind the other
         self.operations: dict[str, str] = {}
+        self.errors: dict[str, Any] = {}  # what compensated sums rounded off
         self.coming: list[tuple[str, np.ndarray, np.ndarray, np.ndarray]] = []  # fetches of the group at work
         self.groups: list[list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]] = []  # of fetches under way
 
@@ -208,7 +209,11 @@ class Blocks:
                     self.store(buffer, index, self.value(value, active), active)
                 case Update(name, value, factor):
                     old, given = self.values[name], self.value(value, mask)
-                    if factor is None:
+                    if name in self.errors:
+                        new = old + given
+                        lost = (old - (new - (new - old))) + (given - (new - old))
+                        self.errors[name] = np.where(mask, self.errors[name] + lost, self.errors[name])
+                    elif factor is None:
                         new = FOLD[self.operations[name]](given, old)
                     else:
                         new = operation("fma", [given, self.value(factor, mask), old], value.dtype)
@@ -217,7 +222,12 @@ class Blocks:
                     for accumulator in accumulators:
                         self.operations[accumulator.name] = accumulator.op
                         self.values[accumulator.name] = accumulator.dtype.numpy.type(accumulator.identity)
+                        if accumulator.compensated:
+                            self.errors[accumulator.name] = accumulator.dtype.numpy.type(0)
                     self.run(inner, mask)
+                    for name in [one.name for one in accumulators if one.compensated]:
+                        exact = self.values[name] + self.errors.pop(name)
+                        self.values[name] = np.where(np.isfinite(exact), exact, self.values[name])
                 case If(condition, inner, otherwise):
                     holds = self.value(condition, mask)
                     for part, active in ((inner, mask & holds), (otherwise, mask & ~holds)):

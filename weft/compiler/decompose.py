@@ -27,6 +27,7 @@ from weft.dtypes import DType, float32, int64
 from weft.graph.build import cast, expand, narrow
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
+from weft.kernels.cascade import CHAIN
 
 SMALL_DOT = 8192  # multiply-adds up to which a matrix product is a fused loop rather than a library call
 INNER = 64  # a last axis at least this long is worth its own vector loop
@@ -44,7 +45,9 @@ KEEPS_NARROW = frozenset({"custom", "library", "block_attention", "block_attenti
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """How a kind of device wants long reductions cut: rows into at most `rows` pieces, unless there are `enough` rows;
-    columns into at most `columns` chunks of at least `least` rows. Where `sums` is not 0, chunks have at most so many
+    columns into at most `columns` chunks of at least `least` rows, or into more where these would have more than
+    `most` rows: a kernel adds up the rows of a chunk one by one. The sums of more than `again` chunks are cut once
+    more. Where `sums` is not 0, chunks have at most so many
     sums in all, unless there are `fewest` chunks; and their number is a power of two, some of them a row shorter:
     kernels that add up chunks know it, and a batch that is a little shorter needs no other ones."""
 
@@ -52,11 +55,17 @@ class Pieces:
     enough: int
     columns: int
     least: int
+    most: int
+    again: int
     fewest: int = 0
     sums: int = 0
 
 
-FOR_WORKERS, FOR_BLOCKS = Pieces(64, 64, 64, 32), Pieces(1024, 128, 2048, 16, 256, 1 << 17)
+FOR_WORKERS, FOR_BLOCKS = (
+    Pieces(64, 64, 64, 32, 2 * CHAIN, 1 << 14),
+    Pieces(1024, 128, 2048, 16, 256, 2048, 256, 1 << 17),
+)
+NARROW = 256  # columns of which chunks are as short as can be: their sums are little to store
 
 # What is written apart for devices with blocks and for others, in the room that is given.
 ORDERED: dict[str, Callable[[Node, tuple[Node, ...], ModuleType], Node]] = {
@@ -175,7 +184,8 @@ def _reduce(op: str, source: Node, axes: tuple[int, ...]) -> Node:
         out = make(f"reduce_{op}", (x,), (reduced_axes,))
     else:
         partial = make(f"partial_{op}", (x,), (reduced_axes, *split))
-        out = make(f"reduce_{op}", (partial,), ((0,),))
+        many = partial.shape[0] > pieces.again
+        out = _reduce(op, partial, (0,)) if many else make(f"reduce_{op}", (partial,), ((0,),))
     return reshape(out, kept_shape)
 
 
@@ -194,12 +204,18 @@ def _split(shape: tuple[int, ...], axes: tuple[int, ...], pieces: Pieces) -> tup
     if axes != (0,) or n <= COLUMNS_ALONE:
         return None
     count = min(pieces.columns, -(-n // pieces.least))
+    fewest = -(-n // pieces.most)
     if not pieces.sums:
-        per = -(-n // count)
+        fewest = -(-n // CHAIN) if kept <= NARROW else fewest
+        per = -(-n // max(count, fewest))
         return 0, per, -(-n // per)
     most = max(pieces.sums // kept, pieces.fewest)
-    count = min(1 << (count - 1).bit_length(), 1 << (most.bit_length() - 1))
+    count = max(min(_power_above(count), 1 << (most.bit_length() - 1)), _power_above(fewest))
     return 0, -(-n // count), count
+
+
+def _power_above(n: int) -> int:
+    return 1 << (n - 1).bit_length()
 
 
 def _under_reshape(node: Node, leaves: Collection[Node]) -> Node:

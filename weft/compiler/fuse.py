@@ -304,7 +304,7 @@ class _Fuser:
             region.template = TEMPLATES[node.op](node, self.leaves)
             memory = region.template.reads
         elif region.form == "scatter":
-            memory, points = node.srcs[:1], node.srcs[1:]
+            memory, points = node.srcs[:1], node.srcs[1:2]
         else:
             points = [source for source in node.srcs if source.op != "scratch"]
         walk.reads.update(dict.fromkeys(memory))

@@ -15,7 +15,18 @@ from weft.graph.node import Node
 from weft.kernels import index as ix
 from weft.kernels import scans, sorts
 from weft.kernels.index import Axis, Index
-from weft.kernels.language import LAUNCH_RANGES, Accumulator, Geometry, Kernel, ScalarParam, Stmt, Store
+from weft.kernels.language import (
+    LAUNCH_RANGES,
+    Accumulator,
+    Geometry,
+    IndexValue,
+    Kernel,
+    Literal,
+    Op,
+    ScalarParam,
+    Stmt,
+    Store,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,8 @@ def lower_scan(region: Region) -> Template:
 
 def _scan_columns(region: Region, node: Node, row: Axis, op: str, reverse: bool) -> Template:
     outer, extent, inner = region.shape
+    if scans.is_carried(Accumulator("", op, node.dtype), extent):
+        return _scan_strips(region, node, reverse)
     lane = Axis("col", inner) if outer > 1 else None
     points = row if lane else Axis("i", inner)
     col = ix.axis_index(lane or points)
@@ -91,6 +104,22 @@ def _scan_columns(region: Region, node: Node, row: Axis, op: str, reverse: bool)
         points, lane, step, op, first, following, ix.linearise(previous, node.shape), (checks[0], checks[1])
     )
     return finish(builder, body, extent, points.extent, (builder.flops + 1) * node.size, lane is None)
+
+
+def _scan_strips(region: Region, node: Node, reverse: bool) -> Template:
+    outer, extent, inner = region.shape
+    size = min(scans.STRIP, inner)
+    strips = -(-inner // size)
+    points, step, col = Axis("i", outer * strips), Axis("step", extent), Axis("col", size)
+    row, strip = ix.delinearise(ix.axis_index(points), (outer, strips))
+    first = ix.scale(strip, size)
+    place = ix.add(first, ix.axis_index(col))
+    builder = Builder(region, (row, turned(ix.axis_index(step), extent, reverse), place))
+    out = stored(builder, node)
+    left = Op("sub", (Literal(inner, int64), IndexValue(first, int64)), int64)
+    columns = Op("min", (left, Literal(size, int64)), int64) if inner % size else Literal(size, int64)
+    body = scans.scan_strips(points, step, col, columns, out, checks_of(builder))
+    return finish(builder, (body,), extent, points.extent, (builder.flops + 4) * node.size)
 
 
 def turned(at: Index, extent: int, reverse: bool) -> Index:
@@ -135,6 +164,8 @@ def lower_put(region: Region) -> Template:
     """Elements of each row added, in order, at places of a row of the result."""
     node = region.anchor
     assert node is not None
+    if node.op == "bucket_rows":
+        return _lower_buckets(region, node)
     index, source = node.srcs
     count, entries = region.shape
     row, entry = Axis("row", count), Axis("entry", entries)
@@ -147,6 +178,19 @@ def lower_put(region: Region) -> Template:
     body, definitions = scans.put_rows(row, entry, place, value, out, extent, bounds, checks_of(builder))
     builder.definitions.update(definitions)
     return finish(builder, body, None, count, (builder.flops + 8) * source.size + node.size)
+
+
+def _lower_buckets(region: Region, node: Node) -> Template:
+    """Entries in the order of their buckets: one task counts and places them."""
+    (keys,), (count,), entries = node.srcs, node.attrs, region.shape[1]
+    entry = Axis("entry", max(entries, 2))
+    builder = Builder(region, (ix.ZERO, ix.axis_index(entry)))
+    key = builder.value(keys, builder.region.index, ())
+    out = builder.buffer(node, written=True)
+    bounds = builder.whole("entries", entries), builder.whole("buckets", count)
+    body, definitions = sorts.into_buckets(entry, key, out, count, bounds, checks_of(builder))
+    builder.definitions.update(definitions)
+    return finish(builder, body, None, 1, 8 * entries + 2 * count)
 
 
 ORDERINGS = {"scan": lower_scan, "sort": lower_sort, "put": lower_put}

@@ -10,28 +10,32 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from weft.compiler.simplify import reshape
-from weft.dtypes import DType, int64
+from weft.dtypes import DType, float64, int32, int64
 from weft.graph.build import (
     add,
     cast,
     expand,
     gather,
+    in_range,
     like,
     lt,
     narrow,
     pad,
     permute,
     row_positions,
+    segment,
     select,
     sub,
     unary,
 )
 from weft.graph.node import Node
 from weft.graph.primitives import PRIMITIVES, Primitive, make
+from weft.kernels.cascade import CHAIN
 from weft.kernels.nest import COMBINE
 from weft.kernels.scans import neutral
 
@@ -41,6 +45,8 @@ PIECE = 8192  # at least this many elements make a piece
 PIECES = 64  # at most this many pieces of a row
 SHORT = 64  # elements up to which rows are sorted by counting, for each element, those before it
 ON_STACK = 32768  # bytes of scratch that a row may take from the stack
+ROWS_TO_MEET = 2  # rows for each of a table's, from which the table is small beside them
+WIDE_ROW = 8  # elements of a scattered row from which moving rows takes longer than finding where they go
 
 _scratches = itertools.count()
 
@@ -97,9 +103,7 @@ def argsort(keys: Node) -> Node:
     rows = reshape(keys, (keys.size // max(extent, 1), extent))
     wide = keys.dtype.itemsize == 8
     buffers = 0 if extent <= SHORT or on_stack(rows) else 3 if wide else 1
-    scratch = [
-        make("scratch", (), ((rows.size,), next(_scratches)), dtype=int64, device=keys.device) for _ in range(buffers)
-    ]
+    scratch = [_scratch((rows.size,), int64, keys.device) for _ in range(buffers)]
     return reshape(make("sort_rows", (rows, *scratch)), keys.shape)
 
 
@@ -126,13 +130,35 @@ def along_add(index: Node, src: Node, axis: int, extent: int) -> Node:
     outer = tuple([src.shape[k] for k in last[:-1]])
     shape = (math.prod(outer), src.shape[axis])
     rows = [reshape(permute(source, last), shape) for source in (index, src)]
-    table = reshape(make("put_rows", tuple(rows), (extent,)), (*outer, extent))
+    if src.dtype.kind == "f" and shape[1] > CHAIN:
+        rows[1] = cast(rows[1], float64)  # however many elements meet in one place
+    table = reshape(cast(make("put_rows", tuple(rows), (extent,)), src.dtype), (*outer, extent))
     return permute(table, sorted(range(rank), key=last.__getitem__))
 
 
 def scatter(node: Node, index: Node, src: Node) -> Node:
-    """Rows folded into a table are walked in order."""
-    return make(node.op, (index, src), node.attrs, site=node.site)
+    """Rows folded into a table. Few of them, and folds that do not round, are walked in order. A sum of more has to
+    bound its error (`kernels.cascade`), however many rows meet in one: where the table is small beside them, the
+    sums of CHAIN rows go to tables of their own; else rows go to buckets, whose rows a segment sum adds up. Narrow
+    rows are added in float64: that costs less than to count them."""
+    entries, (count,), dtype = src.shape[0], node.attrs, src.dtype
+    if node.op != "scatter_add" or dtype.kind != "f" or entries <= CHAIN or not node.size:
+        return make(node.op, (index, src), node.attrs, site=node.site)
+    if dtype is not float64 and math.prod(node.shape[1:]) < WIDE_ROW:
+        return cast(make(node.op, (index, cast(src, float64)), node.attrs, site=node.site), dtype)
+    if ROWS_TO_MEET * count <= entries < 1 << 31:
+        shapes = (((count,), int32), (node.shape, dtype), (node.shape, dtype))
+        tables = [_scratch(shape, kind, node.device) for shape, kind in shapes]
+        return make("scatter_parts", (index, src, *tables), node.attrs, site=node.site)
+    target = in_range(cast(index, int64), count, node.site)
+    inside = make("and", (make("le", (like(target, 0), target)), lt(target, count)))
+    buckets = make("bucket_rows", (reshape(select(inside, target, count), (1, entries)),), (count,))
+    pointers, order = narrow(buckets, 0, 0, count + 1), narrow(buckets, 0, count + 3, count + 3 + entries)
+    return segment("sum", gather(src, order, 0, known=True), pointers, known=True)
+
+
+def _scratch(shape: tuple[int, ...], dtype: DType, device: Any) -> Node:
+    return make("scratch", (), (shape, next(_scratches)), dtype=dtype, device=device)
 
 
 # --- primitives that only the compiler makes -------------------------------------------------------------------------
@@ -166,6 +192,33 @@ def _put_rows(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.n
     return out
 
 
+def _buckets_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    return (attrs[0] + 3 + srcs[0].shape[1],), int64
+
+
+def _bucket_rows(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    (keys,), (count,) = arrays[0], node.attrs
+    starts = np.searchsorted(np.sort(keys), np.arange(count + 2))
+    return np.concatenate([starts, [np.sum(keys == count)], np.argsort(keys, kind="stable")])
+
+
+def _parts_shape(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[tuple[int, ...], DType]:
+    return (attrs[0], *srcs[1].shape[1:]), srcs[1].dtype
+
+
+def _scatter_parts(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    index, src = arrays[:2]
+    out = np.zeros(node.shape, dtype)
+    inside = (index >= 0) & (index < len(out))
+    np.add.at(out, index[inside], src[inside])
+    return out
+
+
+# `scatter_add` with memory for the number of rows that met in each row of the table, and for sums of CHAIN of them.
+PRIMITIVES["scatter_parts"] = Primitive("scatter_parts", "scatter", None, _parts_shape, _scatter_parts)
+# Where each of so many buckets begins in the order of all entries by their buckets (one of them may be beyond those,
+# and there are two more places, which are the kernel's own), and then that order.
+PRIMITIVES["bucket_rows"] = Primitive("bucket_rows", "put", 1, _buckets_shape, _bucket_rows)
 PRIMITIVES["put_rows"] = Primitive("put_rows", "put", 2, _table_shape, _put_rows)
 PRIMITIVES["scratch"] = Primitive("scratch", "generate", 0, _scratch_shape, _zeros)
 PRIMITIVES["sort_rows"] = Primitive("sort_rows", "sort", None, _order_shape, _order_of)

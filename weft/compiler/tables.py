@@ -76,7 +76,7 @@ def lower_scatter(region: Region) -> Lowered:
     """
     node = region.anchor
     assert node is not None
-    index_node, source = node.srcs
+    index_node, source, *scratch = node.srcs
     count, columns = node.shape[0], math.prod(node.shape[1:])
     row, col = Axis("n", source.shape[0], "reduce"), Axis("col", columns)
     index = (ix.axis_index(row), *ix.delinearise(ix.axis_index(col), source.shape[1:]))
@@ -96,11 +96,13 @@ def lower_scatter(region: Region) -> Lowered:
     walked = Span(row, 0, builder.whole("sources", row.extent))
     scalars = list(builder.scalars.values())
     of_target, *checks = [check for check, _ in builder.checks]
-    fold = Accumulator("table", {"add": "sum"}.get(node.op[8:], node.op[8:]), node.dtype)
+    kind = node.op[len("scatter_") :]
+    fold = Accumulator("table", {"add": "sum", "parts": "sum"}.get(kind, kind), node.dtype)
+    names = tuple([builder.buffer(table_of, written=True) for table_of in scratch])
     nest = Nest(
         kernel_name(region), Axis("row", count), "scatter", col, (walked,), (((fold, value),),), (),
         (Store(table, place, value), *checks), (), tuple(builder.buffers.values()),
-        tuple([param for param, _ in scalars]), builder.definitions, (of_target,),
+        tuple([param for param, _ in scalars]), builder.definitions, (of_target,), names,
     )  # fmt: skip
     flops = (builder.flops + 1) * math.prod(region.shape)
     return Lowered(nest, tuple(builder.buffers), tuple([v for _, v in scalars]), count, flops, tuple(builder.sites))

@@ -7,10 +7,11 @@ constant like its partner. Movement that changes nothing returns its source.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.dtypes import DType, bool_, int64, nearest
+from weft.dtypes import DType, bool_, float32, int64, nearest
 from weft.graph import primitives
 from weft.graph.layout import make, permuted
 from weft.graph.node import Node
@@ -154,13 +155,61 @@ def reduce(op: str, x: Node, axes: Sequence[int], keepdim: bool = False) -> Node
     """`reduce_sum`, `reduce_max`, `reduce_min` or `reduce_prod` over normalised axes; no axes, no change."""
     if not axes:
         return x
-    result = make(op, (x,), (tuple(sorted(axes)),))
+    repeated = _repeated(x, axes) if op == "reduce_sum" else None
+    result = make(op, (x,), (tuple(sorted(axes)),)) if repeated is None else _times(*repeated, axes)
     return reshape(result, kept(x.shape, axes)) if keepdim else result
+
+
+_OF_REPEATED = frozenset({"add", "sub", "mul", "div", "neg", "cast"})
+_DEEPEST = 4  # operations on repeated values that are looked through
+
+
+def _repeated(x: Node, axes: Sequence[int]) -> tuple[Node, int] | None:
+    """`x` once, and how often it repeats along some of `axes`; None where it does not. The sum is a product then: it
+    takes no time, and no rounding but one. This follows from the expression alone."""
+    if (x.op not in _OF_REPEATED and x.op != "expand") or x.dtype.kind == "b":
+        return None
+    along = [axis for axis in axes if x.shape[axis] > 1 and _repeats(x, axis, _DEEPEST)]
+    return (_once(x, along), math.prod(x.shape[axis] for axis in along)) if along else None
+
+
+def is_repeated(x: Node, axes: Sequence[int]) -> bool:
+    """Whether `x` is known to repeat along some of `axes`."""
+    return _repeated(x, axes) is not None
+
+
+def _repeats(x: Node, axis: int, depth: int) -> bool:
+    if x.op == "expand":
+        return x.srcs[0].shape[axis] == 1
+    return depth > 0 and x.op in _OF_REPEATED and all(_repeats(source, axis, depth - 1) for source in x.srcs)
+
+
+def _once(x: Node, axes: Sequence[int]) -> Node:
+    """`x` with extent 1 on axes along which it repeats."""
+    if x.op == "expand":
+        return expand(x.srcs[0], kept(x.shape, axes))
+    return make(x.op, tuple([_once(source, axes) for source in x.srcs]), x.attrs)
+
+
+def _times(once: Node, count: int, axes: Sequence[int]) -> Node:
+    """The sum of what repeats so often; a 16-bit float may be too small for the count."""
+    total = reduce("reduce_sum", once, axes)
+    if total.dtype.is_narrow:
+        return cast(mul(cast(total, float32), count), total.dtype)
+    if total.dtype.kind in "iu":  # as often as counts after overflow
+        bits, low = 8 * total.dtype.itemsize, 0 if total.dtype.kind == "u" else 1 << (8 * total.dtype.itemsize - 1)
+        count = (count + low) % (1 << bits) - low
+    return mul(total, count)
 
 
 def kept(shape: Shape, axes: Sequence[int]) -> Shape:
     """`shape` with extent 1 on `axes`."""
     return tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
+
+
+def dropped(shape: Shape, axes: Sequence[int]) -> Shape:
+    """`shape` without `axes`."""
+    return tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
 
 
 def reshape(x: Node, shape: Shape) -> Node:

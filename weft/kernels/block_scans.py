@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from weft.dtypes import DType, bool_, int64
 from weft.kernels import index as ix
+from weft.kernels.cascade import compensated
 from weft.kernels.gpu import BEGIN, BLOCK, END
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
@@ -31,7 +32,7 @@ from weft.kernels.language import (
     Store,
     Var,
 )
-from weft.kernels.scans import EXTENT, combine, neutral, running, start
+from weft.kernels.scans import EXTENT, carried, combine, is_carried, neutral, start, walk_in_order
 
 EACH = 9  # neighbours of a tile that one thread combines; odd, so that threads meet in no bank of shared memory
 FEWEST = 32  # threads of a block
@@ -41,8 +42,8 @@ def scan_lines(
     points: Axis, step: Axis, accumulator: Accumulator, out: Store, checks: tuple[Stmt, ...]
 ) -> tuple[tuple[Stmt, ...], Geometry]:
     """One thread to a line: `out.value` is the value at `step`."""
-    walk = Loop(step, 0, EXTENT, "serial", (*checks, *running(accumulator, out.value, out)))
-    body = (*start(accumulator, "thread"), walk)
+    walk = walk_in_order(step, 0, EXTENT, accumulator, out.value, out, checks, step.extent)
+    body = (*start(accumulator, step.extent, "thread"), *walk)
     return (Loop(points, BEGIN, END, "grid", body, BLOCK),), Geometry(BLOCK, 1)
 
 
@@ -59,7 +60,7 @@ class Tile:
     @property
     def threads(self) -> int:
         least = -(-self.extent // EACH)
-        most = self.shared_bytes // ((EACH + 3) * self.dtype.itemsize)  # values, totals twice, and something to carry
+        most = self.shared_bytes // ((EACH + 3) * self.dtype.itemsize)  # values, totals twice, and what is carried
         return min(max(1 << max(least - 1, 0).bit_length(), FEWEST), 1 << (most.bit_length() - 1), BLOCK)
 
     @property
@@ -107,16 +108,22 @@ def scan_row(row: Axis, tile: Tile, op: str, out: Store, checks: tuple[Stmt, ...
     owner = ix.floordiv(tile.inside, EACH)
     later = Op("lt", (Literal(0, int64), IndexValue(owner, int64)), bool_)
     others = Load("totals", ix.add(owner, ix.const(joined * threads - 1)), dtype, later)
-    before = combine(op, Load("carry", ix.ZERO, dtype), Op("select", (later, others, nothing), dtype))
+    long = is_carried(Accumulator("", op, dtype), -(-tile.extent // tile.size))
+    carry: Expr = Load("carry", ix.ZERO, dtype)
+    if long:
+        carry = compensated(carry, Load("carry_error", ix.ZERO, dtype))
+    before = combine(op, carry, Op("select", (later, others, nothing), dtype))
     result = combine(op, before, Load("values", tile.inside, dtype))
     finish = tile.every((If(exists, (Store(out.buffer, out.index, result),)),))
     last = Load("totals", ix.const(joined * threads + threads - 1), dtype)
-    carry = Store("carry", ix.ZERO, combine(op, Load("carry", ix.ZERO, dtype), last))
+    one_more = (Store("carry", ix.ZERO, combine(op, Load("carry", ix.ZERO, dtype), last)),)
+    following = carried(last, ix.ZERO) if long else one_more
     tiles = Op("div", (Op("add", (EXTENT, Literal(tile.size - 1, int64)), int64), Literal(tile.size, int64)), int64)
-    walk = (fill, Barrier(), *totals, finish, Barrier(), tile.once((carry,), 1))
-    first = tile.once((Store("carry", ix.ZERO, nothing),), 1)
+    walk = (fill, Barrier(), *totals, finish, Barrier(), tile.once(following, 1))
+    names = ("carry", "carry_error") if long else ("carry",)
+    first = tile.once(tuple([Store(name, ix.ZERO, nothing) for name in names]), 1)
     each_row = Loop(row, BEGIN, END, "task", (first, Loop(tile.number, 0, tiles, "serial", walk), Barrier()))
-    arrays = (("values", tile.size), ("totals", 2 * threads), ("carry", 1))
+    arrays = (("values", tile.size), ("totals", 2 * threads), *[(name, 1) for name in names])
     return (*[Local(name, dtype, size) for name, size in arrays], each_row), Geometry(threads, threads)
 
 

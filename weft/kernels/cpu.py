@@ -6,8 +6,9 @@ kernel does.
 
 from __future__ import annotations
 
-from weft.dtypes import bool_, int64
+from weft.dtypes import bool_, int32, int64
 from weft.kernels import index as ix
+from weft.kernels.cascade import CHAIN, cascade, compensated, rounding_error
 from weft.kernels.index import MANY, Axis, Index, Quotient
 from weft.kernels.language import (
     LAUNCH_RANGES,
@@ -17,6 +18,7 @@ from weft.kernels.language import (
     If,
     IndexValue,
     Kernel,
+    Let,
     Literal,
     Load,
     Loop,
@@ -54,7 +56,7 @@ def schedule(nest: Nest) -> Kernel:
         body = (Loop(nest.points, begin, end, "vector", _at_point(nest), LANES, LANES),)
     else:
         nest, body = _by_points(nest, begin, end)
-    return Kernel(nest.name, nest.buffers, nest.scalars, LAUNCH_RANGES, body, nest.definitions)
+    return Kernel(nest.name, nest.buffers, nest.scalars, LAUNCH_RANGES, cascade(body), nest.definitions)
 
 
 def _by_points(nest: Nest, begin: Expr, end: Expr) -> tuple[Nest, tuple[Stmt, ...]]:
@@ -155,8 +157,68 @@ def _scatter(nest: Nest, begin: Expr, end: Expr) -> tuple[Stmt, ...]:
     across = Loop(col, 0, col.extent, "vector", (Store(add.buffer, add.index, total), *others), width)
     target = IndexValue(Index(((Axis("target", nest.points.extent, "value"), 1),), 0), int64)
     mine = Op("and", (Op("le", (begin, target), bool_), Op("lt", (target, end), bool_)), bool_)
-    walk = Loop(span.axis, span.start, span.stop, "serial", (If(mine, (across,)), *nest.checks))
-    return Loop(nest.points, begin, end, "task", (clear,)), walk
+    if not nest.scratch:
+        walk = Loop(span.axis, span.start, span.stop, "serial", (If(mine, (across,)), *nest.checks))
+        return Loop(nest.points, begin, end, "task", (clear,)), walk
+    parts = _Parts(nest, add, cleared)
+    walk = Loop(span.axis, span.start, span.stop, "serial", (If(mine, (across, *parts.counted())), *nest.checks))
+    finish = Loop(nest.points, begin, end, "serial", parts.finished())
+    return Loop(nest.points, begin, end, "task", (clear, parts.cleared())), walk, finish
+
+
+class _Parts:
+    """What a scattered sum of many rows does beside its additions: each row of the table is counted, and the sum of
+    every CHAIN rows in it goes to a compensated sum, `sums` and `errors`, from which it is completed at the end."""
+
+    def __init__(self, nest: Nest, add: Store, place: Index):
+        assert nest.lane is not None
+        self.col, self.table, self.dtype = nest.lane, add.buffer, add.value.dtype
+        self.counts, self.sums, self.errors = nest.scratch
+        self.at, self.place = add.index, place  # of a source row's target; of a row of the table
+        self.target = Index(((Axis("target", nest.points.extent, "value"), 1),), 0)
+        self.row = Index(((nest.points, 1),), 0)
+
+    def across(self, *body: Stmt) -> Loop:
+        return Loop(self.col, 0, self.col.extent, "vector", body, lanes(self.col.extent))
+
+    def load(self, buffer: str, index: Index) -> Load:
+        return Load(buffer, index, self.dtype)
+
+    def cleared(self) -> Store:
+        return Store(self.counts, self.row, Literal(0, int32))
+
+    def counted(self) -> tuple[Stmt, ...]:
+        """A row more; the first part begins the sum, and others are added to it."""
+        count, at, table = Var("met_rows", int32), self.at, self.load(self.table, self.at)
+        before = self.load(self.sums, at)
+        total = Op("add", (before, table), self.dtype)
+        lost = Op("add", (self.load(self.errors, at), rounding_error(before, table, total)), self.dtype)
+        zero, whole = Literal(0, self.dtype), Op("and", (count, Literal(CHAIN - 1, int32)), int32)
+        empty = Store(self.table, at, zero)
+        begun = self.across(Store(self.sums, at, table), Store(self.errors, at, zero), empty)
+        lets = (Let("part_sum", total), Let("part_error", lost))
+        kept = (
+            Store(self.sums, at, Var("part_sum", self.dtype)),
+            Store(self.errors, at, Var("part_error", self.dtype)),
+        )
+        added = self.across(*lets, *kept, empty)
+        later = Op("lt", (Literal(CHAIN, int32), count), bool_)
+        first = Op("eq", (count, Literal(CHAIN, int32)), bool_)
+        more = Op("add", (Load(self.counts, self.target, int32), Literal(1, int32)), int32)
+        full = Op("eq", (whole, Literal(0, int32)), bool_)
+        return (
+            Let("met_rows", more),
+            Store(self.counts, self.target, count),
+            If(full, (If(first, (begun,)), If(later, (added,)))),
+        )
+
+    def finished(self) -> tuple[Stmt, ...]:
+        """Rows of the table in which parts met get their sum."""
+        place = self.place
+        total = compensated(self.load(self.sums, place), self.load(self.errors, place))
+        whole = Op("add", (total, self.load(self.table, place)), self.dtype)
+        met = Op("le", (Literal(CHAIN, int32), Load(self.counts, self.row, int32)), bool_)
+        return (If(met, (self.across(Store(self.table, place, whole)),)),)
 
 
 CHUNK = Axis("chunk", MANY)

@@ -16,6 +16,7 @@ import math
 from dataclasses import replace
 
 from weft.dtypes import bool_, int64
+from weft.kernels.cascade import cascade
 from weft.kernels.gpu_columns import column_folds, column_sums
 from weft.kernels.gpu_lanes import lanes
 from weft.kernels.gpu_map import tiled
@@ -54,7 +55,7 @@ def schedule(nest: Nest, target: Target = Target()) -> Kernel:  # noqa: B008
     while shared_bytes(made) > target.shared_bytes:  # each thread has a part in what a block shares
         fewer = replace(fewer, threads=fewer.threads // 2)
         made = _placed(nest, fewer)
-    return made
+    return replace(made, body=cascade(made.body))
 
 
 def _placed(nest: Nest, target: Target) -> Kernel:

@@ -6,11 +6,13 @@ neighbours that lie side by side move in one access. Each column is folded in or
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.dtypes import DType
 from weft.kernels import index as ix
+from weft.kernels.cascade import CHAIN, compensated, rounding_error
 from weft.kernels.gpu_tile import (
     BEGIN,
     END,
@@ -100,16 +102,30 @@ class _Lanes:
                 self.arrays.append(Local(_running(accumulator), accumulator.dtype, self.tile.near, "thread"))
             first = [Store(_running(a), self.tile.slot, Literal(a.identity, a.dtype)) for a in running]
             steps = []
+            ends: list[Stmt] = []
             for accumulator, value in stage:
                 before = Load(_running(accumulator), self.tile.slot, accumulator.dtype)
                 joined_ = Op(COMBINE[accumulator.op], (value, before), accumulator.dtype)
                 steps.append(Store(_running(accumulator), self.tile.slot, joined_))
-            out += [*self.tile.lanes(first), *serial(self.nest.inner, self.moved(steps))]
+                if self.compensated(accumulator):
+                    error = f"{_running(accumulator)}_error"
+                    self.arrays.append(Local(error, accumulator.dtype, self.tile.near, "thread"))
+                    first.append(Store(error, self.tile.slot, Literal(0, accumulator.dtype)))
+                    lost = Load(error, self.tile.slot, accumulator.dtype)
+                    rounded_off = rounding_error(before, value, joined_)
+                    steps.append(Store(error, self.tile.slot, Op("add", (lost, rounded_off), accumulator.dtype)))
+                    ends.append(Store(_running(accumulator), self.tile.slot, compensated(before, lost)))
+            out += [*self.tile.lanes(first), *serial(self.nest.inner, self.moved(steps)), *self.tile.lanes(ends)]
             self.folds.update({accumulator.name: accumulator for accumulator in running})
         out += self.moved(self.nest.point_stores)
         if self.nest.inner_stores:
             out += serial(self.nest.inner, self.moved(self.nest.inner_stores))
         return (*self.arrays, *out)
+
+    def compensated(self, accumulator: Accumulator) -> bool:
+        """Whether a sum may be long, and adds up what it rounds off."""
+        many = math.prod([span.axis.extent for span in self.nest.inner]) > CHAIN
+        return many and accumulator.op == "sum" and accumulator.dtype.kind == "f"
 
     def moved(self, stores: Sequence[Store]) -> tuple[Stmt, ...]:
         """These stores for all columns of the thread: what lies side by side is fetched before and put behind them."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from weft.dtypes import DType, bfloat16, bool_
 from weft.kernels import index as ix
 from weft.kernels import narrow
+from weft.kernels.cascade import CHAIN
 from weft.kernels.gpu_picks import numbers_asked, without
 from weft.kernels.gpu_tile import Near, Target, Tile, at, gathered, loads_in, number, serial, test
 from weft.kernels.gpu_walk import TiledRow, Walk
@@ -197,7 +198,8 @@ class LongRow(TiledRow):
         self.kept_rounds = self.round.extent
         room = max(self.target.shared_bytes - RESERVED, 0)
         if size * each > room:
-            self.kept_rounds = room // (each * self.tile.size)
+            block = CHAIN // self.tile.each if self.round.extent * self.tile.each > CHAIN else 1  # as `cascade` has it
+            self.kept_rounds = room // (each * self.tile.size) // block * block
             size = self.kept_rounds * self.tile.size
         if not self.kept_rounds:
             return

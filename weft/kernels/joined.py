@@ -199,8 +199,8 @@ class _Renamed(Substitution):
                 if self.apart and stmt.kind in OVER_BLOCKS:
                     start, body = self.shifted(start), (If(self.is_own(stmt.axis), body),)
                 return replace(stmt, start=start, stop=stop, body=body)
-            case Fold(accumulators, body):
-                return Fold(accumulators, self.block(body))
+            case Fold():
+                return replace(stmt, body=self.block(stmt.body))
             case Update(name, value, factor):
                 return Update(name, self.expr(value), self.optional(factor))
             case If(condition, body, otherwise):

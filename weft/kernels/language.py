@@ -125,7 +125,8 @@ class Loop:
     inside 'task' and 'serial' loops, which all threads of a block go through together, inside a 'threads' loop that
     every thread goes through once, and under an `If` that is true for all threads of a block or for none. `start` and
     `stop` are integers, or expressions of scalars, ranges and outer axes; a `start` that is an expression is known to
-    be a multiple of `multiple`.
+    be a multiple of `multiple`, and the number of iterations of a vector loop to be one of its width where `whole`. One
+    lane or thread has `most` iterations at most (0: what the extent of the axis allows).
     """
 
     axis: Axis
@@ -135,15 +136,19 @@ class Loop:
     body: tuple[Stmt, ...]
     width: int = 1
     multiple: int = 1
+    whole: bool = False
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Accumulator:
-    """A running reduction: `op` is 'sum', 'max', 'min' or 'prod'."""
+    """A running reduction: `op` is 'sum', 'max', 'min' or 'prod'. A sum of floats may be `compensated`: what each
+    addition rounds off (Knuth's two-sum) is added up beside it, and joins the sum at the end."""
 
     name: str
     op: str
     dtype: DType
+    compensated: bool = False
 
     @property
     def identity(self) -> float | int | bool:
@@ -165,11 +170,13 @@ class Fold:
     In a vector loop inside the fold each lane keeps its own partial result and a fixed tree joins the lanes at the end;
     the order of additions thus depends on extents and width only. A fold inside a vector loop folds lane by lane.
     In a 'threads' loop inside the fold each thread keeps its own partial result and reads just that afterwards: a GPU
-    schedule joins them through a `Local`, in the open.
+    schedule joins them through a `Local`, in the open. A fold that is not `joined` leaves the lanes' partial results
+    apart as well: all that may be done with them is to `Update` an accumulator of the fold around, lane by lane.
     """
 
     accumulators: tuple[Accumulator, ...]
     body: tuple[Stmt, ...]
+    joined: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -47,7 +47,8 @@ class Nest:
     whose first inner store folds, as the one accumulator of its one stage says, into row `target` of a table that has
     one row per point. stages: folds over the inner axes, each using the results of those before. `columns`, if any, are
     summed over chunks of points; the launch then counts chunks, with the scalars 'points' and 'per_chunk'. `checks` are
-    stores per inner element that need no fold, so the first walk over the inner axes does them.
+    stores per inner element that need no fold, so the first walk over the inner axes does them. `scratch` names the
+    memory in which a 'scatter' of many rows counts them and keeps sums of parts.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Nest:
     scalars: tuple[ScalarParam, ...]
     definitions: Mapping[str, Expr]
     checks: tuple[Store, ...] = ()
+    scratch: tuple[str, ...] = ()
 
 
 def together(stores: Sequence[Store], more: Sequence[Expr] = ()) -> tuple[Stmt, ...]:

@@ -116,9 +116,9 @@ class _Normaliser:
                 start, stop = self.bound(stmt.start), self.bound(stmt.stop)
                 variable = Var(stmt.axis.name, dtypes.int64)
                 body = self.nested(stmt.body, variable)
-                out.append(Loop(stmt.axis, start, stop, stmt.kind, body, stmt.width, stmt.multiple))
+                out.append(replace(stmt, start=start, stop=stop, body=body))
             case Fold(accumulators, body):
-                out.append(Fold(accumulators, self.nested(body)))
+                out.append(replace(stmt, body=self.nested(body)))
                 for accumulator in accumulators:
                     self.bind(accumulator.name, Var(accumulator.name, accumulator.dtype))
             case If(condition, body, otherwise):

@@ -74,6 +74,39 @@ def by_radix(rows: Rows, scratch: tuple[str, ...]) -> tuple[tuple[Stmt, ...], di
     return (Loop(rows.row, BEGIN, END, "task", sorter.body()),), sorter.definitions
 
 
+def into_buckets(
+    entry: Axis, key: Expr, out: str, count: int, bounds: tuple[Expr, Expr], checks: tuple[Stmt, ...]
+) -> tuple[tuple[Stmt, ...], dict[str, Expr]]:
+    """A stable order of entries by `key`, the number of a bucket up to `count`: a sort by counting.
+
+    `out` has a place more than there are buckets for where each begins, two more for the count of the last, and then
+    the order. Counts stand two places late; sums over them are where buckets begin, one place late; and each entry that
+    is placed moves the beginning of its bucket, up to that of the next one.
+    """
+    entries, buckets = bounds
+    place = Axis("bucket", count + 3)
+    bucket, spot = Axis("key", count + 1, "value"), Axis("spot", max(entry.extent, 2), "value")
+    here = ix.axis_index(place)
+
+    def load(index: Index) -> Load:
+        return Load(out, index, int64)
+
+    def plus(value: Expr, other: Expr | int) -> Op:
+        return Op("add", (value, Literal(other, int64) if isinstance(other, int) else other), int64)
+
+    clear = Loop(place, 0, plus(buckets, 3), "vector", (Store(out, here, Literal(0, int64)),), LANES)
+    late = ix.add(ix.axis_index(bucket), ix.const(2))
+    counted = Loop(entry, 0, entries, "serial", (*checks, Store(out, late, plus(load(late), 1))))
+    following = ix.add(here, ix.const(1))
+    added = Loop(place, 1, plus(buckets, 1), "serial", (Store(out, following, plus(load(following), load(here))),))
+    begin = ix.add(ix.axis_index(bucket), ix.const(1))
+    free = Let("free", load(begin))
+    put = Store(out, ix.add(ix.axis_index(spot), ix.const(count + 3)), IndexValue(ix.axis_index(entry), int64))
+    moved = Loop(entry, 0, entries, "serial", (free, put, Store(out, begin, plus(Var("free", int64), 1))))
+    task = Loop(Axis("task", 1), BEGIN, END, "task", (clear, counted, added, moved))
+    return (task,), {"key": key, "spot": Var("free", int64)}
+
+
 class _Radix:
     def __init__(self, rows: Rows, scratch: tuple[str, ...]):
         self.rows, self.wide = rows, rows.key.dtype.itemsize == 8

@@ -1,6 +1,6 @@
 """Normalisation by channel and by group: [N, C, ...] brought to mean 0 and variance 1 over some of its axes.
 
-Variances are means of squared differences from the mean: two passes over a row, in one kernel. `weft.running` keeps the
+Variances are means of squared differences from the mean (`ops.moments`). `weft.running` keeps the
 statistics that a network uses when it is not training.
 """
 
@@ -15,6 +15,7 @@ from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float
+from weft.ops.moments import mean_and_variance
 from weft.ops.reduce import mean
 
 
@@ -50,9 +51,8 @@ def _affine(y: Node, weight: Node | None, bias: Node | None) -> Node:
 
 def _normalised(x: Node, axes: Sequence[int], eps: float) -> tuple[Node, Node, Node]:
     """(x - mean) / sqrt(variance + eps) over `axes`, and both statistics with extent 1 there."""
-    middle = mean(x, axes, True)
+    middle, variance = mean_and_variance(x, axes)
     centred = build.sub(x, build.expand(middle, x.shape))
-    variance = mean(build.mul(centred, centred), axes, True)
     scale = build.div(1.0, build.unary("sqrt", build.add(variance, eps)))
     return build.mul(centred, build.expand(scale, x.shape)), middle, variance
 

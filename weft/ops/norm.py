@@ -11,6 +11,7 @@ from weft.graph.build import Shape
 from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float
 from weft.ops.elementwise import add, mul
+from weft.ops.moments import mean_and_variance
 from weft.ops.reduce import mean
 
 
@@ -47,8 +48,8 @@ def layer_norm(
     tensor([[-1.,  1.]])
     """
     axes = _row_axes("layer_norm", x, normalized_shape, (weight, bias))
-    centred = build.sub(x, build.expand(mean(x, axes, True), x.shape))
-    y = _scaled(centred, mean(build.mul(centred, centred), axes, True), eps)
+    middle, variance = mean_and_variance(x, axes)
+    y = _scaled(build.sub(x, build.expand(middle, x.shape)), variance, eps)
     y = y if weight is None else mul(y, weight)
     return y if bias is None else add(y, bias)
 

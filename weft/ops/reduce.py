@@ -18,6 +18,7 @@ from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float, normal_axes, normal_axis
 from weft.ops.elementwise import isfinite, isnan, maximum, minimum
+from weft.ops.moments import moments
 
 Dim = int | Sequence[int] | None
 
@@ -76,15 +77,15 @@ def _mean(x: Node, dim: Dim, keepdim: bool) -> Node:
 
 @in_float32
 def var(x: Node, dim: Dim = None, *, correction: float = 1, keepdim: bool = False) -> Node:
-    """The variance over `dim`, in two passes, divided by `count - correction`.
+    """The variance over `dim`, divided by `count - correction`: the mean of squared differences from the mean.
 
     >>> weft.var(weft.tensor([1.0, 2.0, 3.0, 4.0]), correction=0)
     tensor(1.2500)
     """
     need_float("var", x)
     axes = normal_axes("var", dim, len(x.shape))
-    centred = build.sub(x, build.expand(mean(x, axes, True), x.shape))
-    total = build.reduce("reduce_sum", build.mul(centred, centred), axes, keepdim)
+    total = moments(x, axes).squares
+    total = total if keepdim else build.reshape(total, build.dropped(x.shape, axes))
     return build.div(total, builtins.max(_count(x, axes) - correction, 0.0))
 
 

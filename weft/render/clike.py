@@ -17,6 +17,7 @@ single operations.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterable
 
@@ -111,6 +112,7 @@ class _Renderer:
         self.depth = 1
         self.memory = {buffer.name: buffer.dtype for buffer in kernel.buffers}
         self.accumulators: dict[str, tuple[str, dtypes.DType]] = {}
+        self.errors: set[str] = set()  # accumulators that are compensated: what they round off is in NAME_error
         self.pool = 0  # bytes taken of the memory asked for with the launch
         self.block(kernel.body)
         clean = "".join(letter if letter.isalnum() else "_" for letter in _title(kernel))
@@ -149,7 +151,9 @@ class _Renderer:
                     self.fold(stmt)
                 case Update(name, value, factor):
                     op, dtype = self.accumulators[name]
-                    if factor is None:
+                    if name in self.errors:
+                        self.compensated(name, self.value(value))
+                    elif factor is None:
                         self.line(f"{name} = {self.ops.combine(op, self.value(value), name, dtype)};")
                     else:
                         texts = [self.value(value), self.value(factor), name]
@@ -222,7 +226,33 @@ class _Renderer:
         for acc in fold.accumulators:
             self.accumulators[acc.name] = acc.op, acc.dtype
             self.line(f"{self.ops.type(acc.dtype)} {acc.name} = {self.ops.literal(acc.identity, acc.dtype)};")
+            if acc.compensated:
+                self.errors.add(acc.name)
+                self.line(f"{self.ops.type(acc.dtype)} {acc.name}_error = {self.ops.literal(0, acc.dtype)};")
         self.block(fold.body)
+        for acc in fold.accumulators:
+            if acc.compensated:  # what was rounded off is no number where the sum is infinite
+                self.errors.remove(acc.name)
+                exact = self.ops.arithmetic("add", [acc.name, f"{acc.name}_error"], acc.dtype)
+                size = self.ops.arithmetic("abs", [f"({exact})"], acc.dtype)
+                finite = f"{size} < {self.ops.literal(math.inf, acc.dtype)}"
+                self.line(f"{acc.name} = {finite} ? {exact} : {acc.name};")
+
+    def compensated(self, name: str, value: str) -> None:
+        """Add `value` to a sum, and what that rounds off to the sum's error: Knuth's two-sum."""
+        dtype = self.accumulators[name][1]
+        kind, error = self.ops.type(dtype), f"{name}_error"
+        total, added, left = f"{name}_total", f"{name}_added", f"{name}_left"
+
+        def step(op: str, a: str, b: str) -> str:
+            return self.ops.arithmetic(op, [a, b], dtype)
+
+        lost = step("add", f"({step('sub', name, left)})", f"({step('sub', value, added)})")
+        self.line(f"const {kind} {total} = {step('add', name, value)};")
+        self.line(f"const {kind} {added} = {step('sub', total, name)};")
+        self.line(f"const {kind} {left} = {step('sub', total, added)};")
+        self.line(f"{error} = {step('add', error, f'({lost})')};")
+        self.line(f"{name} = {total};")
 
     def loop(self, loop: Loop) -> None:
         name, kind = loop.axis.name, self.axis_type(loop.axis)

@@ -37,11 +37,12 @@ from weft.kernels.language import (
     Stmt,
     Store,
     Update,
+    Var,
 )
 from weft.render import llvm_near as near
 from weft.render import llvm_ops as ops
 from weft.render.llvm_blocks import BlockWriter, Scope, Value, Vector, lane_numbers
-from weft.render.llvm_ops import identity, memory_type, register_type, splat_text, vector_type
+from weft.render.llvm_ops import constant, identity, memory_type, register_type, splat_text, vector_type
 
 CACHE_LINE = 64
 STREAMS = platform.machine() in ("x86_64", "AMD64")  # where stores past the caches, and the fence after them, are known
@@ -63,13 +64,15 @@ def symbol_of(text: str) -> str:
 
 @dataclass(slots=True)
 class _Accumulator:
-    """A running reduction in the stack slot `pointer`; `joined` where its lanes are joined after the fold."""
+    """A running reduction in the stack slot `pointer`; `joined` where its lanes are partial results of one, `error` the
+    slot of what a compensated sum rounded off, or nothing."""
 
     op: str
     dtype: DType
     lanes: int
     pointer: str
     joined: bool
+    error: str
 
 
 class _Renderer(BlockWriter):
@@ -243,6 +246,9 @@ class _Renderer(BlockWriter):
                 self.scope.label = inner.label
             return
         start, stop = self.as_i64(loop.start), self.as_i64(loop.stop)
+        if loop.whole:
+            self.counted(loop, start, stop, width, False, Vector(loop.axis, width, None, multiple))
+            return
         difference = self.emit(f"sub i64 {stop}, {start}")
         trips_text = self.call("llvm.smax.i64", "i64", f"i64 {difference}, i64 0", "i64, i64")
         rest = self.emit(f"urem i64 {trips_text}, {width}")
@@ -293,21 +299,35 @@ class _Renderer(BlockWriter):
                 raise problem(GraphError, "render.llvm", given, "one width")
             lanes = max(found, default=0)
             kind = vector_type(register_type(accumulator.dtype), lanes)
-            pointer = self.fresh("%sum")
-            self.entry.append(f"  {pointer} = alloca {kind}")
-            self.do(f"store {kind} {identity(accumulator.op, accumulator.dtype, lanes)}, ptr {pointer}")
+            pointer, error = self.fresh("%sum"), self.fresh("%error") if accumulator.compensated else ""
+            for slot in (pointer, error) if error else (pointer,):
+                self.entry.append(f"  {slot} = alloca {kind}")
+                self.do(f"store {kind} {identity(accumulator.op, accumulator.dtype, lanes)}, ptr {slot}")
             self.accumulators[accumulator.name] = _Accumulator(
-                accumulator.op, accumulator.dtype, lanes, pointer, bool(lanes) and around is None
+                accumulator.op, accumulator.dtype, lanes, pointer, bool(lanes) and around is None, error
             )
         self.block(fold.body)
         for accumulator in fold.accumulators:
             state = self.accumulators.pop(accumulator.name)
-            kind = vector_type(register_type(state.dtype), state.lanes)
-            text = self.emit(f"load {kind}, ptr {state.pointer}")
-            lanes = state.lanes
-            if state.joined:
+            text, lanes = self.result(state), state.lanes
+            if state.joined and fold.joined:
                 text, lanes = self.join(state, text), 0
             self.bind(accumulator.name, text, state.dtype, lanes)
+
+    def result(self, state: _Accumulator) -> str:
+        """What an accumulator holds, lane by lane; of a compensated sum with what was rounded off, where that is a
+        number: it is not where the sum is infinite."""
+        kind = vector_type(register_type(state.dtype), state.lanes)
+        text = self.emit(f"load {kind}, ptr {state.pointer}")
+        if not state.error:
+            return text
+        error = self.emit(f"load {kind}, ptr {state.error}")
+        exact = self.emit(f"fadd {kind} {text}, {error}")
+        size = ops.intrinsic(self, "fabs", [exact], state.dtype, state.lanes)
+        infinity = constant(math.inf, state.dtype)
+        limit = splat_text(infinity, register_type(state.dtype)) if state.lanes else infinity
+        finite = self.emit(f"fcmp olt {kind} {size}, {limit}")
+        return self.emit(f"select {vector_type('i1', state.lanes)} {finite}, {kind} {exact}, {kind} {text}")
 
     def join(self, state: _Accumulator, text: str) -> str:
         """The lanes of `text` halved and combined until one is left."""
@@ -331,7 +351,7 @@ class _Renderer(BlockWriter):
         vector, value = self.scope.vector, self.value(expr)
         kind = vector_type(register_type(state.dtype), state.lanes)
         text = self.spread(value, state.lanes)
-        if state.joined and vector is None:  # beside the vector loop: counts once, in lane 0
+        if state.joined and vector is None and not value.lanes:  # beside the vector loop: counts once, in lane 0
             scalar = register_type(state.dtype)
             text = self.emit(
                 f"insertelement {kind} {identity(state.op, state.dtype, state.lanes)}, {scalar} {value.text}, i64 0"
@@ -342,6 +362,13 @@ class _Renderer(BlockWriter):
         before = self.emit(f"load {kind}, ptr {state.pointer}")
         after = ops.combine(self, state.op, text, before, state.dtype, state.lanes)
         self.do(f"store {kind} {after}, ptr {state.pointer}")
+        if state.error:
+            added = self.emit(f"fsub {kind} {after}, {before}")
+            left = self.emit(f"fsub {kind} {after}, {added}")
+            lost = [self.emit(f"fsub {kind} {a}, {b}") for a, b in ((before, left), (text, added))]
+            error = self.emit(f"fadd {kind} {lost[0]}, {lost[1]}")
+            total = self.emit(f"load {kind}, ptr {state.error}")
+            self.do(f"store {kind} {self.emit(f'fadd {kind} {total}, {error}')}, ptr {state.error}")
 
     def update_by_product(self, name: str, value: Value, factor: Value) -> None:
         """A fused multiply-add into a sum that is kept lane by lane."""
@@ -535,14 +562,20 @@ def _clean(name: str) -> str:
     return "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
-def _update_widths(body: tuple[Stmt, ...], width: int) -> dict[str, set[int]]:
-    """For every accumulator, the widths of the vector loops in which it is updated (0: none)."""
+def _update_widths(body: tuple[Stmt, ...], width: int, kept: dict[str, int] | None = None) -> dict[str, set[int]]:
+    """For every accumulator, the widths of the vector loops in which it is updated (0: none); `kept` has the lanes of
+    partial results that inner folds left apart."""
     found: dict[str, set[int]] = {}
+    kept = {} if kept is None else kept
     for stmt in body:
         if isinstance(stmt, Update):
-            found.setdefault(stmt.name, set()).add(width)
+            name = stmt.value.name if isinstance(stmt.value, Var) else ""
+            found.setdefault(stmt.name, set()).add(kept.get(name, width))
         elif isinstance(stmt, Loop | If | Fold):
             inner = stmt.width if isinstance(stmt, Loop) and stmt.kind == "vector" and stmt.width > 1 else width
-            for name, widths in _update_widths(stmt.body, inner).items():
-                found.setdefault(name, set()).update(widths)
+            widths = _update_widths(stmt.body, inner, kept)
+            if isinstance(stmt, Fold) and not stmt.joined:
+                kept.update({one.name: max(widths.get(one.name, {width})) for one in stmt.accumulators})
+            for name, some in widths.items():
+                found.setdefault(name, set()).update(some)
     return found
