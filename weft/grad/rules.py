@@ -251,7 +251,7 @@ def _erf(node: Node, g: Node) -> Gradients:
 
 def _mod(node: Node, g: Node) -> Gradients:
     a, b = node.srcs
-    return g, neg(mul(g, unary("floor", div(a, b))))
+    return g, neg(mul(g, make("floor_divide", (a, b))))
 
 
 def _scan(node: Node, g: Node) -> Gradients:
@@ -373,6 +373,7 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "conv_weight": _conv_weight,
     "conv_input": _conv_input,
     "floor": lambda node, g: (like(g, 0.0),),
+    "floor_divide": lambda node, g: (like(g, 0.0), like(g, 0.0)),
     "scan": _scan,
     "along": lambda node, g: (along_add(node.srcs[1], g, node.attrs[0], node.srcs[0].shape[node.attrs[0]]), None),
     "along_add": lambda node, g: (None, along(g, node.srcs[0], node.attrs[0])),

@@ -291,10 +291,7 @@ class _Renderer:
     # --- values ---
 
     def value(self, expr: Expr) -> str:
-        if isinstance(expr, Literal):
-            return self.ops.literal(expr.value, expr.dtype)
-        assert isinstance(expr, Var), expr
-        return expr.name
+        return self.ops.atom(expr)
 
     def let(self, value: Expr) -> str:
         match value:
