@@ -2,7 +2,7 @@
 
 `g` has the shape and dtype of the node. Rules are built from the same primitives, so gradients of gradients work.
 Conventions at ties: `max`/`min` give each side half, `reduce_max`/`reduce_min` share among equal elements, maxima and
-minima of scattered rows and of segments give all to the first; `abs` has slope 0 at 0, `pow` has slope 0 in the
+minima of scattered rows and of segments give all to the first; `abs` has slope 0 at 0 and NaN, `pow` has slope 0 in the
 exponent at base 0, `floor` and comparisons have none.
 """
 
@@ -83,7 +83,7 @@ def _extremum(node: Node, g: Node) -> Gradients:
 
 def _abs(node: Node, g: Node) -> Gradients:
     x = node.srcs[0]
-    return (select(lt(x, 0.0), neg(g), select(eq(x, 0.0), 0.0, g)),)
+    return (select(lt(0.0, x), g, select(lt(x, 0.0), neg(g), 0.0)),)
 
 
 def _back(node: Node, g: Node) -> Node:

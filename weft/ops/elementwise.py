@@ -419,7 +419,9 @@ def abs(x: Node) -> Node:
 
 
 def sign(x: Node) -> Node:
-    """-1, 0 or 1; NaN gives 0. No gradient."""
+    """-1, 0 or 1; NaN gives 0, a bool itself. No gradient."""
+    if x.dtype is bool_:
+        return x
     up = build.cast(make("lt", (build.like(x, 0), x)), x.dtype)
     if x.dtype.kind == "u":
         return up
