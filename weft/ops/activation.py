@@ -139,8 +139,10 @@ def hardswish(x: Node) -> Node:
     """x * clip(x + 3, 0, 6) / 6, with slope 0 up to -3, and 1 from 3 on and at NaN."""
     need_float("hardswish", x)
     value = mul(mul(x, clamp(add(x, 3.0), 0.0, 6.0)), 1.0 / 6.0)
-    curve = select(lt(x, 3.0), mul(mul(x, add(x, 3.0)), 1.0 / 6.0), x)
-    return build.surrogate(value, select(make("le", (x, build.like(x, -3.0))), 0.0, curve))
+    low, inside = make("le", (x, build.like(x, -3.0))), lt(x, 3.0)
+    bent = select(make("and", (inside, build.unary("not", low))), x, 0.0)  # NaN and infinities would spoil the slope
+    slope = select(inside, mul(mul(bent, add(bent, 3.0)), 1.0 / 6.0), x)
+    return build.surrogate(value, select(low, 0.0, slope))
 
 
 @in_float32

@@ -68,9 +68,7 @@ def result_dtype(who: str, operands: Sequence[Operand]) -> DType:
 def _mixed_dtype(who: str, nodes: Sequence[Node]) -> DType:
     """The dtype in which nodes meet. One without axes counts only where it is of a higher category (bool, integer,
     float) than all that have axes, as in PyTorch."""
-    with_axes, without = (
-        [node.dtype for node in nodes if bool(node.shape) is has_axes] for has_axes in (True, False)
-    )
+    with_axes, without = ([node.dtype for node in nodes if bool(node.shape) is has_axes] for has_axes in (True, False))
     met = [functools.reduce(functools.partial(meeting_dtype, who), some) for some in (with_axes, without) if some]
     return met[0] if met[0].category >= met[-1].category else met[-1]
 

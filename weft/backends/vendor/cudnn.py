@@ -123,9 +123,7 @@ class Cudnn:
         other = causal and (form.diagonal != k.shape[2] - q.shape[2] or q.shape[2] > k.shape[2])
         if form.masked or form.dropout or other or q.dtype not in (float16, bfloat16):
             return None
-        made = call_several(
-            self.name, node.op, srcs, (True, form.scale, causal), RESULTS[node.op](srcs, node.attrs)
-        )
+        made = call_several(self.name, node.op, srcs, (True, form.scale, causal), RESULTS[node.op](srcs, node.attrs))
         return made if self._supports(made[0].srcs[0]) else None
 
     def _supports(self, call: Node) -> bool:
