@@ -94,6 +94,12 @@ RECORDS = [
          differentiable=False),
     both("a sum that promotes", lambda m, a, b: a + b * 0.5, sample(T((3,), dtype="float16"), T((), dtype="float32")),
          sample(T((), dtype="float64"), T((3,), dtype="float32")), dtypes=("float32",), differentiable=False),
+    both("linspace of whole numbers", lambda m, *args: m.linspace(*args, dtype=m.int64) + 0, sample(4.3, -3, 50),
+         sample(4.3, 50, 50), sample(-2.9, 2.9, 7), differentiable=False),
+    both("addmm of integers", lambda m, *args: m.addmm(*args, beta=1.7, alpha=2.9), sample(T((3, 5)), T((3, 4)), T((4, 5))),
+         dtypes=INTEGERS, differentiable=False),
+    both("addr of bools", lambda m, *args: m.addr(*args, beta=3, alpha=2), sample(T((3, 4)), T((3,)), T((4,))),
+         dtypes=("bool",), differentiable=False),
     # --- what crashed ---
     both("products of integers", lambda m, a, b: a @ b, sample(T((32, 32), -9, 9), T((32, 32), -9, 9)),
          sample(T((33, 65), -9, 9), T((65, 31), -9, 9)), sample(T((3, 40, 50), -9, 9), T((3, 50, 60), -9, 9)),
