@@ -7,8 +7,8 @@ from tests.records.record import Record, T, sample
 
 
 def masked(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False, causal=None):
-    """torch's attention, with causal masks written out: torch takes none beside another mask, and none that let the last
-    query see all keys."""
+    """torch's attention, with causal masks written out: torch takes none beside another mask, and none that let the
+    last query see all keys."""
     if is_causal and attn_mask is None and query.dtype.itemsize >= 4:
         return TF.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa)
     if is_causal or causal is not None:

@@ -92,7 +92,7 @@ THREADS = ("exchange", "broadcast", "aligned")
 # float32 that was rounded).
 CASTS = ("round_bfloat16", "widen", "narrow")
 NATIVE = ("exp", "log", "log1p", "expm1", "tanh", "erf", "exp_rounded", "logistic", *CASTS)
-# NAME(needed, common, *args): `common`, but where `needed` is true the function of `args` that `kernels.large` writes out.
+# NAME(needed, common, *args): `common`, but where `needed` is true the function of `args` that `kernels.large` has.
 LARGE = ("sin_large", "cos_large", "mod_large", "floor_divide_large")
 OPERATIONS = frozenset(ARITHMETIC + COMPARE + BITS + OTHER + THREADS + NATIVE + LARGE)
 

@@ -9,14 +9,16 @@ a CPU: in some lane of the vector). A body is straight-line code without memory 
   the bits from weight 2 downwards matter, and these need only a window of the bits of 2/pi that begins at weight
   2**(1 - e). The integer product of m and that window is the quadrant and the fraction of it, exact to more bits than
   any float's distance to a multiple of pi/2 can cancel.
-- `mod_large`, `floor_divide_large`: long division. float32 divides in float64, 47 bits of the quotient at a time; float64 52 bits at a time.
+- `mod_large`, `floor_divide_large`: long division. float32 divides in float64, 47 bits of the quotient at a time;
+  float64 52 bits at a time.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from weft import dtypes
@@ -152,7 +154,7 @@ def _sine(x: Expr, quadrants: int) -> Expr:
 
 
 def _window(skipped: Expr, most: int, limbs: int) -> list[Expr]:
-    """`limbs` words of 32 bits of 2/pi, after the first `skipped` bits (at most `most`) of a limb of zeros and these."""
+    """`limbs` words of 32 bits of 2/pi, after the first `skipped` bits (`most` at most) of a zero word and these."""
     count = most // 32 + limbs + 1
     words: list[Expr] = [
         Literal((_TWO_OVER_PI >> (1280 - 32 * number)) & (2**32 - 1), skipped.dtype) for number in range(count)
@@ -166,11 +168,11 @@ def _window(skipped: Expr, most: int, limbs: int) -> list[Expr]:
         words = words[: limbs + jump]
         jump //= 2
     shift = _op("and", skipped, 31)
-    pairs = [_op("or", _op("shl", word, 32), after) for word, after in zip(words, words[1:], strict=False)]
+    pairs = [_op("or", _op("shl", word, 32), after) for word, after in itertools.pairwise(words)]
     return [_op("and", _op("shr", pair, _op("sub", Literal(32, shift.dtype), shift)), 2**32 - 1) for pair in pairs]
 
 
-def _product(factors: list[Expr], window: list[Expr]) -> tuple[Expr, Expr]:
+def _product(factors: Sequence[Expr], window: Sequence[Expr]) -> tuple[Expr, Expr]:
     """The upper 128 bits of `factors` (words of 32 bits, the lowest first) times `window` (the highest first), modulo
     2**(32 * len(window)). Every partial sum fits 64 bits."""
     words = window[::-1]
@@ -180,7 +182,7 @@ def _product(factors: list[Expr], window: list[Expr]) -> tuple[Expr, Expr]:
         for number, word in enumerate(words[: len(words) - shift]):
             total = _op("add", _op("add", _op("mul", word, factor), sums[number + shift]), carry)
             sums[number + shift], carry = _op("and", total, 2**32 - 1), _op("shr", total, 32)
-    first, second, third, fourth = (sums[::-1] + [Literal(0, dtypes.uint64)])[:4]
+    first, second, third, fourth = [*sums[::-1], Literal(0, dtypes.uint64)][:4]
     return _op("or", _op("shl", first, 32), second), _op("or", _op("shl", third, 32), fourth)
 
 

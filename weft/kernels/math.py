@@ -406,7 +406,8 @@ def cos(x: Expr) -> Expr:
 
 def _divided(a: Expr, b: Expr) -> tuple[Op, Op, Op, Op]:
     """a / b rounded down, its rest, where both are one off, and where neither is of use: of large quotients, and by
-    infinity. Below the limit a rounded quotient is at most one off, and the fused step is exact or rounds as rest + b."""
+    infinity. Below the limit a rounded quotient is at most one off, and the fused step is exact or rounds as rest +
+    b."""
     ratio = _op("div", a, b)
     quotient = _op("floor", ratio)
     rest = _fma(_op("neg", quotient), b, a)
@@ -417,8 +418,8 @@ def _divided(a: Expr, b: Expr) -> tuple[Op, Op, Op, Op]:
 
 
 def mod(a: Expr, b: Expr) -> Expr:
-    """The remainder of a / b with the sign of b, exact: a zero has the sign of a, an infinite b leaves a, or b where the
-    signs differ."""
+    """The remainder of a / b with the sign of b, exact: a zero has the sign of a, an infinite b leaves a, or b where
+    the signs differ."""
     _, rest, off, large = _divided(a, b)
     rest = _select(off, _op("add", rest, b), rest)
     rest = _select(_op("eq", rest, 0.0), _op("mul", a, 0.0), rest)

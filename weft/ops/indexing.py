@@ -28,7 +28,6 @@ from weft.ops.common import (
     same_device,
     spread,
 )  # fmt: skip
-from weft.ops.elementwise import where
 
 _INSIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 

@@ -95,7 +95,7 @@ def var(
 def _corrected(dim: Dim, unbiased: bool, correction: float | None) -> tuple[Dim, float]:
     """`dim` and the correction, where a bool stands for `dim` or for the correction."""
     if isinstance(dim, bool):
-        dim, unbiased = None, dim
+        return None, int(dim) if correction is None else correction
     return dim, int(unbiased) if correction is None else correction
 
 

@@ -161,8 +161,8 @@ def _vectors(*nodes: Node) -> list[Node]:
 
 
 def take_along_dim(x: Node, indices: Node, dim: int | None = None) -> Node:
-    """`gather` with axes of extent 1 repeated, and negative indices counted from the end; without `dim`, of the elements
-    in a row, by numbers that are not negative.
+    """`gather` with axes of extent 1 repeated, and negative indices counted from the end; without `dim`, of the
+    elements in a row, by numbers that are not negative.
 
     >>> weft.take_along_dim(weft.tensor([[1, 2], [3, 4]]), weft.tensor([[1], [0]]), 1)
     tensor([[2],

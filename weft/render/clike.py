@@ -45,7 +45,6 @@ from weft.kernels.language import (
     TileLoad,
     TileProduct,
     Update,
-    Var,
     pool_bytes,
 )
 from weft.render.clike_ops import Operations
