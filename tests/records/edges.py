@@ -282,4 +282,11 @@ RECORDS = [
         dtypes=NUMBERS,
         errors=[(lambda: weft.take_along_dim(weft.tensor(1.0), weft.tensor(0), 0), weft.ShapeError, "the same rank")],
     ),
+    both(
+        "max_unpool2d of windows that overlap",
+        lambda m, x: m.nn.functional.max_unpool2d(
+            *m.nn.functional.max_pool2d(x, 3, 1, 1, return_indices=True), 3, 1, 1
+        ),
+        sample(T((1, 2, 5, 4))),
+    ),
 ]
