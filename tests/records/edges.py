@@ -289,4 +289,11 @@ RECORDS = [
         ),
         sample(T((1, 2, 5, 4))),
     ),
+    both(
+        "replicate pad that cuts all",
+        lambda m, x, pad: m.nn.functional.pad(x, pad, mode="replicate"),
+        sample(T((1, 2, 4)), (-4, 5)),
+        sample(T((1, 2, 4, 4)), (2, -4, -4, 3)),
+    ),
+    both("square of bools", lambda m, x: m.square(x), sample(T((5,))), dtypes=("bool",), differentiable=False),
 ]

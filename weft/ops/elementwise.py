@@ -488,7 +488,8 @@ def reciprocal(x: Node) -> Node:
 
 
 def square(x: Node) -> Node:
-    """x * x."""
+    """x * x; of bools, as int64."""
+    x = build.cast(x, int64) if x.dtype is bool_ else x
     return build.mul(x, x)
 
 

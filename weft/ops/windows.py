@@ -106,17 +106,28 @@ def fold(
 
 
 def border(x: Node, lows: Sequence[int], highs: Sequence[int], mode: str) -> Node:
-    """`lows` and `highs` more elements around each axis: 'reflect', 'replicate' or 'circular'. Negative numbers cut."""
+    """`lows` and `highs` more elements around each axis: 'reflect', 'replicate' or 'circular'. Negative numbers cut: a
+    circle before it goes round, else what was made."""
     for axis, (low, high) in enumerate(zip(lows, highs, strict=True)):
-        start, stop = max(-low, 0), x.shape[axis] - max(-high, 0)
-        x = build.narrow(x, axis, start, max(stop, start)) if low < 0 or high < 0 else x
+        if mode == "circular":
+            x = _cut(x, axis, low, high)
         n = x.shape[axis]
         most = {"reflect": n - 1, "circular": n}.get(mode)
         if max(low, high) > 0 and (n == 0 or (most is not None and max(low, high) > most)):
             given, expected = f"padding ({low}, {high}) of an axis of extent {n}", f"at most {max(most or 0, 0)}"
             raise problem(ShapeError, f"pad, mode='{mode}'", given, expected)
         x = _bordered(x, axis, max(low, 0), max(high, 0), mode)
+        x = x if mode == "circular" else _cut(x, axis, low, high)
     return x
+
+
+def _cut(x: Node, axis: int, low: int, high: int) -> Node:
+    """`x` without the elements that negative numbers take from the ends of an axis."""
+    start, stop = max(-low, 0), x.shape[axis] - max(-high, 0)
+    if start > stop:
+        given = f"padding ({low}, {high}) of an axis of extent {x.shape[axis]}"
+        raise problem(ShapeError, "pad", given, "to cut no more than there is")
+    return build.narrow(x, axis, start, stop)
 
 
 def _bordered(x: Node, axis: int, low: int, high: int, mode: str) -> Node:
