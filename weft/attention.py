@@ -19,17 +19,20 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     *,
+    causal: str | None = None,
     generator: Generator | None = None,
 ) -> Tensor:
     """softmax(scale * query @ keyᵀ + mask) @ value, in memory linear in the number of keys.
 
     query [..., H, Tq, D], key [..., H, Tk, D], value [..., H, Tk, Dv] -> [..., H, Tq, Dv]; float16 and bfloat16 are
     computed in float32. `scale` is 1/sqrt(D) unless given. `attn_mask` broadcasts to [..., H, Tq, Tk]: bool (True:
-    attend) or added to the scores. With `is_causal` query i sees key j iff j <= i + (Tk - Tq): the last query sees all
-    keys, as cached decoding needs it (PyTorch counts from the first query instead, which is the same for Tq = Tk). Both
-    may be given. With `enable_gqa` key and value may have fewer heads Hk: head h reads head h * Hk // H. A query that
-    sees no key gives 0 and has no gradient. Weights drop with probability `dropout_p`, also outside of training. The
-    gradient of an additive mask, where one is asked for, takes memory for all scores.
+    attend) or added to the scores. With `is_causal`, or `causal="top_left"`, query i sees key j iff j <= i, as in
+    PyTorch. With `causal="bottom_right"` it sees key j iff j <= i + (Tk - Tq): the last query sees all keys, as
+    decoding with a cache of keys needs it. For Tq = Tk they are the same. A mask may be given, too.
+
+    With `enable_gqa` key and value may have fewer heads Hk: head h reads head h * Hk // H. A query that sees no key
+    gives 0 and has no gradient. Weights drop with probability `dropout_p`, also outside of training. The gradient of an
+    additive mask, where one is asked for, takes memory for all scores.
 
     >>> x = weft.ones(1, 1, 3, 2)
     >>> weft.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True).shape
@@ -37,9 +40,9 @@ def scaled_dot_product_attention(
     """
     creation.check_probability("scaled_dot_product_attention", dropout_p)
     if dropout_p == 1.0:
-        return _attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa) * 0.0
+        return _attention(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa, causal) * 0.0
     state, draw = None, 0
     if dropout_p:
         node, draw = (generator or default_generator).draw(query.device, 1)
         state = Tensor(node)
-    return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, state, draw)
+    return _attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, causal, state, draw)

@@ -55,6 +55,11 @@ def _lapack(who: str, call: Callable[[], Any], complaint: str) -> Any:
         raise problem(RangeError, who, complaint, "matrices for which it exists") from None
 
 
+def _ratio(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, and 0 for 0 / 0: equal or vanishing singular values matter only where a gradient of vectors comes in."""
+    return a / where((a == 0) & (b == 0), 1.0, b)
+
+
 def _eye(x: Tensor, extent: int) -> Tensor:
     return _device(np.eye(extent, dtype=x.dtype.numpy), x)
 
@@ -243,7 +248,7 @@ class _Eigh(Function):
         values, vectors = ctx.saved_tensors
         apart = values.unsqueeze(-2) - values.unsqueeze(-1)
         eye = _eye(values, values.shape[-1])
-        turns = (vectors.mT @ g_vectors) * where(eye > 0, 0.0, 1.0) / (apart + eye)
+        turns = _ratio((vectors.mT @ g_vectors) * where(eye > 0, 0.0, 1.0), apart + eye)
         return vectors @ (turns + g_values.diag_embed()) @ vectors.mT, None
 
 
@@ -290,15 +295,15 @@ class _Svd(Function):
         square = s * s
         apart = square.unsqueeze(-2) - square.unsqueeze(-1) + eye
         turns_u, turns_v = u.mT @ g_u, v.mT @ g_v
-        turns_u, turns_v = (turns_u - turns_u.mT) / apart, (turns_v - turns_v.mT) / apart
+        turns_u, turns_v = _ratio(turns_u - turns_u.mT, apart), _ratio(turns_v - turns_v.mT, apart)
         inner = turns_u * s.unsqueeze(-2) + s.unsqueeze(-1) * turns_v + g_s.diag_embed()
         result = u @ inner @ vh
         if u.shape[-2] > s.shape[-1]:
             rest = g_u - u @ (u.mT @ g_u)
-            result = result + (rest / s.unsqueeze(-2)) @ vh
+            result = result + _ratio(rest, s.unsqueeze(-2)) @ vh
         if v.shape[-2] > s.shape[-1]:
             rest = g_vh - (g_vh @ v) @ vh
-            result = result + (u / s.unsqueeze(-2)) @ rest
+            result = result + u @ _ratio(rest, s.unsqueeze(-1))
         return result
 
 

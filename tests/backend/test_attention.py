@@ -179,11 +179,11 @@ def test_logarithms_of_16_bit_attention_keep_their_bits():
     """The gradient takes weights from them: an error there is one factor for a whole row of weights."""
     q, k, v = inputs(1, 2, 20, 300, 8)
     narrow = [x.detach().to(weft.bfloat16) for x in (q * 4, k, v)]
-    logs = results_of(make("attention", tuple([x.node for x in narrow]), Attrs(0.5, False, False, 0.0, 0)))[1]
+    logs = results_of(make("attention", tuple([x.node for x in narrow]), Attrs(0.5, None, False, 0.0, 0)))[1]
     exact = [torch.tensor(x.float().numpy()).double() for x in narrow[:2]]
     expected = torch.logsumexp(0.5 * exact[0] @ exact[1].transpose(-1, -2), -1)
     np.testing.assert_allclose(Tensor(logs).numpy(), expected.numpy(), rtol=1e-6)
-    out, composed = COMPOSED["attention"](tuple([x.node for x in narrow]), Attrs(0.5, False, False, 0.0, 0))
+    out, composed = COMPOSED["attention"](tuple([x.node for x in narrow]), Attrs(0.5, None, False, 0.0, 0))
     assert (out.dtype, composed.dtype) == (weft.bfloat16, weft.float32)
 
 
@@ -194,7 +194,7 @@ def test_logarithms_of_16_bit_attention_keep_their_bits():
 def test_dropout_is_that_of_the_composed_form(kv_heads):
     q, k, v = inputs(2, 4, 35, 70, 8, kv_heads)
     state = weft.tensor(np.array([123, 45], np.uint32)).node
-    attrs = Attrs(0.3, True, False, 0.4, 2)
+    attrs = Attrs(0.3, 0, False, 0.4, 2)
     srcs = (q.node, k.node, v.node, state)
     primitive = results_of(make("attention", srcs, attrs))
     assert_close(primitive, COMPOSED["attention"](srcs, attrs))
@@ -235,11 +235,13 @@ def test_dropout_keeps_the_mean():
 # --- gradients -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"is_causal": True}])
-def test_gradients_of_gradients(options):
+@pytest.mark.parametrize(
+    ("options", "diagonal"), [({}, None), ({"is_causal": True}, 0), ({"causal": "bottom_right"}, 2)]
+)
+def test_gradients_of_gradients(options, diagonal):
     tensors = inputs(1, 2, 3, 5, 4, dtype=np.float64)
     twins = [torch.tensor(x.numpy(), requires_grad=True) for x in tensors]
-    seen = torch.ones(3, 5, dtype=torch.bool).tril(2) if options else None
+    seen = torch.ones(3, 5, dtype=torch.bool).tril(diagonal) if options else None
 
     def weft_penalty(*qkv):
         grads = weft.grad(lambda *x: loss(*x, **options), (0, 1, 2))(*qkv)

@@ -295,3 +295,43 @@ def test_more_than_2_to_the_31_elements():
     assert x.flip(0)[:9].tolist() == [(n - 1 - k) & 63 for k in range(9)]
     assert x[: 2**31].reshape(2**11, 2**20).sum(1)[-1].item() == 2**20 // 64 * 2016
     assert (x == 63).sum().item() == whole
+
+
+INTEGER_DTYPES = [dtype for dtype in weft.dtypes.ALL if dtype.kind in "iu"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("dtype", INTEGER_DTYPES, ids=lambda dtype: dtype.name)
+def test_integer_quotients_at_the_ends(dtype, device):
+    """The least number by -1 wraps around, and anything by zero is 0, in vectors and in constants: nothing traps."""
+    low, high = weft.dtypes.integer_bounds(dtype)
+    numbers = [low, low + 1, high, high - 1, 0, 1, 2, 7] + ([-1, -2, -7] if low else [])
+    pairs = [(a, b) for a in numbers for b in numbers]
+
+    def towards_zero(a, b):
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+    meanings = {
+        "floor_divide": (weft.floor_divide, lambda a, b: a // b),
+        "remainder": (weft.remainder, lambda a, b: a % b),
+        "fmod": (weft.fmod, lambda a, b: a - b * towards_zero(a, b)),
+        "trunc": (lambda a, b: weft.div(a, b, rounding_mode="trunc"), towards_zero),
+    }
+    with weft.device(device):
+        a, b = (weft.tensor(np.array(side, dtype.numpy)) for side in zip(*pairs, strict=True))
+        for name, (operation, meaning) in meanings.items():
+            exact = [meaning(*pair) if pair[1] else 0 for pair in pairs]
+            expected = np.array([(value - low) % (high - low + 1) + low for value in exact], dtype.numpy)
+            np.testing.assert_array_equal(operation(a, b).numpy(), expected, err_msg=name)
+            constant = operation(weft.full((), low, dtype=dtype), weft.full((), high, dtype=dtype))
+            assert constant.item() == expected[pairs.index((low, high))], name
+
+
+def test_a_tensor_without_axes_does_not_widen():
+    half, one = weft.ones(2).half(), weft.tensor(2.0)
+    assert (half * one).dtype is weft.float16
+    assert weft.lerp(half, half, one).dtype is weft.float16
+    assert (one * half.sum()).dtype is weft.float32  # neither has axes
+    assert (weft.ones(2, dtype=weft.int8) * one).dtype is weft.float32
+    assert weft.where(half > 0, one, half).dtype is weft.float16
+    assert (weft.ones(2, dtype=weft.uint64) + weft.tensor(-1)).dtype is weft.uint64

@@ -97,7 +97,7 @@ def test_attention(heads, kv_heads, queries, keys, width, causal, dtype):
     @weft.compile
     def step(q, k, v, g):
         def loss(q, k, v):
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+            y = F.scaled_dot_product_attention(q, k, v, causal="bottom_right" if causal else None, enable_gqa=True)
             return (y.float() * g.float()).sum(), y
 
         (_, y), grads = weft.value_and_grad(loss, (0, 1, 2), has_aux=True)(q, k, v)

@@ -4,6 +4,7 @@ from tests.records import (
     algebra,
     attention,
     conv,
+    edges,
     elementwise,
     graphs,
     indexing,
@@ -24,6 +25,7 @@ RECORDS += windows.RECORDS
 RECORDS += norms.RECORDS
 RECORDS += attention.RECORDS
 RECORDS += graphs.RECORDS
+RECORDS += edges.RECORDS
 
 __all__ = [
     "NARROW_TOLERANCE",

@@ -6,11 +6,14 @@ from tests.records.oracle import TF, torch
 from tests.records.record import Record, T, sample
 
 
-def last_aligned(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):
-    """torch's attention, with causal masks that let the last query see all keys."""
-    if is_causal:
+def masked(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False, causal=None):
+    """torch's attention, with causal masks written out: torch takes none beside another mask, and none that let the
+    last query see all keys."""
+    if is_causal and attn_mask is None and query.dtype.itemsize >= 4:
+        return TF.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=enable_gqa)
+    if is_causal or causal is not None:
         queries, keys = query.shape[-2], key.shape[-2]
-        seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+        seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries if causal == "bottom_right" else 0)
         if attn_mask is None:
             attn_mask = seen
         elif attn_mask.dtype is torch.bool:
@@ -43,7 +46,7 @@ RECORDS = [
     Record(
         "scaled_dot_product_attention",
         F.scaled_dot_product_attention,
-        last_aligned,
+        masked,
         [
             sample(*qkv((1,), 1, 2, 3, 2)),
             sample(*qkv((2,), 3, 5, 7, 4), scale=0.3),
@@ -51,15 +54,21 @@ RECORDS = [
             sample(*qkv((1,), 2, 70, 130, 8, 40), is_causal=True),
             sample(*qkv((1,), 2, 130, 70, 8, 3), is_causal=True),
             sample(*qkv((1,), 1, 1, 200, 33), is_causal=True),
+            sample(*qkv((1,), 2, 70, 130, 8, 40), causal="bottom_right"),
+            sample(*qkv((1,), 2, 130, 70, 8, 3), causal="bottom_right"),
+            sample(*qkv((1,), 1, 1, 200, 33), causal="bottom_right"),
+            sample(*qkv((1,), 2, 3, 5, 2), causal="top_left"),
             sample(*qkv((3,), 1, 1, 1, 1)),
             sample(*qkv((1,), 4, 9, 65, 4, kv_heads=2), enable_gqa=True),
             sample(*qkv((2,), 6, 3, 4, 2, 3, kv_heads=1), is_causal=True, enable_gqa=True),
             sample(*qkv((2,), 2, 5, 66, 4), holes(2, 1, 5, 66)),
             sample(*qkv((2,), 2, 5, 66, 4), holes(2, 1, 1, 66), is_causal=True),
+            sample(*qkv((2,), 2, 5, 66, 4), holes(2, 1, 1, 66), causal="bottom_right"),
             sample(*qkv((2,), 2, 5, 66, 4), holes(1, 66)),
             sample(*qkv((1,), 2, 2, 3, 2), NOTHING_SEEN),
             sample(*qkv((1,), 2, 2, 3, 2), NOTHING_SEEN, is_causal=True),
             sample(*qkv((2,), 2, 3, 2, 2), is_causal=True),
+            sample(*qkv((2,), 2, 3, 2, 2), causal="bottom_right"),
             sample(*qkv((2,), 2, 5, 66, 4), T((2, 5, 66))),
             sample(*qkv((1,), 2, 2, 3, 2), T((2, 1)), is_causal=True),
             sample(*qkv((2, 3), 2, 3, 2, 2)),

@@ -38,8 +38,19 @@ def pairs(low=-2.0, high=2.0, low_b=None, high_b=None):
     ]
 
 
-def unary(name, low=-2.0, high=2.0, dtypes=FLOATS, special=False, **options):
-    samples = shapes(low, high)
+LARGE_ANGLES = [sample(T(values=[1e4, 1.5e5, -4e5, 1e7, 1e10, -1e20, 1e30, 3.4e38, INF, NAN]))]
+# Quotients that a rounded division gets wrong, huge ones, and all ends. Not those that overflow: torch's are NaN.
+QUOTIENTS = [
+    sample(T(values=[-5.0, 5.0, INF, -INF, 2.0, -0.0, -6.0, NAN]), T(values=[INF, -INF, 2.0, 2.0, NAN, 3.0, 3.0, 1.0])),
+    sample(T(values=[1.0, -1.0, 0.0, INF, -0.0]), T(values=[0.0, 0.0, 0.0, INF, INF])),
+    sample(
+        T(values=[1e8, 1e7, -1e8, 5.5, 1e30, -3e37, 1e-40, -1e-40]), T(values=[3.0, 0.1, 3.0, -2.0, 3.0, 7.0, 3.0, 3.0])
+    ),
+]
+
+
+def unary(name, low=-2.0, high=2.0, dtypes=FLOATS, special=False, extra=(), **options):
+    samples = [*shapes(low, high), *extra]
     if special:
         samples.append(sample(T(values=SPECIAL)))
     return Record(name, getattr(weft, name), getattr(torch, name), samples, dtypes, **options)
@@ -90,9 +101,9 @@ RECORDS = [
     unary("rsqrt", 0.1, 3.0),
     unary("reciprocal", 0.5, 3.0),
     unary("square", dtypes=NUMBERS),
-    unary("sin", -4.0, 4.0),
-    unary("cos", -4.0, 4.0),
-    unary("tan", -1.2, 1.2),
+    unary("sin", -4.0, 4.0, extra=LARGE_ANGLES),
+    unary("cos", -4.0, 4.0, extra=LARGE_ANGLES),
+    unary("tan", -1.2, 1.2, extra=LARGE_ANGLES),
     Record("tanh_special", weft.tanh, torch.tanh, [sample(T(values=SPECIAL))]),
     unary("erf", special=True),
     Record("sigmoid_special", weft.sigmoid, torch.sigmoid, [sample(T(values=SPECIAL))]),
@@ -138,6 +149,9 @@ RECORDS = [
         errors=[(lambda: weft.div(weft.ones(1), 2, rounding_mode="up"), weft.RangeError, "rounding_mode='up'")],
     ),
     binary("floor_divide", -9, 9, 1, 4, dtypes=NUMBERS, differentiable=False),
+    Record("floor_divide of floats", weft.floor_divide, torch.floor_divide, QUOTIENTS, differentiable=False),
+    Record("remainder of floats", weft.remainder, torch.remainder, QUOTIENTS, differentiable=False),
+    Record("fmod of floats", weft.fmod, torch.fmod, QUOTIENTS, differentiable=False),
     binary(
         "remainder", -9, 9, 1, 4, dtypes=NUMBERS, extra=[sample(T(values=[7, -7, 7, -7]), T(values=[3, 3, -3, -3]))]
     ),

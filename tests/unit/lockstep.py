@@ -471,8 +471,11 @@ def operation(name: str, args: list[Any], dtype: DType) -> Any:
     """One operation of the kernel language on arrays."""
     kind = dtype.numpy
     if name == "fma":
-        a, b, c = (np.asarray(arg, np.float64 if dtype.itemsize < 8 else np.longdouble) for arg in args)
-        return (a * b + c).astype(kind)
+        return fused(*args, kind)
+    if name in LARGE:
+        needed, common, *given = args
+        with np.errstate(all="ignore"):
+            return np.where(needed, LARGE[name](*[np.asarray(one) for one in given]), common).astype(kind)
     if name in FUNCTIONS:
         return FUNCTIONS[name](np.asarray(args[0])).astype(kind)
     if name == "mulhi":
@@ -497,6 +500,30 @@ def operation(name: str, args: list[Any], dtype: DType) -> Any:
     return np.asarray(UFUNCS[name](*args)).astype(kind)
 
 
+def fused(a: Any, b: Any, c: Any, kind: np.dtype) -> np.ndarray:
+    """a * b + c, rounded once: the product of float64 in two parts, of which the upper cancels against c exactly."""
+    a, b, c = (np.asarray(arg, np.float64) for arg in (a, b, c))
+    with np.errstate(all="ignore"):
+        product = a * b
+        if kind == np.float32:
+            return (product + c).astype(kind)
+        parts = []
+        for x in (a, b):
+            high = x * 134217729.0 - (x * 134217729.0 - x)
+            parts += [high, x - high]
+        low = parts[0] * parts[2] - product + parts[0] * parts[3] + parts[1] * parts[2] + parts[1] * parts[3]
+        return np.where(np.isfinite(low), product.astype(np.longdouble) + c + low, product + c).astype(kind)
+
+
+def _remainder(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    rest = np.fmod(a, b)
+    return np.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
+LARGE = {
+    "sin_large": lambda a: np.sin(a.astype(np.longdouble)), "cos_large": lambda a: np.cos(a.astype(np.longdouble)),
+    "mod_large": _remainder, "floor_divide_large": np.floor_divide,
+}  # fmt: skip
 FUNCTIONS = {
     "exp": np.exp, "log": np.log, "log1p": np.log1p, "expm1": np.expm1, "tanh": np.tanh,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
@@ -507,7 +534,7 @@ FUNCTIONS = {
 FOLD = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 UFUNCS = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
-    "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "floor": np.floor, "mod": lambda a, b: a - b * np.floor(a / b),
+    "neg": np.negative, "abs": np.abs, "sqrt": np.sqrt, "floor": np.floor,
     "lt": np.less, "le": np.less_equal, "eq": np.equal, "ne": np.not_equal, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor, "not": np.invert, "shl": np.left_shift, "shr": np.right_shift,
 }  # fmt: skip

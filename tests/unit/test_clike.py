@@ -151,6 +151,7 @@ OPENCL_LIKE = replace(
     header="#pragma OPENCL FP_CONTRACT OFF",
     kernel="__kernel __attribute__((reqd_work_group_size({threads}, 1, 1))) void {name}",
     function="static inline",
+    outlined="static inline",
     pointer="__global {type}* {name}",
     local="__local {type} {name}[{size}];",
     private="{type} {name}[{size}];",

@@ -220,7 +220,8 @@ def test_a_residual_block_after_padded_pooling_stays_channels_last(device):
 
 
 def attend(q, k, v, causal):
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=0.3, enable_gqa=True)
+    aligned = "bottom_right" if causal else None
+    return F.scaled_dot_product_attention(q, k, v, causal=aligned, scale=0.3, enable_gqa=True)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -244,6 +245,9 @@ def test_attention_and_its_gradients(device, graphs, causal, heads, kv_heads, qu
 @pytest.mark.parametrize(
     ("options", "shape", "dtype"),
     [
+        ({"keys": 5, "is_causal": True}, (1, 2, 4, 8), weft.float16),
+        ({"keys": 3, "is_causal": True}, (1, 2, 4, 8), weft.float16),
+        ({"keys": 3, "causal": "bottom_right"}, (1, 2, 4, 8), weft.float16),
         ({}, (1, 2, 4, 8), weft.float32),
         ({}, (1, 2, 4, 12), weft.float16),
         ({"dropout_p": 0.5}, (1, 2, 4, 8), weft.float16),
@@ -252,10 +256,12 @@ def test_attention_and_its_gradients(device, graphs, causal, heads, kv_heads, qu
 )
 def test_refused_attention_is_composed(device, graphs, options, shape, dtype):
     q = on(device, normal(*shape), dtype)
+    options = dict(options)
+    k = on(device, normal(*shape[:2], options.pop("keys", shape[2]), shape[3]), dtype)
     if "attn_mask" in options:
         with weft.device(device):
             options = {"attn_mask": weft.tensor(np.tri(4, dtype=bool))}
-    weft.grad(lambda q: F.scaled_dot_product_attention(q, q, q, **options).float().sum())(q).numpy()
+    weft.grad(lambda q: F.scaled_dot_product_attention(q, k, k, **options).float().sum())(q).numpy()
     assert not graphs.calls
 
 

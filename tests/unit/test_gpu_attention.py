@@ -45,8 +45,10 @@ FORMS = {
     "plain": {},
     "several blocks": {"lengths": (18, 50), "widths": (12, 20)},
     "causal": {"lengths": (20, 20), "is_causal": True},
-    "causal, more keys": {"lengths": (18, 35), "is_causal": True},
-    "causal, more queries": {"lengths": (34, 17), "is_causal": True},  # the first see no key
+    "causal, more keys": {"lengths": (18, 35), "is_causal": True},  # the last are seen by no query
+    "causal, more queries": {"lengths": (34, 17), "is_causal": True},
+    "causal to the last, more keys": {"lengths": (18, 35), "causal": "bottom_right"},
+    "causal to the last, more queries": {"lengths": (34, 17), "causal": "bottom_right"},  # the first see no key
     "bool mask": {"mask": "bool", "is_causal": True},
     "bias": {"mask": "float"},
     "grouped heads": {"heads": (4, 2), "lengths": (5, 19)},

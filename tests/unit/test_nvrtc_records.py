@@ -14,6 +14,7 @@ from tests.records import (
     algebra,
     attention,
     conv,
+    edges,
     elementwise,
     graphs,
     indexing,
@@ -34,7 +35,7 @@ pytest.importorskip("cuda.bindings", reason="NVRTC is not installed: pip install
 GROUPS = {
     module.__name__.rpartition(".")[2]: module.RECORDS
     for module in (
-        algebra, attention, conv, elementwise, graphs, indexing, movement, network, norms, order, reduce, windows
+        algebra, attention, conv, edges, elementwise, graphs, indexing, movement, network, norms, order, reduce, windows
     )
 }  # fmt: skip
 

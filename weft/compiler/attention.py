@@ -109,7 +109,7 @@ class Sources:
             for name, view in self.views.items()
         }
         return Problem(
-            q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], q.dtype, self.form.causal,
+            q.shape[1], k.shape[1], q.shape[2], k.shape[2], q.shape[3], v.shape[3], q.dtype, self.form.diagonal,
             self.form.dropout > 0, math.prod(q.shape[:3]) * k.shape[2] > 2**34, arrays["q"], arrays["k"], arrays["v"],
             arrays.get("mask"), tile_for(device.limits.get("vector_bytes", 2048)),
         )  # fmt: skip
@@ -138,7 +138,7 @@ def score_count(node: Node) -> int:
     """Scores that are computed; half of the square where a query sees only keys before it."""
     q, k = node.srcs[:2]
     count = math.prod(q.shape[:3]) * k.shape[2]
-    return count // 2 if Attrs(*node.attrs).causal else count
+    return count if Attrs(*node.attrs).diagonal is None else count // 2
 
 
 def _chunk(tasks: int, flops: int) -> int:

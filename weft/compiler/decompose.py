@@ -130,8 +130,9 @@ def _stays_narrow(factors: tuple[Node, ...]) -> bool:
 
 
 def _is_large(factors: tuple[Node, ...]) -> bool:
+    """Whether a product is left to a kernel or library for products, which are for floats alone."""
     a, b = factors
-    return math.prod(a.shape) * b.shape[-1] > SMALL_DOT
+    return a.dtype.kind == "f" and math.prod(a.shape) * b.shape[-1] > SMALL_DOT
 
 
 def _dot(srcs: tuple[Node, ...]) -> Node:

@@ -18,7 +18,7 @@ from weft.graph.primitives import PRIMITIVES, evaluate, make
 from weft.kernels.math import FUNCTIONS
 
 # Folded constants must have the bits that a kernel would compute, so only operations exact to the last bit fold.
-INEXACT = frozenset({*FUNCTIONS, "mod"})
+INEXACT = frozenset(FUNCTIONS) - {"mod", "floor_divide"}
 MARKERS = frozenset(
     {"variable", "stop_gradient", "surrogate", "checkpoint", "result", "keep"}
 )  # worth their first source

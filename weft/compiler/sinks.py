@@ -32,7 +32,7 @@ SPREAD = 24  # operations from which a value that very many elements share is st
 VERY_MANY = 256
 # Terms of overlapping windows are divisions, masks and loads behind them.
 COST = {"exp": 10, "log": 12, "tanh": 14, "erf": 16, "sin": 16, "cos": 16, "pow": 30, "log1p": 14, "expm1": 14,
-        "exp_rounded": 10, "logistic": 14, "random": 40, "div": 4, "sqrt": 4, "mod": 6,
+        "exp_rounded": 10, "logistic": 14, "random": 40, "div": 4, "sqrt": 4, "mod": 6, "floor_divide": 12,
         "fold_terms": 20}  # fmt: skip
 
 SINKS = frozenset({

@@ -183,7 +183,7 @@ class Builder:
             result = args[0] if args[0].dtype is held else Op("cast", args, held)
         elif op == "bitcast" and (node.dtype.is_narrow or node.srcs[0].dtype.is_narrow):
             return narrow.bitcast(args[0], node.srcs[0].dtype, node.dtype)
-        elif op in TRANSCENDENTAL:
+        elif op in TRANSCENDENTAL and held.kind == "f":
             result = kernel_math.build(op, args, held)
         else:
             result = Op(op, args, held)

@@ -2,7 +2,7 @@
 
 `g` has the shape and dtype of the node. Rules are built from the same primitives, so gradients of gradients work.
 Conventions at ties: `max`/`min` give each side half, `reduce_max`/`reduce_min` share among equal elements, maxima and
-minima of scattered rows and of segments give all to the first; `abs` has slope 0 at 0, `pow` has slope 0 in the
+minima of scattered rows and of segments give all to the first; `abs` has slope 0 at 0 and NaN, `pow` has slope 0 in the
 exponent at base 0, `floor` and comparisons have none.
 """
 
@@ -85,7 +85,7 @@ def _extremum(node: Node, g: Node) -> Gradients:
 
 def _abs(node: Node, g: Node) -> Gradients:
     x = node.srcs[0]
-    return (select(lt(x, 0.0), neg(g), select(eq(x, 0.0), 0.0, g)),)
+    return (select(lt(0.0, x), g, select(lt(x, 0.0), neg(g), 0.0)),)
 
 
 def _back(node: Node, g: Node) -> Node:
@@ -259,7 +259,7 @@ def _erf(node: Node, g: Node) -> Gradients:
 
 def _mod(node: Node, g: Node) -> Gradients:
     a, b = node.srcs
-    return g, neg(mul(g, unary("floor", div(a, b))))
+    return g, neg(mul(g, make("floor_divide", (a, b))))
 
 
 def _scan(node: Node, g: Node) -> Gradients:
@@ -382,6 +382,7 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "conv_weight": _conv_weight,
     "conv_input": _conv_input,
     "floor": lambda node, g: (like(g, 0.0),),
+    "floor_divide": lambda node, g: (like(g, 0.0), like(g, 0.0)),
     "scan": _scan,
     "along": lambda node, g: (along_add(node.srcs[1], g, node.attrs[0], node.srcs[0].shape[node.attrs[0]]), None),
     "along_add": lambda node, g: (None, along(g, node.srcs[0], node.attrs[0])),

@@ -20,11 +20,12 @@ from weft.graph.node import Node
 
 
 class Attrs(NamedTuple):
-    """How attention is computed. `causal`: query i sees key j iff j <= i + (Tk - Tq). Weights drop with probability
-    `dropout`, by draw number `draw` of shape [B, H, Tq, Tk]."""
+    """How attention is computed. Query i sees key j iff j <= i + `diagonal`, or all where that is None: 0 is causal
+    from the first query on, Tk - Tq such that the last query sees all. Weights drop with probability `dropout`, by draw
+    number `draw` of shape [B, H, Tq, Tk]."""
 
     scale: float
-    causal: bool
+    diagonal: int | None
     masked: bool
     dropout: float
     draw: int
@@ -72,8 +73,8 @@ def _weights(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.n
     if form.masked:
         mask = arrays[3]
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
-    if form.causal:
-        seen = np.arange(keys) <= np.arange(queries)[:, None] + (keys - queries)
+    if form.diagonal is not None:
+        seen = np.arange(keys) <= np.arange(queries)[:, None] + form.diagonal
         scores = np.where(seen, scores, -np.inf)
     top = scores.max(-1, keepdims=True)
     top = np.where(top == -np.inf, 0, top)

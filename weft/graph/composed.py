@@ -26,9 +26,8 @@ def scores(srcs: Sequence[Node], attrs: tuple) -> Node:
     if form.masked:
         mask = srcs[3]
         out = build.select(mask, out, MINUS_INFINITY) if mask.dtype is bool_ else build.add(out, mask)
-    if form.causal:
-        queries, keys = out.shape[2:]
-        last = build.add(build.iota(out.shape, 2, q.device), keys - queries)
+    if form.diagonal is not None:
+        last = build.add(build.iota(out.shape, 2, q.device), form.diagonal)
         out = build.select(make("le", (build.iota(out.shape, 3, q.device), last)), out, MINUS_INFINITY)
     return out
 

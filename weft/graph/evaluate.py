@@ -62,6 +62,15 @@ def _div(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarra
     return np.floor_divide(*arrays) if dtype.kind in "iu" else np.divide(*arrays)
 
 
+def _mod(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """With the sign of the divisor. Unlike in NumPy, a zero float has the sign of the dividend, as in PyTorch."""
+    a, b = arrays
+    if dtype.kind != "f":
+        return np.mod(a, b)
+    rest = np.fmod(a, b)
+    return np.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
+
+
 def _erf(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(arrays[0])).astype(dtype)
 
@@ -294,7 +303,8 @@ EVALUATIONS: dict[str, Evaluation] = {
     "pow": _plain(np.power),
     "max": _plain(np.maximum),
     "min": _plain(np.minimum),
-    "mod": _plain(np.mod),
+    "mod": _mod,
+    "floor_divide": _plain(np.floor_divide),
     "lt": _plain(np.less),
     "le": _plain(np.less_equal),
     "eq": _plain(np.equal),

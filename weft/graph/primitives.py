@@ -335,7 +335,7 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("exp log sqrt sin cos tanh erf floor log1p expm1 exp_rounded logistic", "elementwise", 1, _float),
     ("not", "elementwise", 1, _bits),
     ("add sub mul div max min mod", "elementwise", 2, _pair),
-    ("pow", "elementwise", 2, _float_pair),
+    ("pow floor_divide", "elementwise", 2, _float_pair),
     ("lt le eq ne", "elementwise", 2, _compare),
     ("and or xor shl shr", "elementwise", 2, _bits),
     ("select", "elementwise", 3, _select),

@@ -82,7 +82,7 @@ class Problem:
     width: int
     value_width: int
     dtype: DType
-    causal: bool
+    diagonal: int | None  # query i sees key j iff j <= i + diagonal; None: all
     dropout: bool
     wide: bool  # more than 2**34 scores: dropout counts in 64 bits
     q: Array
@@ -156,8 +156,8 @@ class Writer:
                 score = self.op("select", given, score, self.number(-INFINITY))
             else:
                 score = self.op("add", score, given)
-        if problem.causal:
-            last = ix.add(place[2], ix.const(problem.keys - problem.queries))
+        if problem.diagonal is not None:
+            last = ix.add(place[2], ix.const(problem.diagonal))
             seen = Op("le", (IndexValue(place[3], int32), IndexValue(last, int32)), bool_)
             score = self.op("select", seen, score, self.number(-INFINITY))
         return score
@@ -201,9 +201,9 @@ class Writer:
     def key_blocks(self, first: Index) -> Expr | int:
         """Blocks of keys that some query of the block from `first` on sees."""
         problem, block = self.problem, self.problem.key_block
-        if not problem.causal:
+        if problem.diagonal is None:
             return problem.key_blocks
-        end = ix.add(first, ix.const(problem.keys - problem.queries + problem.query_block + block - 1))
+        end = ix.add(first, ix.const(problem.diagonal + problem.query_block + block - 1))
         seen = self.op("max", IndexValue(end, int64), Literal(0, int64))
         blocks = self.op("shr", seen, Literal(block.bit_length() - 1, int64))
         return self.op("min", blocks, Literal(problem.key_blocks, int64))

@@ -143,9 +143,9 @@ class _Backward(Writer):
     def first_block(self, first: Index) -> Expr | int:
         """The first block of queries that see the key `first`."""
         problem = self.problem
-        if not problem.causal:
+        if problem.diagonal is None:
             return 0
-        query = IndexValue(ix.add(first, ix.const(problem.queries - problem.keys)), int64)
+        query = IndexValue(ix.add(first, ix.const(-problem.diagonal)), int64)
         shift = Literal(problem.query_block.bit_length() - 1, int64)
         return self.op("shr", self.op("max", query, Literal(0, int64)), shift)
 

@@ -199,8 +199,8 @@ class BlockWriter(Writer):
                 score = self.op("select", given, score, self.number(-INFINITY))
             else:
                 score = self.op("add", score, narrow.unpacked(given) if mask.dtype.is_narrow else given)
-        if problem.causal:
-            last = ix.add(place[2], ix.const(problem.keys - problem.queries))
+        if problem.diagonal is not None:
+            last = ix.add(place[2], ix.const(problem.diagonal))
             seen = Op("le", (IndexValue(place[3], int32), IndexValue(last, int32)), bool_)
             score = self.op("select", seen, score, self.number(-INFINITY))
         if problem.keys % self.cut.rows:
@@ -210,9 +210,9 @@ class BlockWriter(Writer):
     def seen_blocks(self, first: Index) -> Expr | int:
         """Blocks of keys that some query of the block from `first` on sees."""
         problem, rows = self.problem, self.cut.rows
-        if not problem.causal:
+        if problem.diagonal is None:
             return self.cut.blocks(problem.keys)
-        end = ix.add(first, ix.const(problem.keys - problem.queries + 2 * rows - 1))
+        end = ix.add(first, ix.const(problem.diagonal + 2 * rows - 1))
         seen = self.op("max", IndexValue(end, int64), Literal(0, int64))
         count = self.op("shr", seen, Literal(rows.bit_length() - 1, int64))
         return self.op("min", count, Literal(self.cut.blocks(problem.keys), int64))
@@ -244,7 +244,7 @@ class _Forward(BlockWriter):
         problem, rows = self.problem, self.cut.rows
         blocks = self.cut.blocks(problem.queries)
         self.batch, self.head, number = ix.delinearise(ix.axis_index(Axis("task", MANY)), (MANY, problem.heads, blocks))
-        if problem.causal:  # the longest first
+        if problem.diagonal is not None:  # the longest first
             number = ix.add(ix.const(blocks - 1), ix.scale(number, -1))
         self.first = ix.scale(number, rows)
         self.kv_head = ix.floordiv(self.head, self.group)

@@ -130,9 +130,9 @@ class _Backward(BlockWriter):
     def first_block(self, first_key: Index) -> Expr | int:
         """The first block of queries that see the key `first_key`."""
         problem = self.problem
-        if not problem.causal:
+        if problem.diagonal is None:
             return 0
-        query = IndexValue(ix.add(first_key, ix.const(problem.queries - problem.keys)), int64)
+        query = IndexValue(ix.add(first_key, ix.const(-problem.diagonal)), int64)
         shift = Literal(self.cut.rows.bit_length() - 1, int64)
         return self.op("shr", self.op("max", query, Literal(0, int64)), shift)
 

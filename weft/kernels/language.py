@@ -75,7 +75,8 @@ class IndexValue:
 Expr = Literal | Var | Op | Load | IndexValue
 
 # Every operation a renderer must print, by kind. Transcendental functions are not among them: `kernels.math` builds
-# them from these, so that all backends agree. `max` and `min` propagate NaN; integer `div` and `mod` round down.
+# them from these, so that all backends agree. `max` and `min` propagate NaN; integer `div` and `mod` round down, and
+# `mod` is one of integers alone.
 ARITHMETIC = ("add", "sub", "mul", "div", "mod", "max", "min", "neg", "abs", "fma", "sqrt", "floor")
 COMPARE = ("lt", "le", "eq", "ne")  # ordered: false with NaN, except `ne`; dtype of the result is bool
 BITS = ("and", "or", "xor", "not", "shl", "shr")  # `not` of bool is logical; `shr` follows the sign of its dtype
@@ -91,7 +92,9 @@ THREADS = ("exchange", "broadcast", "aligned")
 # float32 that was rounded).
 CASTS = ("round_bfloat16", "widen", "narrow")
 NATIVE = ("exp", "log", "log1p", "expm1", "tanh", "erf", "exp_rounded", "logistic", *CASTS)
-OPERATIONS = frozenset(ARITHMETIC + COMPARE + BITS + OTHER + THREADS + NATIVE)
+# NAME(needed, common, *args): `common`, but where `needed` is true the function of `args` that `kernels.large` has.
+LARGE = ("sin_large", "cos_large", "mod_large", "floor_divide_large")
+OPERATIONS = frozenset(ARITHMETIC + COMPARE + BITS + OTHER + THREADS + NATIVE + LARGE)
 
 # --- statements ------------------------------------------------------------------------------------------------------
 

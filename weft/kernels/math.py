@@ -10,8 +10,10 @@ zero. The largest errors, in units in the last place (ulp) of the result, as tes
 | log, log1p | 1.5, 2 | 2, 3 | -inf at 0 (-1), NaN below |
 | tanh | 4 | 5 | -1 and 1 |
 | erf | 2 | 4 | -1 and 1 |
-| sin, cos | 2 up to 1e5 | 2 up to 1e9 | NaN at inf; for larger abs(x) accuracy is lost, yet abs(result) <= 1 |
+| sin, cos | 2 | 2 | NaN at inf |
 | pow | 3 | 10 | as C99: pow(x, 0) = pow(1, y) = 1, a negative base needs an integer exponent, else NaN |
+| mod | exact | exact | C's fmod, plus the divisor where the signs differ; NaN by 0 and of inf |
+| floor_divide | exact | exact | as PyTorch: the quotient of what `mod` leaves, a / b by 0 |
 
 `fma` is one rounding on every backend; nothing else here may be contracted or reordered. `random_bits` are random bits.
 """
@@ -53,6 +55,8 @@ class _Format:
     sign_bit: int
     ln2: tuple[float, float]
     half_pi: tuple[float, float, float]
+    angle_limit: float  # up to which `half_pi` is precise enough
+    quotient_limit: float  # below which a rounded quotient is less than 1 off
     exp_limit: float  # beyond it exp is 0 or inf; both powers of two that scale the result stay in range
     expm1_range: tuple[float, float]
     exp: tuple[float, ...]  # (exp(r) - 1 - r) / r**2 for abs(r) < 0.35
@@ -90,6 +94,8 @@ _FORMATS = {
         sign_bit=-(2**31),
         ln2=(0.6931471824645996, -1.9046542121259336e-09),
         half_pi=(1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),
+        angle_limit=1e5,
+        quotient_limit=2.0**22,
         exp_limit=150.0,
         expm1_range=(-20.0, 88.8),
         exp=(0.0013951819, 0.008369599, 0.041666187, 0.16666512, 0.5),
@@ -119,6 +125,8 @@ _FORMATS = {
         sign_bit=-(2**63),
         ln2=(0.6931471805599453, 2.3190468138462996e-17),
         half_pi=(1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33),
+        angle_limit=1e9,
+        quotient_limit=2.0**51,
         exp_limit=1000.0,
         expm1_range=(-45.0, 709.8),
         exp=(
@@ -358,21 +366,29 @@ def log1p(x: Expr) -> Expr:
 # --- circular functions ----------------------------------------------------------------------------------------------
 
 
+def sine_and_cosine(r: Expr) -> tuple[Op, Op]:
+    """Of an angle of at most pi/4 and a bit."""
+    f = _FORMATS[r.dtype]
+    square = _op("mul", r, r)
+    sine = _fma(_op("mul", square, r), _polynomial(f.sin, square), r)
+    return sine, _fma(_op("mul", square, square), _polynomial(f.cos, square), _fma(square, -0.5, 1.0))
+
+
 def _circular(x: Expr, quadrants: int) -> Op:
-    """sin(x + quadrants * pi/2), by the quadrant of x: the sine or cosine of what is left, with a sign."""
+    """sin(x + quadrants * pi/2), by the quadrant of x: the sine or cosine of what is left, with a sign. Large angles,
+    which few tensors have, are left to `kernels.large`."""
     f = _FORMATS[x.dtype]
     shifted = _fma(x, 2.0 / math.pi, f.magic)
     r: Expr = x
     for part in f.half_pi:
         r = _fma(_op("sub", shifted, f.magic), -part, r)
-    r = _clamp(r, -0.8, 0.8)
-    square = _op("mul", r, r)
-    sine = _fma(_op("mul", square, r), _polynomial(f.sin, square), r)
-    cosine = _fma(_op("mul", square, square), _polynomial(f.cos, square), _fma(square, -0.5, 1.0))
+    sine, cosine = sine_and_cosine(r)
     quadrant = _op("add", _as_whole(shifted), quadrants)
     value = _select(_op("eq", _op("and", quadrant, 1), 0), sine, cosine)
     minus = _op("and", _op("shl", quadrant, f.whole.itemsize * 8 - 2), f.sign_bit)
-    return _as_real(_op("xor", _as_whole(value), minus), f)
+    value = _as_real(_op("xor", _as_whole(value), minus), f)
+    large = _op("lt", f.angle_limit, _op("abs", x))
+    return Op("cos_large" if quadrants else "sin_large", (large, value, x), x.dtype)
 
 
 def sin(x: Expr) -> Expr:
@@ -383,6 +399,38 @@ def sin(x: Expr) -> Expr:
 def cos(x: Expr) -> Expr:
     """The cosine of an angle in radians."""
     return _circular(x, 1)
+
+
+# --- quotients -------------------------------------------------------------------------------------------------------
+
+
+def _divided(a: Expr, b: Expr) -> tuple[Op, Op, Op, Op]:
+    """a / b rounded down, its rest, where both are one off, and where neither is of use: of large quotients, and by
+    infinity. Below the limit a rounded quotient is at most one off, and the fused step is exact or rounds as rest +
+    b."""
+    ratio = _op("div", a, b)
+    quotient = _op("floor", ratio)
+    rest = _fma(_op("neg", quotient), b, a)
+    off = _both(_op("ne", rest, 0.0), Op("xor", (_op("lt", rest, 0.0), _op("lt", b, 0.0)), dtypes.bool_))
+    limit = _FORMATS[a.dtype].quotient_limit
+    large = _either(_op("le", limit, _op("abs", ratio)), _op("eq", _op("abs", b), math.inf))
+    return quotient, rest, off, large
+
+
+def mod(a: Expr, b: Expr) -> Expr:
+    """The remainder of a / b with the sign of b, exact: a zero has the sign of a, an infinite b leaves a, or b where
+    the signs differ."""
+    _, rest, off, large = _divided(a, b)
+    rest = _select(off, _op("add", rest, b), rest)
+    rest = _select(_op("eq", rest, 0.0), _op("mul", a, 0.0), rest)
+    return Op("mod_large", (large, rest, a, b), a.dtype)
+
+
+def floor_divide(a: Expr, b: Expr) -> Expr:
+    """The exact quotient rounded down (large ones to the nearest float), as in Python and PyTorch."""
+    quotient, _, off, large = _divided(a, b)
+    quotient = _select(off, _op("sub", quotient, 1.0), quotient)
+    return Op("floor_divide_large", (large, quotient, a, b), a.dtype)
 
 
 # --- powers ----------------------------------------------------------------------------------------------------------
@@ -473,6 +521,8 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
     "tanh": tanh,
     "erf": erf,
     "pow": pow,
+    "mod": mod,
+    "floor_divide": floor_divide,
 }
 
 # --- random bits -----------------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Value:
         return self.recorder.floor_divide(other, self)
 
     def __mod__(self, other: Any) -> Value:
-        return self.recorder.binary("mod", self, other)
+        return self.recorder.modulo(self, other)
 
     def __pow__(self, other: Any) -> Value:
         return self.recorder.power(self, other)

@@ -173,8 +173,11 @@ class Recorder:
 
     def floor_divide(self, a: Any, b: Any) -> Value:
         a, b = self.pair("//", a, b)
-        quotient = self.op("div", (a, b), a.dtype)
-        return self.unary("floor", quotient) if a.dtype.kind == "f" else quotient
+        return self.call("floor_divide", a, b) if a.dtype.kind == "f" else self.op("div", (a, b), a.dtype)
+
+    def modulo(self, a: Any, b: Any) -> Value:
+        a, b = self.pair("%", a, b)
+        return self.call("mod", a, b) if a.dtype.kind == "f" else self.op("mod", (a, b), a.dtype)
 
     def power(self, x: Value, exponent: Any) -> Value:
         if isinstance(exponent, int) and 1 <= exponent <= 4:

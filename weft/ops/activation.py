@@ -46,8 +46,15 @@ def leaky_relu(x: Node, negative_slope: float = 0.01) -> Node:
 def elu(x: Node, alpha: float = 1.0) -> Node:
     """x above 0, alpha * (e^x - 1) below."""
     need_float("elu", x)
-    above = lt(0.0, x)
-    return select(above, x, mul(unary("expm1", select(above, 0.0, x)), alpha))
+    return _elu(x, alpha, 1.0)
+
+
+def _elu(x: Node, alpha: float, rate: float) -> Node:
+    """x above 0 and at NaN (with slope 1), alpha * (e^(rate x) - 1) below, whose slope is alpha * rate * e^(rate x)."""
+    below = make("le", (x, build.like(x, 0.0)))
+    scaled = select(below, x, 0.0) if rate == 1.0 else mul(select(below, x, 0.0), rate)
+    value = select(below, mul(unary("expm1", scaled), alpha), x)
+    return build.surrogate(value, select(below, mul(unary("exp", scaled), alpha), x))
 
 
 @in_float32
@@ -120,16 +127,22 @@ def gelu(x: Node, approximate: str = "none") -> Node:
 
 @in_float32
 def hardsigmoid(x: Node) -> Node:
-    """(x + 3) / 6 held between 0 and 1."""
+    """(x + 3) / 6 held between 0 and 1, with slope 0 from there on and at NaN."""
     need_float("hardsigmoid", x)
-    return mul(hardtanh(add(x, 3.0), 0.0, 6.0), 1.0 / 6.0)
+    value = mul(hardtanh(add(x, 3.0), 0.0, 6.0), 1.0 / 6.0)
+    inside = make("and", (lt(-3.0, x), lt(x, 3.0)))
+    return build.surrogate(value, select(inside, mul(x, 1.0 / 6.0), 0.0))
 
 
 @in_float32
 def hardswish(x: Node) -> Node:
-    """x * clip(x + 3, 0, 6) / 6."""
+    """x * clip(x + 3, 0, 6) / 6, with slope 0 up to -3, and 1 from 3 on and at NaN."""
     need_float("hardswish", x)
-    return mul(mul(x, clamp(add(x, 3.0), 0.0, 6.0)), 1.0 / 6.0)
+    value = mul(mul(x, clamp(add(x, 3.0), 0.0, 6.0)), 1.0 / 6.0)
+    low, inside = make("le", (x, build.like(x, -3.0))), lt(x, 3.0)
+    bent = select(make("and", (inside, build.unary("not", low))), x, 0.0)  # NaN and infinities would spoil the slope
+    slope = select(inside, mul(mul(bent, add(bent, 3.0)), 1.0 / 6.0), x)
+    return build.surrogate(value, select(low, 0.0, slope))
 
 
 @in_float32
@@ -175,8 +188,7 @@ def log_softmax(x: Node, dim: int) -> Node:
 def celu(x: Node, alpha: float = 1.0) -> Node:
     """x above 0, alpha * (e^(x / alpha) - 1) below."""
     need_float("celu", x)
-    above = lt(0.0, x)
-    return select(above, x, mul(unary("expm1", mul(select(above, 0.0, x), 1.0 / alpha)), alpha))
+    return _elu(x, alpha, 1.0 / alpha)
 
 
 def threshold(x: Node, threshold: float, value: float) -> Node:
@@ -195,7 +207,8 @@ def softshrink(x: Node, lambd: float = 0.5) -> Node:
     """x moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN."""
     need_float("softshrink", x)
     above = select(lt(lambd, x), sub(x, lambd), mul(x, 0.0))
-    return select(lt(x, -lambd), add(x, lambd), above)
+    inside = make("le", (unary("abs", x), build.like(x, lambd)))
+    return build.surrogate(select(lt(x, -lambd), add(x, lambd), above), select(inside, 0.0, x))
 
 
 @in_float32

@@ -19,7 +19,7 @@ from weft.ops.common import Sizes, as_int, need_float, need_integer, sizes
 from weft.ops.pool import Windows, largest, total_of
 from weft.ops.reduce import ValuesIndices
 from weft.ops.resample import area
-from weft.ops.scatter import scatter
+from weft.ops.scatter import gather, scatter
 
 Counts = int | None | Sequence[int | None]
 
@@ -152,7 +152,8 @@ def _unpool(
     padding: Sizes,
     output_size: Sequence[int] | None,
 ) -> Node:
-    """Values put where `indices` say they came from, zeros elsewhere."""
+    """Values put where `indices` say they came from, zeros elsewhere. Windows that overlap may name one place twice,
+    with one value; the gradient there goes to both, as in PyTorch."""
     if len(x.shape) not in (rank + 1, rank + 2) or indices.shape != x.shape:
         given = f"shapes {x.shape} and {indices.shape}"
         raise problem(ShapeError, who, given, f"two equal ones, [batch, channels, {rank} axes] or without the batch")
@@ -172,8 +173,13 @@ def _unpool(
     planes = math.prod(lead)
     flat = (planes, x.size // planes if planes else 0)
     empty = build.full((planes, math.prod(extents)), 0, x.dtype, x.device)
-    filled = scatter(empty, 1, build.reshape(indices, flat), build.reshape(x, flat))
+    values, places = build.reshape(x, flat), build.reshape(indices, flat)
+    filled = build.with_gradient(scatter(empty, 1, places, values), (values, places), _from_places)
     return build.reshape(filled, (*lead, *extents))
+
+
+def _from_places(sources: tuple[Node, ...], g: Node) -> tuple[Node, None]:
+    return gather(g, 1, sources[1]), None
 
 
 def max_unpool1d(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from weft.dtypes import bool_, float32
-from weft.errors import DTypeError, ShapeError, problem
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.attention import Attrs
 from weft.graph.build import Shape
@@ -25,6 +25,7 @@ def scaled_dot_product_attention(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    causal: str | None = None,
     state: Node | None = None,
     draw: int = 0,
 ) -> Node:
@@ -32,6 +33,7 @@ def scaled_dot_product_attention(
     nodes = [query, key, value] + ([] if attn_mask is None else [attn_mask])
     same_device(WHO, nodes)
     need_float(WHO, query)
+    aligned = _alignment(is_causal, causal)
     lead, kv_heads = _leading(query, key, value, enable_gqa)
     dtype = query.dtype
     if attn_mask is not None and attn_mask.dtype not in (bool_, dtype):
@@ -41,7 +43,7 @@ def scaled_dot_product_attention(
     if dtype.itemsize < 4 and "narrow attention" not in query.device.features:
         q, k, v = (build.cast(node, float32) for node in (query, key, value))
         mask = attn_mask if attn_mask is None or attn_mask.dtype is bool_ else build.cast(attn_mask, float32)
-        wide = scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa, state, draw)
+        wide = scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa, causal, state, draw)
         return build.cast(wide, dtype)
     queries, keys, width = query.shape[-2], key.shape[-2], query.shape[-1]
     heads = lead[-1] if len(lead) > 1 else 1
@@ -66,10 +68,21 @@ def scaled_dot_product_attention(
     if dropout_p:
         assert state is not None
         srcs.append(state)
-    attrs = Attrs(factor, bool(is_causal), attn_mask is not None, float(dropout_p), draw if dropout_p else 0)
+    diagonal = {None: None, "top_left": 0, "bottom_right": keys - queries}[aligned]
+    attrs = Attrs(factor, diagonal, attn_mask is not None, float(dropout_p), draw if dropout_p else 0)
     out, logs = results_of(make("attention", tuple(srcs), attrs))
     out = make("keep", (out, logs))
     return build.reshape(build.permute(out, (0, 2, 1, 3)), (*lead, queries, v.shape[3]))
+
+
+def _alignment(is_causal: bool, causal: str | None) -> str | None:
+    """Where the diagonal of a causal mask begins or ends; None without one."""
+    if causal not in (None, "top_left", "bottom_right"):
+        raise problem(RangeError, WHO, f"causal={causal!r}", "None, 'top_left' or 'bottom_right'")
+    if is_causal and causal == "bottom_right":
+        given = "is_causal=True, which is causal='top_left', with causal='bottom_right'"
+        raise problem(RangeError, WHO, given, "one of them", "leave is_causal out")
+    return "top_left" if is_causal else causal
 
 
 def _leading(query: Node, key: Node, value: Node, grouped: bool) -> tuple[Shape, int]:

@@ -1,7 +1,8 @@
 """What every operation shares: promotion, broadcasting, axes, and the errors for them.
 
 An operand is a Node or a Python number. Numbers are weak: they take the tensor's dtype, except that a float meeting an
-integer tensor makes float32 and an integer meeting a bool tensor makes int64.
+integer tensor makes float32 and an integer meeting a bool tensor makes int64. So are tensors without axes beside ones
+that have some: they do not widen a dtype of their own category.
 """
 
 from __future__ import annotations
@@ -53,12 +54,23 @@ def result_dtype(who: str, operands: Sequence[Operand]) -> DType:
     dtype: DType | None = None
     for operand in operands:
         if isinstance(operand, Node):
-            dtype = operand.dtype if dtype is None else meeting_dtype(who, dtype, operand.dtype)
+            if dtype is not None and operand.dtype is not dtype:
+                dtype = _mixed_dtype(who, [one for one in operands if isinstance(one, Node)])
+                break
+            dtype = operand.dtype
     assert dtype is not None
     for operand in operands:
         if not isinstance(operand, Node):
             dtype = weak_dtype(number_kind(who, operand), dtype)
     return dtype
+
+
+def _mixed_dtype(who: str, nodes: Sequence[Node]) -> DType:
+    """The dtype in which nodes meet. One without axes counts only where it is of a higher category (bool, integer,
+    float) than all that have axes, as in PyTorch."""
+    with_axes, without = ([node.dtype for node in nodes if bool(node.shape) is has_axes] for has_axes in (True, False))
+    met = [functools.reduce(functools.partial(meeting_dtype, who), some) for some in (with_axes, without) if some]
+    return met[0] if met[0].category >= met[-1].category else met[-1]
 
 
 def meeting_dtype(who: str, a: DType, b: DType) -> DType:
@@ -78,10 +90,10 @@ def in_float32(op: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
-        floats = [arg.dtype for arg in (*args, *kwargs.values()) if isinstance(arg, Node) and arg.dtype.kind == "f"]
-        if not any(dtype.is_narrow for dtype in floats):
+        floats = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Node) and arg.dtype.kind == "f"]
+        if not any(arg.dtype.is_narrow for arg in floats):
             return op(*args, **kwargs)
-        result = functools.reduce(functools.partial(meeting_dtype, op.__name__), floats)
+        result = result_dtype(op.__name__, floats)
         value = op(*[_wide(arg) for arg in args], **{key: _wide(arg) for key, arg in kwargs.items()})
         return build.cast(value, result) if result.is_narrow else value
 

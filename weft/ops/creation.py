@@ -19,7 +19,9 @@ from weft.ops.common import need_float
 
 
 def arange(start: Number, end: Number, step: Number, dtype: DType, device: Any) -> Node:
-    """start, start + step, ... up to but not including end."""
+    """start, start + step, ... up to but not including end; all three are cut to whole numbers for integer dtypes."""
+    if dtype.kind in "iu":
+        start, end, step = int(start), int(end), int(step)
     if step == 0 or (end - start) / step < 0:
         raise problem(ShapeError, "arange", f"{start} to {end} by {step}", "a step that leads from start to end")
     count = max(math.ceil((end - start) / step), 0)
@@ -29,7 +31,10 @@ def arange(start: Number, end: Number, step: Number, dtype: DType, device: Any) 
 
 
 def linspace(start: float, end: float, steps: int, dtype: DType, device: Any) -> Node:
-    """`steps` numbers from start to end, both included; each half counts from its own end."""
+    """`steps` numbers from start to end, both included; each half counts from its own end. For integer dtypes the ends
+    are cut to whole numbers first."""
+    if dtype.kind in "iu":
+        start, end = float(int(start)), float(int(end))
     if steps < 0:
         raise problem(ShapeError, "linspace", f"{steps} steps", "at least 0")
     numbers = build.cast(build.iota((steps,), 0, device), float64)

@@ -41,9 +41,13 @@ def _binary(op: str, who: str, a: Operand, b: Operand) -> Node:
 
 def _arithmetic(op: str, who: str, a: Operand, b: Operand) -> Node:
     pair = meet(who, a, b)
-    if pair[0].dtype is bool_:
-        raise problem(DTypeError, who, "bool tensors", "numbers", "use & | ^ for logic, or cast with .int()")
+    _need_numbers(who, pair[0])
     return make(op, pair)
+
+
+def _need_numbers(who: str, x: Node) -> None:
+    if x.dtype is bool_:
+        raise problem(DTypeError, who, "bool tensors", "numbers", "use & | ^ for logic, or cast with .int()")
 
 
 def add(a: Operand, b: Operand, *, alpha: float | int = 1) -> Node:
@@ -97,8 +101,14 @@ def div(a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Node:
     a, b = meet("div", a, b)
     if a.dtype.kind == "f":
         return trunc(make("div", (a, b)))
-    quotient = make("div", (build.unary("abs", a), build.unary("abs", b)))
-    return build.select(build.lt(make("xor", (a, b)), 0), build.neg(quotient), quotient)
+    down = make("div", (a, b))
+    return down if a.dtype.kind == "u" else build.select(_signs_part(a, b), build.add(down, 1), down)
+
+
+def _signs_part(a: Node, b: Node) -> Node:
+    """Where integer division has a rest and the signs differ: there rounding down and towards 0 differ."""
+    uneven = build.binary("ne", make("mod", (a, b)), 0)
+    return make("and", (uneven, make("xor", (build.lt(a, 0), build.lt(b, 0)))))
 
 
 def rdiv(b: Operand, a: Operand) -> Node:
@@ -108,10 +118,15 @@ def rdiv(b: Operand, a: Operand) -> Node:
 
 @in_float32
 def floor_divide(a: Operand, b: Operand) -> Node:
-    """The quotient rounded down. Integer division by zero gives 0."""
+    """The quotient rounded down, from the exact remainder. Integer division by zero gives 0, and the least integer by
+    -1 itself.
+
+    >>> weft.tensor([7.0, -5.0, float("inf")]) // weft.tensor([2.0, float("inf"), 2.0])
+    tensor([ 3., -1., nan])
+    """
     pair = meet("floor_divide", a, b)
-    quotient = make("div", pair)
-    return build.unary("floor", quotient) if quotient.dtype.kind == "f" else quotient
+    _need_numbers("floor_divide", pair[0])
+    return make("floor_divide" if pair[0].dtype.kind == "f" else "div", pair)
 
 
 def rfloor_divide(b: Operand, a: Operand) -> Node:
@@ -120,20 +135,13 @@ def rfloor_divide(b: Operand, a: Operand) -> Node:
 
 
 def remainder(a: Operand, b: Operand) -> Node:
-    """a - b * floor(a / b): the sign of the divisor, as Python's %. With an infinite divisor it is a, or b where the
-    signs differ."""
-    rest = _arithmetic("mod", "remainder", a, b)
-    if rest.dtype.kind != "f" or (isinstance(b, (int, float)) and not math.isinf(b)):
-        return rest
-    a, b = meet("remainder", a, b)
-    differ = make("xor", (build.lt(a, 0.0), build.lt(b, 0.0)))
-    beyond = build.select(make("and", (differ, make("ne", (a, build.like(a, 0.0))))), b, a)
-    return build.select(_endless(a, b), beyond, rest)
+    """The exact rest of a / b with the sign of the divisor, as Python's %. With an infinite divisor it is a, or b where
+    the signs differ; by zero it is NaN, or 0 for integers.
 
-
-def _endless(a: Node, b: Node) -> Node:
-    """Where the divisor is infinite and the dividend is not."""
-    return make("and", (build.eq(build.unary("abs", b), math.inf), build.lt(build.unary("abs", a), math.inf)))
+    >>> weft.tensor([1e8, -7.0]) % 3
+    tensor([1., 2.])
+    """
+    return _arithmetic("mod", "remainder", a, b)
 
 
 def rremainder(b: Operand, a: Operand) -> Node:
@@ -143,16 +151,21 @@ def rremainder(b: Operand, a: Operand) -> Node:
 
 @in_float32
 def fmod(a: Operand, b: Operand) -> Node:
-    """a - b * trunc(a / b): the sign of the dividend.
+    """The exact rest of a / b with the sign of the dividend, as C's fmod.
 
     >>> weft.fmod(weft.tensor([-7.0, 7.0]), 3)
     tensor([-1.,  1.])
     """
     a, b = meet("fmod", a, b)
+    _need_numbers("fmod", a)
+    if a.dtype.kind != "f":
+        rest = make("mod", (a, b))
+        return rest if a.dtype.kind == "u" else build.select(_signs_part(a, b), build.sub(rest, b), rest)
     rest = make("mod", (build.unary("abs", a), build.unary("abs", b)))
-    if a.dtype.kind == "f":
-        rest = build.select(_endless(a, b), build.unary("abs", a), rest)
-    return build.select(build.lt(a, 0), build.neg(rest), rest)
+    at_zero = build.select(build.eq(a, 0.0), build.sub(a, rest), rest)  # -0 stays
+    value = build.select(build.lt(a, 0.0), build.neg(rest), at_zero)
+    whole = trunc(make("div", (a, b)))  # has no gradient
+    return build.surrogate(value, build.sub(a, build.mul(b, whole)))
 
 
 @in_float32
@@ -406,7 +419,9 @@ def abs(x: Node) -> Node:
 
 
 def sign(x: Node) -> Node:
-    """-1, 0 or 1; NaN gives 0. No gradient."""
+    """-1, 0 or 1; NaN gives 0, a bool itself. No gradient."""
+    if x.dtype is bool_:
+        return x
     up = build.cast(make("lt", (build.like(x, 0), x)), x.dtype)
     if x.dtype.kind == "u":
         return up
@@ -473,7 +488,8 @@ def reciprocal(x: Node) -> Node:
 
 
 def square(x: Node) -> Node:
-    """x * x."""
+    """x * x; of bools, as int64."""
+    x = build.cast(x, int64) if x.dtype is bool_ else x
     return build.mul(x, x)
 
 

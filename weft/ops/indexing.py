@@ -28,7 +28,6 @@ from weft.ops.common import (
     same_device,
     spread,
 )  # fmt: skip
-from weft.ops.elementwise import where
 
 _INSIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -174,7 +173,7 @@ def pick(x: Node, tensors: Sequence[tuple[int, Node]]) -> Picked:
     inside: Node | None = None
     for axis, item in tensors:
         extent = x.shape[axis]
-        at = _wrapped(spread("index", item, shape, int64, x.device), extent)
+        at = wrapped(spread("index", item, shape, int64, x.device), extent)
         valid = make("and", (make("le", (build.like(at, 0), at)), build.lt(at, extent)))
         inside = valid if inside is None else make("and", (inside, valid))
         number = build.add(build.mul(number, extent), at)
@@ -198,13 +197,13 @@ def _by_tensors(x: Node, tensors: Sequence[tuple[int, Node]]) -> Node:
     if len(tensors) == 1:
         axis, item = tensors[0]
         same_device("index", [x, item])
-        return build.gather(x, _wrapped(item, x.shape[axis]), axis, user_site())
+        return build.gather(x, wrapped(item, x.shape[axis]), axis, user_site())
     picked = pick(x, tensors)
     table = build.reshape(build.permute(x, picked.order), (picked.count, *picked.rest))
     return build.permute(build.gather(table, picked.number, 0, user_site()), picked.back)
 
 
-def _wrapped(index: Node, extent: int) -> Node:
+def wrapped(index: Node, extent: int) -> Node:
     """Negative indices counted from the end."""
     if index.dtype.kind == "u":
         return index
@@ -245,8 +244,9 @@ def _sliced(x: Node, region: Region) -> Node:
     return build.flip(build.slice_(x, region.starts, region.stops, region.steps), region.flips)
 
 
-def _set_where(x: Node, mask: Node, value: Operand) -> Node:
-    """`x[mask] = value`: one value for all places, or one row for each place where the mask holds, in order."""
+def _set_where(x: Node, mask: Node, value: Operand, accumulate: bool = False) -> Node:
+    """`x[mask] = value`: one value for all places, or one row for each place where the mask holds, in order. With
+    `accumulate` they are added to what is there."""
     who, depth = "x[mask] = value", len(mask.shape)
     if mask.shape != x.shape[:depth]:
         raise problem(ShapeError, who, f"a mask of shape {mask.shape} for {x.shape}", "its leading axes")
@@ -258,9 +258,15 @@ def _set_where(x: Node, mask: Node, value: Operand) -> Node:
         if broadcast_shapes(who, [value.shape[1:], rest]) != rest:
             raise problem(ShapeError, who, f"a value of shape {value.shape}", f"rows that broadcast to {rest}")
         table = build.cast(build.expand(value, (rows, *rest)), x.dtype)
-        picked = build.gather(table, _numbers(mask, rows, exactly=True), 0, user_site())
-        return make("select", (wide, picked, x))
-    return where(wide, spread(who, _fitting(value, x, x.shape), x.shape, x.dtype, x.device), x)
+        filling = build.gather(table, _numbers(mask, rows, exactly=True), 0, user_site())
+    else:
+        filling = spread(who, _fitting(value, x, x.shape), x.shape, x.dtype, x.device)
+    return make("select", (wide, _added(x, filling) if accumulate else filling, x))
+
+
+def _added(x: Node, more: Node) -> Node:
+    """x + more; of bools, whether either is."""
+    return make("or" if x.dtype is bool_ else "add", (x, more))
 
 
 def _numbers(mask: Node, rows: int, exactly: bool) -> Node:
@@ -292,7 +298,7 @@ def _written(x: Node, tensors: Sequence[tuple[int, Node]], value: Operand, accum
     if not size or not table.size:
         return x
     if accumulate:
-        table = build.add(table, build.scatter_add(number, rows, picked.count, user_site()))
+        table = _added(table, build.scatter_add(number, rows, picked.count, user_site()))
     else:
         last = build.scatter("max", number, build.iota((size,), 0, x.device), picked.count, user_site())
         there = build.reshape(make("le", (build.like(last, 0), last)), (picked.count, *[1] * len(picked.rest)))
@@ -313,8 +319,8 @@ def index_put(x: Node, indices: Sequence[Node], values: Operand, accumulate: boo
         raise problem(
             ShapeError, "index_put", f"{len(indices)} indices for shape {x.shape}", "one to one for each axis"
         )
-    if len(indices) == 1 and indices[0].dtype is bool_ and not accumulate:
-        return _set_where(x, indices[0], values)
+    if len(indices) == 1 and indices[0].dtype is bool_:
+        return _set_where(x, indices[0], values, accumulate)
     for item in indices:
         _need_index(item)
     return _written(x, list(enumerate(indices)), values, accumulate)
@@ -328,7 +334,7 @@ def take(x: Node, index: Node) -> Node:
     """
     need_integer("take", index)
     same_device("take", [x, index])
-    return build.gather(build.reshape(x, (x.size,)), _wrapped(index, x.size), 0, user_site())
+    return build.gather(build.reshape(x, (x.size,)), wrapped(index, x.size), 0, user_site())
 
 
 def put(x: Node, index: Node, source: Node, accumulate: bool = False) -> Node:
@@ -378,10 +384,12 @@ def index_select(x: Node, dim: int, index: Node) -> Node:
     axis = normal_axis("index_select", dim, len(x.shape))
     need_integer("index_select", index)
     same_device("index_select", [x, index])
-    if len(index.shape) > 1 or not x.shape:
+    if len(index.shape) > 1 or (not x.shape and index.size != 1):
         raise problem(
-            ShapeError, "index_select", f"shapes {x.shape} and {index.shape}", "a tensor with axes, and a vector"
+            ShapeError, "index_select", f"shapes {x.shape} and {index.shape}", "a vector, of one number for a scalar"
         )
+    if not x.shape:
+        return build.reshape(build.gather(build.reshape(x, (1,)), build.reshape(index, (1,)), 0, user_site()), ())
     return build.gather(x, build.reshape(index, (index.size,)), axis, user_site())
 
 

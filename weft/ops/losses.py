@@ -131,7 +131,9 @@ def gaussian_nll_loss(
     input: Node, target: Node, var: Node, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Node:
     """(log var + (input - target)^2 / var) / 2, the variance held above `eps` (without slope there); `full` adds
-    log(2 pi) / 2."""
+    log(2 pi) / 2. `var` broadcasts, or has one number for each row of `input`: its shape without the last axis."""
+    if var.shape == input.shape[:-1] and input.shape:
+        var = build.reshape(var, (*var.shape, 1))
     input, target, var = meet("gaussian_nll_loss", input, target, var)
     need_float("gaussian_nll_loss", input)
     held = build.surrogate(select(lt(var, eps), eps, var), var)  # torch lets the gradient through

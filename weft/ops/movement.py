@@ -122,6 +122,8 @@ def broadcast_to(x: Node, size: Sequence[int]) -> Node:
 
 def squeeze(x: Node, dim: int | Sequence[int] | None = None) -> Node:
     """Drop axes of extent 1: all of them, or those of `dim` that have extent 1."""
+    if isinstance(dim, (tuple, list)) and not dim:
+        return x
     axes = range(len(x.shape)) if dim is None else normal_axes("squeeze", dim, len(x.shape))
     return build.reshape(x, tuple(extent for axis, extent in enumerate(x.shape) if axis not in axes or extent != 1))
 
@@ -220,7 +222,8 @@ def pad(x: Node, pad: Sequence[int], mode: str = "constant", value: Number | Non
 
 
 def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
-    """Tensors one after the other along `dim`; the other extents are equal, the dtypes promote.
+    """Tensors one after the other along `dim`; the other extents are equal, the dtypes promote. Empty vectors count for
+    their dtype alone, whatever the rank of the others.
 
     >>> weft.cat([weft.ones(1, 2), weft.zeros(1, 2)])
     tensor([[1., 1.],
@@ -229,6 +232,8 @@ def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
     if not tensors:
         raise problem(ShapeError, "cat", "no tensors", "at least one")
     same_device("cat", tensors)
+    dtype = result_dtype("cat", tensors)
+    tensors = [node for node in tensors if node.shape != (0,)] or tensors[:1]
     first = tensors[0]
     if not first.shape:
         raise problem(ShapeError, "cat", "a scalar", "tensors with at least one axis", "use stack")
@@ -239,7 +244,6 @@ def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
             raise problem(
                 ShapeError, "cat", given, "equal extents on the other axes", "reshape one of them or use stack"
             )
-    dtype = result_dtype("cat", tensors)
     return build.concat([build.cast(node, dtype) for node in tensors], axis)
 
 

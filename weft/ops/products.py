@@ -86,6 +86,8 @@ def _plus(who: str, x: Node, product: Node, beta: float, alpha: float) -> Node:
         raise problem(DTypeError, who, f"{x.dtype.name} and {product.dtype.name}", "one dtype", "cast one with .to")
     if broadcast_shapes(who, [x.shape, product.shape]) != product.shape:
         raise problem(ShapeError, who, f"{x.shape} and a product of {product.shape}", "a tensor that broadcasts to it")
+    if x.dtype.kind != "f":  # as in PyTorch, factors are cut to the dtype of the result
+        alpha, beta = (bool(alpha), bool(beta)) if x.dtype.kind == "b" else (int(alpha), int(beta))
     product = product if alpha == 1 else mul(product, alpha)
     if beta == 0:
         return product

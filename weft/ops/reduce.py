@@ -76,23 +76,44 @@ def _mean(x: Node, dim: Dim, keepdim: bool) -> Node:
 
 
 @in_float32
-def var(x: Node, dim: Dim = None, *, correction: float = 1, keepdim: bool = False) -> Node:
-    """The variance over `dim`, divided by `count - correction`: the mean of squared differences from the mean.
+def var(
+    x: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+) -> Node:
+    """The variance over `dim`: the sum of squared differences from the mean, divided by `count - correction`, which
+    is 1, or 0 where it is not `unbiased`. A bool in the place of `dim` is `unbiased`.
 
     >>> weft.var(weft.tensor([1.0, 2.0, 3.0, 4.0]), correction=0)
     tensor(1.2500)
     """
     need_float("var", x)
+    dim, correction = _corrected(dim, unbiased, correction)
     axes = normal_axes("var", dim, len(x.shape))
     total = moments(x, axes).squares
     total = total if keepdim else build.reshape(total, build.dropped(x.shape, axes))
     return build.div(total, builtins.max(_count(x, axes) - correction, 0.0))
 
 
+def _corrected(dim: Dim, unbiased: bool, correction: float | None) -> tuple[Dim, float]:
+    """`dim` and the correction, where a bool stands for `dim` or for the correction."""
+    if isinstance(dim, bool):
+        return None, int(dim) if correction is None else correction
+    return dim, int(unbiased) if correction is None else correction
+
+
 @in_float32
-def std(x: Node, dim: Dim = None, *, correction: float = 1, keepdim: bool = False) -> Node:
-    """The square root of `var`."""
-    return build.unary("sqrt", var(x, dim, correction=correction, keepdim=keepdim))
+def std(
+    x: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+) -> Node:
+    """The square root of `var`; the gradient where it is 0 is 0.
+
+    >>> weft.tensor([1.0, 3.0]).std(False)
+    tensor(1.)
+    """
+    dim, correction = _corrected(dim, unbiased, correction)
+    variance = var(x, dim, correction=correction, keepdim=keepdim)
+    flat = build.eq(variance, 0.0)
+    slope = build.select(flat, 0.0, build.unary("sqrt", build.select(flat, 1.0, variance)))
+    return build.surrogate(build.unary("sqrt", variance), slope)
 
 
 def _need_elements(who: str, x: Node, axes: Sequence[int]) -> None:
@@ -160,6 +181,20 @@ def _with_index(op: str, who: str, x: Node, dim: int, keepdim: bool) -> ValuesIn
     return ValuesIndices(values, build.reshape(index, values.shape))
 
 
+def one_of_all(value: Node, x: Node) -> Node:
+    """`value`, an element of `x`, with its gradient shared among all elements that are equal to it; NaN equals NaN."""
+    return value if x.dtype.kind != "f" else build.with_gradient(value, (x, build.stop_gradient(value)), _share)
+
+
+def _share(sources: tuple[Node, ...], g: Node) -> tuple[Node, None]:
+    x, value = sources
+    ones, axes = (1,) * len(x.shape), tuple(range(len(x.shape)))
+    everywhere = build.expand(build.reshape(value, ones), x.shape)
+    hit = make("or", (make("eq", (x, everywhere)), make("and", (isnan(x), isnan(everywhere)))))
+    count = build.reduce("reduce_sum", build.cast(hit, g.dtype), axes)
+    return build.select(hit, build.expand(build.reshape(build.div(g, count), ones), x.shape), 0.0), None
+
+
 def max(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:
     """The maximum of all elements; with `dim`, (values, indices), the gradient to the first maximum; with a tensor
     instead of `dim`, `maximum`.
@@ -169,14 +204,14 @@ def max(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node |
     """
     if isinstance(dim, Node):
         return maximum(x, dim)
-    return amax(x) if dim is None else _with_index("reduce_max", "max", x, dim, keepdim)
+    return one_of_all(amax(x), x) if dim is None else _with_index("reduce_max", "max", x, dim, keepdim)
 
 
 def min(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:
     """The minimum of all elements; with `dim`, (values, indices); with a tensor instead of `dim`, `minimum`."""
     if isinstance(dim, Node):
         return minimum(x, dim)
-    return amin(x) if dim is None else _with_index("reduce_min", "min", x, dim, keepdim)
+    return one_of_all(amin(x), x) if dim is None else _with_index("reduce_min", "min", x, dim, keepdim)
 
 
 def any(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:

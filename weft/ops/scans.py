@@ -87,6 +87,8 @@ def diff(x: Node, n: int = 1, dim: int = -1, prepend: Node | None = None, append
     axis, times = normal_axis("diff", dim, len(x.shape)), as_int("diff", n, "order")
     if times < 0:
         raise problem(ShapeError, "diff", f"the order {times}", "at least 0")
+    if times == 0:
+        return x  # as it is, as in PyTorch: nothing is put around it
     parts = [part for part in (prepend, x, append) if part is not None]
     x = cat(parts, axis) if len(parts) > 1 else x
     for _ in range(min(times, x.shape[axis])):

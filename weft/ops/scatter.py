@@ -24,7 +24,7 @@ from weft.ops.common import (
     normal_axis,
     same_device,
 )  # fmt: skip
-from weft.ops.indexing import user_site
+from weft.ops.indexing import user_site, wrapped
 
 FOLDS = {"sum": "add", "add": "add", "prod": "prod", "multiply": "prod", "mean": "add", "amax": "max", "amin": "min"}
 
@@ -78,26 +78,27 @@ def _check_index(who: str, x: Node, dim: int, index: Node, src: Node | None) -> 
 
 
 class _Table:
-    """Where entries go: a table of rows (or of elements) with the index of each entry, and the way back to `shape`."""
+    """Where entries go: a table of rows (or of elements) with the index of each entry, and the way back to `shape`,
+    which has an axis at least."""
 
     def __init__(self, shape: Shape, axis: int, index: Node):
         self.shape, self.axis = shape, axis
         self.site = user_site()
         outer = shape[:axis] + shape[axis + 1 :]
         vector = _row_index(axis, index) if index.shape[:axis] + index.shape[axis + 1 :] == outer else None
-        self.by_rows = vector is not None or len(shape) <= 1
+        self.by_rows = vector is not None or len(shape) == 1
         self.picked = index.shape
         if vector is None and self.by_rows:
             vector = build.reshape(index, (index.size,))
         self.index = vector if vector is not None else build.reshape(_element_index(shape, axis, index), (index.size,))
-        self.count = (shape[axis] if shape else 1) if self.by_rows else math.prod(shape)
+        self.count = shape[axis] if self.by_rows else math.prod(shape)
 
     def entries(self, src: Node) -> Node:
         """The source in the order of the index: one row, or one element, per entry."""
         src = build.slice_(src, (0,) * len(self.picked), self.picked)
         if not self.by_rows:
             return build.reshape(src, (src.size,))
-        return _to_front(src, self.axis) if src.shape else build.reshape(src, (1,))
+        return _to_front(src, self.axis)
 
     def fold(self, fold: str, entries: Node) -> Node:
         """Entries folded into a value of the table's shape; the fold's identity where nothing went."""
@@ -106,11 +107,11 @@ class _Table:
     def back(self, table: Node) -> Node:
         if not self.by_rows:
             return build.reshape(table, self.shape)
-        return _from_front(table, self.axis) if self.shape else build.reshape(table, ())
+        return _from_front(table, self.axis)
 
     def spread(self, per_row: Node) -> Node:
         """One number per row (or element) of the table, repeated over `shape`."""
-        if not self.by_rows or not self.shape:
+        if not self.by_rows:
             return build.reshape(per_row, self.shape)
         ones = [self.count if axis == self.axis else 1 for axis in range(len(self.shape))]
         return build.expand(build.reshape(per_row, tuple(ones)), self.shape)
@@ -143,19 +144,25 @@ def gather(x: Node, dim: int, index: Node) -> Node:
     tensor([[1, 1],
             [4, 3]])
     """
+    shape = index.shape
+    x, index = _vectors(x, index)
     axis = _check_index("gather", x, dim, index, None)
-    if not x.shape:
-        return build.gather(build.reshape(x, (1,)), index, 0, user_site())
     inner = tuple(n if k == axis else m for k, (n, m) in enumerate(zip(x.shape, index.shape, strict=True)))
     x = build.slice_(x, (0,) * len(inner), inner)
     vector = _row_index(axis, index)
     if vector is not None:
-        return build.gather(x, vector, axis, user_site())
+        return build.reshape(build.gather(x, vector, axis, user_site()), shape)
     return build.along(x, index, axis, user_site())
 
 
+def _vectors(*nodes: Node) -> list[Node]:
+    """`nodes`, of which those without axes get one: beside a vector they are its only element."""
+    return [node if node.shape else build.reshape(node, (1,)) for node in nodes]
+
+
 def take_along_dim(x: Node, indices: Node, dim: int | None = None) -> Node:
-    """`gather` with axes of extent 1 repeated; without `dim`, of the elements in a row.
+    """`gather` with axes of extent 1 repeated, and negative indices counted from the end; without `dim`, of the
+    elements in a row, by numbers that are not negative.
 
     >>> weft.take_along_dim(weft.tensor([[1, 2], [3, 4]]), weft.tensor([[1], [0]]), 1)
     tensor([[2],
@@ -164,9 +171,11 @@ def take_along_dim(x: Node, indices: Node, dim: int | None = None) -> Node:
     if dim is None:
         return gather(build.reshape(x, (x.size,)), 0, build.reshape(indices, (indices.size,)))
     axis = normal_axis("take_along_dim", dim, len(x.shape))
-    if len(indices.shape) != len(x.shape):
+    if len(indices.shape) != len(x.shape) or not x.shape:
         given = f"indices of shape {indices.shape} for {x.shape}"
-        raise problem(ShapeError, "take_along_dim", given, "the same rank")
+        raise problem(ShapeError, "take_along_dim", given, "the same rank, at least 1")
+    need_integer("take_along_dim", indices)
+    indices = wrapped(indices, x.shape[axis])
     common = tuple(max(a, b) if b != 0 else 0 for a, b in zip(x.shape, indices.shape, strict=True))
     x = build.expand(x, (*common[:axis], x.shape[axis], *common[axis + 1 :]))
     return gather(x, axis, build.expand(indices, (*common[:axis], indices.shape[axis], *common[axis + 1 :])))
@@ -181,15 +190,16 @@ def scatter(x: Node, dim: int, index: Node, src: Operand, reduce: str | None = N
     """
     if not isinstance(src, Node):
         src = build.full(index.shape, fit_number("scatter", src, x.dtype), x.dtype, x.device)
-    axis = _check_index("scatter", x, dim, index, src)
     if reduce is not None:
         if reduce not in ("add", "multiply"):
             raise problem(
                 RangeError, "scatter", f"reduce={reduce!r}", "None, 'add' or 'multiply'", "use scatter_reduce"
             )
         return scatter_reduce(x, dim, index, src, {"add": "sum", "multiply": "prod"}[reduce])
-    table = _Table(x.shape, axis, index)
-    return table.written(x, table.entries(_same_dtype("scatter", x, src)))
+    shape = x.shape
+    x, index, src = _vectors(x, index, src)
+    table = _Table(x.shape, _check_index("scatter", x, dim, index, src), index)
+    return build.reshape(table.written(x, table.entries(_same_dtype("scatter", x, src))), shape)
 
 
 def scatter_add(x: Node, dim: int, index: Node, src: Node) -> Node:
@@ -222,8 +232,9 @@ def _same_dtype(who: str, x: Node, src: Node) -> Node:
 
 
 def _reduced(who: str, x: Node, dim: int, index: Node, src: Node, reduce: str, include_self: bool) -> Node:
-    axis = _check_index(who, x, dim, index, src)
-    table = _Table(x.shape, axis, index)
+    shape = x.shape
+    x, index, src = _vectors(x, index, src)
+    table = _Table(x.shape, _check_index(who, x, dim, index, src), index)
     folded = table.fold(FOLDS[reduce], table.entries(_same_dtype(who, x, src)))
     if include_self:
         combine = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}[reduce]
@@ -231,7 +242,7 @@ def _reduced(who: str, x: Node, dim: int, index: Node, src: Node, reduce: str, i
     if reduce == "mean":
         count = table.counts(x.dtype)
         folded = build.div(folded, build.add(count, 1) if include_self else build.binary("max", count, 1))
-    return folded if include_self else build.select(table.touched(), folded, x)
+    return build.reshape(folded if include_self else build.select(table.touched(), folded, x), shape)
 
 
 # --- whole slices ----------------------------------------------------------------------------------------------------

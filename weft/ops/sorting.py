@@ -17,7 +17,7 @@ from weft.graph.node import Node
 from weft.graph.primitives import make
 from weft.ops.common import as_int, fit_number, normal_axis, same_device
 from weft.ops.elementwise import isnan
-from weft.ops.reduce import ValuesIndices
+from weft.ops.reduce import ValuesIndices, one_of_all
 
 DIRECT = 64  # elements up to which, and
 OFTEN = 8  # times k, a row is sorted whole to find its first k
@@ -164,11 +164,7 @@ def median(x: Node, dim: int | None = None, keepdim: bool = False) -> Node | Val
             raise problem(ShapeError, "median", f"shape {x.shape}", "at least one element")
         found = median(flat, 0)
         assert isinstance(found, ValuesIndices)
-        if x.dtype.kind != "f":
-            return found.values
-        middle = build.expand_to(build.stop_gradient(found.values), flat.shape)
-        equal = make("or", (make("eq", (flat, middle)), isnan(middle)))
-        return build.reduce("reduce_max", build.select(equal, flat, -math.inf), (0,))  # all that is left is equal
+        return one_of_all(found.values, x)
     axis = normal_axis("median", dim, len(x.shape))
     if not x.shape:
         return ValuesIndices(x, build.full((), 0, int64, x.device))

@@ -20,12 +20,15 @@ def unfold_axis(x: Node, dimension: int, size: int, step: int) -> Node:
     tensor([[0, 1, 2],
             [2, 3, 4]])
     """
-    if not x.shape:
-        return unfold_axis(build.reshape(x, (1,)), dimension, size, step)
+    if not x.shape:  # one window, which has the only axis
+        return build.reshape(unfold_axis(build.reshape(x, (1,)), dimension, size, max(step, 2)), (size,))
     axis = normal_axis("unfold", dimension, len(x.shape))
-    if not 0 < size <= x.shape[axis] or step < 1:
+    if not 0 <= size <= x.shape[axis] or step < 1:
         given = f"size={size} and step={step} for an axis of extent {x.shape[axis]}"
-        raise problem(ShapeError, "unfold", given, "a size of 1 to the extent and a step of at least 1")
+        raise problem(ShapeError, "unfold", given, "a size of 0 to the extent and a step of at least 1")
+    if size == 0:
+        shape = (*x.shape[:axis], x.shape[axis] // step + 1, *x.shape[axis + 1 :], 0)
+        return build.full(shape, 0, x.dtype, x.device)
     windows = build.unfold(x, axis, size, step)
     rest = range(axis + 2, len(windows.shape))
     return build.permute(windows, (*range(axis + 1), *rest, axis + 1))
@@ -103,16 +106,28 @@ def fold(
 
 
 def border(x: Node, lows: Sequence[int], highs: Sequence[int], mode: str) -> Node:
-    """`lows` and `highs` more elements around each axis: 'reflect', 'replicate' or 'circular'. Negative numbers cut."""
+    """`lows` and `highs` more elements around each axis: 'reflect', 'replicate' or 'circular'. Negative numbers cut: a
+    circle before it goes round, else what was made."""
     for axis, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        if mode == "circular":
+            x = _cut(x, axis, low, high)
         n = x.shape[axis]
         most = {"reflect": n - 1, "circular": n}.get(mode)
         if max(low, high) > 0 and (n == 0 or (most is not None and max(low, high) > most)):
             given, expected = f"padding ({low}, {high}) of an axis of extent {n}", f"at most {max(most or 0, 0)}"
             raise problem(ShapeError, f"pad, mode='{mode}'", given, expected)
         x = _bordered(x, axis, max(low, 0), max(high, 0), mode)
-        x = build.narrow(x, axis, max(-low, 0), x.shape[axis] - max(-high, 0))
+        x = x if mode == "circular" else _cut(x, axis, low, high)
     return x
+
+
+def _cut(x: Node, axis: int, low: int, high: int) -> Node:
+    """`x` without the elements that negative numbers take from the ends of an axis."""
+    start, stop = max(-low, 0), x.shape[axis] - max(-high, 0)
+    if start > stop:
+        given = f"padding ({low}, {high}) of an axis of extent {x.shape[axis]}"
+        raise problem(ShapeError, "pad", given, "to cut no more than there is")
+    return build.narrow(x, axis, start, stop)
 
 
 def _bordered(x: Node, axis: int, low: int, high: int, mode: str) -> Node:

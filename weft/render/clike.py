@@ -46,7 +46,6 @@ from weft.kernels.language import (
     TileLoad,
     TileProduct,
     Update,
-    Var,
     pool_bytes,
 )
 from weft.render.clike_ops import Operations
@@ -321,10 +320,7 @@ class _Renderer:
     # --- values ---
 
     def value(self, expr: Expr) -> str:
-        if isinstance(expr, Literal):
-            return self.ops.literal(expr.value, expr.dtype)
-        assert isinstance(expr, Var), expr
-        return expr.name
+        return self.ops.atom(expr)
 
     def let(self, value: Expr) -> str:
         match value:

@@ -13,7 +13,8 @@ import numpy as np
 from weft import dtypes
 from weft.dtypes import DType
 from weft.errors import GraphError, problem
-from weft.kernels.language import Literal, Op
+from weft.kernels import large
+from weft.kernels.language import Expr, Literal, Op, Var
 from weft.render.dialects import Dialect
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
@@ -38,7 +39,6 @@ _BODIES = {
     ("min", "u"): "return a < b ? a : b;",
     ("max", "f"): "return a > b || a != a ? a : b;",
     ("min", "f"): "return a < b || a != a ? a : b;",
-    ("mod", "f"): "return a - b * {floor}(a / b);",
     ("div", "u"): "return b == 0 ? 0 : a / b;",
     ("mod", "u"): "return b == 0 ? 0 : a % b;",
     ("div", "i"): "if (b == 0) return 0; if (b == -1) return ({T})(({U})0 - ({U})a); "
@@ -104,6 +104,9 @@ class Operations:
                 return self.cast(texts[0], source, op.dtype)
             case "bitcast":
                 return self.bitcast(texts[0], source, op.dtype)
+            case "sin_large" | "cos_large" | "mod_large" | "floor_divide_large":
+                needed, common, *args = texts
+                return f"{needed} ? {self.large(op.name, op.dtype)}({', '.join(args)}) : {common}"
             case "exchange":
                 return self.dialect.exchange.format(value=texts[0], distance=texts[1])
             case "broadcast":
@@ -150,11 +153,32 @@ class Operations:
         function, kind = f"{name}_{dtype.name}", self.type(dtype)
         if function not in self.helpers:
             unsigned = self.dialect.types.get(f"uint{max(8 * dtype.itemsize, 32)}", kind)
-            floor = self.dialect.calls.get(f"floor_{dtype.name}", "")
-            body = _BODIES[name, dtype.kind].format(T=kind, U=unsigned, bits=8 * dtype.itemsize, floor=floor)
+            body = _BODIES[name, dtype.kind].format(T=kind, U=unsigned, bits=8 * dtype.itemsize)
             parameters = f"{kind} a" if name in _UNARY else f"{kind} a, {kind} b"
             self.helpers[function] = f"{self.dialect.function} {kind} {function}({parameters}) {{ {body} }}"
         return f"{function}({', '.join(texts)})"
+
+    def large(self, name: str, dtype: DType) -> str:
+        """The name of a function of `kernels.large`, which is written at the top of the text."""
+        scalar = large.function(name, dtype)
+        if scalar.name not in self.helpers:
+            lines = []
+            for let in scalar.body:
+                assert isinstance(let.value, Op), let
+                texts = [self.atom(arg) for arg in let.value.args]
+                lines.append(f"    const {self.type(let.value.dtype)} {let.name} = {self.operation(let.value, texts)};")
+            parameters = ", ".join(f"{self.type(dtype)} {one.name}" for one in scalar.parameters)
+            head = f"{self.dialect.outlined or self.dialect.function} {self.type(dtype)} {scalar.name}({parameters})"
+            lines.append(f"    return {self.atom(scalar.result)};")
+            self.helpers[scalar.name] = "\n".join([head, "{", *lines, "}"])
+        return scalar.name
+
+    def atom(self, expr: Expr) -> str:
+        """A literal or a variable."""
+        if isinstance(expr, Literal):
+            return self.literal(expr.value, expr.dtype)
+        assert isinstance(expr, Var), expr
+        return expr.name
 
     def known(self, name: str) -> str:
         """The name of a function that the dialect has, which is written at the top of the text."""

@@ -38,6 +38,7 @@ class Dialect:
     calls: Mapping[str, str]
     functions: Mapping[str, str]  # whole helpers: conversions of float16 by the hardware, copies, matrix units
     private: str = "{type} {name}[{size}];"  # an array of one thread
+    outlined: str = ""  # how a function is declared that is called rarely; as `function` if empty
     unroll: str = "#pragma unroll"  # before a loop that is written out
     launched: str = "{type}* {name} = ({type}*)(pool + {offset});"  # an array in the memory asked for with a launch
     pool: str = ""  # that memory, {size} bytes of it
@@ -49,6 +50,7 @@ CUDA = Dialect(
     header="",
     kernel='extern "C" __global__ void __launch_bounds__({bounds}) {name}',
     function="static __device__ inline",
+    outlined="static __device__ __noinline__",
     pointer="{type}* {name}",
     local="__shared__ __align__(16) {type} {name}[{size}];",
     private="alignas(16) {type} {name}[{size}];",

@@ -24,6 +24,7 @@ from weft.dtypes import DType
 from weft.errors import GraphError, problem
 from weft.kernels.index import Axis, Index
 from weft.kernels.language import (
+    LARGE,
     Expr,
     Fold,
     If,
@@ -39,6 +40,7 @@ from weft.kernels.language import (
     Update,
     Var,
 )
+from weft.render import llvm_large
 from weft.render import llvm_near as near
 from weft.render import llvm_ops as ops
 from weft.render.llvm_blocks import BlockWriter, Scope, Value, Vector, lane_numbers
@@ -86,6 +88,7 @@ class _Renderer(BlockWriter):
         self.accumulators: dict[str, _Accumulator] = {}
         self.streamed = {buffer.name for buffer in kernel.buffers if buffer.stream}
         self.fence = False
+        self.large: dict[llvm_large.Call, None] = {}  # functions that are called, in order
 
     # --- the whole function ---
 
@@ -97,7 +100,10 @@ class _Renderer(BlockWriter):
         if self.fence:  # stores that bypass the caches are not ordered with what tells others that the work is done
             lines.append("  call void @llvm.x86.sse.sfence()")
             self.declared |= {"declare void @llvm.x86.sse.sfence()", "!0 = !{i32 1}"}
-        return "\n".join([*lines, "  ret void", "}", *sorted(self.declared, reverse=True)]) + "\n"
+        functions, declared = llvm_large.functions(self.large)
+        lines += ["  ret void", "}", *functions]
+        self.declared |= declared
+        return "\n".join([*lines, *sorted(self.declared, reverse=True)]) + "\n"
 
     def prologue(self) -> None:
         for number, buffer in enumerate(self.kernel.buffers):
@@ -155,6 +161,8 @@ class _Renderer(BlockWriter):
 
     def let(self, name: str, value: Expr) -> None:
         match value:
+            case Op() if value.name in LARGE:
+                self.let_large(name, value)
             case Op():
                 args = [self.value(arg) for arg in value.args]
                 lanes = max(arg.lanes for arg in args)
@@ -168,6 +176,25 @@ class _Renderer(BlockWriter):
             case _:
                 known = self.value(value)
                 self.bind(name, known.text, known.dtype, known.lanes)
+
+    def let_large(self, name: str, op: Op) -> None:
+        """A value that few elements need a function for (see `kernels.large`): called where some lane does."""
+        args = [self.value(arg) for arg in op.args]
+        lanes = max(arg.lanes for arg in args)
+        needed, common, *rest = [self.spread(arg, lanes) for arg in args]
+        kind, test = vector_type(register_type(op.dtype), lanes), vector_type("i1", lanes)
+        self.large[op.name, op.dtype, lanes] = None
+        function = llvm_large.symbol((op.name, op.dtype, lanes))
+        some = self.call(f"llvm.vector.reduce.or.v{lanes}i1", "i1", f"{test} {needed}", test) if lanes else needed
+        number = self.fresh("")
+        slow, end, before = f"large{number}", f"end{number}", self.scope.label
+        self.declared.add('!1 = !{!"branch_weights", i32 1, i32 4096}')
+        self.do(f"br i1 {some}, label %{slow}, label %{end}, !prof !1")
+        given = ([f"{test} {needed}", f"{kind} {common}"] if lanes else []) + [f"{kind} {text}" for text in rest]
+        self.scope.lines += [f"{slow}:", f"  %call{number} = call {kind} {function}({', '.join(given)})"]
+        self.scope.lines += [f"  br label %{end}", f"{end}:"]
+        self.scope.label = end
+        self.bind(name, self.emit(f"phi {kind} [ {common}, %{before} ], [ %call{number}, %{slow} ]"), op.dtype, lanes)
 
     def index_value(self, index: Index, dtype: DType) -> tuple[str, DType, int]:
         """An index as a number: its text, dtype and lanes; fewer lanes than the loop has where neighbours share it."""

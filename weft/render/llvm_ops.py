@@ -233,11 +233,6 @@ def _float(w: Writer, name: str, texts: list[str], dtype: DType, lanes: int) -> 
         chosen = w.emit(f"select {bits} {test}, {kind} {a}, {kind} {b}")
         unknown = w.emit(f"fcmp uno {kind} {a}, {a}")
         return w.emit(f"select {bits} {unknown}, {kind} {a}, {kind} {chosen}")
-    if name == "mod":  # a - b * floor(a / b)
-        ratio = w.emit(f"fdiv {kind} {texts[0]}, {texts[1]}")
-        down = intrinsic(w, "floor", [ratio], dtype, lanes)
-        product = w.emit(f"fmul {kind} {texts[1]}, {down}")
-        return w.emit(f"fsub {kind} {texts[0]}, {product}")
     raise problem(GraphError, "render.llvm", f"'{name}' of {dtype.name}", "an operation of the kernel language")
 
 

@@ -118,12 +118,12 @@ class Cudnn:
 
     def _attention(self, node: Node, srcs: tuple[Node, ...]) -> Sequence[Node] | None:
         form, (q, k, _) = Attrs(*node.attrs), srcs[:3]
-        unseen = form.causal and q.shape[2] > k.shape[2]  # queries that see no key
-        if form.masked or form.dropout or unseen or q.dtype not in (float16, bfloat16):
+        causal = form.diagonal is not None
+        # Its causal mask ends at the last key. Queries that see no key are not its own.
+        other = causal and (form.diagonal != k.shape[2] - q.shape[2] or q.shape[2] > k.shape[2])
+        if form.masked or form.dropout or other or q.dtype not in (float16, bfloat16):
             return None
-        made = call_several(
-            self.name, node.op, srcs, (True, form.scale, form.causal), RESULTS[node.op](srcs, node.attrs)
-        )
+        made = call_several(self.name, node.op, srcs, (True, form.scale, causal), RESULTS[node.op](srcs, node.attrs))
         return made if self._supports(made[0].srcs[0]) else None
 
     def _supports(self, call: Node) -> bool:
@@ -157,7 +157,8 @@ class Cudnn:
         _, function, (_, *numbers), results = call.attrs
         if function in RESULTS:
             scale, causal = numbers
-            return SEVERAL[function](make(function, call.srcs, Attrs(scale, causal, False, 0.0, 0)), arrays)
+            diagonal = call.srcs[1].shape[2] - call.srcs[0].shape[2] if causal else None
+            return SEVERAL[function](make(function, call.srcs, Attrs(scale, diagonal, False, 0.0, 0)), arrays)
         (shape, _), (a, b), rank = results[0], arrays, len(results[0][0]) - 2
         lows, highs, strides, dilations = (tuple(numbers[k * rank : (k + 1) * rank]) for k in range(4))
         how = (strides, lows, highs, dilations)
