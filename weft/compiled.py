@@ -6,6 +6,7 @@ one native call. Everything else (matching guards, tracing, rebinding) is the sl
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import threading
@@ -71,6 +72,16 @@ class Compiled:
             except OutOfMemoryError as error:
                 self._gave_up_memory(error)
                 raise
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        """Of a model with a compiled method, say: what was compiled for the original is compiled anew."""
+        return Compiled(copy.deepcopy(self.function, memo), sorted(self.donate))
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Like functions, those that a module has under their name are pickled by name."""
+        name, module = getattr(self, "__qualname__", ""), sys.modules.get(getattr(self, "__module__", ""))
+        known = functools.reduce(lambda found, part: getattr(found, part, None), name.split("."), module)
+        return name if known is self else (Compiled, (self.function, sorted(self.donate)))
 
     def _gave_up_memory(self, error: OutOfMemoryError) -> bool:
         """Forget all variants, whose memory another may need; whether there were any. The error holds none of it."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from weft.backends.base import Device
 from weft.errors import DeviceError, WeftError, problem
+from weft.singletons import once, table
 
 BACKENDS = {
     "cpu": ("weft.backends.cpu", "CpuBackend"),
@@ -24,10 +25,11 @@ BACKENDS = {
 }
 FASTEST = ("cuda",)  # kinds that `auto` prefers to the CPU, the best first
 PLANNED = ("hip", "opencl", "webgpu")
-_loaded: dict[str, Any] = {}
+_loaded: dict[str, Any] = table("backends")  # by kind
 _loading = threading.RLock()  # two threads must not get two backends for one GPU
 
 
+@once
 class _Default(threading.local):
     """The devices of this thread's `with device(...)` blocks, the innermost last."""
 
@@ -37,7 +39,7 @@ class _Default(threading.local):
         self.inner: list[Device] = []
 
 
-_default = _Default()
+_default: _Default = table("default device").setdefault("threads", _Default())
 
 
 def load(kind: str) -> Any:

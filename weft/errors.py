@@ -1,6 +1,6 @@
 """The errors Weft raises, all built by one helper so that they read alike.
 
-A message says who complains, what was given, what was expected and how to mend it. This is a base room: it imports
+A message says who complains, what was given, what was expected and how to fix it. This is a base room: it imports
 nothing of Weft.
 """
 
@@ -51,12 +51,12 @@ def problem(kind: type[WeftError], who: str, given: str, expected: str = "", men
     """Build (not raise) an error: `raise problem(ShapeError, "matmul", "shapes (2, 3) and (4, 5)", "...", "...")`.
 
     >>> str(problem(ShapeError, "add", "shapes (2,) and (3,)", "shapes that broadcast", "reshape one of them"))
-    'add: given shapes (2,) and (3,); expected shapes that broadcast. To mend it: reshape one of them.'
+    'add: given shapes (2,) and (3,); expected shapes that broadcast. Fix: reshape one of them.'
     """
     text = f"{who}: given {given}"
     if expected:
         text += f"; expected {expected}"
     text += "."
     if mend:
-        text += f" To mend it: {mend}."
+        text += f" Fix: {mend}."
     return kind(text)

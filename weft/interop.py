@@ -17,7 +17,7 @@ from weft.backends.base import Buffer, Device
 from weft.cell import host_array
 from weft.creation import tensor
 from weft.device import get
-from weft.dtypes import DType, bfloat16
+from weft.dtypes import DType, DTypeLike, as_dtype, bfloat16
 from weft.errors import CopyError, DeviceError, DTypeError, problem
 from weft.graph.node import Node, leaf
 from weft.tensor import Tensor, from_host, known_dtype
@@ -135,7 +135,7 @@ def from_dlpack(x: Any, *, device: str | Device | None = None, copy: bool | None
 
 
 def asarray(
-    data: Any, dtype: DType | None = None, *, device: str | Device | None = None, copy: bool | None = None
+    data: Any, dtype: DTypeLike | None = None, *, device: str | Device | None = None, copy: bool | None = None
 ) -> Tensor:
     """`data` as a tensor: a tensor, a NumPy array, anything with `__dlpack__`, or numbers and nested lists.
 
@@ -145,6 +145,7 @@ def asarray(
     >>> weft.asarray([[1, 2], [3, 4]]).shape
     (2, 2)
     """
+    dtype = None if dtype is None else as_dtype("asarray", dtype)
     if isinstance(data, Tensor):
         found = _of_tensor("asarray", data, device, copy)
     elif isinstance(data, np.ndarray):

@@ -15,7 +15,10 @@ import numpy as np
 from weft.backends.base import Buffer, Device
 from weft.cell import TensorCell, evaluate
 from weft.cell import take_consumed as take_consumed
-from weft.dtypes import ALL, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
+from weft.dtypes import (
+    ALL, DType, DTypeLike, as_dtype, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64,
+    is_dtype_name, uint8,
+)  # fmt: skip
 from weft.dtypes import from_numpy as dtype_from_numpy
 from weft.errors import DTypeError, GraphError, ShapeError, WeftError, problem
 from weft.graph import build
@@ -54,6 +57,8 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not kwargs.keys().isdisjoint(OPERANDS):
             kwargs = {_own_name(op, key): value for key, value in kwargs.items()}
+        if kwargs and kwargs.get("dtype") is not None:
+            kwargs = {**kwargs, "dtype": as_dtype(op.__name__, kwargs["dtype"])}
         tensors: list[Tensor] = []
         nodes = [_unwrap(arg, tensors) for arg in args]
         named = {key: _unwrap(value, tensors) for key, value in kwargs.items()} if kwargs else kwargs
@@ -198,6 +203,21 @@ class Tensor(TensorCell):
         tensor.weak = weak
         return tensor
 
+    def __copy__(self) -> Tensor:
+        from weft.copying import shallow_copy
+
+        return shallow_copy(self)
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
+        from weft.copying import deep_copy
+
+        return deep_copy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        from weft.copying import reduce_tensor
+
+        return reduce_tensor(self, protocol)
+
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.unbind(0))
 
@@ -267,13 +287,14 @@ class Tensor(TensorCell):
     # ---- other dtypes and devices ------------------------------------------------------------------------------
 
     def to(
-        self, target: DType | str | Device | None = None, *, dtype: DType | None = None, device: Any = None
+        self, target: DTypeLike | Device | None = None, *, dtype: DTypeLike | None = None, device: Any = None
     ) -> Tensor:
-        """In another dtype, on another device, or both."""
-        if isinstance(target, DType):
-            dtype = target
-        elif target is not None:
+        """In another dtype, on another device, or both. A dtype may be given as NumPy's or by its name."""
+        if isinstance(target, Device) or (isinstance(target, str) and not is_dtype_name(target)):
             device = target
+        elif target is not None:
+            dtype = target
+        dtype = None if dtype is None else as_dtype("to", dtype)
         result = self if dtype is None or dtype is self.dtype else self.cast(dtype)
         return result if device is None else result._moved(device)
 

@@ -1,4 +1,4 @@
-"""Bad inputs are refused at the call, with a message that says who, what was given and how to mend it."""
+"""Bad inputs are refused at the call, with a message that says who, what was given and how to fix it."""
 
 import numpy as np
 import pytest
@@ -52,7 +52,7 @@ def leaf(*shape):
             "from_numpy: given an array of complex64",
         ),
         (lambda: weft.tensor("x"), weft.DTypeError, "tensor: given an array of <U1"),
-        (lambda: weft.exp([1.0]), weft.DTypeError, "exp: given x of type list; expected a tensor. To mend it: convert"),
+        (lambda: weft.exp([1.0]), weft.DTypeError, "exp: given x of type list; expected a tensor. Fix: convert"),
         (lambda: F.linear(weft.ones(3), weight=None), weft.DTypeError, "linear: given weight of type NoneType"),
         (
             lambda: weft.cat(weft.ones(3)),

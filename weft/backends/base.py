@@ -16,15 +16,18 @@ from weft.compiler.plan import Code, Config, Plan, Product
 from weft.dtypes import DType
 from weft.errors import DeviceError, IndexRangeError, problem
 from weft.kernels.language import Kernel
+from weft.singletons import once
 
 if TYPE_CHECKING:
     from weft.compiler.access import Strided
     from weft.graph.node import Node
 
 
+@once
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """One device: its name (`cpu`, `cuda:0`), and all that the compiler knows of it.
+    """One device: its name (`cpu`, `cuda:0`), and all that the compiler knows of it. A process has one object for each
+    device: `copy` gives the object itself, and so does `pickle`, by name; `is` compares devices.
 
     `features` choose what the compiler makes: 'blocks' asks for the GPU schedule (threads in blocks with
     barriers), 'small products' for small tiles in matrix products, 'templates' for the kernels written by hand for
@@ -50,6 +53,17 @@ class Device:
     @property
     def name(self) -> str:
         return self.kind if self.kind in ("cpu", "reference", "null") else f"{self.kind}:{self.index}"
+
+    def __copy__(self) -> Device:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Device:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from weft.device import get
+
+        return get, (self.name,)
 
     def __str__(self) -> str:
         return self.name
