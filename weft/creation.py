@@ -28,7 +28,9 @@ def _leaf(node: Node, requires_grad: bool) -> Tensor:
     return Tensor(node).requires_grad_(requires_grad)
 
 
-def tensor(data: Any, *, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def tensor(
+    data: Any, *, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
     """A new tensor with a copy of `data`: numbers, nested lists, a NumPy array or a tensor.
 
     Python floats become float32 and ints int64; arrays keep their dtype unless `dtype` is given.
@@ -116,9 +118,17 @@ def empty(*size: Size, dtype: DTypeLike = float32, device: DeviceLike = None, re
     return full(_shape("empty", size), 0, dtype=as_dtype("empty", dtype), device=device, requires_grad=requires_grad)
 
 
-def full_like(input: Tensor, fill_value: Number, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
+def full_like(
+    input: Tensor, fill_value: Number, *, dtype: DTypeLike | None = None, requires_grad: bool = False
+) -> Tensor:
     """One number everywhere, with the shape, dtype and device of `input`."""
-    return full(input.shape, fill_value, dtype=input.dtype if dtype is None else dtype, device=input.device, requires_grad=requires_grad)
+    return full(
+        input.shape,
+        fill_value,
+        dtype=input.dtype if dtype is None else dtype,
+        device=input.device,
+        requires_grad=requires_grad,
+    )
 
 
 def zeros_like(input: Tensor, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
@@ -132,7 +142,12 @@ def ones_like(input: Tensor, *, dtype: DTypeLike | None = None, requires_grad: b
 
 
 def arange(
-    start: Number, end: Number | None = None, step: Number = 1, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+    start: Number,
+    end: Number | None = None,
+    step: Number = 1,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
 ) -> Tensor:
     """start, start + step, ... below end; `arange(end)` starts at 0. int64 unless a float is given.
 

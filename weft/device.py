@@ -8,6 +8,7 @@ answers, else the CPU.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import importlib
 import threading
 from collections.abc import Iterator
@@ -79,6 +80,13 @@ def get(device: str | Device | None = None) -> Device:
             DeviceError, "device", f"{device!r}, for which this version has no backend yet", expected, "use 'cpu'"
         )
     raise problem(DeviceError, "device", f"{device!r}", expected, "use 'auto' for the best device present")
+
+
+def _reduce(device: Device) -> tuple[Any, ...]:
+    return get, (device.name,)
+
+
+copyreg.pickle(Device, _reduce)
 
 
 def default_device() -> Device:

@@ -37,7 +37,9 @@ class DType:
         if made is None:
             made = _MADE[name] = object.__new__(cls)
         elif (made.itemsize, made.kind, made.numpy) != (itemsize, kind, numpy):
-            raise problem(DTypeError, "DType", f"{name} with {itemsize} bytes of kind {kind!r}", "the dtype that exists")
+            raise problem(
+                DTypeError, "DType", f"{name} with {itemsize} bytes of kind {kind!r}", "the dtype that exists"
+            )
         return made
 
     def __copy__(self) -> DType:
@@ -85,7 +87,7 @@ UNSIGNED: tuple[DType, ...] = (uint8, uint16, uint32, uint64)
 SIGNED: tuple[DType, ...] = (int8, int16, int32, int64)
 FLOATS: tuple[DType, ...] = (float16, bfloat16, float32, float64)
 ALL: tuple[DType, ...] = (bool_, *UNSIGNED, *SIGNED, *FLOATS)
-_BY_NAME = {dtype.name: dtype for dtype in ALL}
+ALL_BY_NAME = {dtype.name: dtype for dtype in ALL}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
 # Names that mean the same in PyTorch and NumPy ("float" and "int" do not), and the Python types whose values they hold.
 _ALIASES = {
@@ -99,7 +101,7 @@ DTypeLike = DType | str | np.dtype | type  # what `as_dtype` understands
 
 def by_name(name: str) -> DType:
     """The dtype called `name`, as in a plan or a tensor read back from disk."""
-    return _BY_NAME[name]
+    return ALL_BY_NAME[name]
 
 
 def as_dtype(who: str, dtype: Any) -> DType:
@@ -130,7 +132,7 @@ def is_dtype_name(text: str) -> bool:
 def _find(dtype: Any) -> DType | None:
     if isinstance(dtype, str):
         name = dtype.removeprefix("weft.")
-        return _BY_NAME.get(name) or _ALIASES.get(name)
+        return ALL_BY_NAME.get(name) or _ALIASES.get(name)
     try:
         found = _OF_TYPE.get(dtype)
     except TypeError:  # not hashable
@@ -158,7 +160,7 @@ def _advice(dtype: Any) -> str:
     if isinstance(dtype, str):
         import difflib  # loaded for an error only
 
-        near = difflib.get_close_matches(dtype.removeprefix("weft."), [*_BY_NAME, *_ALIASES], 1)
+        near = difflib.get_close_matches(dtype.removeprefix("weft."), [*ALL_BY_NAME, *_ALIASES], 1)
         return f"use weft.{as_dtype('', near[0]).name}" if near else "use weft.float32, for example"
     return "use weft.float32, for example"
 

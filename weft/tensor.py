@@ -16,9 +16,22 @@ from weft.backends.base import Buffer, Device
 from weft.cell import TensorCell, evaluate
 from weft.cell import take_consumed as take_consumed
 from weft.dtypes import (
-    ALL, DType, DTypeLike, as_dtype, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64,
-    is_dtype_name, uint8,
-)  # fmt: skip
+    ALL,
+    DType,
+    DTypeLike,
+    as_dtype,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    is_dtype_name,
+    uint8,
+)
 from weft.dtypes import from_numpy as dtype_from_numpy
 from weft.errors import DTypeError, GraphError, ShapeError, WeftError, problem
 from weft.graph import build

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
     """One device: its name (`cpu`, `cuda:0`), and all that the compiler knows of it. A process has one object for each
-    device: `copy` gives the object itself, and so does `pickle`, by name; `is` compares devices.
+    device: `copy` gives the object itself, and so does `pickle`, by name (see `weft.device`); `is` compares them.
 
     `features` choose what the compiler makes: 'blocks' asks for the GPU schedule (threads in blocks with
     barriers), 'small products' for small tiles in matrix products, 'templates' for the kernels written by hand for
@@ -59,11 +59,6 @@ class Device:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Device:
         return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from weft.device import get
-
-        return get, (self.name,)
 
     def __str__(self) -> str:
         return self.name

@@ -119,7 +119,7 @@ class CudaDriver:
         keep = cuda.CUmemPool_attribute
         call("cuMemPoolSetAttribute", self.pool, keep.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, cuda.cuuint64_t(2**64 - 1))
         call("cuMemPoolSetAttribute", self.pool, keep.CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0)
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[tuple, Any] = {}
         self._loading = threading.Lock()
         self._spare, self._spare_end = 0, 0
         self._staging: list[_Staging] = []
@@ -222,11 +222,13 @@ class CudaDriver:
     def functions(self, codes: Sequence[Code]) -> list[Any]:
         self.activate()
         with self._loading:
-            missing = list({code.symbol: code for code in codes if code.symbol not in self._functions}.values())
+            keys = [(code.symbol, code.packed, code.geometry) for code in codes]
+            missing = {key: code for key, code in zip(keys, codes, strict=True) if key not in self._functions}
             COUNTERS.kernels_reused += len(codes) - len(missing)
-            for code, cubin in zip(missing, cuda_compile.cubins(missing, self.architecture), strict=True):
-                self._functions[code.symbol] = self._load(code, cubin)
-        return [self._functions[code.symbol] for code in codes]
+            compiled = cuda_compile.cubins(list(missing.values()), self.architecture)
+            for (key, code), cubin in zip(missing.items(), compiled, strict=True):
+                self._functions[key] = self._load(code, cubin)
+        return [self._functions[key] for key in keys]
 
     def _load(self, code: Code, cubin: bytes) -> Any:
         try:
