@@ -25,7 +25,7 @@ from weft.compiler.trace import Trace
 from weft.counting import COUNTERS
 from weft.device import default_device
 from weft.dtypes import float32, float64
-from weft.errors import GraphError, OutOfMemoryError, problem
+from weft.errors import GraphError, OutOfMemoryError, WeftError, hide_frames, problem
 from weft.graph.build import cast
 from weft.graph.node import Node
 from weft.state import STATE, VERSION
@@ -67,10 +67,15 @@ class Compiled:
                 variant = None
                 if not self._gave_up_memory(error):
                     raise
+            except WeftError as error:
+                hide_frames(error)
+                raise
             try:
                 return self._slow(args, kwargs)
-            except OutOfMemoryError as error:
-                self._gave_up_memory(error)
+            except WeftError as error:
+                if isinstance(error, OutOfMemoryError):
+                    self._gave_up_memory(error)
+                hide_frames(error)
                 raise
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
@@ -88,6 +93,7 @@ class Compiled:
         found = bool(self.variants)
         self.variants, self.last = [], None
         traceback.clear_frames(error.__traceback__)
+        hide_frames(error)
         return found
 
     @property

@@ -103,15 +103,18 @@ def set_default_device(device: str | Device) -> None:
     _Default.everywhere = get(device)
 
 
-@contextlib.contextmanager
-def device(name: str | Device) -> Iterator[Device]:
+def device(name: str | Device) -> contextlib.AbstractContextManager[Device]:
     """Make tensors on `name` inside a `with` block; other threads make theirs where they did.
 
     >>> with weft.device("reference"):
     ...     weft.ones(1).device.name
     'reference'
     """
-    place = get(name)
+    return _making_on(get(name))
+
+
+@contextlib.contextmanager
+def _making_on(place: Device) -> Iterator[Device]:
     _default.inner.append(place)
     try:
         yield place

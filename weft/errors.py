@@ -1,10 +1,15 @@
 """The errors Weft raises, all built by one helper so that they read alike.
 
-A message says who complains, what was given, what was expected and how to fix it. This is a base room: it imports
-nothing of Weft.
+A message says who complains, what was given, what was expected and how to fix it. Tracebacks of these errors end at
+the user's line: see `weft.boundary`. This is a base room: it imports nothing of Weft.
 """
 
 from __future__ import annotations
+
+import os
+from types import TracebackType
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class WeftError(Exception):
@@ -60,3 +65,29 @@ def problem(kind: type[WeftError], who: str, given: str, expected: str = "", men
     if mend:
         text += f" Fix: {mend}."
     return kind(text)
+
+
+def hide_frames(error: BaseException) -> None:
+    """Take Weft's own frames out of the traceback of an error that is on its way to the user; `WEFT_TRACEBACK=full`
+    leaves them in. A bare `raise` afterwards adds none."""
+    if os.environ.get("WEFT_TRACEBACK", "").lower() == "full":
+        return
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, WeftError):
+            error.__traceback__ = _outside(error.__traceback__)
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+
+
+def _outside(traceback: TracebackType | None) -> TracebackType | None:
+    """The entries of a traceback whose frames are not Weft's."""
+    entries = []
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
+    kept: TracebackType | None = None
+    for one in reversed(entries):
+        if not one.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return kept

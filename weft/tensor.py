@@ -33,7 +33,7 @@ from weft.dtypes import (
     uint8,
 )
 from weft.dtypes import from_numpy as dtype_from_numpy
-from weft.errors import DTypeError, GraphError, ShapeError, WeftError, problem
+from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, placeholder
 from weft.ops import (
@@ -68,27 +68,32 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs.keys().isdisjoint(OPERANDS):
-            kwargs = {_own_name(op, key): value for key, value in kwargs.items()}
-        if kwargs and kwargs.get("dtype") is not None:
-            kwargs = {**kwargs, "dtype": as_dtype(op.__name__, kwargs["dtype"])}
-        tensors: list[Tensor] = []
-        nodes = [_unwrap(arg, tensors) for arg in args]
-        named = {key: _unwrap(value, tensors) for key, value in kwargs.items()} if kwargs else kwargs
-        weak = False
-        for tensor in tensors:
-            weak = weak or tensor.weak
-        if weak and (strong := [tensor for tensor in tensors if not tensor.weak]):
-            weak = False
-            nodes = [_unwrap(arg, [], strong[0].dtype) for arg in args]
-            named = {key: _unwrap(value, [], strong[0].dtype) for key, value in kwargs.items()}
         try:
-            result = op(*nodes, **named)
-        except (AttributeError, TypeError) as error:
-            _explain(op, nodes, named, error)
+            if not kwargs.keys().isdisjoint(OPERANDS):
+                kwargs = {_own_name(op, key): value for key, value in kwargs.items()}
+            if kwargs and kwargs.get("dtype") is not None:
+                kwargs = {**kwargs, "dtype": as_dtype(op.__name__, kwargs["dtype"])}
+            tensors: list[Tensor] = []
+            nodes = [_unwrap(arg, tensors) for arg in args]
+            named = {key: _unwrap(value, tensors) for key, value in kwargs.items()} if kwargs else kwargs
+            weak = False
+            for tensor in tensors:
+                weak = weak or tensor.weak
+            if weak and (strong := [tensor for tensor in tensors if not tensor.weak]):
+                weak = False
+                nodes = [_unwrap(arg, [], strong[0].dtype) for arg in args]
+                named = {key: _unwrap(value, [], strong[0].dtype) for key, value in kwargs.items()}
+            try:
+                result = op(*nodes, **named)
+            except (AttributeError, TypeError) as error:
+                _explain(op, nodes, named, error)
+                raise
+            return _wrap(result, tensors, weak, view)
+        except WeftError as error:
+            hide_frames(error)
             raise
-        return _wrap(result, tensors, weak, view)
 
+    call.is_entry = True  # type: ignore[attr-defined]  # errors of ours end at its caller: see `weft.boundary`
     return call
 
 
