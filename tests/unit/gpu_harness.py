@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft import dtypes
-from weft.backends.base import Buffer, Device, HostWords, Slab, raise_bad_index
+from weft.backends.base import Buffer, Device, Explain, HostWords, Slab, raise_bad_index
 from weft.compiler.plan import (
     Config,
     Gemm,
@@ -250,7 +250,7 @@ class HostBackend:
         self.clear(Buffer(slab, 0, nbytes))
         return slab
 
-    def watch(self, status: Slab, plan: Plan) -> None:
+    def watch(self, status: Slab, plan: Plan, explain: Explain | None = None) -> None:
         raise_bad_index(bytes_at(status.pointer, status.nbytes).view(np.int32), plan)
 
     def copy(self, target: Buffer, source: Buffer) -> None:

@@ -171,17 +171,22 @@ class ProductLibrary(Protocol):
 class Backend(Protocol):
     """What one device has to offer, through `Device.backend`."""
 
+    runs_ahead: bool  # whether `Executable.run` returns before the run is over: what it read may be gone by then
+
     def devices(self) -> list[Device]: ...
     def allocate(self, nbytes: int) -> Slab: ...
     def arena(self, nbytes: int) -> Slab: ...  # for the temporaries of a plan; empty where its executable has them
     def place(self, array: np.ndarray) -> Slab: ...  # new memory with the bytes of a contiguous array
     def upload(self, buffer: Buffer, array: np.ndarray) -> None: ...
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray: ...
+    def peek(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray: ...  # raises for no other run
     def copy(self, target: Buffer, source: Buffer) -> None: ...
     def clear(self, buffer: Buffer) -> None: ...
     def host_words(self, nbytes: int) -> HostWords: ...
     def status(self, nbytes: int) -> Slab: ...  # zeroed words in which kernels note indices out of range
-    def watch(self, status: Slab, plan: Plan) -> None: ...  # raise for what a run noted: now, or when it is known
+    def watch(
+        self, status: Slab, plan: Plan, explain: Explain | None = None
+    ) -> None: ...  # raise for what a run noted: now, or when it is known
     def slot_table(self, count: int) -> Any: ...  # for `Executable.run`, filled with addresses by index
     def render(self, kernel: Kernel) -> Code: ...
     def identity(self) -> str | None: ...  # what rendered plans depend on beside `Device`; None: do not keep them
@@ -189,10 +194,15 @@ class Backend(Protocol):
     def synchronise(self) -> None: ...
 
 
-def raise_bad_index(words: np.ndarray, plan: Plan) -> None:
-    """Raise for the first line of the user whose index left its axis, and clear the status words."""
-    for word, site in zip(words, plan.sites, strict=False):
+Explain = Callable[[int], tuple[str, str, str]]  # (line, what was given, what was expected) for a status word
+
+
+def raise_bad_index(words: np.ndarray, plan: Plan, explain: Explain | None = None) -> None:
+    """Raise for the first line of the user whose index left its axis, and clear the status words. `explain` finds out
+    which line it is in this run, which index it was, and where."""
+    for number, (word, site) in enumerate(zip(words, plan.sites, strict=False)):
         if word:
             words[:] = 0
             line, _, wrong = site.rpartition(": ")
-            raise problem(IndexRangeError, line, wrong, mend="check the values; these were clamped")
+            found = explain(number) if explain is not None else (line, wrong, "")
+            raise problem(IndexRangeError, *found, "check the values; these were clamped")

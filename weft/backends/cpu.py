@@ -21,7 +21,7 @@ import numpy as np
 
 from weft import dtypes
 from weft.backends import native
-from weft.backends.base import Buffer, Device, HostWords, Slab, raise_bad_index
+from weft.backends.base import Buffer, Device, Explain, HostWords, Slab, raise_bad_index
 from weft.backends.jit import jit
 from weft.backends.vendor import blas
 from weft.compiler.plan import Code, Gemm, Launch, Number, Plan, Repeat, Step, code_of, launched, walk
@@ -360,6 +360,8 @@ def _memory(slab: Slab, kind: type) -> np.ndarray:
 class CpuBackend:
     """The device that every machine has."""
 
+    runs_ahead = False
+
     def __init__(self) -> None:
         self.pool = _Pool()
         features = frozenset({"templates", "numbers"} | ({"small products"} if blas.has_small_kernels() else set()))
@@ -400,6 +402,8 @@ class CpuBackend:
         COUNTERS.download_bytes += array.nbytes
         return array
 
+    peek = download
+
     def adopt(self, array: np.ndarray) -> Slab:
         """The memory of a contiguous array, which stays the caller's and is only read."""
         return Slab(self.device, array.nbytes, array.ctypes.data, array)
@@ -424,9 +428,9 @@ class CpuBackend:
         ctypes.memset(slab.pointer, 0, nbytes)
         return slab
 
-    def watch(self, status: Slab, plan: Plan) -> None:
+    def watch(self, status: Slab, plan: Plan, explain: Explain | None = None) -> None:
         """The run is over: its status words say how it went."""
-        raise_bad_index(_memory(status, np.int32), plan)
+        raise_bad_index(_memory(status, np.int32), plan, explain)
 
     def clear(self, buffer: Buffer) -> None:
         ctypes.memset(buffer.pointer, 0, buffer.nbytes)

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.backends.base import Buffer, Device, DeviceLost, HostWords, Slab, raise_bad_index
+from weft.backends.base import Buffer, Device, DeviceLost, Explain, HostWords, Slab, raise_bad_index
 from weft.backends.gpu_plan import GpuExecutable
 from weft.compiler.plan import Code, Plan, code_of, walk
 from weft.counting import COUNTERS
@@ -159,6 +159,7 @@ class GpuBackend:
 
     dialect: Dialect
     device: Device
+    runs_ahead = True
 
     def __init__(self, driver: Driver):
         self.driver = driver
@@ -168,7 +169,7 @@ class GpuBackend:
         self.ran: deque[Plan] = deque(maxlen=RECENT)  # since the device was last waited for
         self.executables: weakref.WeakSet[GpuExecutable] = weakref.WeakSet()
         self._free_words: dict[int, list[int]] = {}
-        self._pending: dict[Slab, Plan] = {}
+        self._pending: dict[Slab, tuple[Plan, Explain | None]] = {}
         self._arena: Slab | None = None
         _backends.add(self)
 
@@ -269,6 +270,14 @@ class GpuBackend:
                 self._check()
         return array
 
+    def peek(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        """`download` that tells nothing of what went wrong: it is used to find out about that."""
+        array = np.empty(shape, dtype.numpy)
+        if array.nbytes:
+            with self.order:
+                self._fetch(array, buffer.pointer)
+        return array
+
     def _fetch(self, array: np.ndarray, pointer: int) -> None:
         self.driver.download(array.ctypes.data, pointer, array.nbytes)
         self.ran.clear()
@@ -312,10 +321,10 @@ class GpuBackend:
             self.driver.clear(slab.pointer, size)
             return Slab(self.device, nbytes, slab.pointer, slab.owner)
 
-    def watch(self, status: Slab, plan: Plan) -> None:
+    def watch(self, status: Slab, plan: Plan, explain: Explain | None = None) -> None:
         """Raise for what is known of this run already; the rest is known when something is read back."""
         with self.order:
-            self._pending[status] = plan
+            self._pending[status] = plan, explain
             seen = isinstance(status.owner, _Words) and any(_words(status))
             if seen or len(self._pending) > MOST_PENDING:
                 self.synchronise()
@@ -324,10 +333,10 @@ class GpuBackend:
         """Raise for the first run, of those that are over, whose status words are set; others are told next time."""
         while self._pending:
             status = next(iter(self._pending))
-            plan = self._pending.pop(status)
+            plan, explain = self._pending.pop(status)
             words = self._noted(status)
             if words.any():
-                raise_bad_index(words, plan)
+                raise_bad_index(words, plan, explain)
 
     def _noted(self, status: Slab) -> np.ndarray:
         if isinstance(status.owner, _Words):

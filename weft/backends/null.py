@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from weft import dtypes
-from weft.backends.base import Buffer, Device, HostWords, Slab
+from weft.backends.base import Buffer, Device, Explain, HostWords, Slab
 from weft.compiler.plan import Code, Plan, code_of
 from weft.dtypes import DType
 from weft.errors import DeviceError, problem
@@ -28,6 +28,8 @@ class NullExecutable:
 
 class NullBackend:
     """Device `null`. Memory has sizes but no contents."""
+
+    runs_ahead = False
 
     def __init__(self) -> None:
         self._device = Device(
@@ -80,7 +82,7 @@ class NullBackend:
     def status(self, nbytes: int) -> Slab:
         return self.allocate(nbytes)
 
-    def watch(self, status: Slab, plan: Plan) -> None:
+    def watch(self, status: Slab, plan: Plan, explain: Explain | None = None) -> None:
         """No run notes anything."""
 
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:

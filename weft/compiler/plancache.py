@@ -20,6 +20,7 @@ import numpy as np
 
 from weft import disk
 from weft.backends.base import Device
+from weft.compiler.diagnose import join_site, split_site
 from weft.compiler.plan import Code, Plan
 from weft.compiler.program import Program
 from weft.compiler.records import Damaged, Unstorable, canonical, pack, unpack
@@ -112,7 +113,7 @@ def load(digest: str | None, program: Program) -> tuple[Plan, Outputs] | None:
         return None
     try:
         plan, outputs, sites = unpack(data)
-        named = tuple([f"{program.nodes[number].site if number >= 0 else ''}{rest}" for number, rest in sites])
+        named = tuple([join_site(number, rest, program) for number, rest in sites])
         return replace(plan, sites=named), list(outputs)
     except (Damaged, ValueError, TypeError, IndexError):
         return None
@@ -123,16 +124,8 @@ def store(digest: str | None, program: Program, plan: Plan, outputs: Outputs) ->
     if digest is None:
         return
     with contextlib.suppress(Unstorable):
-        sites = tuple([_site(text, program) for text in plan.sites])
+        sites = tuple([split_site(text, program) for text in plan.sites])
         disk.write(disk.PLAN, digest, pack((replace(plan, sites=()), tuple(outputs), sites)))
-
-
-def _site(text: str, program: Program) -> tuple[int, str]:
-    """(number of the node, rest of the text) of a message that begins with the line of a node; else (-1, text)."""
-    for number, node in enumerate(program.nodes):
-        if node.site and text.startswith(node.site):
-            return number, text[len(node.site) :]
-    return -1, text
 
 
 def rendered(plan: Plan, backend: Any) -> Plan:
