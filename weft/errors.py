@@ -67,6 +67,30 @@ def problem(kind: type[WeftError], who: str, given: str, expected: str = "", men
     return kind(text)
 
 
+def out_of_memory(who: str, nbytes: int, available: int, total: int) -> WeftError:
+    """The error for a request that a device cannot meet.
+
+    >>> str(out_of_memory("cpu", 1 << 40, 3 << 30, 4 << 30)).partition(". ")[0]
+    'cpu: given a request for 1.00 TiB; expected at most 3.00 GiB, which are available of 4.00 GiB'
+    """
+    expected = f"at most {size_text(available)}, which are available of {size_text(total)}"
+    return problem(OutOfMemoryError, who, f"a request for {size_text(nbytes)}", expected, "use smaller tensors")
+
+
+def size_text(nbytes: int) -> str:
+    """Bytes in a readable unit.
+
+    >>> size_text(900), size_text(1536), size_text(3 << 30)
+    ('900 B', '1.5 KiB', '3.00 GiB')
+    """
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.2f} GiB" if unit == "GiB" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} TiB"
+
+
 def hide_frames(error: BaseException) -> None:
     """Take Weft's own frames out of the traceback of an error that is on its way to the user; `WEFT_TRACEBACK=full`
     leaves them in. A bare `raise` afterwards adds none."""

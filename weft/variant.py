@@ -284,6 +284,10 @@ class _Builder:
             addresses = None if self.backend.runs_ahead else table
             explain = functools.partial(entry.diagnosis.explain, addresses=addresses, messages=messages)
             variant.watch = functools.partial(self.backend.watch, explain=explain)
+        try:
+            self.backend.require(entry.needs)
+        except OutOfMemoryError:
+            raise variant.too_large() from None
         self._fill_table(variant, program.leaves, leaf_buffers, places)
         variant.guards, variant.grads_before = self.trace.guards, self.trace.grads_read
         variant.grads_after = [(tensor, grad) for tensor, grad, _ in self.kept]

@@ -6,15 +6,17 @@ compiler knows hardware only through `Device`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from weft.backends import host_memory
 from weft.compiler.plan import Code, Config, Plan, Product
 from weft.dtypes import DType
-from weft.errors import DeviceError, IndexRangeError, problem
+from weft.errors import DeviceError, IndexRangeError, out_of_memory, problem
 from weft.kernels.language import Kernel
 from weft.singletons import once
 
@@ -174,7 +176,9 @@ class Backend(Protocol):
     runs_ahead: bool  # whether `Executable.run` returns before the run is over: what it read may be gone by then
 
     def devices(self) -> list[Device]: ...
-    def allocate(self, nbytes: int) -> Slab: ...
+    def allocate(self, nbytes: int) -> Slab: ...  # OutOfMemoryError where there is none
+    def require(self, nbytes: int) -> None: ...  # the same for all that a run will take, before it begins
+    def memory(self) -> tuple[int, int]: ...  # bytes that can still be had, and bytes in all
     def arena(self, nbytes: int) -> Slab: ...  # for the temporaries of a plan; empty where its executable has them
     def place(self, array: np.ndarray) -> Slab: ...  # new memory with the bytes of a contiguous array
     def upload(self, buffer: Buffer, array: np.ndarray) -> None: ...
@@ -192,6 +196,17 @@ class Backend(Protocol):
     def identity(self) -> str | None: ...  # what rendered plans depend on beside `Device`; None: do not keep them
     def executable(self, plan: Plan) -> Executable: ...
     def synchronise(self) -> None: ...
+
+
+def empty_array(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    """Memory of the host for values that are read back; OutOfMemoryError where there is too little."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes >= host_memory.CHECKED and nbytes > host_memory.memory()[0]:
+        raise out_of_memory("numpy()", nbytes, *host_memory.memory())
+    try:
+        return np.empty(shape, dtype.numpy)
+    except (MemoryError, ValueError):
+        raise out_of_memory("numpy()", nbytes, *host_memory.memory()) from None
 
 
 Explain = Callable[[int], tuple[str, str, str]]  # (line, what was given, what was expected) for a status word

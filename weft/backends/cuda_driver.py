@@ -17,7 +17,7 @@ from weft.backends import cuda_compile
 from weft.backends.base import DeviceLost
 from weft.compiler.plan import Code
 from weft.counting import COUNTERS
-from weft.errors import DeviceError, OutOfMemoryError, problem
+from weft.errors import DeviceError, OutOfMemoryError, out_of_memory, problem
 
 COPIED = 16  # bytes of the largest copy of a thread
 PIECE = 1 << 16  # bytes of shared memory that are asked for at a time
@@ -162,9 +162,7 @@ class CudaDriver:
         try:
             return int(call("cuMemAllocAsync", whole, stream))
         except OutOfMemoryError:
-            available, total = self.memory()
-            given = f"{nbytes:,} bytes asked for with {available:,} of {total:,} available"
-            raise problem(OutOfMemoryError, self.name, given, "less", "use a smaller batch") from None
+            raise out_of_memory(self.name, nbytes, *self.memory()) from None
 
     def free(self, pointer: int) -> None:
         _cuda().cuMemFreeAsync(pointer, self.stream)  # a lost device is told by other calls

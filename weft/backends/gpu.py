@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.backends.base import Buffer, Device, DeviceLost, Explain, HostWords, Slab, raise_bad_index
+from weft.backends.base import Buffer, Device, DeviceLost, Explain, HostWords, Slab, empty_array, raise_bad_index
 from weft.backends.gpu_plan import GpuExecutable
 from weft.compiler.plan import Code, Plan, code_of, walk
 from weft.counting import COUNTERS
@@ -189,6 +189,9 @@ class GpuBackend:
         with self.order:
             return self.held - self._idle_bytes
 
+    def require(self, nbytes: int) -> None:
+        """Nothing: a GPU's driver gives no memory that is not there."""
+
     def memory(self) -> tuple[int, int]:
         """Bytes that can still be had, and bytes in all."""
         with self.order:
@@ -261,7 +264,7 @@ class GpuBackend:
 
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """A NumPy array with the buffer's elements. Waits for what was enqueued before, and tells what went wrong."""
-        array = np.empty(shape, dtype.numpy)
+        array = empty_array(shape, dtype)
         COUNTERS.downloads += 1
         COUNTERS.download_bytes += array.nbytes
         if array.nbytes:
@@ -272,7 +275,7 @@ class GpuBackend:
 
     def peek(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """`download` that tells nothing of what went wrong: it is used to find out about that."""
-        array = np.empty(shape, dtype.numpy)
+        array = empty_array(shape, dtype)
         if array.nbytes:
             with self.order:
                 self._fetch(array, buffer.pointer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -43,6 +44,12 @@ class NullBackend:
     def allocate(self, nbytes: int) -> Slab:
         pointer, self._next = self._next, self._next + -(-max(nbytes, 1) // 64) * 64
         return Slab(self._device, nbytes, pointer, None)
+
+    def require(self, nbytes: int) -> None:
+        """There is no end to it."""
+
+    def memory(self) -> tuple[int, int]:
+        return sys.maxsize, sys.maxsize
 
     def arena(self, nbytes: int) -> Slab:
         return self.allocate(nbytes)

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.backends import host_memory
 from weft.backends.base import Buffer, Device, Executable, Slab
 from weft.compiler.plan import Code, Plan
 from weft.counting import COUNTERS
 from weft.dtypes import ALL, DType
-from weft.errors import GraphError, IndexRangeError, problem
+from weft.errors import GraphError, IndexRangeError, out_of_memory, problem
 from weft.graph.evaluate import evaluate_all
 from weft.graph.node import Node, toposort
 from weft.graph.ranges import checked_source, ranges_of
@@ -32,7 +33,10 @@ class ReferenceBackend:
         return [self._device]
 
     def allocate(self, nbytes: int) -> Slab:
-        memory = np.zeros(max(nbytes, 1), np.uint8)
+        try:
+            memory = np.zeros(max(nbytes, 1), np.uint8)
+        except (MemoryError, ValueError):
+            raise out_of_memory("reference", nbytes, *host_memory.memory()) from None
         return Slab(self._device, nbytes, memory.ctypes.data, memory)
 
     def place(self, array: np.ndarray) -> Slab:
@@ -88,7 +92,11 @@ class ReferenceBackend:
             if node.buffer is not None:
                 value = _array(node.buffer, node.shape, node.dtype)
                 known[node] = value.astype(np.float64) if float64 and node.dtype.kind == "f" else value
-        values = evaluate_all(order, known, float64, lambda node, arrays: _check(node, arrays, known))
+        try:
+            values = evaluate_all(order, known, float64, lambda node, arrays: _check(node, arrays, known))
+        except MemoryError:
+            largest = max((node.nbytes for node in order), default=0)
+            raise out_of_memory("reference", largest, *host_memory.memory()) from None
         if not float64:
             for node in nodes:
                 if node.buffer is None:

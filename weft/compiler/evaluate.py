@@ -31,6 +31,7 @@ class Entry:
     plan: Plan
     executable: Executable
     outputs: list[tuple[int, int]]
+    needs: int = 0  # bytes of the results and temporaries of a run
     diagnosis: Diagnosis | None = None  # of a plan that checks indices
 
 
@@ -52,7 +53,9 @@ def entry_for(program: Program, device: Device) -> Entry:
     digest = plancache.digest_of(program, device)
     known = plancache.load(digest, program)
     plan, outputs = known or _assembled(program, device)
-    entry = Entry(plan, device.backend.executable(plan), outputs, Diagnosis(program, plan.sites) if plan.sites else None)
+    needs = sum(slot.nbytes for slot in plan.slots if slot.kind in ("output", "arena"))
+    diagnosis = Diagnosis(program, plan.sites) if plan.sites else None
+    entry = Entry(plan, device.backend.executable(plan), outputs, needs, diagnosis)
     if known is None:
         plancache.store(digest, program, plan, outputs)
     COUNTERS.plans_built += known is None
@@ -129,6 +132,7 @@ def run_entry(
     slabs: dict[int, Any] = {}
     for number, buffer in enumerate(inputs):
         table[number] = buffer.slab.pointer + buffer.offset
+    backend.require(entry.needs)
     get = {"output": backend.allocate, "arena": backend.arena, "status": backend.status}
     try:
         for number, slot in enumerate(plan.slots[len(inputs) :], len(inputs)):
