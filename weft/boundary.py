@@ -72,7 +72,10 @@ def is_entry(function: Any) -> bool:
 
 def install() -> None:
     """Make entries of everything public that is not one yet."""
-    wrapped: dict[Any, Any] = {}
+    wrapped: dict[Any, Any] = {}  # functions, and the entries that took their places
+    for name, classes in CLASSES.items():
+        for kind in classes:
+            wrapped |= _wrap_methods(getattr(importlib.import_module(f"weft.{name}"), kind), LEFT_OUT.get(kind, ()))
     for name in MODULES:
         module = importlib.import_module(f"weft.{name}")
         for key, value in list(vars(module).items()):
@@ -84,22 +87,22 @@ def install() -> None:
         for key, value in list(vars(space).items()):
             if isinstance(value, types.FunctionType) and value in wrapped:
                 setattr(space, key, wrapped[value])
-    for name, classes in CLASSES.items():
-        for kind in classes:
-            _wrap_methods(getattr(importlib.import_module(f"weft.{name}"), kind), LEFT_OUT.get(kind, ()))
 
 
 def _is_own(value: Any, module: str) -> bool:
     return isinstance(value, types.FunctionType) and value.__module__ == module and not is_entry(value)
 
 
-def _wrap_methods(kind: type, left_out: Iterable[str]) -> None:
+def _wrap_methods(kind: type, left_out: Iterable[str]) -> dict[Any, Any]:
+    wrapped = {}
     for name, value in list(vars(kind).items()):
         if name in left_out or (name.startswith("_") and not name.endswith("__")):
             continue
         if _is_own(value, kind.__module__):
-            setattr(kind, name, entry(value))
+            wrapped[value] = entry(value)
+            setattr(kind, name, wrapped[value])
         elif isinstance(value, classmethod):
             setattr(kind, name, classmethod(entry(value.__func__)))
         elif isinstance(value, property) and value.fset is not None:
             setattr(kind, name, property(value.fget, entry(value.fset), value.fdel, value.__doc__))
+    return wrapped

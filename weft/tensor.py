@@ -210,7 +210,18 @@ class Tensor(TensorCell):
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # so that NumPy leaves mixed expressions to us
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Operators between arrays and tensors give tensors; no other function of NumPy takes a tensor."""
+        from weft.interop import numpy_operator
+
+        return numpy_operator(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Outside of compiled functions, functions of NumPy get arrays with the values."""
+        from weft.interop import numpy_function
+
+        return numpy_function(function, args, kwargs)
 
     @staticmethod
     def _stand_in(

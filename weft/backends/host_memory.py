@@ -35,7 +35,7 @@ def _of_machine() -> tuple[int, int]:
 
 
 def _of_group_v2(root: str = "/sys/fs/cgroup") -> tuple[int, int, int]:
-    """(bytes in use, limit, bytes of files that can be dropped) of this process' group; the limit may be its parent's."""
+    """(bytes in use, limit, bytes of files that can be dropped) of this process' group, or of one that it is in."""
     folder = os.path.normpath(root + "/" + _group_path())
     best = (0, sys.maxsize, 0)
     while folder.startswith(root):

@@ -87,9 +87,7 @@ class Diagnosis:
             pass
         return line, wrong, ""
 
-    def _fault(
-        self, found: Range, line: str, addresses: Mapping[int, int] | Sequence[int]
-    ) -> tuple[str, str] | None:
+    def _fault(self, found: Range, line: str, addresses: Mapping[int, int] | Sequence[int]) -> tuple[str, str] | None:
         order = toposort([found.index, found.given], lambda node: False)
         known = {node: _read(node, addresses[self._leaves[node]]) for node in order if node in self._leaves}
         values = evaluate_all(order, known)
