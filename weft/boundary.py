@@ -51,7 +51,6 @@ def entry(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` as users see it: errors of ours end at the caller's line."""
     kind, hide = WeftError, hide_frames  # of this scope, since the wrapper gets the names of another module
 
-    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)

@@ -84,8 +84,10 @@ class Compiled:
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Like functions, those that a module has under their name are pickled by name."""
-        name, module = getattr(self, "__qualname__", ""), sys.modules.get(getattr(self, "__module__", ""))
-        known = functools.reduce(lambda found, part: getattr(found, part, None), name.split("."), module)
+        name: str = getattr(self, "__qualname__", "")
+        known: Any = sys.modules.get(getattr(self, "__module__", ""))
+        for part in name.split("."):
+            known = getattr(known, part, None)
         return name if known is self else (Compiled, (self.function, sorted(self.donate)))
 
     def _gave_up_memory(self, error: OutOfMemoryError) -> bool:

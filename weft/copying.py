@@ -77,7 +77,7 @@ def reduce_tensor(tensor: Tensor, protocol: int) -> tuple[Any, ...]:
     if STATE.trace is not None:
         raise inside_compile("pickle")
     array = np.ascontiguousarray(host_array(tensor, None)).reshape(-1).view(np.uint8)
-    data = pickle.PickleBuffer(array) if protocol >= 5 else array.tobytes()
+    data: Any = pickle.PickleBuffer(array.data) if protocol >= 5 else array.tobytes()
     about = (tensor.shape, tensor.dtype.name, tensor.device.name, tensor._requires_grad, tensor.name)
     return rebuild_tensor, (data, *about)
 

@@ -39,7 +39,7 @@ def describe(value: Any) -> str:
 
 
 def _write(value: Any, out: Any) -> None:
-    kind = type(value)
+    kind: Any = type(value)
     if value is None or kind is bool or kind is int or kind is float:
         out(repr(value))
     elif kind is str:
@@ -76,7 +76,7 @@ def _name(kind: type) -> str:
 
 
 @functools.cache
-def _fields(kind: type) -> tuple[str, ...] | None:
+def _fields(kind: Any) -> tuple[str, ...] | None:
     """The attributes that make up a value of this class: what the class says in `DESCRIBED`, else a record's fields."""
     described: tuple[str, ...] | None = getattr(kind, "DESCRIBED", None)
     if described is not None:
