@@ -41,8 +41,7 @@ def _of_group_v2(root: str = "/sys/fs/cgroup") -> tuple[int, int, int]:
     while folder.startswith(root):
         limit = _number(folder + "/memory.max")
         if limit is not None and limit < best[1]:
-            reclaimable = _fields(folder + "/memory.stat").get("inactive_file", 0)
-            best = (_number(folder + "/memory.current") or 0, limit, reclaimable)
+            best = (_number(folder + "/memory.current") or 0, limit, _files(folder + "/memory.stat", ""))
         folder = os.path.dirname(folder)
     return best
 
@@ -51,8 +50,13 @@ def _of_group_v1(root: str = "/sys/fs/cgroup/memory") -> tuple[int, int, int]:
     limit = _number(root + "/memory.limit_in_bytes")
     if limit is None:
         return 0, sys.maxsize, 0
-    reclaimable = _fields(root + "/memory.stat").get("total_inactive_file", 0)
-    return _number(root + "/memory.usage_in_bytes") or 0, limit, reclaimable
+    return _number(root + "/memory.usage_in_bytes") or 0, limit, _files(root + "/memory.stat", "total_")
+
+
+def _files(path: str, prefix: str) -> int:
+    """Bytes of cached files, which the kernel drops where memory is short."""
+    fields = _fields(path)
+    return fields.get(prefix + "inactive_file", 0) + fields.get(prefix + "active_file", 0)
 
 
 def _group_path() -> str:
