@@ -60,6 +60,9 @@ from weft.random import (
 from weft.tensor import Tensor
 
 from weft import linalg, optim
+from weft.boundary import install as _install
+
+_install()
 
 half = float16
 float = float32

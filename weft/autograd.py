@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from weft.boundary import entry
 from weft.cell import LEAVES, remember_consumed
 from weft.errors import DTypeError, GraphError, ShapeError, problem
 from weft.function import Function as Function
@@ -166,7 +167,7 @@ def value_and_grad(
         value = _result(root, outside)
         return ((value, extra) if has_aux else value), (tuple(answer) if several else answer[0])
 
-    return call
+    return entry(call)
 
 
 def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -183,7 +184,7 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool
         value, grads = both(*args, **kwargs)
         return (grads, value[1]) if has_aux else grads
 
-    return call
+    return entry(call)
 
 
 class _Identity:

@@ -6,6 +6,7 @@ one native call. Everything else (matching guards, tracing, rebinding) is the sl
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import threading
@@ -24,7 +25,7 @@ from weft.compiler.trace import Trace
 from weft.counting import COUNTERS
 from weft.device import default_device
 from weft.dtypes import float32, float64
-from weft.errors import GraphError, OutOfMemoryError, problem
+from weft.errors import GraphError, OutOfMemoryError, WeftError, hide_frames, problem
 from weft.graph.build import cast
 from weft.graph.node import Node
 from weft.state import STATE, VERSION
@@ -66,17 +67,35 @@ class Compiled:
                 variant = None
                 if not self._gave_up_memory(error):
                     raise
+            except WeftError as error:
+                hide_frames(error)
+                raise
             try:
                 return self._slow(args, kwargs)
-            except OutOfMemoryError as error:
-                self._gave_up_memory(error)
+            except WeftError as error:
+                if isinstance(error, OutOfMemoryError):
+                    self._gave_up_memory(error)
+                hide_frames(error)
                 raise
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        """Of a model with a compiled method, say: what was compiled for the original is compiled anew."""
+        return Compiled(copy.deepcopy(self.function, memo), sorted(self.donate))
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Like functions, those that a module has under their name are pickled by name."""
+        name: str = getattr(self, "__qualname__", "")
+        known: Any = sys.modules.get(getattr(self, "__module__", ""))
+        for part in name.split("."):
+            known = getattr(known, part, None)
+        return name if known is self else (Compiled, (self.function, sorted(self.donate)))
 
     def _gave_up_memory(self, error: OutOfMemoryError) -> bool:
         """Forget all variants, whose memory another may need; whether there were any. The error holds none of it."""
         found = bool(self.variants)
         self.variants, self.last = [], None
         traceback.clear_frames(error.__traceback__)
+        hide_frames(error)
         return found
 
     @property

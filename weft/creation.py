@@ -10,7 +10,7 @@ import numpy as np
 from weft import dtypes
 from weft.backends.base import Device
 from weft.device import get
-from weft.dtypes import DType, float32, int64
+from weft.dtypes import DType, DTypeLike, as_dtype, float32, int64
 from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
@@ -28,7 +28,9 @@ def _leaf(node: Node, requires_grad: bool) -> Tensor:
     return Tensor(node).requires_grad_(requires_grad)
 
 
-def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def tensor(
+    data: Any, *, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
     """A new tensor with a copy of `data`: numbers, nested lists, a NumPy array or a tensor.
 
     Python floats become float32 and ints int64; arrays keep their dtype unless `dtype` is given.
@@ -37,6 +39,7 @@ def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, 
     tensor([[1., 2.],
             [3., 4.]])
     """
+    dtype = None if dtype is None else as_dtype("tensor", dtype)
     if isinstance(data, Tensor):
         copied = data.detach().to(device=device or data.device)
         return _leaf((copied if dtype is None else copied.to(dtype)).node, requires_grad)
@@ -66,7 +69,7 @@ def _converted(array: np.ndarray, dtype: DType, typed: bool) -> np.ndarray:
         return array.astype(dtype.numpy) if dtype.is_narrow else cast_array(array, dtype.numpy)
 
 
-def as_tensor(data: Any, dtype: DType | None = None, device: DeviceLike = None) -> Tensor:
+def as_tensor(data: Any, dtype: DTypeLike | None = None, device: DeviceLike = None) -> Tensor:
     """`data` itself if it is a tensor as asked for, else a new tensor."""
     if isinstance(data, Tensor):
         return data.to(dtype=dtype, device=device)
@@ -77,7 +80,7 @@ def full(
     size: Size,
     fill_value: Number,
     *,
-    dtype: DType | None = None,
+    dtype: DTypeLike | None = None,
     device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
@@ -88,6 +91,7 @@ def full(
     """
     if dtype is None:
         dtype = {"b": dtypes.bool_, "i": int64, "f": float32}[number_kind("full", fill_value)]
+    dtype = as_dtype("full", dtype)
     shape = _shape("full", (size,))
     return _leaf(build.full(shape, fit_number("full", fill_value, dtype), dtype, get(device)), requires_grad)
 
@@ -99,38 +103,51 @@ def _shape(who: str, size: Sequence[Any]) -> Shape:
     return shape
 
 
-def zeros(*size: Size, dtype: DType = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def zeros(*size: Size, dtype: DTypeLike = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Zeros: `zeros(2, 3)` or `zeros((2, 3))`."""
-    return full(_shape("zeros", size), 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full(_shape("zeros", size), 0, dtype=as_dtype("zeros", dtype), device=device, requires_grad=requires_grad)
 
 
-def ones(*size: Size, dtype: DType = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def ones(*size: Size, dtype: DTypeLike = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Ones."""
-    return full(_shape("ones", size), 1, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full(_shape("ones", size), 1, dtype=as_dtype("ones", dtype), device=device, requires_grad=requires_grad)
 
 
-def empty(*size: Size, dtype: DType = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def empty(*size: Size, dtype: DTypeLike = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Zeros: nothing here is ever uninitialised."""
-    return full(_shape("empty", size), 0, dtype=dtype, device=device, requires_grad=requires_grad)
+    return full(_shape("empty", size), 0, dtype=as_dtype("empty", dtype), device=device, requires_grad=requires_grad)
 
 
-def full_like(input: Tensor, fill_value: Number, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
+def full_like(
+    input: Tensor, fill_value: Number, *, dtype: DTypeLike | None = None, requires_grad: bool = False
+) -> Tensor:
     """One number everywhere, with the shape, dtype and device of `input`."""
-    return full(input.shape, fill_value, dtype=dtype or input.dtype, device=input.device, requires_grad=requires_grad)
+    return full(
+        input.shape,
+        fill_value,
+        dtype=input.dtype if dtype is None else dtype,
+        device=input.device,
+        requires_grad=requires_grad,
+    )
 
 
-def zeros_like(input: Tensor, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
+def zeros_like(input: Tensor, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
     """Zeros with the shape, dtype and device of `input`."""
     return full_like(input, 0, dtype=dtype, requires_grad=requires_grad)
 
 
-def ones_like(input: Tensor, *, dtype: DType | None = None, requires_grad: bool = False) -> Tensor:
+def ones_like(input: Tensor, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
     """Ones with the shape, dtype and device of `input`."""
     return full_like(input, 1, dtype=dtype, requires_grad=requires_grad)
 
 
 def arange(
-    start: Number, end: Number | None = None, step: Number = 1, *, dtype: DType | None = None, device: DeviceLike = None
+    start: Number,
+    end: Number | None = None,
+    step: Number = 1,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
 ) -> Tensor:
     """start, start + step, ... below end; `arange(end)` starts at 0. int64 unless a float is given.
 
@@ -139,19 +156,20 @@ def arange(
     """
     start, end = (0, start) if end is None else (start, end)
     kinds = {number_kind("arange", value) for value in (start, end, step)}
-    return Tensor(creation.arange(start, end, step, dtype or (float32 if "f" in kinds else int64), get(device)))
+    dtype = (float32 if "f" in kinds else int64) if dtype is None else as_dtype("arange", dtype)
+    return Tensor(creation.arange(start, end, step, dtype, get(device)))
 
 
-def linspace(start: float, end: float, steps: int, *, dtype: DType = float32, device: DeviceLike = None) -> Tensor:
+def linspace(start: float, end: float, steps: int, *, dtype: DTypeLike = float32, device: DeviceLike = None) -> Tensor:
     """`steps` evenly spaced numbers from start to end, both included.
 
     >>> weft.linspace(0, 1, 3)
     tensor([0.0000, 0.5000, 1.0000])
     """
-    return Tensor(creation.linspace(float(start), float(end), steps, dtype, get(device)))
+    return Tensor(creation.linspace(float(start), float(end), steps, as_dtype("linspace", dtype), get(device)))
 
 
-def eye(n: int, m: int | None = None, *, dtype: DType = float32, device: DeviceLike = None) -> Tensor:
+def eye(n: int, m: int | None = None, *, dtype: DTypeLike = float32, device: DeviceLike = None) -> Tensor:
     """The identity: 1 on the main diagonal of [n, m].
 
     >>> weft.eye(2)
@@ -159,19 +177,19 @@ def eye(n: int, m: int | None = None, *, dtype: DType = float32, device: DeviceL
             [0., 1.]])
     """
     rows, columns = _shape("eye", (n, n if m is None else m))
-    return Tensor(creation.eye(rows, columns, dtype, get(device)))
+    return Tensor(creation.eye(rows, columns, as_dtype("eye", dtype), get(device)))
 
 
-def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DType = int64, device: DeviceLike = None) -> Tensor:
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int64, device: DeviceLike = None) -> Tensor:
     """The indices [2, count] of the elements on and below a diagonal of a [row, col] matrix, row by row.
 
     >>> weft.tril_indices(2, 2)
     tensor([[0, 1, 1],
             [0, 0, 1]])
     """
-    return tensor(np.stack(np.tril_indices(row, offset, col)).astype(dtype.numpy), device=device)
+    return tensor(np.stack(np.tril_indices(row, offset, col)), dtype=as_dtype("tril_indices", dtype), device=device)
 
 
-def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DType = int64, device: DeviceLike = None) -> Tensor:
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int64, device: DeviceLike = None) -> Tensor:
     """The indices [2, count] of the elements on and above a diagonal of a [row, col] matrix, row by row."""
-    return tensor(np.stack(np.triu_indices(row, offset, col)).astype(dtype.numpy), device=device)
+    return tensor(np.stack(np.triu_indices(row, offset, col)), dtype=as_dtype("triu_indices", dtype), device=device)

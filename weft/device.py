@@ -8,6 +8,7 @@ answers, else the CPU.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import importlib
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 
 from weft.backends.base import Device
 from weft.errors import DeviceError, WeftError, problem
+from weft.singletons import once, table
 
 BACKENDS = {
     "cpu": ("weft.backends.cpu", "CpuBackend"),
@@ -24,10 +26,11 @@ BACKENDS = {
 }
 FASTEST = ("cuda",)  # kinds that `auto` prefers to the CPU, the best first
 PLANNED = ("hip", "opencl", "webgpu")
-_loaded: dict[str, Any] = {}
+_loaded: dict[str, Any] = table("backends")  # by kind
 _loading = threading.RLock()  # two threads must not get two backends for one GPU
 
 
+@once
 class _Default(threading.local):
     """The devices of this thread's `with device(...)` blocks, the innermost last."""
 
@@ -37,7 +40,7 @@ class _Default(threading.local):
         self.inner: list[Device] = []
 
 
-_default = _Default()
+_default: _Default = table("default device").setdefault("threads", _Default())
 
 
 def load(kind: str) -> Any:
@@ -79,6 +82,13 @@ def get(device: str | Device | None = None) -> Device:
     raise problem(DeviceError, "device", f"{device!r}", expected, "use 'auto' for the best device present")
 
 
+def _reduce(device: Device) -> tuple[Any, ...]:
+    return get, (device.name,)
+
+
+copyreg.pickle(Device, _reduce)
+
+
 def default_device() -> Device:
     """The device on which tensors are made when none is named."""
     if _default.inner:
@@ -93,15 +103,18 @@ def set_default_device(device: str | Device) -> None:
     _Default.everywhere = get(device)
 
 
-@contextlib.contextmanager
-def device(name: str | Device) -> Iterator[Device]:
+def device(name: str | Device) -> contextlib.AbstractContextManager[Device]:
     """Make tensors on `name` inside a `with` block; other threads make theirs where they did.
 
     >>> with weft.device("reference"):
     ...     weft.ones(1).device.name
     'reference'
     """
-    place = get(name)
+    return _making_on(get(name))
+
+
+@contextlib.contextmanager
+def _making_on(place: Device) -> Iterator[Device]:
     _default.inner.append(place)
     try:
         yield place

@@ -1,10 +1,14 @@
 """Files that outlive a process: compiled kernels and whole plans. A base room; knows nothing of what it keeps.
 
-A file holds one payload behind a header with its length and checksum; a file that does not check is as good as absent
-and is written again. Files appear by renaming, so a reader sees all of one or nothing, whoever else writes at the same
-time. The folder is `WEFT_CACHE_DIR`, else `$XDG_CACHE_HOME/weft`, else `~/.cache/weft`; where it cannot be read or
-written nothing is kept, which is no error. `WEFT_CACHE_LIMIT` bytes are kept (2 GiB; 0 keeps nothing): beyond that,
-what was not used for longest goes first.
+A file holds one payload behind a header with its length and a checksum over kind, key and payload: a damaged file, and
+a good one under another's name, are as good as absent and are written again. Files appear by renaming, so a reader sees
+all of one or nothing, whoever else writes at the same time. The folder is `WEFT_CACHE_DIR`, else
+`$XDG_CACHE_HOME/weft`, else `~/.cache/weft`; where it cannot be read or written nothing is kept, which is no error.
+`WEFT_CACHE_LIMIT` bytes are kept (2 GiB; 0 keeps nothing): beyond that, what was not used for longest goes first.
+
+Machine code is run as it is read. So the folder is made for its owner alone (mode 0700), and it is used only if it
+belongs to this user and nobody else may write to it; the same holds for the folders and files inside, where symbolic
+links are not followed. The folder itself may be a link of the user's own. `distrusted` says why a folder is not used.
 """
 
 from __future__ import annotations
@@ -13,10 +17,12 @@ import contextlib
 import hashlib
 import os
 import re
+import secrets
+import stat
 import struct
-import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 DEFAULT_LIMIT = 2 << 30
@@ -24,12 +30,15 @@ OBJECT, PLAN = "object", "plan"  # the kinds of files
 KINDS = (OBJECT, PLAN)
 
 _HEADER = struct.Struct("<12sQ32s")
-_MAGIC = b"weft cache 2"
+_MAGIC = b"weft cache 3"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SWEPT = "swept"  # a file whose time says when the folder was last brought under the limit
 _SWEEP_SECONDS = 3600
 _STALE_SECONDS = 3600  # a temporary file this old belongs to nobody
 _TOUCH_SECONDS = 600  # how exactly the time of last use is kept
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_CHECKS = hasattr(os, "geteuid") and os.open in os.supports_dir_fd  # elsewhere there are no such owners and modes
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,51 +83,183 @@ def given_limit() -> int | None:
     return int(match[1]) * _UNITS[match[2]] if match else None
 
 
-def _path(kind: str, key: str) -> str | None:
+# --- who may have written here ---------------------------------------------------------------------------------------
+
+
+class Distrusted(OSError):
+    """A folder or file that somebody else may have written."""
+
+
+def distrusted() -> str:
+    """Why the folder is not used although it exists, and the one thing to do about it; else an empty text."""
     home = folder()
-    return os.path.join(home, key[:2], f"{key[2:]}.{kind}") if home else None
+    if home is None or not os.path.lexists(home):
+        return ""
+    try:
+        with _opened_home(home):
+            return ""
+    except Distrusted as error:
+        return str(error)
+    except OSError:  # it cannot be read: nothing is kept, and nothing is at risk
+        return ""
+
+
+def foreign() -> list[str]:
+    """Paths of links inside the folder, and of files and folders there that somebody else may have written. They are
+    not used."""
+    found = []
+    for shelf in _scan(folder()):
+        if len(shelf.name) == 2:
+            if _is_foreign(shelf, stat.S_ISDIR):
+                found.append(shelf.path)
+            else:
+                found += [one.path for one in _scan(shelf.path) if _kind(one) and _is_foreign(one, stat.S_ISREG)]
+    return found
+
+
+def _is_foreign(entry: os.DirEntry[str], is_expected: Callable[[int], bool]) -> bool:
+    try:
+        about = entry.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    return not is_expected(about.st_mode) or bool(_fault(about))
+
+
+def _fault(about: os.stat_result) -> str:
+    """What lets others write to a folder or file, in words; empty for nothing."""
+    if not _CHECKS:
+        return ""
+    if about.st_uid != os.geteuid():
+        return f"belongs to user {about.st_uid}, not to you (user {os.geteuid()})"
+    if about.st_mode & _WRITABLE_BY_OTHERS:
+        return f"can be written by others (mode {stat.S_IMODE(about.st_mode):04o})"
+    return ""
+
+
+@contextlib.contextmanager
+def _opened_home(home: str) -> Iterator[int]:
+    """The folder, open and checked; what is opened relative to it cannot be exchanged meanwhile."""
+    link = os.lstat(home)
+    elsewhere = "set WEFT_CACHE_DIR to a folder of your own"
+    if _CHECKS and stat.S_ISLNK(link.st_mode) and link.st_uid not in (0, os.geteuid()):
+        raise Distrusted(f"{home} is a link that user {link.st_uid} made: {elsewhere}")
+    with _opened(home, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)) as handle:
+        about = os.fstat(handle)
+        fault = _fault(about)
+        if fault:
+            fix = f"chmod 700 {home}" if about.st_uid == os.geteuid() else elsewhere
+            raise Distrusted(f"{home} {fault}: {fix}")
+        yield handle
+
+
+@contextlib.contextmanager
+def _opened_shelf(home: int, name: str) -> Iterator[int]:
+    """A folder inside, open and checked."""
+    with _opened(name, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _NO_LINKS, home) as handle:
+        if _fault(os.fstat(handle)):
+            raise Distrusted(name)
+        yield handle
+
+
+@contextlib.contextmanager
+def _opened(path: str, flags: int, within: int | None = None, mode: int = 0o600) -> Iterator[int]:
+    handle = os.open(path, flags, mode, dir_fd=within)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def make_folder() -> None:
+    """Make the folder, for this user alone, unless there is one."""
+    home = folder()
+    if home is not None and not os.path.lexists(home):
+        os.makedirs(os.path.dirname(home), exist_ok=True)
+        _make_folder(home)
+
+
+def _make_folder(path: str, within: int | None = None) -> None:
+    """A folder for this user alone, whatever the umask, unless there is one."""
+    try:
+        os.mkdir(path, 0o700, dir_fd=within)
+    except FileExistsError:
+        return
+    if stat.S_IMODE(os.stat(path, dir_fd=within, follow_symlinks=False).st_mode) != 0o700:
+        os.chmod(path, 0o700, dir_fd=within)
+
+
+# --- reading and writing ---------------------------------------------------------------------------------------------
+
+
+def _checksum(kind: str, key: str, payload: bytes) -> bytes:
+    found = hashlib.sha256(f"{kind}\0{key}\0".encode())
+    found.update(payload)
+    return found.digest()
+
+
+def _place(kind: str, key: str) -> tuple[str, str]:
+    """The folder inside the cache, and the name of the file there."""
+    return key[:2], f"{key[2:]}.{kind}"
 
 
 def read(kind: str, key: str) -> bytes | None:
-    """What was kept under `key`, or None where nothing was or the file is damaged."""
-    path = _path(kind, key)
-    if path is None:
+    """What was kept under `key`; None where nothing was, the file is damaged, or somebody else may have written it."""
+    home = folder()
+    if home is None:
         return None
+    shelf, name = _place(kind, key)
     try:
-        with open(path, "rb") as file:
-            used = os.fstat(file.fileno()).st_mtime
-            data = file.read()
-        magic, length, digest = _HEADER.unpack_from(data)
+        with _opened_home(home) as top, _opened_shelf(top, shelf) as inside:
+            flags = os.O_RDONLY | os.O_NONBLOCK | _NO_LINKS  # a pipe under this name must not be waited for
+            with _opened(name, flags, inside) as handle:
+                about = os.fstat(handle)
+                if not stat.S_ISREG(about.st_mode) or _fault(about):
+                    return None
+                with open(handle, "rb", closefd=False) as file:
+                    data = file.read()
+                if time.time() - about.st_mtime > _TOUCH_SECONDS:
+                    with contextlib.suppress(OSError):
+                        os.utime(handle)
+        magic, length, checksum = _HEADER.unpack_from(data)
     except (OSError, struct.error):
         return None
     payload = data[_HEADER.size :]
-    if magic != _MAGIC or length != len(payload) or hashlib.sha256(payload).digest() != digest:
+    if magic != _MAGIC or length != len(payload) or _checksum(kind, key, payload) != checksum:
         return None
-    if time.time() - used > _TOUCH_SECONDS:
-        with contextlib.suppress(OSError):
-            os.utime(path)
     return payload
 
 
 def write(kind: str, key: str, payload: bytes) -> None:
     """Keep `payload` under `key`, all of it or nothing."""
-    path, most = _path(kind, key), limit()
-    if path is None or len(payload) > most:
+    home, most = folder(), limit()
+    if home is None or len(payload) > most:
         return
-    data = _HEADER.pack(_MAGIC, len(payload), hashlib.sha256(payload).digest()) + payload
-    temporary = None
+    shelf, name = _place(kind, key)
+    data = _HEADER.pack(_MAGIC, len(payload), _checksum(kind, key, payload)) + payload
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
+        make_folder()
+        with _opened_home(home) as top:
+            _make_folder(shelf, top)
+            with _opened_shelf(top, shelf) as inside:
+                _replace(inside, name, data)
     except OSError:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         return
     _count(len(data), most)
+
+
+def _replace(inside: int, name: str, data: bytes) -> None:
+    """Write a file beside `name`, then give it that name."""
+    temporary = f"{secrets.token_hex(8)}.tmp"
+    try:
+        with _opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINKS, inside) as handle:
+            os.fchmod(handle, 0o600)
+            with open(handle, "wb", closefd=False) as file:
+                file.write(data)
+        os.replace(temporary, name, src_dir_fd=inside, dst_dir_fd=inside)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=inside)
+        raise
 
 
 def _count(nbytes: int, most: int) -> None:
@@ -152,8 +293,9 @@ def sweep(most: int) -> None:
         if total > most:
             with contextlib.suppress(OSError):
                 os.unlink(file.path)
-    with contextlib.suppress(OSError), open(os.path.join(home, _SWEPT), "w"):
-        pass
+    flags = os.O_WRONLY | os.O_CREAT | _NO_LINKS
+    with contextlib.suppress(OSError), _opened_home(home) as top, _opened(_SWEPT, flags, top) as handle:
+        os.utime(handle)
 
 
 def files() -> list[File]:
@@ -163,14 +305,19 @@ def files() -> list[File]:
         if len(shelf.name) != 2 or not shelf.is_dir(follow_symlinks=False):
             continue
         for entry in _scan(shelf.path):
-            ending = entry.name.rpartition(".")[2]
             with contextlib.suppress(OSError):
                 about = entry.stat(follow_symlinks=False)
-                if ending in KINDS:
-                    found.append(File(entry.path, ending, about.st_size, about.st_mtime))
-                elif ending == "tmp" and time.time() - about.st_mtime > _STALE_SECONDS:
+                if kind := _kind(entry):
+                    found.append(File(entry.path, kind, about.st_size, about.st_mtime))
+                elif entry.name.endswith(".tmp") and time.time() - about.st_mtime > _STALE_SECONDS:
                     os.unlink(entry.path)
     return found
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    """The kind of file that an entry is by its name, or an empty text."""
+    ending = entry.name.rpartition(".")[2]
+    return ending if ending in KINDS else ""
 
 
 def _scan(path: str | None) -> list[os.DirEntry[str]]:
@@ -182,10 +329,14 @@ def _scan(path: str | None) -> list[os.DirEntry[str]]:
 
 
 def clear() -> list[File]:
-    """Remove everything that is kept; returns what was removed."""
+    """Remove everything that is kept, and links that stand where something might be; returns what was removed."""
     gone = []
     for file in files():
         with contextlib.suppress(OSError):
             os.unlink(file.path)
             gone.append(file)
+    for path in foreign():
+        with contextlib.suppress(OSError):
+            if os.path.islink(path):
+                os.unlink(path)
     return gone

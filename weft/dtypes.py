@@ -1,20 +1,25 @@
 """Element types and the promotion table.
 
-This is a base room: everything may import it, it imports nothing of Weft but `errors`. A `DType` is a singleton, so
-`is` compares them. Names follow PyTorch; `DType.numpy` is the NumPy type with the same bytes. The table is printed in
-docs/dtypes.md.
+This is a base room: everything may import it, it imports nothing of Weft but `errors` and `singletons`. There is one
+object for each dtype, under `copy`, `pickle` and `importlib.reload` too, so `is` compares them. Names follow PyTorch;
+`DType.numpy` is the NumPy type with the same bytes. The table is printed in docs/dtypes.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
 
 from weft.errors import DTypeError, problem
+from weft.singletons import once, table
+
+_MADE: dict[str, DType] = table("dtypes")
 
 
+@once
 @dataclass(frozen=True, slots=True, eq=False)
 class DType:
     """One element type. `kind` is 'b' (bool), 'i' (signed), 'u' (unsigned) or 'f' (float)."""
@@ -23,6 +28,28 @@ class DType:
     itemsize: int
     kind: str
     numpy: np.dtype
+
+    DESCRIBED: ClassVar = ("name", "kind", "itemsize")  # what stands for it in the keys of caches
+
+    def __new__(cls, name: str, itemsize: int, kind: str, numpy: np.dtype) -> DType:
+        """The dtype called `name`, which is made once."""
+        made = _MADE.get(name)
+        if made is None:
+            made = _MADE[name] = object.__new__(cls)
+        elif (made.itemsize, made.kind, made.numpy) != (itemsize, kind, numpy):
+            raise problem(
+                DTypeError, "DType", f"{name} with {itemsize} bytes of kind {kind!r}", "the dtype that exists"
+            )
+        return made
+
+    def __copy__(self) -> DType:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DType:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return by_name, (self.name,)
 
     def __repr__(self) -> str:
         return f"weft.{self.name}"
@@ -60,13 +87,82 @@ UNSIGNED: tuple[DType, ...] = (uint8, uint16, uint32, uint64)
 SIGNED: tuple[DType, ...] = (int8, int16, int32, int64)
 FLOATS: tuple[DType, ...] = (float16, bfloat16, float32, float64)
 ALL: tuple[DType, ...] = (bool_, *UNSIGNED, *SIGNED, *FLOATS)
-_BY_NAME = {dtype.name: dtype for dtype in ALL}
+ALL_BY_NAME = {dtype.name: dtype for dtype in ALL}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
+# Names that mean the same in PyTorch and NumPy ("float" and "int" do not), and the Python types whose values they hold.
+_ALIASES = {
+    "half": float16, "double": float64, "short": int16, "long": int64, "bool_": bool_,
+}  # fmt: skip
+_OF_TYPE: dict[Any, DType] = {bool: bool_, int: int64, float: float64}
+
+
+DTypeLike = DType | str | np.dtype | type  # what `as_dtype` understands
 
 
 def by_name(name: str) -> DType:
-    """The dtype called `name`, as in a plan read back from disk."""
-    return _BY_NAME[name]
+    """The dtype called `name`, as in a plan or a tensor read back from disk."""
+    return ALL_BY_NAME[name]
+
+
+def as_dtype(who: str, dtype: Any) -> DType:
+    """The dtype that is meant by `dtype`: one of Weft's, its name ("float32"), one of NumPy's (`np.float32`,
+    `array.dtype`), or Python's `bool`, `int` (int64) or `float` (float64, as in PyTorch and NumPy).
+
+    >>> as_dtype("zeros", np.float32), as_dtype("zeros", "bfloat16"), as_dtype("zeros", float)
+    (weft.float32, weft.bfloat16, weft.float64)
+    """
+    if isinstance(dtype, DType):
+        return dtype
+    found = _find(dtype)
+    if found is None:
+        given = repr(dtype) if isinstance(dtype, str) else _text_of(dtype)
+        raise problem(DTypeError, who, f"{given} for the dtype", f"one of {_names()}", _advice(dtype))
+    return found
+
+
+def is_dtype_name(text: str) -> bool:
+    """Whether a text stands for a dtype, perhaps a misspelt one, rather than for a device.
+
+    >>> is_dtype_name("float33"), is_dtype_name("cuda:0")
+    (True, False)
+    """
+    return text in _ALIASES or text.removeprefix("weft.").startswith(("bool", "int", "uint", "float", "bfloat"))
+
+
+def _find(dtype: Any) -> DType | None:
+    if isinstance(dtype, str):
+        name = dtype.removeprefix("weft.")
+        return ALL_BY_NAME.get(name) or _ALIASES.get(name)
+    try:
+        found = _OF_TYPE.get(dtype)
+    except TypeError:  # not hashable
+        return None
+    if found is not None or not isinstance(dtype, (np.dtype, type)):
+        return found
+    try:
+        return _BY_NUMPY.get(np.dtype(dtype)) if isinstance(dtype, np.dtype) or issubclass(dtype, np.generic) else None
+    except TypeError:
+        return None
+
+
+def _text_of(dtype: Any) -> str:
+    """What was given instead of a dtype, in words."""
+    if isinstance(dtype, type):
+        return f"the type {dtype.__module__.removeprefix('builtins') and dtype.__module__ + '.'}{dtype.__name__}"
+    return f"{dtype!r} of type {type(dtype).__name__}" if isinstance(dtype, np.dtype) else f"a {type(dtype).__name__}"
+
+
+def _names() -> str:
+    return ", ".join(dtype.name for dtype in ALL)
+
+
+def _advice(dtype: Any) -> str:
+    if isinstance(dtype, str):
+        import difflib  # loaded for an error only
+
+        near = difflib.get_close_matches(dtype.removeprefix("weft."), [*ALL_BY_NAME, *_ALIASES], 1)
+        return f"use weft.{as_dtype('', near[0]).name}" if near else "use weft.float32, for example"
+    return "use weft.float32, for example"
 
 
 def from_numpy(dtype: np.dtype) -> DType | None:
@@ -139,12 +235,13 @@ class IntegerLimits:
     dtype: str
 
 
-def finfo(dtype: DType) -> FloatLimits:
+def finfo(dtype: DTypeLike) -> FloatLimits:
     """The limits of a float dtype.
 
     >>> weft.finfo(weft.bfloat16).eps, weft.finfo(weft.float16).max
     (0.0078125, 65504.0)
     """
+    dtype = as_dtype("finfo", dtype)
     if dtype.kind != "f":
         raise problem(DTypeError, "finfo", f"{dtype.name}", "a float dtype", "use iinfo for integers")
     info = ml_dtypes.finfo(dtype.numpy)
@@ -152,12 +249,13 @@ def finfo(dtype: DType) -> FloatLimits:
     return FloatLimits(info.bits, float(info.eps), float(info.max), float(info.min), tiny, tiny, resolution, dtype.name)
 
 
-def iinfo(dtype: DType) -> IntegerLimits:
+def iinfo(dtype: DTypeLike) -> IntegerLimits:
     """The limits of an integer dtype.
 
     >>> weft.iinfo(weft.int8).max
     127
     """
+    dtype = as_dtype("iinfo", dtype)
     if dtype.kind not in "iu":
         raise problem(DTypeError, "iinfo", f"{dtype.name}", "an integer dtype", "use finfo for floats")
     low, high = integer_bounds(dtype)

@@ -1,10 +1,15 @@
 """The errors Weft raises, all built by one helper so that they read alike.
 
-A message says who complains, what was given, what was expected and how to mend it. This is a base room: it imports
-nothing of Weft.
+A message says who complains, what was given, what was expected and how to fix it. Tracebacks of these errors end at
+the user's line: see `weft.boundary`. This is a base room: it imports nothing of Weft.
 """
 
 from __future__ import annotations
+
+import os
+from types import TracebackType
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class WeftError(Exception):
@@ -51,12 +56,62 @@ def problem(kind: type[WeftError], who: str, given: str, expected: str = "", men
     """Build (not raise) an error: `raise problem(ShapeError, "matmul", "shapes (2, 3) and (4, 5)", "...", "...")`.
 
     >>> str(problem(ShapeError, "add", "shapes (2,) and (3,)", "shapes that broadcast", "reshape one of them"))
-    'add: given shapes (2,) and (3,); expected shapes that broadcast. To mend it: reshape one of them.'
+    'add: given shapes (2,) and (3,); expected shapes that broadcast. Fix: reshape one of them.'
     """
     text = f"{who}: given {given}"
     if expected:
         text += f"; expected {expected}"
     text += "."
     if mend:
-        text += f" To mend it: {mend}."
+        text += f" Fix: {mend}."
     return kind(text)
+
+
+def out_of_memory(who: str, nbytes: int, available: int, total: int) -> WeftError:
+    """The error for a request that a device cannot meet.
+
+    >>> str(out_of_memory("cpu", 1 << 40, 3 << 30, 4 << 30)).partition(". ")[0]
+    'cpu: given a request for 1.00 TiB; expected at most 3.00 GiB, which are available of 4.00 GiB'
+    """
+    expected = f"at most {size_text(available)}, which are available of {size_text(total)}"
+    return problem(OutOfMemoryError, who, f"a request for {size_text(nbytes)}", expected, "use smaller tensors")
+
+
+def size_text(nbytes: int) -> str:
+    """Bytes in a readable unit.
+
+    >>> size_text(900), size_text(1536), size_text(3 << 30)
+    ('900 B', '1.5 KiB', '3.00 GiB')
+    """
+    value = float(nbytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.2f} GiB" if unit == "GiB" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} TiB"
+
+
+def hide_frames(error: BaseException) -> None:
+    """Take Weft's own frames out of the traceback of an error that is on its way to the user; `WEFT_TRACEBACK=full`
+    leaves them in. A bare `raise` afterwards adds none."""
+    if os.environ.get("WEFT_TRACEBACK", "").lower() == "full":
+        return
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, WeftError):
+            error.__traceback__ = _outside(error.__traceback__)
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+
+
+def _outside(traceback: TracebackType | None) -> TracebackType | None:
+    """The entries of a traceback whose frames are not Weft's."""
+    entries = []
+    while traceback is not None:
+        entries.append(traceback)
+        traceback = traceback.tb_next
+    kept: TracebackType | None = None
+    for one in reversed(entries):
+        if not one.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return kept

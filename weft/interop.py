@@ -9,6 +9,9 @@ it, is in use. `weft.tensor(array)` copies, and is the one to take where that ca
 from __future__ import annotations
 
 import ctypes
+import operator
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,9 +20,10 @@ from weft.backends.base import Buffer, Device
 from weft.cell import host_array
 from weft.creation import tensor
 from weft.device import get
-from weft.dtypes import DType, bfloat16
+from weft.dtypes import DType, DTypeLike, as_dtype, bfloat16
 from weft.errors import CopyError, DeviceError, DTypeError, problem
 from weft.graph.node import Node, leaf
+from weft.state import STATE
 from weft.tensor import Tensor, from_host, known_dtype
 
 # From dlpack.h. NumPy writes and reads the capsules; only the code of a dtype that it does not know is set here.
@@ -135,7 +139,7 @@ def from_dlpack(x: Any, *, device: str | Device | None = None, copy: bool | None
 
 
 def asarray(
-    data: Any, dtype: DType | None = None, *, device: str | Device | None = None, copy: bool | None = None
+    data: Any, dtype: DTypeLike | None = None, *, device: str | Device | None = None, copy: bool | None = None
 ) -> Tensor:
     """`data` as a tensor: a tensor, a NumPy array, anything with `__dlpack__`, or numbers and nested lists.
 
@@ -145,6 +149,7 @@ def asarray(
     >>> weft.asarray([[1, 2], [3, 4]]).shape
     (2, 2)
     """
+    dtype = None if dtype is None else as_dtype("asarray", dtype)
     if isinstance(data, Tensor):
         found = _of_tensor("asarray", data, device, copy)
     elif isinstance(data, np.ndarray):
@@ -182,6 +187,62 @@ def _adopted(who: str, array: np.ndarray, dtype: DType, device: Device, copy: bo
 
 def _needs_copy(who: str, given: str) -> Exception:
     return problem(CopyError, who, f"{given}, and copy=False", "memory that can be shared as it is", "leave copy away")
+
+
+# --- functions of NumPy ----------------------------------------------------------------------------------------------
+
+# NumPy's functions behind its operators: `array + tensor` asks for them.
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "true_divide": operator.truediv,
+    "divide": operator.truediv, "floor_divide": operator.floordiv, "remainder": operator.mod, "power": operator.pow,
+    "matmul": operator.matmul, "less": operator.lt, "less_equal": operator.le, "greater": operator.gt,
+    "greater_equal": operator.ge, "equal": operator.eq, "not_equal": operator.ne, "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_, "bitwise_xor": operator.xor, "left_shift": operator.lshift,
+    "right_shift": operator.rshift,
+}  # fmt: skip
+_ABOUT = {np.shape: lambda x: x.shape, np.ndim: lambda x: x.ndim, np.size: lambda x: x.numel()}
+_OTHER_NAMES = {"concatenate": "cat", "absolute": "abs", "arctan": "atan", "power": "pow", "multiply": "mul"}
+
+
+def numpy_operator(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator of NumPy's with a tensor on one side, by the tensor's own; any other function raises."""
+    apply = _OPERATORS.get(ufunc.__name__)
+    if apply is None or method != "__call__" or kwargs:
+        raise _no_tensor(ufunc.__name__)
+    device = next(x.device for x in inputs if isinstance(x, Tensor))
+    return apply(*[_as_operand(x, device) for x in inputs])
+
+
+def _as_operand(x: Any, device: Device) -> Any:
+    """A tensor for an array, a Python number for one of NumPy's."""
+    if isinstance(x, np.generic):
+        return x.item()
+    return Tensor(from_host(x, device)) if isinstance(x, np.ndarray) else x
+
+
+def numpy_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of NumPy's on the values of tensors; while a function is traced there are none."""
+    about = _ABOUT.get(function)
+    if about is not None and len(args) == 1 and not kwargs:
+        return about(args[0])
+    if STATE.trace is not None:
+        raise _no_tensor(function.__name__)
+    return function(*_as_arrays(args), **{key: _as_arrays(value) for key, value in kwargs.items()})
+
+
+def _as_arrays(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.numpy()
+    return type(value)(map(_as_arrays, value)) if type(value) in (tuple, list) else value
+
+
+def _no_tensor(name: str) -> Exception:
+    public = sys.modules["weft"]
+    inside = f" inside {STATE.trace.where}, where values are not known yet" if STATE.trace is not None else ""
+    own = next((one for one in (_OTHER_NAMES.get(name, name), name) if callable(getattr(public, one, None))), None)
+    other = "compute it before the call" if STATE.trace is not None else "give it x.numpy()"
+    fix = f"use weft.{own}, or {other}" if own else other
+    return problem(DTypeError, f"numpy.{name}", f"a weft.Tensor{inside}", "NumPy arrays", fix)
 
 
 # --- out -------------------------------------------------------------------------------------------------------------

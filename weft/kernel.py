@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from weft.dtypes import DType, float32
+from weft.dtypes import DType, as_dtype, float32
 from weft.errors import DeviceError, DTypeError, GraphError, ShapeError, problem
 from weft.function import Function
 from weft.graph import build
@@ -105,8 +105,8 @@ class Kernel:
     def _form(self, declared: Any) -> tuple[tuple[int, ...], DType]:
         if isinstance(declared, Tensor):
             return declared.shape, declared.dtype
-        if isinstance(declared, tuple) and len(declared) == 2 and isinstance(declared[1], DType):
-            return self._shape("out", declared[0]), declared[1]
+        if isinstance(declared, tuple) and len(declared) == 2 and not isinstance(declared[1], (int, tuple, list)):
+            return self._shape("out", declared[0]), as_dtype(f"kernel {self.name}", declared[1])
         raise self._wrong(
             GraphError, f"{declared!r} from out=", "a tensor to be like, (shape, dtype), or a list of these"
         )

@@ -9,7 +9,7 @@ import numpy as np
 
 from weft.backends.base import Device
 from weft.device import get
-from weft.dtypes import DType, float32, int64
+from weft.dtypes import DTypeLike, as_dtype, float32, int64
 from weft.graph.node import Node
 from weft.ops import creation
 from weft.ops.common import need_float, normal_shape
@@ -47,6 +47,9 @@ class Generator:
         self.manual_seed(state[0])
         self.counter = state[1]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, self.get_state()
+
     def draw(self, device: Device, count: int) -> tuple[Node, int]:
         """The state node and the number of the first of `count` draws on it.
 
@@ -70,6 +73,13 @@ def _mix(seed: int) -> int:
     return (z ^ (z >> 31)) >> 32
 
 
+def _restored(seed: int, counter: int) -> Generator:
+    """A generator in the state that was copied or pickled."""
+    generator = Generator(seed)
+    generator.counter = counter
+    return generator
+
+
 default_generator = Generator(0)
 
 
@@ -83,7 +93,7 @@ def _leaf(node: Node, requires_grad: bool) -> Tensor:
 
 
 def rand(
-    *size: int | Sequence[int], generator: Generator | None = None, dtype: DType = float32, device: Any = None,
+    *size: int | Sequence[int], generator: Generator | None = None, dtype: DTypeLike = float32, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Uniform in [0, 1).
@@ -92,20 +102,20 @@ def rand(
     (2, 3)
     """
     state, draw = (generator or default_generator).draw(get(device), 1)
-    return _leaf(creation.uniform(state, draw, normal_shape("rand", size), dtype), requires_grad)
+    return _leaf(creation.uniform(state, draw, normal_shape("rand", size), as_dtype("rand", dtype)), requires_grad)
 
 
 def randn(
-    *size: int | Sequence[int], generator: Generator | None = None, dtype: DType = float32, device: Any = None,
+    *size: int | Sequence[int], generator: Generator | None = None, dtype: DTypeLike = float32, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Normal with mean 0 and variance 1."""
     state, draw = (generator or default_generator).draw(get(device), 2)
-    return _leaf(creation.normal(state, draw, normal_shape("randn", size), dtype), requires_grad)
+    return _leaf(creation.normal(state, draw, normal_shape("randn", size), as_dtype("randn", dtype)), requires_grad)
 
 
 def randint(
-    *bounds_and_size: Any, generator: Generator | None = None, dtype: DType = int64, device: Any = None
+    *bounds_and_size: Any, generator: Generator | None = None, dtype: DTypeLike = int64, device: Any = None
 ) -> Tensor:
     """Whole numbers: `randint(high, size)` in [0, high), `randint(low, high, size)` in [low, high).
 
@@ -115,7 +125,7 @@ def randint(
     *bounds, size = bounds_and_size
     low, high = bounds if len(bounds) == 2 else (0, *bounds)
     state, draw = (generator or default_generator).draw(get(device), 1)
-    return Tensor(creation.integers(state, draw, low, high, normal_shape("randint", size), dtype))
+    return Tensor(creation.integers(state, draw, low, high, normal_shape("randint", size), as_dtype("randint", dtype)))
 
 
 def rand_like(input: Tensor, *, generator: Generator | None = None) -> Tensor:

@@ -15,9 +15,25 @@ import numpy as np
 from weft.backends.base import Buffer, Device
 from weft.cell import TensorCell, evaluate
 from weft.cell import take_consumed as take_consumed
-from weft.dtypes import ALL, DType, bfloat16, bool_, float16, float32, float64, int8, int16, int32, int64, uint8
+from weft.dtypes import (
+    ALL,
+    DType,
+    DTypeLike,
+    as_dtype,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    is_dtype_name,
+    uint8,
+)
 from weft.dtypes import from_numpy as dtype_from_numpy
-from weft.errors import DTypeError, GraphError, ShapeError, WeftError, problem
+from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, placeholder
 from weft.ops import (
@@ -52,25 +68,32 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs.keys().isdisjoint(OPERANDS):
-            kwargs = {_own_name(op, key): value for key, value in kwargs.items()}
-        tensors: list[Tensor] = []
-        nodes = [_unwrap(arg, tensors) for arg in args]
-        named = {key: _unwrap(value, tensors) for key, value in kwargs.items()} if kwargs else kwargs
-        weak = False
-        for tensor in tensors:
-            weak = weak or tensor.weak
-        if weak and (strong := [tensor for tensor in tensors if not tensor.weak]):
-            weak = False
-            nodes = [_unwrap(arg, [], strong[0].dtype) for arg in args]
-            named = {key: _unwrap(value, [], strong[0].dtype) for key, value in kwargs.items()}
         try:
-            result = op(*nodes, **named)
-        except (AttributeError, TypeError) as error:
-            _explain(op, nodes, named, error)
+            if not kwargs.keys().isdisjoint(OPERANDS):
+                kwargs = {_own_name(op, key): value for key, value in kwargs.items()}
+            if kwargs and kwargs.get("dtype") is not None:
+                kwargs = {**kwargs, "dtype": as_dtype(op.__name__, kwargs["dtype"])}
+            tensors: list[Tensor] = []
+            nodes = [_unwrap(arg, tensors) for arg in args]
+            named = {key: _unwrap(value, tensors) for key, value in kwargs.items()} if kwargs else kwargs
+            weak = False
+            for tensor in tensors:
+                weak = weak or tensor.weak
+            if weak and (strong := [tensor for tensor in tensors if not tensor.weak]):
+                weak = False
+                nodes = [_unwrap(arg, [], strong[0].dtype) for arg in args]
+                named = {key: _unwrap(value, [], strong[0].dtype) for key, value in kwargs.items()}
+            try:
+                result = op(*nodes, **named)
+            except (AttributeError, TypeError) as error:
+                _explain(op, nodes, named, error)
+                raise
+            return _wrap(result, tensors, weak, view)
+        except WeftError as error:
+            hide_frames(error)
             raise
-        return _wrap(result, tensors, weak, view)
 
+    call.is_entry = True  # type: ignore[attr-defined]  # errors of ours end at its caller: see `weft.boundary`
     return call
 
 
@@ -187,7 +210,18 @@ class Tensor(TensorCell):
     """
 
     __slots__ = ()
-    __array_ufunc__ = None  # so that NumPy leaves mixed expressions to us
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        """Operators between arrays and tensors give tensors; no other function of NumPy takes a tensor."""
+        from weft.interop import numpy_operator
+
+        return numpy_operator(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Outside of compiled functions, functions of NumPy get arrays with the values."""
+        from weft.interop import numpy_function
+
+        return numpy_function(function, args, kwargs)
 
     @staticmethod
     def _stand_in(
@@ -197,6 +231,21 @@ class Tensor(TensorCell):
         tensor = Tensor(placeholder(shape, dtype, device), requires_grad)
         tensor.weak = weak
         return tensor
+
+    def __copy__(self) -> Tensor:
+        from weft.copying import shallow_copy
+
+        return shallow_copy(self)
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Tensor:
+        from weft.copying import deep_copy
+
+        return deep_copy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        from weft.copying import reduce_tensor
+
+        return reduce_tensor(self, protocol)
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter(self.unbind(0))
@@ -267,13 +316,14 @@ class Tensor(TensorCell):
     # ---- other dtypes and devices ------------------------------------------------------------------------------
 
     def to(
-        self, target: DType | str | Device | None = None, *, dtype: DType | None = None, device: Any = None
+        self, target: DTypeLike | Device | None = None, *, dtype: DTypeLike | None = None, device: Any = None
     ) -> Tensor:
-        """In another dtype, on another device, or both."""
-        if isinstance(target, DType):
-            dtype = target
-        elif target is not None:
+        """In another dtype, on another device, or both. A dtype may be given as NumPy's or by its name."""
+        if isinstance(target, Device) or (isinstance(target, str) and not is_dtype_name(target)):
             device = target
+        elif target is not None:
+            dtype = target
+        dtype = None if dtype is None else as_dtype("to", dtype)
         result = self if dtype is None or dtype is self.dtype else self.cast(dtype)
         return result if device is None else result._moved(device)
 

@@ -7,6 +7,7 @@ addresses and runs.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import sys
 from collections.abc import Callable, Sequence
@@ -278,6 +279,15 @@ class _Builder:
         entry = entry_for(program, self.device)
         table = self.backend.slot_table(len(entry.plan.slots) + 1)
         variant = Variant(self.trace.name, self.spec, self.device, entry, table)
+        if entry.diagnosis is not None:
+            messages = entry.diagnosis.messages(program)
+            addresses = None if self.backend.runs_ahead else table
+            explain = functools.partial(entry.diagnosis.explain, addresses=addresses, messages=messages)
+            variant.watch = functools.partial(self.backend.watch, explain=explain)
+        try:
+            self.backend.require(entry.needs)
+        except OutOfMemoryError:
+            raise variant.too_large() from None
         self._fill_table(variant, program.leaves, leaf_buffers, places)
         variant.guards, variant.grads_before = self.trace.guards, self.trace.grads_read
         variant.grads_after = [(tensor, grad) for tensor, grad, _ in self.kept]

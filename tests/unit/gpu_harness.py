@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from weft import dtypes
-from weft.backends.base import Buffer, Device, HostWords, Slab, raise_bad_index
+from weft.backends.base import Buffer, Device, Explain, HostWords, Slab, raise_bad_index
 from weft.compiler.plan import (
     Config,
     Gemm,
@@ -190,6 +190,8 @@ def check_limits(kernel: Kernel, device: Device) -> None:
 class HostBackend:
     """Memory in NumPy arrays; `kernels` are all that plans on this device were made of, in normal form."""
 
+    runs_ahead = False
+
     def __init__(self, kind: str, features: Iterable[str] = (), limits: dict[str, int] | None = None):
         given = frozenset({"blocks", *features})
         self.device = Device(kind, 0, self, kind, frozenset(dtypes.ALL), given, limits or {})
@@ -207,6 +209,9 @@ class HostBackend:
     def allocate(self, nbytes: int) -> Slab:
         memory = self.memory(max(nbytes, 1))
         return Slab(self.device, nbytes, memory.ctypes.data, memory)
+
+    def require(self, nbytes: int) -> None:
+        """Programs of tests are small."""
 
     def arena(self, nbytes: int) -> Slab:
         return self.allocate(nbytes)
@@ -241,6 +246,8 @@ class HostBackend:
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         return bytes_at(buffer.pointer, buffer.nbytes).view(dtype.numpy).reshape(shape).copy()
 
+    peek = download
+
     def host_words(self, nbytes: int) -> HostWords:
         slab = self.allocate(nbytes)
         return HostWords(slab, bytes_at(slab.pointer, nbytes))
@@ -250,8 +257,8 @@ class HostBackend:
         self.clear(Buffer(slab, 0, nbytes))
         return slab
 
-    def watch(self, status: Slab, plan: Plan) -> None:
-        raise_bad_index(bytes_at(status.pointer, status.nbytes).view(np.int32), plan)
+    def watch(self, status: Slab, plan: Plan, explain: Explain | None = None) -> None:
+        raise_bad_index(bytes_at(status.pointer, status.nbytes).view(np.int32), plan, explain)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         bytes_at(target.pointer, target.nbytes)[:] = bytes_at(source.pointer, source.nbytes)

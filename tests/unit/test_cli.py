@@ -88,6 +88,44 @@ def test_doctor_finds_a_limit_that_is_no_size(command, monkeypatch):
     assert command("doctor")[0] == 0
 
 
+def unwrapped(output):
+    """The text of a table's last column on one line."""
+    return " ".join(output.split())
+
+
+def test_doctor_and_cache_say_why_a_folder_is_not_used(command, tmp_path):
+    disk.write(disk.OBJECT, "1" * 64, b"code")
+    folder = tmp_path / "cache"
+    folder.chmod(0o777)
+    for name in ("doctor", "cache"):
+        code, output = command(name)
+        text = output.replace("\n", "").replace(" ", "")
+        assert code == (1 if name == "doctor" else 0)
+        assert f"canbewrittenbyothers(mode0777):chmod700{folder}" in text, output
+    folder.chmod(0o700)
+    assert command("doctor")[0] == 0 and "not used" not in command("cache")[1]
+
+
+def test_doctor_finds_links_in_the_cache(command, tmp_path):
+    disk.write(disk.OBJECT, "1" * 64, b"code")
+    path = Path(disk.files()[0].path)
+    path.rename(tmp_path / "away")
+    path.symlink_to(tmp_path / "away")
+    code, output = command("doctor")
+    assert code == 1 and "Run: weft cache clear" in unwrapped(output)
+    command("cache", "clear")
+    assert command("doctor")[0] == 0
+
+
+def test_doctor_makes_the_folder_for_its_user_alone(command, tmp_path):
+    before = os.umask(0)
+    try:
+        assert command("doctor")[0] == 0
+    finally:
+        os.umask(before)
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+
+
 def test_doctor_finds_wrong_numbers(command, monkeypatch):
     right = doctor.training_step("reference")
     monkeypatch.setattr(doctor, "training_step", lambda device: [x + 1e-3 * (device == "cpu") for x in right])

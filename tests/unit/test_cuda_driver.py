@@ -266,7 +266,8 @@ def test_memory_is_asked_for_twice_before_it_is_missed(bindings):
     made.calls.clear()
     made.answers["cuMemAllocAsync"] = made.CUresult.CUDA_ERROR_OUT_OF_MEMORY
     with pytest.raises(
-        OutOfMemoryError, match=r"A GPU: given 4,096 bytes asked for with 1,073,741,824 of 2,147,483,648"
+        OutOfMemoryError,
+        match=r"A GPU: given a request for 4.0 KiB; expected at most 1.00 GiB, which are available of 2.00 GiB",
     ):
         driver.allocate(4096)
     names = [call[0] for call in made.calls[:4]]

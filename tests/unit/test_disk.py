@@ -1,10 +1,14 @@
 """The files that outlive a process: whole or absent, found again, never more than the limit, and never an error."""
 
+import errno
 import hashlib
 import os
+import shutil
+import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +19,11 @@ pytestmark = pytest.mark.unit
 
 def key(name):
     return hashlib.sha256(str(name).encode()).hexdigest()
+
+
+def path_of(kind, name):
+    """Where the file of a key lies."""
+    return Path(disk.folder(), *disk._place(kind, key(name)))
 
 
 @pytest.fixture
@@ -36,7 +45,7 @@ def test_what_was_written_is_read(folder):
     assert sorted(file.kind for file in disk.files()) == ["object", "plan"]
 
 
-def test_damage_is_absence_and_is_mended(folder):
+def test_damage_is_absence_and_is_written_again(folder):
     disk.write(disk.PLAN, key(1), b"payload")
     (path,) = [file.path for file in disk.files()]
     with open(path, "rb") as file:
@@ -54,7 +63,7 @@ def test_least_recently_used_goes_first(folder, monkeypatch):
     for number in range(8):
         disk.write(disk.OBJECT, key(number), bytes(1000))
     for number in range(8):
-        path = disk._path(disk.OBJECT, key(number))
+        path = path_of(disk.OBJECT, number)
         os.utime(path, (now - 10_000 + number, now - 10_000 + number))
     assert disk.read(disk.OBJECT, key(0)) is not None  # used: now the youngest of all
     monkeypatch.setenv("WEFT_CACHE_LIMIT", "4K")
@@ -126,7 +135,7 @@ def test_places_that_cannot_be_used(tmp_path, monkeypatch):
 WRITER = """
 import sys
 from weft import disk
-for turn in range(150):
+for iteration in range(150):
     for number in range(4):
         found = disk.read(disk.OBJECT, f"{number:064d}")
         assert found is None or found == bytes([number]) * 50_000, "torn"
@@ -138,3 +147,155 @@ def test_two_processes_write_at_once(folder):
     writers = [subprocess.Popen([sys.executable, "-c", WRITER], stderr=subprocess.PIPE) for _ in range(2)]
     assert [writer.communicate()[1] for writer in writers] == [b"", b""]
     assert len(disk.files()) == 4
+
+
+# --- whose folder it is ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("umask", [0, 0o002, 0o022, 0o077, 0o277, 0o777])
+def test_folders_and_files_are_for_their_owner_alone(folder, umask):
+    before = os.umask(umask)
+    try:
+        disk.write(disk.OBJECT, key(1), b"one")
+    finally:
+        os.umask(before)
+    path = path_of(disk.OBJECT, 1)
+    modes = [stat.S_IMODE(one.stat().st_mode) for one in (folder, path.parent, path)]
+    assert modes == [0o700, 0o700, 0o600]
+    assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.distrusted() and not disk.foreign()
+
+
+def test_a_good_file_under_another_name_is_ignored(folder):
+    """The checksum covers kind and key: a copy of one kernel over another would run as the other."""
+    disk.write(disk.OBJECT, key(1), b"one")
+    disk.write(disk.OBJECT, key(2), b"two")
+    disk.write(disk.PLAN, key(2), b"plan")
+    shutil.copyfile(path_of(disk.OBJECT, 1), path_of(disk.OBJECT, 2))
+    shutil.copyfile(path_of(disk.OBJECT, 1), path_of(disk.PLAN, 1).parent / f"{key(1)[2:]}.plan")
+    assert disk.read(disk.OBJECT, key(1)) == b"one"
+    assert disk.read(disk.OBJECT, key(2)) is None and disk.read(disk.PLAN, key(1)) is None
+    assert disk.read(disk.PLAN, key(2)) == b"plan"
+    disk.write(disk.OBJECT, key(2), b"two")
+    assert disk.read(disk.OBJECT, key(2)) == b"two"
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o720])
+def test_a_folder_that_others_may_write_to_is_not_used(folder, mode):
+    disk.write(disk.OBJECT, key(1), b"one")
+    folder.chmod(mode)
+    assert disk.read(disk.OBJECT, key(1)) is None
+    disk.write(disk.OBJECT, key(2), b"two")
+    assert not path_of(disk.OBJECT, 2).exists()
+    why = disk.distrusted()
+    assert why == f"{folder} can be written by others (mode {mode:04o}): chmod 700 {folder}"
+    subprocess.run(why.partition(": ")[2].split(), check=True)  # the one thing to do
+    assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.distrusted()
+
+
+def test_others_may_read(folder):
+    disk.write(disk.OBJECT, key(1), b"one")
+    folder.chmod(0o755)
+    assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.distrusted()
+
+
+def test_the_folder_of_another_user_is_not_used(folder, monkeypatch):
+    disk.write(disk.OBJECT, key(1), b"one")
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert disk.read(disk.OBJECT, key(1)) is None
+    disk.write(disk.OBJECT, key(2), b"two")
+    assert not path_of(disk.OBJECT, 2).exists()
+    expected = f"belongs to user {owner}, not to you (user {owner + 1}): set WEFT_CACHE_DIR to a folder of your own"
+    assert disk.distrusted() == f"{folder} {expected}"
+
+
+@pytest.mark.parametrize("what", ["file", "shelf"])
+def test_files_and_folders_inside_are_checked_too(folder, what):
+    disk.write(disk.OBJECT, key(1), b"one")
+    path = path_of(disk.OBJECT, 1)
+    inside = path if what == "file" else path.parent
+    inside.chmod(0o777)
+    assert disk.read(disk.OBJECT, key(1)) is None
+    assert disk.foreign() == [str(inside)] and not disk.distrusted()
+    if what == "file":
+        disk.write(disk.OBJECT, key(1), b"one")  # replaced
+        assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.foreign()
+
+
+@pytest.mark.parametrize("what", ["file", "shelf"])
+def test_links_inside_are_not_followed(folder, tmp_path, what):
+    disk.write(disk.OBJECT, key(1), b"one")
+    path = path_of(disk.OBJECT, 1)
+    inside, away = (path if what == "file" else path.parent), tmp_path / "away"
+    inside.rename(away)
+    inside.symlink_to(away)
+    assert disk.read(disk.OBJECT, key(1)) is None
+    assert disk.foreign() == [str(inside)]
+    disk.write(disk.OBJECT, key(1), b"another")
+    kept = away if what == "file" else away / path.name
+    assert kept.read_bytes().endswith(b"one")  # nothing was written through the link
+    disk.clear()
+    assert not inside.is_symlink() and kept.exists() and not disk.foreign()
+
+
+def test_the_mark_of_the_last_sweep_is_not_written_through_a_link(folder, tmp_path):
+    disk.write(disk.OBJECT, key(1), b"one")
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (folder / disk._SWEPT).unlink(missing_ok=True)
+    (folder / disk._SWEPT).symlink_to(victim)
+    disk.sweep(1 << 20)
+    assert victim.read_text() == "precious"
+
+
+def test_the_folder_itself_may_be_a_link_of_the_users_own(folder, tmp_path, monkeypatch):
+    real = tmp_path / "scratch"
+    real.mkdir(0o700)
+    folder.symlink_to(real)
+    disk.write(disk.OBJECT, key(1), b"one")
+    assert disk.read(disk.OBJECT, key(1)) == b"one" and list(real.iterdir())
+    lstat = os.lstat
+
+    def by_another(path):
+        about = list(lstat(path))
+        about[4] += 1  # the owner
+        return os.stat_result(about)
+
+    monkeypatch.setattr(os, "lstat", by_another)
+    assert disk.read(disk.OBJECT, key(1)) is None and "is a link that user" in disk.distrusted()
+
+
+def test_a_pipe_is_not_waited_for(folder):
+    disk.write(disk.OBJECT, key(1), b"one")
+    path = path_of(disk.OBJECT, 1)
+    path.unlink()
+    os.mkfifo(path)
+    assert disk.read(disk.OBJECT, key(1)) is None
+
+
+def test_a_folder_that_can_only_be_read(folder, monkeypatch):
+    disk.write(disk.OBJECT, key(1), b"one")
+
+    def refuse(*_args, **_kwargs):
+        raise OSError(errno.EROFS, "read-only file system")
+
+    for name in ("mkdir", "replace", "utime", "unlink"):
+        monkeypatch.setattr(os, name, refuse)
+    disk.write(disk.OBJECT, key(2), b"two")
+    assert disk.read(disk.OBJECT, key(1)) == b"one" and disk.read(disk.OBJECT, key(2)) is None
+
+
+FULL = """
+import resource
+from weft import disk
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+disk.write(disk.OBJECT, "a" * 64, bytes(50_000))
+disk.write(disk.OBJECT, "b" * 64, bytes(10_000))
+print(disk.read(disk.OBJECT, "a" * 64), len(disk.read(disk.OBJECT, "b" * 64)))
+"""
+
+
+def test_a_disk_without_room(folder):
+    done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("None 10000\n", "")
+    assert [path.suffix for path in folder.rglob("*") if path.is_file() and path.suffix] == [".object"]

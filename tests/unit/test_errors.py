@@ -1,4 +1,6 @@
-"""Bad inputs are refused at the call, with a message that says who, what was given and how to mend it."""
+"""Bad inputs are refused at the call, with a message that says who, what was given and how to fix it."""
+
+import re
 
 import numpy as np
 import pytest
@@ -6,6 +8,7 @@ import pytest
 import weft
 import weft.nn.functional as F
 from tests.records import RECORDS
+from weft.backends import host_memory
 
 pytestmark = pytest.mark.unit
 BY_RECORD = [
@@ -52,7 +55,7 @@ def leaf(*shape):
             "from_numpy: given an array of complex64",
         ),
         (lambda: weft.tensor("x"), weft.DTypeError, "tensor: given an array of <U1"),
-        (lambda: weft.exp([1.0]), weft.DTypeError, "exp: given x of type list; expected a tensor. To mend it: convert"),
+        (lambda: weft.exp([1.0]), weft.DTypeError, "exp: given x of type list; expected a tensor. Fix: convert"),
         (lambda: F.linear(weft.ones(3), weight=None), weft.DTypeError, "linear: given weight of type NoneType"),
         (
             lambda: weft.cat(weft.ones(3)),
@@ -101,9 +104,206 @@ def test_errors_are_also_the_usual_python_ones():
         assert issubclass(kind, weft.WeftError)
 
 
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (
+            lambda: weft.zeros(2, dtype="float33"),
+            weft.DTypeError,
+            r"^zeros: given 'float33' for the dtype; expected one of bool, .*, float64\. Fix: use weft\.float32\.$",
+        ),
+        (lambda: weft.ones(2).to("flaot32"), weft.DeviceError, "^device: given 'flaot32'"),
+        (lambda: weft.ones(2).to("float33"), weft.DTypeError, "^to: given 'float33' for the dtype"),
+        (lambda: weft.ones(2).sum(dtype="f"), weft.DTypeError, "^sum: given 'f' for the dtype"),
+        (lambda: weft.tensor([1], dtype=3), weft.DTypeError, "^tensor: given a int for the dtype"),
+        (lambda: weft.tensor([1], dtype=complex), weft.DTypeError, "^tensor: given the type complex for the dtype"),
+        (lambda: weft.arange(3, dtype=np.complex64), weft.DTypeError, r"^arange: given the type numpy\.complex64"),
+        (lambda: weft.rand(3, dtype=[1]), weft.DTypeError, "^rand: given a list for the dtype"),
+        (lambda: weft.asarray([1], dtype="int"), weft.DTypeError, "^asarray: given 'int' for the dtype"),  # 32 or 64?
+        (lambda: weft.finfo("float33"), weft.DTypeError, "^finfo: given 'float33'"),
+        (
+            lambda: F.cross_entropy(weft.ones(3, 4), weft.ones(3)),
+            weft.DTypeError,
+            r"^cross_entropy: given a target of float32 with the shape of labels, \(3,\), for input \(3, 4\); "
+            r"expected integer class labels of shape \(3,\), or class probabilities of shape \(3, 4\)\. Fix: convert",
+        ),
+        (lambda: F.cross_entropy(weft.ones(4), weft.tensor(1.0)), weft.DTypeError, "with the shape of labels"),
+        (lambda: F.cross_entropy(weft.ones(3, 4), weft.ones(3, 5)), weft.ShapeError, "given input .* and target"),
+        (lambda: F.nll_loss(weft.ones(3, 4), weft.ones(3)), weft.DTypeError, "a target of float32; expected integer"),
+        (
+            lambda: np.sin(weft.ones(2)),
+            weft.DTypeError,
+            r"^numpy\.sin: given a weft\.Tensor; expected NumPy arrays\. Fix: use weft\.sin, or give it x\.numpy",
+        ),
+        (lambda: np.frexp(weft.ones(2)), weft.DTypeError, r"expected NumPy arrays\. Fix: give it x\.numpy\(\)\.$"),
+        (lambda: np.add.reduce(weft.ones(2)), weft.DTypeError, r"^numpy\.add: given a weft\.Tensor"),
+    ],
+)
+def test_who_given_expected_and_fix(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [
+        (np.float32, weft.float32), (np.dtype("int8"), weft.int8), (np.bool_, weft.bool), ("bfloat16", weft.bfloat16),
+        ("half", weft.float16), ("weft.uint8", weft.uint8), (float, weft.float64), (int, weft.int64), (bool, weft.bool),
+        (np.dtype(np.float64), weft.float64), (weft.bfloat16.numpy, weft.bfloat16), (weft.int16, weft.int16),
+    ],
+)  # fmt: skip
+def test_dtypes_of_numpy_and_python(given, dtype):
+    like = weft.ones(2)
+    made = [
+        weft.zeros(2, dtype=given), weft.ones(2, dtype=given), weft.full((2,), 1, dtype=given), like.to(given),
+        like.to(dtype=given), like.cast(given), weft.tensor([1, 0], dtype=given), weft.arange(2, dtype=given),
+        weft.eye(2, dtype=given), weft.zeros_like(like, dtype=given), like.sum(dtype=given), weft.asarray([1], given),
+        weft.as_tensor(like, given), weft.linspace(0, 1, 2, dtype=given), weft.tril_indices(2, 2, dtype=given),
+        like.cumsum(0, dtype=given), weft.empty(1, dtype=given), weft.randint(0, 2, (2,), dtype=given),
+    ]  # fmt: skip
+    assert {x.dtype for x in made} == {dtype}
+
+
+@pytest.mark.parametrize("name", ["sin", "sum", "mean", "concatenate", "maximum", "frexp", "where", "exp"])
+def test_functions_of_numpy_inside_compile(name):
+    arguments = {"concatenate": lambda x: ([x, x],), "maximum": lambda x: (x, 0.0)}.get(name, lambda x: (x,))
+    own = {"concatenate": "cat", "frexp": None}.get(name, name)
+    fix = f"use weft.{own}, or compute it before the call" if own else "compute it before the call"
+    expected = f"numpy.{name}: given a weft.Tensor inside weft.compile, where values are not known yet"
+    with weft.device("cpu"), pytest.raises(weft.DTypeError) as caught:
+        weft.compile(lambda x: getattr(np, name)(*arguments(x)))(weft.ones(2))
+    assert str(caught.value) == f"{expected}; expected NumPy arrays. Fix: {fix}."
+
+
+def test_functions_of_numpy_outside_compile():
+    x, a = weft.tensor([1.0, 2.0]), np.array([1.0, 2.0], np.float32)
+    assert np.sum(x) == 3.0 and np.allclose(x, a) and np.concatenate([x, x]).tolist() == [1.0, 2.0, 1.0, 2.0]
+    assert np.shape(x) == (2,) and np.ndim(x) == 1 and np.size(x) == 2
+    with weft.device("cpu"):
+        assert weft.compile(lambda y: y * np.shape(y)[0] + np.ndim(y) + np.size(y))(weft.ones(3)).tolist() == [7.0] * 3
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64, np.array])
+def test_operators_with_numpy_on_the_left_give_tensors(kind):
+    x, two = weft.tensor([1.0, 2.0, 4.0]), kind(2)
+    results = {
+        "+": two + x, "-": two - x, "*": two * x, "/": two / x, "//": two // x, "%": two % x, "**": two**x,
+        "<": two < x, "==": two == x, ">=": two >= x,
+    }  # fmt: skip
+    for name, result in results.items():
+        assert isinstance(result, weft.Tensor), name
+        expected = eval(f"two {name} a", {"two": two, "a": x.numpy()})
+        np.testing.assert_allclose(result.numpy().astype(float), np.asarray(expected, float), rtol=1e-6)
+    assert isinstance(np.ones((2, 3), np.float32) @ x, weft.Tensor)
+
+
+TERABYTE = r"[12]\.00 TiB.*expected at most [\d.]+ [GMK]iB, which are available of [\d.]+ GiB\. Fix: use smaller"
+
+
+TERABYTES = {
+    "constant": ("reference", lambda: weft.ones(1 << 38).numpy()),
+    "computed": ("cpu", lambda: (weft.arange(1 << 37) + 1).numpy()),
+    "outer": ("cpu", lambda: weft.eval(weft.ones(1 << 19, 1) * weft.arange(1 << 19))),
+    "printed": ("cpu", lambda: str(weft.ones(1 << 38))),
+    "compiled": ("cpu", lambda: weft.compile(lambda x: x + weft.ones(1 << 38))(weft.ones(1))),
+}
+
+
+@pytest.mark.parametrize(("device", "call"), TERABYTES.values(), ids=TERABYTES.keys())
+def test_a_terabyte(device, call):
+    with weft.device(device), pytest.raises(weft.OutOfMemoryError, match=TERABYTE):
+        call()
+
+
+def test_more_than_addresses_can_tell_apart():
+    with weft.device("cpu"), pytest.raises(MemoryError, match="TiB"):
+        (weft.arange(1 << 60) * 2).tolist()
+
+
+def test_what_does_not_fit_is_refused_before_it_is_touched(monkeypatch):
+    """Linux would hand it out and end the process when it is touched."""
+    monkeypatch.setattr(host_memory, "memory", lambda: (300 << 20, 1 << 30))
+    with weft.device("cpu"):
+        weft.eval(weft.arange(1 << 25).float())  # 128 MiB
+        with pytest.raises(
+            weft.OutOfMemoryError, match=r"needs 320.0 MiB .*; expected at most .*, which are available"
+        ):
+            weft.eval(weft.arange(80 << 20).float())
+        parts = [weft.arange(50 << 20).float() + number for number in range(2)]  # 200 MiB each
+        with pytest.raises(weft.OutOfMemoryError, match=r"needs 400\.0 MiB"):
+            weft.eval(*parts)
+
+
+def test_the_limit_of_a_control_group(tmp_path, monkeypatch):
+    group = tmp_path / "a" / "b"
+    group.mkdir(parents=True)
+    (tmp_path / "a" / "memory.max").write_text("1000\n")
+    (tmp_path / "a" / "memory.current").write_text("900\n")
+    (tmp_path / "a" / "memory.stat").write_text("anon 5\ninactive_file 300\nactive_file 20\n")
+    (group / "memory.max").write_text("max\n")
+    monkeypatch.setattr(host_memory, "_group_path", lambda: "a/b")
+    assert host_memory._of_group_v2(str(tmp_path)) == (900, 1000, 320)
+    monkeypatch.setattr(host_memory, "_of_machine", lambda: (5000, 8000))
+    monkeypatch.setattr(host_memory, "_of_group_v2", lambda: (900, 1000, 300))
+    assert host_memory.memory() == (400, 1000)
+    monkeypatch.setattr(host_memory, "_of_group_v2", lambda: (0, 1 << 62, 0))
+    assert host_memory.memory() == (5000, 8000)
+
+
+def test_each_run_names_its_own_line():
+    """A plan that was made at another line is found by its form."""
+    with weft.device("cpu"):
+        table, lines = weft.ones(3), []
+        for call in (
+            lambda: table[weft.tensor([5])].tolist(),
+            lambda: weft.take(table, weft.tensor([6])).tolist(),
+        ):
+            with pytest.raises(weft.IndexRangeError) as caught:
+                call()
+            lines.append(str(caught.value))
+    assert "given the index 5 at position 0" in lines[0] and "given the index 6 at position 0" in lines[1]
+    numbers = [int(re.search(r"test_errors\.py:(\d+)", line)[1]) for line in lines]
+    assert numbers[1] == numbers[0] + 1 and lines[0].startswith("index at ") and lines[1].startswith("take at ")
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_indices_are_named_as_they_were_given(device):
+    with weft.device(device):
+        for call, message in (
+            (
+                lambda: weft.ones(3)[weft.tensor([[0, 1], [-7, 1]])],
+                r"the index -7 at position \(1, 0\), .* expected -3 to 2",
+            ),
+            (
+                lambda: weft.ones(3, 4)[weft.tensor([0, 1]), weft.tensor([0, 5])],
+                "the index 5 at position 1, .* -4 to 3",
+            ),
+            (lambda: weft.ones(3)[weft.tensor(4)], "the index 4, for an axis of extent 3; expected -3 to 2"),
+            (
+                lambda: F.embedding(weft.tensor([1, 9]), weft.ones(5, 2)),
+                "embedding at .*the index 9 at position 1, .* 0 to 4",
+            ),
+            (lambda: F.one_hot(weft.tensor([3, 5]), 4), "one_hot at .*the index 5 at position 1"),
+            (lambda: F.nll_loss(weft.ones(2, 3), weft.tensor([0, -3])), "nll_loss at .*the label -3 at position 1"),
+            (
+                lambda: F.cross_entropy(weft.ones(2, 3, 2), weft.tensor([[0, 1], [2, 3]])),
+                r"cross_entropy at .*the label 3 at position \(1, 1\), for 3 classes; expected 0 to 2",
+            ),
+            (
+                lambda: weft.zeros(3).scatter_add(0, weft.tensor([0, 3]), weft.ones(2)),
+                "scatter_add at .*the index 3 at",
+            ),
+        ):
+            with pytest.raises(weft.IndexRangeError, match=message):
+                call().numpy()
+
+
 def test_an_index_out_of_range_names_the_users_line():
     wrong = weft.ones(3)[weft.tensor([0, 5])]
-    with pytest.raises(weft.IndexRangeError, match=r"test_errors\.py:\d+: given the index 5; expected 0 to 2"):
+    with pytest.raises(
+        weft.IndexRangeError,
+        match=r"index at .*test_errors\.py:\d+: given the index 5 at position 1, for .* 3; expected -3 to 2",
+    ):
         wrong.numpy()
 
 
@@ -126,8 +326,8 @@ def test_an_index_into_a_constant_is_looked_at(device):
                 wrong.numpy()
 
 
-def test_a_label_outside_the_classes():
-    with pytest.raises(
-        weft.IndexRangeError, match=r"a label at .*test_errors.py:\d+: given the index 3; expected 0 to 2"
-    ):
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_a_label_outside_the_classes(device):
+    where = r"cross_entropy at .*test_errors.py:\d+: given the label 3 at position 1, for 3 classes; expected 0 to 2"
+    with weft.device(device), pytest.raises(weft.IndexRangeError, match=where):
         F.cross_entropy(weft.ones(2, 3), weft.tensor([0, 3])).item()

@@ -172,7 +172,7 @@ def test_a_bad_index_is_found(device):
     index = np.arange(30)
     index[11] = 30
     total = weft.scatter_sum(weft.tensor(numbers(30, 2), device=device), weft.tensor(index, device=device), 30)
-    with pytest.raises(IndexRangeError, match="an index outside an axis of extent 30"):
+    with pytest.raises(IndexRangeError, match=r"scatter_sum at .*the index 30 at position 11, for"):
         total.numpy()
 
 

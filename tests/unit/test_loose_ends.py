@@ -95,7 +95,9 @@ def test_labels_out_of_range_raise_in_compiled_functions(on_device):
 
     good, bad = weft.tensor([0, 2]), weft.tensor([0, 3])
     assert np.isfinite(step(weft.ones(2, 4), good).item())
-    with pytest.raises(weft.IndexRangeError, match=r"test_loose_ends.py:\d+: given an index outside an axis of"):
+    with pytest.raises(
+        weft.IndexRangeError, match=r"cross_entropy at .*test_loose_ends.py:\d+: given the label 3 at position 1"
+    ):
         step(weft.ones(2, 4), bad)
     assert np.isfinite(step(weft.ones(2, 4), good).item())
     constant = weft.compile(lambda x: F.cross_entropy(x, weft.full((2,), 5)))

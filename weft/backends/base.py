@@ -6,25 +6,30 @@ compiler knows hardware only through `Device`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from weft.backends import host_memory
 from weft.compiler.plan import Code, Config, Plan, Product
 from weft.dtypes import DType
-from weft.errors import DeviceError, IndexRangeError, problem
+from weft.errors import DeviceError, IndexRangeError, out_of_memory, problem
 from weft.kernels.language import Kernel
+from weft.singletons import once
 
 if TYPE_CHECKING:
     from weft.compiler.access import Strided
     from weft.graph.node import Node
 
 
+@once
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """One device: its name (`cpu`, `cuda:0`), and all that the compiler knows of it.
+    """One device: its name (`cpu`, `cuda:0`), and all that the compiler knows of it. A process has one object for each
+    device: `copy` gives the object itself, and so does `pickle`, by name (see `weft.device`); `is` compares them.
 
     `features` choose what the compiler makes: 'blocks' asks for the GPU schedule (threads in blocks with
     barriers), 'small products' for small tiles in matrix products, 'templates' for the kernels written by hand for
@@ -50,6 +55,12 @@ class Device:
     @property
     def name(self) -> str:
         return self.kind if self.kind in ("cpu", "reference", "null") else f"{self.kind}:{self.index}"
+
+    def __copy__(self) -> Device:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Device:
+        return self
 
     def __str__(self) -> str:
         return self.name
@@ -162,17 +173,24 @@ class ProductLibrary(Protocol):
 class Backend(Protocol):
     """What one device has to offer, through `Device.backend`."""
 
+    runs_ahead: bool  # whether `Executable.run` returns before the run is over: what it read may be gone by then
+
     def devices(self) -> list[Device]: ...
-    def allocate(self, nbytes: int) -> Slab: ...
+    def allocate(self, nbytes: int) -> Slab: ...  # OutOfMemoryError where there is none
+    def require(self, nbytes: int) -> None: ...  # the same for all that a run will take, before it begins
+    def memory(self) -> tuple[int, int]: ...  # bytes that can still be had, and bytes in all
     def arena(self, nbytes: int) -> Slab: ...  # for the temporaries of a plan; empty where its executable has them
     def place(self, array: np.ndarray) -> Slab: ...  # new memory with the bytes of a contiguous array
     def upload(self, buffer: Buffer, array: np.ndarray) -> None: ...
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray: ...
+    def peek(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray: ...  # raises for no other run
     def copy(self, target: Buffer, source: Buffer) -> None: ...
     def clear(self, buffer: Buffer) -> None: ...
     def host_words(self, nbytes: int) -> HostWords: ...
     def status(self, nbytes: int) -> Slab: ...  # zeroed words in which kernels note indices out of range
-    def watch(self, status: Slab, plan: Plan) -> None: ...  # raise for what a run noted: now, or when it is known
+    def watch(
+        self, status: Slab, plan: Plan, explain: Explain | None = None
+    ) -> None: ...  # raise for what a run noted: now, or when it is known
     def slot_table(self, count: int) -> Any: ...  # for `Executable.run`, filled with addresses by index
     def render(self, kernel: Kernel) -> Code: ...
     def identity(self) -> str | None: ...  # what rendered plans depend on beside `Device`; None: do not keep them
@@ -180,10 +198,26 @@ class Backend(Protocol):
     def synchronise(self) -> None: ...
 
 
-def raise_bad_index(words: np.ndarray, plan: Plan) -> None:
-    """Raise for the first line of the user whose index left its axis, and clear the status words."""
-    for word, site in zip(words, plan.sites, strict=False):
+def empty_array(shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+    """Memory of the host for values that are read back; OutOfMemoryError where there is too little."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes >= host_memory.CHECKED and nbytes > host_memory.memory()[0]:
+        raise out_of_memory("numpy()", nbytes, *host_memory.memory())
+    try:
+        return np.empty(shape, dtype.numpy)
+    except (MemoryError, ValueError):
+        raise out_of_memory("numpy()", nbytes, *host_memory.memory()) from None
+
+
+Explain = Callable[[int], tuple[str, str, str]]  # (line, what was given, what was expected) for a status word
+
+
+def raise_bad_index(words: np.ndarray, plan: Plan, explain: Explain | None = None) -> None:
+    """Raise for the first line of the user whose index left its axis, and clear the status words. `explain` finds out
+    which line it is in this run, which index it was, and where."""
+    for number, (word, site) in enumerate(zip(words, plan.sites, strict=False)):
         if word:
             words[:] = 0
             line, _, wrong = site.rpartition(": ")
-            raise problem(IndexRangeError, line, wrong, mend="check the values; these were clamped")
+            found = explain(number) if explain is not None else (line, wrong, "")
+            raise problem(IndexRangeError, *found, "check the values; these were clamped")

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from weft import dtypes
-from weft.backends import native
-from weft.backends.base import Buffer, Device, HostWords, Slab, raise_bad_index
+from weft.backends import host_memory, native
+from weft.backends.base import Buffer, Device, Explain, HostWords, Slab, empty_array, raise_bad_index
 from weft.backends.jit import jit
 from weft.backends.vendor import blas
 from weft.compiler.plan import Code, Gemm, Launch, Number, Plan, Repeat, Step, code_of, launched, walk
 from weft.counting import COUNTERS
 from weft.dtypes import DType
-from weft.errors import DeviceError, DTypeError, GraphError, RangeError, problem
+from weft.errors import DeviceError, DTypeError, GraphError, RangeError, out_of_memory, problem
 from weft.kernels.language import Kernel
 from weft.kernels.normal import normalise
 from weft.render import llvm
@@ -54,9 +54,21 @@ class _Pool:
         if waiting:
             self.kept -= size
             return waiting.pop()
-        array = np.empty(size + ALIGNMENT, np.uint8)
+        self.require(size)
+        try:
+            array = np.empty(size + ALIGNMENT, np.uint8)
+        except (MemoryError, ValueError):  # ValueError: more than addresses can tell apart
+            raise out_of_memory("cpu", size, *host_memory.memory()) from None
         address = array.ctypes.data
         return address + -address % ALIGNMENT, array
+
+    def require(self, nbytes: int) -> None:
+        """Raise where so much memory is not there, before any of it is touched."""
+        if nbytes >= host_memory.CHECKED and nbytes > host_memory.memory()[0]:
+            self.clear()
+            available, total = host_memory.memory()
+            if nbytes > available:
+                raise out_of_memory("cpu", nbytes, available, total)
 
     def give(self, size: int, block: tuple[int, np.ndarray], limit: int = POOL_LIMIT) -> None:
         if self.kept + size <= limit:  # bound above, since module names are gone when the interpreter exits
@@ -74,10 +86,10 @@ class _Block:
 
     __slots__ = ("block", "pool", "size")
 
-    def __init__(self, pool: _Pool, size: int):
+    def __init__(self, pool: _Pool, size: int, block: tuple[int, np.ndarray]):
         self.pool = pool
         self.size = size
-        self.block = pool.take(size)
+        self.block = block
 
     def __del__(self) -> None:
         self.pool.give(self.size, self.block)
@@ -360,6 +372,8 @@ def _memory(slab: Slab, kind: type) -> np.ndarray:
 class CpuBackend:
     """The device that every machine has."""
 
+    runs_ahead = False
+
     def __init__(self) -> None:
         self.pool = _Pool()
         features = frozenset({"templates", "numbers"} | ({"small products"} if blas.has_small_kernels() else set()))
@@ -369,8 +383,18 @@ class CpuBackend:
         return [self.device]
 
     def allocate(self, nbytes: int) -> Slab:
-        block = _Block(self.pool, size_class(nbytes))
+        size = size_class(nbytes)
+        block = _Block(self.pool, size, self.pool.take(size))
         return Slab(self.device, nbytes, block.block[0], block)
+
+    def require(self, nbytes: int) -> None:
+        """Raise OutOfMemoryError where a run that needs so much memory would not get it."""
+        self.pool.require(nbytes)
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that can still be had, and bytes in all."""
+        available, total = host_memory.memory()
+        return available + self.pool.kept, total
 
     def arena(self, nbytes: int) -> Slab:
         return self.allocate(nbytes)
@@ -392,13 +416,15 @@ class CpuBackend:
 
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """A NumPy array of its own with the buffer's elements."""
-        array = np.empty(shape, dtype.numpy)
+        array = empty_array(shape, dtype)
         if array.nbytes > buffer.nbytes:
             raise problem(DeviceError, "download", f"a buffer of {buffer.nbytes} bytes", f"{array.nbytes} bytes")
         ctypes.memmove(array.ctypes.data, buffer.pointer, array.nbytes)
         COUNTERS.downloads += 1
         COUNTERS.download_bytes += array.nbytes
         return array
+
+    peek = download
 
     def adopt(self, array: np.ndarray) -> Slab:
         """The memory of a contiguous array, which stays the caller's and is only read."""
@@ -424,9 +450,9 @@ class CpuBackend:
         ctypes.memset(slab.pointer, 0, nbytes)
         return slab
 
-    def watch(self, status: Slab, plan: Plan) -> None:
+    def watch(self, status: Slab, plan: Plan, explain: Explain | None = None) -> None:
         """The run is over: its status words say how it went."""
-        raise_bad_index(_memory(status, np.int32), plan)
+        raise_bad_index(_memory(status, np.int32), plan, explain)
 
     def clear(self, buffer: Buffer) -> None:
         ctypes.memset(buffer.pointer, 0, buffer.nbytes)

@@ -18,6 +18,7 @@ from weft.backends import cuda_compile, cuda_driver
 from weft.backends.base import Buffer, Device, Library, Slab
 from weft.backends.cuda_driver import CudaDriver
 from weft.backends.gpu import GpuBackend
+from weft.digest import digest
 from weft.errors import DeviceError, problem
 from weft.render.dialects import CUDA
 
@@ -54,9 +55,11 @@ class CudaBackend(GpuBackend):
         return slab
 
     def identity(self) -> str:
-        """What the text of kernels and the calls of libraries in a plan depend on."""
-        versions = [f"{name} {library.version}" for name, library in self.device.libraries.items()]
-        return "|".join([self.driver.architecture, f"nvrtc {cuda_compile.version()}", *versions])
+        """What the text of kernels and the calls of libraries in a plan depend on beside `Device`."""
+        return digest(
+            model=self.driver.name, architecture=self.driver.architecture, nvrtc=cuda_compile.version(),
+            options=cuda_compile.OPTIONS, dialect=self.dialect.name,
+        )  # fmt: skip
 
 
 def limits(driver: CudaDriver) -> dict[str, int]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import hashlib
 import itertools
 import os
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import Any
 from weft import disk
 from weft.compiler.plan import Code
 from weft.counting import COUNTERS
+from weft.digest import digest
 from weft.errors import DeviceError, problem
 
 OPTIONS = ("--std=c++17", "--fmad=false")
@@ -44,9 +44,16 @@ def knows(architecture: str) -> bool:
     return int(architecture.removeprefix("sm_")) in known
 
 
+def key_of(text: str, architecture: str, compiler: str, options: tuple[str, ...]) -> str:
+    """The name under which the machine code of a CUDA text is kept: all that NVRTC is given, and which one it is."""
+    return digest(
+        kind=disk.OBJECT, language="cuda", architecture=architecture, nvrtc=compiler, options=options, text=text
+    )
+
+
 def cubins(codes: Sequence[Code], architecture: str) -> list[bytes]:
     """The machine code of each kernel for `architecture` ('sm_90'), from disk where it is there."""
-    keys = [hashlib.sha256(f"{architecture}|{version()}|{OPTIONS}|{code.text}".encode()).hexdigest() for code in codes]
+    keys = [key_of(code.text, architecture, version(), OPTIONS) for code in codes]
     found = {key: disk.read(disk.OBJECT, key) for key in dict.fromkeys(keys)}
     missing = {key: code for key, code in zip(keys, codes, strict=True) if found[key] is None}
     COUNTERS.kernels_from_disk += len(found) - len(missing)

@@ -17,7 +17,7 @@ from weft.backends import cuda_compile
 from weft.backends.base import DeviceLost
 from weft.compiler.plan import Code
 from weft.counting import COUNTERS
-from weft.errors import DeviceError, OutOfMemoryError, problem
+from weft.errors import DeviceError, OutOfMemoryError, out_of_memory, problem
 
 COPIED = 16  # bytes of the largest copy of a thread
 PIECE = 1 << 16  # bytes of shared memory that are asked for at a time
@@ -119,7 +119,7 @@ class CudaDriver:
         keep = cuda.CUmemPool_attribute
         call("cuMemPoolSetAttribute", self.pool, keep.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, cuda.cuuint64_t(2**64 - 1))
         call("cuMemPoolSetAttribute", self.pool, keep.CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0)
-        self._functions: dict[str, Any] = {}
+        self._functions: dict[tuple, Any] = {}
         self._loading = threading.Lock()
         self._spare, self._spare_end = 0, 0
         self._staging: list[_Staging] = []
@@ -162,9 +162,7 @@ class CudaDriver:
         try:
             return int(call("cuMemAllocAsync", whole, stream))
         except OutOfMemoryError:
-            available, total = self.memory()
-            given = f"{nbytes:,} bytes asked for with {available:,} of {total:,} available"
-            raise problem(OutOfMemoryError, self.name, given, "less", "use a smaller batch") from None
+            raise out_of_memory(self.name, nbytes, *self.memory()) from None
 
     def free(self, pointer: int) -> None:
         _cuda().cuMemFreeAsync(pointer, self.stream)  # a lost device is told by other calls
@@ -222,11 +220,13 @@ class CudaDriver:
     def functions(self, codes: Sequence[Code]) -> list[Any]:
         self.activate()
         with self._loading:
-            missing = list({code.symbol: code for code in codes if code.symbol not in self._functions}.values())
+            keys = [(code.symbol, code.packed, code.geometry) for code in codes]
+            missing = {key: code for key, code in zip(keys, codes, strict=True) if key not in self._functions}
             COUNTERS.kernels_reused += len(codes) - len(missing)
-            for code, cubin in zip(missing, cuda_compile.cubins(missing, self.architecture), strict=True):
-                self._functions[code.symbol] = self._load(code, cubin)
-        return [self._functions[code.symbol] for code in codes]
+            compiled = cuda_compile.cubins(list(missing.values()), self.architecture)
+            for (key, code), cubin in zip(missing.items(), compiled, strict=True):
+                self._functions[key] = self._load(code, cubin)
+        return [self._functions[key] for key in keys]
 
     def _load(self, code: Code, cubin: bytes) -> Any:
         try:

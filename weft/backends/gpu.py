@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.backends.base import Buffer, Device, DeviceLost, HostWords, Slab, raise_bad_index
+from weft.backends.base import Buffer, Device, DeviceLost, Explain, HostWords, Slab, empty_array, raise_bad_index
 from weft.backends.gpu_plan import GpuExecutable
 from weft.compiler.plan import Code, Plan, code_of, walk
 from weft.counting import COUNTERS
@@ -159,6 +159,7 @@ class GpuBackend:
 
     dialect: Dialect
     device: Device
+    runs_ahead = True
 
     def __init__(self, driver: Driver):
         self.driver = driver
@@ -168,7 +169,7 @@ class GpuBackend:
         self.ran: deque[Plan] = deque(maxlen=RECENT)  # since the device was last waited for
         self.executables: weakref.WeakSet[GpuExecutable] = weakref.WeakSet()
         self._free_words: dict[int, list[int]] = {}
-        self._pending: dict[Slab, Plan] = {}
+        self._pending: dict[Slab, tuple[Plan, Explain | None]] = {}
         self._arena: Slab | None = None
         _backends.add(self)
 
@@ -187,6 +188,9 @@ class GpuBackend:
         """By what somebody holds, between runs."""
         with self.order:
             return self.held - self._idle_bytes
+
+    def require(self, nbytes: int) -> None:
+        """Nothing: a GPU's driver gives no memory that is not there."""
 
     def memory(self) -> tuple[int, int]:
         """Bytes that can still be had, and bytes in all."""
@@ -260,13 +264,21 @@ class GpuBackend:
 
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """A NumPy array with the buffer's elements. Waits for what was enqueued before, and tells what went wrong."""
-        array = np.empty(shape, dtype.numpy)
+        array = empty_array(shape, dtype)
         COUNTERS.downloads += 1
         COUNTERS.download_bytes += array.nbytes
         if array.nbytes:
             with self.order:
                 self._fetch(array, buffer.pointer)
                 self._check()
+        return array
+
+    def peek(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        """`download` that tells nothing of what went wrong: it is used to find out about that."""
+        array = empty_array(shape, dtype)
+        if array.nbytes:
+            with self.order:
+                self._fetch(array, buffer.pointer)
         return array
 
     def _fetch(self, array: np.ndarray, pointer: int) -> None:
@@ -312,10 +324,10 @@ class GpuBackend:
             self.driver.clear(slab.pointer, size)
             return Slab(self.device, nbytes, slab.pointer, slab.owner)
 
-    def watch(self, status: Slab, plan: Plan) -> None:
+    def watch(self, status: Slab, plan: Plan, explain: Explain | None = None) -> None:
         """Raise for what is known of this run already; the rest is known when something is read back."""
         with self.order:
-            self._pending[status] = plan
+            self._pending[status] = plan, explain
             seen = isinstance(status.owner, _Words) and any(_words(status))
             if seen or len(self._pending) > MOST_PENDING:
                 self.synchronise()
@@ -324,10 +336,10 @@ class GpuBackend:
         """Raise for the first run, of those that are over, whose status words are set; others are told next time."""
         while self._pending:
             status = next(iter(self._pending))
-            plan = self._pending.pop(status)
+            plan, explain = self._pending.pop(status)
             words = self._noted(status)
             if words.any():
-                raise_bad_index(words, plan)
+                raise_bad_index(words, plan, explain)
 
     def _noted(self, status: Slab) -> np.ndarray:
         if isinstance(status.owner, _Words):

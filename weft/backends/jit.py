@@ -1,37 +1,69 @@
 """LLVM IR text to machine code in this process, compiled once: in memory by the code's hash, then on disk.
 
-llvmlite is imported when the first kernel is compiled, not before. Object files are kept by `weft.disk`.
+llvmlite is imported when the first kernel is compiled, not before. Object files are kept by `weft.disk`, under a key
+of the text that was compiled and of all else that decides the machine code (`Target`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from weft import disk
 from weft.backends import native, native_gemm
 from weft.compiler.plan import Code
 from weft.counting import COUNTERS
+from weft.digest import digest
+from weft.errors import GraphError, problem
 
-OBJECT_VERSION = 2
+OBJECT_VERSION = 3
+OPTIMIZE, RELOCATION, CODE_MODEL = 2, "pic", "small"
+PASSES = ("sroa",)  # the IR is vector code already: stack slots become registers, then code is generated
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What machine code depends on beside the text that it is compiled from."""
+
+    version: int  # of how object files are made here
+    triple: str
+    cpu: str
+    features: str
+    llvm: tuple[int, ...]
+    llvmlite: str
+    optimize: int
+    relocation: str
+    code_model: str
+    passes: tuple[str, ...]
+
+    def key(self, text: str) -> str:
+        """The name under which the object file of an IR text is kept. Its comments, such as the first line with the
+        name of a kernel, decide nothing."""
+        lines = [line for line in text.splitlines() if not line.startswith(";")]
+        return digest(kind=disk.OBJECT, target=self, text="\n".join(lines))
 
 
 class Jit:
     """Compiles and loads. One per process; use `jit()`."""
 
     def __init__(self) -> None:
+        import llvmlite
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         self.llvm: Any = llvm
-        self.cpu = llvm.get_host_cpu_name()
-        self.features = llvm.get_host_cpu_features().flatten()
-        self.identity = f"{OBJECT_VERSION}|{self.cpu}|{self.features}|{llvm.llvm_version_info}"
+        self.target = Target(
+            OBJECT_VERSION, llvm.get_default_triple(), llvm.get_host_cpu_name(),
+            llvm.get_host_cpu_features().flatten(), tuple(llvm.llvm_version_info), llvmlite.__version__,
+            OPTIMIZE, RELOCATION, CODE_MODEL, PASSES,
+        )  # fmt: skip
+        self.features = self.target.features
+        self.identity = digest(target=self.target)
         self.machine = self._target_machine()
         # use_lmm places code and constants of an object side by side, as the small code model needs.
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._target_machine(), use_lmm=True)
@@ -41,20 +73,23 @@ class Jit:
         self.lock = threading.Lock()
 
     def _target_machine(self) -> Any:
-        target = self.llvm.Target.from_default_triple()
-        return target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, reloc="pic", codemodel="small")
+        about = self.target
+        return self.llvm.Target.from_triple(about.triple).create_target_machine(
+            cpu=about.cpu, features=about.features, opt=about.optimize, reloc=about.relocation,
+            codemodel=about.code_model,
+        )  # fmt: skip
 
     def kernels(self, codes: Sequence[Code]) -> list[int]:
         """The addresses of the functions in `codes`."""
         with self.lock:
             missing = {code.symbol: code for code in codes if code.symbol not in self.addresses}
             COUNTERS.kernels_reused += len(codes) - len(missing)
-            for symbol, code in missing.items():
-                self._load(symbol, lambda code=code: code.text)  # type: ignore[misc]
+            for code in missing.values():
+                self._load(code.text)
             if missing:
                 self.engine.finalize_object()
-                for symbol in missing:
-                    self.addresses[symbol] = self.engine.get_function_address(symbol)
+                for symbol, code in missing.items():
+                    self.addresses[symbol] = self._address(symbol, code.name)
         return [self.addresses[code.symbol] for code in codes]
 
     @functools.cached_property
@@ -62,17 +97,24 @@ class Jit:
         """The addresses of the native runtime's functions."""
         text = native.runtime_ir() + native_gemm.module_part()
         with self.lock:
-            self._load("runtime" + hashlib.sha256(text.encode()).hexdigest(), lambda: text, counted=False)
+            self._load(text, counted=False)
             self.engine.finalize_object()
             names = ("weft_run", "weft_stop", "weft_reset", "weft_sgemm", "weft_dgemm")
-            return {name: self.engine.get_function_address(name) for name in names}
+            return {name: self._address(name, "runtime") for name in names}
 
-    def _load(self, symbol: str, text: Callable[[], str], counted: bool = True) -> None:
+    def _address(self, symbol: str, name: str) -> int:
+        """Where a function that was loaded lies; there is no calling one that is not there."""
+        found: int = self.engine.get_function_address(symbol)
+        if not found:
+            raise problem(GraphError, name, f"machine code without {symbol}", "the function that was compiled")
+        return found
+
+    def _load(self, text: str, counted: bool = True) -> None:
         """Add the code of one module to the engine, from disk where it is there."""
-        key = hashlib.sha256(f"{self.identity}|{symbol}".encode()).hexdigest()
+        key = self.target.key(text)
         payload = disk.read(disk.OBJECT, key)
         if payload is None:
-            payload = self._compile(text())
+            payload = self._compile(text)
             disk.write(disk.OBJECT, key, payload)
             COUNTERS.kernels_compiled += counted
         else:
@@ -80,12 +122,13 @@ class Jit:
         self.engine.add_object_file(self.llvm.ObjectFileRef.from_data(payload))
 
     def _compile(self, text: str) -> bytes:
-        """IR to object code. The IR is vector code already: stack slots become registers, then code is generated."""
+        """IR to object code."""
         llvm = self.llvm
         module = llvm.parse_assembly(text, llvm.create_context())
         builder = llvm.create_pass_builder(self.machine, llvm.PipelineTuningOptions(speed_level=0))
         passes = llvm.create_new_module_pass_manager()
-        passes.add_sroa_pass()
+        for name in self.target.passes:
+            getattr(passes, f"add_{name}_pass")()
         passes.run(module, builder)
         payload: bytes = self.machine.emit_object(module)
         return payload

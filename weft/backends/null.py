@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import numpy as np
 
 from weft import dtypes
-from weft.backends.base import Buffer, Device, HostWords, Slab
+from weft.backends.base import Buffer, Device, Explain, HostWords, Slab
 from weft.compiler.plan import Code, Plan, code_of
 from weft.dtypes import DType
 from weft.errors import DeviceError, problem
@@ -29,6 +30,8 @@ class NullExecutable:
 class NullBackend:
     """Device `null`. Memory has sizes but no contents."""
 
+    runs_ahead = False
+
     def __init__(self) -> None:
         self._device = Device(
             "null", 0, self, "compiles, runs nothing", frozenset(dtypes.ALL), frozenset({"templates"})
@@ -41,6 +44,12 @@ class NullBackend:
     def allocate(self, nbytes: int) -> Slab:
         pointer, self._next = self._next, self._next + -(-max(nbytes, 1) // 64) * 64
         return Slab(self._device, nbytes, pointer, None)
+
+    def require(self, nbytes: int) -> None:
+        """There is no end to it."""
+
+    def memory(self) -> tuple[int, int]:
+        return sys.maxsize, sys.maxsize
 
     def arena(self, nbytes: int) -> Slab:
         return self.allocate(nbytes)
@@ -80,7 +89,7 @@ class NullBackend:
     def status(self, nbytes: int) -> Slab:
         return self.allocate(nbytes)
 
-    def watch(self, status: Slab, plan: Plan) -> None:
+    def watch(self, status: Slab, plan: Plan, explain: Explain | None = None) -> None:
         """No run notes anything."""
 
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:

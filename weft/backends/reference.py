@@ -9,18 +9,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from weft.backends import host_memory
 from weft.backends.base import Buffer, Device, Executable, Slab
 from weft.compiler.plan import Code, Plan
 from weft.counting import COUNTERS
 from weft.dtypes import ALL, DType
-from weft.errors import GraphError, IndexRangeError, problem
+from weft.errors import GraphError, IndexRangeError, out_of_memory, problem
 from weft.graph.evaluate import evaluate_all
 from weft.graph.node import Node, toposort
+from weft.graph.ranges import checked_source, ranges_of
 from weft.kernels.language import Kernel
 
 
 class ReferenceBackend:
     """Memory is NumPy byte arrays; there is one device, `reference`."""
+
+    runs_ahead = False
 
     def __init__(self) -> None:
         self._device = Device("reference", 0, self, "NumPy interpreter", frozenset(ALL))
@@ -29,7 +33,10 @@ class ReferenceBackend:
         return [self._device]
 
     def allocate(self, nbytes: int) -> Slab:
-        memory = np.zeros(max(nbytes, 1), np.uint8)
+        try:
+            memory = np.zeros(max(nbytes, 1), np.uint8)
+        except (MemoryError, ValueError):
+            raise out_of_memory("reference", nbytes, *host_memory.memory()) from None
         return Slab(self._device, nbytes, memory.ctypes.data, memory)
 
     def place(self, array: np.ndarray) -> Slab:
@@ -85,7 +92,11 @@ class ReferenceBackend:
             if node.buffer is not None:
                 value = _array(node.buffer, node.shape, node.dtype)
                 known[node] = value.astype(np.float64) if float64 and node.dtype.kind == "f" else value
-        values = evaluate_all(order, known, float64, _check)
+        try:
+            values = evaluate_all(order, known, float64, lambda node, arrays: _check(node, arrays, known))
+        except MemoryError:
+            largest = max((node.nbytes for node in order), default=0)
+            raise out_of_memory("reference", largest, *host_memory.memory()) from None
         if not float64:
             for node in nodes:
                 if node.buffer is None:
@@ -110,31 +121,36 @@ def _interprets(given: str) -> Exception:
     return problem(GraphError, "reference backend", given, "a graph: this backend interprets nodes", "use device 'cpu'")
 
 
-def _check(node: Node, arrays: Sequence[np.ndarray]) -> None:
+def _check(node: Node, arrays: Sequence[np.ndarray], known: dict[Node, np.ndarray]) -> None:
     """Raise where a node has no value here."""
     if node.op == "input":
         raise problem(GraphError, "reference backend", f"the placeholder {node!r}", "a node with a value")
-    _check_range(node, arrays)
+    _check_range(node, arrays, known)
 
 
-def _check_range(node: Node, arrays: Sequence[np.ndarray]) -> None:
+def _check_range(node: Node, arrays: Sequence[np.ndarray], known: dict[Node, np.ndarray]) -> None:
     """An index outside its axis, and row pointers that do not rise, are errors here as on every backend."""
-    where = f" at {node.site}" if node.site else ""
-    scatters = node.op.startswith("scatter_")
-    if node.op in ("gather", "along", "neighbours", "in_range") or scatters:
-        picks = node.op in ("gather", "along")
-        axis = node.attrs[0] if picks else 0
-        counted = scatters or node.op == "in_range"  # the extent is an attribute
-        extent = node.attrs[0] if counted else node.srcs[0].shape[axis]
-        index = arrays[1 if picks or node.op == "neighbours" else 0]
-        wrong = index[(index < 0) | (index >= extent)]
-        if wrong.size:
-            expected = f"0 to {extent - 1}" + (f" on axis {axis}" if picks else "")
-            who = {"in_range": "a label", "along": "gather"}.get(node.op, node.op)
-            raise problem(IndexRangeError, f"{who}{where}", f"the index {wrong[0]}", expected)
+    site = node.site or node.op
+    checked = checked_source(node)
+    if checked is not None:
+        index, extent = arrays[checked[0]], checked[1]
+        if ((index < 0) | (index >= extent)).any():
+            raise problem(IndexRangeError, site, *_named(node, extent, known), "check the values")
     elif node.op.startswith("segment_"):
         pointers = arrays[-1]
         count = node.attrs[0] if node.op == "segment_rows" else len(arrays[0])
         if pointers[0] != 0 or pointers[-1] != count or (pointers[1:] < pointers[:-1]).any():
             expected = f"numbers that rise from 0 to {count}"
-            raise problem(IndexRangeError, f"{node.op}{where}", f"row pointers {pointers}", expected)
+            raise problem(IndexRangeError, site, f"row pointers {pointers}", expected)
+
+
+def _named(node: Node, extent: int, known: dict[Node, np.ndarray]) -> tuple[str, str]:
+    """(what was given, what was expected): the first index outside, where its values follow from what is `known`."""
+    for found in ranges_of(node):
+        order = toposort([found.index, found.given], known.__contains__)
+        if all(one in known or one.op != "input" for one in order):  # else it is inside a loop
+            values = evaluate_all(order, known)
+            fault = found.fault(node.site or node.op, values[found.index], values[found.given])
+            if fault is not None:
+                return fault
+    return f"an index outside an axis of extent {extent}", ""

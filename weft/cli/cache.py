@@ -27,6 +27,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     files = disk.files()
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("folder", Text(folder, overflow="fold"))
+    if wrong := disk.distrusted():
+        table.add_row("not used", Text(wrong, overflow="fold"))
     for kind, name in ((disk.PLAN, "plans"), (disk.OBJECT, "kernels")):
         some = [file for file in files if file.kind == kind]
         table.add_row(name, f"{len(some)} ({size_text(_bytes(some))})")

@@ -125,18 +125,25 @@ def _cache() -> tuple[str, Text, str]:
     folder = disk.folder()
     if folder is None:
         return "cache", LATER, "none: this user has no home directory. Set WEFT_CACHE_DIR to keep compiled plans"
+    wrong = disk.distrusted()
+    if wrong:
+        return "cache", BAD, f"not used, so every process compiles anew. {wrong}"
     try:
-        os.makedirs(folder, exist_ok=True)
+        disk.make_folder()
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         return "cache", LATER, f"{folder} cannot be written ({error.strerror}): every process compiles anew"
-    wrong = os.environ.get("WEFT_CACHE_LIMIT")
-    if wrong and disk.given_limit() is None:
+    foreign = disk.foreign()
+    if foreign:
+        some = f"{foreign[0]} and {len(foreign) - 1} more are" if len(foreign) > 1 else f"{foreign[0]} is"
+        return "cache", BAD, f"{some} not used: a link, or somebody else may have written it. Run: weft cache clear"
+    limit = os.environ.get("WEFT_CACHE_LIMIT")
+    if limit and disk.given_limit() is None:
         return (
             "cache",
             BAD,
-            f"WEFT_CACHE_LIMIT is {wrong!r}, which is no size and counts as not set. Set it to 500M, say",
+            f"WEFT_CACHE_LIMIT is {limit!r}, which is no size and counts as not set. Set it to 500M, say",
         )
     used = sum(file.nbytes for file in disk.files())
     return "cache", GOOD, f"{folder}, {size_text(used)} of {size_text(disk.limit())}"

@@ -14,6 +14,7 @@ from typing import Any
 
 from weft.backends.base import Buffer, Device, Executable
 from weft.compiler import program as programs
+from weft.compiler.diagnose import Diagnosis, explanation
 from weft.compiler.plan import Plan
 from weft.compiler.program import Program
 from weft.counting import COUNTERS
@@ -30,6 +31,8 @@ class Entry:
     plan: Plan
     executable: Executable
     outputs: list[tuple[int, int]]
+    needs: int = 0  # bytes of the results and temporaries of a run
+    diagnosis: Diagnosis | None = None  # of a plan that checks indices
 
 
 _plans: OrderedDict[tuple, Entry] = OrderedDict()
@@ -51,7 +54,9 @@ def entry_for(program: Program, device: Device) -> Entry:
     digest = plancache.digest_of(program, device)
     known = plancache.load(digest, program)
     plan, outputs = known or _assembled(program, device)
-    entry = Entry(plan, device.backend.executable(plan), outputs)
+    needs = sum(slot.nbytes for slot in plan.slots if slot.kind in ("output", "arena"))
+    diagnosis = Diagnosis(program, plan.sites) if plan.sites else None
+    entry = Entry(plan, device.backend.executable(plan), outputs, needs, diagnosis)
     if known is None:
         plancache.store(digest, program, plan, outputs)
     COUNTERS.plans_built += known is None
@@ -106,7 +111,7 @@ def _evaluate_on(device: Device, pending: list[Node]) -> None:
     program, buffers = _program_for(device, todo, located)
     entry = entry_for(program, device)
     try:
-        results = run_entry(entry, device, [b for b in buffers if b is not None], program.values)
+        results = run_entry(entry, device, [b for b in buffers if b is not None], program, program.values)
     except OutOfMemoryError:
         from weft.compiler.memorymap import too_large
 
@@ -138,13 +143,17 @@ def _program_for(
         return built if first == key and form not in _plans else opened
 
 
-def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer], numbers: Sequence[float] = ()) -> list[Buffer]:
-    """Run a plan once with fresh outputs and the values of its open numbers; returns the memory of each output."""
+def run_entry(
+    entry: Entry, device: Device, inputs: Sequence[Buffer], program: Program, numbers: Sequence[float] = ()
+) -> list[Buffer]:
+    """Run a plan once with fresh outputs and the values of its open numbers; returns the memory of each output.
+    `program` is of the plan's form, and says at which lines the user asked for this run."""
     backend, plan = device.backend, entry.plan
     table = backend.slot_table(len(plan.slots))
     slabs: dict[int, Any] = {}
     for number, buffer in enumerate(inputs):
         table[number] = buffer.slab.pointer + buffer.offset
+    backend.require(entry.needs)
     get = {"output": backend.allocate, "arena": backend.arena, "status": backend.status}
     try:
         for number, slot in enumerate(plan.slots[len(inputs) :], len(inputs)):
@@ -155,8 +164,8 @@ def run_entry(entry: Entry, device: Device, inputs: Sequence[Buffer], numbers: S
     except OutOfMemoryError:
         slabs.clear()  # whoever handles the error, or holds it, finds the memory free
         raise
-    if plan.sites:
-        backend.watch(slabs[len(plan.slots) - 1], plan)
+    if entry.diagnosis is not None:
+        backend.watch(slabs[len(plan.slots) - 1], plan, explanation(entry.diagnosis, program, inputs))
     return [Buffer(slabs[slot], offset, 0) for slot, offset in entry.outputs]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from weft.compiler.plan import Interval, Plan, Slot
 from weft.errors import OutOfMemoryError, RangeError, WeftError, problem
+from weft.errors import size_text as size_text
 
 LARGEST = 16  # tensors that a table names unless told otherwise
 LARGEST_NAMED = 5  # that an error names
@@ -119,20 +120,6 @@ def too_large(who: str, plan: Plan, names: dict[int, str], device: Any, shapes: 
     fits = int(MARGIN * batch * available) // max(asked, 1)
     mend = f"use a batch of at most about {fits} instead of {batch}" if 0 < fits < batch else "use smaller tensors"
     return problem(OutOfMemoryError, who, given, expected, mend)
-
-
-def size_text(nbytes: int) -> str:
-    """Bytes in a readable unit.
-
-    >>> size_text(900), size_text(1536), size_text(3 << 30)
-    ('900 B', '1.5 KiB', '3.00 GiB')
-    """
-    value = float(nbytes)
-    for unit in ("B", "KiB", "MiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.2f} GiB"
 
 
 # --- the picture -----------------------------------------------------------------------------------------------------

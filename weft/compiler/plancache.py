@@ -1,7 +1,7 @@
 """plancache: whole plans kept on disk by the form of their program. A second process lowers and renders nothing.
 
-The key covers all that a plan follows from: the program's form, the device, the machine's code generator, and the text
-of Weft's own compiler, so that a changed compiler never reads what another one wrote. Lines of the user's program,
+The key covers all that a plan follows from (`PlanKey`): the program's form, the device, the machine's code generator,
+and the text of Weft itself, so that a changed compiler never reads what another one wrote. Lines of the user's program,
 which error messages name, are not part of the form: a plan remembers which nodes they belong to.
 """
 
@@ -10,12 +10,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from dataclasses import fields, is_dataclass, replace
+import platform
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 from weft import disk
 from weft.backends.base import Device
+from weft.compiler.diagnose import join_site, split_site
 from weft.compiler.plan import Code, Plan
 from weft.compiler.program import Program
 from weft.compiler.records import Damaged, Unstorable, canonical, pack, unpack
@@ -23,18 +28,43 @@ from weft.dtypes import DType
 from weft.kernels.language import Kernel
 
 ACTIVE = True  # tests that change the compiler under way switch it off
-ROOMS = ("graph", "compiler", "kernels", "render", "backends")  # all that plans follow from, beside dtypes
-
 Outputs = list[tuple[int, int]]  # (slot, byte offset) of each output
 
 
+@dataclass(frozen=True, slots=True)
+class PlanKey:
+    """Everything that decides what a plan is; two programs with equal keys have one plan."""
+
+    kind: str  # of the device
+    features: tuple[str, ...]
+    limits: tuple[tuple[str, int], ...]  # of the device; vector width and threads of a CPU, shared memory of a GPU
+    dtypes: tuple[DType, ...]  # that the device has
+    libraries: tuple[tuple[str, str], ...]  # (name, version) of each that may be called
+    backend: str  # `Backend.identity`: processor, code generator, compiler options, dialect
+    weft: str  # digest of the text of Weft, which holds every rule and tuning constant
+    python: str
+    numpy: str  # constants are folded with NumPy and ml_dtypes
+    ml_dtypes: str
+    form: tuple  # the graph: operations, sources, attributes, shapes, dtypes
+    outputs: tuple[int, ...]
+    writes: tuple[tuple[int, int], ...]
+    overlaps: tuple[tuple[int, int, int], ...]
+    precision: str  # of float32 products
+
+    def digest(self) -> str:
+        """The name of the plan's file. Raises `Unstorable` for what means nothing in another process."""
+        return hashlib.sha256(
+            canonical([[field.name, getattr(self, field.name)] for field in fields(self)])
+        ).hexdigest()
+
+
 @functools.cache
-def _compiler_text() -> str | None:
-    """A digest of the rooms that make plans, or None where their text is not to be had (bytecode only)."""
+def _weft_text() -> str | None:
+    """A digest of the package's text, or None where it is not to be had (bytecode only)."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
     try:
-        for path in [package / "dtypes.py", *sorted(path for room in ROOMS for path in (package / room).rglob("*.py"))]:
+        for path in sorted(package.rglob("*.py")):
             digest.update(path.as_posix().removeprefix(package.as_posix()).encode() + b"\0" + path.read_bytes() + b"\0")
     except OSError:
         return None
@@ -45,14 +75,35 @@ def digest_of(program: Program, device: Device) -> str | None:
     """The name under which the plan of `program` is kept, or None where it cannot be."""
     if not ACTIVE or disk.folder() is None:
         return None
-    identity, compiler = device.backend.identity(), _compiler_text()
-    if identity is None or compiler is None:
+    identity, text = device.backend.identity(), _weft_text()
+    if identity is None or text is None:
         return None
-    about = (device.kind, sorted(device.features), sorted(device.limits.items()), identity, compiler)
     try:
-        return hashlib.sha256(canonical((about, program.key[1:]))).hexdigest()
+        return key_of(program, device, identity, text).digest()
     except Unstorable:  # an attribute that has no meaning in another process, such as a Python function
         return None
+
+
+def key_of(program: Program, device: Device, identity: str, text: str) -> PlanKey:
+    """What the plan of `program` on `device` depends on, with the backend's identity and the digest of Weft's text."""
+    _, form, outputs, writes, overlaps, precision = program.key
+    return PlanKey(
+        kind=device.kind,
+        features=tuple(sorted(device.features)),
+        limits=tuple(sorted(device.limits.items())),
+        dtypes=tuple(sorted(device.dtypes, key=lambda dtype: dtype.name)),
+        libraries=tuple([(name, library.version) for name, library in device.libraries.items()]),
+        backend=identity,
+        weft=text,
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        numpy=np.__version__,
+        ml_dtypes=ml_dtypes.__version__,
+        form=form,
+        outputs=outputs,
+        writes=writes,
+        overlaps=overlaps,
+        precision=precision,
+    )
 
 
 def load(digest: str | None, program: Program) -> tuple[Plan, Outputs] | None:
@@ -62,7 +113,7 @@ def load(digest: str | None, program: Program) -> tuple[Plan, Outputs] | None:
         return None
     try:
         plan, outputs, sites = unpack(data)
-        named = tuple([f"{program.nodes[number].site if number >= 0 else ''}{rest}" for number, rest in sites])
+        named = tuple([join_site(number, rest, program) for number, rest in sites])
         return replace(plan, sites=named), list(outputs)
     except (Damaged, ValueError, TypeError, IndexError):
         return None
@@ -73,16 +124,8 @@ def store(digest: str | None, program: Program, plan: Plan, outputs: Outputs) ->
     if digest is None:
         return
     with contextlib.suppress(Unstorable):
-        sites = tuple([_site(text, program) for text in plan.sites])
+        sites = tuple([split_site(text, program) for text in plan.sites])
         disk.write(disk.PLAN, digest, pack((replace(plan, sites=()), tuple(outputs), sites)))
-
-
-def _site(text: str, program: Program) -> tuple[int, str]:
-    """(number of the node, rest of the text) of a message that begins with the line of a node; else (-1, text)."""
-    for number, node in enumerate(program.nodes):
-        if node.site and text.startswith(node.site):
-            return number, text[len(node.site) :]
-    return -1, text
 
 
 def rendered(plan: Plan, backend: Any) -> Plan:

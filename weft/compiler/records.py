@@ -14,7 +14,7 @@ import zlib
 from typing import Any
 
 from weft.compiler.plan import Code, Gemm, Interval, Launch, LibraryCall, Moving, Number, Place, Plan, Repeat, Slot
-from weft.dtypes import DType, by_name
+from weft.dtypes import ALL_BY_NAME, DType, by_name
 from weft.kernels.language import Geometry, ScalarParam
 
 RECORDS: dict[str, type] = {
@@ -49,13 +49,13 @@ class Damaged(Exception):
 
 def canonical(value: Any) -> bytes:
     """A text that is the same in every process for equal values, and differs for unequal ones."""
-    return _dump(value, _no_bytes).encode()
+    return _dump(value, _no_bytes, lambda dtype: [dtype.name, dtype.kind, dtype.itemsize]).encode()
 
 
 def pack(value: Any) -> bytes:
     """`value` as bytes: records, dtypes, byte strings, tuples, numbers, strings and None."""
     numbers: dict[bytes, int] = {}
-    text = _dump(value, lambda data: numbers.setdefault(data, len(numbers)))
+    text = _dump(value, lambda data: numbers.setdefault(data, len(numbers)), lambda dtype: dtype.name)
     head = zlib.compress(json.dumps([text, [len(data) for data in numbers]]).encode(), 1)
     return b"".join([_LENGTH.pack(len(head)), head, *numbers])
 
@@ -77,10 +77,12 @@ def unpack(data: bytes) -> Any:
         raise Damaged(str(error)) from error
 
 
-def _dump(value: Any, number_of: Any) -> str:
+def _dump(value: Any, number_of: Any, name_of: Any) -> str:
     def tagged(item: Any) -> dict[str, Any]:
         if isinstance(item, DType):
-            return {"dtype": item.name}
+            if ALL_BY_NAME.get(item.name) is not item:  # the compiler compares dtypes by identity
+                raise Unstorable(f"a second {item.name}")
+            return {"dtype": name_of(item)}
         if isinstance(item, bytes):
             return {"bytes": number_of(item)}
         if RECORDS.get(type(item).__name__) is type(item):

@@ -5,7 +5,6 @@ It has two readings of the same function: `kernel`, for backends that compile, a
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.digest import digest
 from weft.dtypes import DType, int64
 from weft.errors import GraphError, problem
 from weft.kernels import index as ix
@@ -45,11 +45,24 @@ class Number:
     dtype: DType
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Static:
-    """Any other argument: the function is traced with it."""
+    """Any other argument: the function is traced with it. 1, 1.0 and True are equal in Python and different here."""
 
     value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and _typed(self.value) == _typed(other.value)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+
+def _typed(value: Any) -> Any:
+    """`value` with the types of all its parts."""
+    if isinstance(value, tuple):
+        return (type(value), *[_typed(item) for item in value])
+    return (type(value), value.hex() if isinstance(value, float) else value)
 
 
 Argument = Array | Number | Static
@@ -151,14 +164,16 @@ def define(
         name, tuple(recorder.buffers), tuple([param for param, _ in recorder.scalars.values()]), LAUNCH_RANGES, body,
         recorder.definitions, geometry,
     )  # fmt: skip
-    text = (name, domain, arguments, outputs, recorder.scalars, normalise(kernel))
-    digest = hashlib.sha256(repr(text).encode()).hexdigest()
+    forms = [argument for argument in arguments if not isinstance(argument, Static)]  # those have become code
+    found = digest(
+        name=name, domain=domain, arguments=forms, outputs=outputs, scalars=recorder.scalars, kernel=normalise(kernel)
+    )
     work = recorder.work * (lane.extent if lane is not points else 1)
     chunk = max(-(-TASK_WORK // max(work, 1)), -(-points.extent // 64))
     return Definition(
         function.__name__, function, domain, tuple(arguments), tuple(outputs), kernel,
         tuple([value for _, value in recorder.scalars.values()]),
-        points.extent, -(-chunk // LANES) * LANES if lane is points else chunk, work * points.extent, digest,
+        points.extent, -(-chunk // LANES) * LANES if lane is points else chunk, work * points.extent, found,
     )  # fmt: skip
 
 

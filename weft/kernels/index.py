@@ -60,6 +60,7 @@ class Index:
     """`const + sum(coefficient * atom)`; immutable and hashable. `low` and `high` bound its value."""
 
     __slots__ = ("_hash", "const", "high", "low", "terms")
+    DESCRIBED = ("terms", "const")  # what stands for it in the keys of caches
 
     def __init__(self, terms: tuple[tuple[Atom, int], ...], const: int):
         self.terms = terms

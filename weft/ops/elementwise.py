@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from weft.dtypes import DType, bool_, float32, int64
+from weft.dtypes import DType, as_dtype, bool_, float32, int64
 from weft.errors import DTypeError, RangeError, problem
 from weft.graph import build
 from weft.graph.layout import make
@@ -29,7 +29,7 @@ from weft.ops.common import (
 
 def cast(x: Node, dtype: DType) -> Node:
     """`x` in another dtype: float to integer truncates, anything to bool is `!= 0`."""
-    return build.cast(x, dtype)
+    return build.cast(x, as_dtype("to", dtype))
 
 
 # ---- arithmetic -------------------------------------------------------------------------------------------------

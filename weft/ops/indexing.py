@@ -29,15 +29,19 @@ from weft.ops.common import (
     spread,
 )  # fmt: skip
 
-_INSIDE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OPERATIONS = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_INSIDE = os.path.dirname(_OPERATIONS[:-1]) + os.sep
 
 
 def user_site() -> str | None:
-    """`file:line` of the innermost frame outside Weft."""
-    frame = sys._getframe(1)
+    """'operation at file:line' of the innermost frame outside Weft; the operation is the one that was called there."""
+    frame, operation = sys._getframe(1), ""
     while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        name = frame.f_code.co_name
+        if frame.f_code.co_filename.startswith(_OPERATIONS) and name[0] not in "_<" and name != "call":
+            operation = f"{name} at "
         frame = frame.f_back  # type: ignore[assignment]
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else None
+    return f"{operation}{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,7 @@ def cross_entropy(
     if not 0.0 <= label_smoothing <= 1.0:
         raise problem(RangeError, who, f"label_smoothing={label_smoothing}", "0 to 1")
     if target.dtype.kind == "f":
+        _need_probabilities(who, input, target)
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     rows, labels = _class_rows(who, input, target)
     z, axes = shifted(who, rows, -1)
@@ -180,6 +181,16 @@ def cross_entropy(
         spread = mul(*meet(who, spread, weight))
     smooth = mul(reduce("reduce_sum", spread, axes), label_smoothing / classes)
     return _over_labels(who, mul(loss, 1.0 - label_smoothing), hit, labels, weight, ignore_index, reduction, smooth)
+
+
+def _need_probabilities(who: str, input: Node, target: Node) -> None:
+    """A float target must have the shape of the input: labels are integers."""
+    axis = 0 if len(input.shape) == 1 else 1
+    labels = input.shape[:axis] + input.shape[axis + 1 :]
+    if target.shape == labels != input.shape:
+        given = f"a target of {target.dtype.name} with the shape of labels, {target.shape}, for input {input.shape}"
+        expected = f"integer class labels of shape {labels}, or class probabilities of shape {input.shape}"
+        raise problem(DTypeError, who, given, expected, "convert labels with .long()")
 
 
 def _class_rows(who: str, input: Node, target: Node) -> tuple[Node, Node]:

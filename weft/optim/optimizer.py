@@ -30,6 +30,14 @@ class Group(dict):
         self.state_of = state_of
         self.buckets: list[Bucket] = []
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Group, ({}, (), None), (dict(self), self.order, self.state_of, self.buckets)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        """Of a copy: its numbers are in its buckets already."""
+        options, self.order, self.state_of, self.buckets = state
+        self.update(options)
+
     def __setitem__(self, key: str, value: Any) -> None:
         super().__setitem__(key, value)
         VERSION.bump()
@@ -71,6 +79,11 @@ class Bucket:
         self.add_state(state_names)
         weft.eval(self.steps)
         pack(params)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of a copy: its parameters are moved into one piece of memory, like those of the original."""
+        self.__dict__.update(state)
+        pack(self.params)
 
     def add_state(self, names: tuple[str, ...]) -> None:
         """Zeros for state vectors that are not there yet."""

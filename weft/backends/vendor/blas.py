@@ -64,5 +64,5 @@ def reason() -> str:
     """Why `find` returned None, for `weft doctor`."""
     return (
         f"NumPy {np.__version__} carries no OpenBLAS with 64-bit integers (it may use Accelerate or a system BLAS); "
-        "matrix products run on Weft's own kernel. To mend it: install NumPy from PyPI's wheel."
+        "matrix products run on Weft's own kernel. Fix: install NumPy from PyPI's wheel."
     )

@@ -72,7 +72,7 @@ def reason() -> str:
     """Why `find` returned None, for `weft doctor`."""
     return (
         "nvmath-python or cuBLASLt is not there, so matrix products on CUDA run on Weft's own kernels. "
-        "To mend it: pip install 'weft[cuda]'."
+        "Fix: pip install 'weft[cuda]'."
     )
 
 

@@ -59,7 +59,7 @@ def reason() -> str:
     """Why `find` returned None, for `weft doctor`."""
     return (
         "nvidia-cudnn-frontend or cuDNN is not there, so convolution and attention on CUDA run on Weft's own kernels. "
-        "To mend it: pip install 'weft[cuda]'."
+        "Fix: pip install 'weft[cuda]'."
     )
 
 

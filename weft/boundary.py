@@ -1,0 +1,107 @@
+"""Where calls of the user enter Weft: an error that Weft raises on purpose leaves there without Weft's own frames.
+
+`install` wraps the public functions and methods, once, when the package is loaded. A wrapper costs nothing but a call;
+operations on tensors (`tensor.lift`) and compiled functions do the same in their own frame and cost nothing at all.
+Frames of the user's own functions that Weft called (inside `weft.compile`, in a `Function`, in a loop) stay. Any other
+exception, such as a bug of Weft's, keeps all of its frames, and so does every error under `WEFT_TRACEBACK=full`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from weft.errors import WeftError, hide_frames
+
+# Modules whose public functions users call, and the namespaces that show them under shorter names.
+MODULES = (
+    "attention", "autograd", "compiled", "counting", "creation", "device", "dtypes", "dynamic", "edges", "function",
+    "functions", "interop", "kernel", "linalg", "looping", "optim.clip", "precision", "printing", "random", "running",
+    "testing",
+)  # fmt: skip
+NAMESPACES = ("", "autograd", "functions", "nn.functional", "optim", "testing")
+# Classes whose public methods users call.
+CLASSES = {
+    "tensor": ("Tensor",),
+    "cell": ("TensorCell",),
+    "compiled": ("Compiled",),
+    "function": ("Context", "Function"),
+    "kernel": ("Kernel", "_Decorator"),
+    "optim.adam": ("Adam", "AdamW"),
+    "optim.optimizer": ("Group", "Optimizer"),
+    "optim.sgd": ("SGD",),
+    "random": ("Generator",),
+}
+# Methods that do it themselves, that the user's class defines, or that no error of ours can come from.
+LEFT_OUT = {
+    "Tensor": {"__init__", "__hash__"},
+    "TensorCell": {"__init__", "dim", "numel", "size"},
+    "Compiled": {"__init__", "__call__"},
+    "Function": {"forward", "backward"},
+    "_Decorator": {"__getattr__", "__dir__"},
+    "Generator": {"draw"},
+}
+
+
+def entry(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` as users see it: errors of ours end at the caller's line."""
+    kind, hide = WeftError, hide_frames  # of this scope, since the wrapper gets the names of another module
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except kind as error:
+            hide(error)
+            raise  # adds no frame for this one
+
+    # With the names of the function's own module, so that tools such as doctest find it there.
+    own = types.FunctionType(call.__code__, function.__globals__, function.__name__, None, call.__closure__)
+    own.__dict__["is_entry"] = True
+    return functools.update_wrapper(own, function)
+
+
+def is_entry(function: Any) -> bool:
+    """Whether errors of ours end at the caller of `function`."""
+    return getattr(function, "is_entry", False) is True
+
+
+def install() -> None:
+    """Make entries of everything public that is not one yet."""
+    wrapped: dict[Any, Any] = {}  # functions, and the entries that took their places
+    for name, classes in CLASSES.items():
+        for kind in classes:
+            wrapped |= _wrap_methods(getattr(importlib.import_module(f"weft.{name}"), kind), LEFT_OUT.get(kind, ()))
+    for name in MODULES:
+        module = importlib.import_module(f"weft.{name}")
+        for key, value in list(vars(module).items()):
+            if not key.startswith("_") and _is_own(value, module.__name__):
+                wrapped[value] = entry(value)
+                setattr(module, key, wrapped[value])
+    for name in NAMESPACES:
+        space = sys.modules[f"weft.{name}".rstrip(".")]
+        for key, value in list(vars(space).items()):
+            if isinstance(value, types.FunctionType) and value in wrapped:
+                setattr(space, key, wrapped[value])
+
+
+def _is_own(value: Any, module: str) -> bool:
+    return isinstance(value, types.FunctionType) and value.__module__ == module and not is_entry(value)
+
+
+def _wrap_methods(kind: type, left_out: Iterable[str]) -> dict[Any, Any]:
+    wrapped = {}
+    for name, value in list(vars(kind).items()):
+        if name in left_out or (name.startswith("_") and not name.endswith("__")):
+            continue
+        if _is_own(value, kind.__module__):
+            wrapped[value] = entry(value)
+            setattr(kind, name, wrapped[value])
+        elif isinstance(value, classmethod):
+            setattr(kind, name, classmethod(entry(value.__func__)))
+        elif isinstance(value, property) and value.fset is not None:
+            setattr(kind, name, property(value.fget, entry(value.fset), value.fdel, value.__doc__))
+    return wrapped

@@ -1,0 +1,101 @@
+"""Copies of tensors for `copy` and `pickle`.
+
+`copy.deepcopy` gives a leaf of its own with the same value, dtype, device, `requires_grad` and `grad`; a tensor that
+occurs several times in what is copied stays one tensor. The result of an operation that requires grad has no deep copy,
+as in PyTorch. `copy.copy` gives a leaf with the same value and `requires_grad` and without a gradient; as with NumPy's
+arrays, writing to it leaves the source as it was.
+
+A pickled tensor is its bytes with their shape, dtype, device and `requires_grad`; history and gradient stay behind, as
+in PyTorch. It comes back on the device of that name where there is one, else on the CPU, with a warning.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+
+from weft.backends.base import Device
+from weft.cell import host_array, inside_compile
+from weft.compiler.evaluate import check_live
+from weft.device import get
+from weft.dtypes import by_name
+from weft.errors import DeviceError, GraphError, problem
+from weft.graph import build
+from weft.graph.node import Node, leaf
+from weft.state import STATE
+from weft.tensor import Tensor, from_host
+
+
+def shallow_copy(tensor: Tensor) -> Tensor:
+    """What `copy.copy` gives."""
+    return _like(tensor, build.stop_gradient(_value(tensor)))
+
+
+def deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:
+    """What `copy.deepcopy` gives: memory of its own, or, where the value is not computed yet, the same computation."""
+    if id(tensor) in memo:
+        return memo[id(tensor)]
+    if tensor._requires_grad and not tensor.is_leaf:
+        given, expected = "the result of an operation that requires grad", "a leaf"
+        fix = "copy x.detach() for the value alone, or use x.clone() to keep the history"
+        raise problem(GraphError, "copy.deepcopy", given, expected, fix)
+    made = memo[id(tensor)] = _like(tensor, _independent(_value(tensor)))
+    made._grad = copy.deepcopy(tensor.grad, memo)
+    return made
+
+
+def _value(tensor: Tensor) -> Node:
+    """The node with the tensor's value; reading it makes no leaf of it that `backward()` would look for."""
+    enabled, STATE.grad_enabled = STATE.grad_enabled, False
+    try:
+        return tensor.node
+    finally:
+        STATE.grad_enabled = enabled
+
+
+def _independent(node: Node) -> Node:
+    if STATE.trace is not None or node.buffer is None:
+        return build.stop_gradient(node)
+    from weft.compiler.cells import private_copy
+
+    check_live(node.buffer)
+    return leaf(private_copy(node.buffer), node.shape, node.dtype, node.device)
+
+
+def _like(tensor: Tensor, node: Node) -> Tensor:
+    made = Tensor(node)
+    made.weak, made.name = tensor.weak, tensor.name
+    return made.requires_grad_(tensor._requires_grad)
+
+
+def reduce_tensor(tensor: Tensor, protocol: int) -> tuple[Any, ...]:
+    """What `pickle` writes. From protocol 5 on the bytes may be handed over without a copy."""
+    if STATE.trace is not None:
+        raise inside_compile("pickle")
+    array = np.ascontiguousarray(host_array(tensor, None)).reshape(-1).view(np.uint8)
+    data: Any = pickle.PickleBuffer(array.data) if protocol >= 5 else array.tobytes()
+    about = (tensor.shape, tensor.dtype.name, tensor.device.name, tensor._requires_grad, tensor.name)
+    return rebuild_tensor, (data, *about)
+
+
+def rebuild_tensor(
+    data: Any, shape: tuple[int, ...], dtype: str, device: str, requires_grad: bool, name: str | None
+) -> Tensor:
+    """The tensor that `reduce_tensor` described. Pickled files name this function: it stays where it is."""
+    array = np.frombuffer(data, by_name(dtype).numpy).reshape(shape)
+    tensor = Tensor(from_host(array, _present(device), "pickle"))
+    tensor.name = name
+    return tensor.requires_grad_(requires_grad)
+
+
+def _present(name: str) -> Device:
+    """The device called `name`, or the CPU where this process has none of that name."""
+    try:
+        return get(name)
+    except DeviceError as error:
+        warnings.warn(f"pickle: a tensor was saved on {name!r} and is loaded on the CPU ({error})", stacklevel=4)
+        return get("cpu")
