@@ -57,6 +57,7 @@ from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
     Generator, bernoulli, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
 )  # fmt: skip
+from weft.snapshot import snapshot
 from weft.tensor import Tensor
 
 from weft import linalg, optim

@@ -15,6 +15,7 @@ from typing import Any
 
 from weft.backends.base import Device
 from weft.errors import DeviceError, WeftError, problem
+from weft.locks import new_rlock
 
 BACKENDS = {
     "cpu": ("weft.backends.cpu", "CpuBackend"),
@@ -25,7 +26,7 @@ BACKENDS = {
 FASTEST = ("cuda",)  # kinds that `auto` prefers to the CPU, the best first
 PLANNED = ("hip", "opencl", "webgpu")
 _loaded: dict[str, Any] = {}
-_loading = threading.RLock()  # two threads must not get two backends for one GPU
+_loading = new_rlock()  # two threads must not get two backends for one GPU
 
 
 class _Default(threading.local):

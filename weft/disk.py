@@ -15,9 +15,10 @@ import os
 import re
 import struct
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
+
+from weft.locks import new_lock
 
 DEFAULT_LIMIT = 2 << 30
 OBJECT, PLAN = "object", "plan"  # the kinds of files
@@ -46,7 +47,7 @@ class _Writing:
     """What this process has written since it last looked at the size of the folder."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.since_sweep: int | None = None
 
 

@@ -16,6 +16,7 @@ from weft.compiler.plan import Code, Config, Plan, Product
 from weft.dtypes import DType
 from weft.errors import DeviceError, IndexRangeError, problem
 from weft.kernels.language import Kernel
+from weft.locks import WriteGroup
 
 if TYPE_CHECKING:
     from weft.compiler.access import Strided
@@ -72,7 +73,7 @@ class Slab:
         self.nbytes = nbytes
         self.pointer = pointer
         self.owner = owner
-        self.pinned = False  # set once a compiled function writes cells in place here
+        self.pinned: WriteGroup | None = None  # where compiled functions write in place: whose lock they hold
 
 
 class Buffer:

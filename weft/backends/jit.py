@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from weft import disk
 from weft.backends import native, native_gemm
 from weft.compiler.plan import Code
 from weft.counting import COUNTERS
+from weft.locks import new_lock
 
 OBJECT_VERSION = 2
 
@@ -38,7 +38,7 @@ class Jit:
         # Never freed: a daemon thread may still run its code while Python shuts down.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.engine))
         self.addresses: dict[str, int] = {}
-        self.lock = threading.Lock()
+        self.lock = new_lock()
 
     def _target_machine(self) -> Any:
         target = self.llvm.Target.from_default_triple()
@@ -91,7 +91,7 @@ class Jit:
         return payload
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 _create_jit = functools.cache(Jit)
 
 
