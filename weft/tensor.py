@@ -227,7 +227,7 @@ class Tensor(TensorCell):
         if STATE.trace is None and self._node is not None:
             # a node of its own, so that what was computed from the old one stays apart
             old = self._node
-            if old.buffer is not None and old.buffer is self._buffer and old.buffer.slab.pinned:
+            if self._buffer is not None and old.buffer is self._buffer and self._buffer.slab.pinned:
                 self._node = None  # the next reader makes one
                 return self
             self._show(

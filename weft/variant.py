@@ -190,7 +190,7 @@ class Variant:
     def hand_out(self) -> list[Tensor]:
         """New tensors for the results, on memory that nobody holds; the next run writes there."""
         device, table = self.device, self.table
-        tensors = []
+        tensors: list[Tensor] = []
         for memory, first, offset, nbytes, shape, dtype in self.outputs:
             if memory is None:
                 slab = tensors[first].node.buffer.slab

@@ -137,7 +137,13 @@ def test_a_child_computes_while_other_threads_compute_eagerly_compile_and_read()
         compiles()
         return training.check()
 
-    for work in (eager, numbers, compiles, lambda: training.weights[1].numpy(), lambda: weft.snapshot(training.weights)):
+    for work in (
+        eager,
+        numbers,
+        compiles,
+        lambda: training.weights[1].numpy(),
+        lambda: weft.snapshot(training.weights),
+    ):
         with in_threads(work, lambda: training.step(training.x)):
             for _ in range(4):
                 assert forked(child) == "right"

@@ -1,4 +1,4 @@
-"""Threads that read while another runs a compiled step: each value is that before a step or after it, never a mixture."""
+"""Threads that read while another runs a compiled step: a value is that before a step or after it, never a mixture."""
 
 from __future__ import annotations
 
