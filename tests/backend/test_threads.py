@@ -18,7 +18,7 @@ import weft
 from weft import locks
 from weft.errors import GraphError
 
-pytestmark = [pytest.mark.backend, pytest.mark.cpu_only]
+pytestmark = [pytest.mark.backend, pytest.mark.cpu_only, pytest.mark.interpreters]
 
 SIZE = 200_000  # elements: a step takes long enough to be read in the middle
 READS = 60
