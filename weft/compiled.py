@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft import tree
+from weft.backends.base import Buffer, Slab
 from weft.compiler.evaluate import check_live
 from weft.compiler.memorymap import MemoryReport
 from weft.compiler.report import PlanReport
@@ -23,7 +25,7 @@ from weft.device import default_device
 from weft.dtypes import float32, float64
 from weft.errors import GraphError, OutOfMemoryError, problem
 from weft.graph.build import cast
-from weft.graph.node import Node
+from weft.graph.node import Node, leaf
 from weft.locks import SECTIONS, new_rlock
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor, from_host
@@ -135,12 +137,26 @@ class Compiled:
 
     def _replay(self, variant: Variant) -> Any:
         """Bind outputs, run, and hand out results. Under the locks of the function and of the variant."""
-        tensors = variant.hand_out()
+        device, table = variant.device, variant.table
+        tensors: list[Tensor] = []
+        for memory, first, offset, nbytes, shape, dtype in variant.outputs:
+            if memory is None:  # it lies beside an earlier result
+                slab = tensors[first].node.buffer.slab
+            else:
+                for piece in memory.pieces:
+                    if piece.handed_out() is None:  # nobody holds it
+                        slab = Slab(*piece.form)
+                        piece.handed_out = weakref.ref(slab)
+                        break
+                else:
+                    slab = variant.new_result(memory)
+                table[memory.slot] = slab.pointer
+            tensors.append(Tensor(leaf(Buffer(slab, offset, nbytes), shape, dtype, device)))
         if variant.words is not None:
             variant.send()
         self._busy = variant
         try:
-            variant.run(variant.table)
+            variant.run(table)
         except OutOfMemoryError:
             variant.take_back()
             raise variant.too_large() from None

@@ -12,6 +12,7 @@ the forking thread). Locks made by `new_lock` and `new_rlock` are free in the ch
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -175,11 +176,18 @@ _held: list[Any] = []
 _cut: list[Any] = []
 
 
+def _members(weak: weakref.WeakSet) -> list[Any]:
+    """What is in the set, also where another thread adds to it meanwhile."""
+    while True:
+        with contextlib.suppress(RuntimeError):
+            return list(weak)
+
+
 def _before_fork() -> None:
     _one_fork.acquire()
     deadline = time.monotonic() + FORK_PATIENCE
     seen: set[int] = set()
-    while new := [section for section in SECTIONS if id(section) not in seen]:  # another thread may make some
+    while new := [section for section in _members(SECTIONS) if id(section) not in seen]:  # another thread may add some
         for section in new:
             seen.add(id(section))
             taken = section.section.acquire(timeout=max(deadline - time.monotonic(), 0.0))
@@ -196,7 +204,7 @@ def _after_fork_in_parent() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for lock in list(_locks):
+    for lock in _members(_locks):
         if not (hasattr(lock, "_is_owned") and lock._is_owned()):
             lock._at_fork_reinit()
     ACTIVITY.open_in_child()

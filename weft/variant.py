@@ -23,7 +23,7 @@ from weft.compiler.memorymap import size_text, too_large
 from weft.compiler.trace import Cell, Trace
 from weft.dtypes import DType
 from weft.errors import DeviceError, GraphError, OutOfMemoryError, problem
-from weft.graph.node import Node, leaf, placeholder
+from weft.graph.node import Node, placeholder
 from weft.locks import WriteGroup, lock_of, new_rlock
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor
@@ -45,17 +45,10 @@ class ResultMemory:
         self.slot = slot
         self.pieces: list[Piece] = []  # small results: two at most, else one
 
-    def hand_out(self, variant: Variant) -> Slab:
-        """Memory that nobody else holds, as the slab of this run's results."""
-        for piece in self.pieces:
-            if piece.handed_out() is None:
-                slab = Slab(*piece.form)
-                piece.handed_out = weakref.ref(slab)
-                return slab
-        slab = variant.allocate(self.slot)
+    def add_piece(self, slab: Slab) -> None:
+        """Keep another piece of memory, which `slab` was handed out for; the oldest goes where there are enough."""
         most = 2 if slab.nbytes <= MAX_SPARE_BYTES else 1
         self.pieces = [*self.pieces[len(self.pieces) - most + 1 :], Piece(slab)]
-        return slab
 
 
 class Piece:
@@ -187,19 +180,6 @@ class Variant:
         retire(self.groups)  # leaves that the lines above made
         return True
 
-    def hand_out(self) -> list[Tensor]:
-        """New tensors for the results, on memory that nobody holds; the next run writes there."""
-        device, table = self.device, self.table
-        tensors: list[Tensor] = []
-        for memory, first, offset, nbytes, shape, dtype in self.outputs:
-            if memory is None:
-                slab = tensors[first].node.buffer.slab
-            else:
-                slab = memory.hand_out(self)
-                table[memory.slot] = slab.pointer
-            tensors.append(Tensor(leaf(Buffer(slab, offset, nbytes), shape, dtype, device)))
-        return tensors
-
     def send(self) -> None:
         """Put scalars and the generators' present state where the plan reads them, and count this run's draws."""
         assert self.words is not None
@@ -222,6 +202,12 @@ class Variant:
         found = {slot: buffer for slot, buffer in enumerate(self.leaf_buffers) if buffer is not None}
         found |= {slot: buffer for _, buffer, slot, _ in self.cells if slot >= 0}
         return found | {slot: flat[position] for position, slot in self.arguments}
+
+    def new_result(self, memory: ResultMemory) -> Slab:
+        """More memory for results, where somebody holds all that there is."""
+        slab = self.allocate(memory.slot)
+        memory.add_piece(slab)
+        return slab
 
     def allocate(self, slot: int) -> Slab:
         """Memory for a slot of the plan; where there is none, the error says what the whole plan takes."""
