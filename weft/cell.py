@@ -86,9 +86,10 @@ def evaluate(tensors: Iterable[TensorCell]) -> None:
 def _assigned_below(roots: list[Node]) -> list[Any]:
     """Cells that were assigned in place and lie on the way to `roots`; from now on they count as computed."""
     on_the_way = set(toposort(roots)) if _assigned else set()
-    cells = [cell for ref in _assigned.values() if (cell := ref()) is not None and cell._node in on_the_way]
+    references = list(_assigned.values())  # at once: other threads assign, too
+    cells = [cell for ref in references if (cell := ref()) is not None and cell._node in on_the_way]
     for cell in cells:
-        del _assigned[id(cell)]
+        _assigned.pop(id(cell), None)
     return cells
 
 
