@@ -1,4 +1,4 @@
-# Needs Python 3.11+ and make, nothing else. Everything is installed into .venv; a stamp file remembers what is there.
+# Needs CPython 3.11 to 3.14 and make, nothing else. Everything is installed into .venv; a stamp file remembers what is there.
 #   make demo    train a digit classifier          make test    all tests that need no GPU
 #   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
 #   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
@@ -63,12 +63,12 @@ bench-gpu:
 	python3 benchmarks/gpu.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) .venv-3.* .python-3.* build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find weft tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "Weft needs Python 3.11 or newer; choose one with make PYTHON=..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' \
+		|| { echo "Weft needs CPython 3.11 to 3.14; choose one with make PYTHON=..."; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
 		echo "No virtual environment could be made (Debian and Ubuntu: apt-get install python3-venv)."; exit 1; }
 

@@ -5,6 +5,7 @@ This file is the table of contents; everything is made elsewhere.
 
 # ruff: noqa: F401, I001
 
+from weft import interpreter  # refuses what is not supported
 from weft import autograd, nn, testing
 from weft.edges import Adjacency, adjacency, aggregate, csr
 from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
@@ -57,6 +58,7 @@ from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
     Generator, bernoulli, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
 )  # fmt: skip
+from weft.snapshot import snapshot
 from weft.tensor import Tensor
 
 from weft import linalg, optim

@@ -8,7 +8,6 @@ decides both.
 from __future__ import annotations
 
 import math
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -24,6 +23,7 @@ from weft.graph.body import together
 from weft.graph.layout import permuted
 from weft.graph.node import Node, leaf, toposort
 from weft.graph.primitives import PRIMITIVES, results_of
+from weft.references import count_references
 from weft.state import STATE, VERSION
 
 LEAVES: weakref.WeakKeyDictionary[Node, weakref.ref[Any]] = weakref.WeakKeyDictionary()
@@ -89,9 +89,10 @@ def evaluate(tensors: Iterable[TensorCell]) -> None:
 def _assigned_below(roots: list[Node]) -> list[Any]:
     """Cells that were assigned in place and lie on the way to `roots`; from now on they count as computed."""
     on_the_way = set(toposort(roots)) if _assigned else set()
-    cells = [cell for ref in _assigned.values() if (cell := ref()) is not None and cell._node in on_the_way]
+    references = list(_assigned.values())  # at once: other threads assign, too
+    cells = [cell for ref in references if (cell := ref()) is not None and cell._node in on_the_way]
     for cell in cells:
-        del _assigned[id(cell)]
+        _assigned.pop(id(cell), None)
     return cells
 
 
@@ -154,7 +155,7 @@ def held(roots: list[Node]) -> list[Node]:
     order = toposort(roots)
     known = Counter([id(source) for node in order for source in node.srcs])
     known.update({id(root): len(order) for root in roots})
-    references = _references(order)  # before there are names for nodes here
+    references = count_references(order)  # before there are names for nodes here
     busy: set[int] = set()  # nodes behind which work waits
     found: list[Node] = []
     for node, count in zip(order, references, strict=True):
@@ -162,7 +163,7 @@ def held(roots: list[Node]) -> list[Node]:
             continue
         if node.op == "checkpoint":
             return []  # what it covers is to be forgotten
-        others = count > BY_A_LIST + known[id(node)]
+        others = count > known[id(node)]
         waits = _is_heavy(node) or node.depth > FEW or any(id(source) in busy for source in node.srcs)
         several = PRIMITIVES[node.op].results or node.op == "loop"  # it has no value of its own
         value = _under_views(node)
@@ -193,14 +194,6 @@ def _is_detached(update: Node) -> bool:
     return detached and STATE.grad_enabled
 
 
-def _references(things: list[Any]) -> list[int]:
-    """How many there are to each of these things, with those that counting makes."""
-    return [sys.getrefcount(thing) for thing in things]
-
-
-(BY_A_LIST,) = _references([object()])
-
-
 def host_array(tensor: TensorCell, copy: bool | None) -> np.ndarray:
     """The value as an array: read-only on the tensor's memory (copy=False, or None where that can be), or on its own.
 
@@ -208,20 +201,27 @@ def host_array(tensor: TensorCell, copy: bool | None) -> np.ndarray:
     """
     if STATE.trace is not None:
         raise inside_compile("numpy()/item()/bool()")
-    evaluate([tensor])
-    node = tensor._node
-    assert node is not None
-    buffer, backend = node.buffer, node.device.backend
-    if buffer.state != "live":
-        given = f"a tensor whose storage was {buffer.state}"
-        raise problem(BufferError_, "numpy()", given, "live storage", "clone() the tensor before it is given away")
-    window = getattr(backend, "window", None)
-    if window is not None and not copy and not buffer.slab.pinned:
-        return window(buffer, node.shape, node.dtype)
-    if copy is False:
-        given = "memory that is the device's own, or that a compiled function writes in place, and copy=False"
-        raise problem(CopyError, "numpy", given, "memory that can be shared", "leave copy away")
-    return backend.download(buffer, node.shape, node.dtype)
+    while True:
+        node = tensor.node
+        evaluate([tensor])
+        buffer, backend = node.buffer, node.device.backend
+        if buffer is None:
+            continue  # another thread assigned the tensor meanwhile
+        if buffer.state != "live":
+            given = f"a tensor whose storage was {buffer.state}"
+            raise problem(BufferError_, "numpy()", given, "live storage", "clone() the tensor before it is given away")
+        window = getattr(backend, "window", None)
+        group = buffer.slab.pinned
+        if window is not None and not copy and group is None:
+            return window(buffer, node.shape, node.dtype)
+        if copy is False:
+            given = "memory that is the device's own, or that a compiled function writes in place, and copy=False"
+            raise problem(CopyError, "numpy", given, "memory that can be shared", "leave copy away")
+        if group is None:
+            return backend.download(buffer, node.shape, node.dtype)
+        with group.lock:
+            if node.buffer is buffer:  # else it was rewritten, and the node has a copy
+                return backend.download(buffer, node.shape, node.dtype)
 
 
 def inside_compile(who: str) -> Exception:
@@ -239,9 +239,9 @@ class TensorCell:
     )  # fmt: skip
 
     def __init__(self, node: Node | None, requires_grad: bool = False, is_leaf: bool = True):
-        self._node: Node | None = None
+        self._node = node
         if node is not None:
-            self._show(node)
+            node.shown = True
         self._requires_grad = requires_grad
         self._grad: Any = None
         self._buffer: Buffer | None = None  # set while a compiled function keeps the value in its own storage

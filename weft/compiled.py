@@ -9,15 +9,15 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-import threading
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft import tree
-from weft.compiler.cells import EXPOSED, retire_exposed
+from weft.backends.base import Buffer, Slab
 from weft.compiler.evaluate import check_live
 from weft.compiler.memorymap import MemoryReport
 from weft.compiler.report import PlanReport
@@ -27,7 +27,8 @@ from weft.device import default_device
 from weft.dtypes import float32, float64
 from weft.errors import GraphError, OutOfMemoryError, WeftError, hide_frames, problem
 from weft.graph.build import cast
-from weft.graph.node import Node
+from weft.graph.node import Node, leaf
+from weft.locks import SECTIONS, new_rlock
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor, from_host
 from weft.variant import TENSOR, Variant, build
@@ -47,36 +48,40 @@ class Compiled:
         self.last: Variant | None = None
         self.donate = frozenset(donate)
         self.retraces: list[str] = []
-        self._lock = threading.Lock()
+        self.section = new_rlock()  # of the variants and their slot tables; a fork waits until it is free
+        self._busy: Any = None  # the variant that runs, or True on the way there
+        SECTIONS.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if STATE.trace is not None:
             return self.function(*args, **kwargs)  # inside another compiled function this one is part of it
-        with self._lock:
-            variant = self.last
+        with self.section:
+            if self._busy:
+                given = "a call by a finalizer or signal handler while the same thread is inside another call of it"
+                raise problem(GraphError, self.name, given, "one call at a time", "make the call after this one")
             try:
-                if (
-                    variant is not None
-                    and not kwargs
-                    and variant.version == VERSION.value
-                    and self._ready(variant, args)
-                ):
-                    return self._replay(variant)
-                return self._slow(args, kwargs)
-            except OutOfMemoryError as error:
-                variant = None
-                if not self._gave_up_memory(error):
+                self._busy = True
+                variant = self.last
+                try:
+                    if variant is not None and not kwargs:
+                        with variant.lock:
+                            if variant.version == VERSION.value and self._ready(variant, args):
+                                return self._replay(variant)
+                    return self._slow(args, kwargs)
+                except OutOfMemoryError as error:
+                    variant = None
+                    if not self._gave_up_memory(error):
+                        raise
+                try:
+                    return self._slow(args, kwargs)
+                except OutOfMemoryError as error:
+                    self._gave_up_memory(error)
                     raise
             except WeftError as error:
                 hide_frames(error)
                 raise
-            try:
-                return self._slow(args, kwargs)
-            except WeftError as error:
-                if isinstance(error, OutOfMemoryError):
-                    self._gave_up_memory(error)
-                hide_frames(error)
-                raise
+            finally:
+                self._busy = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         """Of a model with a compiled method, say: what was compiled for the original is compiled anew."""
@@ -123,7 +128,7 @@ class Compiled:
         """
         if STATE.trace is not None:
             raise problem(GraphError, f"{self.name}.memory", "a call inside weft.compile", "a call outside it")
-        with self._lock:
+        with self.section:
             flat, spec = _arguments(args, kwargs)
             variant = self._variant(flat, spec)
             return PlanReport(variant.entry.plan, variant.device, variant.names()).memory()
@@ -133,10 +138,10 @@ class Compiled:
     def _ready(self, variant: Variant, args: tuple) -> bool:
         """Whether the arguments are plain tensors of the expected form; if so their addresses are in the table."""
         fast = variant.fast
-        if fast is None or len(fast) != len(args) or EXPOSED or STATE.grad_enabled is not variant.grad_enabled:
+        if fast is None or len(fast) != len(args) or STATE.grad_enabled is not variant.grad_enabled:
             return False
         table = variant.table
-        for tensor, (slot, shape, dtype, device, requires_grad) in zip(args, fast, strict=True):
+        for tensor, (slot, shape, dtype, device, requires_grad) in zip(args, fast):  # noqa: B905 (slower)
             if type(tensor) is not Tensor or tensor._requires_grad is not requires_grad:
                 return False
             node = tensor._node
@@ -149,47 +154,69 @@ class Compiled:
         return not self.donate
 
     def _replay(self, variant: Variant) -> Any:
-        """Bind outputs, run, and hand out results."""
-        for output in variant.outputs:
-            tensor = output.tensor
-            if (
-                tensor is None
-                or sys.getrefcount(tensor) > 3
-                or sys.getrefcount(tensor._node) > 2
-                or sys.getrefcount(output.slab) > output.holders
-            ):
-                tensor = None
-                variant.renew(output)
+        """Bind outputs, run, and hand out results. Under the locks of the function and of the variant."""
+        device, table = variant.device, variant.table
+        tensors: list[Tensor] = []
+        for memory, first, offset, nbytes, shape, dtype in variant.outputs:
+            if memory is None:  # it lies beside an earlier result
+                slab = tensors[first].node.buffer.slab
+            else:
+                for piece in memory.pieces:
+                    if piece.handed_out() is None:  # nobody holds it
+                        slab = Slab(*piece.form)
+                        piece.handed_out = weakref.ref(slab)
+                        break
+                else:
+                    slab = variant.new_result(memory)
+                table[memory.slot] = slab.pointer
+            tensors.append(Tensor(leaf(Buffer(slab, offset, nbytes), shape, dtype, device)))
         if variant.words is not None:
             variant.send()
+        self._busy = variant
         try:
-            variant.run(variant.table)
+            variant.run(table)
         except OutOfMemoryError:
             variant.take_back()
             raise variant.too_large() from None
         if variant.status is not None:
             variant.watch(variant.status, variant.entry.plan)
-        return variant.outputs[0].tensor if variant.single else variant.result()
+        return tensors[0] if variant.single else variant.result(tensors)
 
     # --- anything else -----------------------------------------------------------------------------------------------
 
     def _slow(self, args: tuple, kwargs: dict) -> Any:
         flat, spec = _arguments(args, kwargs)
         variant = self._variant(flat, spec)
-        variant.bind(flat)
-        self.last = variant
-        result = self._replay(variant)
-        variant.leave_grads()
-        variant.version = VERSION.value if variant.grads_match() else -1  # its own effect may call for another variant
+        result = self._run_bound(variant, flat)
         for position in self.donate:
             node = args[position]._node
             if node is not None and node.buffer is not None:
                 node.buffer.state = f"donated to {self.name}"
         return result
 
+    def _run_bound(self, variant: Variant, flat: list[Any]) -> Any:
+        """Bind arguments and captured tensors to a variant, and run it."""
+        variant.resolve(flat)
+        while True:
+            variant.relock()
+            with variant.lock:
+                if variant.bind(flat):
+                    self.last = variant
+                    result = self._replay(variant)
+                    variant.leave_grads()
+                    # its own effect may call for another variant
+                    variant.version = VERSION.value if variant.grads_match() else -1
+                    return result
+
+    def cut_by_fork(self) -> None:
+        """In a forked child: another thread was inside, and is not here. What it wrote in place has no value."""
+        variant, self._busy = self._busy, None
+        self.variants, self.last = [], None
+        if isinstance(variant, Variant):
+            variant.spoil("half-written when this process was forked")
+
     def _variant(self, flat: list[Any], spec: tuple) -> Variant:
         """The variant for these arguments, traced now if none is known."""
-        retire_exposed()
         variant = next((known for known in reversed(self.variants) if known.matches(spec)), None)
         if variant is not None:
             self.variants.remove(variant)
@@ -205,10 +232,13 @@ class Compiled:
         if STATE.trace is not None:
             raise problem(GraphError, f"verify({self.name})", "a call inside weft.compile", "a call outside it")
         flat, spec = _arguments(args, kwargs)
-        retire_exposed()
         variant = self._trace(flat, spec, keep=True)
-        variant.bind(flat)
-        return variant, flat
+        variant.resolve(flat)
+        while True:
+            variant.relock()
+            with variant.lock:
+                if variant.bind(flat):
+                    return variant, flat
 
     def _trace(self, flat: list[Any], spec: tuple, keep: bool = False) -> Variant:
         """Run the function once with placeholders and compile what it did. With `keep` the variant has its program."""

@@ -16,6 +16,7 @@ from typing import Any
 
 from weft.backends.base import Device
 from weft.errors import DeviceError, WeftError, problem
+from weft.locks import new_rlock
 from weft.singletons import once, table
 
 BACKENDS = {
@@ -27,7 +28,7 @@ BACKENDS = {
 FASTEST = ("cuda",)  # kinds that `auto` prefers to the CPU, the best first
 PLANNED = ("hip", "opencl", "webgpu")
 _loaded: dict[str, Any] = table("backends")  # by kind
-_loading = threading.RLock()  # two threads must not get two backends for one GPU
+_loading = new_rlock()  # two threads must not get two backends for one GPU
 
 
 @once

@@ -20,10 +20,11 @@ import re
 import secrets
 import stat
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+from weft.locks import new_lock
 
 DEFAULT_LIMIT = 2 << 30
 OBJECT, PLAN = "object", "plan"  # the kinds of files
@@ -55,7 +56,7 @@ class _Writing:
     """What this process has written since it last looked at the size of the folder."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = new_lock()
         self.since_sweep: int | None = None
 
 

@@ -276,6 +276,9 @@ class Tensor(TensorCell):
         if STATE.trace is None and self._node is not None:
             # a node of its own, so that what was computed from the old one stays apart
             old = self._node
+            if self._buffer is not None and old.buffer is self._buffer and self._buffer.slab.pinned:
+                self._node = None  # the next reader makes one
+                return self
             self._show(
                 leaf(old.buffer, old.shape, old.dtype, old.device)
                 if old.buffer
@@ -348,9 +351,11 @@ class Tensor(TensorCell):
         """The value on another device: from GPU to GPU of one kind directly, else through the host."""
         if place.kind != self.device.kind:
             return from_host(self.numpy(), place)
-        evaluate([self])
+        from weft.compiler.cells import steady_copy
+
         node = self.node
-        slab = place.backend.receive(node.buffer)
+        evaluate([self])
+        slab = place.backend.receive(steady_copy(node))
         return leaf(Buffer(slab, 0, node.nbytes), node.shape, node.dtype, place)
 
     def cpu(self) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import sys
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,32 +18,48 @@ import numpy as np
 from weft import tree
 from weft.backends.base import Buffer, Device, HostWords, Slab
 from weft.compiler import program as programs
-from weft.compiler.cells import private_copy, settle
+from weft.compiler.cells import Steady, groups_of, retire, settle, steady_copy
 from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate
 from weft.compiler.memorymap import size_text, too_large
 from weft.compiler.trace import Cell, Trace
+from weft.dtypes import DType
 from weft.errors import DeviceError, GraphError, OutOfMemoryError, problem
-from weft.graph.node import Node, leaf, placeholder
+from weft.graph.node import Node, placeholder
+from weft.locks import WriteGroup, lock_of, new_rlock
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor
 
-SPARED = 1024  # bytes of a result up to which memory is kept for another
+MAX_SPARE_BYTES = 1024  # of results up to which a second piece of memory is kept for them
 
 
-class Output:
-    """One returned tensor: its slot, and the tensor handed out last, which serves again if nobody kept it or a view.
-    The memory of the one before serves again, too, if it is small: `loss = step(x)` keeps a loss until the next is
-    there, and takes turns between two."""
+class ResultMemory:
+    """Memory for the results of one slot, used again once nobody holds what was handed out.
 
-    __slots__ = ("before", "dtype", "holders", "nbytes", "offset", "shape", "slab", "slot", "tensor")
+    Each run hands out a new `Slab` for the memory. All that reads a result holds that slab: tensors, views, values that
+    wait for it, NumPy arrays, capsules. So the memory is free when the weak reference to the slab is dead. Small
+    results have two pieces: `loss = step(x)` holds a loss until the next is there, and the two take turns.
+    """
 
-    def __init__(self, node: Node, slot: int, offset: int):
-        self.shape, self.dtype, self.nbytes = node.shape, node.dtype, node.nbytes
-        self.slot, self.offset = slot, offset
-        self.tensor: Any = None
-        self.slab: Slab | None = None
-        self.before: Slab | None = None
-        self.holders = 0  # references to the slab when only this function holds it
+    __slots__ = ("pieces", "slot")
+
+    def __init__(self, slot: int):
+        self.slot = slot
+        self.pieces: list[Piece] = []  # small results: two at most, else one
+
+    def add_piece(self, slab: Slab) -> None:
+        """Keep another piece of memory, which `slab` was handed out for; the oldest goes where there are enough."""
+        most = 2 if slab.nbytes <= MAX_SPARE_BYTES else 1
+        self.pieces = [*self.pieces[len(self.pieces) - most + 1 :], Piece(slab)]
+
+
+class Piece:
+    """One allocation, and the slab that was handed out for it last."""
+
+    __slots__ = ("form", "handed_out")
+
+    def __init__(self, slab: Slab):
+        self.form = (slab.device, slab.nbytes, slab.pointer, slab.owner)
+        self.handed_out = weakref.ref(slab)
 
 
 class Variant:
@@ -71,7 +87,10 @@ class Variant:
         self.words: HostWords | None = None  # what the host writes before each run: scalars, states of generators
         self.scalar_view: np.ndarray | None = None
         self.draws: list[tuple[Any, np.ndarray, int]] = []  # (generator, memory of its state, draws per run)
-        self.outputs: list[Output] = []
+        # (memory, or None where it is that of output number `first`, first, offset, nbytes, shape, dtype) each
+        self.outputs: list[tuple[ResultMemory | None, int, int, int, tuple[int, ...], DType]] = []
+        self.lock: Any = new_rlock()  # of the groups: held from the check of the version to the end of a run
+        self.groups: set[WriteGroup] = set()  # of the memory that a run writes in place, or reads while others write it
         self.results: list[Any] = []  # leaves of the result: constants, and TENSOR where an output goes
         self.structure: Any = None
         self.single = False  # the result is one tensor
@@ -113,43 +132,54 @@ class Variant:
             return "a value that the function branches on has changed"
         return "a captured tensor has another shape, dtype, device or requires_grad"
 
-    def bind(self, flat: list[Any]) -> None:
-        """Put the addresses of arguments and of rebound cells into the slot table."""
+    def resolve(self, flat: list[Any]) -> None:
+        """Compute what the run will read, and put the memory of each argument in its place in `flat`: it is kept until
+        the call is done, whatever becomes of the tensor. Called without the lock, as other groups may be read."""
         evaluate([flat[position].node for position, _ in self.arguments])
+        for position, _ in self.arguments:
+            node = flat[position].node
+            check_live(node.buffer)
+            flat[position] = steady_copy(node)
+        for tensor, before in self.grads_before:
+            grad = tensor._grad
+            if before is not None and grad is not before:  # another gradient: its value moves into the captured one
+                before._assign(grad.node)
+                tensor._grad = before
+        pending = [tensor._node for tensor, _, _, _ in self.cells]
+        evaluate([node for node in pending if node is not None and node.buffer is None])
+
+    def relock(self) -> None:
+        """Make `lock` cover the memory in which the captured tensors lie now."""
+        groups = self._groups_now()
+        if groups != self.groups:
+            self.groups = groups
+            self.lock = lock_of(groups) if groups else new_rlock()
+
+    def _groups_now(self) -> set[WriteGroup]:
+        return groups_of(itertools.chain([tensor for tensor, _, _, _ in self.cells], self.grads_made))
+
+    def bind(self, flat: list[Any]) -> bool:
+        """Put the addresses of arguments and of rebound cells into the slot table, under the lock. False where another
+        thread moved a captured tensor to memory that the lock does not cover."""
+        if not self._groups_now() <= self.groups:
+            return False
+        retire(self.groups)
         for position, slot in self.arguments:
-            buffer = flat[position].node.buffer
-            check_live(buffer)
-            if buffer.slab.pinned:
-                buffer = private_copy(buffer)
-            flat[position] = buffer  # keeps the memory until the call is done, whatever becomes of the tensor
-            self.table[slot] = buffer.pointer
+            self.table[slot] = flat[position].pointer
         for position, index in self.scalars:
             assert self.scalar_view is not None
             self.scalar_view[index] = flat[position]
-        for tensor, before in self.grads_before:
-            if (
-                before is not None and tensor._grad is not before
-            ):  # another gradient: its value moves into the captured one
-                before._assign(tensor._grad.node)
-                tensor._grad = before
         for number, (tensor, buffer, slot, written) in enumerate(self.cells):
             settle(tensor)
-            if tensor._buffer is not buffer:
-                self.cells[number] = (tensor, tensor._buffer, slot, written)
+            place = tensor._buffer
+            if place is not buffer:
+                if place.slab.pinned is not None and place.slab.pinned not in self.groups:
+                    return False
+                self.cells[number] = (tensor, place, slot, written)
                 if slot >= 0:
-                    self.table[slot] = tensor._buffer.pointer
-
-    def renew(self, output: Output) -> None:
-        """New tensors on new memory for outputs whose last value somebody kept."""
-        together = [other for other in self.outputs if other.slot == output.slot]
-        slab, output.before = output.before, output.slab if len(together) == 1 and output.nbytes <= SPARED else None
-        if slab is None or sys.getrefcount(slab) > 2:
-            slab = self.allocate(output.slot)
-        self.table[output.slot] = slab.pointer
-        for other in together:
-            node = leaf(Buffer(slab, other.offset, other.nbytes), other.shape, other.dtype, self.device)
-            other.tensor, other.slab = Tensor(node), slab
-            other.holders = 2 * len(together) + 1  # each output and its buffer, and the question itself
+                    self.table[slot] = place.pointer
+        retire(self.groups)  # leaves that the lines above made
+        return True
 
     def send(self) -> None:
         """Put scalars and the generators' present state where the plan reads them, and count this run's draws."""
@@ -174,6 +204,12 @@ class Variant:
         found |= {slot: buffer for _, buffer, slot, _ in self.cells if slot >= 0}
         return found | {slot: flat[position] for position, slot in self.arguments}
 
+    def new_result(self, memory: ResultMemory) -> Slab:
+        """More memory for results, where somebody holds all that there is."""
+        slab = self.allocate(memory.slot)
+        memory.add_piece(slab)
+        return slab
+
     def allocate(self, slot: int) -> Slab:
         """Memory for a slot of the plan; where there is none, the error says what the whole plan takes."""
         backend, form = self.device.backend, self.entry.plan.slots[slot]
@@ -183,10 +219,17 @@ class Variant:
 
     def too_large(self) -> Exception:
         """The error for a device without the memory for a run; the results' memory is given up."""
-        for output in self.outputs:
-            output.tensor = output.slab = output.before = None
+        for memory, *_ in self.outputs:
+            if memory is not None:
+                memory.pieces = []
         shapes = [form[1] for form in self.spec[1] if form[0] == "tensor"]
         return too_large(self.name, self.entry.plan, self.names(), self.device, shapes)
+
+    def spoil(self, state: str) -> None:
+        """Note that the memory which a run writes in place has no value: reading it raises."""
+        written = [buffer for _, buffer, _, is_written in self.cells if is_written]
+        for buffer in [*written, *[grad._buffer for grad in self.grads_made]]:
+            buffer.state = state
 
     def names(self) -> dict[int, str]:
         """What people call the inputs: tensors by their names, arguments by their positions."""
@@ -219,9 +262,9 @@ class Variant:
                 tensor._grad = grad
                 VERSION.bump()
 
-    def result(self) -> Any:
+    def result(self, tensors: list[Tensor]) -> Any:
         """What the function returns, with this run's tensors in it."""
-        values = iter([output.tensor for output in self.outputs])
+        values = iter(tensors)
         return tree.unflatten(self.structure, [next(values) if leaf is TENSOR else leaf for leaf in self.results])
 
 
@@ -263,6 +306,7 @@ class _Builder:
         self.targets: dict[int, Node] = {}
         self.spans: list[Node] = []
         self.retained: list[Any] = []
+        self.group = WriteGroup()  # of the memory that is pinned here
 
     def variant(self, with_program: bool) -> Variant:
         places = self._capture()
@@ -296,7 +340,11 @@ class _Builder:
         variant.draws = draws
         variant.program = program if with_program else None
         variant.words, variant.scalar_view = words, scalars
-        variant.outputs = [Output(node, *place) for node, place in zip(self.results, entry.outputs, strict=True)]
+        slots = [slot for slot, _ in entry.outputs]
+        for number, (node, (slot, offset)) in enumerate(zip(self.results, entry.outputs, strict=True)):
+            first = slots.index(slot)
+            memory = ResultMemory(slot) if first == number else None
+            variant.outputs.append((memory, first, offset, node.nbytes, node.shape, node.dtype))
         variant.retained, variant.leaf_buffers = self.retained, leaf_buffers
         return variant
 
@@ -309,7 +357,7 @@ class _Builder:
         """Memory that the plan rewrites in place."""
         with contextlib.suppress(OutOfMemoryError):
             slab = self.backend.allocate(nbytes)
-            slab.pinned = True
+            slab.pinned = self.group
             return Buffer(slab, 0, nbytes)
         available, total = self.backend.memory()
         given = f"{size_text(nbytes)} of parameters, state or gradients that it writes in place on {self.device}"
@@ -319,6 +367,11 @@ class _Builder:
     def _capture(self) -> dict[Cell, Buffer]:
         """Give every cell a fixed place. Cells that are written move into memory that nobody else holds."""
         evaluate([cell.tensor._node for cell in self.cells if cell.tensor._node is not None])
+        with Steady([cell.tensor for cell in self.cells]) as groups:
+            retire(groups)
+            return self._give_places()
+
+    def _give_places(self) -> dict[Cell, Buffer]:
         moving: list[Any] = []
         for cell in self.cells:
             tensor = cell.tensor

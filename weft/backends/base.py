@@ -18,6 +18,7 @@ from weft.compiler.plan import Code, Config, Plan, Product
 from weft.dtypes import DType
 from weft.errors import DeviceError, IndexRangeError, out_of_memory, problem
 from weft.kernels.language import Kernel
+from weft.locks import WriteGroup
 from weft.singletons import once
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Slab:
         self.nbytes = nbytes
         self.pointer = pointer
         self.owner = owner
-        self.pinned = False  # set once a compiled function writes cells in place here
+        self.pinned: WriteGroup | None = None  # where compiled functions write in place: whose lock they hold
 
 
 class Buffer:

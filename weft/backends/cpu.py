@@ -13,7 +13,6 @@ import math
 import os
 import platform
 import struct
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +29,7 @@ from weft.dtypes import DType
 from weft.errors import DeviceError, DTypeError, GraphError, RangeError, out_of_memory, problem
 from weft.kernels.language import Kernel
 from weft.kernels.normal import normalise
+from weft.locks import new_lock
 from weft.render import llvm
 
 ALIGNMENT = 64
@@ -145,7 +145,7 @@ class _Runtime:
         self.reset(count - 1)
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 _create_runtime = functools.cache(_Runtime)
 
 
@@ -199,7 +199,7 @@ class CpuExecutable:
         self._launches = table.launches
         self._run = native_runtime.run
         self._numbers = table.numbers
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def run(self, slots: Any, numbers: Sequence[float] = ()) -> None:
         """Run with `slots`, a table from `CpuBackend.slot_table` filled with addresses, and the plan's open numbers."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import threading
 from collections.abc import Sequence
 from typing import overload
 
@@ -20,13 +19,14 @@ from weft.backends.cuda_driver import CudaDriver
 from weft.backends.gpu import GpuBackend
 from weft.digest import digest
 from weft.errors import DeviceError, problem
+from weft.locks import new_lock
 from weft.render.dialects import CUDA
 
 FEATURES = frozenset({"blocks", "subgroups", "numbers", "functions", "fetch", "mma", "narrow attention"})
 LIBRARIES: tuple[str, ...] = ("cublaslt", "cudnn")  # modules of backends.vendor
 OLDEST = (8, 0)  # the first generation of GPUs with all that kernels use
 OLDEST_CUDA = (13, 0)
-_opening = threading.Lock()
+_opening = new_lock()
 
 
 class CudaBackend(GpuBackend):

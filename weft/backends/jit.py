@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from weft.compiler.plan import Code
 from weft.counting import COUNTERS
 from weft.digest import digest
 from weft.errors import GraphError, problem
+from weft.locks import new_lock
 
 OBJECT_VERSION = 3
 OPTIMIZE, RELOCATION, CODE_MODEL = 2, "pic", "small"
@@ -70,7 +70,7 @@ class Jit:
         # Never freed: a daemon thread may still run its code while Python shuts down.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.engine))
         self.addresses: dict[str, int] = {}
-        self.lock = threading.Lock()
+        self.lock = new_lock()
 
     def _target_machine(self) -> Any:
         about = self.target
@@ -134,7 +134,7 @@ class Jit:
         return payload
 
 
-_lock = threading.Lock()
+_lock = new_lock()
 _create_jit = functools.cache(Jit)
 
 

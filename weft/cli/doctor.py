@@ -61,6 +61,7 @@ def findings() -> Iterator[tuple[str, Text, str]]:
     for name in PLANNED:
         yield name, LATER, "no backend in this version; it comes with a later release"
     yield _cache()
+    yield _held()
     for name in computing:
         yield _self_test(name)
 
@@ -147,6 +148,22 @@ def _cache() -> tuple[str, Text, str]:
         )
     used = sum(file.nbytes for file in disk.files())
     return "cache", GOOD, f"{folder}, {size_text(used)} of {size_text(disk.limit())}"
+
+
+def _held() -> tuple[str, Text, str]:
+    """Results that are held keep their values: it depends on how this interpreter refers to objects."""
+    from weft.cli.held import SIZES, all_checks, failures
+
+    started, failed = time.perf_counter(), list(failures())
+    seconds = time.perf_counter() - started
+    if failed:
+        name, wrong = failed[0]
+        text = (
+            f"{len(failed)} checks of held results fail (`python -m weft.cli.held` lists them), first {name}: {wrong}"
+        )
+        return "results", BAD, text
+    count = len(all_checks()) * len(SIZES)
+    return "results", GOOD, f"that are held keep their values in {count} checks, {seconds:.2f} s"
 
 
 def training_step(device: str) -> list[np.ndarray]:

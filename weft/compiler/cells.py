@@ -1,41 +1,60 @@
 """cells: tensors whose memory belongs to compiled functions.
 
 A captured tensor has `_buffer`. While nobody looks, it has no node: the compiled function rewrites the memory in place.
-When someone reads it, `expose` makes a leaf for the current value; before the next replay `retire_exposed` gives any
+When someone reads it, `expose` makes a leaf for the current value; before the memory is rewritten `retire` gives any
 leaf that is still in use a private copy, so that no value changes under its holder.
+
+Memory that is rewritten belongs to a `WriteGroup`. A run holds its lock from `retire` to the end; who copies from the
+memory, or makes a leaf for it, holds it meanwhile. So a reader in another thread sees the state before a run or after
+it, never a part of each.
 """
 
 from __future__ import annotations
 
-import sys
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from weft.backends.base import Buffer
 from weft.compiler.evaluate import evaluate
 from weft.graph.node import Node, leaf
-
-EXPOSED: list[tuple[weakref.ref, weakref.ref]] = []  # captured tensors, and leaves on memory that will be rewritten
+from weft.locks import WriteGroup, lock_of
+from weft.state import VERSION
 
 
 def expose(tensor: Any) -> Node:
     """A leaf node for the current value of a captured tensor."""
-    buffer, (shape, dtype) = tensor._buffer, tensor._form
-    node = leaf(buffer, shape, dtype, buffer.slab.device)
-    tensor._node = node
-    EXPOSED.append((weakref.ref(tensor), weakref.ref(node)))
-    return node
+    while True:
+        buffer = tensor._buffer
+        with lock_of(groups_of([tensor])):
+            node = tensor._node
+            if node is not None:  # another thread was faster
+                return node
+            group = buffer.slab.pinned
+            if tensor._buffer is buffer and group is not None:
+                shape, dtype = tensor._form
+                node = leaf(buffer, shape, dtype, buffer.slab.device)
+                tensor._node = node
+                group.exposed.append((weakref.ref(tensor), weakref.ref(node)))
+                VERSION.bump()
+                return node
 
 
-def retire_exposed() -> None:
-    """Before memory is rewritten: keep the old value for whoever still holds it."""
-    for owner, exposed in EXPOSED:
-        tensor, node = owner(), exposed()
-        if tensor is not None and tensor._node is node:
-            tensor._node = None
-        if node is not None and sys.getrefcount(node) > 2:
-            node.buffer = private_copy(node.buffer)
-    EXPOSED.clear()
+def retire(groups: Iterable[WriteGroup]) -> None:
+    """Before memory is rewritten, under its lock: keep the old value for whoever still holds a leaf that shows it."""
+    for group in groups:
+        while group.exposed:
+            entry = owner, exposed = group.exposed.pop()
+            tensor = owner()
+            if tensor is not None and tensor._node is exposed():
+                tensor._node = None
+            node = exposed()  # None where only the tensor held it
+            if node is not None:
+                try:
+                    node.buffer = private_copy(node.buffer)
+                except BaseException:  # no memory for it, so nothing is rewritten
+                    group.exposed.append(entry)
+                    raise
 
 
 def settle(tensor: Any) -> None:
@@ -59,3 +78,40 @@ def private_copy(buffer: Buffer) -> Buffer:
     copy = Buffer(backend.allocate(buffer.nbytes), 0, buffer.nbytes)
     backend.copy(copy, buffer)
     return copy
+
+
+def steady_copy(node: Node) -> Buffer:
+    """The memory of a computed node, or a copy of it where it is rewritten in place."""
+    while True:
+        buffer = node.buffer
+        group = buffer.slab.pinned
+        if group is None:
+            return buffer
+        with group.lock:
+            if node.buffer is buffer:
+                return private_copy(buffer)
+
+
+def groups_of(tensors: Iterable[Any]) -> set[WriteGroup]:
+    """The groups whose memory holds the value of one of these tensors."""
+    buffers = [tensor._buffer for tensor in tensors]
+    return {buffer.slab.pinned for buffer in buffers if buffer is not None and buffer.slab.pinned is not None}
+
+
+class Steady:
+    """`with Steady(tensors) as groups:` no run changes the value of any of these tensors meanwhile."""
+
+    def __init__(self, tensors: Iterable[Any]):
+        self._tensors = list(tensors)
+
+    def __enter__(self) -> set[WriteGroup]:
+        while True:
+            groups = groups_of(self._tensors)
+            self._lock = lock_of(groups)
+            self._lock.__enter__()
+            if groups_of(self._tensors) == groups:  # else a function was traced meanwhile that writes more of them
+                return groups
+            self._lock.__exit__(None, None, None)
+
+    def __exit__(self, *_: Any) -> None:
+        self._lock.__exit__(None, None, None)

@@ -5,7 +5,6 @@ Programs are found again by their key, so a Python loop pays for tracing only.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -20,6 +19,7 @@ from weft.compiler.program import Program
 from weft.counting import COUNTERS
 from weft.errors import BufferError_, OutOfMemoryError, problem
 from weft.graph.node import Node
+from weft.locks import ACTIVITY, lock_of, new_lock
 
 MOST_PLANS = 2048  # plans kept in memory; the least recently used goes first
 
@@ -37,7 +37,7 @@ class Entry:
 
 _plans: OrderedDict[tuple, Entry] = OrderedDict()
 _forms: OrderedDict[tuple, tuple] = OrderedDict()  # by keys with open starts of slices: the key that was met first
-_lock = threading.Lock()  # of `_plans`: two threads may compile one program twice, but neither loses what it holds
+_lock = new_lock()  # of `_plans`: two threads may compile one program twice, but neither loses what it holds
 
 
 def entry_for(program: Program, device: Device) -> Entry:
@@ -87,31 +87,46 @@ def evaluate(nodes: Sequence[Node], also: Sequence[Node] = ()) -> None:
             check_live(node.buffer)
     for device, pending in by_device.items():
         run = getattr(device.backend, "evaluate_nodes", None)
-        if run is not None:
-            run(pending)
-        else:
-            _evaluate_on(device, list(dict.fromkeys(pending)))
+        with ACTIVITY:
+            if run is not None:
+                run(pending)
+            else:
+                _evaluate_on(device, list(dict.fromkeys(pending)))
 
 
 def _evaluate_on(device: Device, pending: list[Node]) -> None:
-    located = programs.locate(pending, {})
-    for buffer in located.values():
-        if buffer is not None:
-            check_live(buffer)
-    todo: list[Node] = []
-    for node in pending:
-        buffer = located.get(node)
-        if buffer is None or buffer.slab.pinned:
-            located.pop(node, None)
-            todo.append(node)
-        else:
-            node.buffer = buffer
-    if not todo:
-        return
+    while pending:
+        located = programs.locate(pending, {})
+        for buffer in located.values():
+            if buffer is not None:
+                check_live(buffer)
+        todo: list[Node] = []
+        for node in pending:
+            buffer = located.get(node)
+            if buffer is None or buffer.slab.pinned:
+                located.pop(node, None)
+                todo.append(node)
+            else:
+                node.buffer = buffer
+        if not todo or _run_program(device, todo, located):
+            return
+
+
+def _run_program(device: Device, todo: list[Node], located: dict[Node, Any]) -> bool:
+    """Compile and run what computes `todo`. False where it reads memory that compiled functions rewrite in place, and
+    another thread did so since `located` was found."""
     program, buffers = _program_for(device, todo, located)
     entry = entry_for(program, device)
+    inputs = [buffer for buffer in buffers if buffer is not None]
+    groups = {buffer.slab.pinned for buffer in inputs if buffer.slab.pinned is not None}
     try:
-        results = run_entry(entry, device, [b for b in buffers if b is not None], program, program.values)
+        if groups:
+            with lock_of(groups):
+                if any(node.buffer is not None and node.buffer is not was for node, was in located.items()):
+                    return False  # its leaves were given copies
+                results = run_entry(entry, device, inputs, program, program.values)
+        else:
+            results = run_entry(entry, device, inputs, program, program.values)
     except OutOfMemoryError:
         from weft.compiler.memorymap import too_large
 
@@ -120,6 +135,7 @@ def _evaluate_on(device: Device, pending: list[Node]) -> None:
     for node, buffer in zip(todo, results, strict=True):
         buffer.nbytes = node.nbytes
         node.buffer = buffer
+    return True
 
 
 def _program_for(

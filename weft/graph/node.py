@@ -77,8 +77,11 @@ def intern_node(
 
 def leaf(buffer: Any, shape: tuple[int, ...], dtype: DType, device: Any) -> Node:
     """A node for a value that lives in `buffer`. Every leaf is its own node."""
-    node = _new("buffer", (), (next(_serial),), shape, dtype, device, None)
-    node.buffer = buffer
+    node = Node()  # as `_new` does, in fewer steps: each result of a compiled function is one
+    node.op, node.srcs, node.attrs = "buffer", (), (next(_serial),)
+    node.shape, node.dtype, node.device = shape, dtype, device
+    node.buffer, node.site, node.serial, node.shown = buffer, None, next(_serial), False
+    node.depth = 0
     return node
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 import weft
 from weft.errors import GraphError, RangeError, ShapeError, problem
+from weft.locks import CopyableLock
 from weft.optim.flat import buckets, join, pack, split
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor, take_consumed
@@ -111,6 +112,7 @@ class Optimizer:
     def __init__(self, params: Iterable[Tensor] | Iterable[dict], defaults: Mapping[str, Any]):
         self.defaults = dict(defaults)
         self.param_groups: list[Group] = []
+        self._step_lock = CopyableLock()  # a step outside weft.compile assigns its tensors one after the other
         given = [params] if isinstance(params, Tensor) else list(params)
         if not given:
             raise problem(
@@ -158,6 +160,10 @@ class Optimizer:
 
     def step(self) -> None:
         """Update all parameters that have a gradient. Outside a compiled function this computes everything pending."""
+        with self._step_lock:
+            self._step()
+
+    def _step(self) -> None:
         fresh: list[Tensor] = []
         later: list[tuple[list[Tensor], Tensor]] = []
         with weft.no_grad():
@@ -245,18 +251,25 @@ class Optimizer:
         raise TypeError(f"{type(self).__name__} must define update()")
 
     def state_dict(self) -> dict[str, Any]:
-        """Step counts, state per parameter and hyper-parameters, in torch's layout, as tensors and numbers."""
+        """Step counts, state per parameter and hyper-parameters, in torch's layout, as tensors and numbers.
+
+        All of one moment: a step that another thread makes is in all of it or in nothing.
+        """
+        with self._step_lock:
+            buckets = [bucket for group in self.param_groups for bucket in group.buckets]
+            taken = iter(weft.snapshot([(bucket.state, bucket.steps) for bucket in buckets]))
         state: dict[int, dict[str, Any]] = {}
         groups, number = [], 0
         for group in self.param_groups:
             index = {id(param): number + k for k, param in enumerate(group["params"])}
             number += len(index)
             for bucket in group.buckets:
-                for name, flat in bucket.state.items():
+                vectors, steps = next(taken)
+                for name, flat in vectors.items():
                     for param, part in zip(bucket.params, split(flat.clone(), bucket.params), strict=True):
                         state.setdefault(index[id(param)], {})[name] = part
                 for k, param in enumerate(bucket.params):
-                    state.setdefault(index[id(param)], {})["step"] = bucket.steps[k].clone()
+                    state.setdefault(index[id(param)], {})["step"] = steps[k].clone()
             groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": list(index.values())})
         return {"state": state, "param_groups": groups}
 

@@ -1,0 +1,33 @@
+"""snapshot: the values of several tensors at one moment, while other threads run compiled functions that write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft import tree
+from weft.autograd import no_grad
+from weft.cell import inside_compile
+from weft.compiler.cells import Steady
+from weft.graph import build
+from weft.state import STATE
+from weft.tensor import Tensor
+
+
+def snapshot(values: Any) -> Any:
+    """The present values of tensors in nested lists, tuples and dicts, in the same structure: all of one moment.
+
+    A compiled function that another thread runs changes its tensors either before that moment or after it, never in
+    between. The copies have no history, and keep their values; their memory is shared until the originals change.
+
+    >>> w = weft.ones(2)
+    >>> before = weft.snapshot({"w": w})
+    >>> before["w"], w.add_(1)
+    (tensor([1., 1.]), tensor([2., 2.]))
+    """
+    if STATE.trace is not None:
+        raise inside_compile("snapshot()")
+    leaves, structure = tree.flatten(values)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    with no_grad(), Steady(tensors):
+        taken = iter([Tensor(build.stop_gradient(tensor.node)) for tensor in tensors])
+    return tree.unflatten(structure, [next(taken) if isinstance(leaf, Tensor) else leaf for leaf in leaves])
