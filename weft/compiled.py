@@ -120,6 +120,9 @@ class Compiled:
         for tensor, (slot, shape, dtype, device, requires_grad) in zip(args, fast, strict=True):
             if type(tensor) is not Tensor or tensor._requires_grad is not requires_grad:
                 return False
+            view = tensor._view
+            if view is not None and view.version != view.aliases.version:
+                return False
             node = tensor._node
             if node is None or node.shape != shape or node.dtype is not dtype or node.device is not device:
                 return False

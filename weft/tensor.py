@@ -1,7 +1,8 @@
 """Tensor: what the user holds. It wraps operations on nodes and computes nothing itself.
 
 `lift` turns an operation on nodes into one on tensors; the class body below is the table of methods made with it.
-In-place operations and `x[i] = v` rebind the tensor to a new node; nothing else ever sees the change.
+In-place operations and `x[i] = v` rebind the tensor to a new node; its views, and the tensor that it is a view of, see
+the change (`weft.views`), nothing else does.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from weft.ops import (
 from weft.ops import scatter as scatter_ops
 from weft.ops.common import weak_dtype
 from weft.state import STATE, VERSION
+from weft.views import WRITE_INSTEAD, base_of, link, same
 
 MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 
@@ -48,7 +50,11 @@ OPERANDS = {
 
 
 def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
-    """The operation on tensors that `op` is on nodes. `view` marks movement, on whose result in-place is refused."""
+    """The operation on tensors that `op` is on nodes.
+
+    `view` marks those whose result is a view of their first operand: 'basic' for movement that writes go through,
+    'reshape' for the same where PyTorch may have to copy, else a key of `WRITE_INSTEAD`.
+    """
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -69,9 +75,39 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
         except (AttributeError, TypeError) as error:
             _explain(op, nodes, named, error)
             raise
-        return _wrap(result, tensors, weak, view)
+        wrapped = _wrap(result, tensors, weak)
+        if view:
+            _link(wrapped, tensors[0], view, op, nodes, named)
+        return wrapped
 
     return call
+
+
+def _link(
+    wrapped: Any, source: Tensor, kind: str, op: Callable[..., Any], nodes: list[Any], named: Mapping[str, Any]
+) -> None:
+    """Make the results of a movement views of its source."""
+    if nodes:
+        node, rest = nodes[0], tuple(nodes[1:])
+    else:
+        first = next(key for key, value in named.items() if isinstance(value, Node))
+        node, rest, named = named[first], (), {key: value for key, value in named.items() if key != first}
+    if op is indexing.index and _picks(rest[0]):
+        return
+    several = not isinstance(wrapped, Tensor)
+    for position, result in enumerate(wrapped if several else (wrapped,)):
+        view = link(result, source, node, op, rest, named)
+        if several:
+            view.position = position
+        elif kind == "reshape":
+            view.may_copy = view.parent is not None
+        elif kind in WRITE_INSTEAD and not (kind == "expand" and result.numel() == node.size):
+            view.blocked = view.blocked or kind
+
+
+def _picks(key: Any) -> bool:
+    """Whether an index expression has tensors with axes: its result is a copy, not a view."""
+    return any(isinstance(item, Node) and item.shape for item in (key if type(key) is tuple else (key,)))
 
 
 def _own_name(op: Callable[..., Any], key: str) -> str:
@@ -114,7 +150,7 @@ def _unwrap(arg: Any, tensors: list[Tensor], partner: DType | None = None) -> An
     return arg
 
 
-def _wrap(result: Any, tensors: list[Tensor], weak: bool, view: str) -> Any:
+def _wrap(result: Any, tensors: list[Tensor], weak: bool) -> Any:
     if isinstance(result, Node):
         requires_grad = False
         if result.dtype.kind == "f":
@@ -126,15 +162,14 @@ def _wrap(result: Any, tensors: list[Tensor], weak: bool, view: str) -> Any:
             result, requires_grad = build.stop_gradient(result), False
         tensor = wrap(result, requires_grad)
         tensor.weak = weak and not result.shape
-        tensor._view = view
         return tensor
-    parts = [_wrap(part, tensors, weak, view) for part in result]
+    parts = [_wrap(part, tensors, weak) for part in result]
     return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
 
 
 def wrap_result(result: Any, tensors: list[Tensor]) -> Any:
     """Tensors for the nodes that an operation on `tensors` gave."""
-    return _wrap(result, tensors, False, "")
+    return _wrap(result, tensors, False)
 
 
 def wrap(node: Node, requires_grad: bool = False) -> Tensor:
@@ -205,6 +240,8 @@ class Tensor(TensorCell):
 
     @property
     def requires_grad(self) -> bool:
+        if self._view is not None:
+            self._present()
         return self._requires_grad
 
     @requires_grad.setter
@@ -213,7 +250,7 @@ class Tensor(TensorCell):
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Ask for gradients in this leaf, or no longer. Results computed before do not change."""
-        if requires_grad == self._requires_grad:
+        if requires_grad == self.requires_grad:
             return self
         if not self.is_leaf:
             raise problem(GraphError, "requires_grad_", "the result of an operation", "a leaf", "use x.detach()")
@@ -259,9 +296,11 @@ class Tensor(TensorCell):
         backward(self, gradient, retain_graph, create_graph)
 
     def detach(self) -> Tensor:
-        """The same value, cut off from its history."""
-        tensor = wrap(build.stop_gradient(self.node))
-        tensor._view, tensor.weak = "detach", self.weak
+        """A view of the whole tensor through which no gradient flows."""
+        node = self.node
+        tensor = wrap(build.stop_gradient(node))
+        tensor.weak = self.weak
+        link(tensor, self, node, build.stop_gradient, (), {}).is_detached = True
         return tensor
 
     # ---- other dtypes and devices ------------------------------------------------------------------------------
@@ -355,30 +394,90 @@ class Tensor(TensorCell):
 
     def _replace(self, who: str, value: Tensor) -> Tensor:
         """Rebind to the result of an in-place operation, after the checks that PyTorch makes too."""
-        if self._requires_grad and self.is_leaf and STATE.grad_enabled:
-            given = "a leaf that requires grad"
-            raise problem(GraphError, who, given, "no in-place operation on it", "put it under weft.no_grad()")
-        if self._view:
-            given = f"the result of {self._view}(), which shares nothing with its source"
-            raise problem(
-                GraphError, who, given, "a tensor of its own", "write x = x + ..., or x[index] = value on the source"
-            )
+        base = self._writable_base(who, value)
         if value.shape != self.shape:
             raise problem(ShapeError, who, f"a result of shape {value.shape}", f"that of the tensor, {self.shape}")
         if value.dtype.category > self.dtype.category:
             given = f"a result of {value.dtype.name} for a {self.dtype.name} tensor"
             raise problem(DTypeError, who, given, "a dtype that fits", "cast the operand first")
-        self._assign(build.cast(value.node, self.dtype))
-        if not (self._requires_grad and self.is_leaf):
+        node = build.cast(value.node, self.dtype)
+        if base is not None:
+            self._write_through(base, node, value._requires_grad)
+            return self
+        if self._requires_grad and not STATE.grad_enabled:
+            node = build.stop_gradient(node) if self.is_leaf else build.surrogate(node, self.node)
+        elif not self._requires_grad or not self.is_leaf:
             self._requires_grad, self.is_leaf = value._requires_grad, not value._requires_grad
+        self._assign(node)
         self._consumed, self._owned = False, None
         return self
+
+    def _writable_base(self, who: str, value: Tensor) -> Tensor | None:
+        """The base that a write to this tensor goes to, or None for the tensor itself. What forbids a write raises."""
+        view = self._view
+        if view is not None and view.blocked is not None:
+            given = f"the result of {view.blocked}(), a view that writes do not go through"
+            raise problem(
+                GraphError, who, given, "a tensor of its own, or a view by basic indexing", WRITE_INSTEAD[view.blocked]
+            )
+        base = base_of(self)
+        if not STATE.grad_enabled:
+            return base
+        view = self._view
+        is_tracked = base is not None and view is not None and not view.is_detached
+        is_leaf_view = is_tracked and base._requires_grad and base.is_leaf
+        if is_leaf_view or (self._requires_grad and self.is_leaf):
+            given = ("a view of " if is_leaf_view else "") + "a leaf that requires grad"
+            raise problem(GraphError, who, given, "no in-place operation on it", "put it under weft.no_grad()")
+        if is_tracked and view.is_untracked and (base._requires_grad or value._requires_grad):
+            given = "a view that was made under no_grad, with gradients on"
+            raise problem(GraphError, who, given, "both in one gradient mode", "make the view where it is written")
+        return base
+
+    def _write_through(self, base: Tensor, node: Node, requires_grad: bool) -> None:
+        """Rebind the base of this view so that the view is `node`."""
+        view, old = self._view, base.node
+        assert view is not None
+        if STATE.grad_enabled and not view.is_detached:
+            whole = view.write(old, node)
+            base._requires_grad = base._requires_grad or requires_grad
+            base.is_leaf, base._consumed = not base._requires_grad, False
+            self._requires_grad, self.is_leaf, self._consumed = base._requires_grad, base.is_leaf, False
+            self._assign_base(base, whole, node)
+        else:  # the value changes, and the gradients of what was there before stay
+            whole = view.write(old, build.stop_gradient(node) if requires_grad else node)
+            if base._requires_grad:
+                whole = build.stop_gradient(whole) if base.is_leaf else build.surrogate(whole, old)
+            if STATE.grad_enabled:
+                self._requires_grad, self.is_leaf, self._consumed = requires_grad, not requires_grad, False
+                self._assign_base(base, whole, node)
+            elif self._requires_grad:
+                base._assign(whole)
+            else:
+                self._assign_base(base, whole, node)
+        base._owned = None
+        if whole.depth > MAX_DEPTH and STATE.trace is None and whole.buffer is None:
+            evaluate([base])
 
     def __getitem__(self, key: Any) -> Tensor:
         return _index(self, _plain_key(self, key, False))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._replace("x[index] = value", _set_index(self, _plain_key(self, key, True), value))
+        if not self._shows(key, value):
+            self._replace("x[index] = value", _set_index(self, _plain_key(self, key, True), value))
+
+    def _shows(self, key: Any, value: Any) -> bool:
+        """Whether `value` is `self[key]` itself: `x[key] += y` has written it already when it is assigned."""
+        view = value._view if isinstance(value, Tensor) else None
+        if view is None or view.op is not indexing.index or view.parent is not self._view:
+            return False
+        if self._view is None and (self._aliases is None or view.aliases is not self._aliases()):
+            return False
+        items, written = (one if type(one) is tuple else (one,) for one in (_unwrap(key, []), view.args[0]))
+        return len(items) == len(written) and all(
+            one is other or (type(one) is type(other) and not isinstance(one, (Node, np.ndarray)) and one == other)
+            for one, other in zip(items, written, strict=True)
+        )
 
     def copy_(self, source: Any) -> Tensor:
         """Take the value of `source`, broadcast and cast."""
@@ -401,10 +500,7 @@ class Tensor(TensorCell):
 
     def _augmented(name: str) -> Callable[..., Tensor]:  # type: ignore[misc]
         def call(self: Tensor, other: Any) -> Tensor:
-            result = getattr(self, name)(other)
-            return (
-                result if self._view == "index" else self._replace(name + "_", result)
-            )  # x[i] += v assigns afterwards
+            return self._replace(name + "_", getattr(self, name)(other))
 
         return call
 
@@ -481,18 +577,16 @@ class Tensor(TensorCell):
     nonzero, argwhere, masked_select = _reading("nonzero"), _reading("argwhere"), _reading("masked_select")
     unique, unique_consecutive, bincount = _reading("unique"), _reading("unique_consecutive"), _reading("bincount")
 
-    reshape = lift(movement.reshape, "reshape")
-    view = lift(movement.reshape, "view")
-    permute, transpose = lift(movement.permute, "permute"), lift(movement.transpose, "transpose")
-    t, movedim = lift(movement.t, "t"), lift(movement.movedim, "movedim")
-    expand, expand_as = lift(movement.expand, "expand"), lift(movement.expand_as, "expand_as")
-    broadcast_to = lift(movement.broadcast_to, "broadcast_to")
-    squeeze, unsqueeze = lift(movement.squeeze, "squeeze"), lift(movement.unsqueeze, "unsqueeze")
-    flatten, unflatten = lift(movement.flatten, "flatten"), lift(movement.unflatten, "unflatten")
-    split, chunk, unbind = lift(movement.split, "split"), lift(movement.chunk, "chunk"), lift(movement.unbind, "unbind")
+    reshape, flatten = lift(movement.reshape, "reshape"), lift(movement.flatten, "reshape")
+    view, unflatten = lift(movement.reshape, "basic"), lift(movement.unflatten, "basic")
+    permute, transpose = lift(movement.permute, "basic"), lift(movement.transpose, "basic")
+    t, movedim = lift(movement.t, "basic"), lift(movement.movedim, "basic")
+    expand, broadcast_to = lift(movement.expand, "expand"), lift(movement.broadcast_to, "expand")
+    squeeze, unsqueeze = lift(movement.squeeze, "basic"), lift(movement.unsqueeze, "basic")
+    split, chunk, unbind = lift(movement.split, "basic"), lift(movement.chunk, "basic"), lift(movement.unbind, "basic")
     flip, roll, repeat, tile = (lift(op) for op in (movement.flip, movement.roll, movement.repeat, movement.tile))
     tril, triu = lift(movement.tril), lift(movement.triu)
-    unfold = lift(windows.unfold_axis)
+    unfold = lift(windows.unfold_axis, "unfold")
     index_select, take, put = lift(indexing.index_select), lift(indexing.take), lift(indexing.put)
     index_put, masked_scatter = lift(indexing.index_put), lift(indexing.masked_scatter)
     gather, take_along_dim = lift(scatter_ops.gather), lift(scatter_ops.take_along_dim)
@@ -500,10 +594,11 @@ class Tensor(TensorCell):
     scatter_reduce, index_add = lift(scatter_ops.scatter_reduce), lift(scatter_ops.index_add)
     index_copy, index_fill = lift(scatter_ops.index_copy), lift(scatter_ops.index_fill)
 
-    diagonal, diag_embed, diag = lift(arrange.diagonal), lift(arrange.diag_embed), lift(arrange.diag)
+    diagonal, diag_embed, diag = lift(arrange.diagonal, "diagonal"), lift(arrange.diag_embed), lift(arrange.diag)
     trace, rot90, fliplr, flipud = (lift(op) for op in (arrange.trace, arrange.rot90, arrange.fliplr, arrange.flipud))
-    swapaxes, narrow, select = lift(arrange.swapaxes), lift(arrange.narrow), lift(arrange.select)
-    tensor_split, repeat_interleave = lift(arrange.tensor_split), _reading("repeat_interleave")
+    swapaxes, narrow = lift(arrange.swapaxes, "basic"), lift(arrange.narrow, "basic")
+    select, tensor_split = lift(arrange.select, "basic"), lift(arrange.tensor_split, "basic")
+    repeat_interleave = _reading("repeat_interleave")
     tensordot, inner, kron = lift(products.tensordot), lift(products.inner), lift(products.kron)
     cross, vander, norm = lift(products.cross), lift(products.vander), lift(products.norm)
     addmm, addmv, addr = lift(products.addmm), lift(products.addmv), lift(products.addr)
@@ -515,16 +610,25 @@ class Tensor(TensorCell):
     mm, bmm, mv = lift(linalg.mm), lift(linalg.bmm), lift(linalg.mv)
     dot, outer = lift(linalg.dot), lift(linalg.outer)
 
-    T = property(lift(movement.t, "T"), doc="The transpose of a matrix.")
-    mT = property(lift(movement.matrix_transpose, "mT"), doc="The last two axes exchanged.")
+    T = property(lift(movement.t, "basic"), doc="The transpose of a matrix.")
+    mT = property(lift(movement.matrix_transpose, "basic"), doc="The last two axes exchanged.")
 
     def clone(self) -> Tensor:
         """The same value in a tensor of its own; gradients pass."""
-        return _wrap(self.node, [self], self.weak, "")
+        return _wrap(self.node, [self], self.weak)
 
     def contiguous(self) -> Tensor:
-        """The tensor itself: layouts are the compiler's business."""
-        return self
+        """The tensor itself; of a view whose elements do not lie in order in the memory of its base, a copy."""
+        if self._view is None or (self._requires_grad and self.is_leaf):
+            return self
+        node = self.node
+        tensor = _wrap(node, [self], self.weak)
+        link(tensor, self, node, same, (), {}).may_copy = True
+        return tensor
+
+    def expand_as(self, other: Tensor) -> Tensor:
+        """The tensor broadcast to the shape of `other`."""
+        return self.expand(other.shape)
 
     __hash__ = object.__hash__
 
@@ -536,7 +640,7 @@ class Tensor(TensorCell):
 
 
 _COMPARABLE = (Tensor, int, float, bool, np.generic, np.ndarray)
-_index = lift(indexing.index, "index")
+_index = lift(indexing.index, "basic")
 _set_index = lift(indexing.set_index)
 
 

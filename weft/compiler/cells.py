@@ -32,7 +32,7 @@ def retire_exposed() -> None:
     for owner, exposed in EXPOSED:
         tensor, node = owner(), exposed()
         if tensor is not None and tensor._node is node:
-            tensor._node = None
+            tensor._forget_node()
         if node is not None and sys.getrefcount(node) > 2:
             node.buffer = private_copy(node.buffer)
     EXPOSED.clear()
@@ -48,7 +48,7 @@ def settle(tensor: Any) -> None:
         tensor._form, tensor._buffer = (node.shape, node.dtype), node.buffer
     elif tensor._buffer.slab.pinned:
         tensor._buffer.slab.device.backend.copy(tensor._buffer, node.buffer)
-        tensor._node = None
+        tensor._forget_node()
     else:
         tensor._buffer = node.buffer
 
