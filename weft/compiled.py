@@ -141,6 +141,8 @@ class Compiled:
                 or sys.getrefcount(tensor) > 3
                 or sys.getrefcount(tensor._node) > 2
                 or sys.getrefcount(output.slab) > output.holders
+                or tensor._node.buffer is not output.buffer  # it was written
+                or tensor._requires_grad
             ):
                 tensor = None
                 variant.renew(output)

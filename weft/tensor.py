@@ -37,7 +37,7 @@ from weft.ops import (
 from weft.ops import scatter as scatter_ops
 from weft.ops.common import weak_dtype
 from weft.state import STATE, VERSION
-from weft.views import WRITE_INSTEAD, base_of, link, same
+from weft.views import WRITE_INSTEAD, base_of, link, resolve, same
 
 MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 
@@ -414,7 +414,7 @@ class Tensor(TensorCell):
 
     def _writable_base(self, who: str, value: Tensor) -> Tensor | None:
         """The base that a write to this tensor goes to, or None for the tensor itself. What forbids a write raises."""
-        view = self._view
+        view = resolve(self)
         if view is not None and view.blocked is not None:
             given = f"the result of {view.blocked}(), a view that writes do not go through"
             raise problem(

@@ -34,13 +34,14 @@ class Output:
     The memory of the one before serves again, too, if it is small: `loss = step(x)` keeps a loss until the next is
     there, and takes turns between two."""
 
-    __slots__ = ("before", "dtype", "holders", "nbytes", "offset", "shape", "slab", "slot", "tensor")
+    __slots__ = ("before", "buffer", "dtype", "holders", "nbytes", "offset", "shape", "slab", "slot", "tensor")
 
     def __init__(self, node: Node, slot: int, offset: int):
         self.shape, self.dtype, self.nbytes = node.shape, node.dtype, node.nbytes
         self.slot, self.offset = slot, offset
         self.tensor: Any = None
         self.slab: Slab | None = None
+        self.buffer: Buffer | None = None  # of the tensor handed out, as long as it was not written
         self.before: Slab | None = None
         self.holders = 0  # references to the slab when only this function holds it
 
@@ -146,8 +147,8 @@ class Variant:
             slab = self.allocate(output.slot)
         self.table[output.slot] = slab.pointer
         for other in together:
-            node = leaf(Buffer(slab, other.offset, other.nbytes), other.shape, other.dtype, self.device)
-            other.tensor, other.slab = Tensor(node), slab
+            other.buffer = Buffer(slab, other.offset, other.nbytes)
+            other.tensor, other.slab = Tensor(leaf(other.buffer, other.shape, other.dtype, self.device)), slab
             other.holders = 2 * len(together) + 1  # each output and its buffer, and the question itself
 
     def send(self) -> None:
@@ -183,7 +184,7 @@ class Variant:
     def too_large(self) -> Exception:
         """The error for a device without the memory for a run; the results' memory is given up."""
         for output in self.outputs:
-            output.tensor = output.slab = output.before = None
+            output.tensor = output.slab = output.before = output.buffer = None
         shapes = [form[1] for form in self.spec[1] if form[0] == "tensor"]
         return too_large(self.name, self.entry.plan, self.names(), self.device, shapes)
 

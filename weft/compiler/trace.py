@@ -140,7 +140,16 @@ class Trace:
             tensor._grad = grad
 
     def check_escapes(self, allowed: set[int]) -> None:
-        """Raise if a tensor made here is still reachable although it was neither returned nor assigned."""
+        """Raise if a tensor made here is still reachable although it was neither returned nor assigned.
+
+        What leaves is a value of its own: the tensors that it was a view of in here end with the trace.
+        """
+        for key in allowed:
+            reference = self.made.get(key)
+            tensor = None if reference is None else reference()
+            if tensor is not None:
+                tensor._view = None
+            del tensor
         if not any(key not in allowed for key in self.made):
             return
         gc.collect()

@@ -273,7 +273,8 @@ def chunk(x: Node, chunks: int, dim: int = 0) -> tuple[Node, ...]:
         raise problem(
             ShapeError, "chunk", f"{chunks} chunks of shape {x.shape}", "at least 1 chunk of at least one axis"
         )
-    return split(x, max(-(-x.shape[axis] // chunks), 1), axis)
+    extent = x.shape[axis]
+    return split(x, -(-extent // chunks) if extent else [0] * chunks, axis)
 
 
 def unbind(x: Node, dim: int = 0) -> tuple[Node, ...]:
