@@ -294,7 +294,7 @@ class TensorCell:
     def _through_base(self) -> Node | None:
         """The node of a view as a movement of its base's node; None for a tensor that is no view."""
         base = base_of(self)
-        return None if base is None else self._view.derive(base.node)  # type: ignore[union-attr]
+        return None if base is None else self._view.derive(base)  # type: ignore[union-attr]
 
     def _assign(self, node: Node) -> None:
         """Rebind the cell, or for a view its base."""

@@ -8,6 +8,7 @@ the change (`weft.views`), nothing else does.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -258,6 +259,9 @@ class Tensor(TensorCell):
             raise problem(
                 DTypeError, "requires_grad_", f"a {self.dtype.name} tensor", "a float tensor", "use x.float()"
             )
+        base_of(self)  # a view that nothing else shares stands alone from now on
+        if self._view is not None:
+            self._view.leaf = weakref.ref(self) if requires_grad else None
         self._requires_grad = requires_grad
         if self._buffer is not None:
             VERSION.bump()
@@ -424,12 +428,20 @@ class Tensor(TensorCell):
         if not STATE.grad_enabled:
             return base
         view = self._view
-        is_tracked = base is not None and view is not None and not view.is_detached
-        is_leaf_view = is_tracked and base._requires_grad and base.is_leaf
+        is_leaf_view = False
+        if base is not None and view is not None:
+            is_leaf_view = view.find_leaf() is not None
+            if not view.is_detached:
+                is_leaf_view = is_leaf_view or (base._requires_grad and base.is_leaf)
         if is_leaf_view or (self._requires_grad and self.is_leaf):
             given = ("a view of " if is_leaf_view else "") + "a leaf that requires grad"
             raise problem(GraphError, who, given, "no in-place operation on it", "put it under weft.no_grad()")
-        if is_tracked and view.is_untracked and (base._requires_grad or value._requires_grad):
+        if base is None or view is None:
+            return base
+        if view.is_detached and value._requires_grad:
+            given = "a value that requires grad for a view through which no gradient flows: detach()"
+            raise problem(GraphError, who, given, "a value without history, or a copy", "use x.detach().clone()")
+        if view.is_untracked and not view.is_detached and (base._requires_grad or value._requires_grad):
             given = "a view that was made under no_grad, with gradients on"
             raise problem(GraphError, who, given, "both in one gradient mode", "make the view where it is written")
         return base
@@ -445,13 +457,10 @@ class Tensor(TensorCell):
             self._requires_grad, self.is_leaf, self._consumed = base._requires_grad, base.is_leaf, False
             self._assign_base(base, whole, node)
         else:  # the value changes, and the gradients of what was there before stay
-            whole = view.write(old, build.stop_gradient(node) if requires_grad else node)
+            whole = view.write(old, node)
             if base._requires_grad:
                 whole = build.stop_gradient(whole) if base.is_leaf else build.surrogate(whole, old)
-            if STATE.grad_enabled:
-                self._requires_grad, self.is_leaf, self._consumed = requires_grad, not requires_grad, False
-                self._assign_base(base, whole, node)
-            elif self._requires_grad:
+            if self._requires_grad:
                 base._assign(whole)
             else:
                 self._assign_base(base, whole, node)

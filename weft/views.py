@@ -19,7 +19,7 @@ from weft.dtypes import float32
 from weft.graph import build
 from weft.graph.layout import make
 from weft.graph.node import Node, placeholder
-from weft.ops import indexing
+from weft.ops import arrange, indexing
 from weft.state import STATE
 
 Shape = tuple[int, ...]
@@ -111,8 +111,8 @@ class View:
     """How one view follows from its base: the view it was made of, if that was one, and one operation on its node."""
 
     __slots__ = (
-        "aliases", "args", "blocked", "is_detached", "is_untracked", "may_copy", "named", "op", "parent", "position",
-        "version",
+        "aliases", "args", "blocked", "is_detached", "is_untracked", "leaf", "may_copy", "named", "op", "parent",
+        "position", "version",
     )  # fmt: skip
 
     def __init__(self, aliases: Aliases, parent: View | None, op: Callable[..., Any], args: tuple, named: Mapping):
@@ -124,13 +124,31 @@ class View:
         self.blocked: str | None = None if parent is None else parent.blocked
         self.is_detached = parent is not None and parent.is_detached  # no gradient flows to the base
         self.is_untracked = parent is not None and parent.is_untracked  # was made under no_grad
+        self.leaf: weakref.ref[Any] | None = None  # the tensor itself, where it is a leaf that requires grad
         self.may_copy = False  # a copy where the elements do not lie as the new shape needs; not known yet
 
-    def derive(self, base: Node) -> Node:
-        """The node of the view for a node of the base."""
-        for view in self._path():
-            base = view._applied(base)
-        return build.stop_gradient(base) if self.is_untracked else base
+    def derive(self, base: Any) -> Node:
+        """The node of the view: movements of the base's node, or of the leaf's that it is a view of."""
+        leaf = self.find_leaf()
+        source = base if leaf is None else leaf
+        node, start = source.node, source._view
+        for view in self._path(start):
+            node = view._applied(node)
+        return build.stop_gradient(node) if self.is_untracked else node
+
+    def find_leaf(self) -> Any:
+        """The nearest view on the way to the base that is a leaf which requires grad itself, or None."""
+        view = self.parent
+        while view is not None:
+            leaf = None if view.leaf is None else view.leaf()
+            if leaf is not None and leaf._requires_grad:
+                return leaf
+            view = view.parent
+        return None
+
+    def is_cut_off(self, start: View | None) -> bool:
+        """Whether no gradient flows from here to the view `start`, or to the base."""
+        return self.is_untracked or any(view.op is build.stop_gradient for view in self._path(start))
 
     def write(self, base: Node, value: Node) -> Node:
         """The node of the base in which the view's elements are `value`."""
@@ -165,11 +183,13 @@ class View:
             return restrided(shape, strides, (_size(shape),)) != (1,) and _size(shape) > 1
         return restrided(shape, strides, self._shape()) is None
 
-    def _path(self) -> Iterator[View]:
-        path, view = [], self
-        while view is not None:
+    def _path(self, start: View | None = None) -> Iterator[View]:
+        """The views from the base, or from the one after `start`, to this one."""
+        path: list[View] = []
+        view: View | None = self
+        while view is not None and view is not start:
             path.append(view)
-            view = view.parent  # type: ignore[assignment]
+            view = view.parent
         return reversed(path)
 
     def _applied(self, node: Node) -> Node:
@@ -208,13 +228,23 @@ class View:
         return value
 
     def _strides(self, shape: Shape, strides: Shape) -> tuple[Shape, Shape] | None:
-        moves = _moves(self._applied_to_form(shape))
-        for move in moves:
+        form = self._applied_to_form(shape)
+        if self.op is arrange.diagonal:  # written with a reshape that may copy, but always a view
+            axes = [axis % len(shape) for axis in self._diagonal_axes()]
+            rest = [stride for axis, stride in enumerate(strides) if axis not in axes]
+            return form.shape, (*rest, sum([strides[axis] for axis in axes]))
+        for move in _moves(form):
             found = _moved_strides(move, strides)
             if found is None:
                 return None
             shape, strides = move.shape, found
         return shape, strides
+
+
+    def _diagonal_axes(self) -> tuple[int, int]:
+        """The two axes of a `diagonal`."""
+        given = dict(zip(("offset", "dim1", "dim2"), self.args, strict=False), **self.named)
+        return given.get("dim1", 0), given.get("dim2", 1)
 
 
 # ---- making, reading and writing views ------------------------------------------------------------------------------
@@ -264,10 +294,12 @@ def refresh(tensor: Any) -> None:
     base = view.aliases.base
     tracked, STATE.grad_enabled = STATE.grad_enabled, True  # so that a leaf is found by backward()
     try:
-        node = view.derive(base.node)
+        node = view.derive(base)
     finally:
         STATE.grad_enabled = tracked
-    requires_grad = base._requires_grad and not view.is_detached and not view.is_untracked
+    leaf = view.find_leaf()
+    source = base if leaf is None else leaf
+    requires_grad = source._requires_grad and not view.is_cut_off(source._view)
     if requires_grad or not tensor.is_leaf:  # else it may be a leaf of its own: view.requires_grad_()
         tensor._requires_grad, tensor.is_leaf = requires_grad, not requires_grad
     tensor._consumed, tensor._owned = False, None
