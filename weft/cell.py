@@ -334,7 +334,7 @@ class TensorCell:
             self._node, self._owned = _known(node) if self._requires_grad else _known_in_order(node), None
 
     def _forget_node(self) -> None:
-        """The value is in memory that a compiled function rewrites; views of it are derived again when they are read."""
+        """The value is in memory that a compiled function rewrites; views are derived again when they are read."""
         self._node = None
         if self._aliases is not None:
             release_views(self)

@@ -24,6 +24,7 @@ from weft.state import STATE
 
 Shape = tuple[int, ...]
 
+MANY_MEMBERS = 64  # views of one base from which on those that are gone are looked for
 # How to write to views that do not write through, by the operation that made them.
 WRITE_INSTEAD = {
     "diagonal": "write to the source with index tensors, x[i, i + offset] = value, or clone() the view first",
@@ -39,7 +40,7 @@ class Aliases:
     computed already (it holds memory, no history), else weakly.
     """
 
-    __slots__ = ("__weakref__", "_base", "_members", "_node", "_prune_at", "base", "shape", "version")
+    __slots__ = ("__weakref__", "_base", "_members", "_node", "base", "shape", "version")
 
     def __init__(self, base: Any, node: Node):
         self.base: Any = None
@@ -48,16 +49,15 @@ class Aliases:
         self._base = weakref.ref(base)
         self._node: Any = node if node.buffer is not None else weakref.ref(node)
         self._members: list[weakref.ref[Any]] = []
-        self._prune_at = 64
         if STATE.trace is not None:  # nodes of a trace mean nothing outside it
             self.base, self._node = base, None
 
     def add(self, tensor: Any) -> None:
         """Register a view."""
-        self._members.append(weakref.ref(tensor))
-        if len(self._members) >= self._prune_at:
-            self._members = [member for member in self._members if member() is not None]
-            self._prune_at = 2 * len(self._members) + 64
+        members = self._members
+        members.append(weakref.ref(tensor))
+        if len(members) >= MANY_MEMBERS and len(members).bit_count() == 1:  # at each power of two
+            members[:] = [member for member in members if member() is not None]
 
     def written(self, base: Any) -> None:
         """The base has a new value."""
@@ -121,9 +121,10 @@ class View:
         self.position: int | None = None  # which of several results
         self.version = aliases.version  # of the aliases when the tensor's node was derived
         # The operation that no write can be undone through, if there is one on the way to the base.
-        self.blocked: str | None = None if parent is None else parent.blocked
-        self.is_detached = parent is not None and parent.is_detached  # no gradient flows to the base
-        self.is_untracked = parent is not None and parent.is_untracked  # was made under no_grad
+        self.blocked: str | None = None
+        self.is_detached = self.is_untracked = False  # no gradient flows to the base; it was made under no_grad
+        if parent is not None:
+            self.blocked, self.is_detached, self.is_untracked = parent.blocked, parent.is_detached, parent.is_untracked
         self.leaf: weakref.ref[Any] | None = None  # the tensor itself, where it is a leaf that requires grad
         self.may_copy = False  # a copy where the elements do not lie as the new shape needs; not known yet
 
@@ -212,7 +213,7 @@ class View:
     def _undone(self, node: Node, value: Node) -> Node:
         """`node` with `value` where the operation takes its elements from."""
         if self.op is indexing.index:
-            return indexing.set_index(node, self.args[0], value)
+            return _without_overwritten(indexing.set_index(node, self.args[0], value))
         moves = _moves(self._applied_to_form(node.shape))
         nodes = [node]
         for move in moves[:-1]:
@@ -224,7 +225,7 @@ class View:
                 value = build.permute(value, sorted(range(len(source.shape)), key=move.attrs[0].__getitem__))
             elif move.op == "slice":
                 key = tuple([slice(*bounds) for bounds in zip(*move.attrs, strict=True)])
-                value = indexing.set_index(source, key, value)
+                value = _without_overwritten(indexing.set_index(source, key, value))
         return value
 
     def _strides(self, shape: Shape, strides: Shape) -> tuple[Shape, Shape] | None:
@@ -239,7 +240,6 @@ class View:
                 return None
             shape, strides = move.shape, found
         return shape, strides
-
 
     def _diagonal_axes(self) -> tuple[int, int]:
         """The two axes of a `diagonal`."""
@@ -362,6 +362,14 @@ def restrided(shape: Shape, strides: Shape, wanted: Shape) -> Shape | None:
     return tuple(reversed(found))
 
 
+def _without_overwritten(node: Node) -> Node:
+    """A write without the one below it, where that went to the same places: `for ...: row += 1` does not grow."""
+    below = node.srcs[2] if node.op == "select" else node
+    if below.op != "select" or below.srcs[0] is not node.srcs[0] or below.buffer is not None:
+        return node
+    return make("select", (node.srcs[0], node.srcs[1], below.srcs[2]))
+
+
 def _moves(node: Node) -> list[Node]:
     """The primitives between a placeholder and `node`, in order."""
     found: list[Node] = []
@@ -402,4 +410,3 @@ def _size(shape: Shape) -> int:
     for extent in shape:
         size *= extent
     return size
-

@@ -56,8 +56,8 @@ class Numbers:
 class Player:
     """Tensors of one library, and the steps of a program on them.
 
-    `read_only` says of each tensor whether it is a view that no write of Weft's goes through. PyTorch knows which results
-    share memory, so Weft's player is told.
+    `read_only` says of each tensor whether it is a view that no write of Weft's goes through. PyTorch knows which
+    results share memory, so Weft's player is told.
     """
 
     def __init__(self, library: Any):
@@ -102,10 +102,8 @@ class Player:
         if operation == "drop":
             if len(self.pool) > 1:
                 del self.pool[position], self.read_only[position]
-        elif operation == "clone":
-            self.keep(x.clone())
-        elif operation == "double":
-            self.keep(x + x)
+        elif operation in ("clone", "double"):  # contiguous in Weft, while PyTorch may keep the strides of x
+            self.keep((x.clone() if operation == "clone" else x + x).contiguous())
         elif operation == "read":
             self.value(x)
         elif operation in WRITES:
