@@ -25,7 +25,7 @@ from weft.graph.layout import permuted
 from weft.graph.node import Node, leaf, toposort
 from weft.graph.primitives import PRIMITIVES, results_of
 from weft.state import STATE, VERSION
-from weft.views import View, base_of, refresh, release_views
+from weft.views import View, adopt_flags, base_of, refresh, release_views
 
 LEAVES: weakref.WeakKeyDictionary[Node, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 # Kinds of nodes that are worth computing once.
@@ -293,8 +293,12 @@ class TensorCell:
 
     def _through_base(self) -> Node | None:
         """The node of a view as a movement of its base's node; None for a tensor that is no view."""
-        base = base_of(self)
-        return None if base is None else self._view.derive(base)  # type: ignore[union-attr]
+        base, view = base_of(self), self._view
+        if base is None or view is None:
+            return None
+        if view.version != view.aliases.version:
+            adopt_flags(self, view, base)
+        return view.derive(base)
 
     def _assign(self, node: Node) -> None:
         """Rebind the cell, or for a view its base."""

@@ -38,7 +38,7 @@ from weft.ops import (
 from weft.ops import scatter as scatter_ops
 from weft.ops.common import weak_dtype
 from weft.state import STATE, VERSION
-from weft.views import WRITE_INSTEAD, base_of, link, resolve, same
+from weft.views import WRITE_INSTEAD, base_of, link, same, writable_base, write_through
 
 MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 
@@ -241,8 +241,9 @@ class Tensor(TensorCell):
 
     @property
     def requires_grad(self) -> bool:
-        if self._view is not None:
-            self._present()
+        view = self._view
+        if view is not None and view.version != view.aliases.version:
+            self.node  # noqa: B018  # reading a view whose base was written brings it up to date
         return self._requires_grad
 
     @requires_grad.setter
@@ -398,7 +399,7 @@ class Tensor(TensorCell):
 
     def _replace(self, who: str, value: Tensor) -> Tensor:
         """Rebind to the result of an in-place operation, after the checks that PyTorch makes too."""
-        base = self._writable_base(who, value)
+        base = writable_base(self, who, value)
         if value.shape != self.shape:
             raise problem(ShapeError, who, f"a result of shape {value.shape}", f"that of the tensor, {self.shape}")
         if value.dtype.category > self.dtype.category:
@@ -406,7 +407,9 @@ class Tensor(TensorCell):
             raise problem(DTypeError, who, given, "a dtype that fits", "cast the operand first")
         node = build.cast(value.node, self.dtype)
         if base is not None:
-            self._write_through(base, node, value._requires_grad)
+            whole = write_through(self, base, node, value._requires_grad)
+            if whole.depth > MAX_DEPTH and STATE.trace is None and whole.buffer is None:
+                evaluate([base])
             return self
         if self._requires_grad and not STATE.grad_enabled:
             node = build.stop_gradient(node) if self.is_leaf else build.surrogate(node, self.node)
@@ -416,77 +419,12 @@ class Tensor(TensorCell):
         self._consumed, self._owned = False, None
         return self
 
-    def _writable_base(self, who: str, value: Tensor) -> Tensor | None:
-        """The base that a write to this tensor goes to, or None for the tensor itself. What forbids a write raises."""
-        view = resolve(self)
-        if view is not None and view.blocked is not None:
-            given = f"the result of {view.blocked}(), a view that writes do not go through"
-            raise problem(
-                GraphError, who, given, "a tensor of its own, or a view by basic indexing", WRITE_INSTEAD[view.blocked]
-            )
-        base = base_of(self)
-        if not STATE.grad_enabled:
-            return base
-        view = self._view
-        is_leaf_view = False
-        if base is not None and view is not None:
-            is_leaf_view = view.find_leaf() is not None
-            if not view.is_detached:
-                is_leaf_view = is_leaf_view or (base._requires_grad and base.is_leaf)
-        if is_leaf_view or (self._requires_grad and self.is_leaf):
-            given = ("a view of " if is_leaf_view else "") + "a leaf that requires grad"
-            raise problem(GraphError, who, given, "no in-place operation on it", "put it under weft.no_grad()")
-        if base is None or view is None:
-            return base
-        if view.is_detached and value._requires_grad:
-            given = "a value that requires grad for a view through which no gradient flows: detach()"
-            raise problem(GraphError, who, given, "a value without history, or a copy", "use x.detach().clone()")
-        if view.is_untracked and not view.is_detached and (base._requires_grad or value._requires_grad):
-            given = "a view that was made under no_grad, with gradients on"
-            raise problem(GraphError, who, given, "both in one gradient mode", "make the view where it is written")
-        return base
-
-    def _write_through(self, base: Tensor, node: Node, requires_grad: bool) -> None:
-        """Rebind the base of this view so that the view is `node`."""
-        view, old = self._view, base.node
-        assert view is not None
-        if STATE.grad_enabled and not view.is_detached:
-            whole = view.write(old, node)
-            base._requires_grad = base._requires_grad or requires_grad
-            base.is_leaf, base._consumed = not base._requires_grad, False
-            self._requires_grad, self.is_leaf, self._consumed = base._requires_grad, base.is_leaf, False
-            self._assign_base(base, whole, node)
-        else:  # the value changes, and the gradients of what was there before stay
-            whole = view.write(old, node)
-            if base._requires_grad:
-                whole = build.stop_gradient(whole) if base.is_leaf else build.surrogate(whole, old)
-            if self._requires_grad:
-                base._assign(whole)
-            else:
-                self._assign_base(base, whole, node)
-        base._owned = None
-        if whole.depth > MAX_DEPTH and STATE.trace is None and whole.buffer is None:
-            evaluate([base])
-
     def __getitem__(self, key: Any) -> Tensor:
         return _index(self, _plain_key(self, key, False))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        if not self._shows(key, value):
+        if not _is_item(self, key, value):
             self._replace("x[index] = value", _set_index(self, _plain_key(self, key, True), value))
-
-    def _shows(self, key: Any, value: Any) -> bool:
-        """Whether `value` is `self[key]` itself: `x[key] += y` has written it already when it is assigned."""
-        view = value._view if isinstance(value, Tensor) else None
-        if view is None or view.op is not indexing.index or view.parent is not self._view:
-            return False
-        if self._view is None and (self._aliases is None or view.aliases is not self._aliases()):
-            return False
-        items, written = (one if type(one) is tuple else (one,) for one in (_unwrap(key, []), view.args[0]))
-        return len(items) == len(written) and all(
-            one is other or (type(one) is type(other) and not isinstance(one, (Node, np.ndarray)) and one == other)
-            for one, other in zip(items, written, strict=True)
-        )
 
     def copy_(self, source: Any) -> Tensor:
         """Take the value of `source`, broadcast and cast."""
@@ -651,6 +589,20 @@ class Tensor(TensorCell):
 _COMPARABLE = (Tensor, int, float, bool, np.generic, np.ndarray)
 _index = lift(indexing.index, "basic")
 _set_index = lift(indexing.set_index)
+
+
+def _is_item(x: Tensor, key: Any, value: Any) -> bool:
+    """Whether `value` is `x[key]` itself: `x[key] += y` has written it already when it is assigned."""
+    view = value._view if isinstance(value, Tensor) else None
+    if view is None or view.op is not indexing.index or view.parent is not x._view:
+        return False
+    if x._view is None and (x._aliases is None or view.aliases is not x._aliases()):
+        return False
+    items, written = (one if type(one) is tuple else (one,) for one in (_unwrap(key, []), view.args[0]))
+    return len(items) == len(written) and all(
+        one is other or (type(one) is type(other) and not isinstance(one, (Node, np.ndarray)) and one == other)
+        for one, other in zip(items, written, strict=True)
+    )
 
 
 def _plain_key(x: Tensor, key: Any, written: bool) -> Any:

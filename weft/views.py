@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from weft.dtypes import float32
+from weft.errors import GraphError, problem
 from weft.graph import build
 from weft.graph.layout import make
 from weft.graph.node import Node, placeholder
@@ -130,26 +131,25 @@ class View:
 
     def derive(self, base: Any) -> Node:
         """The node of the view: movements of the base's node, or of the leaf's that it is a view of."""
-        leaf = self.find_leaf()
-        source = base if leaf is None else leaf
+        source = self.find_source(base)
         node, start = source.node, source._view
         for view in self._path(start):
             node = view._applied(node)
         return build.stop_gradient(node) if self.is_untracked else node
 
-    def find_leaf(self) -> Any:
-        """The nearest view on the way to the base that is a leaf which requires grad itself, or None."""
+    def find_source(self, base: Any) -> Any:
+        """The nearest view on the way to the base that is a leaf which requires grad itself, or the base."""
         view = self.parent
         while view is not None:
             leaf = None if view.leaf is None else view.leaf()
             if leaf is not None and leaf._requires_grad:
                 return leaf
             view = view.parent
-        return None
+        return base
 
-    def is_cut_off(self, start: View | None) -> bool:
-        """Whether no gradient flows from here to the view `start`, or to the base."""
-        return self.is_untracked or any(view.op is build.stop_gradient for view in self._path(start))
+    def is_detached_from(self, start: View | None) -> bool:
+        """Whether there is a detach() on the way from the view `start`, or from the base."""
+        return any(view.op is build.stop_gradient for view in self._path(start))
 
     def write(self, base: Node, value: Node) -> Node:
         """The node of the base in which the view's elements are `value`."""
@@ -297,14 +297,18 @@ def refresh(tensor: Any) -> None:
         node = view.derive(base)
     finally:
         STATE.grad_enabled = tracked
-    leaf = view.find_leaf()
-    source = base if leaf is None else leaf
-    requires_grad = source._requires_grad and not view.is_cut_off(source._view)
-    if requires_grad or not tensor.is_leaf:  # else it may be a leaf of its own: view.requires_grad_()
-        tensor._requires_grad, tensor.is_leaf = requires_grad, not requires_grad
+    adopt_flags(tensor, view, base)
     tensor._consumed, tensor._owned = False, None
     tensor._show(node)
     view.version = view.aliases.version
+
+
+def adopt_flags(tensor: Any, view: View, base: Any) -> None:
+    """Whether a view requires grad follows from its base, unless it is a leaf itself (`view.requires_grad_()`)."""
+    source = view.find_source(base)
+    requires_grad = source._requires_grad and not view.is_untracked and not view.is_detached_from(source._view)
+    if requires_grad or not tensor.is_leaf:
+        tensor._requires_grad, tensor.is_leaf = requires_grad, not requires_grad
 
 
 def base_of(tensor: Any) -> Any:
@@ -316,6 +320,58 @@ def base_of(tensor: Any) -> Any:
     if base is None:
         tensor._view = None
     return base
+
+
+def writable_base(tensor: Any, who: str, value: Any) -> Any:
+    """The base that a write to this tensor goes to, or None for the tensor itself. What forbids a write raises."""
+    view = resolve(tensor)
+    if view is not None and view.blocked is not None:
+        given = f"the result of {view.blocked}(), a view that writes do not go through"
+        raise problem(
+            GraphError, who, given, "a tensor of its own, or a view by basic indexing", WRITE_INSTEAD[view.blocked]
+        )
+    base = base_of(tensor)
+    if not STATE.grad_enabled:
+        return base
+    view = tensor._view
+    is_leaf_view = False
+    if base is not None and view is not None:
+        leaf = view.find_source(base)
+        is_leaf_view = leaf._requires_grad and leaf.is_leaf and not view.is_detached_from(leaf._view)
+    if is_leaf_view or (tensor._requires_grad and tensor.is_leaf):
+        given = ("a view of " if is_leaf_view else "") + "a leaf that requires grad"
+        raise problem(GraphError, who, given, "no in-place operation on it", "put it under weft.no_grad()")
+    if base is None or view is None:
+        return base
+    if view.is_detached and value._requires_grad:
+        given = "a value that requires grad for a view through which no gradient flows: detach()"
+        raise problem(GraphError, who, given, "a value without history, or a copy", "use x.detach().clone()")
+    if view.is_untracked and not view.is_detached and (base._requires_grad or value._requires_grad):
+        given = "a view that was made under no_grad, with gradients on"
+        raise problem(GraphError, who, given, "both in one gradient mode", "make the view where it is written")
+    return base
+
+
+def write_through(tensor: Any, base: Any, node: Node, requires_grad: bool) -> Node:
+    """Rebind the base of a view so that the view is `node`; returns the new node of the base."""
+    view, old = tensor._view, base.node
+    assert view is not None
+    if STATE.grad_enabled and not view.is_detached:
+        whole = view.write(old, node)
+        base._requires_grad = base._requires_grad or requires_grad
+        base.is_leaf, base._consumed = not base._requires_grad, False
+        tensor._requires_grad, tensor.is_leaf, tensor._consumed = base._requires_grad, base.is_leaf, False
+        tensor._assign_base(base, whole, node)
+    else:  # the value changes, and the gradients of what was there before stay
+        whole = view.write(old, node)
+        if base._requires_grad:
+            whole = build.stop_gradient(whole) if base.is_leaf else build.surrogate(whole, old)
+        if tensor._requires_grad:
+            base._assign(whole)
+        else:
+            tensor._assign_base(base, whole, node)
+    base._owned = None
+    return whole
 
 
 def release_views(base: Any) -> None:

@@ -409,6 +409,10 @@ def test_views_that_are_leaves():
     flat = weft.zeros(4)
     a, b = flat[:2].requires_grad_(), flat[2:].view(1, 2).requires_grad_()
     first = a[:1]
+    with pytest.raises(weft.GraphError, match="a view of a leaf that requires grad"):
+        first += 1
+    b.detach()[0, 0] = 5.0
+    b.detach().zero_()
     optimizer = weft.optim.SGD([a, b], lr=1.0)
     for turn in range(1, 4):
         optimizer.zero_grad()
@@ -574,3 +578,20 @@ def test_gradients_and_statistics_written_in_place_are_seen():
     assert half.tolist() == [1.0]
     half.zero_()
     assert w.grad.tolist() == [1.0, 0.0]
+
+
+def test_a_view_that_nobody_read_since_its_base_got_a_history():
+    """Inside weft.compile it is known to require grad, and its own node stays one from outside."""
+    x, base = leaf(1.0, 2.0), weft.zeros(3)
+    tail = base[1:]
+    base[:2] = x * 3
+
+    @weft.compile
+    def step(scale: float):
+        assert tail.requires_grad
+        return (tail * scale).sum()
+
+    assert step(2.0).item() == 12.0
+    assert tail.tolist() == [6.0, 0.0]
+    (tail * 5).sum().backward()
+    assert x.grad.tolist() == [0.0, 15.0]
