@@ -293,12 +293,18 @@ class TensorCell:
 
     def _through_base(self) -> Node | None:
         """The node of a view as a movement of its base's node; None for a tensor that is no view."""
-        base, view = base_of(self), self._view
-        if base is None or view is None:
+        base = base_of(self)
+        if base is None:
             return None
-        if view.version != view.aliases.version:
-            adopt_flags(self, view, base)
-        return view.derive(base)
+        self._requires_grad_now()
+        return self._view.derive(base)  # type: ignore[union-attr]
+
+    def _requires_grad_now(self) -> bool:
+        """Whether it requires grad; a view whose base was written asks its base, without making a node."""
+        view = self._view
+        if view is not None and view.version != view.aliases.version:
+            adopt_flags(self)
+        return self._requires_grad
 
     def _assign(self, node: Node) -> None:
         """Rebind the cell, or for a view its base."""

@@ -241,10 +241,7 @@ class Tensor(TensorCell):
 
     @property
     def requires_grad(self) -> bool:
-        view = self._view
-        if view is not None and view.version != view.aliases.version:
-            self.node  # noqa: B018  # reading a view whose base was written brings it up to date
-        return self._requires_grad
+        return self._requires_grad_now()
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
@@ -263,8 +260,10 @@ class Tensor(TensorCell):
         base_of(self)  # a view that nothing else shares stands alone from now on
         if self._view is not None:
             self._view.leaf = weakref.ref(self) if requires_grad else None
+        if STATE.trace is None:
+            self._present()
         self._requires_grad = requires_grad
-        if self._buffer is not None:
+        if self._buffer is not None or self._view is not None:
             VERSION.bump()
         if STATE.trace is None and self._node is not None:
             # a node of its own, so that what was computed from the old one stays apart
@@ -459,6 +458,8 @@ class Tensor(TensorCell):
     __iadd__, __isub__, __imul__ = _augmented("add"), _augmented("sub"), _augmented("mul")
     __itruediv__, __ifloordiv__, __imod__ = _augmented("div"), _augmented("floor_divide"), _augmented("remainder")
     __ipow__, __iand__, __ior__ = _augmented("pow"), _augmented("bitwise_and"), _augmented("bitwise_or")
+    __ixor__, __ilshift__ = _augmented("bitwise_xor"), _augmented("bitwise_left_shift")
+    __irshift__ = _augmented("bitwise_right_shift")
 
     # ---- operations, lifted from nodes -------------------------------------------------------------------------
 

@@ -297,15 +297,18 @@ def refresh(tensor: Any) -> None:
         node = view.derive(base)
     finally:
         STATE.grad_enabled = tracked
-    adopt_flags(tensor, view, base)
+    adopt_flags(tensor)
     tensor._consumed, tensor._owned = False, None
     tensor._show(node)
     view.version = view.aliases.version
 
 
-def adopt_flags(tensor: Any, view: View, base: Any) -> None:
-    """Whether a view requires grad follows from its base, unless it is a leaf itself (`view.requires_grad_()`)."""
-    source = view.find_source(base)
+def adopt_flags(tensor: Any) -> None:
+    """Whether a stale view requires grad follows from its base, unless it is a leaf itself: `view.requires_grad_()`."""
+    view = resolve(tensor)
+    if view is None:
+        return
+    source = view.find_source(view.aliases.base)
     requires_grad = source._requires_grad and not view.is_untracked and not view.is_detached_from(source._view)
     if requires_grad or not tensor.is_leaf:
         tensor._requires_grad, tensor.is_leaf = requires_grad, not requires_grad

@@ -595,3 +595,30 @@ def test_a_view_that_nobody_read_since_its_base_got_a_history():
     assert tail.tolist() == [6.0, 0.0]
     (tail * 5).sum().backward()
     assert x.grad.tolist() == [0.0, 15.0]
+
+
+def test_a_captured_view_that_becomes_a_leaf():
+    base = weft.ones(4)
+    part = base[1:3]
+
+    @weft.compile
+    def step():
+        loss = (part * 3.0).sum()
+        if part.requires_grad:
+            loss.backward()
+        return loss
+
+    assert step().item() == 6.0 and part.grad is None
+    part.requires_grad_()
+    assert step().item() == 6.0 and part.grad.tolist() == [3.0, 3.0]
+    assert len(step.retraces) == 1
+
+
+def test_augmented_bits():
+    theirs, ours = both("int64")
+    for a in (theirs, ours):
+        row, column = a[1], a[:, 2]
+        row ^= 5
+        column <<= 2
+        row >>= 1
+    assert ours.tolist() == theirs.tolist()

@@ -44,6 +44,7 @@ class Trace:
         self.grads_read: list[tuple[Any, Any]] = []  # those looked at before they were set, and what they were
         self.draws: dict[tuple, tuple[Any, Node, int]] = {}  # generators: state placeholder and number of draws
         self.guards: list[tuple[Callable[[], Any], Any]] = []
+        self.views: dict[int, Any] = {}  # views from outside that were read
         self.leaf_views: dict[tuple[int, Node], Node] = {}  # nodes for views that are leaves, by what they show
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
@@ -72,6 +73,9 @@ class Trace:
         if tensor._view is not None:
             node = tensor._through_base()
             if node is not None:
+                if id(tensor) not in self.views:
+                    self.views[id(tensor)] = tensor
+                    self.guard(tensor._requires_grad_now)
                 return node
         return self._cell(tensor).node
 
