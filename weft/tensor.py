@@ -95,15 +95,15 @@ def _link(
         node, rest, named = named[first], (), {key: value for key, value in named.items() if key != first}
     if op is indexing.index and _picks(rest[0]):
         return
-    several = not isinstance(wrapped, Tensor)
-    for position, result in enumerate(wrapped if several else (wrapped,)):
-        view = link(result, source, node, op, rest, named)
-        if several:
-            view.position = position
-        elif kind == "reshape":
-            view.may_copy = view.parent is not None
-        elif kind in WRITE_INSTEAD and not (kind == "expand" and result.numel() == node.size):
-            view.blocked = view.blocked or kind
+    if type(wrapped) is not Tensor:
+        for position, result in enumerate(wrapped):
+            link(result, source, node, op, rest, named).position = position
+        return
+    view = link(wrapped, source, node, op, rest, named)
+    if kind == "reshape":
+        view.may_copy = view.parent is not None
+    elif kind in WRITE_INSTEAD and not (kind == "expand" and wrapped.numel() == node.size):
+        view.blocked = view.blocked or kind
 
 
 def _picks(key: Any) -> bool:

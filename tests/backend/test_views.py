@@ -20,7 +20,7 @@ RANDOM = {
 }  # fmt: skip
 
 
-@settings(max_examples=FUZZ or 150, **RANDOM)
+@settings(max_examples=FUZZ or 100, **RANDOM)
 @given(program=programs, often=st.booleans())
 def test_random_programs(program, often):
     theirs, ours = Player(torch), Player(weft)
@@ -33,7 +33,7 @@ def test_random_programs(program, often):
     compare(theirs, ours)
 
 
-@settings(max_examples=FUZZ or 100, **RANDOM)
+@settings(max_examples=FUZZ or 70, **RANDOM)
 @given(start=st.lists(st.integers(0, 63), min_size=10, max_size=10), program=programs, read=st.booleans())
 def test_random_gradients(start, program, read):
     theirs, ours = Player(torch), Player(weft)
@@ -67,7 +67,7 @@ def test_random_gradients(start, program, read):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-@settings(max_examples=FUZZ or 60, **RANDOM)
+@settings(max_examples=FUZZ or 25, **RANDOM)
 @given(before=programs, inside=programs, between=programs)
 def test_random_compiled_programs(before, inside, between):
     """Tensors and views made outside, written and read inside, read and written outside between two calls."""
