@@ -1,8 +1,8 @@
 """The cell under a tensor: which node holds its value now, how that changes, and how the value is read.
 
 A tensor is read by computing its node, and assigned by rebinding to another node. A leaf that requires grad is
-registered with its node whenever it is used, so that `backward()` finds it. While `weft.compile` traces, the trace
-decides both.
+registered with its node whenever it is used, so that `backward()` finds it. A view is read through its base where that
+was written, and assigned by assigning its base (`weft.views`). While `weft.compile` traces, the trace decides both.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from weft.graph.node import Node, leaf, toposort
 from weft.graph.primitives import PRIMITIVES, results_of
 from weft.references import count_references
 from weft.state import STATE, VERSION
+from weft.views import View, adopt_flags, base_of, refresh, release_views
 
 LEAVES: weakref.WeakKeyDictionary[Node, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 # Kinds of nodes that are worth computing once.
@@ -234,8 +235,8 @@ class TensorCell:
     """What every tensor has: a node, flags, and ways to read the value. `Tensor` adds the operations."""
 
     __slots__ = (
-        "__weakref__", "_buffer", "_consumed", "_form", "_grad", "_node", "_owned", "_requires_grad", "_view",
-        "_window_writes", "is_leaf", "name", "weak",
+        "__weakref__", "_aliases", "_buffer", "_consumed", "_form", "_grad", "_node", "_owned", "_requires_grad",
+        "_view", "_window_writes", "is_leaf", "name", "weak",
     )  # fmt: skip
 
     def __init__(self, node: Node | None, requires_grad: bool = False, is_leaf: bool = True):
@@ -248,8 +249,9 @@ class TensorCell:
         self._form: tuple[tuple[int, ...], DType] | None = None  # shape and dtype of what lies in `_buffer`
         self._consumed = False  # backward() has used up the history
         self._owned: Node | None = None  # the node registered in LEAVES for this tensor
-        self._view = ""
         self._window_writes = 0  # how often a part of the value was assigned
+        self._view: View | None = None  # how it follows from its base
+        self._aliases: weakref.ref[Any] | None = None  # the views of this base, if there are any
         self.is_leaf = is_leaf
         self.name: str | None = None
         self.weak = False  # takes the dtype of its partner, as Python numbers do
@@ -264,6 +266,9 @@ class TensorCell:
         if STATE.trace is not None:
             node = STATE.trace.read(self)
         else:
+            view = self._view
+            if view is not None and view.version != view.aliases.version:
+                refresh(self)
             node = self._node
             if node is None:
                 from weft.compiler.cells import expose
@@ -277,22 +282,57 @@ class TensorCell:
         """Register a node that stands for this leaf alone, making one if the present node is shared."""
         owner = LEAVES.get(node)
         other = owner() if owner is not None else None
+        if STATE.trace is not None and self._view is not None:
+            return node if other is self else STATE.trace.variable(self, node)
         if node.op not in ("buffer", "input", "variable") or (other is not None and other is not self):
             node = build.variable(node)
             if STATE.trace is not None:
                 STATE.trace.write(self, node)
             else:
                 self._show(node)
-        LEAVES[node] = weakref.ref(self)
+        self._register(node)
         self._owned = node if STATE.trace is None else None
         return node
+
+    def _register(self, node: Node) -> None:
+        LEAVES[node] = weakref.ref(self)
 
     def _show(self, node: Node) -> None:
         """`node` is the value from now on."""
         self._node, node.shown = node, True
 
+    def _present(self) -> Node | None:
+        """The node of a tensor that is no cell of a trace."""
+        view = self._view
+        if view is not None and view.version != view.aliases.version:
+            refresh(self)
+        return self._node
+
+    def _through_base(self) -> Node | None:
+        """The node of a view as a movement of its base's node; None for a tensor that is no view."""
+        base = base_of(self)
+        if base is None:
+            return None
+        self._requires_grad_now()
+        return self._view.derive(base)  # type: ignore[union-attr]
+
+    def _requires_grad_now(self) -> bool:
+        """Whether it requires grad; a view whose base was written asks its base, without making a node."""
+        view = self._view
+        if view is not None and view.version != view.aliases.version:
+            adopt_flags(self)
+        return self._requires_grad
+
     def _assign(self, node: Node) -> None:
-        """Rebind the cell."""
+        """Rebind the cell, or for a view its base."""
+        if self._view is not None:
+            base = base_of(self)
+            if base is not None:
+                self._assign_base(base, self._view.write(base.node, node), node)
+                return
+        reference = self._aliases
+        if reference is not None and (aliases := reference()) is not None:
+            aliases.written(self)
         if STATE.trace is not None:
             STATE.trace.write(self, node)
             return
@@ -327,6 +367,14 @@ class TensorCell:
         node = self._node
         return STATE.trace is None and node is not None and node.buffer is None and not self._needs_history(node)
 
+    def _assign_base(self, base: TensorCell, whole: Node, part: Node) -> None:
+        """Rebind the base of this view to `whole`, in which the view is `part`."""
+        base._assign(whole)
+        if STATE.trace is None or STATE.trace.is_made(self):
+            self._owned = None
+            self._show(part)
+            self._view.version = self._view.aliases.version  # type: ignore[union-attr]
+
     def _needs_history(self, node: Node) -> bool:
         """Whether a gradient may still flow back from here."""
         return self._requires_grad and not self.is_leaf and not self._consumed and node.buffer is None
@@ -335,6 +383,12 @@ class TensorCell:
         """Once the value is known, forget a history that no gradient will need."""
         if self._node is node and node.op != "buffer" and (not self._requires_grad or self.is_leaf or self._consumed):
             self._node, self._owned = _known(node) if self._requires_grad else _known_in_order(node), None
+
+    def _forget_node(self) -> None:
+        """The value is in memory that a compiled function rewrites; views are derived again when they are read."""
+        self._node = None
+        if self._aliases is not None:
+            release_views(self)
 
     def _form_now(self) -> tuple[tuple[int, ...], DType, Device]:
         """Shape, dtype and device, without making or registering a node."""

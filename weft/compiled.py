@@ -144,6 +144,9 @@ class Compiled:
         for tensor, (slot, shape, dtype, device, requires_grad) in zip(args, fast):  # noqa: B905 (slower)
             if type(tensor) is not Tensor or tensor._requires_grad is not requires_grad:
                 return False
+            view = tensor._view
+            if view is not None and view.version != view.aliases.version:
+                return False
             node = tensor._node
             if node is None or node.shape != shape or node.dtype is not dtype or node.device is not device:
                 return False

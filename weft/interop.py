@@ -171,7 +171,8 @@ def _of_tensor(who: str, x: Tensor, device: str | Device | None, copy: bool | No
     place = x.device if device is None else get(device)
     if copy is False and place is not x.device:
         raise _needs_copy(who, f"a tensor on {x.device} for {place}")
-    return x.detach() if place is x.device else x.detach().to(place)  # values are shared: none of them ever changes
+    found = x.detach() if place is x.device else x.detach().to(place)
+    return found.clone() if copy else found
 
 
 def _adopted(who: str, array: np.ndarray, dtype: DType, device: Device, copy: bool | None) -> Node:

@@ -40,7 +40,7 @@ class LoopTrace(Trace):
     def read(self, tensor: Any) -> Node:
         """The node of a tensor; one from outside is read as if the loop were not there."""
         if id(tensor) in self.made:
-            return tensor._node
+            return tensor._present()
         STATE.trace = self._outer
         try:
             return tensor.node

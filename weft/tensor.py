@@ -1,12 +1,14 @@
 """Tensor: what the user holds. It wraps operations on nodes and computes nothing itself.
 
 `lift` turns an operation on nodes into one on tensors; the class body below is the table of methods made with it.
-In-place operations and `x[i] = v` rebind the tensor to a new node; nothing else ever sees the change.
+In-place operations and `x[i] = v` rebind the tensor to a new node; its views, and the tensor that it is a view of, see
+the change (`weft.views`), nothing else does.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -52,6 +54,7 @@ from weft.ops import (
 from weft.ops import scatter as scatter_ops
 from weft.ops.common import weak_dtype
 from weft.state import STATE, VERSION
+from weft.views import WRITE_INSTEAD, base_of, link, same, writable_base, write_through
 
 MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 
@@ -64,7 +67,11 @@ OPERANDS = {
 
 
 def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
-    """The operation on tensors that `op` is on nodes. `view` marks movement, on whose result in-place is refused."""
+    """The operation on tensors that `op` is on nodes.
+
+    `view` marks those whose result is a view of their first operand: 'basic' for movement that writes go through,
+    'reshape' for the same where PyTorch may have to copy, else a key of `WRITE_INSTEAD`.
+    """
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -88,13 +95,43 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
             except (AttributeError, TypeError) as error:
                 _explain(op, nodes, named, error)
                 raise
-            return _wrap(result, tensors, weak, view)
+            wrapped = _wrap(result, tensors, weak)
+            if view:
+                _link(wrapped, tensors[0], view, op, nodes, named)
+            return wrapped
         except WeftError as error:
             hide_frames(error)
             raise
 
     call.is_entry = True  # type: ignore[attr-defined]  # errors of ours end at its caller: see `weft.boundary`
     return call
+
+
+def _link(
+    wrapped: Any, source: Tensor, kind: str, op: Callable[..., Any], nodes: list[Any], named: Mapping[str, Any]
+) -> None:
+    """Make the results of a movement views of its source."""
+    if nodes:
+        node, rest = nodes[0], tuple(nodes[1:])
+    else:
+        first = next(key for key, value in named.items() if isinstance(value, Node))
+        node, rest, named = named[first], (), {key: value for key, value in named.items() if key != first}
+    if op is indexing.index and _picks(rest[0]):
+        return
+    if type(wrapped) is not Tensor:
+        for position, result in enumerate(wrapped):
+            link(result, source, node, op, rest, named).position = position
+        return
+    view = link(wrapped, source, node, op, rest, named)
+    if kind == "reshape":
+        view.may_copy = view.parent is not None
+    elif kind in WRITE_INSTEAD and not (kind == "expand" and wrapped.numel() == node.size):
+        view.blocked = view.blocked or kind
+
+
+def _picks(key: Any) -> bool:
+    """Whether an index expression has tensors with axes: its result is a copy, not a view."""
+    return any(isinstance(item, Node) and item.shape for item in (key if type(key) is tuple else (key,)))
 
 
 def _own_name(op: Callable[..., Any], key: str) -> str:
@@ -137,7 +174,7 @@ def _unwrap(arg: Any, tensors: list[Tensor], partner: DType | None = None) -> An
     return arg
 
 
-def _wrap(result: Any, tensors: list[Tensor], weak: bool, view: str) -> Any:
+def _wrap(result: Any, tensors: list[Tensor], weak: bool) -> Any:
     if isinstance(result, Node):
         requires_grad = False
         if result.dtype.kind == "f":
@@ -149,15 +186,14 @@ def _wrap(result: Any, tensors: list[Tensor], weak: bool, view: str) -> Any:
             result, requires_grad = build.stop_gradient(result), False
         tensor = wrap(result, requires_grad)
         tensor.weak = weak and not result.shape
-        tensor._view = view
         return tensor
-    parts = [_wrap(part, tensors, weak, view) for part in result]
+    parts = [_wrap(part, tensors, weak) for part in result]
     return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
 
 
 def wrap_result(result: Any, tensors: list[Tensor]) -> Any:
     """Tensors for the nodes that an operation on `tensors` gave."""
-    return _wrap(result, tensors, False, "")
+    return _wrap(result, tensors, False)
 
 
 def wrap(node: Node, requires_grad: bool = False) -> Tensor:
@@ -254,7 +290,7 @@ class Tensor(TensorCell):
 
     @property
     def requires_grad(self) -> bool:
-        return self._requires_grad
+        return self._requires_grad_now()
 
     @requires_grad.setter
     def requires_grad(self, wanted: bool) -> None:
@@ -262,7 +298,7 @@ class Tensor(TensorCell):
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Ask for gradients in this leaf, or no longer. Results computed before do not change."""
-        if requires_grad == self._requires_grad:
+        if requires_grad == self.requires_grad:
             return self
         if not self.is_leaf:
             raise problem(GraphError, "requires_grad_", "the result of an operation", "a leaf", "use x.detach()")
@@ -270,8 +306,13 @@ class Tensor(TensorCell):
             raise problem(
                 DTypeError, "requires_grad_", f"a {self.dtype.name} tensor", "a float tensor", "use x.float()"
             )
+        base_of(self)  # a view that nothing else shares stands alone from now on
+        if self._view is not None:
+            self._view.leaf = weakref.ref(self) if requires_grad else None
+        if STATE.trace is None:
+            self._present()
         self._requires_grad = requires_grad
-        if self._buffer is not None:
+        if self._buffer is not None or self._view is not None:
             VERSION.bump()
         if STATE.trace is None and self._node is not None:
             # a node of its own, so that what was computed from the old one stays apart
@@ -311,9 +352,11 @@ class Tensor(TensorCell):
         backward(self, gradient, retain_graph, create_graph)
 
     def detach(self) -> Tensor:
-        """The same value, cut off from its history."""
-        tensor = wrap(build.stop_gradient(self.node))
-        tensor._view, tensor.weak = "detach", self.weak
+        """A view of the whole tensor through which no gradient flows."""
+        node = self.node
+        tensor = wrap(build.stop_gradient(node))
+        tensor.weak = self.weak
+        link(tensor, self, node, build.stop_gradient, (), {}).is_detached = True
         return tensor
 
     # ---- other dtypes and devices ------------------------------------------------------------------------------
@@ -410,22 +453,24 @@ class Tensor(TensorCell):
 
     def _replace(self, who: str, value: Tensor) -> Tensor:
         """Rebind to the result of an in-place operation, after the checks that PyTorch makes too."""
-        if self._requires_grad and self.is_leaf and STATE.grad_enabled:
-            given = "a leaf that requires grad"
-            raise problem(GraphError, who, given, "no in-place operation on it", "put it under weft.no_grad()")
-        if self._view:
-            given = f"the result of {self._view}(), which shares nothing with its source"
-            raise problem(
-                GraphError, who, given, "a tensor of its own", "write x = x + ..., or x[index] = value on the source"
-            )
+        base = writable_base(self, who, value)
         if value.shape != self.shape:
             raise problem(ShapeError, who, f"a result of shape {value.shape}", f"that of the tensor, {self.shape}")
         if value.dtype.category > self.dtype.category:
             given = f"a result of {value.dtype.name} for a {self.dtype.name} tensor"
             raise problem(DTypeError, who, given, "a dtype that fits", "cast the operand first")
-        self._assign(build.cast(value.node, self.dtype))
-        if not (self._requires_grad and self.is_leaf):
+        node = build.cast(value.node, self.dtype)
+        if base is not None:
+            base._assign_window(lambda: write_through(self, base, node, value._requires_grad))
+            whole = base._node
+            if STATE.trace is None and whole is not None and whole.buffer is None and whole.depth > MAX_DEPTH:
+                evaluate([base])
+            return self
+        if self._requires_grad and not STATE.grad_enabled:
+            node = build.stop_gradient(node) if self.is_leaf else build.surrogate(node, self.node)
+        elif not self._requires_grad or not self.is_leaf:
             self._requires_grad, self.is_leaf = value._requires_grad, not value._requires_grad
+        self._assign(node)
         self._consumed, self._owned = False, None
         return self
 
@@ -433,10 +478,13 @@ class Tensor(TensorCell):
         return _index(self, _plain_key(self, key, False))
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if _is_item(self, key, value):
+            return
+
         def assign() -> None:
             self._replace("x[index] = value", _set_index(self, _plain_key(self, key, True), value))
 
-        if key is Ellipsis or (type(key) is slice and key == slice(None)):
+        if self._view is not None or key is Ellipsis or (type(key) is slice and key == slice(None)):
             assign()
         else:
             self._assign_window(assign)
@@ -462,10 +510,7 @@ class Tensor(TensorCell):
 
     def _augmented(name: str) -> Callable[..., Tensor]:  # type: ignore[misc]
         def call(self: Tensor, other: Any) -> Tensor:
-            result = getattr(self, name)(other)
-            return (
-                result if self._view == "index" else self._replace(name + "_", result)
-            )  # x[i] += v assigns afterwards
+            return self._replace(name + "_", getattr(self, name)(other))
 
         return call
 
@@ -477,6 +522,8 @@ class Tensor(TensorCell):
     __iadd__, __isub__, __imul__ = _augmented("add"), _augmented("sub"), _augmented("mul")
     __itruediv__, __ifloordiv__, __imod__ = _augmented("div"), _augmented("floor_divide"), _augmented("remainder")
     __ipow__, __iand__, __ior__ = _augmented("pow"), _augmented("bitwise_and"), _augmented("bitwise_or")
+    __ixor__, __ilshift__ = _augmented("bitwise_xor"), _augmented("bitwise_left_shift")
+    __irshift__ = _augmented("bitwise_right_shift")
 
     # ---- operations, lifted from nodes -------------------------------------------------------------------------
 
@@ -542,18 +589,16 @@ class Tensor(TensorCell):
     nonzero, argwhere, masked_select = _reading("nonzero"), _reading("argwhere"), _reading("masked_select")
     unique, unique_consecutive, bincount = _reading("unique"), _reading("unique_consecutive"), _reading("bincount")
 
-    reshape = lift(movement.reshape, "reshape")
-    view = lift(movement.reshape, "view")
-    permute, transpose = lift(movement.permute, "permute"), lift(movement.transpose, "transpose")
-    t, movedim = lift(movement.t, "t"), lift(movement.movedim, "movedim")
-    expand, expand_as = lift(movement.expand, "expand"), lift(movement.expand_as, "expand_as")
-    broadcast_to = lift(movement.broadcast_to, "broadcast_to")
-    squeeze, unsqueeze = lift(movement.squeeze, "squeeze"), lift(movement.unsqueeze, "unsqueeze")
-    flatten, unflatten = lift(movement.flatten, "flatten"), lift(movement.unflatten, "unflatten")
-    split, chunk, unbind = lift(movement.split, "split"), lift(movement.chunk, "chunk"), lift(movement.unbind, "unbind")
+    reshape, flatten = lift(movement.reshape, "reshape"), lift(movement.flatten, "reshape")
+    view, unflatten = lift(movement.reshape, "basic"), lift(movement.unflatten, "basic")
+    permute, transpose = lift(movement.permute, "basic"), lift(movement.transpose, "basic")
+    t, movedim = lift(movement.t, "basic"), lift(movement.movedim, "basic")
+    expand, broadcast_to = lift(movement.expand, "expand"), lift(movement.broadcast_to, "expand")
+    squeeze, unsqueeze = lift(movement.squeeze, "basic"), lift(movement.unsqueeze, "basic")
+    split, chunk, unbind = lift(movement.split, "basic"), lift(movement.chunk, "basic"), lift(movement.unbind, "basic")
     flip, roll, repeat, tile = (lift(op) for op in (movement.flip, movement.roll, movement.repeat, movement.tile))
     tril, triu = lift(movement.tril), lift(movement.triu)
-    unfold = lift(windows.unfold_axis)
+    unfold = lift(windows.unfold_axis, "unfold")
     index_select, take, put = lift(indexing.index_select), lift(indexing.take), lift(indexing.put)
     index_put, masked_scatter = lift(indexing.index_put), lift(indexing.masked_scatter)
     gather, take_along_dim = lift(scatter_ops.gather), lift(scatter_ops.take_along_dim)
@@ -561,10 +606,11 @@ class Tensor(TensorCell):
     scatter_reduce, index_add = lift(scatter_ops.scatter_reduce), lift(scatter_ops.index_add)
     index_copy, index_fill = lift(scatter_ops.index_copy), lift(scatter_ops.index_fill)
 
-    diagonal, diag_embed, diag = lift(arrange.diagonal), lift(arrange.diag_embed), lift(arrange.diag)
+    diagonal, diag_embed, diag = lift(arrange.diagonal, "diagonal"), lift(arrange.diag_embed), lift(arrange.diag)
     trace, rot90, fliplr, flipud = (lift(op) for op in (arrange.trace, arrange.rot90, arrange.fliplr, arrange.flipud))
-    swapaxes, narrow, select = lift(arrange.swapaxes), lift(arrange.narrow), lift(arrange.select)
-    tensor_split, repeat_interleave = lift(arrange.tensor_split), _reading("repeat_interleave")
+    swapaxes, narrow = lift(arrange.swapaxes, "basic"), lift(arrange.narrow, "basic")
+    select, tensor_split = lift(arrange.select, "basic"), lift(arrange.tensor_split, "basic")
+    repeat_interleave = _reading("repeat_interleave")
     tensordot, inner, kron = lift(products.tensordot), lift(products.inner), lift(products.kron)
     cross, vander, norm = lift(products.cross), lift(products.vander), lift(products.norm)
     addmm, addmv, addr = lift(products.addmm), lift(products.addmv), lift(products.addr)
@@ -576,16 +622,25 @@ class Tensor(TensorCell):
     mm, bmm, mv = lift(linalg.mm), lift(linalg.bmm), lift(linalg.mv)
     dot, outer = lift(linalg.dot), lift(linalg.outer)
 
-    T = property(lift(movement.t, "T"), doc="The transpose of a matrix.")
-    mT = property(lift(movement.matrix_transpose, "mT"), doc="The last two axes exchanged.")
+    T = property(lift(movement.t, "basic"), doc="The transpose of a matrix.")
+    mT = property(lift(movement.matrix_transpose, "basic"), doc="The last two axes exchanged.")
 
     def clone(self) -> Tensor:
         """The same value in a tensor of its own; gradients pass."""
-        return _wrap(self.node, [self], self.weak, "")
+        return _wrap(self.node, [self], self.weak)
 
     def contiguous(self) -> Tensor:
-        """The tensor itself: layouts are the compiler's business."""
-        return self
+        """The tensor itself; of a view whose elements do not lie in order in the memory of its base, a copy."""
+        if self._view is None or (self._requires_grad and self.is_leaf):
+            return self
+        node = self.node
+        tensor = _wrap(node, [self], self.weak)
+        link(tensor, self, node, same, (), {}).may_copy = True
+        return tensor
+
+    def expand_as(self, other: Tensor) -> Tensor:
+        """The tensor broadcast to the shape of `other`."""
+        return self.expand(other.shape)
 
     __hash__ = object.__hash__
 
@@ -597,8 +652,22 @@ class Tensor(TensorCell):
 
 
 _COMPARABLE = (Tensor, int, float, bool, np.generic, np.ndarray)
-_index = lift(indexing.index, "index")
+_index = lift(indexing.index, "basic")
 _set_index = lift(indexing.set_index)
+
+
+def _is_item(x: Tensor, key: Any, value: Any) -> bool:
+    """Whether `value` is `x[key]` itself: `x[key] += y` has written it already when it is assigned."""
+    view = value._view if isinstance(value, Tensor) else None
+    if view is None or view.op is not indexing.index or view.parent is not x._view:
+        return False
+    if x._view is None and (x._aliases is None or view.aliases is not x._aliases()):
+        return False
+    items, written = (one if type(one) is tuple else (one,) for one in (_unwrap(key, []), view.args[0]))
+    return len(items) == len(written) and all(
+        one is other or (type(one) is type(other) and not isinstance(one, (Node, np.ndarray)) and one == other)
+        for one, other in zip(items, written, strict=True)
+    )
 
 
 def _plain_key(x: Tensor, key: Any, written: bool) -> Any:

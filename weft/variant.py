@@ -256,7 +256,7 @@ class Variant:
     def leave_grads(self) -> None:
         """Set the gradients that the function leaves behind; what was assigned to them meanwhile is overwritten."""
         for grad in self.grads_made:
-            grad._node = None
+            grad._forget_node()
         for tensor, grad in self.grads_after:
             if tensor._grad is not grad:
                 tensor._grad = grad
@@ -393,7 +393,7 @@ class _Builder:
         for cell in self.cells:
             place = places[cell] = cell.tensor._buffer
             if place.slab.pinned:
-                cell.tensor._node = None
+                cell.tensor._forget_node()
             # A cell that is only read may be rebound from outside, so its address is looked up at each call.
             self.bindings[cell.placeholder] = place if place.slab.pinned else None
         return places

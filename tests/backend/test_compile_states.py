@@ -1,6 +1,7 @@
 """Compiled functions, eager reads and outside assignments in any order, beside a model in NumPy.
 
-Every tensor that was ever taken from a cell or a result keeps its value, whatever is replayed afterwards.
+Every value that was ever taken from a cell or a result stays, whatever is replayed afterwards; views follow their base,
+and writes to them are writes to it.
 """
 
 import gc
@@ -39,6 +40,31 @@ MODELS = {
 }
 
 
+SHARED = ("detach", "reshape", "slice")
+
+
+class Held:
+    """A tensor that somebody holds: a view, along `path`, of a cell (by number) or of an array of its own."""
+
+    def __init__(self, tensor, owner, path=()):
+        self.tensor, self.owner, self.path = tensor, owner, path
+
+    def array(self, models):
+        array = models[self.owner] if isinstance(self.owner, int) else self.owner
+        for name in self.path:
+            array = MODELS[name](array)
+        return array
+
+    def write(self, models, value):
+        """The same for the model: NumPy's views write through."""
+        if isinstance(self.owner, int):
+            models[self.owner] = np.array(models[self.owner])
+        self.array(models)[...] = value
+
+    def check(self, models):
+        np.testing.assert_array_equal(self.tensor.numpy(), self.array(models))
+
+
 class Machine(RuleBasedStateMachine):
     """Three cells, four compiled functions over them, and a growing set of tensors that somebody holds."""
 
@@ -46,7 +72,8 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.model = [np.arange(SIZE, dtype=np.float32) + 10 * k for k in range(3)]
         self.cells = [weft.tensor(array, device="cpu") for array in self.model]
-        self.held: list[tuple[weft.Tensor, np.ndarray]] = []
+        self.held: list[Held] = []
+        self.middle, self.rows = self.cells[0][1:4], self.cells[1].reshape(2, 3)
         self.compile_functions()
 
     def compile_functions(self):
@@ -74,21 +101,30 @@ class Machine(RuleBasedStateMachine):
             b[1:3] = x[2:4]
             return b.amax(), (a + c).reshape(2, 3)
 
-        self.functions = grow, swap, store, mix
+        middle, rows = self.middle, self.rows
+
+        @weft.compile
+        def through_views():
+            middle.mul_(2.0)
+            rows[1] += middle
+            return middle + rows[0], a.clone()
+
+        self.functions = grow, swap, store, mix, through_views
 
     def keep(self, tensors, arrays, kept):
         pairs = list(zip(tensors, arrays, strict=True))
         for tensor, array in pairs:
             if kept:
-                self.held.append((tensor, np.array(array)))
+                self.held.append(Held(tensor, np.array(array)))
             else:
                 np.testing.assert_array_equal(tensor.numpy(), array)
 
     def argument(self, source, number):
         """A new tensor, a cell, or a tensor that is held."""
-        fitting = [pair for pair in self.held if pair[1].shape == (SIZE,)]
+        fitting = [held for held in self.held if held.tensor.shape == (SIZE,)]
         if source == "held" and fitting:
-            return fitting[number % len(fitting)]
+            held = fitting[number % len(fitting)]
+            return held.tensor, held.array(self.model)
         if source == "cell":
             return self.cells[number % 3], self.model[number % 3]
         array = np.arange(SIZE, dtype=np.float32) * (number % 5) - 3
@@ -122,22 +158,48 @@ class Machine(RuleBasedStateMachine):
         self.model[0], self.model[1] = a, b
         self.keep(self.functions[3](x, rate), (b.max(), (a + c).reshape(2, 3)), kept)
 
+    @rule(kept=st.booleans())
+    def call_through_views(self, kept):
+        a, b = np.array(self.model[0]), np.array(self.model[1])
+        a[1:4] *= 2
+        b[3:] += a[1:4]
+        self.model[0], self.model[1] = a, b
+        self.keep(self.functions[4](), (a[1:4] + b[:3], a), kept)
+
     @rule(number=NUMBERS, view=st.sampled_from(sorted(VIEWS)), read=st.booleans())
     def hold_a_view(self, number, view, read):
-        pair = VIEWS[view](self.cells[number]), np.array(MODELS[view](self.model[number]))
+        tensor = VIEWS[view](self.cells[number])
+        if view in SHARED:
+            held = Held(tensor, number, (view,))
+        else:
+            held = Held(tensor, np.array(MODELS[view](self.model[number])))
         if read:
-            np.testing.assert_array_equal(pair[0].numpy(), pair[1])
-        self.held.append(pair)
+            held.check(self.model)
+        self.held.append(held)
 
     @rule(number=st.integers(0, 20), view=st.sampled_from(["detach", "reshape", "slice", "pair"]), read=st.booleans())
     def hold_a_view_of_a_held_tensor(self, number, view, read):
-        fitting = [pair for pair in self.held if pair[1].shape == (SIZE,)]
+        fitting = [held for held in self.held if held.tensor.shape == (SIZE,)]
         if fitting:
-            tensor, array = fitting[number % len(fitting)]
-            pair = VIEWS[view](tensor), np.array(MODELS[view](array))
+            source = fitting[number % len(fitting)]
+            tensor = VIEWS[view](source.tensor)
+            if view in SHARED:
+                held = Held(tensor, source.owner, (*source.path, view))
+            else:
+                held = Held(tensor, np.array(MODELS[view](source.array(self.model))))
             if read:
-                np.testing.assert_array_equal(pair[0].numpy(), pair[1])
-            self.held.append(pair)
+                held.check(self.model)
+            self.held.append(held)
+
+    @precondition(lambda self: self.held)
+    @rule(number=st.integers(0, 50), value=st.sampled_from([0.0, 2.5]), add=st.booleans())
+    def write_to_a_held_tensor(self, number, value, add):
+        held = self.held[number % len(self.held)]
+        held.write(self.model, held.array(self.model) + np.float32(value) if add else value)
+        if add:
+            held.tensor += value
+        else:
+            held.tensor.fill_(value)
 
     @rule(number=NUMBERS, source=sources, other=st.integers(0, 20))
     def assign_from_outside(self, number, source, other):
@@ -159,8 +221,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0, 50))
     def read_and_drop(self, number):
-        tensor, array = self.held.pop(number % len(self.held))
-        np.testing.assert_array_equal(tensor.numpy(), array)
+        self.held.pop(number % len(self.held)).check(self.model)
 
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0, 50))
@@ -179,8 +240,8 @@ class Machine(RuleBasedStateMachine):
     def teardown(self):
         for cell, array in zip(self.cells, self.model, strict=True):
             np.testing.assert_array_equal(cell.numpy(), array)
-        for tensor, array in self.held:
-            np.testing.assert_array_equal(tensor.numpy(), array)
+        for held in self.held:
+            held.check(self.model)
 
 
 Machine.TestCase.settings = settings(

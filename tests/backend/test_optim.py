@@ -382,10 +382,11 @@ def test_zeroing_gradients():
 def test_parameters_may_be_read_and_set_between_steps():
     w = weft.tensor([1.0, 2.0], requires_grad=True)
     optimizer = weft.optim.SGD([w], lr=1.0)
-    old = w.detach()
+    old, shared, first = w.detach().clone(), w.detach(), w[:1]
     (w * weft.tensor([1.0, 2.0])).sum().backward()
     optimizer.step()
     assert (old.tolist(), w.tolist()) == ([1.0, 2.0], [0.0, 0.0])
+    assert (shared.tolist(), first.tolist()) == ([0.0, 0.0], [0.0])
     with weft.no_grad():
         w.fill_(5.0)
     optimizer.step()

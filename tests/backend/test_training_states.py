@@ -135,8 +135,16 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 2), lazy=st.booleans())
     def hold_a_parameter(self, number, lazy):
-        taken = self.ours[number].detach() + 0.0 if lazy else self.ours[number].detach()
+        taken = self.ours[number].detach() + 0.0 if lazy else self.ours[number].detach().clone()
         self.held.append((taken, self.theirs[number].detach().numpy().copy()))
+
+    @rule(number=st.integers(0, 2), read=st.booleans())
+    def hold_a_view(self, number, read):
+        """NumPy's array is a view of PyTorch's parameter: both see what becomes of it."""
+        pair = self.ours[number].detach().reshape(-1)[1:], self.theirs[number].detach().numpy().reshape(-1)[1:]
+        if read:
+            self.compare(*pair)
+        self.held.append(pair)
 
     @rule(number=st.integers(0, 2), read=st.booleans())
     def hold_a_gradient(self, number, read):

@@ -80,7 +80,22 @@ def leaf(*shape):
         (lambda: weft.arange(3).requires_grad_(), weft.DTypeError, "requires_grad_: given a int64 tensor"),
         (lambda: (leaf(2) * 2).requires_grad_(False), weft.GraphError, "the result of an operation"),
         (lambda: leaf(2).add_(1), weft.GraphError, r"add_: given a leaf that requires grad.*no_grad"),
-        (lambda: weft.ones(2, 3).reshape(6).add_(1), weft.GraphError, r"add_: given the result of reshape\(\)"),
+        (
+            lambda: weft.ones(2, 1).expand(2, 3).add_(1),
+            weft.GraphError,
+            r"add_: given the result of expand\(\).*before",
+        ),
+        (
+            lambda: weft.ones(3, 3).diagonal().zero_(),
+            weft.GraphError,
+            r"fill_: given the result of diagonal\(\).*x\[i, i",
+        ),
+        (lambda: weft.ones(3).unfold(0, 2, 1).mul_(2), weft.GraphError, r"mul_: given the result of unfold\(\).*clone"),
+        (
+            lambda: [w[0].add_(1) for w in [leaf(2)]],
+            weft.GraphError,
+            "add_: given a view of a leaf that requires grad.*no_grad",
+        ),
         (lambda: weft.ones(2).add_(weft.ones(3, 2)), weft.ShapeError, r"add_: given a result of shape \(3, 2\)"),
         (lambda: weft.arange(2).add_(0.5), weft.DTypeError, "add_: given a result of float32 for a int64 tensor"),
         (lambda: setattr(leaf(2), "grad", weft.ones(3)), weft.ShapeError, r"grad: given float32\[3\]"),

@@ -91,14 +91,6 @@ def test_devices():
         x + moved
 
 
-def test_views_share_nothing():
-    x = weft.zeros(2, 2)
-    row = x[0]
-    x[0] = 5.0
-    assert row.tolist() == [0.0, 0.0]
-    assert x.tolist() == [[5.0, 5.0], [0.0, 0.0]]
-
-
 def test_copy_and_fill():
     x = weft.zeros(2, 2)
     x.copy_(weft.tensor([1, 2]))

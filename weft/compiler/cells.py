@@ -47,7 +47,7 @@ def retire(groups: Iterable[WriteGroup]) -> None:
             entry = owner, exposed = group.exposed.pop()
             tensor = owner()
             if tensor is not None and tensor._node is exposed():
-                tensor._node = None
+                tensor._forget_node()
             node = exposed()  # None where only the tensor held it
             if node is not None:
                 try:
@@ -67,7 +67,7 @@ def settle(tensor: Any) -> None:
         tensor._form, tensor._buffer = (node.shape, node.dtype), node.buffer
     elif tensor._buffer.slab.pinned:
         tensor._buffer.slab.device.backend.copy(tensor._buffer, node.buffer)
-        tensor._node = None
+        tensor._forget_node()
     else:
         tensor._buffer = node.buffer
 

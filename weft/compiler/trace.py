@@ -14,6 +14,7 @@ from typing import Any
 
 from weft.dtypes import uint32
 from weft.errors import GraphError, problem
+from weft.graph.build import variable
 from weft.graph.node import Node, placeholder
 from weft.state import STATE
 
@@ -43,6 +44,8 @@ class Trace:
         self.grads_read: list[tuple[Any, Any]] = []  # those looked at before they were set, and what they were
         self.draws: dict[tuple, tuple[Any, Node, int]] = {}  # generators: state placeholder and number of draws
         self.guards: list[tuple[Callable[[], Any], Any]] = []
+        self.views: dict[int, Any] = {}  # views from outside that were read
+        self.leaf_views: dict[tuple[int, Node], Node] = {}  # nodes for views that are leaves, by what they show
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
 
@@ -60,13 +63,33 @@ class Trace:
     # Called by Tensor while this trace is active.
 
     def read(self, tensor: Any) -> Node:
-        """The node of a tensor: its own if it was made here, else the cell's present value."""
+        """The node of a tensor: its own if it was made here, else the cell's present value; a view from outside is read
+        through its base."""
         cell = self.cells.get(id(tensor))
         if cell is not None:
             return cell.node
         if id(tensor) in self.made:
-            return tensor._node
+            return tensor._present()
+        if tensor._view is not None:
+            node = tensor._through_base()
+            if node is not None:
+                if id(tensor) not in self.views:
+                    self.views[id(tensor)] = tensor
+                    self.guard(tensor._requires_grad_now)
+                return node
         return self._cell(tensor).node
+
+    def is_made(self, tensor: Any) -> bool:
+        """Whether a tensor was made here."""
+        return id(tensor) in self.made
+
+    def variable(self, tensor: Any, node: Node) -> Node:
+        """A node for a view that is a leaf which requires grad, registered so that `backward()` finds it."""
+        key = (id(tensor), node)
+        if key not in self.leaf_views:
+            self.leaf_views[key] = variable(node)
+            tensor._register(self.leaf_views[key])
+        return self.leaf_views[key]
 
     def write(self, tensor: Any, node: Node) -> None:
         """Assign a tensor inside the trace."""
@@ -121,7 +144,16 @@ class Trace:
             tensor._grad = grad
 
     def check_escapes(self, allowed: set[int]) -> None:
-        """Raise if a tensor made here is still reachable although it was neither returned nor assigned."""
+        """Raise if a tensor made here is still reachable although it was neither returned nor assigned.
+
+        What leaves is a value of its own: the tensors that it was a view of in here end with the trace.
+        """
+        for key in allowed:
+            reference = self.made.get(key)
+            tensor = None if reference is None else reference()
+            if tensor is not None:
+                tensor._view = None
+            del tensor
         if not any(key not in allowed for key in self.made):
             return
         gc.collect()

@@ -1,4 +1,4 @@
-"""Movement: the same elements in another arrangement. Nothing here aliases; every result is a new value."""
+"""Movement: the same elements in another arrangement. On nodes nothing aliases: every result is a new value."""
 
 from __future__ import annotations
 
@@ -108,11 +108,6 @@ def expand(x: Node, *sizes: int | Sequence[int]) -> Node:
     if extra < 0 or any(have not in (1, want) or want < 0 for want, have in zip(new, old, strict=True)):
         raise problem(ShapeError, "expand", f"shape {x.shape} to {wanted}", "axes of extent 1 where the extent changes")
     return build.expand_to(x, new)
-
-
-def expand_as(x: Node, other: Node) -> Node:
-    """`x` broadcast to the shape of `other`."""
-    return expand(x, other.shape)
 
 
 def broadcast_to(x: Node, size: Sequence[int]) -> Node:
@@ -282,7 +277,8 @@ def chunk(x: Node, chunks: int, dim: int = 0) -> tuple[Node, ...]:
         raise problem(
             ShapeError, "chunk", f"{chunks} chunks of shape {x.shape}", "at least 1 chunk of at least one axis"
         )
-    return split(x, max(-(-x.shape[axis] // chunks), 1), axis)
+    extent = x.shape[axis]
+    return split(x, -(-extent // chunks) if extent else [0] * chunks, axis)
 
 
 def unbind(x: Node, dim: int = 0) -> tuple[Node, ...]:
