@@ -10,6 +10,7 @@ import functools
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,16 +23,15 @@ from weft.compiler.memorymap import MemoryReport
 from weft.compiler.report import PlanReport
 from weft.compiler.trace import Trace
 from weft.counting import COUNTERS
-from weft.device import default_device
-from weft.dtypes import float32, float64
-from weft.errors import GraphError, OutOfMemoryError, problem
-from weft.graph.build import cast
+from weft.errors import GraphError, OutOfMemoryError, TraceWarning, WeftError, problem
 from weft.graph.node import Node
+from weft.graph.numbers import HostNumber, Tape
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor, from_host
 from weft.variant import TENSOR, Variant, build
 
 STATIC = (int, bool, str, bytes, type(None))
+MOST_QUIET_RETRACES = 8  # after so many a warning says why the function is traced again and again
 MOST_VARIANTS = 256  # of one function, each with memory of its own; what was not used for longest goes first
 
 
@@ -46,6 +46,9 @@ class Compiled:
         self.last: Variant | None = None
         self.donate = frozenset(donate)
         self.retraces: list[str] = []
+        self._captures: Any = None
+        self._numbers: set[int] = set()  # positions of int arguments that have changed: inputs of the next plan
+        self._fixed: set[int] = set()  # positions of numbers that the function can only use as they are
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -112,13 +115,16 @@ class Compiled:
     # --- replay ------------------------------------------------------------------------------------------------------
 
     def _ready(self, variant: Variant, args: tuple) -> bool:
-        """Whether the arguments are plain tensors of the expected form; if so their addresses are in the table."""
+        """Whether the arguments are tensors of the expected form, numbers, and constants as before, and what is captured
+        is as it was; if so addresses and numbers are where the plan reads them."""
         fast = variant.fast
         if fast is None or len(fast) != len(args) or EXPOSED or STATE.grad_enabled is not variant.grad_enabled:
             return False
         table = variant.table
         for tensor, (slot, shape, dtype, device, requires_grad) in zip(args, fast, strict=True):
             if type(tensor) is not Tensor or tensor._requires_grad is not requires_grad:
+                if slot is None and type(tensor) is shape and (device or tensor == dtype):
+                    continue  # a number, or a constant that is what it was
                 return False
             node = tensor._node
             if node is None or node.shape != shape or node.dtype is not dtype or node.device is not device:
@@ -127,7 +133,10 @@ class Compiled:
             if buffer is None or buffer.slab.pinned or buffer.state != "live":
                 return False
             table[slot] = buffer.slab.pointer + buffer.offset
-        return not self.donate
+        check, numbers = variant.check, variant.numbers
+        if check is not None and not (check() or variant.captured.verify()):
+            return False
+        return (numbers is None or numbers.update(args)) and not self.donate
 
     def _replay(self, variant: Variant) -> Any:
         """Bind outputs, run, and hand out results."""
@@ -150,6 +159,9 @@ class Compiled:
             raise variant.too_large() from None
         if variant.status is not None:
             variant.watch(variant.status, variant.entry.plan)
+        if variant.captured.effects and not variant.is_fresh:
+            variant.assign_effects()
+        variant.is_fresh = False
         return variant.outputs[0].tensor if variant.single else variant.result()
 
     # --- anything else -----------------------------------------------------------------------------------------------
@@ -171,15 +183,37 @@ class Compiled:
     def _variant(self, flat: list[Any], spec: tuple) -> Variant:
         """The variant for these arguments, traced now if none is known."""
         retire_exposed()
-        variant = next((known for known in reversed(self.variants) if known.matches(spec)), None)
-        if variant is not None:
-            self.variants.remove(variant)
+        variant = self._known(flat, spec)
+        if variant is None:
+            from weft.captures import TRACING
+
+            with TRACING:  # one trace at a time
+                variant = self._known(flat, spec)  # another thread's trace may have hidden what is captured
+                if variant is None:
+                    if self.last is not None:
+                        self._note_retrace(self.last, flat, spec)
+                    variant = self._trace(flat, spec)
+                    self.variants = [known for known in self.variants if not variant.replaces(known)]
         else:
-            if self.last is not None:
-                self.retraces.append(self.last.difference(spec))
-            variant = self._trace(flat, spec)
+            self.variants.remove(variant)
         self.variants = [*self.variants[-MOST_VARIANTS + 1 :], variant]
         return variant
+
+    def _known(self, flat: list[Any], spec: tuple) -> Variant | None:
+        return next((known for known in reversed(self.variants) if known.matches(spec, flat)), None)
+
+    def _note_retrace(self, last: Variant, flat: list[Any], spec: tuple) -> None:
+        """Remember why, and which numbers have changed: they become inputs of the next plan."""
+        self.retraces.append(last.difference(spec))
+        if last.spec[0] == spec[0]:
+            for position, (old, new) in enumerate(zip(last.spec[1], spec[1], strict=True)):
+                if old != new and old[:2] == new[:2] == ("static", int):
+                    self._numbers.add(position)
+        self._captures.inputs.update(last.captured.changed_numbers())
+        if len(self.retraces) == MOST_QUIET_RETRACES:
+            reasons = "\n".join(f"  {number}. {reason}" for number, reason in enumerate(self.retraces, 1))
+            text = f"{self.name} has been traced again {len(self.retraces)} times. `retraces` says why:\n{reasons}"
+            warnings.warn(text, TraceWarning, stacklevel=5)
 
     def prepared(self, args: tuple, kwargs: dict) -> tuple[Variant, list[Any]]:
         """A variant that is ready to run, with its program, and the memory of the arguments; for `testing.verify`."""
@@ -193,24 +227,55 @@ class Compiled:
 
     def _trace(self, flat: list[Any], spec: tuple, keep: bool = False) -> Variant:
         """Run the function once with placeholders and compile what it did. With `keep` the variant has its program."""
-        COUNTERS.traces += 1
+        from weft.captures import Captures
+
+        if self._captures is None:
+            self._captures = Captures(self.name, self.function)
+        numbers = [k for k, value in enumerate(flat) if type(value) is float or (type(value) is int and k in self._numbers)]
+        numbers = [position for position in numbers if position not in self._fixed]
         trace = Trace(self.name)
-        with trace:
-            args, kwargs, bound = _stand_ins(flat, spec[0])
-            result = self.function(*args, **kwargs)
+        try:
+            return self._trace_with(trace, flat, spec, numbers, True, keep)
+        except TypeError as error:
+            if isinstance(error, WeftError) or not trace.tape.operations:
+                raise
+        # Something written in C takes only true numbers: everything that is captured is a constant of this trace.
+        variant = self._trace_with(Trace(self.name), flat, spec, [], False, keep)
+        self._fixed.update(numbers)
+        self._captures.fix(self._captures.inputs)
+        return variant
+
+    def _trace_with(
+        self, trace: Trace, flat: list[Any], spec: tuple, numbers: list[int], stand_ins: bool, keep: bool
+    ) -> Variant:
+        """Trace with the arguments at the positions `numbers` as numbers that may differ from call to call, and with
+        `stand_ins` those captured numbers that have changed before."""
+        from weft.inputs import Inputs
+
+        COUNTERS.traces += 1
+        with self._captures.watching(trace.tape, stand_ins) as watch, trace:
+            args, kwargs, bound, sources = _stand_ins(flat, spec[0], trace.tape, numbers)
+            result = self._captures.reads.run(self.function, args, kwargs)
             returned, structure = tree.flatten(result)
-            nodes = [_result(value) if isinstance(value, Tensor) else None for value in returned]
+            nodes = [value.node if isinstance(value, Tensor) else None for value in returned]
             kept = _kept_grads(trace)
         constants = [value if node is None else TENSOR for value, node in zip(returned, nodes, strict=True)]
         single = len(returned) == 1 and nodes[0] is not None and tree.is_leaf(structure)
         allowed = {id(value) for value in returned} | {id(grad) for _, grad, node in kept if node is not None}
         del args, kwargs, result
+        forms = [("number", form[1]) if k in numbers else form for k, form in enumerate(spec[1])]
         try:
             trace.check_escapes(allowed)
-            variant = build(trace, spec, bound, [node for node in nodes if node is not None], kept, keep)
+            captured, places = watch.guards()
+            wanted = [value for value in (*constants, *[value for _, value in captured.effects])]
+            wanted = [value for value in wanted if type(value) is HostNumber]
+            inputs = Inputs(trace.tape, sources, places, wanted)
+            results = [node for node in nodes if node is not None]
+            variant = build(trace, (spec[0], tuple(forms)), bound, results, kept, captured, inputs, keep)
         finally:
             trace.restore_grads()  # the call that follows, if one does, sets the gradients that it computed
         variant.results, variant.structure, variant.single = constants, structure, single
+        self._captures.warn_impure()
         return variant
 
 
@@ -218,8 +283,10 @@ def compile(function: Callable | None = None, *, donate: Sequence[int] = ()) -> 
     """Compile a function of tensors into one replayed plan.
 
     Tensors that the function reads from outside are captured as cells; what it assigns is written in place. Float
-    arguments are device scalars; int, bool and str arguments are constants of the plan. `donate` names positions of
-    arguments whose memory may not be used after the call. Results carry no history: differentiate inside.
+    arguments are inputs of the plan, and so are ints and captured numbers from their second value on, unless they
+    decide a branch or a shape: then another value is another trace, as it is for bools, strings and containers.
+    `donate` names positions of arguments whose memory may not be used after the call. Results carry no history:
+    differentiate inside.
 
     >>> import weft
     >>> w = weft.ones(3)
@@ -269,7 +336,7 @@ def _form(value: Any) -> tuple:
     if isinstance(value, Tensor):
         return ("tensor", *value._form_now(), value.requires_grad)
     if isinstance(value, float):
-        return ("float",)
+        return ("static", float, value.hex())
     if isinstance(value, STATIC):
         return ("static", type(value), value)
     raise problem(
@@ -281,28 +348,24 @@ def _form(value: Any) -> tuple:
     )
 
 
-def _stand_ins(flat: Sequence[Any], structure: Any) -> tuple[tuple, dict, list[tuple[int, Node, bool]]]:
-    """The arguments with placeholders for tensors and floats, and (position, placeholder, is scalar) of each."""
-    device = next((value.device for value in flat if isinstance(value, Tensor)), default_device())
-    # A float is held as precisely as the device can: it takes its partner's dtype when it meets one.
-    scalar_dtype = float64 if float64 in device.dtypes else float32
+def _stand_ins(
+    flat: Sequence[Any], structure: Any, tape: Tape, numbers: Sequence[int]
+) -> tuple[tuple, dict, list[tuple[int, Node]], list[tuple[int, int]]]:
+    """The arguments with placeholders for tensors and for the numbers at some positions, (position, placeholder) of
+    each tensor, and (entry of the tape, position) of each number."""
     values: list[Any] = []
-    bound: list[tuple[int, Node, bool]] = []
+    bound: list[tuple[int, Node]] = []
+    sources: list[tuple[int, int]] = []
     for position, value in enumerate(flat):
         if isinstance(value, Tensor):
             value = Tensor._stand_in(value.shape, value.dtype, value.device, value.requires_grad)
-            bound.append((position, value.node, False))
-        elif isinstance(value, float):
-            value = Tensor._stand_in((), scalar_dtype, device, False, weak=True)
-            bound.append((position, value.node, True))
+            bound.append((position, value.node))
+        elif position in numbers:
+            value = tape.source(value)
+            sources.append((value._index, position))
         values.append(value)
     args, kwargs = tree.unflatten(structure, values)
-    return args, kwargs, bound
-
-
-def _result(tensor: Tensor) -> Node:
-    """The node of a result; a number that met no tensor becomes float32, as it would have."""
-    return cast(tensor.node, float32) if tensor.weak and tensor.dtype is float64 else tensor.node
+    return args, kwargs, bound, sources
 
 
 def _kept_grads(trace: Trace) -> list[tuple[Any, Any, Node | None]]:

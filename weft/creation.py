@@ -16,6 +16,7 @@ from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.evaluate import cast_array
 from weft.graph.node import Node
+from weft.graph.numbers import HostNumber
 from weft.ops import creation
 from weft.ops.common import fit_number, normal_shape, number_kind
 from weft.tensor import Tensor, from_host
@@ -40,6 +41,8 @@ def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, 
     if isinstance(data, Tensor):
         copied = data.detach().to(device=device or data.device)
         return _leaf((copied if dtype is None else copied.to(dtype)).node, requires_grad)
+    if type(data) is HostNumber:
+        return full((), data, dtype=dtype, device=device, requires_grad=requires_grad)
     typed = isinstance(data, (np.ndarray, np.generic))
     try:
         array = np.asarray(data)

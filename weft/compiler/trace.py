@@ -15,6 +15,7 @@ from typing import Any
 from weft.dtypes import uint32
 from weft.errors import GraphError, problem
 from weft.graph.node import Node, placeholder
+from weft.graph.numbers import Tape
 from weft.state import STATE
 
 
@@ -43,6 +44,7 @@ class Trace:
         self.grads_read: list[tuple[Any, Any]] = []  # those looked at before they were set, and what they were
         self.draws: dict[tuple, tuple[Any, Node, int]] = {}  # generators: state placeholder and number of draws
         self.guards: list[tuple[Callable[[], Any], Any]] = []
+        self.tape = Tape()  # numbers that differ from call to call
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
 
