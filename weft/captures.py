@@ -69,7 +69,7 @@ class Guard:
 
     def __init__(self, parent: Guard | None, root: Any, key: Any, is_attribute: bool, path: tuple):
         self.parent, self.root, self.key, self.is_attribute, self.path = parent, root, key, is_attribute, path
-        self.kind = "identity"  # or value, number, items, all items, object, array
+        self.kind = "identity"  # or value, number, items, all items, object, alias, array
         self.value: Any = None  # what lay there when last looked at
         self.form: Any = None  # what has to stay the same
 
@@ -132,6 +132,8 @@ class Guard:
         match self.kind:
             case "identity":
                 return value is self.value
+            case "alias":
+                return value is (self.value if self.form is None else self.form.value)
             case "number":
                 return type(value) is self.form
             case "object":
@@ -317,6 +319,8 @@ def _is_object(value: Any) -> bool:
         return not belongs_to_library(value.__module__)
     if isinstance(value, partial):
         return True
+    if isinstance(value, _CONTAINERS):
+        return False
     if (type(value).__module__ or "").partition(".")[0] in ("weft", "numpy", "builtins"):
         return False
     return hasattr(value, "__dict__") or any("__slots__" in vars(base) for base in type(value).__mro__)
@@ -341,7 +345,8 @@ class _Scan:
     def __init__(self, reads: Reads, complain: Callable[[str, str], None]):
         self.reads, self.complain = reads, complain
         self.guards: list[Guard] = []
-        self._seen: set[Any] = set()
+        self._roots: set[tuple[int, str]] = set()
+        self._seen: dict[int, Guard | None] = {}  # by identity, where an object was first found
         self._waiting: deque[tuple[Guard | None, Any]] = deque()
         self.attributes = _union(loads.attributes for loads, _ in reads.codes.values())
         self.methods = _union(loads.methods for loads, _ in reads.codes.values()) - self.attributes
@@ -354,13 +359,18 @@ class _Scan:
                     self._root("the global", module, name, False)
         for function in list(self.reads.functions.values()):
             self._function(function)
+        self._follow()
         for reference in list(self.reads.objects.values()):
             value = reference()
             if value is not None and _is_object(value) and id(value) not in self._seen:
+                self._seen[id(value)] = None
                 self._children(None, value)
+                self._follow()
+        return self.guards
+
+    def _follow(self) -> None:
         while self._waiting:
             self._children(*self._waiting.popleft())
-        return self.guards
 
     def _function(self, function: FunctionType) -> None:
         loads = loads_of(function.__code__)
@@ -375,9 +385,9 @@ class _Scan:
     def _root(
         self, kind: str, root: Any, name: str, is_attribute: bool, skip_containers: bool = False, word: str = ""
     ) -> None:
-        if (id(root), name) in self._seen:
+        if (id(root), name) in self._roots:
             return
-        self._seen.add((id(root), name))
+        self._roots.add((id(root), name))
         guard = Guard(None, root, name, is_attribute, (kind, id(root), word or name))
         try:
             value = guard.fetch()
@@ -391,8 +401,10 @@ class _Scan:
         self.guards.append(guard)
         if guard.kind in ("items", "object"):
             if id(value) not in self._seen:
-                self._seen.add(id(value))
+                self._seen[id(value)] = guard
                 self._waiting.append((guard, value))
+            else:  # what lies in it has guards already, where it was found first
+                guard.kind, guard.form = "alias", self._seen[id(value)]
         elif guard.kind == "array" and value.nbytes > 16 * MOST_ITEMS:
             self.complain(guard.name(), f"an array of {value.nbytes} bytes, whose elements are not compared")
         elif guard.kind == "identity" and (
@@ -409,7 +421,6 @@ class _Scan:
             self._add(Guard(parent, None, key, is_attribute, (*parent.path, key)), value)
 
     def _children(self, guard: Guard | None, value: Any) -> None:
-        self._seen.add(id(value))
         if isinstance(value, _CONTAINERS) and guard is not None:
             self._container(guard, value)
         elif isinstance(value, partial):
@@ -555,12 +566,13 @@ class _Watch:
             elif now is not guard.value:
                 if type(now) is HostNumber:
                     guard.put(self.tape.values[now._index])
-                elif isinstance(now, _CONTAINERS) or _is_object(now):
+                elif guard.kind == "alias" or isinstance(now, _CONTAINERS) or _is_object(now):
                     self._changed = True  # what lies in a new object is not known
                 self._assigned.append((guard, now))
 
     def guards(self) -> tuple[Guards, list[tuple[int, Guard]]]:
         """The guards for the variant that was traced, and (entry of the tape, place) of its inputs."""
+        self.captures.reads.find_functions()
         before = {guard.path: guard for guard in self.before}
         assigned = {guard.path: (guard, value) for guard, value in self._assigned}
         stored = _union(loads.stored for loads, _ in self.captures.reads.codes.values())
