@@ -339,6 +339,12 @@ def _owner(value: Any, name: str) -> Any:
     return None
 
 
+def _draws(value: Any) -> bool:
+    """Whether a value is a generator of NumPy's, or a function that draws from one."""
+    kinds = (type(value), type(getattr(value, "__self__", None)))
+    return any(kind.__module__ in ("numpy.random._generator", "numpy.random.mtrand") for kind in kinds)
+
+
 class _Scan:
     """One walk from what the code names to the values that lie there."""
 
@@ -407,10 +413,7 @@ class _Scan:
                 guard.kind, guard.form = "alias", self._seen[id(value)]
         elif guard.kind == "array" and value.nbytes > 16 * MOST_ITEMS:
             self.complain(guard.name(), f"an array of {value.nbytes} bytes, whose elements are not compared")
-        elif guard.kind == "identity" and (
-            isinstance(value, (np.random.Generator, np.random.RandomState))
-            or isinstance(getattr(value, "__self__", None), np.random.RandomState)
-        ):
+        elif guard.kind == "identity" and _draws(value):
             self.reads.impure.add("numpy.random")
 
     def _child(self, parent: Guard | None, container: Any, key: Any, is_attribute: bool, value: Any) -> None:

@@ -204,7 +204,7 @@ class Compiled:
 
     def _note_retrace(self, last: Variant, flat: list[Any], spec: tuple) -> None:
         """Remember why, and which numbers have changed: they become inputs of the next plan."""
-        self.retraces.append(last.difference(spec))
+        self.retraces.append(last.difference(spec, flat))
         if last.spec[0] == spec[0]:
             for position, (old, new) in enumerate(zip(last.spec[1], spec[1], strict=True)):
                 if old != new and old[:2] == new[:2] == ("static", int):

@@ -48,7 +48,8 @@ class Inputs:
         self.nodes = list(tape.inputs.values())
         self._dtypes = [(index, dtype) for index, dtype, _ in tape.inputs]
         self._words: list[tuple[Any, int, DType]] = []
-        self._last: list[Any] | None = None
+        self._last: list[Any] | None = None  # the numbers given, if what is computed from them is written
+        self._first = [tape.values[index] for index, _ in (*self._arguments, *self._captured)]
 
     def __bool__(self) -> bool:
         return bool(self._kinds)
@@ -93,6 +94,17 @@ class Inputs:
             word.value = bits_of(value, dtype) if dtype.is_narrow else fitted(value, dtype)
         self._last = given
         return True
+
+    def difference(self, flat: Sequence[Any]) -> str:
+        """In words, which numbers are not those that the function was traced with."""
+        now = [(f"argument {position}", flat[position]) for _, position in self._arguments]
+        now += [(guard.name(), guard.value) for _, guard in self._captured]
+        changes = [
+            f"{name} was {old!r} and is {new!r}"
+            for (name, new), old in zip(now, self._first, strict=True)
+            if frozen(old) != frozen(new)
+        ]
+        return ", ".join(changes) + " (used as itself: in a branch, a shape, an index, ...)"
 
     def plain(self, value: Any) -> Any:
         """The present value of a number of the tape; anything else is itself."""

@@ -10,13 +10,12 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from weft import tree
 from weft.backends.base import Buffer, Device, HostWords, Slab
-from weft.captures import Guards
 from weft.compiler import program as programs
 from weft.compiler.cells import private_copy, settle
 from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate
@@ -24,9 +23,12 @@ from weft.compiler.memorymap import size_text, too_large
 from weft.compiler.trace import Cell, Trace
 from weft.errors import DeviceError, GraphError, OutOfMemoryError, problem
 from weft.graph.node import Node, leaf, placeholder
-from weft.inputs import Inputs
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor
+
+if TYPE_CHECKING:
+    from weft.captures import Guards
+    from weft.inputs import Inputs
 
 SPARED = 1024  # bytes of a result up to which memory is kept for another
 
@@ -125,7 +127,7 @@ class Variant:
         """Whether each .grad that the function looked at is None, or not, as it was then."""
         return all((tensor._grad is None) == (before is None) for tensor, before in self.grads_before)
 
-    def difference(self, spec: tuple) -> str:
+    def difference(self, spec: tuple, flat: Sequence[Any]) -> str:
         """In words, the first guard that does not hold."""
         if spec[0] != self.spec[0]:
             return "the arguments have another structure"
@@ -142,7 +144,8 @@ class Variant:
             return "a value that the function branches on has changed"
         if any(cell_form(tensor) != form for tensor, form in self.forms):
             return "a captured tensor has another shape, dtype, device or requires_grad"
-        return self.captured.difference() or "a number that decides a branch, a shape or a constant has changed"
+        reason = self.captured.difference()
+        return reason or ("nothing has changed" if self.numbers is None else self.numbers.difference(flat))
 
     def bind(self, flat: list[Any]) -> None:
         """Write the inputs, and put the addresses of arguments and of rebound cells into the slot table."""

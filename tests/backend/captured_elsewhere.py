@@ -2,6 +2,7 @@
 
 SCALE = 2.0
 SIZES = [1, 2]
+VALUE = None
 
 
 def scaled(x):
@@ -10,7 +11,3 @@ def scaled(x):
 
 def sized(x):
     return x.sum() * len(SIZES) + SIZES[0]
-
-
-class Settings:
-    rate = 0.5

@@ -123,7 +123,7 @@ def remainder(a: Operand, b: Operand) -> Node:
     """a - b * floor(a / b): the sign of the divisor, as Python's %. With an infinite divisor it is a, or b where the
     signs differ."""
     rest = _arithmetic("mod", "remainder", a, b)
-    if rest.dtype.kind != "f" or (isinstance(b, (int, float)) and not math.isinf(b)):
+    if rest.dtype.kind != "f" or (isinstance(b, (int, float)) and b not in (math.inf, -math.inf)):
         return rest
     a, b = meet("remainder", a, b)
     differ = make("xor", (build.lt(a, 0.0), build.lt(b, 0.0)))
