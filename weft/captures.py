@@ -16,7 +16,6 @@ import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from enum import Enum
 from functools import partial
 from types import CellType, FunctionType, MemberDescriptorType, ModuleType
@@ -155,14 +154,18 @@ class Guard:
 
 
 class Guards:
-    """All guards of one variant, parents before children, and what a call assigns."""
+    """All guards of one variant, parents before children, and what a call assigns.
+
+    `check()` says whether all objects are those that were seen last; `numbers()` fetches those that are inputs of the
+    plan, in order, or is None where one is gone.
+    """
 
     def __init__(self, guards: list[Guard], effects: list[tuple[Guard, Any]], once: bool):
         self.guards = guards
         self.effects = effects  # (place, a HostNumber of the tape or the value) to assign
         self.once = once  # the function changed something that it reads in a way that no replay can repeat
         self._names: dict[str, Any] = {}
-        self.check: Callable[[], bool] = self._generate() if guards and not once else lambda: not once
+        self.check, self.numbers = self._generate()
 
     def verify(self) -> bool:
         """Whether every guard holds, by value; then `check` knows the present objects."""
@@ -223,14 +226,13 @@ class Guards:
         return names
 
     def _refresh(self) -> None:
-        """Let `check` know the present objects."""
+        """Let the generated functions know the present objects."""
         self._names.update(self._present())
-        if self.guards:
-            self.check.__defaults__ = tuple(self._names.values())  # type: ignore[attr-defined]
+        self.check.__defaults__ = self.numbers.__defaults__ = tuple(self._names.values())  # type: ignore[attr-defined]
 
-    def _generate(self) -> Callable[[], bool]:
+    def _generate(self) -> tuple[Callable[[], bool], Callable[[], tuple | None]]:
         index = {id(guard): number for number, guard in enumerate(self.guards)}
-        names, terms = self._names, []
+        names, terms, numbers = self._names, ["False" if self.once else "True"], []
         names.update(self._present())
         for number, guard in enumerate(self.guards):
             if guard.parent is None:
@@ -238,17 +240,22 @@ class Guards:
                 names[holder] = guard.root
             else:
                 holder = f"v{index[id(guard.parent)]}"
-            here = f"v{number}"
-            if not (isinstance(guard.container, tuple) and not guard.is_attribute):  # a tuple's items never change
-                terms.append(f"{_expression(guard, holder, number, names)} is {here}")
+            here, found = f"v{number}", _expression(guard, holder, number, names)
+            if guard.kind == "number":
+                numbers.append(found)
+            elif not (isinstance(guard.container, tuple) and not guard.is_attribute):  # a tuple's items never change
+                terms.append(f"{found} is {here}")
             terms += _contents(guard, here, number, names)
         # What is compared lies in defaults: local variables are the fastest to reach.
-        text, parameters = " and\n  ".join(terms) or "True", ", ".join(f"{name}=None" for name in names)
+        parameters = ", ".join(f"{name}=None" for name in names)
         space: dict[str, Any] = {"is_": operator.is_, "gone": _MISSING, "item": dict.__getitem__, "array": _array}
-        exec(f"def check({parameters}):\n try:\n  return ({text})\n except gone:\n  return False", space)
-        check = space["check"]
-        check.__defaults__ = tuple(names.values())
-        return check
+        for name, text, otherwise in (
+            ("check", " and\n  ".join(terms), "False"),
+            ("numbers", "".join(f"{found}, " for found in numbers), "None"),
+        ):
+            exec(f"def {name}({parameters}):\n try:\n  return ({text})\n except gone:\n  return {otherwise}", space)
+            space[name].__defaults__ = tuple(names.values())
+        return space["check"], space["numbers"]
 
 
 def _expression(guard: Guard, holder: str, number: int, names: dict[str, Any]) -> str:
@@ -483,16 +490,6 @@ class Captures:
     def scan(self) -> list[Guard]:
         return _Scan(self.reads, self._complain).run()
 
-    @contextmanager
-    def watching(self, tape: Tape, stand_ins: bool) -> Iterator[_Watch]:
-        """Watch what the body assigns. With `stand_ins`, numbers that have changed are numbers of the tape in it."""
-        watch = _Watch(self, tape)
-        watch.begin(stand_ins)
-        try:
-            yield watch
-        finally:
-            watch.end()
-
     def fix(self, paths: Iterable[tuple]) -> None:
         self._fixed.update(paths)
 
@@ -522,20 +519,21 @@ class Captures:
             warnings.warn(text, TraceWarning, stacklevel=2)
 
 
-class _Watch:
-    """One trace: what lay where before it, and what it left there."""
+class Watch:
+    """One trace: what lay where before it, and what it left there. With `stand_ins`, captured numbers that have changed
+    are numbers of the tape while it lasts."""
 
-    def __init__(self, captures: Captures, tape: Tape):
-        self.captures, self.tape = captures, tape
+    def __init__(self, captures: Captures, tape: Tape, stand_ins: bool):
+        self.captures, self.tape, self._stand_ins = captures, tape, stand_ins
         self.before: list[Guard] = []
         self.sources: dict[tuple, HostNumber] = {}  # by path, the stand-ins
         self._assigned: list[tuple[Guard, Any]] = []
         self._changed = False
 
-    def begin(self, stand_ins: bool) -> None:
+    def __enter__(self) -> Watch:
         self.before = self.captures.scan()
         try:
-            for guard in self.before if stand_ins else ():
+            for guard in self.before if self._stand_ins else ():
                 if self.captures.takes(guard):
                     number = self.tape.source(guard.value)
                     try:
@@ -545,10 +543,24 @@ class _Watch:
                         continue
                     self.sources[guard.path] = number
         except BaseException:
-            self.end()
+            self._end()
             raise
+        return self
 
-    def end(self) -> None:
+    def __exit__(self, *_: Any) -> None:
+        self._end()
+
+    def undo(self) -> None:
+        """Take back what the function has assigned: it is going to run once more."""
+        for guard, _ in reversed(self._assigned):
+            guard.put(guard.value)
+
+    def fix(self, entries: Iterable[int]) -> None:
+        """Give the next trace those captured numbers as they are that the entries of the tape depend on."""
+        needed = set(self.tape.needed(list(entries)))
+        self.captures.fix(path for path, number in self.sources.items() if number._index in needed)
+
+    def _end(self) -> None:
         """Take the stand-ins away, and note what the function has assigned."""
         self.tape.close()
         for guard in self.before:
@@ -573,14 +585,14 @@ class _Watch:
                     self._changed = True  # what lies in a new object is not known
                 self._assigned.append((guard, now))
 
-    def guards(self) -> tuple[Guards, list[tuple[int, Guard]]]:
-        """The guards for the variant that was traced, and (entry of the tape, place) of its inputs."""
+    def guards(self) -> tuple[Guards, list[int]]:
+        """The guards for the variant that was traced, and the entries of the tape that `Guards.numbers` fetches."""
         self.captures.reads.find_functions()
         before = {guard.path: guard for guard in self.before}
         assigned = {guard.path: (guard, value) for guard, value in self._assigned}
         stored = _union(loads.stored for loads, _ in self.captures.reads.codes.values())
         kept: list[Guard] = []
-        inputs: list[tuple[int, Guard]] = []
+        inputs: list[int] = []
         targets: dict[tuple, Guard] = {}
         once = self._changed
         for guard in self.captures.scan():
@@ -593,7 +605,7 @@ class _Watch:
             if number is not None:
                 guard.kind, guard.form = "number", type(self.tape.values[number._index])
                 if number._index in self.tape.used or guard.path in assigned:
-                    inputs.append((number._index, guard))
+                    inputs.append(number._index)
                 else:
                     continue  # nobody asked for it
             kept.append(guard)

@@ -12,7 +12,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,14 +25,25 @@ from weft.compiler.trace import Trace
 from weft.counting import COUNTERS
 from weft.errors import GraphError, OutOfMemoryError, TraceWarning, WeftError, problem
 from weft.graph.node import Node
-from weft.graph.numbers import HostNumber, Tape
+from weft.graph.numbers import HostNumber, Tape, numbers_in
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor, from_host
 from weft.variant import TENSOR, Variant, build
 
+if TYPE_CHECKING:
+    from weft.captures import Captures, Watch
+
 STATIC = (int, bool, str, bytes, type(None))
 MOST_QUIET_RETRACES = 8  # after so many a warning says why the function is traced again and again
 MOST_VARIANTS = 256  # of one function, each with memory of its own; what was not used for longest goes first
+
+
+class NeedsPlainNumbers(Exception):
+    """Numbers that are traced as inputs are part of a shape, or of something else that nodes hold."""
+
+    def __init__(self, entries: set[int]):
+        super().__init__(entries)
+        self.entries = entries
 
 
 class Compiled:
@@ -46,7 +57,7 @@ class Compiled:
         self.last: Variant | None = None
         self.donate = frozenset(donate)
         self.retraces: list[str] = []
-        self._captures: Any = None
+        self._captures: Captures | None = None
         self._numbers: set[int] = set()  # positions of int arguments that have changed: inputs of the next plan
         self._fixed: set[int] = set()  # positions of numbers that the function can only use as they are
         self._lock = threading.Lock()
@@ -110,13 +121,15 @@ class Compiled:
         with self._lock:
             flat, spec = _arguments(args, kwargs)
             variant = self._variant(flat, spec)
+            if variant.is_fresh:
+                variant.take_back_effects()
             return PlanReport(variant.entry.plan, variant.device, variant.names()).memory()
 
     # --- replay ------------------------------------------------------------------------------------------------------
 
     def _ready(self, variant: Variant, args: tuple) -> bool:
-        """Whether the arguments are tensors of the expected form, numbers, and constants as before, and what is captured
-        is as it was; if so addresses and numbers are where the plan reads them."""
+        """Whether arguments have the expected forms and what is captured is as it was; if so addresses and numbers are
+        where the plan reads them."""
         fast = variant.fast
         if fast is None or len(fast) != len(args) or EXPOSED or STATE.grad_enabled is not variant.grad_enabled:
             return False
@@ -171,7 +184,12 @@ class Compiled:
         variant = self._variant(flat, spec)
         variant.bind(flat)
         self.last = variant
-        result = self._replay(variant)
+        try:
+            result = self._replay(variant)
+        except OutOfMemoryError:
+            if variant.is_fresh:
+                variant.take_back_effects()  # the function may run once more
+            raise
         variant.leave_grads()
         variant.version = VERSION.value if variant.grads_match() else -1  # its own effect may call for another variant
         for position in self.donate:
@@ -227,38 +245,52 @@ class Compiled:
 
     def _trace(self, flat: list[Any], spec: tuple, keep: bool = False) -> Variant:
         """Run the function once with placeholders and compile what it did. With `keep` the variant has its program."""
-        from weft.captures import Captures
+        from weft.captures import Captures, Watch
 
         if self._captures is None:
             self._captures = Captures(self.name, self.function)
-        numbers = [k for k, value in enumerate(flat) if type(value) is float or (type(value) is int and k in self._numbers)]
-        numbers = [position for position in numbers if position not in self._fixed]
-        trace = Trace(self.name)
-        try:
-            return self._trace_with(trace, flat, spec, numbers, True, keep)
-        except TypeError as error:
-            if isinstance(error, WeftError) or not trace.tape.operations:
-                raise
-        # Something written in C takes only true numbers: everything that is captured is a constant of this trace.
-        variant = self._trace_with(Trace(self.name), flat, spec, [], False, keep)
-        self._fixed.update(numbers)
-        self._captures.fix(self._captures.inputs)
-        return variant
+        while True:
+            trace = Trace(self.name)
+            watch = Watch(self._captures, trace.tape, True)
+            numbers = [k for k, value in enumerate(flat) if self._is_input(k, value)]
+            try:
+                return self._trace_with(trace, watch, flat, spec, numbers, keep)
+            except NeedsPlainNumbers as error:
+                stuck = error.entries
+            except TypeError as error:  # something written in C may take only true numbers
+                if isinstance(error, WeftError) or not trace.tape.operations:
+                    raise
+                stuck = set(range(len(trace.tape.operations)))
+            watch.undo()
+            watch.fix(stuck)
+            needed = trace.tape.needed(list(stuck))  # entries of arguments come first, in the order of `numbers`
+            self._fixed.update(position for entry, position in enumerate(numbers) if entry in needed)
+
+    def _is_input(self, position: int, value: Any) -> bool:
+        """Whether an argument may be another number at each call of the next plan."""
+        if position in self._fixed:
+            return False
+        return type(value) is float or (type(value) is int and position in self._numbers)
 
     def _trace_with(
-        self, trace: Trace, flat: list[Any], spec: tuple, numbers: list[int], stand_ins: bool, keep: bool
+        self, trace: Trace, watch: Watch, flat: list[Any], spec: tuple, numbers: list[int], keep: bool
     ) -> Variant:
-        """Trace with the arguments at the positions `numbers` as numbers that may differ from call to call, and with
-        `stand_ins` those captured numbers that have changed before."""
+        """Trace with the arguments at the positions `numbers` as numbers that may differ from call to call."""
         from weft.inputs import Inputs
 
         COUNTERS.traces += 1
-        with self._captures.watching(trace.tape, stand_ins) as watch, trace:
+        with trace:
             args, kwargs, bound, sources = _stand_ins(flat, spec[0], trace.tape, numbers)
-            result = self._captures.reads.run(self.function, args, kwargs)
+            with watch:
+                result = self._captures.reads.run(self.function, args, kwargs)
             returned, structure = tree.flatten(result)
             nodes = [value.node if isinstance(value, Tensor) else None for value in returned]
             kept = _kept_grads(trace)
+            if trace.tape.hashed:
+                made = [*nodes, *[node for _, _, node in kept], *[cell.node for cell in trace.cells.values()]]
+                stuck = numbers_in([node for node in made if node is not None])
+                if stuck:
+                    raise NeedsPlainNumbers(stuck)
         constants = [value if node is None else TENSOR for value, node in zip(returned, nodes, strict=True)]
         single = len(returned) == 1 and nodes[0] is not None and tree.is_leaf(structure)
         allowed = {id(value) for value in returned} | {id(grad) for _, grad, node in kept if node is not None}
@@ -266,10 +298,10 @@ class Compiled:
         forms = [("number", form[1]) if k in numbers else form for k, form in enumerate(spec[1])]
         try:
             trace.check_escapes(allowed)
-            captured, places = watch.guards()
-            wanted = [value for value in (*constants, *[value for _, value in captured.effects])]
+            captured, entries = watch.guards()
+            wanted = [*constants, *[value for _, value in captured.effects]]
             wanted = [value for value in wanted if type(value) is HostNumber]
-            inputs = Inputs(trace.tape, sources, places, wanted)
+            inputs = Inputs(trace.tape, sources, entries, captured, wanted)
             results = [node for node in nodes if node is not None]
             variant = build(trace, (spec[0], tuple(forms)), bound, results, kept, captured, inputs, keep)
         finally:

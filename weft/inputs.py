@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.captures import Guard, frozen
+from weft.captures import Guards, frozen
 from weft.dtypes import DType, bits_of
 from weft.graph.build import fitted
 from weft.graph.numbers import HostNumber, Ref, Tape
@@ -24,21 +24,24 @@ _WORDS = {
 
 class Inputs:
     """A tape made ready for running: its sources, the operations that anything depends on, guards, and the plan's
-    inputs. `results` are further entries whose values are wanted: those that the function returns or assigns."""
+    inputs. `arguments` holds (entry, position) of numbers among the arguments, `entries` those of captured ones;
+    `results` are further entries whose values are wanted: those that the function returns or assigns."""
 
     def __init__(
         self,
         tape: Tape,
         arguments: Sequence[tuple[int, int]],
-        captured: Sequence[tuple[int, Guard]],
+        entries: Sequence[int],
+        captured: Guards,
         results: Sequence[HostNumber],
     ):
         wanted = [*tape.guards, *[index for index, _, _ in tape.inputs], *[number._index for number in results]]
         needed = tape.needed(wanted)
         self.values = list(tape.values)
         self._kinds = {index: type(tape.values[index]) for index in needed}
-        self._arguments = [(index, position) for index, position in arguments if index in self._kinds]
-        self._captured = [(index, guard) for index, guard in captured if index in self._kinds]
+        self._positions = [position for _, position in arguments]
+        self._captured = captured
+        self._sources = [*[index for index, _ in arguments], *entries]
         self._steps: list[tuple[int, Callable[..., Any], tuple[Any, ...]]] = []
         for index in needed:
             operation = tape.operations[index]
@@ -49,7 +52,7 @@ class Inputs:
         self._dtypes = [(index, dtype) for index, dtype, _ in tape.inputs]
         self._words: list[tuple[Any, int, DType]] = []
         self._last: list[Any] | None = None  # the numbers given, if what is computed from them is written
-        self._first = [tape.values[index] for index, _ in (*self._arguments, *self._captured)]
+        self._first = [tape.values[index] for index in self._sources]
 
     def __bool__(self) -> bool:
         return bool(self._kinds)
@@ -67,15 +70,17 @@ class Inputs:
     def update(self, flat: Sequence[Any]) -> bool:
         """Compute all numbers from the arguments and from what is captured, and write the plan's inputs. False if the
         function would have done something else with these numbers."""
-        given = [flat[position] for _, position in self._arguments]
-        given += [guard.value for _, guard in self._captured]
+        captured = self._captured.numbers()
+        if captured is None:
+            return False
+        given = [*[flat[position] for position in self._positions], *captured]
         last = self._last
         if last is not None and all(map(operator.is_, given, last)):
             return True
         self._last = None
         values = self.values
-        for (index, _), value in zip((*self._arguments, *self._captured), given, strict=True):
-            if type(value) is not self._kinds[index]:
+        for index, value in zip(self._sources, given, strict=True):
+            if index in self._kinds and type(value) is not self._kinds[index]:
                 return False
             values[index] = value
         try:
@@ -89,19 +94,24 @@ class Inputs:
         for index, form in self._guards:
             if frozen(values[index]) != form:
                 return False
-        for word, index, dtype in self._words:
-            value = values[index]
-            word.value = bits_of(value, dtype) if dtype.is_narrow else fitted(value, dtype)
+        self.write()
         self._last = given
         return True
 
+    def write(self) -> None:
+        """Put the numbers where the plan reads them: those of the last update, or of the trace if there was none."""
+        for word, index, dtype in self._words:
+            value = self.values[index]
+            word.value = bits_of(value, dtype) if dtype.is_narrow else fitted(value, dtype)
+
     def difference(self, flat: Sequence[Any]) -> str:
         """In words, which numbers are not those that the function was traced with."""
-        now = [(f"argument {position}", flat[position]) for _, position in self._arguments]
-        now += [(guard.name(), guard.value) for _, guard in self._captured]
+        names = [f"argument {position}" for position in self._positions]
+        names += [guard.name() for guard in self._captured.guards if guard.kind == "number"]
+        given = [*[flat[position] for position in self._positions], *(self._captured.numbers() or ())]
         changes = [
             f"{name} was {old!r} and is {new!r}"
-            for (name, new), old in zip(now, self._first, strict=True)
+            for name, new, old in zip(names, given, self._first, strict=False)
             if frozen(old) != frozen(new)
         ]
         return ", ".join(changes) + " (used as itself: in a branch, a shape, an index, ...)"

@@ -72,7 +72,7 @@ class Kernel:
                 numbers.append(arg.hex())
                 arguments.append(Number(float32 if main.is_narrow else main))
             else:
-                arguments.append(Static(arg))
+                arguments.append(Static(arg._read() if type(arg) is HostNumber else arg))
         domain = self._domain(args, forms)
         definition = self._definition(domain, tuple(arguments), tuple(forms), "blocks" in device.features)
         node = make("custom", tuple(nodes), (definition, definition.digest, tuple(numbers)))

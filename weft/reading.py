@@ -61,6 +61,7 @@ class _Found:
     chains: set[tuple[str, str]] = field(default_factory=set)
 
 
+_LIBRARY: dict[int, tuple[CodeType, str]] = {}  # code, and its module if its functions are none of their arguments
 _LOADS: weakref.WeakKeyDictionary[CodeType, Loads] = weakref.WeakKeyDictionary()
 _GLOBAL, _FREE = {"LOAD_GLOBAL", "LOAD_NAME"}, {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
@@ -146,8 +147,9 @@ class Reads:
         self.objects: dict[int, weakref.ref[Any]] = {}  # arguments of the functions called, such as `self`
         self._made: dict[int, weakref.ref[Any]] = {}  # objects that the function itself made
         self.impure: set[str] = set()  # functions called that give another answer each time
-        self._kinds: dict[int, tuple[CodeType, str]] = {}
-        self._unknown: dict[int, CodeType] = {}  # code of functions with variables of their own that are not known yet
+        self._users: dict[int, CodeType] = {}
+        # Code of functions that are not known yet, and what the variables of their own were when they were called.
+        self._unknown: dict[int, tuple[CodeType, set[tuple[int, ...]]]] = {}
         self._searched: set[int] = set()
         self.root = function
         self._begin(function)
@@ -159,7 +161,7 @@ class Reads:
             function = function.__func__
         if not isinstance(function, FunctionType) and not isinstance(function, type):
             self._see(function)
-            function = getattr(type(function), "__call__", None)
+            function = type(function).__call__
         if isinstance(function, FunctionType) and not is_library(function.__code__.co_filename):
             self.functions[id(function)] = function
             self.codes[id(function.__code__), id(function.__globals__)] = (
@@ -190,29 +192,25 @@ class Reads:
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
             code = frame.f_code
-            known = self._kinds.get(id(code))
-            kind = self._enter(code) if known is None else known[1]
-            if kind == "user":
+            known = _LIBRARY.get(id(code))
+            if known is None and id(code) not in self._users:
+                known = self._enter(code)
+            if known is None:
                 self._call(frame)
-            elif kind and frame.f_back is not None and self._is_user(frame.f_back.f_code):
-                self.impure.add(f"{kind}.{code.co_name}")
+            elif known[1] and frame.f_back is not None and id(frame.f_back.f_code) in self._users:
+                self.impure.add(f"{known[1]}.{code.co_name}")
         elif event == "c_call" and getattr(argument, "__name__", "") in _IMPURE_NAMES:
             name = _impure(argument)
-            if name and self._is_user(frame.f_code):
+            if name and id(frame.f_code) in self._users:
                 self.impure.add(name)
 
-    def _enter(self, code: CodeType) -> str:
-        """'user', '' for a library's code, or the name of a module whose functions are no functions of arguments."""
+    def _enter(self, code: CodeType) -> tuple[CodeType, str] | None:
+        """Code seen for the first time: its entry among the library's, or None if it is the user's."""
         filename = code.co_filename
-        kind = _IMPURE_FILES.get(filename, "" if is_library(filename) else "user")
-        if any(getattr(callback, "__code__", None) is code for callback in gc.callbacks):
-            kind = ""  # called by the garbage collector, not by the function
-        self._kinds[id(code)] = (code, kind)
-        return kind
-
-    def _is_user(self, code: CodeType) -> bool:
-        known = self._kinds.get(id(code))
-        return known is not None and known[1] == "user"
+        if is_library(filename) or any(getattr(callback, "__code__", None) is code for callback in gc.callbacks):
+            return _LIBRARY.setdefault(id(code), (code, _IMPURE_FILES.get(filename, "")))
+        self._users[id(code)] = code
+        return None
 
     def _call(self, frame: FrameType) -> None:
         code, module = frame.f_code, frame.f_globals
@@ -221,7 +219,8 @@ class Reads:
             self.codes[key] = (loads_of(code), module)
         count = code.co_argcount + code.co_kwonlyargcount
         if code.co_freevars and code.co_name not in _COMPREHENSIONS and not self._is_known(code, frame.f_locals):
-            self._unknown[id(code)] = code
+            variables = tuple(id(frame.f_locals.get(name, _NOTHING)) for name in code.co_freevars)
+            self._unknown.setdefault(id(code), (code, set()))[1].add(variables)
         if count:
             variables = frame.f_locals
             for name in code.co_varnames[:count]:
@@ -255,11 +254,20 @@ class Reads:
                 if function is not None:
                     self.functions[id(function)] = function
                 elif not any(known.__code__ is code for known in self.functions.values()):
-                    self._unknown[id(code)] = code
+                    self._unknown[id(code)] = (code, set())
         if self._unknown:
-            for holder in gc.get_referrers(*self._unknown.values()):
-                if type(holder) is FunctionType and id(holder.__code__) in self._unknown:
-                    self.functions[id(holder)] = holder
+            found = [
+                holder
+                for holder in gc.get_referrers(*[code for code, _ in self._unknown.values()])
+                if type(holder) is FunctionType and id(holder.__code__) in self._unknown
+            ]
+            for code, variables in self._unknown.values():
+                same = [function for function in found if function.__code__ is code]
+                called = [
+                    one for one in same if tuple(id(_contents(cell)) for cell in one.__closure__ or ()) in variables
+                ]
+                for function in called or same:  # one that assigns its own variables has others by now
+                    self.functions[id(function)] = function
             self._unknown.clear()
 
 

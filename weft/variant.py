@@ -123,6 +123,12 @@ class Variant:
         for guard, value in self.captured.effects:
             guard.put(value if self.numbers is None else self.numbers.plain(value))
 
+    def take_back_effects(self) -> None:
+        """What the trace assigned is as it was, since no run follows: the next run assigns it."""
+        for guard, _ in reversed(self.captured.effects):
+            guard.put(guard.value)
+        self.is_fresh = False
+
     def grads_match(self) -> bool:
         """Whether each .grad that the function looked at is None, or not, as it was then."""
         return all((tensor._grad is None) == (before is None) for tensor, before in self.grads_before)
@@ -148,9 +154,10 @@ class Variant:
         return reason or ("nothing has changed" if self.numbers is None else self.numbers.difference(flat))
 
     def bind(self, flat: list[Any]) -> None:
-        """Write the inputs, and put the addresses of arguments and of rebound cells into the slot table."""
-        if self.numbers is not None:
-            self.numbers.update(flat)
+        """Put the addresses of arguments and of rebound cells into the slot table, where `matches` was not asked the
+        numbers, too."""
+        if self.numbers is not None and self.is_fresh:
+            self.numbers.write()
         evaluate([flat[position].node for position, _ in self.arguments])
         for position, slot in self.arguments:
             buffer = flat[position].node.buffer

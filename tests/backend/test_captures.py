@@ -16,9 +16,9 @@ import time
 import types
 import uuid
 import warnings
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from typing import NamedTuple
-
 
 import numpy as np
 import pytest
@@ -372,7 +372,7 @@ def read_callback():
         held = value
 
     table = {"f": lambda x: numeric(x, held)}
-    return lambda x: list(map(table["f"], [x]))[0], put
+    return lambda x: next(map(table["f"], [x])), put
 
 
 def read_made_by_a_factory():
@@ -539,6 +539,51 @@ def test_a_number_that_decides_a_shape_retraces():
     assert 3 <= step.traces <= 4
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n: x[: n + 1] * n,
+        lambda x, n: weft.arange(0, n * 2, n).float() * 2.0,
+        lambda x, n: weft.zeros(n, n + 1) + n,
+        lambda x, n: x.expand(n, 12) * n,
+        lambda x, n: weft.nn.functional.pad(x, (n, n - 1), value=float(n)),
+        lambda x, n: weft.nn.functional.pad(x, (1, 1), value=n * 0.5),
+        lambda x, n: x.roll(n) + x[n] + x[n:].sum() + x[-n],
+        lambda x, n: x.unflatten(0, (n, 12 // n)),
+        lambda x, n: weft.cat([x] * n),
+        lambda x, n: weft.stack([x * k for k in range(n)]),
+        lambda x, n: weft.linspace(0.0, 1.0 * n, n + 2),
+        lambda x, n: x.repeat(n).cumsum(0),
+        lambda x, n: x.topk(n)[0],
+        lambda x, n: weft.nn.functional.one_hot(x.long() % n, n),
+        lambda x, n: weft.eye(n) * n,
+        lambda x, n: x**n,
+        lambda x, n: weft.loop(lambda s, _: (s * n, s[: n - 1]), x, length=n)[1],
+    ],
+)
+def test_numbers_that_decide_shapes(function):
+    step = Counted(function)
+    x = weft.arange(12).float()
+    for number in (2, 3, 4, 2, 3, 4, 6):
+        step(x, number)
+        step(x, number)
+    for node in weft.graph.node.toposort([(x * 2.0).node]):
+        assert all(type(extent) is int for extent in node.shape)
+
+
+def test_a_number_that_decides_a_shape_does_not_count_twice():
+    held = Plain(0)
+
+    def function(x, n):
+        held.value += 1
+        return weft.zeros(n + 1) + held.value
+
+    step = weft.compile(function)
+    for count, number in enumerate((2, 3, 4, 4, 5), 1):
+        assert step(ONES, number).tolist() == [float(count)] * (number + 1)
+        assert held.value == count
+
+
 def test_a_number_that_decides_a_branch_has_a_trace_for_each():
     step = Counted(lambda x, n: x * n if n % 10 == 0 else x - n)
     for number in range(100):
@@ -581,7 +626,7 @@ def test_numpy_gets_the_number_itself():
 def test_uses_that_need_the_value():
     def function(x, n):
         table = {1: 10.0, 2: 20.0, 3: 30.0}
-        text = f"{n}|{n:03d}|{n!r}|{str(n)}|%d" % n
+        text = f"{n}|{n:03d}|{n!r}|{n!s}|%d" % n
         items = [1.0, 2.0, 3.0, 4.0]
         return x * table[n] + len(text) + items[n] + sum(range(n)) + len("a" * n) + float(n) + int(n) + max(n, 2)
 
@@ -755,6 +800,22 @@ def test_a_counter_in_a_function_that_is_called():
         assert step(ONES).tolist() == [float(number)] * 3
         assert clock.ticks == number
     assert COUNTERS.traces - before <= 4
+
+
+def test_a_memory_report_assigns_nothing():
+    count = 0
+
+    def function(x):
+        nonlocal count
+        count += 1
+        return x * count
+
+    step = weft.compile(function)
+    for number in range(1, 6):
+        step.memory(ONES)
+        assert count == number - 1
+        assert step(ONES).tolist() == [float(number)] * 3
+        assert count == number
 
 
 def test_two_values_that_change_places():
@@ -945,6 +1006,9 @@ def test_one_number_can_stand_for_all_attributes():
 # ---- warnings -----------------------------------------------------------------------------------------------------
 
 
+GENERATOR = np.random.default_rng(0)
+
+
 def imported_rand():
     from random import random as draw
 
@@ -959,8 +1023,8 @@ def imported_rand():
         ("random.uniform", lambda: random.uniform(0, 1)),
         ("random.randint", lambda: random.randint(0, 3)),
         ("random.choice", lambda: random.choice([1.0, 2.0])),
-        ("numpy.random", lambda: np.random.rand()),
-        ("numpy.random", lambda generator=np.random.default_rng(0): generator.normal()),
+        ("numpy.random", lambda: np.random.rand()),  # noqa: NPY002
+        ("numpy.random", lambda: GENERATOR.normal()),
         ("time.time", lambda: time.time()),
         ("time.perf_counter", lambda: time.perf_counter()),
         ("datetime.now", lambda: datetime.datetime.now().microsecond),
@@ -1060,17 +1124,17 @@ def test_threads_that_trace_and_read_at_once():
 
 
 def test_what_is_captured_is_given_back():
-    import weakref
-
     class Model(Plain):
         def __call__(self, x):
             return x * self.value
 
-    model = Model(2.0)
-    step = weft.compile(lambda x: model(x))
-    step(ONES)
-    gone = weakref.ref(model)
-    del model, step
+    def run():
+        model = Model(2.0)
+        step = weft.compile(lambda x: model(x))
+        step(ONES)
+        return weakref.ref(model)
+
+    gone = run()
     gc.collect()
     assert gone() is None
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from weft.dtypes import DType
-from weft.graph.node import Node, placeholder
+from weft.graph.node import Node, placeholder, toposort
 
 Operation = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -31,6 +31,7 @@ class Tape:
         self.values: list[Any] = []  # during the trace
         self.guards: set[int] = set()  # entries whose values were asked for
         self.used: set[int] = set()  # entries that anything was done with
+        self.hashed: set[int] = set()  # entries that may have become part of a node, as shapes do
         self.inputs: dict[tuple[int, DType, Any], Node] = {}
         self._thread: int | None = threading.get_ident()
 
@@ -86,6 +87,23 @@ class Tape:
             if index in found and operation is not None:
                 found.update(ref.index for ref in operation[1] if type(ref) is Ref)
         return sorted(found)
+
+
+def numbers_in(roots: Iterable[Node]) -> set[int]:
+    """The entries of numbers that are attributes of nodes below `roots`, where only plain ones may be."""
+    found: set[int] = set()
+    waiting: list[Any] = []
+    for node in toposort(roots):
+        waiting.extend(node.attrs)
+    while waiting:
+        value = waiting.pop()
+        if type(value) is HostNumber:
+            found.add(value._index)
+        elif isinstance(value, tuple):
+            waiting.extend(value)
+        else:  # the body of a loop
+            waiting.extend(node.attrs for node in getattr(value, "nodes", ()) if isinstance(node, Node))
+    return found
 
 
 class Ref:
@@ -194,6 +212,7 @@ class HostNumber:
         return complex(self._read())
 
     def __hash__(self) -> int:
+        self._tape.hashed.add(self._index)
         return hash(self._read())
 
     def __repr__(self) -> str:
