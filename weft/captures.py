@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import keyword
 import operator
+import sys
 import threading
 import warnings
 from collections import deque
@@ -25,7 +26,7 @@ import numpy as np
 
 from weft.errors import TraceWarning
 from weft.graph.numbers import HostNumber, Tape
-from weft.reading import Reads, belongs_to_library, loads_of
+from weft.reading import Reads, belongs_to_library, is_library, loads_of
 from weft.tensor import Tensor
 
 MOST_ITEMS = 4096  # values in one container, or bytes / 16 of one array, that are compared before each call
@@ -36,6 +37,14 @@ TRACING = threading.RLock()  # while one thread traces, places may hold stand-in
 _MISSING = (LookupError, AttributeError, ValueError)  # what was read is not there any more
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _VALUES = (int, float, complex, str, bytes, type(None), type(...), range)
+
+
+def warn(text: str) -> None:
+    """A `TraceWarning` at the user's line."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and is_library(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, TraceWarning, stacklevel=level)
 
 
 def frozen(value: Any) -> Any:
@@ -64,7 +73,7 @@ class Guard:
     """One place and what lies there. `root` is what the first place of a path is in: a module's names, a cell of a
     closure, a function, an object. `key` is the attribute's name, or the item's index or key; None for a cell."""
 
-    __slots__ = ("form", "is_attribute", "kind", "key", "parent", "path", "root", "value")
+    __slots__ = ("form", "is_attribute", "key", "kind", "parent", "path", "root", "value")
 
     def __init__(self, parent: Guard | None, root: Any, key: Any, is_attribute: bool, path: tuple):
         self.parent, self.root, self.key, self.is_attribute, self.path = parent, root, key, is_attribute, path
@@ -228,7 +237,7 @@ class Guards:
     def _refresh(self) -> None:
         """Let the generated functions know the present objects."""
         self._names.update(self._present())
-        self.check.__defaults__ = self.numbers.__defaults__ = tuple(self._names.values())  # type: ignore[attr-defined]
+        self.check.__defaults__ = self.numbers.__defaults__ = tuple(self._names.values())
 
     def _generate(self) -> tuple[Callable[[], bool], Callable[[], tuple | None]]:
         index = {id(guard): number for number, guard in enumerate(self.guards)}
@@ -484,18 +493,18 @@ class Captures:
         self.name = name
         self.reads = Reads(function)
         self.inputs: set[tuple] = set()  # places whose numbers have changed: the next trace takes them as inputs
-        self._fixed: set[tuple] = set()  # places where no stand-in can be put
+        self.fixed: set[tuple] = set()  # places where no stand-in can be put
         self._warned: set[str] = set()
 
     def scan(self) -> list[Guard]:
         return _Scan(self.reads, self._complain).run()
 
     def fix(self, paths: Iterable[tuple]) -> None:
-        self._fixed.update(paths)
+        self.fixed.update(paths)
 
     def takes(self, guard: Guard) -> bool:
         """Whether a number is to be an input of the plan."""
-        return guard.path in self.inputs and guard.path not in self._fixed and _is_number(guard.value)
+        return guard.path in self.inputs and guard.path not in self.fixed and _is_number(guard.value)
 
     def _complain(self, place: str, what: str) -> None:
         self._warn(f"large {place}", f"{self.name} reads {place}: {what}. A later change inside it is not seen; pass it"
@@ -516,15 +525,15 @@ class Captures:
     def _warn(self, key: str, text: str) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            warnings.warn(text, TraceWarning, stacklevel=2)
+            warn(text)
 
 
 class Watch:
-    """One trace: what lay where before it, and what it left there. With `stand_ins`, captured numbers that have changed
-    are numbers of the tape while it lasts."""
+    """One trace: what lay where before it, and what it left there. While it lasts, captured numbers that have changed
+    before are numbers of the tape."""
 
-    def __init__(self, captures: Captures, tape: Tape, stand_ins: bool):
-        self.captures, self.tape, self._stand_ins = captures, tape, stand_ins
+    def __init__(self, captures: Captures, tape: Tape):
+        self.captures, self.tape = captures, tape
         self.before: list[Guard] = []
         self.sources: dict[tuple, HostNumber] = {}  # by path, the stand-ins
         self._assigned: list[tuple[Guard, Any]] = []
@@ -533,7 +542,7 @@ class Watch:
     def __enter__(self) -> Watch:
         self.before = self.captures.scan()
         try:
-            for guard in self.before if self._stand_ins else ():
+            for guard in self.before:
                 if self.captures.takes(guard):
                     number = self.tape.source(guard.value)
                     try:

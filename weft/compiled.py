@@ -10,7 +10,6 @@ import functools
 import sys
 import threading
 import traceback
-import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from weft.compiler.memorymap import MemoryReport
 from weft.compiler.report import PlanReport
 from weft.compiler.trace import Trace
 from weft.counting import COUNTERS
-from weft.errors import GraphError, OutOfMemoryError, TraceWarning, WeftError, problem
+from weft.errors import GraphError, OutOfMemoryError, WeftError, problem
 from weft.graph.node import Node
 from weft.graph.numbers import HostNumber, Tape, numbers_in
 from weft.state import STATE, VERSION
@@ -222,36 +221,53 @@ class Compiled:
 
     def _note_retrace(self, last: Variant, flat: list[Any], spec: tuple) -> None:
         """Remember why, and which numbers have changed: they become inputs of the next plan."""
+        from weft.captures import warn
+
         self.retraces.append(last.difference(spec, flat))
         if last.spec[0] == spec[0]:
             for position, (old, new) in enumerate(zip(last.spec[1], spec[1], strict=True)):
                 if old != new and old[:2] == new[:2] == ("static", int):
                     self._numbers.add(position)
-        self._captures.inputs.update(last.captured.changed_numbers())
+        if self._captures is not None:
+            self._captures.inputs.update(last.captured.changed_numbers())
         if len(self.retraces) == MOST_QUIET_RETRACES:
             reasons = "\n".join(f"  {number}. {reason}" for number, reason in enumerate(self.retraces, 1))
             text = f"{self.name} has been traced again {len(self.retraces)} times. `retraces` says why:\n{reasons}"
-            warnings.warn(text, TraceWarning, stacklevel=5)
+            warn(text)
 
     def prepared(self, args: tuple, kwargs: dict) -> tuple[Variant, list[Any]]:
         """A variant that is ready to run, with its program, and the memory of the arguments; for `testing.verify`."""
         if STATE.trace is not None:
             raise problem(GraphError, f"verify({self.name})", "a call inside weft.compile", "a call outside it")
+        from weft.captures import TRACING
+
         flat, spec = _arguments(args, kwargs)
         retire_exposed()
-        variant = self._trace(flat, spec, keep=True)
+        with TRACING:
+            variant = self._trace(flat, spec, keep=True)
         variant.bind(flat)
+        variant.take_back_effects()
         return variant, flat
 
     def _trace(self, flat: list[Any], spec: tuple, keep: bool = False) -> Variant:
         """Run the function once with placeholders and compile what it did. With `keep` the variant has its program."""
-        from weft.captures import Captures, Watch
+        from weft.captures import Captures
 
-        if self._captures is None:
-            self._captures = Captures(self.name, self.function)
+        captures = self._captures = self._captures or Captures(self.name, self.function)
+        fixed = set(self._fixed), set(captures.fixed)
+        try:
+            return self._trace_until_plain(captures, flat, spec, keep)
+        except BaseException:  # nothing was wrong with the numbers
+            self._fixed, captures.fixed = fixed
+            raise
+
+    def _trace_until_plain(self, captures: Captures, flat: list[Any], spec: tuple, keep: bool) -> Variant:
+        """Trace with numbers that may differ from call to call, and again with those as they are that have to be."""
+        from weft.captures import Watch
+
         while True:
             trace = Trace(self.name)
-            watch = Watch(self._captures, trace.tape, True)
+            watch = Watch(captures, trace.tape)
             numbers = [k for k, value in enumerate(flat) if self._is_input(k, value)]
             try:
                 return self._trace_with(trace, watch, flat, spec, numbers, keep)
@@ -282,7 +298,7 @@ class Compiled:
         with trace:
             args, kwargs, bound, sources = _stand_ins(flat, spec[0], trace.tape, numbers)
             with watch:
-                result = self._captures.reads.run(self.function, args, kwargs)
+                result = watch.captures.reads.run(self.function, args, kwargs)
             returned, structure = tree.flatten(result)
             nodes = [value.node if isinstance(value, Tensor) else None for value in returned]
             kept = _kept_grads(trace)
@@ -307,7 +323,7 @@ class Compiled:
         finally:
             trace.restore_grads()  # the call that follows, if one does, sets the gradients that it computed
         variant.results, variant.structure, variant.single = constants, structure, single
-        self._captures.warn_impure()
+        watch.captures.warn_impure()
         return variant
 
 

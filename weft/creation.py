@@ -42,7 +42,8 @@ def tensor(data: Any, *, dtype: DType | None = None, device: DeviceLike = None, 
         copied = data.detach().to(device=device or data.device)
         return _leaf((copied if dtype is None else copied.to(dtype)).node, requires_grad)
     if type(data) is HostNumber:
-        return full((), data, dtype=dtype, device=device, requires_grad=requires_grad)
+        number: Any = data
+        return full((), number, dtype=dtype, device=device, requires_grad=requires_grad)
     typed = isinstance(data, (np.ndarray, np.generic))
     try:
         array = np.asarray(data)

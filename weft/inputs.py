@@ -65,7 +65,7 @@ class Inputs:
     def place(self, array: np.ndarray, starts: Sequence[int]) -> None:
         """Where the host keeps the plan's inputs: `array` holds bytes, input k from `starts[k]` on."""
         for (index, dtype), start in zip(self._dtypes, starts, strict=False):
-            self._words.append((_WORDS[dtype.name].from_buffer(array, start), index, dtype))
+            self._words.append((_WORDS[dtype.name].from_buffer(array.data, start), index, dtype))
 
     def update(self, flat: Sequence[Any]) -> bool:
         """Compute all numbers from the arguments and from what is captured, and write the plan's inputs. False if the

@@ -219,8 +219,8 @@ class Reads:
             self.codes[key] = (loads_of(code), module)
         count = code.co_argcount + code.co_kwonlyargcount
         if code.co_freevars and code.co_name not in _COMPREHENSIONS and not self._is_known(code, frame.f_locals):
-            variables = tuple(id(frame.f_locals.get(name, _NOTHING)) for name in code.co_freevars)
-            self._unknown.setdefault(id(code), (code, set()))[1].add(variables)
+            seen = tuple(id(frame.f_locals.get(name, _NOTHING)) for name in code.co_freevars)
+            self._unknown.setdefault(id(code), (code, set()))[1].add(seen)
         if count:
             variables = frame.f_locals
             for name in code.co_varnames[:count]:

@@ -25,8 +25,8 @@ import pytest
 
 import weft
 from tests.backend import captured_elsewhere
+from weft import TraceWarning
 from weft.counting import COUNTERS
-from weft.errors import TraceWarning
 
 ONES = weft.ones(3)
 
@@ -612,6 +612,21 @@ def test_what_takes_only_true_numbers_gets_them():
     assert json.dumps([0.5]) == "[0.5]"
 
 
+def test_a_mistake_does_not_turn_inputs_into_constants():
+    scale = 1.0
+
+    def function(x, s, name):
+        return x * s * scale + len(name)
+
+    step = Counted(function)
+    with pytest.raises(TypeError, match="len"):
+        step.step(ONES, 0.5, 5)
+    for number in range(10):
+        scale = 1.0 + number
+        step(ONES, 0.5 + number, "a")
+    assert step.traces == 2
+
+
 def test_numpy_gets_the_number_itself():
     def function(x, s, n):
         weights = np.ones(3, np.float32) * s
@@ -1037,7 +1052,7 @@ def test_what_differs_at_each_call_warns_once(name, call):
     step = weft.compile(lambda x: x * float(call()))
     with pytest.warns(TraceWarning, match=name) as caught:
         step(ONES)
-    assert len(caught) == 1
+    assert len(caught) == 1 and caught[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         step(ONES)
@@ -1058,7 +1073,7 @@ def test_eight_retraces_are_told_once():
             step(weft.ones(number))
     with pytest.warns(TraceWarning, match=r"traced again 8 times.*\n  1\. argument 0 was float32\[1\]") as caught:
         step(weft.ones(9))
-    assert len(caught) == 1 and len(step.retraces) == 8
+    assert len(caught) == 1 and caught[0].filename == __file__ and len(step.retraces) == 8
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for number in range(10, 20):

@@ -26,7 +26,7 @@ _variables = itertools.count()
 
 def const(value: Number, dtype: DType, device: Any) -> Node:
     """A scalar, shape (). A number that differs from call to call is an input of the plan."""
-    if type(value) is HostNumber and value._tape.records():
+    if isinstance(value, HostNumber) and value._tape.records():
         return value._tape.input(value, dtype, device)
     return make("const", (), (fitted(value, dtype),), dtype=dtype, device=device)
 

@@ -156,8 +156,8 @@ class HostNumber:
             self._tape.used.add(self._index)
         return self._tape.values[self._index]
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
         return type(_plain(self))
 
     __add__, __radd__ = _binary(operator.add, "add")
@@ -174,7 +174,7 @@ class HostNumber:
     _power, _rpower = _binary(operator.pow, "pow")
     __lt__, __le__ = _binary(operator.lt, "lt")[0], _binary(operator.le, "le")[0]
     __gt__, __ge__ = _binary(operator.gt, "gt")[0], _binary(operator.ge, "ge")[0]
-    __eq__, __ne__ = _binary(operator.eq, "eq")[0], _binary(operator.ne, "ne")[0]  # type: ignore[assignment]
+    __eq__, __ne__ = _binary(operator.eq, "eq")[0], _binary(operator.ne, "ne")[0]
     __neg__, __pos__, __abs__ = _unary(operator.neg), _unary(operator.pos), _unary(operator.abs)
     __invert__ = _unary(operator.invert)
     __floor__, __ceil__, __trunc__ = _unary(math.floor), _unary(math.ceil), _unary(math.trunc)
