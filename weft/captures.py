@@ -58,7 +58,7 @@ def frozen(value: Any) -> Any:
         return kind, value.tobytes()
     if isinstance(value, (tuple, frozenset)) and kind in (tuple, frozenset):
         return kind, kind(frozen(one) for one in value)
-    return kind, value
+    return kind, value if _is_value(value) else id(value)
 
 
 def _is_value(value: Any) -> bool:
@@ -77,7 +77,7 @@ class Guard:
 
     def __init__(self, parent: Guard | None, root: Any, key: Any, is_attribute: bool, path: tuple):
         self.parent, self.root, self.key, self.is_attribute, self.path = parent, root, key, is_attribute, path
-        self.kind = "identity"  # or value, number, items, all items, object, alias, array
+        self.kind = "identity"  # or value, number, items, all items, object, alias, array, absent
         self.value: Any = None  # what lay there when last looked at
         self.form: Any = None  # what has to stay the same
 
@@ -181,6 +181,10 @@ class Guards:
         if self.once:
             return False
         for guard in self.guards:
+            if guard.kind == "absent":
+                if hasattr(guard.container, guard.key):
+                    return False
+                continue
             try:
                 value = guard.fetch()
             except _MISSING:
@@ -196,6 +200,10 @@ class Guards:
         if self.once:
             return "the function changes a container that it reads"
         for guard in self.guards:
+            if guard.kind == "absent":
+                if hasattr(guard.container, guard.key):
+                    return f"{guard.name()} was not there"
+                continue
             try:
                 value = guard.fetch()
             except _MISSING:
@@ -210,6 +218,8 @@ class Guards:
     def changed_numbers(self) -> Iterator[tuple]:
         """The places whose numbers are others now."""
         for guard in self.guards:
+            if guard.kind == "absent":
+                continue
             try:
                 value = guard.fetch()
             except _MISSING:
@@ -250,7 +260,9 @@ class Guards:
             else:
                 holder = f"v{index[id(guard.parent)]}"
             here, found = f"v{number}", _expression(guard, holder, number, names)
-            if guard.kind == "number":
+            if guard.kind == "absent":
+                terms.append(f"not hasattr({holder}, {guard.key!r})")
+            elif guard.kind == "number":
                 numbers.append(found)
             elif not (isinstance(guard.container, tuple) and not guard.is_attribute):  # a tuple's items never change
                 terms.append(f"{found} is {here}")
@@ -371,6 +383,7 @@ class _Scan:
         self._seen: dict[int, Guard | None] = {}  # by identity, where an object was first found
         self._waiting: deque[tuple[Guard | None, Any]] = deque()
         self.attributes = _union(loads.attributes for loads, _ in reads.codes.values())
+        self.optional = _union(loads.optional for loads, _ in reads.codes.values())
         self.methods = _union(loads.methods for loads, _ in reads.codes.values()) - self.attributes
         self.changed = _union(loads.changed for loads, _ in reads.codes.values()) - self.attributes
 
@@ -382,9 +395,11 @@ class _Scan:
         for function in list(self.reads.functions.values()):
             self._function(function)
         self._follow()
-        for reference in list(self.reads.objects.values()):
+        for key, reference in list(self.reads.objects.items()):
             value = reference()
-            if value is not None and _is_object(value) and id(value) not in self._seen:
+            if value is None:
+                del self.reads.objects[key]
+            elif _is_object(value) and id(value) not in self._seen:
                 self._seen[id(value)] = None
                 self._children(None, value)
                 self._follow()
@@ -452,6 +467,15 @@ class _Scan:
                     name in self.changed and isinstance(found, _CONTAINERS)
                 ):
                     self._child(guard, value, name, True, found)
+            for name in sorted(self.optional):
+                if not hasattr(value, name):
+                    self._absent(guard, value, name)
+
+    def _absent(self, parent: Guard | None, container: Any, name: str) -> None:
+        path = (f"the {type(container).__qualname__}'s", id(container)) if parent is None else parent.path
+        guard = Guard(parent, container if parent is None else None, name, True, (*path, name))
+        guard.kind = "absent"
+        self.guards.append(guard)
 
     def _container(self, guard: Guard, value: Any) -> None:
         items = list(value.values() if isinstance(value, dict) else value)
@@ -576,6 +600,9 @@ class Watch:
             try:
                 now = guard.fetch()
             except _MISSING:
+                self._changed = self._changed or guard.kind != "absent"
+                continue
+            if guard.kind == "absent":
                 self._changed = True
                 continue
             stand_in = self.sources.get(guard.path)

@@ -44,6 +44,7 @@ class Loads:
     globals: frozenset[str]
     free: frozenset[str]  # variables of enclosing functions
     attributes: frozenset[str]  # loaded as values
+    optional: frozenset[str]  # those of them that an object may lack: `getattr(x, "name", None)`
     methods: frozenset[str]  # loaded to be called
     changed: frozenset[str]  # of any kind: loaded to have a method called that only changes a container
     stored: frozenset[str]  # globals, variables of enclosing functions and attributes that are assigned
@@ -55,6 +56,7 @@ class _Found:
     globals: set[str] = field(default_factory=set)
     free: set[str] = field(default_factory=set)
     attributes: set[str] = field(default_factory=set)
+    optional: set[str] = field(default_factory=set)
     methods: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
     stored: set[str] = field(default_factory=set)
@@ -63,7 +65,8 @@ class _Found:
 
 _LIBRARY: dict[int, tuple[CodeType, str]] = {}  # code, and its module if its functions are none of their arguments
 _LOADS: weakref.WeakKeyDictionary[CodeType, Loads] = weakref.WeakKeyDictionary()
-_GLOBAL, _FREE = {"LOAD_GLOBAL", "LOAD_NAME"}, {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
+_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_FREE = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
 _ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
 _LOAD = _GLOBAL | _FREE | _ATTRIBUTE
 _STORE = {"STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "DELETE_GLOBAL", "DELETE_ATTR"}
@@ -78,8 +81,8 @@ def loads_of(code: CodeType) -> Loads:
         _collect(code, found)
         known = _LOADS[code] = Loads(
             code, frozenset(found.globals), frozenset(found.free) & frozenset(code.co_freevars),
-            frozenset(found.attributes), frozenset(found.methods), frozenset(found.changed), frozenset(found.stored),
-            frozenset(found.chains),
+            frozenset(found.attributes), frozenset(found.optional), frozenset(found.methods),
+            frozenset(found.changed), frozenset(found.stored), frozenset(found.chains),
         )  # fmt: skip
     return known
 
@@ -104,6 +107,8 @@ def _collect(code: CodeType, found: _Found) -> None:
             (found.methods if _is_method(one) else found.attributes).add(name)
     if found.globals & {"getattr", "hasattr", "vars"} or "__dict__" in found.attributes:
         found.attributes.update(_words(code.co_consts))
+        if found.globals & {"getattr", "hasattr"}:
+            found.optional.update(_words(code.co_consts))
     for const in code.co_consts:
         if isinstance(const, CodeType):
             _collect(const, found)

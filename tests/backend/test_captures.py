@@ -960,6 +960,30 @@ def test_a_captured_tensor_that_is_replaced_is_seen():
     assert step.traces == 2
 
 
+def test_an_attribute_that_was_not_there_is_seen():
+    held = Plain(1.0)
+    step = Counted(lambda x: x * getattr(held, "gain", 2.0) + (5.0 if hasattr(held, "bias") else 0.0))
+    step(ONES)
+    step(ONES)
+    held.gain = 3.0
+    step(ONES)
+    held.bias = None
+    step(ONES)
+    del held.gain
+    step(ONES)
+    assert step.traces == 4
+    assert step.step.retraces[0] == "the variable held.gain was not there"
+
+
+def test_keys_of_any_kind():
+    held = {weft.float32: 1.0, (1, 2): 2.0, len: 3.0, ONES: 4.0}
+    step = Counted(lambda x: x * held[weft.float32] + held[1, 2] + held[len] + sum(held.values()))
+    for number in range(4):
+        held[len] = 1.0 + number
+        step(ONES)
+    assert step.traces == 2
+
+
 def test_a_function_and_an_object_that_are_replaced_are_seen():
     class Half:
         def __call__(self, x):
