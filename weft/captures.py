@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import keyword
 import operator
+import os
 import sys
 import threading
 import warnings
@@ -33,6 +34,16 @@ MOST_ITEMS = 4096  # values in one container, or bytes / 16 of one array, that a
 MOST_SEPARATE = 32  # numbers and strings in one container that are guarded one by one and may become inputs
 
 TRACING = threading.RLock()  # while one thread traces, places may hold stand-ins that no other may take for values
+
+
+def _unlock() -> None:
+    """A thread that traces while another forks is not there in the child."""
+    global TRACING
+    TRACING = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
 
 _MISSING = (LookupError, AttributeError, ValueError)  # what was read is not there any more
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
@@ -616,6 +627,7 @@ class Watch:
                 guard.value = now
             elif now is not guard.value:
                 if type(now) is HostNumber:
+                    self.tape.used.add(now._index)
                     guard.put(self.tape.values[now._index])
                 elif guard.kind == "alias" or isinstance(now, _CONTAINERS) or _is_object(now):
                     self._changed = True  # what lies in a new object is not known

@@ -314,6 +314,7 @@ class Compiled:
         forms = [("number", form[1]) if k in numbers else form for k, form in enumerate(spec[1])]
         try:
             trace.check_escapes(allowed)
+            trace.tape.used.update(value._index for value in constants if type(value) is HostNumber)
             captured, entries = watch.guards()
             wanted = [*constants, *[value for _, value in captured.effects]]
             wanted = [value for value in wanted if type(value) is HostNumber]

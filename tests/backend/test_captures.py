@@ -659,6 +659,23 @@ def test_a_number_that_comes_back_is_computed_at_each_call():
         assert type(more["rate"]) is float and more == {"rate": (0.5 + number) * 0.5, "text": "a"}
 
 
+def test_a_captured_number_that_is_only_returned_or_passed_on():
+    held, copy = Plain(1.0), Plain(0.0)
+
+    def function(x):
+        copy.value, old = held.value, copy.value
+        return x * 2.0, held.value, old
+
+    step, before = weft.compile(function), COUNTERS.traces
+    last = 0.0
+    for number in range(6):
+        held.value = 1.0 + number
+        assert step(ONES)[1:] == (1.0 + number, last)
+        last = copy.value
+        assert last == 1.0 + number and type(last) is float
+    assert COUNTERS.traces - before <= 3
+
+
 def test_numbers_in_lists_dicts_attributes_and_defaults_become_inputs():
     class Schedule:
         def __init__(self):
@@ -1160,6 +1177,29 @@ def test_threads_that_trace_and_read_at_once():
         thread.join(60)
     assert not wrong
     assert type(held.value) is float
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_of_a_process_that_traces_can_trace():
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(x):
+        begun.set()
+        end.wait(60)
+        return x * 2.0
+
+    thread = threading.Thread(target=weft.compile(slow), args=(ONES,))
+    thread.start()
+    begun.wait(60)
+    child = os.fork()
+    if child == 0:
+        from weft.captures import TRACING
+
+        os._exit(0 if TRACING.acquire(timeout=10) else 1)
+    end.set()
+    thread.join(60)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_what_is_captured_is_given_back():
