@@ -25,7 +25,7 @@ from weft.dtypes import (
 from weft.dynamic import argwhere, bincount, masked_select, nonzero, repeat_interleave, unique, unique_consecutive
 from weft.errors import (
     BufferError_, CopyError, DeviceError, DTypeError, GraphError, IndexRangeError, OutOfMemoryError, RangeError,
-    ShapeError, WeftError,
+    ShapeError, TraceWarning, WeftError,
 )  # fmt: skip
 from weft.function import checkpoint
 from weft.functions import (

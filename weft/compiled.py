@@ -12,7 +12,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,18 +23,28 @@ from weft.compiler.memorymap import MemoryReport
 from weft.compiler.report import PlanReport
 from weft.compiler.trace import Trace
 from weft.counting import COUNTERS
-from weft.device import default_device
-from weft.dtypes import float32, float64
 from weft.errors import GraphError, OutOfMemoryError, WeftError, hide_frames, problem
-from weft.graph.build import cast
 from weft.graph.node import Node, leaf
+from weft.graph.numbers import HostNumber, Tape, numbers_in
 from weft.locks import SECTIONS, new_rlock
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor, from_host
 from weft.variant import TENSOR, Variant, build
 
+if TYPE_CHECKING:
+    from weft.captures import Captures, Watch
+
 STATIC = (int, bool, str, bytes, type(None))
+MOST_QUIET_RETRACES = 8  # after so many a warning says why the function is traced again and again
 MOST_VARIANTS = 256  # of one function, each with memory of its own; what was not used for longest goes first
+
+
+class NeedsPlainNumbers(Exception):
+    """Numbers that are traced as inputs are part of a shape, or of something else that nodes hold."""
+
+    def __init__(self, entries: set[int]):
+        super().__init__(entries)
+        self.entries = entries
 
 
 class Compiled:
@@ -51,6 +61,9 @@ class Compiled:
         self.section = new_rlock()  # of the variants and their slot tables; a fork waits until it is free
         self._busy: Any = None  # the variant that runs, or True on the way there
         SECTIONS.add(self)
+        self._captures: Captures | None = None
+        self._numbers: set[int] = set()  # positions of int arguments that have changed: inputs of the next plan
+        self._fixed: set[int] = set()  # positions of numbers that the function can only use as they are
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if STATE.trace is not None:
@@ -131,18 +144,23 @@ class Compiled:
         with self.section:
             flat, spec = _arguments(args, kwargs)
             variant = self._variant(flat, spec)
+            if variant.is_fresh:
+                variant.take_back_effects()
             return PlanReport(variant.entry.plan, variant.device, variant.names()).memory()
 
     # --- replay ------------------------------------------------------------------------------------------------------
 
     def _ready(self, variant: Variant, args: tuple) -> bool:
-        """Whether the arguments are plain tensors of the expected form; if so their addresses are in the table."""
+        """Whether arguments have the expected forms and what is captured is as it was; if so addresses and numbers are
+        where the plan reads them."""
         fast = variant.fast
         if fast is None or len(fast) != len(args) or STATE.grad_enabled is not variant.grad_enabled:
             return False
         table = variant.table
         for tensor, (slot, shape, dtype, device, requires_grad) in zip(args, fast):  # noqa: B905 (slower)
             if type(tensor) is not Tensor or tensor._requires_grad is not requires_grad:
+                if slot is None and type(tensor) is shape and (device or tensor == dtype):
+                    continue  # a number, or a constant that is what it was
                 return False
             view = tensor._view
             if view is not None and view.version != view.aliases.version:
@@ -154,7 +172,10 @@ class Compiled:
             if buffer is None or buffer.slab.pinned or buffer.state != "live":
                 return False
             table[slot] = buffer.slab.pointer + buffer.offset
-        return not self.donate
+        check, numbers = variant.check, variant.numbers
+        if check is not None and not (check() or variant.captured.verify()):
+            return False
+        return (numbers is None or numbers.update(args)) and not self.donate
 
     def _replay(self, variant: Variant) -> Any:
         """Bind outputs, run, and hand out results. Under the locks of the function and of the variant."""
@@ -183,6 +204,9 @@ class Compiled:
             raise variant.too_large() from None
         if variant.status is not None:
             variant.watch(variant.status, variant.entry.plan)
+        if variant.captured.effects and not variant.is_fresh:
+            variant.assign_effects()
+        variant.is_fresh = False
         return tensors[0] if variant.single else variant.result(tensors)
 
     # --- anything else -----------------------------------------------------------------------------------------------
@@ -205,7 +229,12 @@ class Compiled:
             with variant.lock:
                 if variant.bind(flat):
                     self.last = variant
-                    result = self._replay(variant)
+                    try:
+                        result = self._replay(variant)
+                    except OutOfMemoryError:
+                        if variant.is_fresh:
+                            variant.take_back_effects()  # the function may run once more
+                        raise
                     variant.leave_grads()
                     # its own effect may call for another variant
                     variant.version = VERSION.value if variant.grads_match() else -1
@@ -220,49 +249,134 @@ class Compiled:
 
     def _variant(self, flat: list[Any], spec: tuple) -> Variant:
         """The variant for these arguments, traced now if none is known."""
-        variant = next((known for known in reversed(self.variants) if known.matches(spec)), None)
-        if variant is not None:
-            self.variants.remove(variant)
+        variant = self._known(flat, spec)
+        if variant is None:
+            from weft.captures import TRACING
+
+            with TRACING:  # one trace at a time
+                variant = self._known(flat, spec)  # another thread's trace may have hidden what is captured
+                if variant is None:
+                    if self.last is not None:
+                        self._note_retrace(self.last, flat, spec)
+                    variant = self._trace(flat, spec)
+                    self.variants = [known for known in self.variants if not variant.replaces(known)]
         else:
-            if self.last is not None:
-                self.retraces.append(self.last.difference(spec))
-            variant = self._trace(flat, spec)
+            self.variants.remove(variant)
         self.variants = [*self.variants[-MOST_VARIANTS + 1 :], variant]
         return variant
+
+    def _known(self, flat: list[Any], spec: tuple) -> Variant | None:
+        return next((known for known in reversed(self.variants) if known.matches(spec, flat)), None)
+
+    def _note_retrace(self, last: Variant, flat: list[Any], spec: tuple) -> None:
+        """Remember why, and which numbers have changed: they become inputs of the next plan."""
+        from weft.captures import warn
+
+        self.retraces.append(last.difference(spec, flat))
+        if last.spec[0] == spec[0]:
+            for position, (old, new) in enumerate(zip(last.spec[1], spec[1], strict=True)):
+                if old != new and old[:2] == new[:2] == ("static", int):
+                    self._numbers.add(position)
+        if self._captures is not None:
+            self._captures.inputs.update(last.captured.changed_numbers())
+        if len(self.retraces) == MOST_QUIET_RETRACES:
+            reasons = "\n".join(f"  {number}. {reason}" for number, reason in enumerate(self.retraces, 1))
+            text = f"{self.name} has been traced again {len(self.retraces)} times. `retraces` says why:\n{reasons}"
+            warn(text)
 
     def prepared(self, args: tuple, kwargs: dict) -> tuple[Variant, list[Any]]:
         """A variant that is ready to run, with its program, and the memory of the arguments; for `testing.verify`."""
         if STATE.trace is not None:
             raise problem(GraphError, f"verify({self.name})", "a call inside weft.compile", "a call outside it")
+        from weft.captures import TRACING
+
         flat, spec = _arguments(args, kwargs)
-        variant = self._trace(flat, spec, keep=True)
+        with TRACING:
+            variant = self._trace(flat, spec, keep=True)
         variant.resolve(flat)
         while True:
             variant.relock()
             with variant.lock:
                 if variant.bind(flat):
+                    variant.take_back_effects()
                     return variant, flat
 
     def _trace(self, flat: list[Any], spec: tuple, keep: bool = False) -> Variant:
         """Run the function once with placeholders and compile what it did. With `keep` the variant has its program."""
+        from weft.captures import Captures
+
+        captures = self._captures = self._captures or Captures(self.name, self.function)
+        fixed = set(self._fixed), set(captures.fixed)
+        try:
+            return self._trace_until_plain(captures, flat, spec, keep)
+        except BaseException:  # nothing was wrong with the numbers
+            self._fixed, captures.fixed = fixed
+            raise
+
+    def _trace_until_plain(self, captures: Captures, flat: list[Any], spec: tuple, keep: bool) -> Variant:
+        """Trace with numbers that may differ from call to call, and again with those as they are that have to be."""
+        from weft.captures import Watch
+
+        while True:
+            trace = Trace(self.name)
+            watch = Watch(captures, trace.tape)
+            numbers = [k for k, value in enumerate(flat) if self._is_input(k, value)]
+            try:
+                return self._trace_with(trace, watch, flat, spec, numbers, keep)
+            except NeedsPlainNumbers as error:
+                stuck = error.entries
+            except TypeError as error:  # something written in C may take only true numbers
+                if isinstance(error, WeftError) or not trace.tape.operations:
+                    raise
+                stuck = set(range(len(trace.tape.operations)))
+            watch.undo()
+            watch.fix(stuck)
+            needed = trace.tape.needed(list(stuck))  # entries of arguments come first, in the order of `numbers`
+            self._fixed.update(position for entry, position in enumerate(numbers) if entry in needed)
+
+    def _is_input(self, position: int, value: Any) -> bool:
+        """Whether an argument may be another number at each call of the next plan."""
+        if position in self._fixed:
+            return False
+        return type(value) is float or (type(value) is int and position in self._numbers)
+
+    def _trace_with(
+        self, trace: Trace, watch: Watch, flat: list[Any], spec: tuple, numbers: list[int], keep: bool
+    ) -> Variant:
+        """Trace with the arguments at the positions `numbers` as numbers that may differ from call to call."""
+        from weft.inputs import Inputs
+
         COUNTERS.traces += 1
-        trace = Trace(self.name)
         with trace:
-            args, kwargs, bound = _stand_ins(flat, spec[0])
-            result = self.function(*args, **kwargs)
+            args, kwargs, bound, sources = _stand_ins(flat, spec[0], trace.tape, numbers)
+            with watch:
+                result = watch.captures.reads.run(self.function, args, kwargs)
             returned, structure = tree.flatten(result)
-            nodes = [_result(value) if isinstance(value, Tensor) else None for value in returned]
+            nodes = [value.node if isinstance(value, Tensor) else None for value in returned]
             kept = _kept_grads(trace)
+            if trace.tape.hashed:
+                made = [*nodes, *[node for _, _, node in kept], *[cell.node for cell in trace.cells.values()]]
+                stuck = numbers_in([node for node in made if node is not None])
+                if stuck:
+                    raise NeedsPlainNumbers(stuck)
         constants = [value if node is None else TENSOR for value, node in zip(returned, nodes, strict=True)]
         single = len(returned) == 1 and nodes[0] is not None and tree.is_leaf(structure)
         allowed = {id(value) for value in returned} | {id(grad) for _, grad, node in kept if node is not None}
         del args, kwargs, result
+        forms = [("number", form[1]) if k in numbers else form for k, form in enumerate(spec[1])]
         try:
             trace.check_escapes(allowed)
-            variant = build(trace, spec, bound, [node for node in nodes if node is not None], kept, keep)
+            trace.tape.used.update(value._index for value in constants if type(value) is HostNumber)
+            captured, entries = watch.guards()
+            wanted = [*constants, *[value for _, value in captured.effects]]
+            wanted = [value for value in wanted if type(value) is HostNumber]
+            inputs = Inputs(trace.tape, sources, entries, captured, wanted)
+            results = [node for node in nodes if node is not None]
+            variant = build(trace, (spec[0], tuple(forms)), bound, results, kept, captured, inputs, keep)
         finally:
             trace.restore_grads()  # the call that follows, if one does, sets the gradients that it computed
         variant.results, variant.structure, variant.single = constants, structure, single
+        watch.captures.warn_impure()
         return variant
 
 
@@ -270,8 +384,10 @@ def compile(function: Callable | None = None, *, donate: Sequence[int] = ()) -> 
     """Compile a function of tensors into one replayed plan.
 
     Tensors that the function reads from outside are captured as cells; what it assigns is written in place. Float
-    arguments are device scalars; int, bool and str arguments are constants of the plan. `donate` names positions of
-    arguments whose memory may not be used after the call. Results carry no history: differentiate inside.
+    arguments are inputs of the plan, and so are ints and captured numbers from their second value on, unless they
+    decide a branch or a shape: then another value is another trace, as it is for bools, strings and containers.
+    `donate` names positions of arguments whose memory may not be used after the call. Results carry no history:
+    differentiate inside.
 
     >>> import weft
     >>> w = weft.ones(3)
@@ -321,7 +437,7 @@ def _form(value: Any) -> tuple:
     if isinstance(value, Tensor):
         return ("tensor", *value._form_now(), value.requires_grad)
     if isinstance(value, float):
-        return ("float",)
+        return ("static", float, value.hex())
     if isinstance(value, STATIC):
         return ("static", type(value), value)
     raise problem(
@@ -333,28 +449,24 @@ def _form(value: Any) -> tuple:
     )
 
 
-def _stand_ins(flat: Sequence[Any], structure: Any) -> tuple[tuple, dict, list[tuple[int, Node, bool]]]:
-    """The arguments with placeholders for tensors and floats, and (position, placeholder, is scalar) of each."""
-    device = next((value.device for value in flat if isinstance(value, Tensor)), default_device())
-    # A float is held as precisely as the device can: it takes its partner's dtype when it meets one.
-    scalar_dtype = float64 if float64 in device.dtypes else float32
+def _stand_ins(
+    flat: Sequence[Any], structure: Any, tape: Tape, numbers: Sequence[int]
+) -> tuple[tuple, dict, list[tuple[int, Node]], list[tuple[int, int]]]:
+    """The arguments with placeholders for tensors and for the numbers at some positions, (position, placeholder) of
+    each tensor, and (entry of the tape, position) of each number."""
     values: list[Any] = []
-    bound: list[tuple[int, Node, bool]] = []
+    bound: list[tuple[int, Node]] = []
+    sources: list[tuple[int, int]] = []
     for position, value in enumerate(flat):
         if isinstance(value, Tensor):
             value = Tensor._stand_in(value.shape, value.dtype, value.device, value.requires_grad)
-            bound.append((position, value.node, False))
-        elif isinstance(value, float):
-            value = Tensor._stand_in((), scalar_dtype, device, False, weak=True)
-            bound.append((position, value.node, True))
+            bound.append((position, value.node))
+        elif position in numbers:
+            value = tape.source(value)
+            sources.append((value._index, position))
         values.append(value)
     args, kwargs = tree.unflatten(structure, values)
-    return args, kwargs, bound
-
-
-def _result(tensor: Tensor) -> Node:
-    """The node of a result; a number that met no tensor becomes float32, as it would have."""
-    return cast(tensor.node, float32) if tensor.weak and tensor.dtype is float64 else tensor.node
+    return args, kwargs, bound, sources
 
 
 def _kept_grads(trace: Trace) -> list[tuple[Any, Any, Node | None]]:

@@ -16,6 +16,7 @@ from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.evaluate import cast_array
 from weft.graph.node import Node
+from weft.graph.numbers import HostNumber
 from weft.ops import creation
 from weft.ops.common import fit_number, normal_shape, number_kind
 from weft.tensor import Tensor, from_host
@@ -43,6 +44,9 @@ def tensor(
     if isinstance(data, Tensor):
         copied = data.detach().to(device=device or data.device)
         return _leaf((copied if dtype is None else copied.to(dtype)).node, requires_grad)
+    if type(data) is HostNumber:
+        number: Any = data
+        return full((), number, dtype=dtype, device=device, requires_grad=requires_grad)
     typed = isinstance(data, (np.ndarray, np.generic))
     try:
         array = np.asarray(data)

@@ -52,6 +52,10 @@ class CopyError(WeftError, ValueError):
     """Memory that was to be shared and would have to be copied."""
 
 
+class TraceWarning(UserWarning):
+    """Something that a compiled function does only while it is traced, or that makes it be traced often."""
+
+
 def problem(kind: type[WeftError], who: str, given: str, expected: str = "", mend: str = "") -> WeftError:
     """Build (not raise) an error: `raise problem(ShapeError, "matmul", "shapes (2, 3) and (4, 5)", "...", "...")`.
 

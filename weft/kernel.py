@@ -16,6 +16,7 @@ from weft.errors import DeviceError, DTypeError, GraphError, ShapeError, problem
 from weft.function import Function
 from weft.graph import build
 from weft.graph.node import Node
+from weft.graph.numbers import HostNumber
 from weft.graph.primitives import make
 from weft.tensor import Tensor, wrap_result
 
@@ -64,11 +65,14 @@ class Kernel:
             if isinstance(arg, Tensor):
                 nodes.append(build.cast(arg.node, main) if arg.weak and main.kind == "f" else arg.node)
                 arguments.append(Array(nodes[-1].shape, nodes[-1].dtype))
+            elif type(arg) is HostNumber and isinstance(arg, float):
+                nodes.append(build.const(arg, float32 if main.is_narrow else main, device))
+                arguments.append(Array((), nodes[-1].dtype))
             elif isinstance(arg, float):
                 numbers.append(arg.hex())
                 arguments.append(Number(float32 if main.is_narrow else main))
             else:
-                arguments.append(Static(arg))
+                arguments.append(Static(arg._read() if type(arg) is HostNumber else arg))
         domain = self._domain(args, forms)
         definition = self._definition(domain, tuple(arguments), tuple(forms), "blocks" in device.features)
         node = make("custom", tuple(nodes), (definition, definition.digest, tuple(numbers)))

@@ -11,7 +11,7 @@ import functools
 import itertools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,10 @@ from weft.graph.node import Node, placeholder
 from weft.locks import WriteGroup, lock_of, new_rlock
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor
+
+if TYPE_CHECKING:
+    from weft.captures import Guards
+    from weft.inputs import Inputs
 
 MAX_SPARE_BYTES = 1024  # of results up to which a second piece of memory is kept for them
 
@@ -65,9 +69,15 @@ class Piece:
 class Variant:
     """What one trace became. `spec` is (structure, forms) of the arguments; lists are in the order of the trace."""
 
-    def __init__(self, name: str, spec: tuple, device: Device, entry: Entry, table: Any):
+    def __init__(
+        self, name: str, spec: tuple, captured: Guards, inputs: Inputs, device: Device, entry: Entry, table: Any
+    ):
         self.name = name
         self.spec = spec
+        self.captured = captured  # what the function reads from Python's own variables
+        self.numbers = inputs or None  # those that the host computes before each run
+        self.check = captured.check if captured.guards or captured.once else None
+        self.is_fresh = True  # no run was made yet: what the function assigns, its trace has assigned
         self.device = device
         self.entry = entry
         self.table = table
@@ -83,44 +93,72 @@ class Variant:
         self.cells: list[tuple[Any, Buffer, int, bool]] = []  # (tensor, memory, slot or -1, written)
         self.forms: list[tuple[Any, tuple]] = []  # captured tensors and what is taken for granted of them
         self.arguments: list[tuple[int, int]] = []  # (position among flat arguments, slot)
-        self.scalars: list[tuple[int, int]] = []  # (position among flat arguments, index in scalar memory)
-        self.words: HostWords | None = None  # what the host writes before each run: scalars, states of generators
-        self.scalar_view: np.ndarray | None = None
+        self.words: HostWords | None = None  # what the host writes before each run: numbers, states of generators
         self.draws: list[tuple[Any, np.ndarray, int]] = []  # (generator, memory of its state, draws per run)
         # (memory, or None where it is that of output number `first`, first, offset, nbytes, shape, dtype) each
         self.outputs: list[tuple[ResultMemory | None, int, int, int, tuple[int, ...], DType]] = []
         self.lock: Any = new_rlock()  # of the groups: held from the check of the version to the end of a run
         self.groups: set[WriteGroup] = set()  # of the memory that a run writes in place, or reads while others write it
-        self.results: list[Any] = []  # leaves of the result: constants, and TENSOR where an output goes
+        self.results: list[Any] = []  # leaves of the result: constants, numbers, and TENSOR where an output goes
         self.structure: Any = None
         self.single = False  # the result is one tensor
         self.status: Slab | None = None
-        self.fast: list[tuple] | None = None  # (slot, shape, dtype, device, requires_grad) each, if all are tensors
+        # For each argument of a plain call (slot, shape, dtype, device, requires_grad), or for one that is no tensor
+        # (None, type, value, whether any value will do, None).
+        self.fast: list[tuple] | None = None
         self.leaf_buffers: list[Buffer | None] = []  # the memory of each leaf of the program; None for an argument
         self.program: programs.Program | None = None  # kept only for `testing.verify`
         self.retained: list[Any] = []  # memory that must live as long as the variant
 
-    def matches(self, spec: tuple) -> bool:
-        """Whether every guard holds."""
+    def matches(self, spec: tuple, flat: list[Any]) -> bool:
+        """Whether every guard holds; if so, the inputs of the plan are written."""
         return (
-            self.spec == spec
+            self.spec[0] == spec[0]
+            and all(map(_fits, self.spec[1], spec[1]))
             and self.grad_enabled == STATE.grad_enabled
             and self.precision == programs.product_precision(self.device)
             and self.grads_match()
             and all(read() == value for read, value in self.guards)
             and all(cell_form(tensor) == form for tensor, form in self.forms)
+            and self.captured.verify()
+            and (self.numbers is None or self.numbers.update(flat))
         )
+
+    def replaces(self, other: Variant) -> bool:
+        """Whether this variant serves every call that `other` does: the same arguments, of which some are any number
+        here, and nothing that depends on the values of numbers."""
+        return (
+            self.numbers is not None
+            and self.numbers.is_general
+            and self.spec[0] == other.spec[0]
+            and all(map(_fits, self.spec[1], other.spec[1]))
+            and self.grad_enabled == other.grad_enabled
+            and self.precision == other.precision
+            and {guard.path for guard in self.captured.guards} <= {guard.path for guard in other.captured.guards}
+            and [id(tensor) for tensor, _ in self.forms] == [id(tensor) for tensor, _ in other.forms]
+        )
+
+    def assign_effects(self) -> None:
+        """Assign what the function assigns to variables, attributes and items that it reads."""
+        for guard, value in self.captured.effects:
+            guard.put(value if self.numbers is None else self.numbers.plain(value))
+
+    def take_back_effects(self) -> None:
+        """What the trace assigned is as it was, since no run follows: the next run assigns it."""
+        for guard, _ in reversed(self.captured.effects):
+            guard.put(guard.value)
+        self.is_fresh = False
 
     def grads_match(self) -> bool:
         """Whether each .grad that the function looked at is None, or not, as it was then."""
         return all((tensor._grad is None) == (before is None) for tensor, before in self.grads_before)
 
-    def difference(self, spec: tuple) -> str:
+    def difference(self, spec: tuple, flat: Sequence[Any]) -> str:
         """In words, the first guard that does not hold."""
         if spec[0] != self.spec[0]:
             return "the arguments have another structure"
         for position, (old, new) in enumerate(zip(self.spec[1], spec[1], strict=True)):
-            if old != new:
+            if not _fits(old, new):
                 return f"argument {position} was {_words(old)} and is {_words(new)}"
         if self.grad_enabled != STATE.grad_enabled:
             return f"gradients are {'on' if STATE.grad_enabled else 'off'} now"
@@ -130,7 +168,10 @@ class Variant:
             return "a .grad that was None is not, or the other way round"
         if any(read() != value for read, value in self.guards):
             return "a value that the function branches on has changed"
-        return "a captured tensor has another shape, dtype, device or requires_grad"
+        if any(cell_form(tensor) != form for tensor, form in self.forms):
+            return "a captured tensor has another shape, dtype, device or requires_grad"
+        reason = self.captured.difference()
+        return reason or ("nothing has changed" if self.numbers is None else self.numbers.difference(flat))
 
     def resolve(self, flat: list[Any]) -> None:
         """Compute what the run will read, and put the memory of each argument in its place in `flat`: it is kept until
@@ -164,11 +205,10 @@ class Variant:
         if not self._groups_now() <= self.groups:
             return False
         retire(self.groups)
+        if self.numbers is not None and self.is_fresh:  # else `matches` wrote them
+            self.numbers.write()
         for position, slot in self.arguments:
             self.table[slot] = flat[position].pointer
-        for position, index in self.scalars:
-            assert self.scalar_view is not None
-            self.scalar_view[index] = flat[position]
         for number, (tensor, buffer, slot, written) in enumerate(self.cells):
             settle(tensor)
             place = tensor._buffer
@@ -265,7 +305,10 @@ class Variant:
     def result(self, tensors: list[Tensor]) -> Any:
         """What the function returns, with this run's tensors in it."""
         values = iter(tensors)
-        return tree.unflatten(self.structure, [next(values) if leaf is TENSOR else leaf for leaf in self.results])
+        leaves = [next(values) if leaf is TENSOR else leaf for leaf in self.results]
+        if self.numbers is not None:
+            leaves = list(map(self.numbers.plain, leaves))
+        return tree.unflatten(self.structure, leaves)
 
 
 class _Marker:
@@ -278,28 +321,35 @@ TENSOR = _Marker()
 def build(
     trace: Trace,
     spec: tuple,
-    bound: Sequence[tuple[int, Node, bool]],
+    bound: Sequence[tuple[int, Node]],
     results: Sequence[Node],
     kept: Sequence[tuple[Any, Any, Node | None]],
+    captured: Guards,
+    inputs: Inputs,
     with_program: bool = False,
 ) -> Variant:
     """Compile what a trace saw.
 
-    `bound` holds (position, placeholder, is scalar) of the arguments; `results` the returned nodes; `kept` holds
+    `bound` holds (position, placeholder) of the tensors among the arguments; `results` the returned nodes; `kept` holds
     (tensor, .grad at the end, node of that gradient if it was made in the trace) for every .grad that changed.
     """
-    return _Builder(trace, spec, bound, results, kept).variant(with_program)
+    return _Builder(trace, spec, bound, results, kept, captured, inputs).variant(with_program)
 
 
 class _Builder:
     """Collects a program's leaves (`bindings`), outputs and in-place targets, then compiles it."""
 
-    def __init__(self, trace: Trace, spec: tuple, bound: Sequence, results: Sequence[Node], kept: Sequence):
+    def __init__(
+        self, trace: Trace, spec: tuple, bound: Sequence, results: Sequence[Node], kept: Sequence, captured: Guards,
+        inputs: Inputs,
+    ):  # fmt: skip
         self.trace, self.spec, self.bound, self.results, self.kept = trace, spec, bound, results, kept
+        self.captured, self.numbers = captured, inputs
         self.cells: list[Cell] = list(trace.cells.values())
         made = [node for _, _, node in kept if node is not None]
-        arguments = [node for _, node, _ in bound]
-        self.device = _one_device(trace.name, [*results, *made, *arguments, *[cell.placeholder for cell in self.cells]])
+        arguments = [node for _, node in bound]
+        nodes = [*results, *made, *arguments, *inputs.nodes, *[cell.placeholder for cell in self.cells]]
+        self.device = _one_device(trace.name, nodes)
         self.backend = self.device.backend
         self.bindings: dict[Node, Buffer | None] = dict.fromkeys(arguments)
         self.outputs: list[Node] = list(results)
@@ -310,7 +360,7 @@ class _Builder:
 
     def variant(self, with_program: bool) -> Variant:
         places = self._capture()
-        words, scalars, draws = self._host_words()
+        words, draws = self._host_words()
         for cell in self.cells:
             if cell.written:
                 self._write(cell.node, cell.placeholder)
@@ -322,7 +372,7 @@ class _Builder:
         program, leaf_buffers = programs.build(self.outputs, located, self.targets, self.spans)
         entry = entry_for(program, self.device)
         table = self.backend.slot_table(len(entry.plan.slots) + 1)
-        variant = Variant(self.trace.name, self.spec, self.device, entry, table)
+        variant = Variant(self.trace.name, self.spec, self.captured, self.numbers, self.device, entry, table)
         if entry.diagnosis is not None:
             messages = entry.diagnosis.messages(program)
             addresses = None if self.backend.runs_ahead else table
@@ -339,7 +389,7 @@ class _Builder:
         variant.forms = [(cell.tensor, cell_form(cell.tensor)) for cell in self.cells]
         variant.draws = draws
         variant.program = program if with_program else None
-        variant.words, variant.scalar_view = words, scalars
+        variant.words = words
         slots = [slot for slot, _ in entry.outputs]
         for number, (node, (slot, offset)) in enumerate(zip(self.results, entry.outputs, strict=True)):
             first = slots.index(slot)
@@ -398,28 +448,25 @@ class _Builder:
             self.bindings[cell.placeholder] = place if place.slab.pinned else None
         return places
 
-    def _host_words(self) -> tuple[HostWords | None, np.ndarray | None, list[tuple[Any, np.ndarray, int]]]:
-        """What the host writes before each run, in one piece: all of it, the float arguments, and for each generator
-        (itself, its key and counter, draws per run)."""
-        scalars = [node for _, node, is_scalar in self.bound if is_scalar]
+    def _host_words(self) -> tuple[HostWords | None, list[tuple[Any, np.ndarray, int]]]:
+        """What the host writes before each run, in one piece: all of it, and for each generator (itself, its key and
+        counter, draws per run)."""
+        numbers = self.numbers.nodes
         draws = list(self.trace.draws.values())
-        nodes = [*scalars, *[state for _, state, _ in draws]]
+        nodes = [*numbers, *[state for _, state, _ in draws]]
         if not nodes:
-            return None, None, []
+            return None, []
         starts = [0, *itertools.accumulate(-(-node.nbytes // 8) * 8 for node in nodes)]
         words = self.backend.host_words(starts[-1])
         for node, start in zip(nodes, starts, strict=False):
             self.bindings[node] = Buffer(words.slab, start, node.nbytes)
         self.retained.append(words.slab)
-        view = None
-        if scalars:  # eight bytes each, of which the first belong to the number
-            dtype = scalars[0].dtype.numpy
-            view = words.array[: starts[len(scalars)]].view(dtype)[:: 8 // dtype.itemsize]
+        self.numbers.place(words.array, starts)
         states = [
             words.array[start : start + state.nbytes].view(state.dtype.numpy)
-            for (_, state, _), start in zip(draws, starts[len(scalars) :], strict=False)
+            for (_, state, _), start in zip(draws, starts[len(numbers) :], strict=False)
         ]
-        return words, view, [(made[0], state, made[2]) for made, state in zip(draws, states, strict=True)]
+        return words, [(made[0], state, made[2]) for made, state in zip(draws, states, strict=True)]
 
     def _keep_grads(self) -> None:
         """Gradients that stay behind become cells: the tensors keep their identity, their memory is rewritten.
@@ -460,10 +507,8 @@ class _Builder:
             if slot >= 0:
                 table[slot] = place.pointer
             variant.cells.append((cell.tensor, place, slot, cell.written))
-        for position, node, is_scalar in self.bound:
-            if is_scalar:
-                variant.scalars.append((position, len(variant.scalars)))
-            elif node in slot_of:
+        for position, node in self.bound:
+            if node in slot_of:
                 variant.arguments.append((position, slot_of[node]))
         arena, status = variant.allocate(len(plan.slots) - 2), self.backend.status(plan.slots[-1].nbytes)
         table[len(plan.slots) - 2], table[len(plan.slots) - 1] = arena.pointer, status.pointer
@@ -472,10 +517,15 @@ class _Builder:
             variant.status = status
         structure, forms = self.spec
         plain = structure == tree.flatten((tuple(range(len(forms))), {}))[1]
-        if plain and all(form[0] == "tensor" for form in forms):
+        if plain and all(form[:2] != ("static", float) for form in forms):
             slots = dict(variant.arguments)
             spare = len(plan.slots)  # where the address of an argument goes that the program does not read
-            variant.fast = [(slots.get(k, spare), *form[1:]) for k, form in enumerate(forms)]
+            variant.fast = [
+                (slots.get(k, spare), *form[1:])
+                if form[0] == "tensor"
+                else (None, form[1], form[2] if form[0] == "static" else None, form[0] == "number", None)
+                for k, form in enumerate(forms)
+            ]
 
 
 def _addresses(tensors: Sequence[Any]) -> dict[int, tuple[int, int]]:
@@ -495,11 +545,18 @@ def cell_form(tensor: Tensor) -> tuple:
     return (*tensor._form_now(), tensor._requires_grad)
 
 
+def _fits(known: tuple, form: tuple) -> bool:
+    """Whether an argument of a form is what a trace took for granted: the form itself, or any number of a type."""
+    return known == form or (known[0] == "number" and form[0] == "static" and form[1] is known[1])
+
+
 def _words(form: tuple) -> str:
     """A form of an argument for people."""
     if form[0] == "tensor":
         return f"{form[2].name}{list(form[1])} on {form[3]}" + (" with grad" if form[4] else "")
-    return "a float" if form[0] == "float" else repr(form[2])
+    if form[0] == "number":
+        return f"a number of type {form[1].__name__}"
+    return "a float" if form[1] is float else repr(form[2])
 
 
 def _neighbours(tensors: list[Any]) -> list[list[Any]]:

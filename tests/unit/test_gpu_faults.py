@@ -381,6 +381,7 @@ def test_a_call_that_was_too_large_leaves_its_memory_to_a_smaller_one(held):
         del told
 
 
+@pytest.mark.filterwarnings("ignore::weft.TraceWarning")  # a retrace for each shape
 def test_many_shapes_take_turns_where_memory_is_short():
     backend = FakeGpu(total=100_000)
     step = weft.compile(shares)

@@ -16,6 +16,7 @@ from weft.dtypes import uint32
 from weft.errors import GraphError, problem
 from weft.graph.build import variable
 from weft.graph.node import Node, placeholder
+from weft.graph.numbers import Tape
 from weft.state import STATE
 
 
@@ -46,6 +47,7 @@ class Trace:
         self.guards: list[tuple[Callable[[], Any], Any]] = []
         self.views: dict[int, Any] = {}  # views from outside that were read
         self.leaf_views: dict[tuple[int, Node], Node] = {}  # nodes for views that are leaves, by what they show
+        self.tape = Tape()  # numbers that differ from call to call
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
 

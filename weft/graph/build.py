@@ -15,6 +15,7 @@ from weft.dtypes import DType, bool_, float32, int64, nearest
 from weft.graph import primitives
 from weft.graph.layout import make, permuted
 from weft.graph.node import Node
+from weft.graph.numbers import HostNumber
 from weft.graph.updates import read_slice
 from weft.graph.updates import update_slice as update_slice
 
@@ -27,11 +28,13 @@ _variables = itertools.count()
 
 
 def const(value: Number, dtype: DType, device: Any) -> Node:
-    """A scalar, shape ()."""
-    return make("const", (), (_fitted(value, dtype),), dtype=dtype, device=device)
+    """A scalar, shape (). A number that differs from call to call is an input of the plan."""
+    if isinstance(value, HostNumber) and value._tape.records():
+        return value._tape.input(value, dtype, device)
+    return make("const", (), (fitted(value, dtype),), dtype=dtype, device=device)
 
 
-def _fitted(value: Number, dtype: DType) -> Number:
+def fitted(value: Number, dtype: DType) -> Number:
     """`value` as an attribute of a node of `dtype`; 16-bit floats are rounded here, float32 where it is used."""
     return nearest(value, dtype) if dtype.is_narrow else _CONVERT[dtype.kind](value)
 
@@ -256,7 +259,7 @@ def pad(x: Node, lows: Shape, highs: Shape, value: Number = 0) -> Node:
     """Add `lows` and `highs` elements of `value` around every axis."""
     if not any(lows) and not any(highs):
         return x
-    return make("pad", (x,), (lows, highs, _fitted(value, x.dtype)))
+    return make("pad", (x,), (lows, highs, fitted(value, x.dtype)))
 
 
 def flip(x: Node, axes: Sequence[int]) -> Node:

@@ -1,0 +1,321 @@
+"""What a function reads: which globals, closure variables and attributes its code loads, and which other functions of
+the user's it calls.
+
+A function is watched while it is traced: every call of a function that belongs neither to Weft, NumPy nor the standard
+library is noted with its code, and what that code loads is found by disassembling it. Names of attributes are
+collected without asking whose they are: `captures` looks for them in the objects that can be reached.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import gc
+import os
+import sys
+import sysconfig
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+_STDLIB = tuple({sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep})
+_SITE = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))
+_OWN = (os.path.dirname(__file__) + os.sep, os.path.dirname(np.__file__) + os.sep)
+
+# Methods that only change a container: `log.append(x)` reads nothing of `log`.
+_WRITING = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "discard", "clear"})
+
+_CLOCKS = frozenset({"time", "perf_counter", "monotonic", "process_time", "thread_time"})
+_DATES = frozenset({"now", "utcnow", "today", "gmtime", "localtime", "ctime"})
+_IMPURE_NAMES = {*_CLOCKS, *[f"{name}_ns" for name in _CLOCKS], *_DATES, "urandom", "random", "getrandbits"}
+_IMPURE_FILES = {folder + name + ".py": name for folder in _STDLIB for name in ("random", "uuid", "secrets")}
+_COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loads:
+    """What a code object and those inside it load and store, by name."""
+
+    code: CodeType
+    globals: frozenset[str]
+    free: frozenset[str]  # variables of enclosing functions
+    attributes: frozenset[str]  # loaded as values
+    optional: frozenset[str]  # those of them that an object may lack: `getattr(x, "name", None)`
+    methods: frozenset[str]  # loaded to be called
+    changed: frozenset[str]  # of any kind: loaded to have a method called that only changes a container
+    stored: frozenset[str]  # globals, variables of enclosing functions and attributes that are assigned
+    chains: frozenset[tuple[str, str]]  # (global, attribute loaded from it)
+
+
+@dataclass(slots=True)
+class _Found:
+    globals: set[str] = field(default_factory=set)
+    free: set[str] = field(default_factory=set)
+    attributes: set[str] = field(default_factory=set)
+    optional: set[str] = field(default_factory=set)
+    methods: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
+    chains: set[tuple[str, str]] = field(default_factory=set)
+
+
+_LIBRARY: dict[int, tuple[CodeType, str]] = {}  # code, and its module if its functions are none of their arguments
+_LOADS: weakref.WeakKeyDictionary[CodeType, Loads] = weakref.WeakKeyDictionary()
+_GLOBAL = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_FREE = {"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"}
+_ATTRIBUTE = {"LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"}
+_LOAD = _GLOBAL | _FREE | _ATTRIBUTE
+_STORE = {"STORE_GLOBAL", "STORE_DEREF", "STORE_ATTR", "DELETE_GLOBAL", "DELETE_ATTR"}
+_SKIPPED = {"CACHE", "EXTENDED_ARG", "PUSH_NULL", "NOP"}
+
+
+def loads_of(code: CodeType) -> Loads:
+    """What `code` loads; what functions and comprehensions inside it load counts as its own."""
+    known = _LOADS.get(code)
+    if known is None:
+        found = _Found()
+        _collect(code, found)
+        known = _LOADS[code] = Loads(
+            code, frozenset(found.globals), frozenset(found.free) & frozenset(code.co_freevars),
+            frozenset(found.attributes), frozenset(found.optional), frozenset(found.methods),
+            frozenset(found.changed), frozenset(found.stored), frozenset(found.chains),
+        )  # fmt: skip
+    return known
+
+
+def _collect(code: CodeType, found: _Found) -> None:
+    instructions = [one for one in dis.get_instructions(code) if one.opname not in _SKIPPED]
+    for one, after in zip(instructions, [*instructions[1:], None], strict=True):
+        name = one.argval
+        if one.opname in _STORE:
+            found.stored.add(name)
+            continue
+        if after is not None and _is_method(after) and after.argval in _WRITING and one.opname in _LOAD:
+            found.changed.add(name)
+            continue
+        if one.opname in _GLOBAL:
+            found.globals.add(name)
+            if after is not None and after.opname in _ATTRIBUTE:
+                found.chains.add((name, after.argval))
+        elif one.opname in _FREE:
+            found.free.add(name)
+        elif one.opname in _ATTRIBUTE:
+            (found.methods if _is_method(one) else found.attributes).add(name)
+    if found.globals & {"getattr", "hasattr", "vars"} or "__dict__" in found.attributes:
+        found.attributes.update(_words(code.co_consts))
+        if found.globals & {"getattr", "hasattr"}:
+            found.optional.update(_words(code.co_consts))
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            _collect(const, found)
+
+
+def _is_method(one: Any) -> bool:
+    """Whether an attribute is loaded to be called at once."""
+    if one.opname == "LOAD_METHOD":
+        return True
+    # From 3.12 on the lowest bit of LOAD_ATTR says so.
+    return sys.version_info >= (3, 12) and one.opname in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and bool(one.arg & 1)
+
+
+def _words(consts: Any) -> Iterator[str]:
+    for const in consts:
+        if isinstance(const, str) and const.isidentifier():
+            yield const
+        elif isinstance(const, (tuple, frozenset)):
+            yield from _words(const)
+
+
+def is_library(filename: str) -> bool:
+    """Whether code of this file is Weft's, NumPy's or the standard library's."""
+    if filename.startswith(_OWN) or filename.startswith("<frozen"):
+        return True
+    return filename.startswith(_STDLIB) and not any(site in filename for site in _SITE)
+
+
+def belongs_to_library(name: str | None) -> bool:
+    """Whether a module of this name is Weft's, NumPy's or the standard library's."""
+    top = (name or "").partition(".")[0]
+    return top in ("weft", "numpy") or top in sys.stdlib_module_names
+
+
+class Reads:
+    """What one compiled function was seen to read, over all its traces."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self.codes: dict[tuple[int, int], tuple[Loads, dict[str, Any]]] = {}  # loads, and the globals that they are of
+        self.functions: dict[int, FunctionType] = {}
+        self.objects: dict[int, weakref.ref[Any]] = {}  # arguments of the functions called, such as `self`
+        self._made: dict[int, weakref.ref[Any]] = {}  # objects that the function itself made
+        self.impure: set[str] = set()  # functions called that give another answer each time
+        self._users: dict[int, CodeType] = {}
+        # Code of functions that are not known yet, and what the variables of their own were when they were called.
+        self._unknown: dict[int, tuple[CodeType, set[tuple[int, ...]]]] = {}
+        self._searched: set[int] = set()
+        self.root = function
+        self._begin(function)
+
+    def _begin(self, function: Any) -> None:
+        """Know the function itself before it is ever run."""
+        if isinstance(function, MethodType):
+            self._see(function.__self__)
+            function = function.__func__
+        if not isinstance(function, FunctionType) and not isinstance(function, type):
+            self._see(function)
+            function = type(function).__call__
+        if isinstance(function, FunctionType) and not is_library(function.__code__.co_filename):
+            self.functions[id(function)] = function
+            self.codes[id(function.__code__), id(function.__globals__)] = (
+                loads_of(function.__code__), function.__globals__,
+            )  # fmt: skip
+
+    def _see(self, value: Any) -> None:
+        known = self.objects.get(id(value)) or self._made.get(id(value))
+        if known is None or known() is not value:
+            try:
+                self.objects[id(value)] = weakref.ref(value)
+            except TypeError:
+                return  # reachable by another way, or by none that can be followed
+
+    # ---- while the function runs ---------------------------------------------------------------------------------
+
+    def run(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call `function` and note what it reads. (A profiled frame keeps what its variables were: this one ends.)"""
+        before = sys.getprofile()
+        sys.setprofile(self._event)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            sys.setprofile(before if callable(before) else None)
+            if before is not None and not callable(before):
+                before.enable()  # cProfile's, which is no function
+
+    def _event(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            known = _LIBRARY.get(id(code))
+            if known is None and id(code) not in self._users:
+                known = self._enter(code)
+            if known is None:
+                self._call(frame)
+            elif known[1] and frame.f_back is not None and id(frame.f_back.f_code) in self._users:
+                self.impure.add(f"{known[1]}.{code.co_name}")
+        elif event == "c_call" and getattr(argument, "__name__", "") in _IMPURE_NAMES:
+            name = _impure(argument)
+            if name and id(frame.f_code) in self._users:
+                self.impure.add(name)
+
+    def _enter(self, code: CodeType) -> tuple[CodeType, str] | None:
+        """Code seen for the first time: its entry among the library's, or None if it is the user's."""
+        filename = code.co_filename
+        if is_library(filename) or any(getattr(callback, "__code__", None) is code for callback in gc.callbacks):
+            return _LIBRARY.setdefault(id(code), (code, _IMPURE_FILES.get(filename, "")))
+        self._users[id(code)] = code
+        return None
+
+    def _call(self, frame: FrameType) -> None:
+        code, module = frame.f_code, frame.f_globals
+        key = (id(code), id(module))
+        if key not in self.codes:
+            self.codes[key] = (loads_of(code), module)
+        count = code.co_argcount + code.co_kwonlyargcount
+        if code.co_freevars and code.co_name not in _COMPREHENSIONS and not self._is_known(code, frame.f_locals):
+            seen = tuple(id(frame.f_locals.get(name, _NOTHING)) for name in code.co_freevars)
+            self._unknown.setdefault(id(code), (code, set()))[1].add(seen)
+        if count:
+            variables = frame.f_locals
+            for name in code.co_varnames[:count]:
+                value = variables.get(name)
+                if value is None or type(value) in _PLAIN:
+                    continue
+                if code.co_name == "__init__" and name == code.co_varnames[0] and id(value) not in self.objects:
+                    with contextlib.suppress(TypeError):
+                        self._made[id(value)] = weakref.ref(value)
+                else:
+                    self._see(value)
+
+    # ---- functions with variables or defaults of their own --------------------------------------------------------
+
+    def _is_known(self, code: CodeType, variables: dict[str, Any]) -> bool:
+        """Whether a known function of `code` has the variables that a call of it sees."""
+        for function in self.functions.values():
+            if function.__code__ is code:
+                pairs = zip(code.co_freevars, function.__closure__ or (), strict=True)
+                if all(_contents(cell) is variables.get(name, _NOTHING) for name, cell in pairs):
+                    return True
+        return False
+
+    def find_functions(self) -> None:
+        """The function objects of the code that was run: their closures and defaults belong to them, not to it."""
+        for loads, module in self.codes.values():
+            code = loads.code
+            if id(code) not in self._searched and not code.co_freevars and code.co_name not in _COMPREHENSIONS:
+                self._searched.add(id(code))
+                function = _by_name(code, module)
+                if function is not None:
+                    self.functions[id(function)] = function
+                elif not any(known.__code__ is code for known in self.functions.values()):
+                    self._unknown[id(code)] = (code, set())
+        if self._unknown:
+            found = [
+                holder
+                for holder in gc.get_referrers(*[code for code, _ in self._unknown.values()])
+                if type(holder) is FunctionType and id(holder.__code__) in self._unknown
+            ]
+            for code, variables in self._unknown.values():
+                same = [function for function in found if function.__code__ is code]
+                called = [
+                    one for one in same if tuple(id(_contents(cell)) for cell in one.__closure__ or ()) in variables
+                ]
+                for function in called or same:  # one that assigns its own variables has others by now
+                    self.functions[id(function)] = function
+            self._unknown.clear()
+
+
+_NOTHING = object()
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _NOTHING
+
+
+_PLAIN = frozenset({
+    int, float, bool, str, bytes, tuple, list, dict, set, frozenset, FunctionType, MethodType, ModuleType, np.ndarray,
+    type,
+})  # fmt: skip
+
+
+def _by_name(code: CodeType, module: dict[str, Any]) -> FunctionType | None:
+    """The function of `code` where its qualified name leads to it."""
+    found: Any = None
+    for depth, part in enumerate(code.co_qualname.split(".")):
+        space = module if depth == 0 else getattr(found, "__dict__", {})
+        found = space.get(part)
+        if found is None:
+            return None
+    found = getattr(found, "__func__", None) or getattr(found, "fget", None) or found
+    while found is not None and getattr(found, "__code__", None) is not code:
+        found = getattr(found, "__wrapped__", None)
+    return found if isinstance(found, FunctionType) else None
+
+
+def _impure(function: Any) -> str:
+    """The name of a built-in function that gives another answer each time, else ''."""
+    name, module = function.__name__, getattr(function, "__module__", None)
+    owner = getattr(function, "__self__", None)
+    if module == "time":
+        return f"time.{name}"
+    if name == "urandom":
+        return "os.urandom"
+    if "random" in sys.modules and isinstance(owner, sys.modules["random"].Random):
+        return f"random.{name}"
+    if isinstance(owner, type) and any(base.__module__ == "datetime" for base in owner.__mro__):
+        return f"{owner.__name__}.{name}"
+    return ""
