@@ -218,7 +218,10 @@ class Compiled:
         for position in self.donate:
             node = args[position]._node
             if node is not None and node.buffer is not None:
-                node.buffer.state = f"donated to {self.name}"
+                # A leaf of its own: other tensors may have the same node, as all tensors of ones do.
+                buffer = Buffer(node.buffer.slab, node.buffer.offset, node.buffer.nbytes)
+                buffer.state = f"donated to {self.name}"
+                args[position]._show(leaf(buffer, node.shape, node.dtype, node.device))
         return result
 
     def _run_bound(self, variant: Variant, flat: list[Any]) -> Any:

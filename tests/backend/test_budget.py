@@ -82,7 +82,7 @@ def test_a_replayed_call():
     step = training_step()
     for _ in range(3):
         step()
-    assert calls_of(step) <= 8
+    assert calls_of(step) <= 9  # one of them compares all that is captured of Python
 
 
 def test_a_replayed_call_whose_last_result_is_still_held():

@@ -615,6 +615,13 @@ def test_a_donated_argument_is_gone():
         assert y.tolist() == [2.0] * 3
 
 
+def test_a_donated_argument_leaves_equal_tensors_alone():
+    step = weft.compile(lambda x: x * 2.0, donate=(0,))
+    x, other = weft.ones(3), weft.ones(3)  # one node
+    assert step(x).tolist() == [2.0] * 3
+    assert other.tolist() == [1.0] * 3 and (weft.ones(3) + 1.0).tolist() == [2.0] * 3
+
+
 def test_a_donated_argument_that_was_not_computed_yet():
     step = weft.compile(lambda x: x * 2.0, donate=(0,))
     x = ones(3) + 1.0
