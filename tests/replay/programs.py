@@ -147,8 +147,10 @@ def programs() -> Iterator[tuple[str, str, Program]]:
             yield f"network/{name}/bfloat16", device, partial(network, name, weft.bfloat16)
         for name in benchmarks.BY_NAME:
             yield f"benchmark/{name}", device, partial(benchmark, name)
-        for name in gpu_cases.CASES:
-            if name not in benchmarks.BY_NAME and name not in SAME:
+        for name, case in gpu_cases.CASES.items():
+            if name in benchmarks.BY_NAME or name in SAME or (name in LONG and device != "gpu+libraries"):
+                continue
+            if not isinstance(case, gpu_cases.Rows) or device != "gpu+libraries":  # libraries compute no rows
                 yield f"benchmark/small/{name}", device, partial(gpu_benchmark, name)
         yield "benchmark/gpt", device, gpt
     for kind, count in RANDOM.items():
@@ -157,4 +159,5 @@ def programs() -> Iterator[tuple[str, str, Program]]:
                 yield f"random/{kind}/{seed:03}", device, partial(random_graph, kind, seed, device == "gpu")
 
 
-SAME = ("gpt", "turns")
+SAME = ("gpt",)  # is here in another size
+LONG = ("resnet50",)  # takes seconds to compile

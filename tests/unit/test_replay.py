@@ -12,6 +12,7 @@ import pytest
 from tests.replay import record
 from tests.replay.__main__ import main
 from tests.replay.rendering import Line, read_line
+from weft.kernels import gpu_tile
 
 pytestmark = pytest.mark.unit
 
@@ -69,9 +70,7 @@ def test_a_changed_kernel_is_named(monkeypatch):
     """Any change of the text that is rendered changes the digest, and the report says where."""
     chosen = [key for key in record.list_programs() if key[0] == "program/sums"]
     before = {line.key: line for line in record.render_chunk(chosen)}
-    from weft.kernels import gpu_rows
-
-    monkeypatch.setattr(gpu_rows, "PER_THREAD", 2)
+    monkeypatch.setattr(gpu_tile, "SHORT", 4)
     after = {line.key: line for line in record.render_chunk(chosen)}
     changed = record.differences(before, after)
     assert {text.split(" changed")[0] for text in changed[:-2]} == {
