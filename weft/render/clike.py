@@ -247,11 +247,13 @@ class _Renderer:
             return self.ops.arithmetic(op, [a, b], dtype)
 
         lost = step("add", f"({step('sub', name, left)})", f"({step('sub', value, added)})")
+        self.line("{")  # a fold may add to one sum several times
         self.line(f"const {kind} {total} = {step('add', name, value)};")
         self.line(f"const {kind} {added} = {step('sub', total, name)};")
         self.line(f"const {kind} {left} = {step('sub', total, added)};")
         self.line(f"{error} = {step('add', error, f'({lost})')};")
         self.line(f"{name} = {total};")
+        self.line("}")
 
     def loop(self, loop: Loop) -> None:
         name, kind = loop.axis.name, self.axis_type(loop.axis)
