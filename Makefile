@@ -2,6 +2,7 @@
 #   make demo    train a digit classifier          make test    all tests that need no GPU
 #   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
 #   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
+#   make bench-compile   how long growing programs take to compile
 #   make replay  which kernels and plans a change reaches (ARGS=--record: they are meant)
 #   make fuzz    random graphs, GRAPHS=20000 of them, and 1,500 more on emulated GPUs
 #   make test-gpu, make sanitize-gpu, make bench-gpu: on a machine with an NVIDIA GPU; install nothing
@@ -13,11 +14,11 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help demo test smoke replay fuzz lint format bench bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help demo test smoke replay fuzz lint format bench bench-compile bench-gpu test-gpu sanitize-gpu clean
 .NOTPARALLEL:
 
 help:
-	@sed -n '2,8s/^# *//p' Makefile
+	@sed -n '2,9s/^# *//p' Makefile
 
 demo: $(VENV)/.has-run
 	$(BIN)/python -m weft.demo $(ARGS)
@@ -48,6 +49,9 @@ format: $(VENV)/.has-lint
 
 bench: $(VENV)/.has-bench
 	$(BIN)/python benchmarks/run.py $(ARGS)
+
+bench-compile: $(VENV)/.has-run
+	$(BIN)/python benchmarks/growth.py $(ARGS)
 
 # These run with the python3 on PATH and install nothing: GPU machines bring their own packages.
 PARALLEL = $(shell python3 -c 'import importlib.util as u; print("-n 8 -p no:benchmark" if u.find_spec("xdist") else "")')

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import sys
 import traceback
 import weakref
@@ -58,6 +59,7 @@ class Compiled:
         self.last: Variant | None = None
         self.donate = frozenset(donate)
         self.retraces: list[str] = []
+        importlib.import_module("weft.captures")  # what a trace needs is loaded here, not by `import weft`
         self.section = new_rlock()  # of the variants and their slot tables; a fork waits until it is free
         self._busy: Any = None  # the variant that runs, or True on the way there
         SECTIONS.add(self)
