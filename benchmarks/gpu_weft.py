@@ -78,10 +78,11 @@ class UpdateRunner:
         parts = [part.reshape(shape) for part, shape in zip(np.split(values, ends), shapes, strict=True)]
         self.parameters = [weft.tensor(part, requires_grad=True) for part in parts]
         optimizer = weft.optim.AdamW(self.parameters, lr=1e-3)
+        bounds = [0, *ends.tolist(), len(gradients)]
 
         @weft.compile
         def backward(flat):
-            parts = [flat[start:stop] for start, stop in itertools.pairwise([0, *ends.tolist(), len(gradients)])]
+            parts = [flat[start:stop] for start, stop in itertools.pairwise(bounds)]
             pairs = zip(self.parameters, parts, strict=True)
             sum([(parameter.reshape(-1) * part).sum() for parameter, part in pairs]).backward()
 

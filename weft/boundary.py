@@ -21,7 +21,7 @@ from weft.errors import WeftError, hide_frames
 MODULES = (
     "attention", "autograd", "compiled", "counting", "creation", "device", "dtypes", "dynamic", "edges", "function",
     "functions", "interop", "kernel", "linalg", "looping", "optim.clip", "precision", "printing", "random", "running",
-    "testing",
+    "snapshot", "testing",
 )  # fmt: skip
 NAMESPACES = ("", "autograd", "functions", "nn.functional", "optim", "testing")
 # Classes whose public methods users call.

@@ -72,10 +72,11 @@ def alone_together_and_compiled(graph: Graph, device: str | Device) -> None:
     for number, (one, node) in enumerate(zip(together, graph.on(device), strict=True)):
         same_bits(values_of([node])[0], one, f"output {number} alone\n{text}")
     leaves = [weft.tensor(array, device=device) for array in graph.leaves.values()]
+    places, outputs = list(graph.leaves), graph.outputs
 
     @weft.compile
     def run(*tensors):
-        nodes = transplant(graph.outputs, dict(zip(graph.leaves, [tensor.node for tensor in tensors], strict=True)))
+        nodes = transplant(outputs, dict(zip(places, [tensor.node for tensor in tensors], strict=True)))
         return [Tensor(node) for node in nodes]
 
     for _ in range(2):

@@ -187,7 +187,7 @@ def test_forward_guard():
     assert sum(name.startswith("conv_") for name in names(plan)) == 2
     assert len(plan) <= 14, names(plan)
     assert products(plan) == 2 * 1_610_612_736  # two thirds, for a fifth more bytes
-    assert plan.bytes <= 156_732_928
+    assert plan.bytes <= 157_650_432
     assert plan.memory().arena_bytes <= 26_607_616
 
 
@@ -196,5 +196,5 @@ def test_backward_guard():
     assert sum(name.startswith("conv_") for name in names(plan)) == 6
     assert len(plan) <= 29, names(plan)
     assert products(plan) == 6 * 1_610_612_736
-    assert plan.bytes <= 459_516_928
+    assert plan.bytes <= 461_810_688
     assert plan.memory().arena_bytes <= 77_989_888

@@ -169,10 +169,10 @@ def _rounding(kernel: Kernel) -> int:
 
 
 def test_wide_tables_are_cut_into_fewer_chunks():
-    """Each chunk writes a row of sums, and the columns keep a GPU busy. On a CPU nothing changes."""
+    """Each chunk writes a row of sums, and the columns keep a GPU busy. On a CPU chunks have at most 128 rows."""
     cut = [decompose._split((16384, columns), (0,), decompose.FOR_BLOCKS) for columns in (8, 100, 256, 768, 50304)]
     assert cut == [(0, 16, 1024), (0, 16, 1024), (0, 32, 512), (0, 64, 256), (0, 64, 256)]
-    assert decompose._split((16384, 4096), (0,), decompose.FOR_WORKERS) == (0, 256, 64)
+    assert decompose._split((16384, 4096), (0,), decompose.FOR_WORKERS) == (0, 128, 128)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -19,7 +19,7 @@ from weft.graph import build
 from weft.graph.node import Node
 
 PIECE = 4096  # elements of a row that make a piece
-LONG = 32768  # elements from which a row is in pieces, where few rows are
+LONG = 32768  # elements from which a row, where few rows are, or a channel is in pieces: fewer stay in a cache
 FEW_ROWS = 64  # rows that are few
 FEWEST_PLACES = 256  # elements of a channel of one sample that make a piece
 
@@ -75,7 +75,7 @@ def _in_pieces(x: Node, axes: tuple[int, ...]) -> Moments | None:
         return _merged(_cut(build.reshape(x, (kept, count, 1)), PIECE))
     channels, places = x.shape[1], math.prod(x.shape[2:])
     by_channel = axes == (0, *range(2, rank)) and x.op != "permute" and "blocks" not in x.device.features
-    if by_channel and FEWEST_PLACES <= places <= LONG and x.shape[0] > 1:
+    if by_channel and count >= LONG and FEWEST_PLACES <= places <= LONG and x.shape[0] > 1:
         rows = _walked(build.reshape(x, (1, x.shape[0] * channels, places, 1)), places)
         shape = (1, x.shape[0], channels)
         mean, rest, squares = (build.reshape(part, shape) for part in (rows.mean, rows.rest, rows.squares))
