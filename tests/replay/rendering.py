@@ -21,6 +21,7 @@ import weft
 from tests.replay.devices import DEVICES
 from weft.backends.base import Device
 from weft.compiler import evaluate, plancache
+from weft.compiler.diagnose import split_site
 from weft.compiler.plan import Code, Plan, launched, walk
 from weft.compiler.program import Program
 from weft.dtypes import DType
@@ -64,7 +65,7 @@ class Rendered:
             if launch is not None:
                 assert isinstance(launch.kernel, Code)
                 self.kernels[launch.kernel.symbol] = launch.kernel
-        sites = [plancache._site(text, program) for text in plan.sites]
+        sites = [split_site(text, program) for text in plan.sites]
         parts = {"slot": plan.slots, "interval": plan.arena, "site": sites, "output": outputs, "step": plan.steps}
         lines = [f"  {name} {plain(value)}" for name, values in parts.items() for value in values]
         self.plans.append("\n".join([f"plan {len(self.plans)}", *lines]))
