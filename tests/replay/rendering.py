@@ -48,7 +48,7 @@ class Line:
 
 
 def read_line(text: str) -> Line:
-    name, device, plans, kernels, digest = text.split()
+    name, device, plans, kernels, digest = text.rsplit(None, 4)  # names of records may have spaces
     return Line(name, device, int(plans), int(kernels), digest)
 
 
