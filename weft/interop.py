@@ -71,7 +71,7 @@ def _inside(capsule: Any) -> _DLTensor:
     return _Versioned.from_address(address).tensor if name == b"dltensor_versioned" else _DLTensor.from_address(address)
 
 
-class _Given:
+class GivenCapsule:
     """A capsule in the form in which NumPy takes it."""
 
     def __init__(self, capsule: Any):
@@ -131,7 +131,7 @@ def from_dlpack(x: Any, *, device: str | Device | None = None, copy: bool | None
     if is_bfloat:
         about.code = UINT_CODE
     try:
-        array = np.from_dlpack(_Given(capsule))
+        array = np.from_dlpack(GivenCapsule(capsule))
     except (RuntimeError, BufferError, ValueError) as error:
         raise problem(DTypeError, "from_dlpack", f"an array of DLPack's dtype {named}", "a dtype of Weft") from error
     dtype = bfloat16 if is_bfloat else known_dtype("from_dlpack", array.dtype)

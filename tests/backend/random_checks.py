@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import numpy as np
 from hypothesis import HealthCheck, event, settings
@@ -13,6 +14,7 @@ from weft.backends.base import Device
 from weft.dtypes import float32
 from weft.grad.engine import gradients
 from weft.graph import build
+from weft.graph.node import Node
 from weft.graph.show import show
 from weft.optim.flat import pack
 from weft.tensor import Tensor
@@ -84,13 +86,9 @@ def alone_together_and_compiled(graph: Graph, device: str | Device) -> None:
             same_bits(two.numpy(), one, f"output {number} compiled\n{text}")
 
 
-def cells_written_in_place(graph: Graph, packed: bool, device: str | Device) -> None:
-    """Every value is computed from the old ones, wherever the new ones go; replays go on from there."""
-    cells = {leaf: weft.tensor(array, device=device) for leaf, array in graph.leaves.items()}
+def writer(graph: Graph, cells: dict[Node, Tensor]) -> Callable[[], list[Tensor]]:
+    """A compiled function that computes the graph from `cells` and writes those that it replaces."""
     wanted = [*graph.outputs, *graph.writes.values()]
-    floats = [cell for cell in cells.values() if cell.dtype is float32]
-    if packed and floats:  # as an optimizer does: one piece of memory for all
-        pack(floats)
 
     @weft.compile
     def run():
@@ -99,6 +97,18 @@ def cells_written_in_place(graph: Graph, packed: bool, device: str | Device) -> 
             cells[leaf].copy_(Tensor(node))
         return [Tensor(node) for node in nodes[: len(graph.outputs)]]
 
+    return run
+
+
+def cells_written_in_place(graph: Graph, packed: bool, device: str | Device) -> None:
+    """Every value is computed from the old ones, wherever the new ones go; replays go on from there."""
+    cells = {leaf: weft.tensor(array, device=device) for leaf, array in graph.leaves.items()}
+    wanted = [*graph.outputs, *graph.writes.values()]
+    floats = [cell for cell in cells.values() if cell.dtype is float32]
+    if packed and floats:  # as an optimizer does: one piece of memory for all
+        pack(floats)
+
+    run = writer(graph, cells)
     text = show([value.node for value in wanted])
     for turn in range(3):
         old = {leaf: weft.tensor(cell.numpy(), device=device).node for leaf, cell in cells.items()}

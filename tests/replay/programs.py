@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import weft
+from tests.backend.random_checks import writer
 from tests.backend.random_devices import LARGE_SHAPES, Gpu, draw_gpu
 from tests.backend.random_graphs import Graph, draw_graph, transplant
 from tests.records import RECORDS, Record
@@ -117,16 +118,7 @@ def gradient(graph: Graph, device: Device) -> None:
 def written(graph: Graph, device: Device) -> None:
     """A compiled function that writes leaves in place."""
     cells = {leaf: weft.tensor(array, device=device) for leaf, array in graph.leaves.items()}
-    wanted = [*graph.outputs, *graph.writes.values()]
-
-    @weft.compile
-    def run():
-        nodes = transplant(wanted, {leaf: cell.node for leaf, cell in cells.items()})
-        for leaf, node in zip(graph.writes, nodes[len(graph.outputs) :], strict=True):
-            cells[leaf].copy_(Tensor(node))
-        return [Tensor(node) for node in nodes[: len(graph.outputs)]]
-
-    run()
+    writer(graph, cells)()
 
 
 DRAWN = {"forward": forward, "gradient": gradient, "written": written}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
 
 import numpy as np
 
 import weft
 from weft.cli.held import REPLAYS, Case, check, expect
+from weft.interop import GivenCapsule
 
 # --- parts of several results -----------------------------------------------------------------------------------------
 
@@ -231,19 +231,9 @@ def memory_view(case: Case) -> None:
 
 @check
 def capsule(case: Case) -> None:
-    class Given:
-        def __init__(self, capsule: Any):
-            self.capsule = capsule
-
-        def __dlpack__(self, **_: Any) -> Any:
-            return self.capsule
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return 1, 0
-
     held = [case.step().__dlpack__(max_version=(1, 0)) for _ in range(4)]
     case.replay()
-    expect([np.from_dlpack(Given(one)) for one in held], 1, 2, 3, 4)
+    expect([np.from_dlpack(GivenCapsule(one)) for one in held], 1, 2, 3, 4)
 
 
 @check
