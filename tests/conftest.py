@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -14,3 +15,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = Path(item.path).parent.name
         if folder in FOLDERS:
             item.add_marker(folder)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: collections, and searches for a function by its code, need not look there."""
+    gc.collect()
+    gc.freeze()

@@ -24,7 +24,7 @@ import numpy as np
 
 _STDLIB = tuple({sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep})
 _SITE = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))
-_OWN = (os.path.dirname(__file__) + os.sep, os.path.dirname(np.__file__) + os.sep)
+_OWN = [os.path.dirname(__file__) + os.sep, os.path.dirname(np.__file__) + os.sep]
 
 # Methods that only change a container: `log.append(x)` reads nothing of `log`.
 _WRITING = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "discard", "clear"})
@@ -132,9 +132,14 @@ def _words(consts: Any) -> Iterator[str]:
 
 def is_library(filename: str) -> bool:
     """Whether code of this file is Weft's, NumPy's or the standard library's."""
-    if filename.startswith(_OWN) or filename.startswith("<frozen"):
+    if filename.startswith((*_OWN, "<frozen")):
         return True
     return filename.startswith(_STDLIB) and not any(site in filename for site in _SITE)
+
+
+def add_library(filename: str) -> None:
+    """Count a file, or a folder that ends with a separator, as Weft's: a backend that lies elsewhere."""
+    _OWN.append(filename)
 
 
 def belongs_to_library(name: str | None) -> bool:
@@ -153,9 +158,8 @@ class Reads:
         self._made: dict[int, weakref.ref[Any]] = {}  # objects that the function itself made
         self.impure: set[str] = set()  # functions called that give another answer each time
         self._users: dict[int, CodeType] = {}
-        # Code of functions that are not known yet, and what the variables of their own were when they were called.
-        self._unknown: dict[int, tuple[CodeType, set[tuple[int, ...]]]] = {}
-        self._searched: set[int] = set()
+        # Calls of functions that are not known yet, by code and what the variables of enclosing functions were.
+        self._unknown: dict[tuple[int, ...], FrameType] = {}
         self.root = function
         self._begin(function)
 
@@ -193,6 +197,7 @@ class Reads:
             sys.setprofile(before if callable(before) else None)
             if before is not None and not callable(before):
                 before.enable()  # cProfile's, which is no function
+            self._find_functions()
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
@@ -222,10 +227,16 @@ class Reads:
         key = (id(code), id(module))
         if key not in self.codes:
             self.codes[key] = (loads_of(code), module)
+            if not code.co_freevars and code.co_name not in _COMPREHENSIONS:
+                function = _by_name(code, module)
+                if function is not None:
+                    self.functions[id(function)] = function
+                elif not any(known.__code__ is code for known in self.functions.values()):
+                    self._unknown[(id(code),)] = frame
         count = code.co_argcount + code.co_kwonlyargcount
         if code.co_freevars and code.co_name not in _COMPREHENSIONS and not self._is_known(code, frame.f_locals):
-            seen = tuple(id(frame.f_locals.get(name, _NOTHING)) for name in code.co_freevars)
-            self._unknown.setdefault(id(code), (code, set()))[1].add(seen)
+            variables = frame.f_locals
+            self._unknown[(id(code), *[id(variables.get(name, _NOTHING)) for name in code.co_freevars])] = frame
         if count:
             variables = frame.f_locals
             for name in code.co_varnames[:count]:
@@ -249,31 +260,18 @@ class Reads:
                     return True
         return False
 
-    def find_functions(self) -> None:
-        """The function objects of the code that was run: their closures and defaults belong to them, not to it."""
-        for loads, module in self.codes.values():
-            code = loads.code
-            if id(code) not in self._searched and not code.co_freevars and code.co_name not in _COMPREHENSIONS:
-                self._searched.add(id(code))
-                function = _by_name(code, module)
-                if function is not None:
-                    self.functions[id(function)] = function
-                elif not any(known.__code__ is code for known in self.functions.values()):
-                    self._unknown[id(code)] = (code, set())
-        if self._unknown:
-            found = [
-                holder
-                for holder in gc.get_referrers(*[code for code, _ in self._unknown.values()])
-                if type(holder) is FunctionType and id(holder.__code__) in self._unknown
-            ]
-            for code, variables in self._unknown.values():
-                same = [function for function in found if function.__code__ is code]
-                called = [
-                    one for one in same if tuple(id(_contents(cell)) for cell in one.__closure__ or ()) in variables
-                ]
-                for function in called or same:  # one that assigns its own variables has others by now
-                    self.functions[id(function)] = function
-            self._unknown.clear()
+    def _find_functions(self) -> None:
+        """The function objects of the code that was run: their closures and defaults belong to them, not to it.
+
+        A frame has no attribute for its function. One that has ended, though, owns a reference to it, which the
+        collector sees before those of the variables.
+        """
+        for frame in self._unknown.values():
+            for held in gc.get_referents(frame):
+                if type(held) is FunctionType and held.__code__ is frame.f_code:
+                    self.functions[id(held)] = held
+                    break
+        self._unknown.clear()
 
 
 _NOTHING = object()

@@ -437,7 +437,7 @@ def test_a_child_of_a_process_that_traces_can_trace():
 
     def slow(x):
         begun.set()
-        end.wait(60)
+        end.wait(1)  # a fork waits for traces
         return x * 2.0
 
     thread = threading.Thread(target=weft.compile(slow), args=(ONES,))

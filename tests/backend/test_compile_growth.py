@@ -1,5 +1,6 @@
 """What compiling costs grows linearly with the program: Python calls, and characters of rendered code, for n and 2n."""
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import weft.nn.functional as F
 from tests.backend.test_budget import calls_of
 from weft.backends import jit
 from weft.compiler import evaluate, plancache
+from weft.compiler.sharing import Sharing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import growth
@@ -164,3 +166,16 @@ def test_dropout_in_equal_layers_draws_different_numbers():
     np.testing.assert_array_equal(rows, [row.numpy() for row in run(x)])
     kept = [row / (1 + k) for k, row in enumerate(rows)]
     assert all(not np.array_equal(a, b) for a, b in zip(kept[1:], kept[:-1], strict=True))
+
+
+def test_kernels_of_regions_that_share_nothing(monkeypatch):
+    """A nest that nobody keeps must not lend its identity, and with it its kernel, to a later one."""
+    monkeypatch.setattr(Sharing, "lower", lambda self, region, build: build(region))
+    xs = [weft.tensor(np.arange(1.0, n + 1)) for n in range(1, 120)]
+    sums = [
+        getattr(weft, name)(x).sum()
+        for x, name in zip(xs, itertools.cycle(["exp", "sqrt", "neg", "log1p"]), strict=False)
+    ]
+    weft.eval(*sums)
+    for x, total, f in zip(xs, sums, itertools.cycle([np.exp, np.sqrt, np.negative, np.log1p]), strict=False):
+        np.testing.assert_allclose(total.item(), f(x.numpy()).sum(), rtol=1e-6)

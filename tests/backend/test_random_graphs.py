@@ -95,7 +95,7 @@ def test_every_primitive_is_drawn_or_recorded():
     """A primitive that no graph and no record has is checked by nobody: add it to `random_operations`."""
     found = set()
 
-    @settings(examples(1), max_examples=200, derandomize=True, database=None)
+    @settings(examples(1), max_examples=500, derandomize=True, database=None)
     @given(graphs(), graphs(most=12, smooth=True))
     def collect(graph: Graph, smooth: Graph):
         roots = [value.node for value in smooth.outputs]

@@ -18,7 +18,7 @@ import numpy as np
 
 from tests.unit.gpu_harness import check_limits
 from tests.unit.lockstep import Lockstep
-from weft import dtypes
+from weft import dtypes, reading
 from weft.backends.base import Device
 from weft.backends.gpu import GpuBackend
 from weft.compiler.plan import Code
@@ -27,6 +27,7 @@ from weft.kernels.language import Kernel
 from weft.kernels.normal import normalise
 from weft.render.dialects import CUDA
 
+reading.add_library(__file__)  # a trace that asks for memory does not depend on the driver's own state
 FREED = 0xA5
 normal_form = functools.cache(normalise)
 _current = threading.local()

@@ -224,7 +224,8 @@ class _Assembly:
         self.status = len(self.slots)
         self.sites: list[str] = []
         self.sharing = Sharing()
-        self.scheduled: dict[tuple, Kernel] = {}  # by nest and what is written past the caches
+        # By identity of a nest and what is written past the caches; the nest is kept, so that no other can have it.
+        self.scheduled: dict[tuple, tuple[Nest, Kernel]] = {}
 
     def plan(self, outputs: Sequence[Node], written: set[int]) -> tuple[Plan, list[tuple[int, int]]]:
         steps: list[Step] = [self._step(region) for region in self.order]
@@ -286,13 +287,12 @@ class _Assembly:
     def _kernel(self, lowered: Lowered) -> Kernel:
         """The kernel of a nest; regions that share the nest share it."""
         streamed = self._streamed(lowered)
-        key = (id(lowered.nest), streamed)  # `sharing` keeps the nest alive
-        kernel = self.scheduled.get(key)
-        if kernel is None:
+        key = (id(lowered.nest), streamed)
+        if key not in self.scheduled:
             pairs = zip(lowered.nest.buffers, streamed, strict=True)
             buffers = tuple([replace(param, stream=stream) for param, stream in pairs])
-            kernel = self.scheduled[key] = self._schedule(replace(lowered.nest, buffers=buffers))
-        return kernel
+            self.scheduled[key] = lowered.nest, self._schedule(replace(lowered.nest, buffers=buffers))
+        return self.scheduled[key][1]
 
     def _streamed(self, lowered: Lowered) -> tuple[bool, ...]:
         """Which buffers are large results that no later step reads: better kept out of the caches."""
@@ -360,13 +360,12 @@ class _Assembly:
         )  # fmt: skip
 
     def _tile_kernel(self, lowered: Lowered, axes: tuple[Axis, Axis, Axis]) -> Kernel:
-        key = (id(lowered.nest), axes)
-        kernel = self.scheduled.get(key)
-        if kernel is None:
-            nest = lowered.nest
+        nest = lowered.nest
+        key = (id(nest), axes)
+        if key not in self.scheduled:
             made = gpu.schedule_tile(nest, *axes, target=self.target) if self.blocks else cpu.schedule_tile(nest, *axes)
-            kernel = self.scheduled[key] = made
-        return kernel
+            self.scheduled[key] = nest, made
+        return self.scheduled[key][1]
 
     def _repeat(self, region: Region) -> Repeat:
         turn = self.turns[region]
