@@ -635,6 +635,7 @@ class Watch:
 
     def guards(self) -> tuple[Guards, list[int]]:
         """The guards for the variant that was traced, and the entries of the tape that `Guards.numbers` fetches."""
+        self.captures.reads.find_functions()
         before = {guard.path: guard for guard in self.before}
         assigned = {guard.path: (guard, value) for guard, value in self._assigned}
         stored = _union(loads.stored for loads, _ in self.captures.reads.codes.values())

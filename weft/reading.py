@@ -160,6 +160,7 @@ class Reads:
         self._users: dict[int, CodeType] = {}
         # Calls of functions that are not known yet, by code and what the variables of enclosing functions were.
         self._unknown: dict[tuple[int, ...], FrameType] = {}
+        self._noted: list[weakref.ref[FunctionType]] = []
         self.root = function
         self._begin(function)
 
@@ -197,7 +198,7 @@ class Reads:
             sys.setprofile(before if callable(before) else None)
             if before is not None and not callable(before):
                 before.enable()  # cProfile's, which is no function
-            self._find_functions()
+            self._note_functions()
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
@@ -260,18 +261,26 @@ class Reads:
                     return True
         return False
 
-    def _find_functions(self) -> None:
-        """The function objects of the code that was run: their closures and defaults belong to them, not to it.
+    def _note_functions(self) -> None:
+        """Note the function objects of the calls that were not known: their closures and defaults belong to them, not
+        to their code.
 
         A frame has no attribute for its function. One that has ended, though, owns a reference to it, which the
-        collector sees before those of the variables.
+        collector sees before those of the variables. The notes are weak: a function that the call itself made is gone.
         """
-        for frame in self._unknown.values():
+        while self._unknown:
+            _, frame = self._unknown.popitem()
             for held in gc.get_referents(frame):
                 if type(held) is FunctionType and held.__code__ is frame.f_code:
-                    self.functions[id(held)] = held
+                    self._noted.append(weakref.ref(held))
                     break
-        self._unknown.clear()
+
+    def find_functions(self) -> None:
+        """Know the functions that were called in the last trace and are still there."""
+        for function in [note() for note in self._noted]:
+            if function is not None:
+                self.functions[id(function)] = function
+        self._noted.clear()
 
 
 _NOTHING = object()
