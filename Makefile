@@ -1,6 +1,7 @@
 # Needs CPython 3.11 to 3.14 and make, nothing else. Everything is installed into .venv; a stamp file remembers what is there.
 #   make demo    train a digit classifier          make test    all tests that need no GPU
 #   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
+#   make stubs   the .pyi files, from the table of operations
 #   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
 #   make bench-compile   how long growing programs take to compile
 #   make replay  which kernels and plans a change reaches (ARGS=--record: they are meant)
@@ -15,11 +16,11 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help demo test smoke replay fuzz opinfo lint format bench bench-compile bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help demo test smoke replay fuzz opinfo stubs lint format bench bench-compile bench-gpu test-gpu sanitize-gpu clean
 .NOTPARALLEL:
 
 help:
-	@sed -n '2,10s/^# *//p' Makefile
+	@sed -n '2,11s/^# *//p' Makefile
 
 demo: $(VENV)/.has-run
 	$(BIN)/python -m weft.demo $(ARGS)
@@ -42,6 +43,11 @@ fuzz: $(VENV)/.has-test
 # Torch's samples of its operators: values, gradients, dtypes, methods, errors. ARGS="softmax" shows one in detail.
 opinfo: $(VENV)/.has-test
 	$(BIN)/python -m tests.opinfo --jobs $(JOBS) $(ARGS)
+
+# What type checkers and editors know of the operations.
+stubs: $(VENV)/.has-lint
+	$(BIN)/python tools/stubs.py
+	$(BIN)/ruff format -q weft/functions.pyi weft/methods.pyi weft/nn/functional.pyi
 
 lint: $(VENV)/.has-lint
 	$(BIN)/ruff format --check .
