@@ -30,15 +30,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=300, help="for one operator (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8), help="processes")
     options = parser.parse_args(arguments)
+    if options.docs:
+        from tests.opinfo.page import write
+
+        write()
+        return 0
     keys = choose(options.operators)
     if not keys:
         print("no such operator", file=sys.stderr)
         return 2
     outcomes = run(keys, options.samples, options.seconds, options.jobs)
-    if options.docs:
-        from tests.opinfo.page import write
-
-        write(outcomes)
     if options.report:
         print(report.worst_first(outcomes))
         print(report.totals(outcomes))

@@ -7,7 +7,9 @@ x, other)`), so the call of torch that a sample makes is recorded, and the same 
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,20 +40,33 @@ class Call:
 class _Recorder(TorchFunctionMode):
     """Notes the calls of torch that are made inside, without those that they make themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: dict[str, Any]) -> None:
         super().__init__()
+        self.given = given  # keywords of the sample
         self.calls: list[Call] = []
 
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         path = _path_of(function)
         if path is not None:
-            self.calls.append(Call(path, args, kwargs or {}))
+            self.calls.append(Call(path, args, _without_defaults(function, kwargs or {}, self.given)))
         return function(*args, **(kwargs or {}))
+
+
+def _without_defaults(function: Any, kwargs: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Keywords without those that torch's Python functions add themselves when they hand a call on."""
+    if not isinstance(function, types.FunctionType):
+        return kwargs
+    known = inspect.signature(function).parameters
+    return {
+        key: value
+        for key, value in kwargs.items()
+        if key in given or key not in known or value is not known[key].default
+    }
 
 
 def record(info: Any, sample: Any) -> tuple[Call, Any]:
     """Run a sample in torch: the call that it makes, and its result."""
-    recorder = _Recorder()
+    recorder = _Recorder(sample.kwargs)
     error: Exception | None = None
     result = None
     with recorder:

@@ -399,15 +399,18 @@ def _has_same_bits(one: weft.Tensor, other: weft.Tensor) -> bool:
 
 @contextmanager
 def _alarm(seconds: int) -> Any:
-    """Raise OutOfTime inside after some seconds; in the main thread of a process."""
+    """Raise OutOfTime inside after some seconds of computing, or ten times as many of waiting; in a main thread."""
 
     def ring(*_: Any) -> None:
         raise OutOfTime
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
+    before = [signal.signal(number, ring) for number in (signal.SIGPROF, signal.SIGALRM)]
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.alarm(10 * seconds)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGPROF, before[0])
+        signal.signal(signal.SIGALRM, before[1])

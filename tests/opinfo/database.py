@@ -42,6 +42,12 @@ def dtypes_of(info: Any) -> list[str]:
     return [name for name, dtype in DTYPES.items() if dtype in supported]
 
 
+def preferred_dtypes(info: Any) -> list[Any]:
+    """All dtypes of an operator: the tested ones first, then the others by name."""
+    first = [DTYPES[name] for name in dtypes_of(info)]
+    return first + sorted(set(info.supported_dtypes(DEVICE)) - set(first), key=str)
+
+
 def samples_of(info: Any, dtype: str, limit: int | None = None) -> list[Any]:
     """Samples of an operator's arguments; with gradients where torch has them."""
     wanted = dtype == "float32" and info.supports_autograd and torch.float32 in info.supported_backward_dtypes(DEVICE)
