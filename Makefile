@@ -40,9 +40,8 @@ fuzz: $(VENV)/.has-test
 	WEFT_FUZZ=$(or $(GRAPHS),20000) $(BIN)/python -m pytest -n $(JOBS) tests/backend/test_random_graphs.py tests/backend/test_random_gpu_graphs.py $(ARGS)
 
 # What type checkers and editors know of the operations.
-stubs: $(VENV)/.has-lint
+stubs: $(VENV)/.has-run
 	$(BIN)/python tools/stubs.py
-	$(BIN)/ruff format -q weft/functions.pyi weft/methods.pyi weft/nn/functional.pyi
 
 lint: $(VENV)/.has-lint
 	$(BIN)/ruff format --check .
