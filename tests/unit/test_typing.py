@@ -24,6 +24,11 @@ CHECKERS = {
 }
 
 
+# Written in Python by PyTorch, or with other parameters on purpose.
+DIFFERENT = {"split", "tensordot", "segment_reduce", "einsum", "tensor_split", "nonzero"}
+ALLOWED = {"generator", "training"}
+
+
 @pytest.fixture(scope="module")
 def stubs():
     spec = importlib.util.spec_from_file_location("stubs", ROOT / "tools" / "stubs.py")
@@ -98,19 +103,3 @@ def test_parameters_have_pytorchs_names():
         assert not strange, (entry.name, strange, sorted(known))
         ours += 1
     assert ours > 150
-
-
-# Written in Python by PyTorch, or with other parameters on purpose.
-DIFFERENT = {
-    "split",
-    "tensordot",
-    "norm",
-    "segment_reduce",
-    "einsum",
-    "tensor_split",
-    "dropout",
-    "max",
-    "min",
-    "unique",
-}
-ALLOWED = {"generator", "stable", "rounding_mode"}
