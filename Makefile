@@ -45,9 +45,8 @@ opinfo: $(VENV)/.has-test
 	$(BIN)/python -m tests.opinfo --jobs $(JOBS) $(ARGS)
 
 # What type checkers and editors know of the operations.
-stubs: $(VENV)/.has-lint
+stubs: $(VENV)/.has-run
 	$(BIN)/python tools/stubs.py
-	$(BIN)/ruff format -q weft/functions.pyi weft/methods.pyi weft/nn/functional.pyi
 
 lint: $(VENV)/.has-lint
 	$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 """Stubs for type checkers and editors, from the table of operations: `make stubs` writes them, a test compares them.
 
-`weft/functions.pyi` and `weft/nn/functional.pyi` have the functions, `weft/methods.pyi` the methods of `Tensor`.
+`weft/functions.pyi` and `weft/nn/functional.pyi` have the functions, `weft/methods.pyi` the methods of `Tensor`, and
+`tests/artifacts/public-names.txt` all public names.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from weft.tensor import Tensor
 RESULTS = "from weft.methods import {names}\n"
 KEYWORDS = inspect.Parameter.KEYWORD_ONLY
 REST = inspect.Parameter.VAR_POSITIONAL
-OPERATORS = {"__getitem__"}
 
 
 def results() -> dict[str, type]:
@@ -163,19 +163,35 @@ def method_stub() -> str:
     return HEAD + "\n" + "\n".join(lines)
 
 
-STUBS = {
+def names() -> str:
+    """Every public name, one a line: a diff of this file shows what users gain or lose."""
+    spaces = {"weft": weft, "weft.nn.functional": weft.nn.functional, "weft.linalg": weft.linalg}
+    lines = []
+    for place, space in spaces.items():
+        public = getattr(space, "__all__", None) or [name for name in vars(space) if is_public(space, name)]
+        lines += [f"{place}.{name}" for name in public]
+    lines += [f"weft.Tensor.{name}" for name in dir(weft.Tensor) if not name.startswith("_")]
+    return "".join([f"{line}\n" for line in sorted(lines)])
+
+
+def is_public(space: Any, name: str) -> bool:
+    value = getattr(space, name)
+    return not name.startswith("_") and inspect.isfunction(value) and value.__module__ == space.__name__
+
+
+FILES = {
     "weft/functions.pyi": lambda: function_stub("weft"),
     "weft/methods.pyi": method_stub,
     "weft/nn/functional.pyi": lambda: function_stub("functional"),
+    "tests/artifacts/public-names.txt": names,
 }
 
 
 def main() -> None:
-    for name, make in STUBS.items():
+    for name, make in FILES.items():
         (ROOT / name).write_text(make())
         print(name)
 
 
 if __name__ == "__main__":
-    assert weft.functions
     main()

@@ -9,204 +9,204 @@ from weft.tensor import Tensor
 from weft.methods import ValuesIndices as ValuesIndices
 
 __all__ = [
-    "abs",
-    "add",
-    "addbmm",
-    "addcdiv",
-    "addcmul",
-    "addmm",
-    "addmv",
-    "addr",
-    "all",
-    "amax",
-    "amin",
-    "any",
-    "argmax",
-    "argmin",
-    "argsort",
-    "argwhere",
-    "baddbmm",
-    "bincount",
-    "bitwise_and",
-    "bitwise_left_shift",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
-    "bmm",
-    "broadcast_to",
-    "bucketize",
-    "cat",
-    "cdist",
-    "ceil",
-    "celu",
-    "channel_shuffle",
-    "chunk",
-    "clamp",
-    "clone",
-    "column_stack",
-    "concat",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "cos",
-    "cosine_similarity",
-    "count_nonzero",
-    "cross",
-    "cummax",
-    "cummin",
-    "cumprod",
-    "cumsum",
-    "diag",
-    "diag_embed",
-    "diagonal",
-    "diff",
-    "div",
-    "dot",
-    "dropout",
-    "dstack",
-    "edge_softmax",
-    "einsum",
-    "eq",
-    "erf",
-    "exp",
-    "exp2",
-    "expm1",
-    "flatten",
-    "flip",
-    "fliplr",
-    "flipud",
-    "floor",
-    "floor_divide",
-    "fmod",
-    "gather",
-    "ge",
-    "gt",
-    "hardshrink",
-    "histc",
-    "hstack",
-    "index_add",
-    "index_copy",
-    "index_fill",
-    "index_put",
-    "index_select",
-    "inner",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "kron",
-    "kthvalue",
-    "layer_norm",
-    "le",
-    "lerp",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "log_softmax",
-    "logcumsumexp",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "logsumexp",
-    "lt",
-    "masked_fill",
-    "masked_scatter",
-    "masked_select",
-    "matmul",
-    "matrix_power",
-    "max",
-    "maximum",
-    "mean",
-    "median",
-    "meshgrid",
-    "min",
-    "minimum",
-    "mm",
-    "movedim",
-    "msort",
-    "mul",
-    "mv",
-    "narrow",
-    "ne",
-    "neg",
-    "nonzero",
-    "norm",
-    "outer",
-    "pairwise_distance",
-    "permute",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "pow",
-    "prelu",
-    "prod",
-    "put",
-    "reciprocal",
-    "relu",
-    "remainder",
-    "repeat_interleave",
-    "reshape",
-    "rms_norm",
-    "roll",
-    "rot90",
-    "round",
-    "rsqrt",
-    "scatter",
-    "scatter_add",
-    "scatter_max",
-    "scatter_mean",
-    "scatter_min",
-    "scatter_reduce",
-    "scatter_sum",
-    "searchsorted",
-    "segment_reduce",
-    "segment_rows",
-    "segment_softmax",
-    "select",
-    "selu",
-    "sigmoid",
-    "sign",
-    "sin",
-    "softmax",
-    "sort",
-    "split",
-    "spmm",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "std",
-    "sub",
-    "sum",
-    "swapaxes",
-    "t",
-    "take",
-    "take_along_dim",
-    "tan",
-    "tanh",
-    "tensor_split",
-    "tensordot",
-    "threshold",
-    "tile",
-    "topk",
-    "trace",
-    "transpose",
-    "tril",
-    "triu",
-    "trunc",
-    "unbind",
-    "unflatten",
-    "unique",
-    "unique_consecutive",
-    "unsqueeze",
-    "vander",
-    "var",
-    "vstack",
-    "where",
+    'abs',
+    'add',
+    'addbmm',
+    'addcdiv',
+    'addcmul',
+    'addmm',
+    'addmv',
+    'addr',
+    'all',
+    'amax',
+    'amin',
+    'any',
+    'argmax',
+    'argmin',
+    'argsort',
+    'argwhere',
+    'baddbmm',
+    'bincount',
+    'bitwise_and',
+    'bitwise_left_shift',
+    'bitwise_not',
+    'bitwise_or',
+    'bitwise_right_shift',
+    'bitwise_xor',
+    'bmm',
+    'broadcast_to',
+    'bucketize',
+    'cat',
+    'cdist',
+    'ceil',
+    'celu',
+    'channel_shuffle',
+    'chunk',
+    'clamp',
+    'clone',
+    'column_stack',
+    'concat',
+    'conv1d',
+    'conv2d',
+    'conv3d',
+    'conv_transpose1d',
+    'conv_transpose2d',
+    'conv_transpose3d',
+    'cos',
+    'cosine_similarity',
+    'count_nonzero',
+    'cross',
+    'cummax',
+    'cummin',
+    'cumprod',
+    'cumsum',
+    'diag',
+    'diag_embed',
+    'diagonal',
+    'diff',
+    'div',
+    'dot',
+    'dropout',
+    'dstack',
+    'edge_softmax',
+    'einsum',
+    'eq',
+    'erf',
+    'exp',
+    'exp2',
+    'expm1',
+    'flatten',
+    'flip',
+    'fliplr',
+    'flipud',
+    'floor',
+    'floor_divide',
+    'fmod',
+    'gather',
+    'ge',
+    'gt',
+    'hardshrink',
+    'histc',
+    'hstack',
+    'index_add',
+    'index_copy',
+    'index_fill',
+    'index_put',
+    'index_select',
+    'inner',
+    'isfinite',
+    'isinf',
+    'isnan',
+    'kron',
+    'kthvalue',
+    'layer_norm',
+    'le',
+    'lerp',
+    'log',
+    'log10',
+    'log1p',
+    'log2',
+    'log_softmax',
+    'logcumsumexp',
+    'logical_and',
+    'logical_not',
+    'logical_or',
+    'logical_xor',
+    'logsumexp',
+    'lt',
+    'masked_fill',
+    'masked_scatter',
+    'masked_select',
+    'matmul',
+    'matrix_power',
+    'max',
+    'maximum',
+    'mean',
+    'median',
+    'meshgrid',
+    'min',
+    'minimum',
+    'mm',
+    'movedim',
+    'msort',
+    'mul',
+    'mv',
+    'narrow',
+    'ne',
+    'neg',
+    'nonzero',
+    'norm',
+    'outer',
+    'pairwise_distance',
+    'permute',
+    'pixel_shuffle',
+    'pixel_unshuffle',
+    'pow',
+    'prelu',
+    'prod',
+    'put',
+    'reciprocal',
+    'relu',
+    'remainder',
+    'repeat_interleave',
+    'reshape',
+    'rms_norm',
+    'roll',
+    'rot90',
+    'round',
+    'rsqrt',
+    'scatter',
+    'scatter_add',
+    'scatter_max',
+    'scatter_mean',
+    'scatter_min',
+    'scatter_reduce',
+    'scatter_sum',
+    'searchsorted',
+    'segment_reduce',
+    'segment_rows',
+    'segment_softmax',
+    'select',
+    'selu',
+    'sigmoid',
+    'sign',
+    'sin',
+    'softmax',
+    'sort',
+    'split',
+    'spmm',
+    'sqrt',
+    'square',
+    'squeeze',
+    'stack',
+    'std',
+    'sub',
+    'sum',
+    'swapaxes',
+    't',
+    'take',
+    'take_along_dim',
+    'tan',
+    'tanh',
+    'tensor_split',
+    'tensordot',
+    'threshold',
+    'tile',
+    'topk',
+    'trace',
+    'transpose',
+    'tril',
+    'triu',
+    'trunc',
+    'unbind',
+    'unflatten',
+    'unique',
+    'unique_consecutive',
+    'unsqueeze',
+    'vander',
+    'var',
+    'vstack',
+    'where',
 ]
 
 def abs(input: Tensor) -> Tensor:
@@ -361,80 +361,29 @@ def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     their dtype alone, whatever the rank of the others."""
     ...
 
-def conv1d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Tensor:
+def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
     """Cross-correlation over the last axis: input [N, C, L], weight [O, C / groups, K]. `padding` adds zeros on both
     sides; 'same' keeps the length (stride 1), 'valid' adds none."""
     ...
 
-def conv2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Tensor:
+def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
     """Cross-correlation over the last two axes: input [N, C, H, W], weight [O, C / groups, KH, KW]."""
     ...
 
-def conv3d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> Tensor:
+def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
     """Cross-correlation over the last three axes: input [N, C, D, H, W], weight [O, C / groups, KD, KH, KW]."""
     ...
 
-def conv_transpose1d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
-    dilation: int | Sequence[int] = 1,
-) -> Tensor:
+def conv_transpose1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1) -> Tensor:
     """The adjoint of `conv1d`: input [N, C, L], weight [C, O / groups, K]; length (L - 1) * stride - 2 * padding +
     dilation * (K - 1) + output_padding + 1."""
     ...
 
-def conv_transpose2d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
-    dilation: int | Sequence[int] = 1,
-) -> Tensor:
+def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1) -> Tensor:
     """The adjoint of `conv2d`: input [N, C, H, W], weight [C, O / groups, KH, KW]."""
     ...
 
-def conv_transpose3d(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    groups: int = 1,
-    dilation: int | Sequence[int] = 1,
-) -> Tensor:
+def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1) -> Tensor:
     """The adjoint of `conv3d`: input [N, C, D, H, W], weight [C, O / groups, KD, KH, KW]."""
     ...
 
@@ -483,9 +432,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     """The elements with indices (i, i + offset) on two axes, which become the last axis."""
     ...
 
-def diff(
-    input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None
-) -> Tensor:
+def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
     """Each element less the one before it along `dim`, `n` times over; of bools, whether they differ."""
     ...
 
@@ -543,7 +490,6 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 def flip(input: Tensor, *dims: int | Sequence[int]) -> Tensor:
     """The order of elements reversed along `dims`."""
     ...
-
 @overload
 def flip(input: Tensor, dims: Sequence[int]) -> Tensor:
     """The order of elements reversed along `dims`."""
@@ -639,13 +585,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
     """The `k`-th smallest element along `dim`, k counted from 1, and where it stands."""
     ...
 
-def layer_norm(
-    input: Tensor,
-    normalized_shape: Sequence[int] | int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-05,
-) -> Tensor:
+def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last axes; the variance divides by the count."""
     ...
 
@@ -731,13 +671,11 @@ def max(input: Tensor) -> Tensor:
     """The maximum of all elements; with `dim`, (values, indices), the gradient to the first maximum; with a tensor
     instead of `dim`, `maximum`."""
     ...
-
 @overload
 def max(input: Tensor, dim: int, keepdim: bool = False) -> ValuesIndices:
     """The maximum of all elements; with `dim`, (values, indices), the gradient to the first maximum; with a tensor
     instead of `dim`, `maximum`."""
     ...
-
 @overload
 def max(input: Tensor, other: Tensor) -> Tensor:
     """The maximum of all elements; with `dim`, (values, indices), the gradient to the first maximum; with a tensor
@@ -748,9 +686,7 @@ def maximum(input: Tensor | float, other: Tensor | float) -> Tensor:
     """The larger of the two; NaN if either is. On ties each side gets half the gradient."""
     ...
 
-def mean(
-    input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None
-) -> Tensor:
+def mean(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
     """The mean over `dim`, for float tensors; NaN over no elements."""
     ...
 
@@ -759,14 +695,13 @@ def median(input: Tensor) -> Tensor:
     """The middle element in order (of two, the lower one) along `dim` and where it stands; without `dim`, of all
     elements, the value alone, whose gradient is shared among equal elements. A NaN anywhere is the median."""
     ...
-
 @overload
 def median(input: Tensor, dim: int, keepdim: bool = False) -> ValuesIndices:
     """The middle element in order (of two, the lower one) along `dim` and where it stands; without `dim`, of all
     elements, the value alone, whose gradient is shared among equal elements. A NaN anywhere is the median."""
     ...
 
-def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = "ij") -> tuple[Tensor, ...]:
+def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = 'ij') -> tuple[Tensor, ...]:
     """Vectors spread over the grid that they span; with indexing='xy' the first two axes are exchanged."""
     ...
 
@@ -774,12 +709,10 @@ def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = "ij") -> tuple
 def min(input: Tensor) -> Tensor:
     """The minimum of all elements; with `dim`, (values, indices); with a tensor instead of `dim`, `minimum`."""
     ...
-
 @overload
 def min(input: Tensor, dim: int, keepdim: bool = False) -> ValuesIndices:
     """The minimum of all elements; with `dim`, (values, indices); with a tensor instead of `dim`, `minimum`."""
     ...
-
 @overload
 def min(input: Tensor, other: Tensor) -> Tensor:
     """The minimum of all elements; with `dim`, (values, indices); with a tensor instead of `dim`, `minimum`."""
@@ -826,9 +759,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     vector for each axis."""
     ...
 
-def norm(
-    input: Tensor, p: float | str | None = "fro", dim: int | Sequence[int] | None = None, keepdim: bool = False
-) -> Tensor:
+def norm(input: Tensor, p: float | str | None = 'fro', dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
     """The vector norm of order `p` over `dim` ('fro' and None mean 2). Matrix norms are in `weft.linalg`."""
     ...
 
@@ -844,7 +775,6 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-06
 def permute(input: Tensor, *dims: int | Sequence[int]) -> Tensor:
     """The axes in another order."""
     ...
-
 @overload
 def permute(input: Tensor, dims: Sequence[int]) -> Tensor:
     """The axes in another order."""
@@ -866,9 +796,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x above 0, weight * x below; one weight, or one for each channel (axis 1)."""
     ...
 
-def prod(
-    input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None
-) -> Tensor:
+def prod(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
     """The product over `dim`. Its gradient is right with zeros among the factors (of first order)."""
     ...
 
@@ -897,15 +825,12 @@ def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = No
 def reshape(input: Tensor, *shape: int | Sequence[int]) -> Tensor:
     """The elements in row-major order under another shape; one extent may be -1."""
     ...
-
 @overload
 def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
     """The elements in row-major order under another shape; one extent may be -1."""
     ...
 
-def rms_norm(
-    input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None = None, eps: float | None = None
-) -> Tensor:
+def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axes; `eps` is the dtype's epsilon unless given."""
     ...
 
@@ -948,9 +873,7 @@ def scatter_min(src: Tensor, index: Tensor, dim_size: int, dim: int = 0) -> Valu
     """The smallest of the slices that go to each number; otherwise as `scatter_max`."""
     ...
 
-def scatter_reduce(
-    input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True
-) -> Tensor:
+def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True) -> Tensor:
     """`input` folded with `src` at `index` along `dim`. `reduce`: 'sum', 'prod', 'mean', 'amax' or 'amin'. Without
     `include_self` the elements of `input` that something goes to do not count; the others stay."""
     ...
@@ -959,19 +882,12 @@ def scatter_sum(src: Tensor, index: Tensor, dim_size: int, dim: int = 0) -> Tens
     """Slices of `src` along `dim` added up by number: slice k goes to slice `index[k]` of `dim_size`."""
     ...
 
-def searchsorted(
-    sorted_sequence: Tensor,
-    input: Tensor | float,
-    *,
-    right: bool = False,
-    side: str | None = None,
-    out_int32: bool = False,
-) -> Tensor:
+def searchsorted(sorted_sequence: Tensor, input: Tensor | float, *, right: bool = False, side: str | None = None, out_int32: bool = False) -> Tensor:
     """Where `input` would go in rows sorted along the last axis, before equal elements or (`right`) after them. The
     rows are one vector for all values, or one row for each row of values."""
     ...
 
-def segment_reduce(data: Tensor, rowptr: Tensor, reduce: str = "sum", empty: float = 0.0) -> Tensor:
+def segment_reduce(data: Tensor, rowptr: Tensor, reduce: str = 'sum', empty: float = 0.0) -> Tensor:
     """Rows `rowptr[i]` to `rowptr[i + 1]` of `data` [E, ...] folded into row i: 'sum', 'mean', 'max' or 'min'.
     `rowptr` rises from 0 to E. A segment without rows gives `empty`; a sum or mean gives 0."""
     ...
@@ -1037,14 +953,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors of one shape along a new axis `dim`."""
     ...
 
-def std(
-    input: Tensor,
-    dim: int | Sequence[int] | None = None,
-    unbiased: bool = True,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Tensor:
+def std(input: Tensor, dim: int | Sequence[int] | None = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None) -> Tensor:
     """The square root of `var`; the gradient where it is 0 is 0."""
     ...
 
@@ -1052,9 +961,7 @@ def sub(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Te
     """a - alpha * b."""
     ...
 
-def sum(
-    input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None
-) -> Tensor:
+def sum(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
     """The sum over `dim`."""
     ...
 
@@ -1100,7 +1007,6 @@ def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
 def tile(input: Tensor, *dims: int | Sequence[int]) -> Tensor:
     """`repeat` that also takes fewer counts than axes."""
     ...
-
 @overload
 def tile(input: Tensor, dims: Sequence[int]) -> Tensor:
     """`repeat` that also takes fewer counts than axes."""
@@ -1139,13 +1045,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """One axis made several; one of `sizes` may be -1."""
     ...
 
-def unique(
-    input: Tensor,
-    sorted: bool = True,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-    dim: int | None = None,
-) -> Any:
+def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
     """The different elements in ascending order (slices along `dim`, if given); on request also, for each element, the
     place of its equal, and how often each occurs. Every NaN is different."""
     ...
@@ -1162,14 +1062,7 @@ def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     """Powers of a vector's elements as rows, from the highest down to 0, or up if `increasing`."""
     ...
 
-def var(
-    input: Tensor,
-    dim: int | Sequence[int] | None = None,
-    unbiased: bool = True,
-    keepdim: bool = False,
-    *,
-    correction: float | None = None,
-) -> Tensor:
+def var(input: Tensor, dim: int | Sequence[int] | None = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None) -> Tensor:
     """The variance over `dim`: the sum of squared differences from the mean, divided by `count - correction`, which
     is 1, or 0 where it is not `unbiased`. A bool in the place of `dim` is `unbiased`."""
     ...
