@@ -333,7 +333,7 @@ class _Check:
 
     def _try_errors(self) -> None:
         self.dtype = "errors"
-        for index, sample in enumerate(database.error_samples_of(self.info, self.limit)):
+        for index, sample in enumerate(database.error_samples_of(self.info)):
             converter = Converter()
             try:
                 converter.value((sample.input, *sample.args))

@@ -11,6 +11,7 @@ import weft
 
 # What a call to torch may say that is the only way things are in Weft: left out.
 DEFAULTS = {"layout": torch.strided, "memory_format": torch.contiguous_format, "pin_memory": False}
+MAX_AXES = 64  # of a NumPy array
 PLAIN = (bool, int, float, str, slice, type(None), type(Ellipsis))
 
 
@@ -98,6 +99,8 @@ def as_array(source: torch.Tensor) -> np.ndarray:
     if source.device.type != "cpu":
         raise Untranslatable(f"device {source.device.type}")
     dtype = as_dtype(source.dtype)
+    if source.ndim > MAX_AXES:
+        raise Untranslatable(f"more than {MAX_AXES} axes")
     plain = source.detach().resolve_neg()
     if dtype is weft.bfloat16:
         return plain.float().numpy().astype(dtype.numpy)

@@ -55,12 +55,12 @@ def samples_of(info: Any, dtype: str, limit: int | None = None) -> list[Any]:
     return _first(info.sample_inputs(DEVICE, DTYPES[dtype], requires_grad=wanted), limit)
 
 
-def error_samples_of(info: Any, limit: int | None = None) -> list[Any]:
+def error_samples_of(info: Any) -> list[Any]:
     """Arguments that torch refuses."""
     if info.error_inputs_func is None:
         return []
     _seed()
-    return [one.sample_input for one in _first(info.error_inputs(DEVICE), limit)]
+    return [one.sample_input for one in info.error_inputs(DEVICE)]
 
 
 def _first(samples: Iterator[Any], limit: int | None) -> list[Any]:
