@@ -121,6 +121,9 @@ def _look_up(path: str) -> Callable[..., Any] | None:
 
 def variant(function: Any) -> Callable[..., Any] | None:
     """Weft's counterpart of a method or an operator that torch's table names as another way to call an operator."""
+    if isinstance(function, functools.partial):
+        whole = variant(function.func)
+        return None if whole is None else functools.partial(whole, *function.args, **function.keywords)
     if getattr(operator, getattr(function, "__name__", ""), None) is function:
         return function
     return find(f"Tensor.{RENAMED.get(function.__name__, function.__name__)}")

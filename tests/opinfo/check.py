@@ -117,6 +117,8 @@ def check_operator(key: str, limit: int | None = None, seconds: int = 300) -> Ou
             check.run()
         except OutOfTime:
             outcome.findings.append(Finding("call", "", -1, "timeout", f"not done after {seconds} s"))
+        except Exception as error:  # of the check itself: found with the operator that it fails for
+            outcome.findings.append(Finding("call", "", -1, "crashed", f"{type(error).__name__}: {error}"))
     outcome.seconds = time.perf_counter() - begin
     return outcome
 
@@ -271,7 +273,7 @@ class _Check:
         trial = _Trial(index, sample, call)
         ours = calls.variant(theirs)
         if ours is None:
-            self._note(kind, trial, Difference("missing", f"Tensor has no {theirs.__name__}"))
+            self._note(kind, trial, Difference("missing", f"Tensor has no {call.path}"))
             return
         try:
             with weft.no_grad():
