@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import operator
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -119,14 +118,13 @@ def _look_up(path: str) -> Callable[..., Any] | None:
     return found if callable(found) and not isinstance(found, (type, weft.dtypes.DType)) else None
 
 
-def variant(function: Any) -> Callable[..., Any] | None:
-    """Weft's counterpart of a method or an operator that torch's table names as another way to call an operator."""
-    if isinstance(function, functools.partial):
-        whole = variant(function.func)
-        return None if whole is None else functools.partial(whole, *function.args, **function.keywords)
-    if getattr(operator, getattr(function, "__name__", ""), None) is function:
-        return function
-    return find(f"Tensor.{RENAMED.get(function.__name__, function.__name__)}")
+def record_variant(theirs: Callable[..., Any], given: Any, sample: Any) -> tuple[Call, Any]:
+    """The call that another way to write a sample makes (a method, a lambda around one), and torch's result. `given`
+    takes the place of the sample's input."""
+    recorder = _Recorder(sample.kwargs)
+    with recorder:
+        result = theirs(given, *sample.args, **sample.kwargs)
+    return recorder.calls[-1], result
 
 
 def _path_of(function: Any) -> str | None:

@@ -23,6 +23,7 @@ from tests.opinfo import calls, database
 from tests.opinfo.compare import Difference, distance, require_form
 from tests.opinfo.convert import Converter, Untranslatable, leaves_of
 from tests.opinfo.precise import in_float64
+from tests.opinfo.ties import without_ties
 from weft import tree
 
 BATCH = 24  # samples that are computed together
@@ -180,6 +181,7 @@ class _Check:
                 ours, theirs = sample.output_process_fn_grad(ours), leaves_of(sample.output_process_fn_grad(result))
             trial.ours, trial.theirs = leaves_of(ours), theirs
             require_form(trial.ours, trial.theirs)
+            trial.ours, trial.theirs = without_ties(self.info.name, call, trial.ours, trial.theirs)
         except Exception as error:
             self._note("call", trial, error)
             return None
@@ -257,23 +259,26 @@ class _Check:
                 self._try_variant(kind, theirs, index, sample)
 
     def _try_variant(self, kind: str, theirs: Callable[..., Any], index: int, sample: Any) -> None:
-        call = calls.Call(getattr(theirs, "__name__", kind), (sample.input, *sample.args), sample.kwargs)
         converter = Converter()
         try:
-            args, kwargs = converter.value(call.args), converter.kwargs(call.kwargs)
+            given = sample.input.detach().clone() if isinstance(sample.input, torch.Tensor) else sample.input
+            given_args = converter.value((given, *sample.args))  # before torch writes to it
             with torch.no_grad():
-                given = sample.input.detach().clone() if isinstance(sample.input, torch.Tensor) else sample.input
-                expected = leaves_of(theirs(given, *sample.args, **sample.kwargs))
+                call, result = calls.record_variant(theirs, given, sample)
+            args, kwargs = converter.value(tuple(call.args)), converter.kwargs(call.kwargs)
+            expected = leaves_of(result)
             for one in expected:
                 if isinstance(one, torch.Tensor):
                     converter.check(one)
-        except Exception:  # not said so in Weft, or in torch: broadcast operands cannot be written to, for example
+        except Exception:  # not expressed so in Weft, or in torch: broadcast operands cannot be written to, for example
             return
         self.outcome.tried[kind] += 1
         trial = _Trial(index, sample, call)
-        ours = calls.variant(theirs)
+        ours = calls.find(call.path)
+        if kind == "operator":
+            ours, args = theirs, given_args
         if ours is None:
-            self._note(kind, trial, Difference("missing", f"Tensor has no {call.path}"))
+            self._note(kind, trial, Difference("missing", f"no {call.path}"))
             return
         try:
             with weft.no_grad():
@@ -281,6 +286,7 @@ class _Check:
             require_form(found, expected)
             if kind == "inplace" and found[0] is not args[0]:
                 raise Difference("value", "gave another tensor than the one written to")
+            found, expected = without_ties(self.info.name, call, found, expected)
             self._require_values(found, expected)
         except Exception as error:
             self._note(kind, trial, error)
