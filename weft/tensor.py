@@ -151,6 +151,9 @@ def _explain(op: Callable[..., Any], args: Sequence[Any], named: Mapping[str, An
             expected, mend = "a tensor", "convert it with weft.tensor" if value is not None else ""
         elif wanted == "Sequence[Node]" and kind == "tensor":
             expected, mend = "a list of tensors", "put it into a list"
+        elif wanted == "Sequence[Node]" and any(not isinstance(one, Node) for one in value):
+            kind = " and ".join(dict.fromkeys(type(one).__name__ for one in value if not isinstance(one, Node)))
+            name, expected, mend = f"{name} with elements", "a list of tensors", "leave the others out"
         else:
             continue
         raise problem(DTypeError, op.__name__, f"{name} of type {kind}", expected, mend) from None

@@ -35,6 +35,8 @@ def relu6(input: Node) -> Node:
 @operation("functional flag")
 def hardtanh(input: Node, min_val: float = -1.0, max_val: float = 1.0) -> Node:
     """`input` held between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
+    if min_val > max_val:
+        raise problem(RangeError, "hardtanh", f"min_val={min_val!r} and max_val={max_val!r}", "min_val <= max_val")
     low = select(make("le", (input, build.like(input, min_val))), min_val, input)
     return select(make("le", (build.like(input, max_val), input)), max_val, low)
 
@@ -209,6 +211,8 @@ def log_softmax(input: Node, dim: int) -> Node:
 def celu(input: Node, alpha: float = 1.0) -> Node:
     """x above 0, alpha * (e^(x / alpha) - 1) below."""
     need_float("celu", input)
+    if alpha == 0:
+        raise problem(RangeError, "celu", "alpha=0", "any other number", "use relu, the limit of small alpha")
     return _elu(input, alpha, 1.0 / alpha)
 
 
@@ -230,6 +234,8 @@ def hardshrink(input: Node, lambd: float = 0.5) -> Node:
 def softshrink(input: Node, lambd: float = 0.5) -> Node:
     """x moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN."""
     need_float("softshrink", input)
+    if not lambd >= 0:
+        raise problem(RangeError, "softshrink", f"lambd={lambd!r}", "at least 0")
     above = select(lt(lambd, input), sub(input, lambd), mul(input, 0.0))
     inside = make("le", (unary("abs", input), build.like(input, lambd)))
     return build.surrogate(select(lt(input, -lambd), add(input, lambd), above), select(inside, 0.0, input))

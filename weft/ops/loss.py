@@ -67,6 +67,8 @@ def l1_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
 @in_float32
 def smooth_l1_loss(input: Node, target: Node, reduction: str = "mean", beta: float = 1.0) -> Node:
     """e = |input - target|: e^2 / (2 beta) below beta, e - beta / 2 above."""
+    if beta < 0:
+        raise problem(RangeError, "smooth_l1_loss", f"beta={beta!r}", "at least 0")
     if beta == 0:
         return l1_loss(input, target, reduction)
     input, target = _pair("smooth_l1_loss", input, target)
@@ -79,6 +81,8 @@ def smooth_l1_loss(input: Node, target: Node, reduction: str = "mean", beta: flo
 @in_float32
 def huber_loss(input: Node, target: Node, reduction: str = "mean", delta: float = 1.0) -> Node:
     """e = |input - target|: e^2 / 2 up to delta, delta * (e - delta / 2) above."""
+    if not delta > 0:
+        raise problem(RangeError, "huber_loss", f"delta={delta!r}", "more than 0")
     input, target = _pair("huber_loss", input, target)
     e = unary("abs", sub(input, target))
     loss = select(lt(delta, e), mul(sub(e, 0.5 * delta), delta), mul(mul(e, e), 0.5))

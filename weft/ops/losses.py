@@ -67,6 +67,8 @@ def triplet_margin_loss(
     >>> weft.nn.functional.triplet_margin_loss(x, x, x, eps=0.0)
     tensor(1.)
     """
+    if not margin > 0:
+        raise problem(RangeError, "triplet_margin_loss", f"margin={margin!r}", "more than 0")
     near = pairwise_distance(anchor, positive, p, eps)
     far = pairwise_distance(anchor, negative, p, eps)
     if swap:

@@ -77,10 +77,13 @@ def cross(input: Node, other: Node, dim: int = -1) -> Node:
     >>> weft.cross(weft.tensor([1.0, 0.0, 0.0]), weft.tensor([0.0, 1.0, 0.0]))
     tensor([0., 0., 1.])
     """
-    input, other = meet("cross", input, other)
+    if len(input.shape) != len(other.shape):
+        raise problem(ShapeError, "cross", f"shapes {input.shape} and {other.shape}", "equally many axes")
     axis = normal_axis("cross", dim, len(input.shape))
-    if not input.shape or input.shape[axis] != 3:
-        raise problem(ShapeError, "cross", f"shape {input.shape} along axis {axis}", "an extent of 3 there")
+    if not input.shape or input.shape[axis] != 3 or other.shape[axis] != 3:
+        given = f"shapes {input.shape} and {other.shape} along axis {axis}"
+        raise problem(ShapeError, "cross", given, "an extent of 3 there")
+    input, other = meet("cross", input, other)
 
     def turned(x: Node, by: int) -> Node:
         return build.concat([build.narrow(x, axis, by, 3), build.narrow(x, axis, 0, by)], axis)
