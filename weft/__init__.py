@@ -24,8 +24,8 @@ from weft.dtypes import (
 )  # fmt: skip
 from weft.dynamic import argwhere, bincount, masked_select, nonzero, repeat_interleave, unique, unique_consecutive
 from weft.errors import (
-    BufferError_, CopyError, DeviceError, DTypeError, GraphError, IndexRangeError, OutOfMemoryError, RangeError,
-    ShapeError, TraceWarning, WeftError,
+    CopyError, DeviceError, DTypeError, GraphError, IndexRangeError, OutOfMemoryError, RangeError,
+    ShapeError, StorageError, TraceWarning, WeftError,
 )  # fmt: skip
 from weft.function import checkpoint
 from weft.functions import (

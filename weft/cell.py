@@ -17,7 +17,7 @@ import numpy as np
 
 from weft.backends.base import Buffer, Device
 from weft.dtypes import DType
-from weft.errors import BufferError_, CopyError, DeviceError, DTypeError, GraphError, ShapeError, problem
+from weft.errors import CopyError, DeviceError, DTypeError, GraphError, ShapeError, StorageError, problem
 from weft.graph import build
 from weft.graph.body import together
 from weft.graph.layout import permuted
@@ -210,7 +210,7 @@ def host_array(tensor: TensorCell, copy: bool | None) -> np.ndarray:
             continue  # another thread assigned the tensor meanwhile
         if buffer.state != "live":
             given = f"a tensor whose storage was {buffer.state}"
-            raise problem(BufferError_, "numpy()", given, "live storage", "clone() the tensor before it is given away")
+            raise problem(StorageError, "numpy()", given, "live storage", "clone() the tensor before it is given away")
         window = getattr(backend, "window", None)
         group = buffer.slab.pinned
         if window is not None and not copy and group is None:

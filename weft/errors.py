@@ -44,8 +44,8 @@ class IndexRangeError(WeftError, IndexError):
     """An index outside its axis."""
 
 
-class BufferError_(WeftError, RuntimeError):
-    """A buffer that was deleted or donated."""
+class StorageError(WeftError, RuntimeError):
+    """The memory of a tensor that was deleted, or donated to a compiled function."""
 
 
 class CopyError(WeftError, ValueError):
