@@ -8,7 +8,7 @@ This file is the table of contents; everything is made elsewhere.
 from weft import interpreter  # refuses what is not supported
 from weft import autograd, nn, testing
 from weft.edges import Adjacency, adjacency, aggregate, csr
-from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
+from weft.autograd import enable_grad, grad, inference_mode, is_grad_enabled, no_grad, set_grad_enabled, value_and_grad
 from weft.compiled import compile, memory_report
 from weft.counting import counters
 from weft.looping import loop

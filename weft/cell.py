@@ -235,9 +235,10 @@ class TensorCell:
     """What every tensor has: a node, flags, and ways to read the value. `Tensor` adds the operations."""
 
     __slots__ = (
-        "__weakref__", "_aliases", "_buffer", "_consumed", "_form", "_grad", "_node", "_owned", "_requires_grad",
-        "_view", "_window_writes", "is_leaf", "name", "weak",
+        "__weakref__", "_aliases", "_buffer", "_consumed", "_form", "_grad", "_hooks", "_node", "_owned",
+        "_requires_grad", "_view", "_window_writes", "is_leaf", "name", "weak",
     )  # fmt: skip
+    # `_hooks` is unset in all tensors but those leaves that have hooks: see `weft.hooks`.
 
     def __init__(self, node: Node | None, requires_grad: bool = False, is_leaf: bool = True):
         self._node = node

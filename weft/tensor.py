@@ -56,6 +56,7 @@ from weft.ops.common import weak_dtype
 from weft.state import STATE, VERSION
 from weft.views import WRITE_INSTEAD, base_of, link, same, writable_base, write_through
 
+MOVEMENTS = frozenset({"reshape", "permute", "expand", "slice", "flip"})
 MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 
 
@@ -118,6 +119,8 @@ def _link(
         node, rest, named = named[first], (), {key: value for key, value in named.items() if key != first}
     if op is indexing.index and _picks(rest[0]):
         return
+    if node.op in MOVEMENTS and hasattr(node, "_hooks"):
+        _derive_from(node, wrapped, op, rest, named)
     if type(wrapped) is not Tensor:
         for position, result in enumerate(wrapped):
             link(result, source, node, op, rest, named).position = position
@@ -127,6 +130,18 @@ def _link(
         view.may_copy = view.parent is not None
     elif kind in WRITE_INSTEAD and not (kind == "expand" and wrapped.numel() == node.size):
         view.blocked = view.blocked or kind
+
+
+def _derive_from(node: Node, wrapped: Any, op: Callable[..., Any], rest: tuple, named: Mapping[str, Any]) -> None:
+    """Let movements of `node`, which has hooks, have it in their history: nodes that undo each other (a reshape and the
+    one back) are merged when they are made. The compiler merges them later."""
+    for position, view in enumerate([wrapped] if type(wrapped) is Tensor else list(wrapped)):
+        found = view._node
+        while found is not node and found.op in MOVEMENTS:
+            found = found.srcs[0]
+        if found is not node:
+            moved = op(build.variable(node), *rest, **named)
+            view._show(moved if type(wrapped) is Tensor else moved[position])
 
 
 def _picks(key: Any) -> bool:
@@ -184,11 +199,23 @@ def _wrap(result: Any, tensors: list[Tensor], weak: bool) -> Any:
                     break
         if requires_grad and not STATE.grad_enabled:
             result, requires_grad = build.stop_gradient(result), False
+        if requires_grad and result.shown:
+            result = _distinct(result, tensors)
         tensor = wrap(result, requires_grad)
         tensor.weak = weak and not result.shape
         return tensor
     parts = [_wrap(part, tensors, weak) for part in result]
     return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+
+
+def _distinct(node: Node, tensors: list[Tensor]) -> Node:
+    """A node for a result that requires grad, where another tensor has `node`. What equals an operand (`clone`) has a
+    gradient of its own. The same operation on the same operands is one value with one gradient, unless that has hooks,
+    which are for the other tensor."""
+    for tensor in tensors:
+        if tensor.node is node:
+            return build.variable(node)
+    return build.repeat(node) if hasattr(node, "_hooks") else node
 
 
 def wrap_result(result: Any, tensors: list[Tensor]) -> Any:
@@ -345,11 +372,33 @@ class Tensor(TensorCell):
             VERSION.bump()  # whether there is a gradient may guard a plan that never read the tensor itself
         self._grad = value
 
-    def backward(self, gradient: Tensor | None = None, retain_graph: bool = False, create_graph: bool = False) -> None:
+    def backward(
+        self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False
+    ) -> None:
         """Add the gradient of this tensor to `.grad` of every leaf that requires one. See `weft.autograd.backward`."""
         from weft.autograd import backward
 
         backward(self, gradient, retain_graph, create_graph)
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Any:
+        """Call `hook(gradient)` whenever `backward()` or `grad` has the gradient of this tensor. What it returns, unless
+        that is None, is the gradient from there on. The handle that is returned has `remove()`.
+
+        >>> x = weft.ones(2, requires_grad=True)
+        >>> handle = x.register_hook(lambda g: g * 10)
+        >>> (x * 3).sum().backward()
+        >>> x.grad
+        tensor([30., 30.])
+        """
+        from weft.hooks import register_hook
+
+        return register_hook(self, hook)
+
+    def retain_grad(self) -> None:
+        """Let `backward()` set `.grad` of this tensor, though it is the result of an operation."""
+        from weft.hooks import retain_grad
+
+        retain_grad(self)
 
     def detach(self) -> Tensor:
         """A view of the whole tensor through which no gradient flows."""
