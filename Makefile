@@ -1,6 +1,7 @@
 # Needs CPython 3.11 to 3.14 and make, nothing else. Everything is installed into .venv; a stamp file remembers what is there.
 #   make demo    train a digit classifier          make test    all tests that need no GPU
 #   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
+#   make stubs   the .pyi files, from the table of operations
 #   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
 #   make bench-compile   how long growing programs take to compile
 #   make replay  which kernels and plans a change reaches (ARGS=--record: they are meant)
@@ -14,11 +15,11 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help demo test smoke replay fuzz lint format bench bench-compile bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help demo test smoke replay fuzz stubs lint format bench bench-compile bench-gpu test-gpu sanitize-gpu clean
 .NOTPARALLEL:
 
 help:
-	@sed -n '2,9s/^# *//p' Makefile
+	@sed -n '2,10s/^# *//p' Makefile
 
 demo: $(VENV)/.has-run
 	$(BIN)/python -m weft.demo $(ARGS)
@@ -37,6 +38,10 @@ replay: $(VENV)/.has-test
 
 fuzz: $(VENV)/.has-test
 	WEFT_FUZZ=$(or $(GRAPHS),20000) $(BIN)/python -m pytest -n $(JOBS) tests/backend/test_random_graphs.py tests/backend/test_random_gpu_graphs.py $(ARGS)
+
+# What type checkers and editors know of the operations.
+stubs: $(VENV)/.has-run
+	$(BIN)/python tools/stubs.py
 
 lint: $(VENV)/.has-lint
 	$(BIN)/ruff format --check .

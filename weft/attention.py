@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from weft.ops import attention, creation
+from weft.ops.registry import operation
 from weft.random import Generator, default_generator
 from weft.tensor import Tensor, lift
 
 _attention = lift(attention.scaled_dot_product_attention)
 
 
+@operation("functional", of_tensors=True)
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,

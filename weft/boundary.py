@@ -19,8 +19,8 @@ from weft.errors import WeftError, hide_frames
 
 # Modules whose public functions users call, and the namespaces that show them under shorter names.
 MODULES = (
-    "attention", "autograd", "compiled", "counting", "creation", "device", "dtypes", "dynamic", "edges", "function",
-    "functions", "interop", "kernel", "linalg", "looping", "optim.clip", "precision", "printing", "random", "running",
+    "attention", "autograd", "compiled", "counting", "creation", "device", "dtypes", "edges", "evaluation",
+    "function", "interop", "kernel", "linalg", "looping", "optim.clip", "precision", "printing", "random", "running",
     "snapshot", "testing",
 )  # fmt: skip
 NAMESPACES = ("", "autograd", "functions", "nn.functional", "optim", "testing")

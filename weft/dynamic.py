@@ -13,6 +13,7 @@ from weft.errors import DTypeError, GraphError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.ops import arrange
 from weft.ops.common import as_int, broadcast_shapes
+from weft.ops.registry import operation
 from weft.state import STATE
 from weft.tensor import Tensor, from_host, lift
 
@@ -29,6 +30,7 @@ def _tensor(array: np.ndarray, like: Tensor) -> Tensor:
     return Tensor(from_host(np.asarray(array), like.device))
 
 
+@operation(of_tensors=True)
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The indices of the elements that are not zero: [count, rank] int64, in row-major order; with `as_tuple`, one
     vector for each axis.
@@ -43,11 +45,13 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     return _tensor(np.stack(found, 1).astype(np.int64)[:, : input.ndim], input)
 
 
+@operation(of_tensors=True)
 def argwhere(input: Tensor) -> Tensor:
     """`nonzero` as one tensor [count, rank]."""
     return nonzero(input)
 
 
+@operation(of_tensors=True)
 def unique(
     input: Tensor,
     sorted: bool = True,
@@ -75,6 +79,7 @@ def unique(
     return tensors if len(tensors) > 1 else tensors[0]
 
 
+@operation(of_tensors=True)
 def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False) -> Any:
     """The elements of the flattened tensor that differ from the one before; `unique`'s extras.
 
@@ -95,6 +100,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     return tensors if len(tensors) > 1 else tensors[0]
 
 
+@operation(of_tensors=True)
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements of `input` where the bool mask holds, as a vector; both broadcast. Gradients pass.
 
@@ -109,6 +115,7 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     return input.broadcast_to(shape).reshape(-1).index_select(0, places)
 
 
+@operation(of_tensors=True)
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each number from 0 on occurs in a vector, or the sum of its weights; as long as the largest number asks
     for, and at least `minlength`.
@@ -133,6 +140,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return lift(lambda index, values: build.scatter_add(index, values, count))(input, wide.detach())
 
 
+@operation(of_tensors=True)
 def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
     """Every element `repeats` times in a row along `dim`; a tensor says how often for each one (outside compile).
 

@@ -13,6 +13,7 @@ from weft.dtypes import DTypeLike, as_dtype, float32, int64
 from weft.graph.node import Node
 from weft.ops import creation
 from weft.ops.common import need_float, normal_shape
+from weft.ops.registry import operation
 from weft.state import STATE
 from weft.tensor import Tensor, from_host, lift
 
@@ -148,6 +149,7 @@ def bernoulli(p: Tensor, *, generator: Generator | None = None) -> Tensor:
 _dropout = lift(creation.dropout)
 
 
+@operation("weft functional", of_tensors=True)
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, *, generator: Generator | None = None) -> Tensor:
     """While training, each element 0 with probability `p` (in steps of 2^-16) and otherwise divided by 1 - p.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from weft.errors import GraphError, problem
 from weft.ops import batchnorm
+from weft.ops.registry import operation
 from weft.tensor import Tensor, lift
 
 _batch_training = lift(batchnorm.batch_norm_training)
@@ -44,6 +45,7 @@ def _followed(
     return value
 
 
+@operation("functional", of_tensors=True)
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -72,6 +74,7 @@ def batch_norm(
     return _followed(running_mean, running_var, momentum, *_batch_training(input, weight, bias, eps))
 
 
+@operation("functional", of_tensors=True)
 def instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,

@@ -1,6 +1,7 @@
 """Tensor: what the user holds. It wraps operations on nodes and computes nothing itself.
 
-`lift` turns an operation on nodes into one on tensors; the class body below is the table of methods made with it.
+`lift` turns an operation on nodes into one on tensors. Methods that are operations come from the table of operations
+(`weft.methods`); the class body has those that are not.
 In-place operations and `x[i] = v` rebind the tensor to a new node; its views, and the tensor that it is a view of, see
 the change (`weft.views`), nothing else does.
 """
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from weft.backends.base import Buffer, Device
+from weft.boundary import entry
 from weft.cell import TensorCell, evaluate
 from weft.cell import take_consumed as take_consumed
 from weft.dtypes import (
@@ -38,21 +40,10 @@ from weft.dtypes import from_numpy as dtype_from_numpy
 from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, placeholder
-from weft.ops import (
-    activation,
-    arrange,
-    elementwise,
-    indexing,
-    linalg,
-    movement,
-    products,
-    reduce,
-    scans,
-    sorting,
-    windows,
-)
-from weft.ops import scatter as scatter_ops
+from weft.methods import TensorMethods
+from weft.ops import indexing, movement
 from weft.ops.common import weak_dtype
+from weft.signatures import Described, parameter_names, users_signature
 from weft.state import STATE, VERSION
 from weft.views import WRITE_INSTEAD, base_of, link, same, writable_base, write_through
 
@@ -60,11 +51,8 @@ MOVEMENTS = frozenset({"reshape", "permute", "expand", "slice", "flip"})
 MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 
 
-# PyTorch's names of operands, where operations have short ones: `weft.add(input=x, other=y)`.
-OPERANDS = {
-    "input": ("x", "a", "values"), "other": ("b",), "exponent": ("b",), "mat2": ("b",), "vec": ("b",), "vec2": ("b",),
-    "tensor": ("b", "x"), "tensor1": ("a",), "tensor2": ("b",), "shape": ("size",),
-}  # fmt: skip
+# What PyTorch's parser takes for other names too, as NumPy's programs have them.
+NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "x1": "input", "x2": "other"}
 
 
 def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
@@ -73,14 +61,16 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
     `view` marks those whose result is a view of their first operand: 'basic' for movement that writes go through,
     'reshape' for the same where PyTorch may have to copy, else a key of `WRITE_INSTEAD`.
     """
+    known, rest = parameter_names(op)
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            if not kwargs.keys().isdisjoint(OPERANDS):
-                kwargs = {_own_name(op, key): value for key, value in kwargs.items()}
-            if kwargs and kwargs.get("dtype") is not None:
-                kwargs = {**kwargs, "dtype": as_dtype(op.__name__, kwargs["dtype"])}
+            if kwargs:
+                if not known.issuperset(kwargs):
+                    args, kwargs = _renamed(known, rest, args, kwargs)
+                if kwargs.get("dtype") is not None:
+                    kwargs = {**kwargs, "dtype": as_dtype(op.__name__, kwargs["dtype"])}
             tensors: list[Tensor] = []
             nodes = [_unwrap(arg, tensors) for arg in args]
             named = {key: _unwrap(value, tensors) for key, value in kwargs.items()} if kwargs else kwargs
@@ -104,8 +94,23 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
             hide_frames(error)
             raise
 
+    call.__wrapped__ = Described(op, users_signature)  # type: ignore[assignment]
     call.is_entry = True  # type: ignore[attr-defined]  # errors of ours end at its caller: see `weft.boundary`
     return call
+
+
+def _renamed(known: frozenset[str], rest: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """Arguments under the names that the operation has: NumPy's translated, `dims=` for `*dims` in its place."""
+    kwargs = {_own_name(known, key): value for key, value in kwargs.items()}
+    if rest in kwargs:
+        first = () if args else (kwargs.pop("input"),)
+        args = (*args, *first, kwargs.pop(rest))
+    return args, kwargs
+
+
+def _own_name(known: frozenset[str], key: str) -> str:
+    other = NUMPY_NAMES.get(key, key)
+    return key if key in known or other not in known else other
 
 
 def _link(
@@ -147,12 +152,6 @@ def _derive_from(node: Node, wrapped: Any, op: Callable[..., Any], rest: tuple, 
 def _picks(key: Any) -> bool:
     """Whether an index expression has tensors with axes: its result is a copy, not a view."""
     return any(isinstance(item, Node) and item.shape for item in (key if type(key) is tuple else (key,)))
-
-
-def _own_name(op: Callable[..., Any], key: str) -> str:
-    """What `op` calls the parameter that PyTorch calls `key`."""
-    known = op.__annotations__
-    return key if key in known else next((name for name in OPERANDS.get(key, ()) if name in known), key)
 
 
 def _explain(op: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], error: Exception) -> None:
@@ -231,18 +230,6 @@ def wrap(node: Node, requires_grad: bool = False) -> Tensor:
     return tensor
 
 
-def _reading(name: str) -> Callable[..., Any]:
-    """A method whose result has a shape that depends on values: see `weft.dynamic`."""
-
-    def call(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        from weft import dynamic
-
-        return getattr(dynamic, name)(self, *args, **kwargs)
-
-    call.__name__, call.__doc__ = name, f"See `weft.{name}`."
-    return call
-
-
 def from_host(array: np.ndarray, device: str | Device | None = None, who: str = "from_numpy") -> Node:
     """A leaf node with the bytes of a NumPy array."""
     from weft.device import get
@@ -262,7 +249,7 @@ def known_dtype(who: str, dtype: np.dtype) -> DType:
     return known
 
 
-class Tensor(TensorCell):
+class Tensor(TensorCell, TensorMethods):
     """A value of some shape, dtype and device, computed when read. Made by `weft.tensor`, `weft.zeros`, ... and by
     operations, not by calling the class.
 
@@ -550,133 +537,17 @@ class Tensor(TensorCell):
         """Become zeros."""
         return self.fill_(0)
 
-    def _in_place(name: str) -> Callable[..., Tensor]:  # type: ignore[misc]  # runs while the class is made
-        def call(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            return self._replace(name + "_", getattr(self, name)(*args, **kwargs))
+    @property
+    @entry
+    def T(self) -> Tensor:
+        """The transpose of a matrix."""
+        return self.t()
 
-        call.__name__, call.__doc__ = name + "_", f"`{name}`, in place."
-        return call
-
-    def _augmented(name: str) -> Callable[..., Tensor]:  # type: ignore[misc]
-        def call(self: Tensor, other: Any) -> Tensor:
-            return self._replace(name + "_", getattr(self, name)(other))
-
-        return call
-
-    add_, sub_, mul_, div_ = _in_place("add"), _in_place("sub"), _in_place("mul"), _in_place("div")
-    pow_, clamp_, neg_, sqrt_ = _in_place("pow"), _in_place("clamp"), _in_place("neg"), _in_place("sqrt")
-    addcmul_, addcdiv_, lerp_ = _in_place("addcmul"), _in_place("addcdiv"), _in_place("lerp")
-    exp_, relu_, masked_fill_ = _in_place("exp"), _in_place("relu"), _in_place("masked_fill")
-    index_put_, put_, masked_scatter_ = _in_place("index_put"), _in_place("put"), _in_place("masked_scatter")
-    __iadd__, __isub__, __imul__ = _augmented("add"), _augmented("sub"), _augmented("mul")
-    __itruediv__, __ifloordiv__, __imod__ = _augmented("div"), _augmented("floor_divide"), _augmented("remainder")
-    __ipow__, __iand__, __ior__ = _augmented("pow"), _augmented("bitwise_and"), _augmented("bitwise_or")
-    __ixor__, __ilshift__ = _augmented("bitwise_xor"), _augmented("bitwise_left_shift")
-    __irshift__ = _augmented("bitwise_right_shift")
-
-    # ---- operations, lifted from nodes -------------------------------------------------------------------------
-
-    cast = lift(elementwise.cast)
-    add = __add__ = __radd__ = lift(elementwise.add)
-    sub = __sub__ = lift(elementwise.sub)
-    __rsub__ = lift(elementwise.rsub)
-    mul = __mul__ = __rmul__ = lift(elementwise.mul)
-    div = __truediv__ = lift(elementwise.div)
-    __rtruediv__ = lift(elementwise.rdiv)
-    floor_divide = __floordiv__ = lift(elementwise.floor_divide)
-    __rfloordiv__ = lift(elementwise.rfloor_divide)
-    remainder = __mod__ = lift(elementwise.remainder)
-    __rmod__ = lift(elementwise.rremainder)
-    fmod = lift(elementwise.fmod)
-    pow = __pow__ = lift(elementwise.pow)
-    __rpow__ = lift(elementwise.rpow)
-    maximum, minimum = lift(elementwise.maximum), lift(elementwise.minimum)
-    addcmul, addcdiv, lerp = lift(elementwise.addcmul), lift(elementwise.addcdiv), lift(elementwise.lerp)
-
-    lt = __lt__ = lift(elementwise.lt)
-    le = __le__ = lift(elementwise.le)
-    gt = __gt__ = lift(elementwise.gt)
-    ge = __ge__ = lift(elementwise.ge)
-    eq, ne = lift(elementwise.eq), lift(elementwise.ne)
-    logical_and, logical_or = lift(elementwise.logical_and), lift(elementwise.logical_or)
-    logical_xor, logical_not = lift(elementwise.logical_xor), lift(elementwise.logical_not)
-    bitwise_and = __and__ = __rand__ = lift(elementwise.bitwise_and)
-    bitwise_or = __or__ = __ror__ = lift(elementwise.bitwise_or)
-    bitwise_xor = __xor__ = __rxor__ = lift(elementwise.bitwise_xor)
-    bitwise_left_shift = __lshift__ = lift(elementwise.bitwise_left_shift)
-    bitwise_right_shift = __rshift__ = lift(elementwise.bitwise_right_shift)
-    bitwise_not = __invert__ = lift(elementwise.bitwise_not)
-    isnan, isinf, isfinite = lift(elementwise.isnan), lift(elementwise.isinf), lift(elementwise.isfinite)
-    masked_fill, clamp = lift(elementwise.masked_fill), lift(elementwise.clamp)
-
-    neg = __neg__ = lift(elementwise.neg)
-    abs = __abs__ = lift(elementwise.abs)
-    sign, square, reciprocal = lift(elementwise.sign), lift(elementwise.square), lift(elementwise.reciprocal)
-    exp, exp2, expm1 = lift(elementwise.exp), lift(elementwise.exp2), lift(elementwise.expm1)
-    log, log2, log10, log1p = (
-        lift(op) for op in (elementwise.log, elementwise.log2, elementwise.log10, elementwise.log1p)
-    )
-    sqrt, rsqrt, erf = lift(elementwise.sqrt), lift(elementwise.rsqrt), lift(elementwise.erf)
-    sin, cos, tan, tanh = (lift(op) for op in (elementwise.sin, elementwise.cos, elementwise.tan, elementwise.tanh))
-    floor, ceil, trunc, round = (
-        lift(op) for op in (elementwise.floor, elementwise.ceil, elementwise.trunc, elementwise.round)
-    )
-    relu, sigmoid = lift(activation.relu), lift(activation.sigmoid)
-    softmax, log_softmax = lift(activation.softmax), lift(activation.log_softmax)
-
-    sum, mean, prod = lift(reduce.sum), lift(reduce.mean), lift(reduce.prod)
-    var, std, logsumexp = lift(reduce.var), lift(reduce.std), lift(reduce.logsumexp)
-    max, min, amax, amin = lift(reduce.max), lift(reduce.min), lift(reduce.amax), lift(reduce.amin)
-    argmax, argmin = lift(reduce.argmax), lift(reduce.argmin)
-    any, all, count_nonzero = lift(reduce.any), lift(reduce.all), lift(reduce.count_nonzero)
-
-    cumsum, cumprod, logcumsumexp = lift(scans.cumsum), lift(scans.cumprod), lift(scans.logcumsumexp)
-    cummax, cummin, diff = lift(scans.cummax), lift(scans.cummin), lift(scans.diff)
-    sort, argsort, msort = lift(sorting.sort), lift(sorting.argsort), lift(sorting.msort)
-    topk, kthvalue, median = lift(sorting.topk), lift(sorting.kthvalue), lift(sorting.median)
-    histc = lift(sorting.histc)
-    nonzero, argwhere, masked_select = _reading("nonzero"), _reading("argwhere"), _reading("masked_select")
-    unique, unique_consecutive, bincount = _reading("unique"), _reading("unique_consecutive"), _reading("bincount")
-
-    reshape, flatten = lift(movement.reshape, "reshape"), lift(movement.flatten, "reshape")
-    view, unflatten = lift(movement.reshape, "basic"), lift(movement.unflatten, "basic")
-    permute, transpose = lift(movement.permute, "basic"), lift(movement.transpose, "basic")
-    t, movedim = lift(movement.t, "basic"), lift(movement.movedim, "basic")
-    expand, broadcast_to = lift(movement.expand, "expand"), lift(movement.broadcast_to, "expand")
-    squeeze, unsqueeze = lift(movement.squeeze, "basic"), lift(movement.unsqueeze, "basic")
-    split, chunk, unbind = lift(movement.split, "basic"), lift(movement.chunk, "basic"), lift(movement.unbind, "basic")
-    flip, roll, repeat, tile = (lift(op) for op in (movement.flip, movement.roll, movement.repeat, movement.tile))
-    tril, triu = lift(movement.tril), lift(movement.triu)
-    unfold = lift(windows.unfold_axis, "unfold")
-    index_select, take, put = lift(indexing.index_select), lift(indexing.take), lift(indexing.put)
-    index_put, masked_scatter = lift(indexing.index_put), lift(indexing.masked_scatter)
-    gather, take_along_dim = lift(scatter_ops.gather), lift(scatter_ops.take_along_dim)
-    scatter, scatter_add = lift(scatter_ops.scatter), lift(scatter_ops.scatter_add)
-    scatter_reduce, index_add = lift(scatter_ops.scatter_reduce), lift(scatter_ops.index_add)
-    index_copy, index_fill = lift(scatter_ops.index_copy), lift(scatter_ops.index_fill)
-
-    diagonal, diag_embed, diag = lift(arrange.diagonal, "diagonal"), lift(arrange.diag_embed), lift(arrange.diag)
-    trace, rot90, fliplr, flipud = (lift(op) for op in (arrange.trace, arrange.rot90, arrange.fliplr, arrange.flipud))
-    swapaxes, narrow = lift(arrange.swapaxes, "basic"), lift(arrange.narrow, "basic")
-    select, tensor_split = lift(arrange.select, "basic"), lift(arrange.tensor_split, "basic")
-    repeat_interleave = _reading("repeat_interleave")
-    tensordot, inner, kron = lift(products.tensordot), lift(products.inner), lift(products.kron)
-    cross, vander, norm = lift(products.cross), lift(products.vander), lift(products.norm)
-    addmm, addmv, addr = lift(products.addmm), lift(products.addmv), lift(products.addr)
-    baddbmm, addbmm = lift(products.baddbmm), lift(products.addbmm)
-    matrix_power = lift(products.matrix_power)
-
-    matmul = __matmul__ = lift(linalg.matmul)
-    __rmatmul__ = lift(linalg.rmatmul)
-    mm, bmm, mv = lift(linalg.mm), lift(linalg.bmm), lift(linalg.mv)
-    dot, outer = lift(linalg.dot), lift(linalg.outer)
-
-    T = property(lift(movement.t, "basic"), doc="The transpose of a matrix.")
-    mT = property(lift(movement.matrix_transpose, "basic"), doc="The last two axes exchanged.")
-
-    def clone(self) -> Tensor:
-        """The same value in a tensor of its own; gradients pass."""
-        return _wrap(self.node, [self], self.weak)
+    @property
+    @entry
+    def mT(self) -> Tensor:
+        """The last two axes exchanged."""
+        return _matrix_transpose(self)
 
     def contiguous(self) -> Tensor:
         """The tensor itself; of a view whose elements do not lie in order in the memory of its base, a copy."""
@@ -687,20 +558,17 @@ class Tensor(TensorCell):
         link(tensor, self, node, same, (), {}).may_copy = True
         return tensor
 
-    def expand_as(self, other: Tensor) -> Tensor:
-        """The tensor broadcast to the shape of `other`."""
-        return self.expand(other.shape)
-
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> Any:
-        return self.eq(other) if isinstance(other, _COMPARABLE) else NotImplemented
+        return self.eq(other) if isinstance(other, _COMPARABLE) else NotImplemented  # type: ignore[arg-type]
 
     def __ne__(self, other: object) -> Any:
-        return self.ne(other) if isinstance(other, _COMPARABLE) else NotImplemented
+        return self.ne(other) if isinstance(other, _COMPARABLE) else NotImplemented  # type: ignore[arg-type]
 
 
 _COMPARABLE = (Tensor, int, float, bool, np.generic, np.ndarray)
+_matrix_transpose = lift(movement.matrix_transpose, "basic")
 _index = lift(indexing.index, "basic")
 _set_index = lift(indexing.set_index)
 

@@ -55,7 +55,7 @@ def leaf(*shape):
             "from_numpy: given an array of complex64",
         ),
         (lambda: weft.tensor("x"), weft.DTypeError, "tensor: given an array of <U1"),
-        (lambda: weft.exp([1.0]), weft.DTypeError, "exp: given x of type list; expected a tensor. Fix: convert"),
+        (lambda: weft.exp([1.0]), weft.DTypeError, "exp: given input of type list; expected a tensor. Fix: convert"),
         (lambda: F.linear(weft.ones(3), weight=None), weft.DTypeError, "linear: given weight of type NoneType"),
         (
             lambda: weft.cat(weft.ones(3)),

@@ -13,40 +13,46 @@ from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float, normal_axis, to_float
 from weft.ops.elementwise import clamp
+from weft.ops.registry import operation
 
 
-def relu(x: Node) -> Node:
+@operation("weft functional method inplace flag")
+def relu(input: Node) -> Node:
     """max(x, 0), with slope 0 at 0; NaN stays NaN.
 
     >>> weft.relu(weft.tensor([-1.0, 0.0, 2.0]))
     tensor([0., 0., 2.])
     """
-    return select(make("le", (x, build.like(x, 0))), 0, x)
+    return select(make("le", (input, build.like(input, 0))), 0, input)
 
 
-def relu6(x: Node) -> Node:
+@operation("functional flag")
+def relu6(input: Node) -> Node:
     """min(max(x, 0), 6)."""
-    return hardtanh(x, 0.0, 6.0)
+    return hardtanh(input, 0.0, 6.0)
 
 
-def hardtanh(x: Node, min_val: float = -1.0, max_val: float = 1.0) -> Node:
-    """`x` held between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
-    low = select(make("le", (x, build.like(x, min_val))), min_val, x)
-    return select(make("le", (build.like(x, max_val), x)), max_val, low)
+@operation("functional flag")
+def hardtanh(input: Node, min_val: float = -1.0, max_val: float = 1.0) -> Node:
+    """`input` held between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
+    low = select(make("le", (input, build.like(input, min_val))), min_val, input)
+    return select(make("le", (build.like(input, max_val), input)), max_val, low)
 
 
+@operation("functional flag")
 @in_float32
-def leaky_relu(x: Node, negative_slope: float = 0.01) -> Node:
+def leaky_relu(input: Node, negative_slope: float = 0.01) -> Node:
     """x above 0, negative_slope * x below."""
-    need_float("leaky_relu", x)
-    return select(lt(0.0, x), x, mul(x, negative_slope))
+    need_float("leaky_relu", input)
+    return select(lt(0.0, input), input, mul(input, negative_slope))
 
 
+@operation("functional flag")
 @in_float32
-def elu(x: Node, alpha: float = 1.0) -> Node:
+def elu(input: Node, alpha: float = 1.0) -> Node:
     """x above 0, alpha * (e^x - 1) below."""
-    need_float("elu", x)
-    return _elu(x, alpha, 1.0)
+    need_float("elu", input)
+    return _elu(input, alpha, 1.0)
 
 
 def _elu(x: Node, alpha: float, rate: float) -> Node:
@@ -57,10 +63,11 @@ def _elu(x: Node, alpha: float, rate: float) -> Node:
     return build.surrogate(value, select(below, mul(unary("exp", scaled), alpha), x))
 
 
+@operation("weft functional flag")
 @in_float32
-def selu(x: Node) -> Node:
+def selu(input: Node) -> Node:
     """The scaled `elu` that keeps mean 0 and variance 1."""
-    return mul(elu(x, 1.6732632423543772848170429916717), 1.0507009873554804934193349852946)
+    return mul(elu(input, 1.6732632423543772848170429916717), 1.0507009873554804934193349852946)
 
 
 def _minus_abs(x: Node) -> Node:
@@ -68,88 +75,99 @@ def _minus_abs(x: Node) -> Node:
     return select(lt(x, 0.0), x, neg(x))
 
 
+@operation("weft functional method inplace")
 @in_float32
-def sigmoid(x: Node) -> Node:
+def sigmoid(input: Node) -> Node:
     """1 / (1 + e^-x), from e^-|x| so that nothing overflows.
 
     >>> weft.sigmoid(weft.tensor([-1000.0, 0.0, 1000.0]))
     tensor([0.0000, 0.5000, 1.0000])
     """
-    x = to_float(x)
-    small = unary("exp", _minus_abs(x))
-    return div(select(lt(x, 0.0), small, 1.0), add(small, 1.0))
+    input = to_float(input)
+    small = unary("exp", _minus_abs(input))
+    return div(select(lt(input, 0.0), small, 1.0), add(small, 1.0))
 
 
+@operation("functional")
 @in_float32
-def logsigmoid(x: Node) -> Node:
+def logsigmoid(input: Node) -> Node:
     """log(sigmoid(x)) without overflow."""
-    need_float("logsigmoid", x)
-    return sub(select(lt(x, 0.0), x, 0.0), unary("log1p", unary("exp", _minus_abs(x))))
+    need_float("logsigmoid", input)
+    return sub(select(lt(input, 0.0), input, 0.0), unary("log1p", unary("exp", _minus_abs(input))))
 
 
+@operation("functional")
 @in_float32
-def softplus(x: Node, beta: float = 1.0, threshold: float = 20.0) -> Node:
+def softplus(input: Node, beta: float = 1.0, threshold: float = 20.0) -> Node:
     """log(1 + e^(beta x)) / beta; x itself where beta x > threshold."""
-    need_float("softplus", x)
-    scaled = mul(x, beta)
+    need_float("softplus", input)
+    scaled = mul(input, beta)
     linear = lt(threshold, scaled)
     curve = unary("log1p", unary("exp", select(linear, 0.0, scaled)))
-    return select(linear, x, mul(curve, 1.0 / beta))
+    return select(linear, input, mul(curve, 1.0 / beta))
 
 
+@operation("functional flag")
 @in_float32
-def silu(x: Node) -> Node:
+def silu(input: Node) -> Node:
     """x * sigmoid(x)."""
-    need_float("silu", x)
-    return mul(x, sigmoid(x))
+    need_float("silu", input)
+    return mul(input, sigmoid(input))
 
 
+@operation("functional flag")
 @in_float32
-def mish(x: Node) -> Node:
+def mish(input: Node) -> Node:
     """x * tanh(softplus(x))."""
-    return mul(x, unary("tanh", softplus(x)))
+    return mul(input, unary("tanh", softplus(input)))
 
 
+@operation("functional")
 @in_float32
-def gelu(x: Node, approximate: str = "none") -> Node:
+def gelu(input: Node, approximate: str = "none") -> Node:
     """x * Phi(x) with the normal distribution function; `approximate="tanh"` is the tanh form.
 
     >>> weft.nn.functional.gelu(weft.tensor([-1.0, 0.0, 1.0]))
     tensor([-0.1587,  0.0000,  0.8413])
     """
-    need_float("gelu", x)
+    need_float("gelu", input)
     if approximate == "none":
-        return mul(mul(x, 0.5), add(unary("erf", mul(x, math.sqrt(0.5))), 1.0))
+        return mul(mul(input, 0.5), add(unary("erf", mul(input, math.sqrt(0.5))), 1.0))
     if approximate == "tanh":
-        return build.with_gradient(tanh_gelu(x), (x,), gelu_gradient)
+        return build.with_gradient(tanh_gelu(input), (input,), gelu_gradient)
     raise problem(RangeError, "gelu", f"approximate={approximate!r}", "'none' or 'tanh'")
 
 
+@operation("functional flag")
 @in_float32
-def hardsigmoid(x: Node) -> Node:
+def hardsigmoid(input: Node) -> Node:
     """(x + 3) / 6 held between 0 and 1, with slope 0 from there on and at NaN."""
-    need_float("hardsigmoid", x)
-    value = mul(hardtanh(add(x, 3.0), 0.0, 6.0), 1.0 / 6.0)
-    inside = make("and", (lt(-3.0, x), lt(x, 3.0)))
-    return build.surrogate(value, select(inside, mul(x, 1.0 / 6.0), 0.0))
+    need_float("hardsigmoid", input)
+    value = mul(hardtanh(add(input, 3.0), 0.0, 6.0), 1.0 / 6.0)
+    inside = make("and", (lt(-3.0, input), lt(input, 3.0)))
+    return build.surrogate(value, select(inside, mul(input, 1.0 / 6.0), 0.0))
 
 
+@operation("functional flag")
 @in_float32
-def hardswish(x: Node) -> Node:
+def hardswish(input: Node) -> Node:
     """x * clip(x + 3, 0, 6) / 6, with slope 0 up to -3, and 1 from 3 on and at NaN."""
-    need_float("hardswish", x)
-    value = mul(mul(x, clamp(add(x, 3.0), 0.0, 6.0)), 1.0 / 6.0)
-    low, inside = make("le", (x, build.like(x, -3.0))), lt(x, 3.0)
-    bent = select(make("and", (inside, build.unary("not", low))), x, 0.0)  # NaN and infinities would spoil the slope
-    slope = select(inside, mul(mul(bent, add(bent, 3.0)), 1.0 / 6.0), x)
+    need_float("hardswish", input)
+    value = mul(mul(input, clamp(add(input, 3.0), 0.0, 6.0)), 1.0 / 6.0)
+    low, inside = make("le", (input, build.like(input, -3.0))), lt(input, 3.0)
+    bent = select(
+        make("and", (inside, build.unary("not", low))), input, 0.0
+    )  # NaN and infinities would spoil the slope
+    slope = select(inside, mul(mul(bent, add(bent, 3.0)), 1.0 / 6.0), input)
     return build.surrogate(value, select(low, 0.0, slope))
 
 
+@operation("functional")
 @in_float32
-def softsign(x: Node) -> Node:
+def softsign(input: Node) -> Node:
     """x / (1 + |x|)."""
-    need_float("softsign", x)
-    return div(x, add(unary("abs", x), 1.0))
+    need_float("softsign", input)
+    return div(input, add(unary("abs", input), 1.0))
 
 
 def shifted(who: str, x: Node, dim: int) -> tuple[Node, tuple[int, ...]]:
@@ -164,88 +182,98 @@ def shifted(who: str, x: Node, dim: int) -> tuple[Node, tuple[int, ...]]:
     return sub(x, expand(peak, x.shape)), axes
 
 
+@operation("weft functional method")
 @in_float32
-def softmax(x: Node, dim: int) -> Node:
+def softmax(input: Node, dim: int) -> Node:
     """e^x over its sum along `dim`, shifted by the maximum. Multiplies by 1/sum: one division a row.
 
     >>> weft.softmax(weft.tensor([1000.0, 1000.0]), 0)
     tensor([0.5000, 0.5000])
     """
-    z, axes = shifted("softmax", x, dim)
+    z, axes = shifted("softmax", input, dim)
     e = unary("exp_rounded", z)
-    return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), x.shape))
+    return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), input.shape))
 
 
+@operation("weft functional method")
 @in_float32
-def log_softmax(x: Node, dim: int) -> Node:
+def log_softmax(input: Node, dim: int) -> Node:
     """log(softmax(x)) without overflow."""
-    z, axes = shifted("log_softmax", x, dim)
+    z, axes = shifted("log_softmax", input, dim)
     total = reduce("reduce_sum", unary("exp_rounded", z), axes, keepdim=True)
-    return sub(z, expand(unary("log", total), x.shape))
+    return sub(z, expand(unary("log", total), input.shape))
 
 
+@operation("weft functional flag")
 @in_float32
-def celu(x: Node, alpha: float = 1.0) -> Node:
+def celu(input: Node, alpha: float = 1.0) -> Node:
     """x above 0, alpha * (e^(x / alpha) - 1) below."""
-    need_float("celu", x)
-    return _elu(x, alpha, 1.0 / alpha)
+    need_float("celu", input)
+    return _elu(input, alpha, 1.0 / alpha)
 
 
-def threshold(x: Node, threshold: float, value: float) -> Node:
+@operation("weft functional flag")
+def threshold(input: Node, threshold: float, value: float) -> Node:
     """x above `threshold`, `value` at and below it; NaN stays NaN."""
-    return select(make("le", (x, build.like(x, threshold))), value, x)
+    return select(make("le", (input, build.like(input, threshold))), value, input)
 
 
-def hardshrink(x: Node, lambd: float = 0.5) -> Node:
+@operation("weft functional method")
+def hardshrink(input: Node, lambd: float = 0.5) -> Node:
     """x outside [-lambd, lambd], 0 inside; NaN stays NaN."""
-    need_float("hardshrink", x)
-    return select(make("le", (unary("abs", x), build.like(x, lambd))), 0.0, x)
+    need_float("hardshrink", input)
+    return select(make("le", (unary("abs", input), build.like(input, lambd))), 0.0, input)
 
 
+@operation("functional")
 @in_float32
-def softshrink(x: Node, lambd: float = 0.5) -> Node:
+def softshrink(input: Node, lambd: float = 0.5) -> Node:
     """x moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN."""
-    need_float("softshrink", x)
-    above = select(lt(lambd, x), sub(x, lambd), mul(x, 0.0))
-    inside = make("le", (unary("abs", x), build.like(x, lambd)))
-    return build.surrogate(select(lt(x, -lambd), add(x, lambd), above), select(inside, 0.0, x))
+    need_float("softshrink", input)
+    above = select(lt(lambd, input), sub(input, lambd), mul(input, 0.0))
+    inside = make("le", (unary("abs", input), build.like(input, lambd)))
+    return build.surrogate(select(lt(input, -lambd), add(input, lambd), above), select(inside, 0.0, input))
 
 
+@operation("functional")
 @in_float32
-def tanhshrink(x: Node) -> Node:
+def tanhshrink(input: Node) -> Node:
     """x - tanh(x)."""
-    need_float("tanhshrink", x)
-    return sub(x, unary("tanh", x))
+    need_float("tanhshrink", input)
+    return sub(input, unary("tanh", input))
 
 
+@operation("functional")
 @in_float32
-def softmin(x: Node, dim: int) -> Node:
+def softmin(input: Node, dim: int) -> Node:
     """`softmax` of -x."""
-    return softmax(neg(x), dim)
+    return softmax(neg(input), dim)
 
 
+@operation("functional")
 @in_float32
-def glu(x: Node, dim: int = -1) -> Node:
+def glu(input: Node, dim: int = -1) -> Node:
     """The first half along `dim` times the sigmoid of the second.
 
     >>> weft.nn.functional.glu(weft.tensor([3.0, 0.0]))
     tensor([1.5000])
     """
-    need_float("glu", x)
-    axis = normal_axis("glu", dim, len(x.shape))
-    if not x.shape or x.shape[axis] % 2:
-        raise problem(ShapeError, "glu", f"shape {x.shape} along axis {dim}", "an even extent")
-    half = x.shape[axis] // 2
-    return mul(build.narrow(x, axis, 0, half), sigmoid(build.narrow(x, axis, half, 2 * half)))
+    need_float("glu", input)
+    axis = normal_axis("glu", dim, len(input.shape))
+    if not input.shape or input.shape[axis] % 2:
+        raise problem(ShapeError, "glu", f"shape {input.shape} along axis {dim}", "an even extent")
+    half = input.shape[axis] // 2
+    return mul(build.narrow(input, axis, 0, half), sigmoid(build.narrow(input, axis, half, 2 * half)))
 
 
+@operation("weft functional method")
 @in_float32
-def prelu(x: Node, weight: Node) -> Node:
+def prelu(input: Node, weight: Node) -> Node:
     """x above 0, weight * x below; one weight, or one for each channel (axis 1)."""
-    need_float("prelu", x)
-    channels = x.shape[1] if len(x.shape) > 1 else 1
+    need_float("prelu", input)
+    channels = input.shape[1] if len(input.shape) > 1 else 1
     if len(weight.shape) > 1 or weight.size not in (1, channels):
         raise problem(ShapeError, "prelu", f"a weight of shape {weight.shape}", f"(1,) or ({channels},)")
-    shape = tuple([weight.size if axis == 1 else 1 for axis in range(len(x.shape))])
-    slope = build.expand(build.reshape(build.cast(weight, x.dtype), shape if x.shape else ()), x.shape)
-    return select(lt(0.0, x), x, mul(x, slope))
+    shape = tuple([weight.size if axis == 1 else 1 for axis in range(len(input.shape))])
+    slope = build.expand(build.reshape(build.cast(weight, input.dtype), shape if input.shape else ()), input.shape)
+    return select(lt(0.0, input), input, mul(input, slope))

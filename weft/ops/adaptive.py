@@ -18,6 +18,7 @@ from weft.graph.node import Node
 from weft.ops.common import Sizes, as_int, need_float, need_integer, sizes
 from weft.ops.pool import Windows, largest, total_of
 from weft.ops.reduce import ValuesIndices
+from weft.ops.registry import operation
 from weft.ops.resample import area
 from weft.ops.scatter import gather, scatter
 
@@ -101,11 +102,13 @@ def _max(who: str, rank: int, x: Node, output_size: Counts, return_indices: bool
     return ValuesIndices(best, position)
 
 
+@operation("functional")
 def adaptive_avg_pool1d(input: Node, output_size: Counts) -> Node:
     """Means of `output_size` windows over the last axis; see `adaptive_avg_pool2d`."""
     return _mean("adaptive_avg_pool1d", 1, input, output_size)
 
 
+@operation("functional")
 def adaptive_avg_pool2d(input: Node, output_size: Counts) -> Node:
     """Means of `output_size` windows over each of the last two axes of [N, C, H, W] or [C, H, W]; None keeps an extent.
 
@@ -115,16 +118,19 @@ def adaptive_avg_pool2d(input: Node, output_size: Counts) -> Node:
     return _mean("adaptive_avg_pool2d", 2, input, output_size)
 
 
+@operation("functional")
 def adaptive_avg_pool3d(input: Node, output_size: Counts) -> Node:
     """Means of `output_size` windows over each of the last three axes; see `adaptive_avg_pool2d`."""
     return _mean("adaptive_avg_pool3d", 3, input, output_size)
 
 
+@operation("functional")
 def adaptive_max_pool1d(input: Node, output_size: Counts, return_indices: bool = False) -> Node | ValuesIndices:
     """Maxima of `output_size` windows over the last axis; see `adaptive_max_pool2d`."""
     return _max("adaptive_max_pool1d", 1, input, output_size, return_indices)
 
 
+@operation("functional")
 def adaptive_max_pool2d(input: Node, output_size: Counts, return_indices: bool = False) -> Node | ValuesIndices:
     """Maxima of `output_size` windows over each of the last two axes, with gradients and indices as `max_pool2d`.
 
@@ -134,6 +140,7 @@ def adaptive_max_pool2d(input: Node, output_size: Counts, return_indices: bool =
     return _max("adaptive_max_pool2d", 2, input, output_size, return_indices)
 
 
+@operation("functional")
 def adaptive_max_pool3d(input: Node, output_size: Counts, return_indices: bool = False) -> Node | ValuesIndices:
     """Maxima of `output_size` windows over each of the last three axes; see `adaptive_max_pool2d`."""
     return _max("adaptive_max_pool3d", 3, input, output_size, return_indices)
@@ -182,6 +189,7 @@ def _from_places(sources: tuple[Node, ...], g: Node) -> tuple[Node, None]:
     return gather(g, 1, sources[1]), None
 
 
+@operation("functional")
 def max_unpool1d(
     input: Node,
     indices: Node,
@@ -194,6 +202,7 @@ def max_unpool1d(
     return _unpool("max_unpool1d", 1, input, indices, kernel_size, stride, padding, output_size)
 
 
+@operation("functional")
 def max_unpool2d(
     input: Node,
     indices: Node,
@@ -213,6 +222,7 @@ def max_unpool2d(
     return _unpool("max_unpool2d", 2, input, indices, kernel_size, stride, padding, output_size)
 
 
+@operation("functional")
 def max_unpool3d(
     input: Node,
     indices: Node,

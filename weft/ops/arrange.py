@@ -12,6 +12,7 @@ from weft.ops import reduce
 from weft.ops.common import as_int, normal_axis, same_device
 from weft.ops.einsum import diagonal_of
 from weft.ops.movement import cat, split, transpose
+from weft.ops.registry import operation
 
 
 def _two_axes(who: str, rank: int, dim1: int, dim2: int) -> tuple[int, int]:
@@ -21,36 +22,38 @@ def _two_axes(who: str, rank: int, dim1: int, dim2: int) -> tuple[int, int]:
     return first, second
 
 
-def diagonal(x: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+@operation(view="diagonal")
+def diagonal(input: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
     """The elements with indices (i, i + offset) on two axes, which become the last axis.
 
     >>> weft.diagonal(weft.tensor([[1, 2], [3, 4]]))
     tensor([1, 4])
     """
-    first, second = _two_axes("diagonal", len(x.shape), dim1, dim2)
+    first, second = _two_axes("diagonal", len(input.shape), dim1, dim2)
     shift = as_int("diagonal", offset, "offset")
     low, high = max(-shift, 0), max(shift, 0)
-    extent = max(min(x.shape[first] - low, x.shape[second] - high), 0)
+    extent = max(min(input.shape[first] - low, input.shape[second] - high), 0)
     if not extent:
         low = high = 0
-    square = build.narrow(build.narrow(x, first, low, low + extent), second, high, high + extent)
+    square = build.narrow(build.narrow(input, first, low, low + extent), second, high, high + extent)
     return diagonal_of(square, first, second)
 
 
-def diag_embed(x: Node, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Node:
+@operation()
+def diag_embed(input: Node, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Node:
     """The last axis laid along a diagonal of two new axes, zeros elsewhere.
 
     >>> weft.diag_embed(weft.tensor([1, 2]))
     tensor([[1, 0],
             [0, 2]])
     """
-    if not x.shape:
+    if not input.shape:
         raise problem(ShapeError, "diag_embed", "a scalar", "at least one axis")
-    rank, shift = len(x.shape) + 1, as_int("diag_embed", offset, "offset")
+    rank, shift = len(input.shape) + 1, as_int("diag_embed", offset, "offset")
     first, second = _two_axes("diag_embed", rank, dim1, dim2)
-    *outer, extent = x.shape
+    *outer, extent = input.shape
     zeros = (0,) * len(outer)
-    apart = build.pad(build.reshape(x, (*outer, extent, 1)), (*zeros, 0, 0), (*zeros, 0, extent))
+    apart = build.pad(build.reshape(input, (*outer, extent, 1)), (*zeros, 0, 0), (*zeros, 0, extent))
     flat = build.narrow(build.reshape(apart, (*outer, extent * (extent + 1))), len(outer), 0, extent * extent)
     square = build.reshape(flat, (*outer, extent, extent))
     low, high = max(-shift, 0), max(shift, 0)
@@ -61,23 +64,26 @@ def diag_embed(x: Node, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Node
     return build.permute(wide, order)
 
 
-def diag(x: Node, diagonal: int = 0) -> Node:
+@operation()
+def diag(input: Node, diagonal: int = 0) -> Node:
     """A vector as the diagonal of a matrix; the diagonal of a matrix as a vector."""
-    if len(x.shape) not in (1, 2):
-        raise problem(ShapeError, "diag", f"shape {x.shape}", "a vector or a matrix", "use diagonal or diag_embed")
-    return diag_embed(x, diagonal) if len(x.shape) == 1 else _diagonal(x, diagonal)
+    if len(input.shape) not in (1, 2):
+        raise problem(ShapeError, "diag", f"shape {input.shape}", "a vector or a matrix", "use diagonal or diag_embed")
+    return diag_embed(input, diagonal) if len(input.shape) == 1 else _diagonal(input, diagonal)
 
 
 _diagonal = diagonal
 
 
-def trace(x: Node) -> Node:
+@operation()
+def trace(input: Node) -> Node:
     """The sum of a matrix's diagonal."""
-    if len(x.shape) != 2:
-        raise problem(ShapeError, "trace", f"shape {x.shape}", "a matrix")
-    return reduce.sum(diagonal(x))
+    if len(input.shape) != 2:
+        raise problem(ShapeError, "trace", f"shape {input.shape}", "a matrix")
+    return reduce.sum(diagonal(input))
 
 
+@operation("weft")
 def meshgrid(*tensors: Node | Sequence[Node], indexing: str = "ij") -> tuple[Node, ...]:
     """Vectors spread over the grid that they span; with indexing='xy' the first two axes are exchanged.
 
@@ -101,7 +107,8 @@ def meshgrid(*tensors: Node | Sequence[Node], indexing: str = "ij") -> tuple[Nod
     return tuple(out)
 
 
-def rot90(x: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Node:
+@operation()
+def rot90(input: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Node:
     """Turned by k quarter turns from the first of `dims` towards the second.
 
     >>> weft.rot90(weft.tensor([[1, 2], [3, 4]]))
@@ -110,16 +117,18 @@ def rot90(x: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Node:
     """
     if len(dims) != 2:
         raise problem(ShapeError, "rot90", f"dims {tuple(dims)}", "two axes")
-    first, second = _two_axes("rot90", len(x.shape), *dims)
+    first, second = _two_axes("rot90", len(input.shape), *dims)
     turns = as_int("rot90", k, "number of turns") % 4
-    order = list(range(len(x.shape)))
+    order = list(range(len(input.shape)))
     order[first], order[second] = second, first
     if turns == 0:
-        return x
+        return input
     if turns == 2:
-        return build.flip(x, (first, second))
+        return build.flip(input, (first, second))
     return (
-        build.permute(build.flip(x, (second,)), order) if turns == 1 else build.flip(build.permute(x, order), (second,))
+        build.permute(build.flip(input, (second,)), order)
+        if turns == 1
+        else build.flip(build.permute(input, order), (second,))
     )
 
 
@@ -152,82 +161,92 @@ def _at_least(x: Node, rank: int) -> Node:
     return build.reshape(x, (1,) * (rank - len(x.shape)) + x.shape)
 
 
+@operation("weft")
 def hstack(tensors: Sequence[Node]) -> Node:
     """Tensors side by side: along the second axis, vectors along their only one."""
     parts = [_at_least(node, 1) for node in tensors]
     return cat(parts, 1 if parts and len(parts[0].shape) > 1 else 0)
 
 
+@operation("weft")
 def vstack(tensors: Sequence[Node]) -> Node:
     """Tensors on top of each other: along the first axis, vectors as rows."""
     return cat([_at_least(node, 2) for node in tensors], 0)
 
 
+@operation("weft")
 def dstack(tensors: Sequence[Node]) -> Node:
     """Tensors behind each other: along the third axis."""
     return cat([_at_least(node, 3) for node in tensors], 2)
 
 
+@operation("weft")
 def column_stack(tensors: Sequence[Node]) -> Node:
     """Vectors as the columns of a matrix."""
     return cat([build.reshape(node, (node.size, 1)) if len(node.shape) < 2 else node for node in tensors], 1)
 
 
-def swapaxes(x: Node, axis0: int, axis1: int) -> Node:
+@operation(view="basic")
+def swapaxes(input: Node, axis0: int, axis1: int) -> Node:
     """Two axes exchanged: `transpose`."""
-    return transpose(x, axis0, axis1)
+    return transpose(input, axis0, axis1)
 
 
-def narrow(x: Node, dim: int, start: int, length: int) -> Node:
+@operation(view="basic")
+def narrow(input: Node, dim: int, start: int, length: int) -> Node:
     """The part of `dim` from `start` on with `length` elements."""
-    axis = normal_axis("narrow", dim, len(x.shape))
+    axis = normal_axis("narrow", dim, len(input.shape))
     first, count = as_int("narrow", start, "start"), as_int("narrow", length, "length")
-    extent = x.shape[axis] if x.shape else 0
+    extent = input.shape[axis] if input.shape else 0
     first = first + extent if first < 0 else first
     if not 0 <= first <= first + count <= extent:
         raise problem(ShapeError, "narrow", f"start {start}, length {length} of extent {extent}", "a part of it")
-    return build.narrow(x, axis, first, first + count)
+    return build.narrow(input, axis, first, first + count)
 
 
-def select(x: Node, dim: int, index: int) -> Node:
+@operation(view="basic")
+def select(input: Node, dim: int, index: int) -> Node:
     """One slice along `dim`, without that axis."""
-    axis, number = normal_axis("select", dim, len(x.shape)), as_int("select", index, "index")
-    extent = x.shape[axis] if x.shape else 0
+    axis, number = normal_axis("select", dim, len(input.shape)), as_int("select", index, "index")
+    extent = input.shape[axis] if input.shape else 0
     if not -extent <= number < extent:
         raise problem(ShapeError, "select", f"index {number} of extent {extent}", f"{-extent} to {extent - 1}")
-    one = build.narrow(x, axis, number % extent, number % extent + 1)
-    return build.reshape(one, x.shape[:axis] + x.shape[axis + 1 :])
+    one = build.narrow(input, axis, number % extent, number % extent + 1)
+    return build.reshape(one, input.shape[:axis] + input.shape[axis + 1 :])
 
 
-def fliplr(x: Node) -> Node:
+@operation()
+def fliplr(input: Node) -> Node:
     """The second axis reversed."""
-    if len(x.shape) < 2:
-        raise problem(ShapeError, "fliplr", f"shape {x.shape}", "at least two axes")
-    return build.flip(x, (1,))
+    if len(input.shape) < 2:
+        raise problem(ShapeError, "fliplr", f"shape {input.shape}", "at least two axes")
+    return build.flip(input, (1,))
 
 
-def flipud(x: Node) -> Node:
+@operation()
+def flipud(input: Node) -> Node:
     """The first axis reversed."""
-    if not x.shape:
+    if not input.shape:
         raise problem(ShapeError, "flipud", "a scalar", "at least one axis")
-    return build.flip(x, (0,))
+    return build.flip(input, (0,))
 
 
-def tensor_split(x: Node, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Node, ...]:
+@operation(view="basic")
+def tensor_split(input: Node, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Node, ...]:
     """As many parts as asked for, the first ones larger by one where it does not come out even; or parts cut before the
     given indices.
 
     >>> [part.shape for part in weft.tensor_split(weft.arange(7), 3)]
     [(3,), (2,), (2,)]
     """
-    axis = normal_axis("tensor_split", dim, len(x.shape))
-    extent = x.shape[axis] if x.shape else 0
+    axis = normal_axis("tensor_split", dim, len(input.shape))
+    extent = input.shape[axis] if input.shape else 0
     if isinstance(indices_or_sections, (tuple, list)):
         cuts = [min(max(cut + extent if cut < 0 else cut, 0), extent) for cut in indices_or_sections]
         bounds = [0, *cuts, extent]
-        return tuple([build.narrow(x, axis, low, max(low, high)) for low, high in itertools.pairwise(bounds)])
+        return tuple([build.narrow(input, axis, low, max(low, high)) for low, high in itertools.pairwise(bounds)])
     sections = as_int("tensor_split", indices_or_sections, "number of sections")
     if sections < 1:
         raise problem(ShapeError, "tensor_split", f"{sections} sections", "at least 1")
     sizes = [extent // sections + (k < extent % sections) for k in range(sections)]
-    return split(x, sizes, axis)
+    return split(input, sizes, axis)

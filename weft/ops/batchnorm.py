@@ -17,6 +17,7 @@ from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float
 from weft.ops.moments import mean_and_variance
 from weft.ops.reduce import mean
+from weft.ops.registry import operation
 
 
 class Statistics(NamedTuple):
@@ -102,6 +103,7 @@ def instance_norm_training(x: Node, weight: Node | None, bias: Node | None, eps:
     return Statistics(value, mean(middle, over), mean(unbiased, over))
 
 
+@operation("functional")
 @in_float32
 def group_norm(
     input: Node, num_groups: int, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5
@@ -121,6 +123,7 @@ def group_norm(
     return _affine(build.reshape(y, input.shape), weight, bias)
 
 
+@operation("functional")
 @in_float32
 def local_response_norm(input: Node, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Node:
     """x / (k + alpha * mean of x^2 over `size` neighbouring channels)^beta; channels beyond the ends count as 0.

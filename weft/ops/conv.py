@@ -12,8 +12,10 @@ from weft.graph.build import Shape
 from weft.graph.convolve import Geometry, conv, conv_input
 from weft.graph.node import Node
 from weft.ops.common import Sizes, same_device, sizes
+from weft.ops.registry import operation
 
 
+@operation("weft functional")
 def conv1d(
     input: Node,
     weight: Node,
@@ -32,6 +34,7 @@ def conv1d(
     return _conv("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
+@operation("weft functional")
 def conv2d(
     input: Node,
     weight: Node,
@@ -49,6 +52,7 @@ def conv2d(
     return _conv("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
+@operation("weft functional")
 def conv3d(
     input: Node,
     weight: Node,
@@ -66,6 +70,7 @@ def conv3d(
     return _conv("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
 
 
+@operation("weft functional")
 def conv_transpose1d(
     input: Node,
     weight: Node,
@@ -85,6 +90,7 @@ def conv_transpose1d(
     return _transposed("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@operation("weft functional")
 def conv_transpose2d(
     input: Node,
     weight: Node,
@@ -103,6 +109,7 @@ def conv_transpose2d(
     return _transposed("conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@operation("weft functional")
 def conv_transpose3d(
     input: Node,
     weight: Node,

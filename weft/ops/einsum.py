@@ -16,6 +16,7 @@ from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.node import Node
 from weft.ops.common import same_device
+from weft.ops.registry import operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Labelled:
         return dict(zip(self.labels, self.node.shape, strict=True))
 
 
+@operation("weft")
 def einsum(equation: str, *operands: Node | Sequence[Node]) -> Node:
     """The sum of products that `equation` describes: `"ij,jk->ik"` is a matrix product. Labels missing from the output
     are summed over; without `->` the output has those that occur once, in alphabetical order. A label twice in one

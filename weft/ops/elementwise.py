@@ -25,11 +25,19 @@ from weft.ops.common import (
     spread,
     to_float,
 )  # fmt: skip
+from weft.ops.registry import operation
 
 
-def cast(x: Node, dtype: DType) -> Node:
-    """`x` in another dtype: float to integer truncates, anything to bool is `!= 0`."""
-    return build.cast(x, as_dtype("to", dtype))
+@operation("method")
+def cast(input: Node, dtype: DType) -> Node:
+    """`input` in another dtype: float to integer truncates, anything to bool is `!= 0`."""
+    return build.cast(input, as_dtype("to", dtype))
+
+
+@operation()
+def clone(input: Node) -> Node:
+    """The same value in a tensor of its own; gradients pass."""
+    return input
 
 
 # ---- arithmetic -------------------------------------------------------------------------------------------------
@@ -50,15 +58,16 @@ def _need_numbers(who: str, x: Node) -> None:
         raise problem(DTypeError, who, "bool tensors", "numbers", "use & | ^ for logic, or cast with .int()")
 
 
-def add(a: Operand, b: Operand, *, alpha: float | int = 1) -> Node:
+@operation("weft method inplace", operators="__add__ __radd__ __iadd__")
+def add(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
     """a + alpha * b. Two bool tensors: logical or.
 
     >>> weft.add(weft.tensor([1.0, 2.0]), weft.tensor([10.0, 20.0]), alpha=2)
     tensor([21., 42.])
     """
     if alpha != 1:
-        return _add_scaled(a, b, alpha)
-    pair = meet("add", a, b)
+        return _add_scaled(input, other, alpha)
+    pair = meet("add", input, other)
     return make("or" if pair[0].dtype is bool_ else "add", pair)
 
 
@@ -67,42 +76,46 @@ def _add_scaled(a: Operand, b: Operand, alpha: float | int) -> Node:
     return add(a, mul(b, alpha) if isinstance(b, Node) else b * alpha)
 
 
-def sub(a: Operand, b: Operand, *, alpha: float | int = 1) -> Node:
+@operation("weft method inplace", operators="__sub__ __isub__")
+def sub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
     """a - alpha * b."""
     if alpha != 1:
-        return _add_scaled(a, b, -alpha)
-    return _arithmetic("sub", "sub", a, b)
+        return _add_scaled(input, other, -alpha)
+    return _arithmetic("sub", "sub", input, other)
 
 
+@operation("", operators="__rsub__")
 def rsub(b: Operand, a: Operand) -> Node:
     """a - b with the operands exchanged: what `number - tensor` calls."""
     return sub(a, b)
 
 
-def mul(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace", operators="__mul__ __rmul__ __imul__")
+def mul(input: Operand, other: Operand) -> Node:
     """a * b. Two bool tensors: logical and."""
-    pair = meet("mul", a, b)
+    pair = meet("mul", input, other)
     return make("and" if pair[0].dtype is bool_ else "mul", pair)
 
 
-def div(a: Operand, b: Operand, *, rounding_mode: str | None = None) -> Node:
+@operation("weft method inplace", operators="__truediv__ __itruediv__")
+def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Node:
     """a / b; integers divide as float32. `rounding_mode` is None, 'floor' or 'trunc'.
 
     >>> weft.div(weft.tensor([7, -7]), 2, rounding_mode="trunc")
     tensor([ 3, -3])
     """
     if rounding_mode is None:
-        dtype = result_dtype("div", (a, b)) if isinstance(a, Node) or isinstance(b, Node) else float32
-        return make("div", meet("div", a, b, dtype=dtype if dtype.kind == "f" else float32))
+        dtype = result_dtype("div", (input, other)) if isinstance(input, Node) or isinstance(other, Node) else float32
+        return make("div", meet("div", input, other, dtype=dtype if dtype.kind == "f" else float32))
     if rounding_mode == "floor":
-        return floor_divide(a, b)
+        return floor_divide(input, other)
     if rounding_mode != "trunc":
         raise problem(RangeError, "div", f"rounding_mode={rounding_mode!r}", "None, 'floor' or 'trunc'")
-    a, b = meet("div", a, b)
-    if a.dtype.kind == "f":
-        return trunc(make("div", (a, b)))
-    down = make("div", (a, b))
-    return down if a.dtype.kind == "u" else build.select(_signs_part(a, b), build.add(down, 1), down)
+    input, other = meet("div", input, other)
+    if input.dtype.kind == "f":
+        return trunc(make("div", (input, other)))
+    down = make("div", (input, other))
+    return down if input.dtype.kind == "u" else build.select(_signs_part(input, other), build.add(down, 1), down)
 
 
 def _signs_part(a: Node, b: Node) -> Node:
@@ -111,83 +124,96 @@ def _signs_part(a: Node, b: Node) -> Node:
     return make("and", (uneven, make("xor", (build.lt(a, 0), build.lt(b, 0)))))
 
 
+@operation("", operators="__rtruediv__")
 def rdiv(b: Operand, a: Operand) -> Node:
     """a / b with the operands exchanged."""
     return div(a, b)
 
 
+@operation("weft method inplace", operators="__floordiv__ __ifloordiv__")
 @in_float32
-def floor_divide(a: Operand, b: Operand) -> Node:
+def floor_divide(input: Operand, other: Operand) -> Node:
     """The quotient rounded down, from the exact remainder. Integer division by zero gives 0, and the least integer by
     -1 itself.
 
     >>> weft.tensor([7.0, -5.0, float("inf")]) // weft.tensor([2.0, float("inf"), 2.0])
     tensor([ 3., -1., nan])
     """
-    pair = meet("floor_divide", a, b)
+    pair = meet("floor_divide", input, other)
     _need_numbers("floor_divide", pair[0])
     return make("floor_divide" if pair[0].dtype.kind == "f" else "div", pair)
 
 
+@operation("", operators="__rfloordiv__")
 def rfloor_divide(b: Operand, a: Operand) -> Node:
     """a // b with the operands exchanged."""
     return floor_divide(a, b)
 
 
-def remainder(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace", operators="__mod__ __imod__")
+def remainder(input: Operand, other: Operand) -> Node:
     """The exact rest of a / b with the sign of the divisor, as Python's %. With an infinite divisor it is a, or b where
     the signs differ; by zero it is NaN, or 0 for integers.
 
     >>> weft.tensor([1e8, -7.0]) % 3
     tensor([1., 2.])
     """
-    return _arithmetic("mod", "remainder", a, b)
+    return _arithmetic("mod", "remainder", input, other)
 
 
+@operation("", operators="__rmod__")
 def rremainder(b: Operand, a: Operand) -> Node:
     """a % b with the operands exchanged."""
     return remainder(a, b)
 
 
+@operation("weft method inplace")
 @in_float32
-def fmod(a: Operand, b: Operand) -> Node:
+def fmod(input: Operand, other: Operand) -> Node:
     """The exact rest of a / b with the sign of the dividend, as C's fmod.
 
     >>> weft.fmod(weft.tensor([-7.0, 7.0]), 3)
     tensor([-1.,  1.])
     """
-    a, b = meet("fmod", a, b)
-    _need_numbers("fmod", a)
-    if a.dtype.kind != "f":
-        rest = make("mod", (a, b))
-        return rest if a.dtype.kind == "u" else build.select(_signs_part(a, b), build.sub(rest, b), rest)
-    rest = make("mod", (build.unary("abs", a), build.unary("abs", b)))
-    at_zero = build.select(build.eq(a, 0.0), build.sub(a, rest), rest)  # -0 stays
-    value = build.select(build.lt(a, 0.0), build.neg(rest), at_zero)
-    whole = trunc(make("div", (a, b)))  # has no gradient
-    return build.surrogate(value, build.sub(a, build.mul(b, whole)))
+    input, other = meet("fmod", input, other)
+    _need_numbers("fmod", input)
+    if input.dtype.kind != "f":
+        rest = make("mod", (input, other))
+        return (
+            rest if input.dtype.kind == "u" else build.select(_signs_part(input, other), build.sub(rest, other), rest)
+        )
+    rest = make("mod", (build.unary("abs", input), build.unary("abs", other)))
+    at_zero = build.select(build.eq(input, 0.0), build.sub(input, rest), rest)  # -0 stays
+    value = build.select(build.lt(input, 0.0), build.neg(rest), at_zero)
+    whole = trunc(make("div", (input, other)))  # has no gradient
+    return build.surrogate(value, build.sub(input, build.mul(other, whole)))
 
 
+@operation("weft method inplace", operators="__pow__ __ipow__")
 @in_float32
-def pow(a: Operand, b: Operand) -> Node:
+def pow(input: Operand, exponent: Operand) -> Node:
     """a to the power b. Small whole exponents, 0.5 and -1 become products, roots and quotients.
 
     >>> weft.tensor([1.0, 2.0, 3.0]) ** 2
     tensor([1., 4., 9.])
     """
-    if isinstance(a, Node) and not isinstance(b, Node):
-        number_kind("pow", b)
-        dtype = result_dtype("pow", (a, b))
-        if dtype.kind in "iu" and b < 0:
+    if isinstance(input, Node) and not isinstance(exponent, Node):
+        number_kind("pow", exponent)
+        dtype = result_dtype("pow", (input, exponent))
+        if dtype.kind in "iu" and exponent < 0:
             raise problem(
-                DTypeError, "pow", f"{a.dtype.name} to the power {b}", "an exponent of 0 or more", "use x.float()"
+                DTypeError,
+                "pow",
+                f"{input.dtype.name} to the power {exponent}",
+                "an exponent of 0 or more",
+                "use x.float()",
             )
-        x = build.cast(a, dtype)
-        if b in (1, 2, 3):
-            return x if b == 1 else build.mul(x, x) if b == 2 else build.mul(build.mul(x, x), x)
-        if b in (0.5, -0.5, -1):
-            return build.unary("sqrt", x) if b == 0.5 else rsqrt(x) if b == -0.5 else reciprocal(x)
-    base, exponent = meet("pow", a, b)
+        x = build.cast(input, dtype)
+        if exponent in (1, 2, 3):
+            return x if exponent == 1 else build.mul(x, x) if exponent == 2 else build.mul(build.mul(x, x), x)
+        if exponent in (0.5, -0.5, -1):
+            return build.unary("sqrt", x) if exponent == 0.5 else rsqrt(x) if exponent == -0.5 else reciprocal(x)
+    base, exponent = meet("pow", input, exponent)
     return make("pow", (base, exponent)) if base.dtype.kind == "f" else _integer_pow(base, exponent)
 
 
@@ -208,96 +234,112 @@ def _integer_pow(base: Node, exponent: Node) -> Node:
     return make("select", (negative, build.select(is_unit, result, 0), result))
 
 
+@operation("", operators="__rpow__")
 def rpow(b: Operand, a: Operand) -> Node:
     """a ** b with the operands exchanged."""
     return pow(a, b)
 
 
-def maximum(a: Operand, b: Operand) -> Node:
+@operation()
+def maximum(input: Operand, other: Operand) -> Node:
     """The larger of the two; NaN if either is. On ties each side gets half the gradient."""
-    return _binary("max", "maximum", a, b)
+    return _binary("max", "maximum", input, other)
 
 
-def minimum(a: Operand, b: Operand) -> Node:
+@operation()
+def minimum(input: Operand, other: Operand) -> Node:
     """The smaller of the two; NaN if either is. On ties each side gets half the gradient."""
-    return _binary("min", "minimum", a, b)
+    return _binary("min", "minimum", input, other)
 
 
+@operation("weft method inplace")
 @in_float32
-def addcmul(x: Node, a: Node, b: Node, *, value: float | int = 1) -> Node:
+def addcmul(input: Node, tensor1: Node, tensor2: Node, *, value: float | int = 1) -> Node:
     """x + value * a * b."""
-    return add(x, mul(a, b), alpha=value)
+    return add(input, mul(tensor1, tensor2), alpha=value)
 
 
+@operation("weft method inplace")
 @in_float32
-def addcdiv(x: Node, a: Node, b: Node, *, value: float | int = 1) -> Node:
+def addcdiv(input: Node, tensor1: Node, tensor2: Node, *, value: float | int = 1) -> Node:
     """x + value * a / b."""
-    return add(x, div(a, b), alpha=value)
+    return add(input, div(tensor1, tensor2), alpha=value)
 
 
+@operation("weft method inplace")
 @in_float32
-def lerp(a: Node, b: Node, weight: Operand) -> Node:
+def lerp(input: Node, end: Node, weight: Operand) -> Node:
     """a + weight * (b - a).
 
     >>> weft.lerp(weft.tensor([0.0]), weft.tensor([10.0]), 0.25)
     tensor([2.5000])
     """
-    return add(a, mul(sub(b, a), weight))
+    return add(input, mul(sub(end, input), weight))
 
 
 # ---- comparison and logic ---------------------------------------------------------------------------------------
 
 
-def lt(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace", operators="__lt__")
+def lt(input: Operand, other: Operand) -> Node:
     """a < b, bool."""
-    return _binary("lt", "lt", a, b)
+    return _binary("lt", "lt", input, other)
 
 
-def le(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace", operators="__le__")
+def le(input: Operand, other: Operand) -> Node:
     """a <= b, bool."""
-    return _binary("le", "le", a, b)
+    return _binary("le", "le", input, other)
 
 
-def gt(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace", operators="__gt__")
+def gt(input: Operand, other: Operand) -> Node:
     """a > b, bool."""
-    a, b = meet("gt", a, b)
-    return make("lt", (b, a))
+    input, other = meet("gt", input, other)
+    return make("lt", (other, input))
 
 
-def ge(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace", operators="__ge__")
+def ge(input: Operand, other: Operand) -> Node:
     """a >= b, bool."""
-    a, b = meet("ge", a, b)
-    return make("le", (b, a))
+    input, other = meet("ge", input, other)
+    return make("le", (other, input))
 
 
-def eq(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace")
+def eq(input: Operand, other: Operand) -> Node:
     """a == b, bool; NaN equals nothing."""
-    return _binary("eq", "eq", a, b)
+    return _binary("eq", "eq", input, other)
 
 
-def ne(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace")
+def ne(input: Operand, other: Operand) -> Node:
     """a != b, bool."""
-    return _binary("ne", "ne", a, b)
+    return _binary("ne", "ne", input, other)
 
 
-def logical_and(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace")
+def logical_and(input: Operand, other: Operand) -> Node:
     """Both not zero."""
-    return make("and", meet("logical_and", a, b, dtype=bool_))
+    return make("and", meet("logical_and", input, other, dtype=bool_))
 
 
-def logical_or(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace")
+def logical_or(input: Operand, other: Operand) -> Node:
     """Either not zero."""
-    return make("or", meet("logical_or", a, b, dtype=bool_))
+    return make("or", meet("logical_or", input, other, dtype=bool_))
 
 
-def logical_xor(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace")
+def logical_xor(input: Operand, other: Operand) -> Node:
     """Exactly one not zero."""
-    return make("xor", meet("logical_xor", a, b, dtype=bool_))
+    return make("xor", meet("logical_xor", input, other, dtype=bool_))
 
 
-def logical_not(x: Node) -> Node:
+@operation("weft method inplace")
+def logical_not(input: Node) -> Node:
     """Equal to zero."""
-    return build.unary("not", build.cast(x, bool_))
+    return build.unary("not", build.cast(input, bool_))
 
 
 def _bitwise(op: str, who: str, a: Operand, b: Operand) -> Node:
@@ -306,57 +348,67 @@ def _bitwise(op: str, who: str, a: Operand, b: Operand) -> Node:
     return make(op, pair)
 
 
-def bitwise_and(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace", operators="__and__ __rand__ __iand__")
+def bitwise_and(input: Operand, other: Operand) -> Node:
     """a & b for bool and integer tensors."""
-    return _bitwise("and", "bitwise_and", a, b)
+    return _bitwise("and", "bitwise_and", input, other)
 
 
-def bitwise_or(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace", operators="__or__ __ror__ __ior__")
+def bitwise_or(input: Operand, other: Operand) -> Node:
     """a | b for bool and integer tensors."""
-    return _bitwise("or", "bitwise_or", a, b)
+    return _bitwise("or", "bitwise_or", input, other)
 
 
-def bitwise_xor(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace", operators="__xor__ __rxor__ __ixor__")
+def bitwise_xor(input: Operand, other: Operand) -> Node:
     """a ^ b for bool and integer tensors."""
-    return _bitwise("xor", "bitwise_xor", a, b)
+    return _bitwise("xor", "bitwise_xor", input, other)
 
 
-def bitwise_left_shift(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace", operators="__lshift__ __ilshift__")
+def bitwise_left_shift(input: Operand, other: Operand) -> Node:
     """a << b for integer tensors."""
-    return _bitwise("shl", "bitwise_left_shift", a, b)
+    return _bitwise("shl", "bitwise_left_shift", input, other)
 
 
-def bitwise_right_shift(a: Operand, b: Operand) -> Node:
+@operation("weft method inplace", operators="__rshift__ __irshift__")
+def bitwise_right_shift(input: Operand, other: Operand) -> Node:
     """a >> b for integer tensors; the sign stays."""
-    return _bitwise("shr", "bitwise_right_shift", a, b)
+    return _bitwise("shr", "bitwise_right_shift", input, other)
 
 
-def bitwise_not(x: Node) -> Node:
+@operation("weft method inplace", operators="__invert__")
+def bitwise_not(input: Node) -> Node:
     """~x for bool and integer tensors."""
-    need_bits("bitwise_not", x)
-    return build.unary("not", x)
+    need_bits("bitwise_not", input)
+    return build.unary("not", input)
 
 
-def isnan(x: Node) -> Node:
+@operation()
+def isnan(input: Node) -> Node:
     """Where x is not a number."""
-    return make("ne", (x, x))
+    return make("ne", (input, input))
 
 
-def isinf(x: Node) -> Node:
+@operation()
+def isinf(input: Node) -> Node:
     """Where x is infinite."""
-    return eq(build.unary("abs", x), math.inf) if x.dtype.kind == "f" else make("ne", (x, x))
+    return eq(build.unary("abs", input), math.inf) if input.dtype.kind == "f" else make("ne", (input, input))
 
 
-def isfinite(x: Node) -> Node:
+@operation()
+def isfinite(input: Node) -> Node:
     """Where x is neither infinite nor NaN."""
-    return lt(build.unary("abs", x), math.inf) if x.dtype.kind == "f" else make("eq", (x, x))
+    return lt(build.unary("abs", input), math.inf) if input.dtype.kind == "f" else make("eq", (input, input))
 
 
 # ---- selection --------------------------------------------------------------------------------------------------
 
 
-def where(condition: Node, a: Operand, b: Operand) -> Node:
-    """`a` where the bool condition holds, else `b`; all three broadcast.
+@operation("weft")
+def where(condition: Node, input: Operand, other: Operand) -> Node:
+    """`input` where the bool condition holds, else `other`; all three broadcast.
 
     >>> weft.where(weft.tensor([True, False]), weft.tensor([1.0, 2.0]), 0.0)
     tensor([1., 0.])
@@ -364,25 +416,27 @@ def where(condition: Node, a: Operand, b: Operand) -> Node:
     if not isinstance(condition, Node) or condition.dtype is not bool_:
         given = condition.dtype.name if isinstance(condition, Node) else type(condition).__name__
         raise problem(DTypeError, "where", f"a condition of type {given}", "a bool tensor", "write it as a comparison")
-    tensors = [value for value in (a, b) if isinstance(value, Node)]
+    tensors = [value for value in (input, other) if isinstance(value, Node)]
     if tensors:
-        dtype = result_dtype("where", (a, b))
+        dtype = result_dtype("where", (input, other))
     else:  # two numbers: the dtype that weft.tensor would give them
-        kind = max((number_kind("where", value) for value in (a, b)), key="bif".index)
+        kind = max((number_kind("where", value) for value in (input, other)), key="bif".index)
         dtype = {"b": bool_, "i": int64, "f": float32}[kind]
     device = same_device("where", [condition, *tensors])
     shape = broadcast_shapes("where", [condition.shape, *(value.shape for value in tensors)])
-    chosen = [spread("where", value, shape, dtype, device) for value in (a, b)]
+    chosen = [spread("where", value, shape, dtype, device) for value in (input, other)]
     return make("select", (build.expand_to(condition, shape), *chosen))
 
 
-def masked_fill(x: Node, mask: Node, value: Operand) -> Node:
-    """`x` with `value` where the bool mask holds."""
-    return build.cast(where(mask, value, x), x.dtype)
+@operation("weft method inplace")
+def masked_fill(input: Node, mask: Node, value: Operand) -> Node:
+    """`input` with `value` where the bool mask holds."""
+    return build.cast(where(mask, value, input), input.dtype)
 
 
-def clamp(x: Node, min: Operand | None = None, max: Operand | None = None) -> Node:
-    """`x` held between `min` and `max`; the gradient passes where min <= x <= max. NaN stays NaN and gets none.
+@operation("weft method inplace")
+def clamp(input: Node, min: Operand | None = None, max: Operand | None = None) -> Node:
+    """`input` held between `min` and `max`; the gradient passes where min <= x <= max. NaN stays NaN and gets none.
 
     >>> weft.clamp(weft.tensor([-2.0, 0.5, 2.0]), -1, 1)
     tensor([-1.0000,  0.5000,  1.0000])
@@ -390,8 +444,8 @@ def clamp(x: Node, min: Operand | None = None, max: Operand | None = None) -> No
     if min is None and max is None:
         raise problem(DTypeError, "clamp", "neither min nor max", "at least one of them")
     if min is not None:
-        x = _held(x, min, lt, ge)
-    return x if max is None else _held(x, max, gt, le)
+        input = _held(input, min, lt, ge)
+    return input if max is None else _held(input, max, gt, le)
 
 
 def _held(x: Node, bound: Operand, beyond: Callable[..., Node], within: Callable[..., Node]) -> Node:
@@ -406,145 +460,168 @@ def _held(x: Node, bound: Operand, beyond: Callable[..., Node], within: Callable
 # ---- functions of one operand -----------------------------------------------------------------------------------
 
 
-def neg(x: Node) -> Node:
+@operation("weft method inplace", operators="__neg__")
+def neg(input: Node) -> Node:
     """-x."""
-    if x.dtype is bool_:
+    if input.dtype is bool_:
         raise problem(DTypeError, "neg", "a bool tensor", "numbers", "use ~x")
-    return build.neg(x)
+    return build.neg(input)
 
 
-def abs(x: Node) -> Node:
+@operation("weft method inplace", operators="__abs__")
+def abs(input: Node) -> Node:
     """|x|; the gradient at 0 is 0."""
-    return build.unary("abs", x)
+    return build.unary("abs", input)
 
 
-def sign(x: Node) -> Node:
+@operation("weft method inplace")
+def sign(input: Node) -> Node:
     """-1, 0 or 1; NaN gives 0, a bool itself. No gradient."""
-    if x.dtype is bool_:
-        return x
-    up = build.cast(make("lt", (build.like(x, 0), x)), x.dtype)
-    if x.dtype.kind == "u":
+    if input.dtype is bool_:
+        return input
+    up = build.cast(make("lt", (build.like(input, 0), input)), input.dtype)
+    if input.dtype.kind == "u":
         return up
-    down = build.cast(make("lt", (x, build.like(x, 0))), x.dtype)
+    down = build.cast(make("lt", (input, build.like(input, 0))), input.dtype)
     return build.sub(up, down)
 
 
-def exp(x: Node) -> Node:
+@operation("weft method inplace")
+def exp(input: Node) -> Node:
     """e to the power x.
 
     >>> weft.exp(weft.tensor([0.0, 1.0]))
     tensor([1.0000, 2.7183])
     """
-    return build.unary("exp", to_float(x))
+    return build.unary("exp", to_float(input))
 
 
+@operation("weft method inplace")
 @in_float32
-def exp2(x: Node) -> Node:
+def exp2(input: Node) -> Node:
     """2 to the power x."""
-    return build.unary("exp", build.mul(to_float(x), math.log(2.0)))
+    return build.unary("exp", build.mul(to_float(input), math.log(2.0)))
 
 
-def expm1(x: Node) -> Node:
+@operation("weft method inplace")
+def expm1(input: Node) -> Node:
     """exp(x) - 1, precise near 0."""
-    return build.unary("expm1", to_float(x))
+    return build.unary("expm1", to_float(input))
 
 
-def log(x: Node) -> Node:
+@operation("weft method inplace")
+def log(input: Node) -> Node:
     """The natural logarithm; -inf at 0, NaN below."""
-    return build.unary("log", to_float(x))
+    return build.unary("log", to_float(input))
 
 
+@operation("weft method inplace")
 @in_float32
-def log2(x: Node) -> Node:
+def log2(input: Node) -> Node:
     """The logarithm to base 2."""
-    return build.mul(build.unary("log", to_float(x)), 1.0 / math.log(2.0))
+    return build.mul(build.unary("log", to_float(input)), 1.0 / math.log(2.0))
 
 
+@operation("weft method inplace")
 @in_float32
-def log10(x: Node) -> Node:
+def log10(input: Node) -> Node:
     """The logarithm to base 10."""
-    return build.mul(build.unary("log", to_float(x)), 1.0 / math.log(10.0))
+    return build.mul(build.unary("log", to_float(input)), 1.0 / math.log(10.0))
 
 
-def log1p(x: Node) -> Node:
+@operation("weft method inplace")
+def log1p(input: Node) -> Node:
     """log(1 + x), precise near 0."""
-    return build.unary("log1p", to_float(x))
+    return build.unary("log1p", to_float(input))
 
 
-def sqrt(x: Node) -> Node:
+@operation("weft method inplace")
+def sqrt(input: Node) -> Node:
     """The square root; NaN below 0."""
-    return build.unary("sqrt", to_float(x))
+    return build.unary("sqrt", to_float(input))
 
 
+@operation("weft method inplace")
 @in_float32
-def rsqrt(x: Node) -> Node:
+def rsqrt(input: Node) -> Node:
     """1 / sqrt(x)."""
-    return build.div(1.0, build.unary("sqrt", to_float(x)))
+    return build.div(1.0, build.unary("sqrt", to_float(input)))
 
 
-def reciprocal(x: Node) -> Node:
+@operation("weft method inplace")
+def reciprocal(input: Node) -> Node:
     """1 / x."""
-    return build.div(1.0, to_float(x))
+    return build.div(1.0, to_float(input))
 
 
-def square(x: Node) -> Node:
+@operation("weft method inplace")
+def square(input: Node) -> Node:
     """x * x; of bools, as int64."""
-    x = build.cast(x, int64) if x.dtype is bool_ else x
-    return build.mul(x, x)
+    input = build.cast(input, int64) if input.dtype is bool_ else input
+    return build.mul(input, input)
 
 
-def sin(x: Node) -> Node:
+@operation("weft method inplace")
+def sin(input: Node) -> Node:
     """The sine of x in radians."""
-    return build.unary("sin", to_float(x))
+    return build.unary("sin", to_float(input))
 
 
-def cos(x: Node) -> Node:
+@operation("weft method inplace")
+def cos(input: Node) -> Node:
     """The cosine of x in radians."""
-    return build.unary("cos", to_float(x))
+    return build.unary("cos", to_float(input))
 
 
+@operation("weft method inplace")
 @in_float32
-def tan(x: Node) -> Node:
+def tan(input: Node) -> Node:
     """The tangent of x in radians."""
-    return build.div(sin(x), cos(x))
+    return build.div(sin(input), cos(input))
 
 
+@operation("weft functional method inplace")
 @in_float32  # for the gradient: 1 - tanh(x)^2 of a rounded tanh(x) would have lost its digits
-def tanh(x: Node) -> Node:
+def tanh(input: Node) -> Node:
     """The hyperbolic tangent."""
-    return build.unary("tanh", to_float(x))
+    return build.unary("tanh", to_float(input))
 
 
-def erf(x: Node) -> Node:
+@operation("weft method inplace")
+def erf(input: Node) -> Node:
     """The error function."""
-    return build.unary("erf", to_float(x))
+    return build.unary("erf", to_float(input))
 
 
-def floor(x: Node) -> Node:
+@operation("weft method inplace")
+def floor(input: Node) -> Node:
     """The largest whole number not above x; the gradient is 0."""
-    return build.unary("floor", x) if x.dtype.kind == "f" else x
+    return build.unary("floor", input) if input.dtype.kind == "f" else input
 
 
-def ceil(x: Node) -> Node:
+@operation("weft method inplace")
+def ceil(input: Node) -> Node:
     """The smallest whole number not below x; the gradient is 0."""
-    return build.neg(build.unary("floor", build.neg(x))) if x.dtype.kind == "f" else x
+    return build.neg(build.unary("floor", build.neg(input))) if input.dtype.kind == "f" else input
 
 
-def trunc(x: Node) -> Node:
+@operation("weft method inplace")
+def trunc(input: Node) -> Node:
     """The whole part of x, towards 0; the gradient is 0."""
-    return build.select(build.lt(x, 0), ceil(x), floor(x)) if x.dtype.kind == "f" else x
+    return build.select(build.lt(input, 0), ceil(input), floor(input)) if input.dtype.kind == "f" else input
 
 
-def round(x: Node) -> Node:
+@operation("weft method inplace")
+def round(input: Node) -> Node:
     """The nearest whole number, ties to even; the gradient is 0.
 
     >>> weft.round(weft.tensor([0.5, 1.5, 2.4]))
     tensor([0., 2., 2.])
     """
-    if x.dtype.kind != "f":
-        return x
-    low = build.unary("floor", x)
-    rest = build.sub(x, low)
+    if input.dtype.kind != "f":
+        return input
+    low = build.unary("floor", input)
+    rest = build.sub(input, low)
     odd = build.eq(build.binary("mod", low, 2.0), 1.0)
     up = make("or", (build.lt(0.5, rest), make("and", (build.eq(rest, 0.5), odd))))
     return build.select(up, build.add(low, 1.0), low)

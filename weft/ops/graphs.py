@@ -17,6 +17,7 @@ from weft.graph.primitives import make
 from weft.ops.common import need_float, need_integer, normal_axis, same_device
 from weft.ops.indexing import user_site
 from weft.ops.reduce import ValuesIndices
+from weft.ops.registry import operation
 
 # --- by index --------------------------------------------------------------------------------------------------------
 
@@ -41,6 +42,7 @@ def _over(per_row: Node, like: Node) -> Node:
     return build.expand(build.reshape(per_row, (per_row.size, *(1,) * (len(like.shape) - 1))), like.shape)
 
 
+@operation("weft")
 def scatter_sum(src: Node, index: Node, dim_size: int, dim: int = 0) -> Node:
     """Slices of `src` along `dim` added up by number: slice k goes to slice `index[k]` of `dim_size`.
 
@@ -51,6 +53,7 @@ def scatter_sum(src: Node, index: Node, dim_size: int, dim: int = 0) -> Node:
     return _back(build.scatter_add(index, rows, dim_size, user_site()), axis)
 
 
+@operation("weft")
 def scatter_mean(src: Node, index: Node, dim_size: int, dim: int = 0) -> Node:
     """As `scatter_sum`, divided by how many slices went to each; 0 where none did.
 
@@ -65,6 +68,7 @@ def scatter_mean(src: Node, index: Node, dim_size: int, dim: int = 0) -> Node:
     return _back(build.div(total, _over(count, total)), axis)
 
 
+@operation("weft")
 def scatter_max(src: Node, index: Node, dim_size: int, dim: int = 0) -> ValuesIndices:
     """The largest of the slices that go to each number, element by element, and which slice that was (the first of
     equals). Where none went: 0, and -1.
@@ -75,6 +79,7 @@ def scatter_max(src: Node, index: Node, dim_size: int, dim: int = 0) -> ValuesIn
     return _extremum("scatter_max", "max", src, index, dim_size, dim)
 
 
+@operation("weft")
 def scatter_min(src: Node, index: Node, dim_size: int, dim: int = 0) -> ValuesIndices:
     """The smallest of the slices that go to each number; otherwise as `scatter_max`.
 
@@ -97,6 +102,7 @@ def _extremum(who: str, fold: str, src: Node, index: Node, dim_size: int, dim: i
     return ValuesIndices(_back(values, axis), _back(found, axis))
 
 
+@operation("weft")
 def edge_softmax(scores: Node, dst: Node, num_nodes: int) -> Node:
     """A softmax over the edges into each node: `scores` [E] or [E, heads], `dst` [E] the node of each edge.
 
@@ -134,6 +140,7 @@ def _lengths(rowptr: Node, like: Node) -> Node:
     return _over(length, like)
 
 
+@operation("weft")
 def segment_reduce(data: Node, rowptr: Node, reduce: str = "sum", empty: float = 0.0) -> Node:
     """Rows `rowptr[i]` to `rowptr[i + 1]` of `data` [E, ...] folded into row i: 'sum', 'mean', 'max' or 'min'.
     `rowptr` rises from 0 to E. A segment without rows gives `empty`; a sum or mean gives 0.
@@ -153,6 +160,7 @@ def segment_reduce(data: Node, rowptr: Node, reduce: str = "sum", empty: float =
     return build.select(build.lt(build.like(lengths, 0), lengths), out, empty)
 
 
+@operation("weft")
 def segment_rows(rowptr: Node, count: int) -> Node:
     """The segment that each of `count` elements lies in.
 
@@ -163,6 +171,7 @@ def segment_rows(rowptr: Node, count: int) -> Node:
     return build.segment_rows(rowptr, count, user_site())
 
 
+@operation("weft")
 def segment_softmax(scores: Node, rowptr: Node) -> Node:
     """A softmax within each segment: `scores` [E] or [E, heads].
 
@@ -178,6 +187,7 @@ def segment_softmax(scores: Node, rowptr: Node) -> Node:
     return build.div(weights, build.gather(build.segment("sum", weights, rowptr, site), rows, 0, site))
 
 
+@operation("weft")
 def spmm(rowptr: Node, col: Node, val: Node | None, x: Node) -> Node:
     """The product of a sparse matrix in CSR form and `x` [columns, ...]: row i is the sum of `val[e] * x[col[e]]` over
     its elements e. Without `val` all are 1. `aggregate` has the faster gradient.

@@ -28,6 +28,7 @@ from weft.ops.common import (
     same_device,
     spread,
 )  # fmt: skip
+from weft.ops.registry import operation
 
 _OPERATIONS = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _INSIDE = os.path.dirname(_OPERATIONS[:-1]) + os.sep
@@ -313,64 +314,68 @@ def _written(x: Node, tensors: Sequence[tuple[int, Node]], value: Operand, accum
     return build.permute(build.reshape(table, tuple([x.shape[axis] for axis in picked.order])), back)
 
 
-def index_put(x: Node, indices: Sequence[Node], values: Operand, accumulate: bool = False) -> Node:
-    """`x` with `values` written to (with `accumulate`, added at) integer tensors for its first axes.
+@operation("weft method inplace")
+def index_put(input: Node, indices: Sequence[Node], values: Operand, accumulate: bool = False) -> Node:
+    """`input` with `values` written to (with `accumulate`, added at) integer tensors for its first axes.
 
     >>> weft.zeros(3).index_put((weft.tensor([0, 0, 2]),), weft.tensor(1.0), accumulate=True)
     tensor([2., 0., 1.])
     """
-    if len(indices) > len(x.shape) or not indices:
+    if len(indices) > len(input.shape) or not indices:
         raise problem(
-            ShapeError, "index_put", f"{len(indices)} indices for shape {x.shape}", "one to one for each axis"
+            ShapeError, "index_put", f"{len(indices)} indices for shape {input.shape}", "one to one for each axis"
         )
     if len(indices) == 1 and indices[0].dtype is bool_:
-        return _set_where(x, indices[0], values, accumulate)
+        return _set_where(input, indices[0], values, accumulate)
     for item in indices:
         _need_index(item)
-    return _written(x, list(enumerate(indices)), values, accumulate)
+    return _written(input, list(enumerate(indices)), values, accumulate)
 
 
-def take(x: Node, index: Node) -> Node:
+@operation()
+def take(input: Node, index: Node) -> Node:
     """Elements of the flattened tensor by number, in the shape of `index`; negative numbers count from the end.
 
     >>> weft.take(weft.tensor([[1, 2], [3, 4]]), weft.tensor([0, -1]))
     tensor([1, 4])
     """
     need_integer("take", index)
-    same_device("take", [x, index])
-    return build.gather(build.reshape(x, (x.size,)), wrapped(index, x.size), 0, user_site())
+    same_device("take", [input, index])
+    return build.gather(build.reshape(input, (input.size,)), wrapped(index, input.size), 0, user_site())
 
 
-def put(x: Node, index: Node, source: Node, accumulate: bool = False) -> Node:
-    """`x` with the elements of `source` written to (or added at) places of the flattened tensor; the last stays."""
+@operation("weft method inplace")
+def put(input: Node, index: Node, source: Node, accumulate: bool = False) -> Node:
+    """`input` with the elements of `source` written to (or added at) places of the flattened tensor; the last stays."""
     need_integer("put", index)
     if index.size != source.size:
         given = f"{index.size} indices and {source.size} elements"
         raise problem(ShapeError, "put", given, "as many of both")
-    flat, places = build.reshape(x, (x.size,)), build.reshape(index, (index.size,))
+    flat, places = build.reshape(input, (input.size,)), build.reshape(index, (index.size,))
     written = _written(flat, [(0, places)], build.reshape(source, (source.size,)), accumulate)
-    return build.reshape(written, x.shape)
+    return build.reshape(written, input.shape)
 
 
-def masked_scatter(x: Node, mask: Node, source: Node) -> Node:
-    """`x` with the elements of `source`, one after the other, where the bool mask (which broadcasts) holds.
+@operation("weft method inplace")
+def masked_scatter(input: Node, mask: Node, source: Node) -> Node:
+    """`input` with the elements of `source`, one after the other, where the bool mask (which broadcasts) holds.
 
     >>> weft.zeros(4).masked_scatter(weft.tensor([True, False, True, False]), weft.tensor([1.0, 2.0, 3.0]))
     tensor([1., 0., 2., 0.])
     """
-    same_device("masked_scatter", [x, mask, source])
-    if mask.dtype is not bool_ or source.dtype is not x.dtype:
-        given = f"a mask of {mask.dtype.name} and {source.dtype.name} for {x.dtype.name}"
+    same_device("masked_scatter", [input, mask, source])
+    if mask.dtype is not bool_ or source.dtype is not input.dtype:
+        given = f"a mask of {mask.dtype.name} and {source.dtype.name} for {input.dtype.name}"
         raise problem(DTypeError, "masked_scatter", given, "a bool mask, and a source of the tensor's dtype")
-    if broadcast_shapes("masked_scatter", [x.shape, mask.shape]) != x.shape:
+    if broadcast_shapes("masked_scatter", [input.shape, mask.shape]) != input.shape:
         raise problem(
-            ShapeError, "masked_scatter", f"a mask of shape {mask.shape}", f"one that broadcasts to {x.shape}"
+            ShapeError, "masked_scatter", f"a mask of shape {mask.shape}", f"one that broadcasts to {input.shape}"
         )
-    wide = build.expand_to(mask, x.shape)
+    wide = build.expand_to(mask, input.shape)
     if not source.size:
         source = build.full((1,), 0, source.dtype, source.device)
     number = _numbers(wide, source.size, exactly=False)
-    return make("select", (wide, build.gather(build.reshape(source, (source.size,)), number, 0, user_site()), x))
+    return make("select", (wide, build.gather(build.reshape(source, (source.size,)), number, 0, user_site()), input))
 
 
 def _fitting(value: Operand, x: Node, shape: Shape) -> Operand:
@@ -383,20 +388,25 @@ def _fitting(value: Operand, x: Node, shape: Shape) -> Operand:
     return value
 
 
-def index_select(x: Node, dim: int, index: Node) -> Node:
-    """The slices of `x` along `dim` with the numbers in `index`, a vector of integers."""
-    axis = normal_axis("index_select", dim, len(x.shape))
+@operation()
+def index_select(input: Node, dim: int, index: Node) -> Node:
+    """The slices of `input` along `dim` with the numbers in `index`, a vector of integers."""
+    axis = normal_axis("index_select", dim, len(input.shape))
     need_integer("index_select", index)
-    same_device("index_select", [x, index])
-    if len(index.shape) > 1 or (not x.shape and index.size != 1):
+    same_device("index_select", [input, index])
+    if len(index.shape) > 1 or (not input.shape and index.size != 1):
         raise problem(
-            ShapeError, "index_select", f"shapes {x.shape} and {index.shape}", "a vector, of one number for a scalar"
+            ShapeError,
+            "index_select",
+            f"shapes {input.shape} and {index.shape}",
+            "a vector, of one number for a scalar",
         )
-    if not x.shape:
-        return build.reshape(build.gather(build.reshape(x, (1,)), build.reshape(index, (1,)), 0, user_site()), ())
-    return build.gather(x, build.reshape(index, (index.size,)), axis, user_site())
+    if not input.shape:
+        return build.reshape(build.gather(build.reshape(input, (1,)), build.reshape(index, (1,)), 0, user_site()), ())
+    return build.gather(input, build.reshape(index, (index.size,)), axis, user_site())
 
 
+@operation("functional")
 def embedding(input: Node, weight: Node, padding_idx: int | None = None) -> Node:
     """Rows of `weight` [count, width] by number: `input` [...] gives [..., width].
     The row `padding_idx` gets no gradient.
@@ -417,7 +427,8 @@ def embedding(input: Node, weight: Node, padding_idx: int | None = None) -> Node
     return build.gather(weight, input, 0, user_site())
 
 
-def one_hot(x: Node, num_classes: int = -1) -> Node:
+@operation("functional")
+def one_hot(tensor: Node, num_classes: int = -1) -> Node:
     """[...] integers to [..., num_classes] int64: 1 at the class, 0 elsewhere. A class outside 0 to num_classes - 1
     raises IndexRangeError when the value is computed.
 
@@ -425,10 +436,10 @@ def one_hot(x: Node, num_classes: int = -1) -> Node:
     tensor([[0, 0, 1],
             [1, 0, 0]])
     """
-    need_integer("one_hot", x)
+    need_integer("one_hot", tensor)
     if num_classes < 1:
         raise problem(RangeError, "one_hot", f"num_classes={num_classes}", "the number of classes", "pass it as an int")
-    shape = (*x.shape, num_classes)
-    known = build.in_range(build.cast(x, int64), num_classes, user_site())
-    label = build.expand(build.reshape(known, (*x.shape, 1)), shape)
-    return build.cast(make("eq", (build.iota(shape, len(shape) - 1, x.device), label)), int64)
+    shape = (*tensor.shape, num_classes)
+    known = build.in_range(build.cast(tensor, int64), num_classes, user_site())
+    label = build.expand(build.reshape(known, (*tensor.shape, 1)), shape)
+    return build.cast(make("eq", (build.iota(shape, len(shape) - 1, tensor.device), label)), int64)

@@ -10,6 +10,7 @@ from weft.graph import build
 from weft.graph.node import Node
 from weft.ops.common import broadcast_shapes, in_float32, same_device
 from weft.ops.elementwise import add
+from weft.ops.registry import operation
 
 
 def _check(who: str, a: Node, b: Node) -> None:
@@ -20,34 +21,39 @@ def _check(who: str, a: Node, b: Node) -> None:
         )
 
 
-def matmul(a: Node, b: Node) -> Node:
+@operation(operators="__matmul__")
+def matmul(input: Node, other: Node) -> Node:
     """The matrix product of the last two axes; the axes before them broadcast. A vector is a row on the left and a
     column on the right, and that axis is dropped from the result.
 
     >>> weft.matmul(weft.tensor([[1.0, 2.0], [3.0, 4.0]]), weft.tensor([1.0, 1.0]))
     tensor([3., 7.])
     """
-    _check("matmul", a, b)
-    if not a.shape or not b.shape:
+    _check("matmul", input, other)
+    if not input.shape or not other.shape:
         raise problem(
-            ShapeError, "matmul", f"shapes {a.shape} and {b.shape}", "at least one axis each", "use * for scalars"
+            ShapeError,
+            "matmul",
+            f"shapes {input.shape} and {other.shape}",
+            "at least one axis each",
+            "use * for scalars",
         )
-    if a.shape[-1] != b.shape[-2 if len(b.shape) > 1 else 0]:
-        given = f"shapes {a.shape} and {b.shape}"
+    if input.shape[-1] != other.shape[-2 if len(other.shape) > 1 else 0]:
+        given = f"shapes {input.shape} and {other.shape}"
         raise problem(ShapeError, "matmul", given, "[..., M, K] and [..., K, N] with one K", "transpose one with .mT")
-    if len(a.shape) == len(b.shape) == 1:
-        return _inner(a, b)
-    if len(a.shape) == 1:
-        product = matmul(build.reshape(a, (1, *a.shape)), b)
+    if len(input.shape) == len(other.shape) == 1:
+        return _inner(input, other)
+    if len(input.shape) == 1:
+        product = matmul(build.reshape(input, (1, *input.shape)), other)
         return build.reshape(product, product.shape[:-2] + product.shape[-1:])
-    if len(b.shape) == 1:
-        product = matmul(a, build.reshape(b, (*b.shape, 1)))
+    if len(other.shape) == 1:
+        product = matmul(input, build.reshape(other, (*other.shape, 1)))
         return build.reshape(product, product.shape[:-1])
-    if len(b.shape) == 2:  # all leading axes of `a` are rows of one product
-        rows = build.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1]))
-        return build.reshape(build.dot(rows, b), (*a.shape[:-1], b.shape[-1]))
-    batch = broadcast_shapes("matmul", [a.shape[:-2], b.shape[:-2]])
-    return build.dot(build.expand_to(a, batch + a.shape[-2:]), build.expand_to(b, batch + b.shape[-2:]))
+    if len(other.shape) == 2:  # all leading axes of `a` are rows of one product
+        rows = build.reshape(input, (math.prod(input.shape[:-1]), input.shape[-1]))
+        return build.reshape(build.dot(rows, other), (*input.shape[:-1], other.shape[-1]))
+    batch = broadcast_shapes("matmul", [input.shape[:-2], other.shape[:-2]])
+    return build.dot(build.expand_to(input, batch + input.shape[-2:]), build.expand_to(other, batch + other.shape[-2:]))
 
 
 @in_float32
@@ -55,6 +61,7 @@ def _inner(a: Node, b: Node) -> Node:
     return build.reduce("reduce_sum", build.mul(a, b), (0,))
 
 
+@operation("", operators="__rmatmul__")
 def rmatmul(b: Node, a: Node) -> Node:
     """a @ b with the operands exchanged."""
     return matmul(a, b)
@@ -68,35 +75,41 @@ def _with_ranks(who: str, a: Node, b: Node, ranks: tuple[int, int]) -> Node:
     return matmul(a, b)
 
 
-def mm(a: Node, b: Node) -> Node:
+@operation()
+def mm(input: Node, mat2: Node) -> Node:
     """[M, K] @ [K, N]."""
-    return _with_ranks("mm", a, b, (2, 2))
+    return _with_ranks("mm", input, mat2, (2, 2))
 
 
-def bmm(a: Node, b: Node) -> Node:
+@operation()
+def bmm(input: Node, mat2: Node) -> Node:
     """[B, M, K] @ [B, K, N]."""
-    return _with_ranks("bmm", a, b, (3, 3))
+    return _with_ranks("bmm", input, mat2, (3, 3))
 
 
-def mv(a: Node, b: Node) -> Node:
+@operation()
+def mv(input: Node, vec: Node) -> Node:
     """[M, K] @ [K]."""
-    return _with_ranks("mv", a, b, (2, 1))
+    return _with_ranks("mv", input, vec, (2, 1))
 
 
-def dot(a: Node, b: Node) -> Node:
+@operation()
+def dot(input: Node, tensor: Node) -> Node:
     """The sum of products of two vectors."""
-    return _with_ranks("dot", a, b, (1, 1))
+    return _with_ranks("dot", input, tensor, (1, 1))
 
 
-def outer(a: Node, b: Node) -> Node:
+@operation()
+def outer(input: Node, vec2: Node) -> Node:
     """[M] and [N] to the [M, N] products of each with each."""
-    _check("outer", a, b)
-    if len(a.shape) != 1 or len(b.shape) != 1:
-        raise problem(ShapeError, "outer", f"shapes {a.shape} and {b.shape}", "two vectors")
-    shape = a.shape + b.shape
-    return build.mul(build.expand(build.reshape(a, (*a.shape, 1)), shape), build.expand_to(b, shape))
+    _check("outer", input, vec2)
+    if len(input.shape) != 1 or len(vec2.shape) != 1:
+        raise problem(ShapeError, "outer", f"shapes {input.shape} and {vec2.shape}", "two vectors")
+    shape = input.shape + vec2.shape
+    return build.mul(build.expand(build.reshape(input, (*input.shape, 1)), shape), build.expand_to(vec2, shape))
 
 
+@operation("functional")
 def linear(input: Node, weight: Node, bias: Node | None = None) -> Node:
     """input [..., K] times the transpose of weight [N, K] plus bias [N]: [..., N].
 

@@ -20,6 +20,7 @@ from weft.ops.common import in_float32, meet, need_float, same_device
 from weft.ops.indexing import user_site
 from weft.ops.movement import movedim
 from weft.ops.reduce import mean
+from weft.ops.registry import operation
 
 
 def _reduced(who: str, loss: Node, reduction: str) -> Node:
@@ -41,6 +42,7 @@ def _pair(who: str, input: Node, target: Node) -> tuple[Node, Node]:
     return input, target
 
 
+@operation("functional")
 @in_float32
 def mse_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
     """(input - target) squared.
@@ -53,6 +55,7 @@ def mse_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
     return _reduced("mse_loss", mul(error, error), reduction)
 
 
+@operation("functional")
 @in_float32
 def l1_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
     """|input - target|."""
@@ -60,6 +63,7 @@ def l1_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
     return _reduced("l1_loss", unary("abs", sub(input, target)), reduction)
 
 
+@operation("functional")
 @in_float32
 def smooth_l1_loss(input: Node, target: Node, reduction: str = "mean", beta: float = 1.0) -> Node:
     """e = |input - target|: e^2 / (2 beta) below beta, e - beta / 2 above."""
@@ -71,6 +75,7 @@ def smooth_l1_loss(input: Node, target: Node, reduction: str = "mean", beta: flo
     return _reduced("smooth_l1_loss", loss, reduction)
 
 
+@operation("functional")
 @in_float32
 def huber_loss(input: Node, target: Node, reduction: str = "mean", delta: float = 1.0) -> Node:
     """e = |input - target|: e^2 / 2 up to delta, delta * (e - delta / 2) above."""
@@ -80,6 +85,7 @@ def huber_loss(input: Node, target: Node, reduction: str = "mean", delta: float 
     return _reduced("huber_loss", loss, reduction)
 
 
+@operation("functional")
 @in_float32
 def binary_cross_entropy_with_logits(
     input: Node,
@@ -101,6 +107,7 @@ def binary_cross_entropy_with_logits(
     return _reduced(who, loss, reduction)
 
 
+@operation("functional")
 @in_float32
 def binary_cross_entropy(
     input: Node,
@@ -130,6 +137,7 @@ def _bce_gradient(sources: tuple[Node, ...], g: Node) -> tuple[Node, Node]:
     return in_p, mul(g, sub(unary("log", sub(1.0, p)), unary("log", p)))
 
 
+@operation("functional")
 @in_float32
 def nll_loss(
     input: Node,
@@ -146,6 +154,7 @@ def nll_loss(
     return _over_labels("nll_loss", neg(picked), hit, labels, weight, ignore_index, reduction)
 
 
+@operation("functional")
 @in_float32
 def cross_entropy(
     input: Node,

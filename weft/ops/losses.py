@@ -16,6 +16,7 @@ from weft.ops.activation import logsigmoid, sigmoid
 from weft.ops.common import in_float32, meet, need_float, same_device
 from weft.ops.loss import _pair, _reduced
 from weft.ops.products import vector_norm
+from weft.ops.registry import operation
 from weft.ops.similarity import cosine_similarity, pairwise_distance
 
 
@@ -24,6 +25,7 @@ def _hinge(x: Node) -> Node:
     return select(make("le", (x, build.like(x, 0.0))), 0.0, x)
 
 
+@operation("functional")
 @in_float32
 def sigmoid_focal_loss(
     input: Node, target: Node, alpha: float = 0.25, gamma: float = 2.0, reduction: str = "none"
@@ -46,6 +48,7 @@ def sigmoid_focal_loss(
     return _reduced("sigmoid_focal_loss", loss, reduction)
 
 
+@operation("functional")
 @in_float32
 def triplet_margin_loss(
     anchor: Node,
@@ -71,6 +74,7 @@ def triplet_margin_loss(
     return _reduced("triplet_margin_loss", _hinge(add(sub(near, far), float(margin))), reduction)
 
 
+@operation("functional")
 @in_float32
 def contrastive_loss(x1: Node, x2: Node, target: Node, margin: float = 1.0, reduction: str = "mean") -> Node:
     """(target d^2 + (1 - target) max(0, margin - d)^2) / 2 with d = |x1 - x2| over the last axis; `target` is 1 for
@@ -91,6 +95,7 @@ def contrastive_loss(x1: Node, x2: Node, target: Node, margin: float = 1.0, redu
     return _reduced("contrastive_loss", loss, reduction)
 
 
+@operation("functional")
 @in_float32
 def gaussian_kl(mean: Node, log_variance: Node, reduction: str = "mean") -> Node:
     """The divergence of N(mean, e^log_variance) from N(0, 1), summed over the last axis: -(1 + log s2 - m^2 - s2) / 2.
@@ -105,6 +110,7 @@ def gaussian_kl(mean: Node, log_variance: Node, reduction: str = "mean") -> Node
     return _reduced("gaussian_kl", mul(reduce("reduce_sum", inner, (len(mean.shape) - 1,)), -0.5), reduction)
 
 
+@operation("functional")
 @in_float32
 def kl_div(input: Node, target: Node, reduction: str = "mean", log_target: bool = False) -> Node:
     """target * (log target - input), with `input` (and with `log_target` also the target) given as logarithms; 0 where
@@ -126,6 +132,7 @@ def kl_div(input: Node, target: Node, reduction: str = "mean", log_target: bool 
     return _reduced("kl_div", loss, reduction)
 
 
+@operation("functional")
 @in_float32
 def gaussian_nll_loss(
     input: Node, target: Node, var: Node, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
@@ -143,6 +150,7 @@ def gaussian_nll_loss(
     return _reduced("gaussian_nll_loss", loss, reduction)
 
 
+@operation("functional")
 @in_float32
 def poisson_nll_loss(
     input: Node,
@@ -168,6 +176,7 @@ def poisson_nll_loss(
     return _reduced("poisson_nll_loss", loss, reduction)
 
 
+@operation("functional")
 @in_float32
 def margin_ranking_loss(input1: Node, input2: Node, target: Node, margin: float = 0.0, reduction: str = "mean") -> Node:
     """max(0, -target * (input1 - input2) + margin); `target` is 1 where the first should be larger, -1 else."""
@@ -182,6 +191,7 @@ def _clamped(x: Node) -> Node:
     return select(lt(x, 0.0), 0.0, x)
 
 
+@operation("functional")
 @in_float32
 def hinge_embedding_loss(input: Node, target: Node, margin: float = 1.0, reduction: str = "mean") -> Node:
     """input where the target is 1, max(0, margin - input) where it is -1."""
@@ -192,6 +202,7 @@ def hinge_embedding_loss(input: Node, target: Node, margin: float = 1.0, reducti
     return _reduced("hinge_embedding_loss", add(far, near), reduction)
 
 
+@operation("functional")
 @in_float32
 def cosine_embedding_loss(
     input1: Node, input2: Node, target: Node, margin: float = 0.0, reduction: str = "mean"
@@ -208,6 +219,7 @@ def cosine_embedding_loss(
     return _reduced("cosine_embedding_loss", add(near, far), reduction)
 
 
+@operation("functional")
 @in_float32
 def soft_margin_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
     """log(1 + e^(-target * input)) with targets of 1 and -1."""
@@ -215,6 +227,7 @@ def soft_margin_loss(input: Node, target: Node, reduction: str = "mean") -> Node
     return _reduced("soft_margin_loss", neg(logsigmoid(mul(target, input))), reduction)
 
 
+@operation("functional")
 @in_float32
 def multilabel_soft_margin_loss(input: Node, target: Node, weight: Node | None = None, reduction: str = "mean") -> Node:
     """The mean over classes [..., C] of binary cross entropy from logits."""
@@ -227,6 +240,7 @@ def multilabel_soft_margin_loss(input: Node, target: Node, weight: Node | None =
     return _reduced("multilabel_soft_margin_loss", per_sample, reduction)
 
 
+@operation("functional")
 @in_float32
 def multi_margin_loss(
     input: Node, target: Node, p: int = 1, margin: float = 1.0, weight: Node | None = None, reduction: str = "mean"
@@ -253,6 +267,7 @@ def multi_margin_loss(
     return _reduced(who, mul(loss, 1.0 / max(shape[1], 1)), reduction)
 
 
+@operation("functional")
 @in_float32
 def capsule_margin_loss(
     lengths: Node,

@@ -21,10 +21,12 @@ from weft.ops.common import (
     result_dtype,
     same_device,
 )
+from weft.ops.registry import operation
 from weft.ops.windows import border
 
 
-def reshape(x: Node, *shape: int | Sequence[int]) -> Node:
+@operation(view="reshape")
+def reshape(input: Node, *shape: int | Sequence[int]) -> Node:
     """The elements in row-major order under another shape; one extent may be -1.
 
     >>> weft.arange(6).reshape(2, -1)
@@ -34,64 +36,75 @@ def reshape(x: Node, *shape: int | Sequence[int]) -> Node:
     wanted = normal_shape("reshape", shape)
     unknown = wanted.count(-1)
     known = math.prod(extent for extent in wanted if extent != -1)
-    fits = known == x.size if not unknown else unknown == 1 and known > 0 and x.size % known == 0
+    fits = known == input.size if not unknown else unknown == 1 and known > 0 and input.size % known == 0
     if not fits or min(wanted, default=0) < -1:
         raise problem(
             ShapeError,
             "reshape",
-            f"shape {x.shape} ({x.size} elements) to {wanted}",
+            f"shape {input.shape} ({input.size} elements) to {wanted}",
             "as many elements",
             "use -1 for one axis",
         )
-    return build.reshape(x, tuple(x.size // known if extent == -1 else extent for extent in wanted))
+    return build.reshape(input, tuple(input.size // known if extent == -1 else extent for extent in wanted))
 
 
-def permute(x: Node, *dims: int | Sequence[int]) -> Node:
+@operation("method", view="basic")
+def view(input: Node, *shape: int | Sequence[int]) -> Node:
+    """`reshape`; what is written to the result is written to `input`."""
+    return reshape(input, *shape)
+
+
+@operation(view="basic")
+def permute(input: Node, *dims: int | Sequence[int]) -> Node:
     """The axes in another order."""
     order = normal_shape("permute", dims)
-    rank = len(x.shape)
+    rank = len(input.shape)
     axes = [normal_axis("permute", axis, rank) for axis in order]
     if sorted(axes) != list(range(rank)):
-        raise problem(ShapeError, "permute", f"axes {order} for shape {x.shape}", f"each of the {rank} axes once")
-    return build.permute(x, axes)
+        raise problem(ShapeError, "permute", f"axes {order} for shape {input.shape}", f"each of the {rank} axes once")
+    return build.permute(input, axes)
 
 
-def transpose(x: Node, dim0: int, dim1: int) -> Node:
+@operation(view="basic")
+def transpose(input: Node, dim0: int, dim1: int) -> Node:
     """Two axes exchanged."""
-    rank = len(x.shape)
+    rank = len(input.shape)
     first, second = normal_axis("transpose", dim0, rank), normal_axis("transpose", dim1, rank)
     order = list(range(rank))
     if rank:
         order[first], order[second] = order[second], order[first]
-    return build.permute(x, order)
+    return build.permute(input, order)
 
 
-def t(x: Node) -> Node:
+@operation(view="basic")
+def t(input: Node) -> Node:
     """The transpose of a matrix; vectors and scalars stay."""
-    if len(x.shape) > 2:
+    if len(input.shape) > 2:
         raise problem(
-            ShapeError, "t", f"shape {x.shape}", "at most two axes", "use .mT for the last two axes or permute"
+            ShapeError, "t", f"shape {input.shape}", "at most two axes", "use .mT for the last two axes or permute"
         )
-    return build.permute(x, range(len(x.shape))[::-1])
+    return build.permute(input, range(len(input.shape))[::-1])
 
 
-def matrix_transpose(x: Node) -> Node:
+def matrix_transpose(input: Node) -> Node:
     """The last two axes exchanged: `x.mT`."""
-    if len(x.shape) < 2:
-        raise problem(ShapeError, "mT", f"shape {x.shape}", "at least two axes")
-    return build.swap_last(x)
+    if len(input.shape) < 2:
+        raise problem(ShapeError, "mT", f"shape {input.shape}", "at least two axes")
+    return build.swap_last(input)
 
 
-def movedim(x: Node, source: int, destination: int) -> Node:
+@operation(view="basic")
+def movedim(input: Node, source: int, destination: int) -> Node:
     """One axis taken out and put in at another place."""
-    rank = len(x.shape)
+    rank = len(input.shape)
     order = list(range(rank))
     axis = order.pop(normal_axis("movedim", source, rank))
     order.insert(normal_axis("movedim", destination, rank), axis)
-    return build.permute(x, order)
+    return build.permute(input, order)
 
 
-def expand(x: Node, *sizes: int | Sequence[int]) -> Node:
+@operation("method", view="expand")
+def expand(input: Node, *sizes: int | Sequence[int]) -> Node:
     """Repeat axes of extent 1 and add leading axes; -1 keeps an extent.
 
     >>> weft.tensor([[1.0], [2.0]]).expand(-1, 3)
@@ -99,49 +112,62 @@ def expand(x: Node, *sizes: int | Sequence[int]) -> Node:
             [2., 2., 2.]])
     """
     wanted = normal_shape("expand", sizes)
-    extra = len(wanted) - len(x.shape)
-    old = (1,) * extra + x.shape
+    extra = len(wanted) - len(input.shape)
+    old = (1,) * extra + input.shape
     new = tuple(
         have if want == -1 and axis >= extra else want
         for axis, (want, have) in enumerate(zip(wanted, old, strict=False))
     )
     if extra < 0 or any(have not in (1, want) or want < 0 for want, have in zip(new, old, strict=True)):
-        raise problem(ShapeError, "expand", f"shape {x.shape} to {wanted}", "axes of extent 1 where the extent changes")
-    return build.expand_to(x, new)
+        raise problem(
+            ShapeError, "expand", f"shape {input.shape} to {wanted}", "axes of extent 1 where the extent changes"
+        )
+    return build.expand_to(input, new)
 
 
-def broadcast_to(x: Node, size: Sequence[int]) -> Node:
-    """`x` broadcast to a shape."""
-    return expand(x, tuple(size))
+@operation(view="expand")
+def broadcast_to(input: Node, size: Sequence[int]) -> Node:
+    """`input` broadcast to a shape."""
+    return expand(input, tuple(size))
 
 
-def squeeze(x: Node, dim: int | Sequence[int] | None = None) -> Node:
+@operation(view="basic")
+def squeeze(input: Node, dim: int | Sequence[int] | None = None) -> Node:
     """Drop axes of extent 1: all of them, or those of `dim` that have extent 1."""
     if isinstance(dim, (tuple, list)) and not dim:
-        return x
-    axes = range(len(x.shape)) if dim is None else normal_axes("squeeze", dim, len(x.shape))
-    return build.reshape(x, tuple(extent for axis, extent in enumerate(x.shape) if axis not in axes or extent != 1))
+        return input
+    axes = range(len(input.shape)) if dim is None else normal_axes("squeeze", dim, len(input.shape))
+    return build.reshape(
+        input, tuple(extent for axis, extent in enumerate(input.shape) if axis not in axes or extent != 1)
+    )
 
 
-def unsqueeze(x: Node, dim: int) -> Node:
+@operation(view="basic")
+def unsqueeze(input: Node, dim: int) -> Node:
     """A new axis of extent 1 at `dim`."""
-    axis = normal_axis("unsqueeze", dim, len(x.shape) + 1)
-    return build.reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
+    axis = normal_axis("unsqueeze", dim, len(input.shape) + 1)
+    return build.reshape(input, (*input.shape[:axis], 1, *input.shape[axis:]))
 
 
-def flatten(x: Node, start_dim: int = 0, end_dim: int = -1) -> Node:
+@operation(view="reshape")
+def flatten(input: Node, start_dim: int = 0, end_dim: int = -1) -> Node:
     """The axes from `start_dim` to `end_dim` made one."""
-    rank = len(x.shape)
+    rank = len(input.shape)
     start, end = normal_axis("flatten", start_dim, rank), normal_axis("flatten", end_dim, rank)
     if start > end:
         raise problem(ShapeError, "flatten", f"start_dim {start_dim} after end_dim {end_dim}", "them in order")
-    return build.reshape(x, (*x.shape[:start], math.prod(x.shape[start : end + 1]), *x.shape[end + 1 :]))
+    return build.reshape(
+        input, (*input.shape[:start], math.prod(input.shape[start : end + 1]), *input.shape[end + 1 :])
+    )
 
 
-def unflatten(x: Node, dim: int, sizes: Sequence[int]) -> Node:
+@operation(view="basic")
+def unflatten(input: Node, dim: int, sizes: Sequence[int]) -> Node:
     """One axis made several; one of `sizes` may be -1."""
-    axis = normal_axis("unflatten", dim, len(x.shape))
-    return reshape(x, (*x.shape[:axis], *_fill_in("unflatten", x.shape[axis], sizes), *x.shape[axis + 1 :]))
+    axis = normal_axis("unflatten", dim, len(input.shape))
+    return reshape(
+        input, (*input.shape[:axis], *_fill_in("unflatten", input.shape[axis], sizes), *input.shape[axis + 1 :])
+    )
 
 
 def _fill_in(who: str, extent: int, sizes: Sequence[int]) -> Shape:
@@ -152,13 +178,15 @@ def _fill_in(who: str, extent: int, sizes: Sequence[int]) -> Shape:
     return filled
 
 
-def flip(x: Node, *dims: int | Sequence[int]) -> Node:
+@operation()
+def flip(input: Node, *dims: int | Sequence[int]) -> Node:
     """The order of elements reversed along `dims`."""
     axes = normal_shape("flip", dims)
-    return build.flip(x, normal_axes("flip", axes, len(x.shape)) if axes else ())
+    return build.flip(input, normal_axes("flip", axes, len(input.shape)) if axes else ())
 
 
-def roll(x: Node, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Node:
+@operation()
+def roll(input: Node, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Node:
     """Elements moved by `shifts` along `dims`, those pushed out coming in at the other end; without `dims`, of the
     flattened tensor.
 
@@ -166,21 +194,22 @@ def roll(x: Node, shifts: int | Sequence[int], dims: int | Sequence[int] | None 
     tensor([3, 0, 1, 2])
     """
     if dims is None:
-        return build.reshape(roll(build.reshape(x, (x.size,)), shifts, 0), x.shape)
+        return build.reshape(roll(build.reshape(input, (input.size,)), shifts, 0), input.shape)
     shift_list: list[Any] = list(shifts) if isinstance(shifts, (tuple, list)) else [shifts]
     dim_list: list[Any] = list(dims) if isinstance(dims, (tuple, list)) else [dims]
     if len(shift_list) != len(dim_list):
         raise problem(ShapeError, "roll", f"{len(shift_list)} shifts for {len(dim_list)} dims", "as many of both")
     for shift, dim in zip(shift_list, dim_list, strict=True):
-        axis = normal_axis("roll", dim, len(x.shape))
-        extent = x.shape[axis]
+        axis = normal_axis("roll", dim, len(input.shape))
+        extent = input.shape[axis]
         cut = -as_int("roll", shift, "shift") % extent if extent else 0
         if cut:
-            x = build.concat([build.narrow(x, axis, cut, extent), build.narrow(x, axis, 0, cut)], axis)
-    return x
+            input = build.concat([build.narrow(input, axis, cut, extent), build.narrow(input, axis, 0, cut)], axis)
+    return input
 
 
-def pad(x: Node, pad: Sequence[int], mode: str = "constant", value: Number | None = None) -> Node:
+@operation("functional")
+def pad(input: Node, pad: Sequence[int], mode: str = "constant", value: Number | None = None) -> Node:
     """Elements of `value` around the last axes: `pad` is (low, high) of the last axis, then of the one before, ...
     Negative numbers cut off. Instead of a value, `mode` takes the tensor's own elements: 'reflect' mirrors them at the
     edge, 'replicate' repeats the edge, 'circular' goes on at the other end; these leave the first axis alone.
@@ -188,34 +217,38 @@ def pad(x: Node, pad: Sequence[int], mode: str = "constant", value: Number | Non
     >>> weft.nn.functional.pad(weft.ones(2), (1, 2))
     tensor([0., 1., 1., 0., 0.])
     """
-    rank = len(x.shape)
+    rank = len(input.shape)
     if mode not in ("constant", "reflect", "replicate", "circular"):
         raise problem(ShapeError, "pad", f"mode={mode!r}", "'constant', 'reflect', 'replicate' or 'circular'")
     if len(pad) % 2 or len(pad) > 2 * rank:
         raise problem(
-            ShapeError, "pad", f"{tuple(pad)} for shape {x.shape}", "a low and a high number for some of the last axes"
+            ShapeError,
+            "pad",
+            f"{tuple(pad)} for shape {input.shape}",
+            "a low and a high number for some of the last axes",
         )
     lows, highs = [0] * rank, [0] * rank
     for place in range(len(pad) // 2):
         lows[rank - 1 - place], highs[rank - 1 - place] = (
             as_int("pad", n, "padding") for n in pad[2 * place : 2 * place + 2]
         )
-    if any(low + high + extent < 0 for low, high, extent in zip(lows, highs, x.shape, strict=True)):
-        raise problem(ShapeError, "pad", f"{tuple(pad)} for shape {x.shape}", "extents that stay at least 0")
+    if any(low + high + extent < 0 for low, high, extent in zip(lows, highs, input.shape, strict=True)):
+        raise problem(ShapeError, "pad", f"{tuple(pad)} for shape {input.shape}", "extents that stay at least 0")
     if mode != "constant":
         if value or rank not in (len(pad) // 2 + 1, len(pad) // 2 + 2):
-            given = f"shape {x.shape}, {len(pad)} numbers and value={value}"
+            given = f"shape {input.shape}, {len(pad)} numbers and value={value}"
             raise problem(ShapeError, f"pad, mode='{mode}'", given, "all axes but one or two padded, and no value")
-        return border(x, lows, highs, mode)
+        return border(input, lows, highs, mode)
     starts = tuple(max(-low, 0) for low in lows)
-    stops = tuple(extent - max(-high, 0) for extent, high in zip(x.shape, highs, strict=True))
-    inner = build.slice_(x, starts, stops)
+    stops = tuple(extent - max(-high, 0) for extent, high in zip(input.shape, highs, strict=True))
+    inner = build.slice_(input, starts, stops)
     filling = 0 if value is None else value
     number_kind("pad", filling)
     lows, highs = [max(low, 0) for low in lows], [max(high, 0) for high in highs]
-    return build.pad(inner, tuple(lows), tuple(highs), fit_number("pad", filling, x.dtype))
+    return build.pad(inner, tuple(lows), tuple(highs), fit_number("pad", filling, input.dtype))
 
 
+@operation("weft", aliases="concat")
 def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
     """Tensors one after the other along `dim`; the other extents are equal, the dtypes promote. Empty vectors count for
     their dtype alone, whatever the rank of the others.
@@ -242,6 +275,7 @@ def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
     return build.concat([build.cast(node, dtype) for node in tensors], axis)
 
 
+@operation("weft")
 def stack(tensors: Sequence[Node], dim: int = 0) -> Node:
     """Tensors of one shape along a new axis `dim`."""
     if not tensors:
@@ -253,10 +287,11 @@ def stack(tensors: Sequence[Node], dim: int = 0) -> Node:
     return cat([unsqueeze(node, axis) for node in tensors], axis)
 
 
-def split(x: Node, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Node, ...]:
+@operation(view="basic")
+def split(tensor: Node, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Node, ...]:
     """Pieces along `dim`: of one size (the last may be smaller), or of the sizes listed."""
-    axis = normal_axis("split", dim, len(x.shape))
-    extent = x.shape[axis] if x.shape else 0
+    axis = normal_axis("split", dim, len(tensor.shape))
+    extent = tensor.shape[axis] if tensor.shape else 0
     if isinstance(split_size_or_sections, (tuple, list)):
         sizes = list(split_size_or_sections)
     else:
@@ -264,33 +299,36 @@ def split(x: Node, split_size_or_sections: int | Sequence[int], dim: int = 0) ->
         if size < 1:
             raise problem(ShapeError, "split", f"the size {size}", "at least 1")
         sizes = [min(size, extent - start) for start in range(0, extent, size)] or [0]
-    if sum(sizes) != extent or not x.shape:
+    if sum(sizes) != extent or not tensor.shape:
         raise problem(ShapeError, "split", f"sections {sizes} of extent {extent}", "sections that add up to it")
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
-    return tuple(build.narrow(x, axis, start, start + size) for start, size in zip(starts, sizes, strict=True))
+    return tuple(build.narrow(tensor, axis, start, start + size) for start, size in zip(starts, sizes, strict=True))
 
 
-def chunk(x: Node, chunks: int, dim: int = 0) -> tuple[Node, ...]:
+@operation(view="basic")
+def chunk(input: Node, chunks: int, dim: int = 0) -> tuple[Node, ...]:
     """At most `chunks` pieces of equal size along `dim` (the last may be smaller)."""
-    axis = normal_axis("chunk", dim, len(x.shape))
-    if chunks < 1 or not x.shape:
+    axis = normal_axis("chunk", dim, len(input.shape))
+    if chunks < 1 or not input.shape:
         raise problem(
-            ShapeError, "chunk", f"{chunks} chunks of shape {x.shape}", "at least 1 chunk of at least one axis"
+            ShapeError, "chunk", f"{chunks} chunks of shape {input.shape}", "at least 1 chunk of at least one axis"
         )
-    extent = x.shape[axis]
-    return split(x, -(-extent // chunks) if extent else [0] * chunks, axis)
+    extent = input.shape[axis]
+    return split(input, -(-extent // chunks) if extent else [0] * chunks, axis)
 
 
-def unbind(x: Node, dim: int = 0) -> tuple[Node, ...]:
+@operation(view="basic")
+def unbind(input: Node, dim: int = 0) -> tuple[Node, ...]:
     """Every slice along `dim`, without that axis."""
-    if not x.shape:
+    if not input.shape:
         raise problem(ShapeError, "unbind", "a scalar", "at least one axis")
-    axis = normal_axis("unbind", dim, len(x.shape))
-    rest = x.shape[:axis] + x.shape[axis + 1 :]
-    return tuple(build.reshape(build.narrow(x, axis, n, n + 1), rest) for n in range(x.shape[axis]))
+    axis = normal_axis("unbind", dim, len(input.shape))
+    rest = input.shape[:axis] + input.shape[axis + 1 :]
+    return tuple(build.reshape(build.narrow(input, axis, n, n + 1), rest) for n in range(input.shape[axis]))
 
 
-def repeat(x: Node, *sizes: int | Sequence[int]) -> Node:
+@operation("method")
+def repeat(input: Node, *sizes: int | Sequence[int]) -> Node:
     """The whole tensor `sizes[i]` times along axis i; more sizes than axes add leading ones.
 
     >>> weft.tensor([1, 2]).repeat(2, 2)
@@ -298,19 +336,20 @@ def repeat(x: Node, *sizes: int | Sequence[int]) -> Node:
             [1, 2, 1, 2]])
     """
     times = normal_shape("repeat", sizes)
-    extra = len(times) - len(x.shape)
+    extra = len(times) - len(input.shape)
     if extra < 0 or min(times, default=0) < 0:
-        raise problem(ShapeError, "repeat", f"{times} for shape {x.shape}", "a count of at least 0 for every axis")
-    shape = (1,) * extra + x.shape
-    apart = build.reshape(x, tuple(n for extent in shape for n in (1, extent)))
+        raise problem(ShapeError, "repeat", f"{times} for shape {input.shape}", "a count of at least 0 for every axis")
+    shape = (1,) * extra + input.shape
+    apart = build.reshape(input, tuple(n for extent in shape for n in (1, extent)))
     wide = build.expand(apart, tuple(n for pair in zip(times, shape, strict=True) for n in pair))
     return build.reshape(wide, tuple(count * extent for count, extent in zip(times, shape, strict=True)))
 
 
-def tile(x: Node, *dims: int | Sequence[int]) -> Node:
+@operation()
+def tile(input: Node, *dims: int | Sequence[int]) -> Node:
     """`repeat` that also takes fewer counts than axes."""
     times = normal_shape("tile", dims)
-    return repeat(x, (1,) * (len(x.shape) - len(times)) + times)
+    return repeat(input, (1,) * (len(input.shape) - len(times)) + times)
 
 
 def _triangle(who: str, x: Node, diagonal: int, keep_low: bool) -> Node:
@@ -323,11 +362,13 @@ def _triangle(who: str, x: Node, diagonal: int, keep_low: bool) -> Node:
     return build.select(keep, x, 0)
 
 
-def tril(x: Node, diagonal: int = 0) -> Node:
+@operation("weft method inplace")
+def tril(input: Node, diagonal: int = 0) -> Node:
     """The elements on and below a diagonal, zeros above."""
-    return _triangle("tril", x, diagonal, True)
+    return _triangle("tril", input, diagonal, True)
 
 
-def triu(x: Node, diagonal: int = 0) -> Node:
+@operation("weft method inplace")
+def triu(input: Node, diagonal: int = 0) -> Node:
     """The elements on and above a diagonal, zeros below."""
-    return _triangle("triu", x, diagonal, False)
+    return _triangle("triu", input, diagonal, False)

@@ -13,6 +13,7 @@ from weft.ops.common import in_float32, need_float
 from weft.ops.elementwise import add, mul
 from weft.ops.moments import mean_and_variance
 from weft.ops.reduce import mean
+from weft.ops.registry import operation
 
 
 def _row_axes(
@@ -34,9 +35,10 @@ def _scaled(x: Node, power: Node, eps: float) -> Node:
     return build.mul(x, build.expand(build.div(1.0, build.unary("sqrt", build.add(power, eps))), x.shape))
 
 
+@operation("weft functional")
 @in_float32
 def layer_norm(
-    x: Node,
+    input: Node,
     normalized_shape: Sequence[int] | int,
     weight: Node | None = None,
     bias: Node | None = None,
@@ -47,19 +49,20 @@ def layer_norm(
     >>> weft.nn.functional.layer_norm(weft.tensor([[1.0, 3.0]]), (2,), eps=0.0)
     tensor([[-1.,  1.]])
     """
-    axes = _row_axes("layer_norm", x, normalized_shape, (weight, bias))
-    middle, variance = mean_and_variance(x, axes)
-    y = _scaled(build.sub(x, build.expand(middle, x.shape)), variance, eps)
+    axes = _row_axes("layer_norm", input, normalized_shape, (weight, bias))
+    middle, variance = mean_and_variance(input, axes)
+    y = _scaled(build.sub(input, build.expand(middle, input.shape)), variance, eps)
     y = y if weight is None else mul(y, weight)
     return y if bias is None else add(y, bias)
 
 
+@operation("weft functional")
 @in_float32
 def rms_norm(
-    x: Node, normalized_shape: Sequence[int] | int, weight: Node | None = None, eps: float | None = None
+    input: Node, normalized_shape: Sequence[int] | int, weight: Node | None = None, eps: float | None = None
 ) -> Node:
     """x / sqrt(mean(x^2) + eps) * weight over the last axes; `eps` is the dtype's epsilon unless given."""
-    axes = _row_axes("rms_norm", x, normalized_shape, (weight,))
-    small = finfo(x.dtype).eps if eps is None else eps
-    y = _scaled(x, mean(build.mul(x, x), axes, True), small)
+    axes = _row_axes("rms_norm", input, normalized_shape, (weight,))
+    small = finfo(input.dtype).eps if eps is None else eps
+    y = _scaled(input, mean(build.mul(input, input), axes, True), small)
     return y if weight is None else mul(y, weight)

@@ -20,6 +20,7 @@ from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.common import Sizes, as_int, need_float, sizes
 from weft.ops.reduce import ValuesIndices
+from weft.ops.registry import operation
 
 FEW = 16  # places in a window up to which it is a chain
 
@@ -220,6 +221,7 @@ def _max_pool(
     return ValuesIndices(best, _flat_positions(where, number)) if return_indices else best
 
 
+@operation("functional")
 def max_pool1d(
     input: Node,
     kernel_size: Sizes,
@@ -233,6 +235,7 @@ def max_pool1d(
     return _max_pool("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+@operation("functional")
 def max_pool2d(
     input: Node,
     kernel_size: Sizes,
@@ -254,6 +257,7 @@ def max_pool2d(
     return _max_pool("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+@operation("functional")
 def max_pool3d(
     input: Node,
     kernel_size: Sizes,
@@ -327,6 +331,7 @@ def _avg_pool(
     return build.div(total, functools.reduce(build.mul, uneven)) if uneven else total
 
 
+@operation("functional")
 def avg_pool1d(
     input: Node,
     kernel_size: Sizes,
@@ -339,6 +344,7 @@ def avg_pool1d(
     return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
 
 
+@operation("functional")
 def avg_pool2d(
     input: Node,
     kernel_size: Sizes,
@@ -360,6 +366,7 @@ def avg_pool2d(
     )
 
 
+@operation("functional")
 def avg_pool3d(
     input: Node,
     kernel_size: Sizes,
@@ -386,6 +393,7 @@ def _lp_pool(
     return build.binary("pow", build.select(build.eq(total, 0.0), 0.0, total), 1.0 / norm_type)
 
 
+@operation("functional")
 def lp_pool1d(
     input: Node, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
 ) -> Node:
@@ -393,6 +401,7 @@ def lp_pool1d(
     return _lp_pool("lp_pool1d", 1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+@operation("functional")
 def lp_pool2d(
     input: Node, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
 ) -> Node:
@@ -404,6 +413,7 @@ def lp_pool2d(
     return _lp_pool("lp_pool2d", 2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+@operation("functional")
 def lp_pool3d(
     input: Node, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
 ) -> Node:

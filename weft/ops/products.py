@@ -14,71 +14,78 @@ from weft.ops.common import as_int, broadcast_shapes, meet, need_float, normal_a
 from weft.ops.elementwise import add, mul
 from weft.ops.linalg import matmul
 from weft.ops.reduce import Dim
+from weft.ops.registry import operation
 from weft.ops.scans import cumprod
 
 
-def tensordot(a: Node, b: Node, dims: int | Sequence[Sequence[int]] = 2) -> Node:
-    """Products summed over axes of both: the last `dims` of `a` with the first of `b`, or two lists of axes.
+@operation()
+def tensordot(input: Node, other: Node, dims: int | Sequence[Sequence[int]] = 2) -> Node:
+    """Products summed over axes of both: the last `dims` of `input` with the first of `other`, or two lists of axes.
 
     >>> weft.tensordot(weft.ones(2, 3), weft.ones(3, 2), 1)
     tensor([[3., 3.],
             [3., 3.]])
     """
-    same_device("tensordot", [a, b])
+    same_device("tensordot", [input, other])
     if isinstance(dims, (tuple, list)):
-        left = [normal_axis("tensordot", axis, len(a.shape)) for axis in dims[0]]
-        right = [normal_axis("tensordot", axis, len(b.shape)) for axis in dims[1]]
+        left = [normal_axis("tensordot", axis, len(input.shape)) for axis in dims[0]]
+        right = [normal_axis("tensordot", axis, len(other.shape)) for axis in dims[1]]
     else:
         count = as_int("tensordot", dims, "number of axes")
-        left, right = list(range(len(a.shape) - count, len(a.shape))), list(range(count))
-    if min([*left, *right], default=0) < 0 or [a.shape[k] for k in left] != [
-        b.shape[k] for k in right if k < len(b.shape)
+        left, right = list(range(len(input.shape) - count, len(input.shape))), list(range(count))
+    if min([*left, *right], default=0) < 0 or [input.shape[k] for k in left] != [
+        other.shape[k] for k in right if k < len(other.shape)
     ]:
-        raise problem(ShapeError, "tensordot", f"shapes {a.shape} and {b.shape} over {dims}", "equal extents there")
-    rows = [axis for axis in range(len(a.shape)) if axis not in left]
-    columns = [axis for axis in range(len(b.shape)) if axis not in right]
-    inner = math.prod(a.shape[axis] for axis in left)
-    first, last = tuple([a.shape[k] for k in rows]), tuple([b.shape[k] for k in columns])
-    x = build.reshape(build.permute(a, (*rows, *left)), (math.prod(first), inner))
-    y = build.reshape(build.permute(b, (*right, *columns)), (inner, math.prod(last)))
+        raise problem(
+            ShapeError, "tensordot", f"shapes {input.shape} and {other.shape} over {dims}", "equal extents there"
+        )
+    rows = [axis for axis in range(len(input.shape)) if axis not in left]
+    columns = [axis for axis in range(len(other.shape)) if axis not in right]
+    inner = math.prod(input.shape[axis] for axis in left)
+    first, last = tuple([input.shape[k] for k in rows]), tuple([other.shape[k] for k in columns])
+    x = build.reshape(build.permute(input, (*rows, *left)), (math.prod(first), inner))
+    y = build.reshape(build.permute(other, (*right, *columns)), (inner, math.prod(last)))
     return build.reshape(matmul(x, y), first + last)
 
 
-def inner(a: Node, b: Node) -> Node:
+@operation()
+def inner(input: Node, other: Node) -> Node:
     """Products summed over the last axis of both; with a scalar, plain products."""
-    if not a.shape or not b.shape:
-        return mul(a, b)
-    return tensordot(a, b, ([-1], [-1]))
+    if not input.shape or not other.shape:
+        return mul(input, other)
+    return tensordot(input, other, ([-1], [-1]))
 
 
-def kron(a: Node, b: Node) -> Node:
-    """The Kronecker product: every element of `a` times all of `b`.
+@operation()
+def kron(input: Node, other: Node) -> Node:
+    """The Kronecker product: every element of `input` times all of `other`.
 
     >>> weft.kron(weft.tensor([1, 2]), weft.tensor([1, 10]))
     tensor([ 1, 10,  2, 20])
     """
-    rank = max(len(a.shape), len(b.shape))
-    left, right = ((1,) * (rank - len(x.shape)) + x.shape for x in (a, b))
-    x = build.reshape(a, tuple([n for extent in left for n in (extent, 1)]))
-    y = build.reshape(b, tuple([n for extent in right for n in (1, extent)]))
+    rank = max(len(input.shape), len(other.shape))
+    left, right = ((1,) * (rank - len(x.shape)) + x.shape for x in (input, other))
+    x = build.reshape(input, tuple([n for extent in left for n in (extent, 1)]))
+    y = build.reshape(other, tuple([n for extent in right for n in (1, extent)]))
     return build.reshape(mul(x, y), tuple([n * m for n, m in zip(left, right, strict=True)]))
 
 
-def cross(a: Node, b: Node, dim: int = -1) -> Node:
+@operation("weft linalg method")
+def cross(input: Node, other: Node, dim: int = -1) -> Node:
     """The vector product of vectors of three along `dim`; the other axes broadcast.
 
     >>> weft.cross(weft.tensor([1.0, 0.0, 0.0]), weft.tensor([0.0, 1.0, 0.0]))
     tensor([0., 0., 1.])
     """
-    a, b = meet("cross", a, b)
-    axis = normal_axis("cross", dim, len(a.shape))
-    if not a.shape or a.shape[axis] != 3:
-        raise problem(ShapeError, "cross", f"shape {a.shape} along axis {axis}", "an extent of 3 there")
+    input, other = meet("cross", input, other)
+    axis = normal_axis("cross", dim, len(input.shape))
+    if not input.shape or input.shape[axis] != 3:
+        raise problem(ShapeError, "cross", f"shape {input.shape} along axis {axis}", "an extent of 3 there")
 
     def turned(x: Node, by: int) -> Node:
         return build.concat([build.narrow(x, axis, by, 3), build.narrow(x, axis, 0, by)], axis)
 
-    return build.sub(build.mul(turned(a, 1), turned(b, 2)), build.mul(turned(a, 2), turned(b, 1)))
+    return build.sub(build.mul(turned(input, 1), turned(other, 2)), build.mul(turned(input, 2), turned(other, 1)))
 
 
 def _plus(who: str, x: Node, product: Node, beta: float, alpha: float) -> Node:
@@ -94,31 +101,36 @@ def _plus(who: str, x: Node, product: Node, beta: float, alpha: float) -> Node:
     return add(x if beta == 1 else mul(x, beta), product)
 
 
-def addmm(x: Node, mat1: Node, mat2: Node, *, beta: float = 1, alpha: float = 1) -> Node:
-    """beta * x + alpha * (mat1 @ mat2) of matrices. With beta 0, `x` is ignored, NaN too."""
-    return _plus("addmm", x, _ranks("addmm", mat1, mat2, 2, 2), beta, alpha)
+@operation("weft method inplace")
+def addmm(input: Node, mat1: Node, mat2: Node, *, beta: float = 1, alpha: float = 1) -> Node:
+    """beta * x + alpha * (mat1 @ mat2) of matrices. With beta 0, `input` is ignored, NaN too."""
+    return _plus("addmm", input, _ranks("addmm", mat1, mat2, 2, 2), beta, alpha)
 
 
-def addmv(x: Node, mat: Node, vec: Node, *, beta: float = 1, alpha: float = 1) -> Node:
+@operation("weft method inplace")
+def addmv(input: Node, mat: Node, vec: Node, *, beta: float = 1, alpha: float = 1) -> Node:
     """beta * x + alpha * (mat @ vec)."""
-    return _plus("addmv", x, _ranks("addmv", mat, vec, 2, 1), beta, alpha)
+    return _plus("addmv", input, _ranks("addmv", mat, vec, 2, 1), beta, alpha)
 
 
-def addr(x: Node, vec1: Node, vec2: Node, *, beta: float = 1, alpha: float = 1) -> Node:
+@operation("weft method inplace")
+def addr(input: Node, vec1: Node, vec2: Node, *, beta: float = 1, alpha: float = 1) -> Node:
     """beta * x + alpha * the outer product of two vectors."""
     column, row = build.reshape(vec1, (vec1.size, 1)), build.reshape(vec2, (1, vec2.size))
-    return _plus("addr", x, mul(column, row), beta, alpha)
+    return _plus("addr", input, mul(column, row), beta, alpha)
 
 
-def baddbmm(x: Node, batch1: Node, batch2: Node, *, beta: float = 1, alpha: float = 1) -> Node:
+@operation("weft method inplace")
+def baddbmm(input: Node, batch1: Node, batch2: Node, *, beta: float = 1, alpha: float = 1) -> Node:
     """beta * x + alpha * (batch1 @ batch2), matrix by matrix."""
-    return _plus("baddbmm", x, _ranks("baddbmm", batch1, batch2, 3, 3), beta, alpha)
+    return _plus("baddbmm", input, _ranks("baddbmm", batch1, batch2, 3, 3), beta, alpha)
 
 
-def addbmm(x: Node, batch1: Node, batch2: Node, *, beta: float = 1, alpha: float = 1) -> Node:
+@operation("weft method inplace")
+def addbmm(input: Node, batch1: Node, batch2: Node, *, beta: float = 1, alpha: float = 1) -> Node:
     """beta * x + alpha * the sum of all products of the batch."""
     product = build.reduce("reduce_sum", _ranks("addbmm", batch1, batch2, 3, 3), (0,))
-    return _plus("addbmm", x, product, beta, alpha)
+    return _plus("addbmm", input, product, beta, alpha)
 
 
 def _ranks(who: str, a: Node, b: Node, first: int, second: int) -> Node:
@@ -127,29 +139,32 @@ def _ranks(who: str, a: Node, b: Node, first: int, second: int) -> Node:
     return matmul(a, b)
 
 
-def matrix_power(x: Node, n: int) -> Node:
-    """The product of `n` square matrices `x`; the identity for 0.
+@operation()
+def matrix_power(input: Node, n: int) -> Node:
+    """The product of `n` square matrices `input`; the identity for 0.
 
     >>> weft.matrix_power(weft.tensor([[1.0, 1.0], [0.0, 1.0]]), 3)
     tensor([[1., 3.],
             [0., 1.]])
     """
     times = as_int("matrix_power", n, "power")
-    if len(x.shape) < 2 or x.shape[-1] != x.shape[-2]:
-        raise problem(ShapeError, "matrix_power", f"shape {x.shape}", "square matrices")
+    if len(input.shape) < 2 or input.shape[-1] != input.shape[-2]:
+        raise problem(ShapeError, "matrix_power", f"shape {input.shape}", "square matrices")
     if times < 0:
         raise problem(RangeError, "matrix_power", f"the power {times}", "at least 0", "take weft.linalg.inv first")
     result: Node | None = None
     while times:
         if times % 2:
-            result = x if result is None else matmul(result, x)
+            result = input if result is None else matmul(result, input)
         times //= 2
-        x = matmul(x, x) if times else x
+        input = matmul(input, input) if times else input
     if result is not None:
         return result
-    rank = len(x.shape)
-    same = make("eq", (build.iota(x.shape, rank - 2, x.device), build.iota(x.shape, rank - 1, x.device)))
-    return build.cast(same, x.dtype)
+    rank = len(input.shape)
+    same = make(
+        "eq", (build.iota(input.shape, rank - 2, input.device), build.iota(input.shape, rank - 1, input.device))
+    )
+    return build.cast(same, input.dtype)
 
 
 def _root(total: Node, power: float) -> Node:
@@ -160,6 +175,7 @@ def _root(total: Node, power: float) -> Node:
     return build.select(zero, 0.0, root)
 
 
+@operation("linalg")
 def vector_norm(x: Node, ord: float = 2, dim: Dim = None, keepdim: bool = False) -> Node:
     """(sum of |x| ** ord) ** (1 / ord) over `dim`, or all elements; for inf, -inf and 0 the largest, the smallest and
     the number that is not zero. The gradient at a norm of 0 is 0.
@@ -184,7 +200,8 @@ def vector_norm(x: Node, ord: float = 2, dim: Dim = None, keepdim: bool = False)
     return _root(build.reduce("reduce_sum", power, axes, keepdim), float(ord))
 
 
-def norm(x: Node, p: float | str | None = "fro", dim: Dim = None, keepdim: bool = False) -> Node:
+@operation()
+def norm(input: Node, p: float | str | None = "fro", dim: Dim = None, keepdim: bool = False) -> Node:
     """The vector norm of order `p` over `dim` ('fro' and None mean 2). Matrix norms are in `weft.linalg`.
 
     >>> weft.norm(weft.tensor([[1.0, 2.0], [2.0, 4.0]]))
@@ -192,9 +209,10 @@ def norm(x: Node, p: float | str | None = "fro", dim: Dim = None, keepdim: bool 
     """
     if isinstance(p, str) and p != "fro":
         raise problem(RangeError, "norm", f"p={p!r}", "'fro' or a number", "use weft.linalg.matrix_norm")
-    return vector_norm(x, 2.0 if p is None or isinstance(p, str) else float(p), dim, keepdim)
+    return vector_norm(input, 2.0 if p is None or isinstance(p, str) else float(p), dim, keepdim)
 
 
+@operation("weft")
 def cdist(x1: Node, x2: Node, p: float = 2.0) -> Node:
     """The distance of order `p` between every row of `x1` [..., P, M] and of `x2` [..., R, M]: [..., P, R]. Its
     gradient at distance 0 is 0.
@@ -212,6 +230,7 @@ def cdist(x1: Node, x2: Node, p: float = 2.0) -> Node:
     return vector_norm(build.sub(left, right), p, -1)
 
 
+@operation()
 def vander(x: Node, N: int | None = None, increasing: bool = False) -> Node:
     """Powers of a vector's elements as rows, from the highest down to 0, or up if `increasing`.
 

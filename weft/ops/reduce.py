@@ -19,6 +19,7 @@ from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float, normal_axes, normal_axis
 from weft.ops.elementwise import isfinite, isnan, maximum, minimum
 from weft.ops.moments import moments
+from weft.ops.registry import operation
 
 Dim = int | Sequence[int] | None
 
@@ -36,35 +37,38 @@ def _widened(x: Node, dtype: DType | None) -> Node:
     return build.cast(x, dtype)
 
 
-def sum(x: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:
+@operation()
+def sum(input: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:
     """The sum over `dim`.
 
     >>> weft.ones(2, 3).sum(1)
     tensor([3., 3.])
     """
-    x = _widened(x, dtype)
-    return build.reduce("reduce_sum", x, normal_axes("sum", dim, len(x.shape)), keepdim)
+    input = _widened(input, dtype)
+    return build.reduce("reduce_sum", input, normal_axes("sum", dim, len(input.shape)), keepdim)
 
 
-def prod(x: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:
+@operation()
+def prod(input: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:
     """The product over `dim`. Its gradient is right with zeros among the factors (of first order)."""
-    x = _widened(x, dtype)
-    return build.reduce("reduce_prod", x, normal_axes("prod", dim, len(x.shape)), keepdim)
+    input = _widened(input, dtype)
+    return build.reduce("reduce_prod", input, normal_axes("prod", dim, len(input.shape)), keepdim)
 
 
 def _count(x: Node, axes: Sequence[int]) -> int:
     return math.prod(x.shape[axis] for axis in axes)
 
 
-def mean(x: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:
+@operation()
+def mean(input: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:
     """The mean over `dim`, for float tensors; NaN over no elements.
 
     >>> weft.tensor([[1.0, 3.0], [5.0, 7.0]]).mean(0)
     tensor([3., 5.])
     """
-    x = x if dtype is None else build.cast(x, dtype)
-    need_float("mean", x)
-    return _mean(x, dim, keepdim)
+    input = input if dtype is None else build.cast(input, dtype)
+    need_float("mean", input)
+    return _mean(input, dim, keepdim)
 
 
 @in_float32
@@ -75,9 +79,10 @@ def _mean(x: Node, dim: Dim, keepdim: bool) -> Node:
     return build.mul(total, 1.0 / count) if count else build.div(total, 0.0)
 
 
+@operation()
 @in_float32
 def var(
-    x: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+    input: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
 ) -> Node:
     """The variance over `dim`: the sum of squared differences from the mean, divided by `count - correction`, which
     is 1, or 0 where it is not `unbiased`. A bool in the place of `dim` is `unbiased`.
@@ -85,12 +90,12 @@ def var(
     >>> weft.var(weft.tensor([1.0, 2.0, 3.0, 4.0]), correction=0)
     tensor(1.2500)
     """
-    need_float("var", x)
+    need_float("var", input)
     dim, correction = _corrected(dim, unbiased, correction)
-    axes = normal_axes("var", dim, len(x.shape))
-    total = moments(x, axes).squares
-    total = total if keepdim else build.reshape(total, build.dropped(x.shape, axes))
-    return build.div(total, builtins.max(_count(x, axes) - correction, 0.0))
+    axes = normal_axes("var", dim, len(input.shape))
+    total = moments(input, axes).squares
+    total = total if keepdim else build.reshape(total, build.dropped(input.shape, axes))
+    return build.div(total, builtins.max(_count(input, axes) - correction, 0.0))
 
 
 def _corrected(dim: Dim, unbiased: bool, correction: float | None) -> tuple[Dim, float]:
@@ -100,9 +105,10 @@ def _corrected(dim: Dim, unbiased: bool, correction: float | None) -> tuple[Dim,
     return dim, int(unbiased) if correction is None else correction
 
 
+@operation()
 @in_float32
 def std(
-    x: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+    input: Node, dim: Dim = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
 ) -> Node:
     """The square root of `var`; the gradient where it is 0 is 0.
 
@@ -110,7 +116,7 @@ def std(
     tensor(1.)
     """
     dim, correction = _corrected(dim, unbiased, correction)
-    variance = var(x, dim, correction=correction, keepdim=keepdim)
+    variance = var(input, dim, correction=correction, keepdim=keepdim)
     flat = build.eq(variance, 0.0)
     slope = build.select(flat, 0.0, build.unary("sqrt", build.select(flat, 1.0, variance)))
     return build.surrogate(build.unary("sqrt", variance), slope)
@@ -127,14 +133,16 @@ def _extremum(op: str, who: str, x: Node, dim: Dim, keepdim: bool) -> Node:
     return build.reduce(op, x, axes, keepdim)
 
 
-def amax(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:
+@operation()
+def amax(input: Node, dim: Dim = None, keepdim: bool = False) -> Node:
     """The maximum over `dim`; NaN wins. The gradient is shared among equal maxima."""
-    return _extremum("reduce_max", "amax", x, dim, keepdim)
+    return _extremum("reduce_max", "amax", input, dim, keepdim)
 
 
-def amin(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:
+@operation()
+def amin(input: Node, dim: Dim = None, keepdim: bool = False) -> Node:
     """The minimum over `dim`; NaN wins. The gradient is shared among equal minima."""
-    return _extremum("reduce_min", "amin", x, dim, keepdim)
+    return _extremum("reduce_min", "amin", input, dim, keepdim)
 
 
 def _argument(op: str, who: str, x: Node, dim: int | None, keepdim: bool) -> Node:
@@ -155,18 +163,20 @@ def _argument(op: str, who: str, x: Node, dim: int | None, keepdim: bool) -> Nod
     return build.reduce("reduce_min", index, (axis,), keepdim)
 
 
-def argmax(x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
+@operation()
+def argmax(input: Node, dim: int | None = None, keepdim: bool = False) -> Node:
     """The index of the maximum, int64: the first on ties, the first NaN if there is one.
 
     >>> weft.argmax(weft.tensor([1.0, 5.0, 5.0]))
     tensor(1)
     """
-    return _argument("reduce_max", "argmax", x, dim, keepdim)
+    return _argument("reduce_max", "argmax", input, dim, keepdim)
 
 
-def argmin(x: Node, dim: int | None = None, keepdim: bool = False) -> Node:
+@operation()
+def argmin(input: Node, dim: int | None = None, keepdim: bool = False) -> Node:
     """The index of the minimum, int64: the first on ties, the first NaN if there is one."""
-    return _argument("reduce_min", "argmin", x, dim, keepdim)
+    return _argument("reduce_min", "argmin", input, dim, keepdim)
 
 
 def _with_index(op: str, who: str, x: Node, dim: int, keepdim: bool) -> ValuesIndices:
@@ -195,7 +205,14 @@ def _share(sources: tuple[Node, ...], g: Node) -> tuple[Node, None]:
     return build.select(hit, build.expand(build.reshape(build.div(g, count), ones), x.shape), 0.0), None
 
 
-def max(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:
+@operation(
+    overloads=(
+        "(input: Tensor) -> Tensor",
+        "(input: Tensor, dim: int, keepdim: bool = False) -> ValuesIndices",
+        "(input: Tensor, other: Tensor) -> Tensor",
+    )
+)
+def max(input: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:
     """The maximum of all elements; with `dim`, (values, indices), the gradient to the first maximum; with a tensor
     instead of `dim`, `maximum`.
 
@@ -203,20 +220,28 @@ def max(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node |
     tensor([1, 0])
     """
     if isinstance(dim, Node):
-        return maximum(x, dim)
-    return one_of_all(amax(x), x) if dim is None else _with_index("reduce_max", "max", x, dim, keepdim)
+        return maximum(input, dim)
+    return one_of_all(amax(input), input) if dim is None else _with_index("reduce_max", "max", input, dim, keepdim)
 
 
-def min(x: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:
+@operation(
+    overloads=(
+        "(input: Tensor) -> Tensor",
+        "(input: Tensor, dim: int, keepdim: bool = False) -> ValuesIndices",
+        "(input: Tensor, other: Tensor) -> Tensor",
+    )
+)
+def min(input: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:
     """The minimum of all elements; with `dim`, (values, indices); with a tensor instead of `dim`, `minimum`."""
     if isinstance(dim, Node):
-        return minimum(x, dim)
-    return one_of_all(amin(x), x) if dim is None else _with_index("reduce_min", "min", x, dim, keepdim)
+        return minimum(input, dim)
+    return one_of_all(amin(input), input) if dim is None else _with_index("reduce_min", "min", input, dim, keepdim)
 
 
-def any(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:
+@operation()
+def any(input: Node, dim: Dim = None, keepdim: bool = False) -> Node:
     """Whether any element is not zero; False over none."""
-    return _any("any", x, dim, keepdim)
+    return _any("any", input, dim, keepdim)
 
 
 def _any(who: str, x: Node, dim: Dim, keepdim: bool) -> Node:
@@ -225,32 +250,35 @@ def _any(who: str, x: Node, dim: Dim, keepdim: bool) -> Node:
     return build.cast(build.reduce("reduce_sum", hits, axes, keepdim), bool_)
 
 
-def all(x: Node, dim: Dim = None, keepdim: bool = False) -> Node:
+@operation()
+def all(input: Node, dim: Dim = None, keepdim: bool = False) -> Node:
     """Whether every element is not zero; True over none."""
-    return build.unary("not", _any("all", build.unary("not", build.cast(x, bool_)), dim, keepdim))
+    return build.unary("not", _any("all", build.unary("not", build.cast(input, bool_)), dim, keepdim))
 
 
+@operation()
 @in_float32
-def logsumexp(x: Node, dim: Dim, keepdim: bool = False) -> Node:
+def logsumexp(input: Node, dim: Dim, keepdim: bool = False) -> Node:
     """log(sum(exp(x))) over `dim`, shifted by the maximum; -inf over nothing but -inf, with gradient 0 there.
 
     >>> weft.logsumexp(weft.tensor([1000.0, 0.0]), 0)
     tensor(1000.)
     """
-    need_float("logsumexp", x)
-    axes = normal_axes("logsumexp", dim, len(x.shape))
-    if _count(x, axes) == 0:
-        return build.full(sum(x, axes, keepdim).shape, -math.inf, x.dtype, x.device)
-    peak = build.stop_gradient(build.reduce("reduce_max", x, axes, True))
+    need_float("logsumexp", input)
+    axes = normal_axes("logsumexp", dim, len(input.shape))
+    if _count(input, axes) == 0:
+        return build.full(sum(input, axes, keepdim).shape, -math.inf, input.dtype, input.device)
+    peak = build.stop_gradient(build.reduce("reduce_max", input, axes, True))
     shift = build.select(isfinite(peak), peak, 0.0)
     total = build.reduce(
-        "reduce_sum", build.unary("exp_rounded", build.sub(x, build.expand(shift, x.shape))), axes, True
+        "reduce_sum", build.unary("exp_rounded", build.sub(input, build.expand(shift, input.shape))), axes, True
     )
     nothing = build.eq(total, 0.0)
     result = build.select(nothing, -math.inf, build.add(build.unary("log", build.select(nothing, 1.0, total)), shift))
-    return result if keepdim else build.reshape(result, sum(x, axes).shape)
+    return result if keepdim else build.reshape(result, sum(input, axes).shape)
 
 
-def count_nonzero(x: Node, dim: Dim = None) -> Node:
+@operation()
+def count_nonzero(input: Node, dim: Dim = None) -> Node:
     """How many elements are not zero, int64."""
-    return sum(build.cast(x, bool_), dim)
+    return sum(build.cast(input, bool_), dim)

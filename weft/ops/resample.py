@@ -18,6 +18,7 @@ from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.node import Node
 from weft.ops.common import as_int, need_float
+from weft.ops.registry import operation
 
 Tap = tuple[Node, Node]  # old place (int64) and weight of each new place, both [count]
 MOST = 64  # products of taps that are gathered; more are matrix products forwards too
@@ -175,6 +176,7 @@ _RANKS: dict[str, tuple[int, ...]] = {
 }  # fmt: skip
 
 
+@operation("functional")
 def interpolate(
     input: Node,
     size: int | Sequence[int] | None = None,
@@ -255,6 +257,7 @@ def _targets(
     return sizes, factors
 
 
+@operation("functional")
 def upsample(
     input: Node,
     size: int | Sequence[int] | None = None,
@@ -266,6 +269,7 @@ def upsample(
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
+@operation("functional")
 def upsample_nearest(
     input: Node, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None
 ) -> Node:
@@ -273,6 +277,7 @@ def upsample_nearest(
     return interpolate(input, size, scale_factor, "nearest")
 
 
+@operation("functional")
 def upsample_bilinear(
     input: Node, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None
 ) -> Node:

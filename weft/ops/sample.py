@@ -18,6 +18,7 @@ from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.activation import hardtanh
 from weft.ops.common import Sizes, in_float32, need_float, same_device, sizes
+from weft.ops.registry import operation
 from weft.ops.resample import cubic_weights
 
 
@@ -152,6 +153,7 @@ def _cubic(x: Node, positions: Sequence[Node], padding_mode: str, align_corners:
     return total
 
 
+@operation("functional")
 @in_float32
 def grid_sample(
     input: Node,
@@ -196,6 +198,7 @@ def grid_sample(
     return (_linear if mode == "bilinear" else _nearest)(input, positions)
 
 
+@operation("functional")
 @in_float32
 def affine_grid(theta: Node, size: Sequence[int], align_corners: bool | None = None) -> Node:
     """The places that affine maps give for `grid_sample`: `theta` [N, 2, 3] and size (N, C, H, W) to [N, H, W, 2], or
@@ -232,6 +235,7 @@ def affine_grid(theta: Node, size: Sequence[int], align_corners: bool | None = N
     return total
 
 
+@operation("functional")
 @in_float32
 def deform_unfold(
     input: Node,

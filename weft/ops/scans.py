@@ -14,6 +14,7 @@ from weft.ops.elementwise import logical_xor
 from weft.ops.elementwise import sub as subtract
 from weft.ops.movement import cat
 from weft.ops.reduce import ValuesIndices
+from weft.ops.registry import operation
 
 
 def _scan(who: str, op: str, x: Node, dim: int, dtype: DType | None) -> Node:
@@ -24,32 +25,35 @@ def _scan(who: str, op: str, x: Node, dim: int, dtype: DType | None) -> Node:
     return build.scan(op, x, axis) if x.shape else x
 
 
-def cumsum(x: Node, dim: int, *, dtype: DType | None = None) -> Node:
+@operation("weft method inplace")
+def cumsum(input: Node, dim: int, *, dtype: DType | None = None) -> Node:
     """The sum of each element and all before it along `dim`.
 
     >>> weft.cumsum(weft.tensor([1.0, 2.0, 3.0]), 0)
     tensor([1., 3., 6.])
     """
-    return _scan("cumsum", "sum", x, dim, dtype)
+    return _scan("cumsum", "sum", input, dim, dtype)
 
 
-def cumprod(x: Node, dim: int, *, dtype: DType | None = None) -> Node:
+@operation("weft method inplace")
+def cumprod(input: Node, dim: int, *, dtype: DType | None = None) -> Node:
     """The product of each element and all before it along `dim`. The gradient is right at zeros (of first order).
 
     >>> weft.cumprod(weft.tensor([1.0, 2.0, 3.0]), 0)
     tensor([1., 2., 6.])
     """
-    return _scan("cumprod", "prod", x, dim, dtype)
+    return _scan("cumprod", "prod", input, dim, dtype)
 
 
-def logcumsumexp(x: Node, dim: int) -> Node:
+@operation()
+def logcumsumexp(input: Node, dim: int) -> Node:
     """log(cumsum(exp(x))) without overflow.
 
     >>> weft.logcumsumexp(weft.tensor([1000.0, 1000.0]), 0)
     tensor([1000.0000, 1000.6932])
     """
-    need_float("logcumsumexp", x)
-    return _scan("logcumsumexp", "logaddexp", x, dim, None)
+    need_float("logcumsumexp", input)
+    return _scan("logcumsumexp", "logaddexp", input, dim, None)
 
 
 def _extremum(who: str, op: str, x: Node, dim: int) -> ValuesIndices:
@@ -61,38 +65,41 @@ def _extremum(who: str, op: str, x: Node, dim: int) -> ValuesIndices:
     return ValuesIndices(build.cast(values, x.dtype), build.scan_winners(values))
 
 
-def cummax(x: Node, dim: int) -> ValuesIndices:
+@operation()
+def cummax(input: Node, dim: int) -> ValuesIndices:
     """The largest element so far, and where it stands: the latest of equal ones. NaN counts as largest. The gradient
     goes to that element.
 
     >>> weft.cummax(weft.tensor([1.0, 3.0, 2.0]), 0).indices
     tensor([0, 1, 1])
     """
-    return _extremum("cummax", "max", x, dim)
+    return _extremum("cummax", "max", input, dim)
 
 
-def cummin(x: Node, dim: int) -> ValuesIndices:
+@operation()
+def cummin(input: Node, dim: int) -> ValuesIndices:
     """The smallest element so far, and where it stands: the latest of equal ones; once there was a NaN, that."""
-    return _extremum("cummin", "min", x, dim)
+    return _extremum("cummin", "min", input, dim)
 
 
-def diff(x: Node, n: int = 1, dim: int = -1, prepend: Node | None = None, append: Node | None = None) -> Node:
+@operation()
+def diff(input: Node, n: int = 1, dim: int = -1, prepend: Node | None = None, append: Node | None = None) -> Node:
     """Each element less the one before it along `dim`, `n` times over; of bools, whether they differ.
 
     >>> weft.diff(weft.tensor([1, 4, 9]))
     tensor([3, 5])
     """
-    if not x.shape:
+    if not input.shape:
         raise problem(ShapeError, "diff", "a scalar", "at least one axis")
-    axis, times = normal_axis("diff", dim, len(x.shape)), as_int("diff", n, "order")
+    axis, times = normal_axis("diff", dim, len(input.shape)), as_int("diff", n, "order")
     if times < 0:
         raise problem(ShapeError, "diff", f"the order {times}", "at least 0")
     if times == 0:
-        return x  # as it is, as in PyTorch: nothing is put around it
-    parts = [part for part in (prepend, x, append) if part is not None]
-    x = cat(parts, axis) if len(parts) > 1 else x
-    for _ in range(min(times, x.shape[axis])):
-        extent = x.shape[axis]
-        high, low = build.narrow(x, axis, min(1, extent), extent), build.narrow(x, axis, 0, max(extent - 1, 0))
-        x = logical_xor(high, low) if x.dtype.kind == "b" else subtract(high, low)
-    return x
+        return input  # as it is, as in PyTorch: nothing is put around it
+    parts = [part for part in (prepend, input, append) if part is not None]
+    input = cat(parts, axis) if len(parts) > 1 else input
+    for _ in range(min(times, input.shape[axis])):
+        extent = input.shape[axis]
+        high, low = build.narrow(input, axis, min(1, extent), extent), build.narrow(input, axis, 0, max(extent - 1, 0))
+        input = logical_xor(high, low) if input.dtype.kind == "b" else subtract(high, low)
+    return input

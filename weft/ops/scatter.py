@@ -25,6 +25,7 @@ from weft.ops.common import (
     same_device,
 )  # fmt: skip
 from weft.ops.indexing import user_site, wrapped
+from weft.ops.registry import operation
 
 FOLDS = {"sum": "add", "add": "add", "prod": "prod", "multiply": "prod", "mean": "add", "amax": "max", "amin": "min"}
 
@@ -137,22 +138,23 @@ class _Table:
         return build.select(self.spread(some), self.back(picked), x)
 
 
-def gather(x: Node, dim: int, index: Node) -> Node:
-    """Elements of `x` along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim=0`. `index` has the rank of `x`.
+@operation()
+def gather(input: Node, dim: int, index: Node) -> Node:
+    """Elements of `input` along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim=0`. `index` has the rank of `input`.
 
     >>> weft.gather(weft.tensor([[1, 2], [3, 4]]), 1, weft.tensor([[0, 0], [1, 0]]))
     tensor([[1, 1],
             [4, 3]])
     """
     shape = index.shape
-    x, index = _vectors(x, index)
-    axis = _check_index("gather", x, dim, index, None)
-    inner = tuple(n if k == axis else m for k, (n, m) in enumerate(zip(x.shape, index.shape, strict=True)))
-    x = build.slice_(x, (0,) * len(inner), inner)
+    input, index = _vectors(input, index)
+    axis = _check_index("gather", input, dim, index, None)
+    inner = tuple(n if k == axis else m for k, (n, m) in enumerate(zip(input.shape, index.shape, strict=True)))
+    input = build.slice_(input, (0,) * len(inner), inner)
     vector = _row_index(axis, index)
     if vector is not None:
-        return build.reshape(build.gather(x, vector, axis, user_site()), shape)
-    return build.along(x, index, axis, user_site())
+        return build.reshape(build.gather(input, vector, axis, user_site()), shape)
+    return build.along(input, index, axis, user_site())
 
 
 def _vectors(*nodes: Node) -> list[Node]:
@@ -160,7 +162,8 @@ def _vectors(*nodes: Node) -> list[Node]:
     return [node if node.shape else build.reshape(node, (1,)) for node in nodes]
 
 
-def take_along_dim(x: Node, indices: Node, dim: int | None = None) -> Node:
+@operation()
+def take_along_dim(input: Node, indices: Node, dim: int | None = None) -> Node:
     """`gather` with axes of extent 1 repeated, and negative indices counted from the end; without `dim`, of the
     elements in a row, by numbers that are not negative.
 
@@ -169,51 +172,54 @@ def take_along_dim(x: Node, indices: Node, dim: int | None = None) -> Node:
             [3]])
     """
     if dim is None:
-        return gather(build.reshape(x, (x.size,)), 0, build.reshape(indices, (indices.size,)))
-    axis = normal_axis("take_along_dim", dim, len(x.shape))
-    if len(indices.shape) != len(x.shape) or not x.shape:
-        given = f"indices of shape {indices.shape} for {x.shape}"
+        return gather(build.reshape(input, (input.size,)), 0, build.reshape(indices, (indices.size,)))
+    axis = normal_axis("take_along_dim", dim, len(input.shape))
+    if len(indices.shape) != len(input.shape) or not input.shape:
+        given = f"indices of shape {indices.shape} for {input.shape}"
         raise problem(ShapeError, "take_along_dim", given, "the same rank, at least 1")
     need_integer("take_along_dim", indices)
-    indices = wrapped(indices, x.shape[axis])
-    common = tuple(max(a, b) if b != 0 else 0 for a, b in zip(x.shape, indices.shape, strict=True))
-    x = build.expand(x, (*common[:axis], x.shape[axis], *common[axis + 1 :]))
-    return gather(x, axis, build.expand(indices, (*common[:axis], indices.shape[axis], *common[axis + 1 :])))
+    indices = wrapped(indices, input.shape[axis])
+    common = tuple(max(a, b) if b != 0 else 0 for a, b in zip(input.shape, indices.shape, strict=True))
+    input = build.expand(input, (*common[:axis], input.shape[axis], *common[axis + 1 :]))
+    return gather(input, axis, build.expand(indices, (*common[:axis], indices.shape[axis], *common[axis + 1 :])))
 
 
-def scatter(x: Node, dim: int, index: Node, src: Operand, reduce: str | None = None) -> Node:
-    """`x` with `src` written to `index` along `dim`: `out[index[i][j]][j] = src[i][j]` for `dim=0`. Of several entries
-    for one place the last stays. `reduce` is None, 'add' or 'multiply'; `src` may be a number.
+@operation("weft method inplace")
+def scatter(input: Node, dim: int, index: Node, src: Operand, reduce: str | None = None) -> Node:
+    """`input` with `src` written to `index` along `dim`: `out[index[i][j]][j] = src[i][j]` for `dim=0`. Of several
+    entries for one place the last stays. `reduce` is None, 'add' or 'multiply'; `src` may be a number.
 
     >>> weft.zeros(4).scatter(0, weft.tensor([2, 0, 2]), weft.tensor([1.0, 2.0, 3.0]))
     tensor([2., 0., 3., 0.])
     """
     if not isinstance(src, Node):
-        src = build.full(index.shape, fit_number("scatter", src, x.dtype), x.dtype, x.device)
+        src = build.full(index.shape, fit_number("scatter", src, input.dtype), input.dtype, input.device)
     if reduce is not None:
         if reduce not in ("add", "multiply"):
             raise problem(
                 RangeError, "scatter", f"reduce={reduce!r}", "None, 'add' or 'multiply'", "use scatter_reduce"
             )
-        return scatter_reduce(x, dim, index, src, {"add": "sum", "multiply": "prod"}[reduce])
-    shape = x.shape
-    x, index, src = _vectors(x, index, src)
-    table = _Table(x.shape, _check_index("scatter", x, dim, index, src), index)
-    return build.reshape(table.written(x, table.entries(_same_dtype("scatter", x, src))), shape)
+        return scatter_reduce(input, dim, index, src, {"add": "sum", "multiply": "prod"}[reduce])
+    shape = input.shape
+    input, index, src = _vectors(input, index, src)
+    table = _Table(input.shape, _check_index("scatter", input, dim, index, src), index)
+    return build.reshape(table.written(input, table.entries(_same_dtype("scatter", input, src))), shape)
 
 
-def scatter_add(x: Node, dim: int, index: Node, src: Node) -> Node:
-    """`x` with `src` added at `index` along `dim`, in order.
+@operation("weft method inplace")
+def scatter_add(input: Node, dim: int, index: Node, src: Node) -> Node:
+    """`input` with `src` added at `index` along `dim`, in order.
 
     >>> weft.zeros(3).scatter_add(0, weft.tensor([2, 0, 2]), weft.tensor([1.0, 2.0, 3.0]))
     tensor([2., 0., 4.])
     """
-    return _reduced("scatter_add", x, dim, index, src, "sum", True)
+    return _reduced("scatter_add", input, dim, index, src, "sum", True)
 
 
-def scatter_reduce(x: Node, dim: int, index: Node, src: Node, reduce: str, include_self: bool = True) -> Node:
-    """`x` folded with `src` at `index` along `dim`. `reduce`: 'sum', 'prod', 'mean', 'amax' or 'amin'. Without
-    `include_self` the elements of `x` that something goes to do not count; the others stay.
+@operation("weft method inplace")
+def scatter_reduce(input: Node, dim: int, index: Node, src: Node, reduce: str, include_self: bool = True) -> Node:
+    """`input` folded with `src` at `index` along `dim`. `reduce`: 'sum', 'prod', 'mean', 'amax' or 'amin'. Without
+    `include_self` the elements of `input` that something goes to do not count; the others stay.
 
     >>> weft.zeros(3).scatter_reduce(0, weft.tensor([2, 0, 2]), weft.tensor([-1.0, 2.0, -3.0]), "amax", False)
     tensor([ 2.,  0., -1.])
@@ -221,7 +227,7 @@ def scatter_reduce(x: Node, dim: int, index: Node, src: Node, reduce: str, inclu
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         expected = "'sum', 'prod', 'mean', 'amax' or 'amin'"
         raise problem(RangeError, "scatter_reduce", f"reduce={reduce!r}", expected)
-    return _reduced("scatter_reduce", x, dim, index, src, reduce, include_self)
+    return _reduced("scatter_reduce", input, dim, index, src, reduce, include_self)
 
 
 def _same_dtype(who: str, x: Node, src: Node) -> Node:
@@ -264,42 +270,45 @@ def _slices(who: str, x: Node, dim: int, index: Node, source: Node) -> tuple[_Ta
     return table, table.entries(build.reshape(_same_dtype(who, x, source), spread.shape))
 
 
-def index_add(x: Node, dim: int, index: Node, source: Node, alpha: float = 1) -> Node:
-    """`x` with slices of `source`, times `alpha`, added to its slices `index` along `dim`.
+@operation("weft method inplace")
+def index_add(input: Node, dim: int, index: Node, source: Node, alpha: float = 1) -> Node:
+    """`input` with slices of `source`, times `alpha`, added to its slices `index` along `dim`.
 
     >>> weft.zeros(2, 2).index_add(0, weft.tensor([1, 1]), weft.ones(2, 2))
     tensor([[0., 0.],
             [2., 2.]])
     """
-    table, entries = _slices("index_add", x, dim, index, source)
+    table, entries = _slices("index_add", input, dim, index, source)
     if alpha != 1:
-        entries = build.mul(entries, fit_number("index_add", alpha, x.dtype))
-    return build.add(x, build.reshape(table.fold("add", entries), x.shape))
+        entries = build.mul(entries, fit_number("index_add", alpha, input.dtype))
+    return build.add(input, build.reshape(table.fold("add", entries), input.shape))
 
 
-def index_copy(x: Node, dim: int, index: Node, source: Node) -> Node:
-    """`x` with slices of `source` written over its slices `index` along `dim`; the last one stays.
+@operation("weft method inplace")
+def index_copy(input: Node, dim: int, index: Node, source: Node) -> Node:
+    """`input` with slices of `source` written over its slices `index` along `dim`; the last one stays.
 
     >>> weft.zeros(3).index_copy(0, weft.tensor([2, 0]), weft.tensor([1.0, 2.0]))
     tensor([2., 0., 1.])
     """
-    table, entries = _slices("index_copy", x, dim, index, source)
-    return build.reshape(table.written(build.reshape(x, table.shape), entries), x.shape)
+    table, entries = _slices("index_copy", input, dim, index, source)
+    return build.reshape(table.written(build.reshape(input, table.shape), entries), input.shape)
 
 
-def index_fill(x: Node, dim: int, index: Node, value: Operand) -> Node:
-    """`x` with its slices `index` along `dim` filled with one number.
+@operation("weft method inplace")
+def index_fill(input: Node, dim: int, index: Node, value: Operand) -> Node:
+    """`input` with its slices `index` along `dim` filled with one number.
 
     >>> weft.ones(3).index_fill(0, weft.tensor([1]), 7)
     tensor([1., 7., 1.])
     """
-    axis = normal_axis("index_fill", dim, len(x.shape))
+    axis = normal_axis("index_fill", dim, len(input.shape))
     need_integer("index_fill", index)
     if len(index.shape) > 1 or (isinstance(value, Node) and value.shape):
         raise problem(ShapeError, "index_fill", f"{index.shape} indices", "a vector, and a number to fill with")
-    shape = x.shape or (1,)
+    shape = input.shape or (1,)
     ones = tuple(index.size if k == axis else 1 for k in range(len(shape)))
     spread = build.expand(build.reshape(index, ones), (*shape[:axis], index.size, *shape[axis + 1 :]))
-    touched = build.reshape(_Table(shape, axis, spread).touched(), x.shape)
-    _, filling = meet("index_fill", x, value, dtype=x.dtype)
-    return build.select(touched, filling, x)
+    touched = build.reshape(_Table(shape, axis, spread).touched(), input.shape)
+    _, filling = meet("index_fill", input, value, dtype=input.dtype)
+    return build.select(touched, filling, input)

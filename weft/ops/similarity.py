@@ -9,6 +9,7 @@ from weft.graph.node import Node
 from weft.ops.common import in_float32, meet, need_float
 from weft.ops.products import vector_norm
 from weft.ops.reduce import sum
+from weft.ops.registry import operation
 
 
 def _at_least(x: Node, least: float) -> Node:
@@ -16,6 +17,7 @@ def _at_least(x: Node, least: float) -> Node:
     return build.select(build.lt(x, least), least, x)
 
 
+@operation("functional")
 @in_float32
 def normalize(input: Node, p: float = 2.0, dim: int | Sequence[int] = 1, eps: float = 1e-12) -> Node:
     """x / max(norm of order `p` over `dim`, eps).
@@ -28,6 +30,7 @@ def normalize(input: Node, p: float = 2.0, dim: int | Sequence[int] = 1, eps: fl
     return build.div(input, build.expand(_at_least(length, eps), input.shape))
 
 
+@operation("weft functional")
 @in_float32
 def cosine_similarity(x1: Node, x2: Node, dim: int = 1, eps: float = 1e-8) -> Node:
     """x1 . x2 / (max(|x1|, eps) * max(|x2|, eps)) along `dim`; the tensors broadcast.
@@ -41,6 +44,7 @@ def cosine_similarity(x1: Node, x2: Node, dim: int = 1, eps: float = 1e-8) -> No
     return build.div(sum(build.mul(x1, x2), dim), lengths)
 
 
+@operation("weft functional")
 @in_float32
 def pairwise_distance(x1: Node, x2: Node, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Node:
     """The norm of order `p` of x1 - x2 + eps over the last axis; the tensors broadcast.

@@ -18,6 +18,7 @@ from weft.graph.primitives import make
 from weft.ops.common import as_int, fit_number, normal_axis, same_device
 from weft.ops.elementwise import isnan
 from weft.ops.reduce import ValuesIndices, one_of_all
+from weft.ops.registry import operation
 
 DIRECT = 64  # elements up to which, and
 OFTEN = 8  # times k, a row is sorted whole to find its first k
@@ -53,32 +54,35 @@ def _back(x: Node, axis: int) -> Node:
     return build.permute(x, (*range(axis), rank - 1, *range(axis, rank - 1)))
 
 
-def argsort(x: Node, dim: int = -1, descending: bool = False, stable: bool = False) -> Node:
+@operation()
+def argsort(input: Node, dim: int = -1, descending: bool = False, stable: bool = False) -> Node:
     """The indices along `dim` that put the elements in order, int64. Always stable.
 
     >>> weft.argsort(weft.tensor([3.0, 1.0, 2.0]))
     tensor([1, 2, 0])
     """
-    axis = normal_axis("argsort", dim, len(x.shape))
-    if not x.shape:
-        return build.full((), 0, int64, x.device)
-    return _back(build.argsort(sort_keys(_last(x, axis), descending)), axis)
+    axis = normal_axis("argsort", dim, len(input.shape))
+    if not input.shape:
+        return build.full((), 0, int64, input.device)
+    return _back(build.argsort(sort_keys(_last(input, axis), descending)), axis)
 
 
-def sort(x: Node, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
+@operation()
+def sort(input: Node, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
     """(values, indices) in order along `dim`.
 
     >>> weft.sort(weft.tensor([3.0, 1.0, 2.0]), descending=True).values
     tensor([3., 2., 1.])
     """
-    axis = normal_axis("sort", dim, len(x.shape))
-    order = argsort(x, dim, descending)
-    return ValuesIndices(build.along(x, order, axis) if x.shape else x, order)
+    axis = normal_axis("sort", dim, len(input.shape))
+    order = argsort(input, dim, descending)
+    return ValuesIndices(build.along(input, order, axis) if input.shape else input, order)
 
 
-def msort(x: Node) -> Node:
+@operation()
+def msort(input: Node) -> Node:
     """The values in ascending order along the first axis."""
-    return sort(x, 0).values
+    return sort(input, 0).values
 
 
 def _first(x: Node, k: int, keys_of: Callable[[Node], Node]) -> Node:
@@ -106,25 +110,26 @@ def _first(x: Node, k: int, keys_of: Callable[[Node], Node]) -> Node:
     return build.along(places, _first(build.select(inside, near, beyond), k, lambda keys: keys), last)
 
 
-def topk(x: Node, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
+@operation()
+def topk(input: Node, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
     """The `k` largest (or smallest) elements along `dim`, in order, and where they stand. Of equal elements the first
     come first; always sorted.
 
     >>> weft.topk(weft.tensor([1.0, 4.0, 2.0, 3.0]), 2)
     ValuesIndices(values=tensor([4., 3.]), indices=tensor([1, 3]))
     """
-    axis, number = normal_axis("topk", dim, len(x.shape)), as_int("topk", k, "k")
-    extent = x.shape[axis] if x.shape else 1
+    axis, number = normal_axis("topk", dim, len(input.shape)), as_int("topk", k, "k")
+    extent = input.shape[axis] if input.shape else 1
     if not 0 <= number <= extent:
         raise problem(RangeError, "topk", f"k={number} of {extent} elements", f"0 to {extent}")
-    if not x.shape:
-        return ValuesIndices(x, build.full((), 0, int64, x.device))
+    if not input.shape:
+        return ValuesIndices(input, build.full((), 0, int64, input.device))
     if not number:
-        shape = (*x.shape[:axis], 0, *x.shape[axis + 1 :])
-        return ValuesIndices(build.full(shape, 0, x.dtype, x.device), build.full(shape, 0, int64, x.device))
-    rows = _last(build.stop_gradient(x) if x.dtype.kind == "f" else x, axis)
+        shape = (*input.shape[:axis], 0, *input.shape[axis + 1 :])
+        return ValuesIndices(build.full(shape, 0, input.dtype, input.device), build.full(shape, 0, int64, input.device))
+    rows = _last(build.stop_gradient(input) if input.dtype.kind == "f" else input, axis)
     order = _back(_first(rows, number, lambda part: sort_keys(part, largest)), axis)
-    return ValuesIndices(build.along(x, order, axis), order)
+    return ValuesIndices(build.along(input, order, axis), order)
 
 
 def _pick(x: Node, index: Node, axis: int, keepdim: bool) -> ValuesIndices:
@@ -136,22 +141,29 @@ def _pick(x: Node, index: Node, axis: int, keepdim: bool) -> ValuesIndices:
     return ValuesIndices(build.reshape(values, shape), build.reshape(index, shape))
 
 
-def kthvalue(x: Node, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
+@operation()
+def kthvalue(input: Node, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     """The `k`-th smallest element along `dim`, k counted from 1, and where it stands.
 
     >>> weft.kthvalue(weft.tensor([3.0, 1.0, 2.0]), 2).values
     tensor(2.)
     """
-    axis, number = normal_axis("kthvalue", dim, len(x.shape)), as_int("kthvalue", k, "k")
-    extent = x.shape[axis] if x.shape else 1
+    axis, number = normal_axis("kthvalue", dim, len(input.shape)), as_int("kthvalue", k, "k")
+    extent = input.shape[axis] if input.shape else 1
     if not 1 <= number <= extent:
         raise problem(RangeError, "kthvalue", f"k={number} of {extent} elements", f"1 to {extent}")
-    if not x.shape:
-        return ValuesIndices(x, build.full((), 0, int64, x.device))
-    return _pick(x, build.narrow(argsort(x, axis), axis, number - 1, number), axis, keepdim)
+    if not input.shape:
+        return ValuesIndices(input, build.full((), 0, int64, input.device))
+    return _pick(input, build.narrow(argsort(input, axis), axis, number - 1, number), axis, keepdim)
 
 
-def median(x: Node, dim: int | None = None, keepdim: bool = False) -> Node | ValuesIndices:
+@operation(
+    overloads=(
+        "(input: Tensor) -> Tensor",
+        "(input: Tensor, dim: int, keepdim: bool = False) -> ValuesIndices",
+    )
+)
+def median(input: Node, dim: int | None = None, keepdim: bool = False) -> Node | ValuesIndices:
     """The middle element in order (of two, the lower one) along `dim` and where it stands; without `dim`, of all
     elements, the value alone, whose gradient is shared among equal elements. A NaN anywhere is the median.
 
@@ -159,36 +171,37 @@ def median(x: Node, dim: int | None = None, keepdim: bool = False) -> Node | Val
     tensor(2.)
     """
     if dim is None:
-        flat = build.reshape(x, (x.size,))
-        if not x.size:
-            raise problem(ShapeError, "median", f"shape {x.shape}", "at least one element")
+        flat = build.reshape(input, (input.size,))
+        if not input.size:
+            raise problem(ShapeError, "median", f"shape {input.shape}", "at least one element")
         found = median(flat, 0)
         assert isinstance(found, ValuesIndices)
-        return one_of_all(found.values, x)
-    axis = normal_axis("median", dim, len(x.shape))
-    if not x.shape:
-        return ValuesIndices(x, build.full((), 0, int64, x.device))
-    extent = x.shape[axis]
+        return one_of_all(found.values, input)
+    axis = normal_axis("median", dim, len(input.shape))
+    if not input.shape:
+        return ValuesIndices(input, build.full((), 0, int64, input.device))
+    extent = input.shape[axis]
     if not extent:
-        raise problem(ShapeError, "median", f"shape {x.shape} over axis {axis}", "at least one element per result")
-    order = argsort(x, axis)
+        raise problem(ShapeError, "median", f"shape {input.shape} over axis {axis}", "at least one element per result")
+    order = argsort(input, axis)
     index = build.narrow(order, axis, (extent - 1) // 2, (extent + 1) // 2)
-    if x.dtype.kind == "f":
-        place = build.select(isnan(x), build.iota(x.shape, axis, x.device), extent)
+    if input.dtype.kind == "f":
+        place = build.select(isnan(input), build.iota(input.shape, axis, input.device), extent)
         first = build.reduce("reduce_min", place, (axis,), True)
         index = build.select(build.lt(first, extent), first, index)
-    return _pick(x, index, axis, keepdim)
+    return _pick(input, index, axis, keepdim)
 
 
+@operation("weft")
 def searchsorted(
     sorted_sequence: Node,
-    values: Node | float,
+    input: Node | float,
     *,
     right: bool = False,
     side: str | None = None,
     out_int32: bool = False,
 ) -> Node:
-    """Where `values` would go in rows sorted along the last axis, before equal elements or (`right`) after them. The
+    """Where `input` would go in rows sorted along the last axis, before equal elements or (`right`) after them. The
     rows are one vector for all values, or one row for each row of values.
 
     >>> weft.searchsorted(weft.tensor([1.0, 3.0, 5.0]), weft.tensor([0.0, 3.0, 9.0]))
@@ -198,32 +211,33 @@ def searchsorted(
     if side not in (None, "left", "right") or (side == "left" and right):
         raise problem(RangeError, "searchsorted", f"side={side!r} and right={right}", "'left' or 'right', agreeing")
     right = right or side == "right"
-    if not isinstance(values, Node):
-        values = build.full((), fit_number("searchsorted", values, rows.dtype), rows.dtype, rows.device)
-    same_device("searchsorted", [rows, values])
-    if values.dtype is not rows.dtype or not rows.shape:
-        given = f"{rows.dtype.name}{list(rows.shape)} and {values.dtype.name}{list(values.shape)}"
+    if not isinstance(input, Node):
+        input = build.full((), fit_number("searchsorted", input, rows.dtype), rows.dtype, rows.device)
+    same_device("searchsorted", [rows, input])
+    if input.dtype is not rows.dtype or not rows.shape:
+        given = f"{rows.dtype.name}{list(rows.shape)} and {input.dtype.name}{list(input.shape)}"
         raise problem(ShapeError, "searchsorted", given, "rows and values of one dtype", "cast one with .to")
-    if len(rows.shape) > 1 and rows.shape[:-1] != values.shape[:-1]:
-        given = f"rows of shape {rows.shape} and values of shape {values.shape}"
+    if len(rows.shape) > 1 and rows.shape[:-1] != input.shape[:-1]:
+        given = f"rows of shape {rows.shape} and values of shape {input.shape}"
         raise problem(ShapeError, "searchsorted", given, "equal leading axes, or rows that are one vector")
     extent = rows.shape[-1]
-    found = build.full(values.shape, 0, int64, values.device)
+    found = build.full(input.shape, 0, int64, input.device)
     flat = build.reshape(rows, (rows.size,))
     step = 1 << max(extent.bit_length() - 1, 0)
-    while step and rows.size and values.size:
+    while step and rows.size and input.size:
         probe = build.add(found, step)
         inside = make("le", (probe, build.like(probe, extent)))
         at = build.select(inside, build.sub(probe, 1), 0)
         if len(rows.shape) > 1:
-            at = build.row_positions(at, len(values.shape) - 1, extent)
+            at = build.row_positions(at, len(input.shape) - 1, extent)
         there = build.gather(flat, at, 0)
-        stays = make("lt", (values, there)) if right else make("le", (values, there))
+        stays = make("lt", (input, there)) if right else make("le", (input, there))
         found = build.select(make("and", (inside, make("not", (stays,)))), probe, found)
         step //= 2
     return build.cast(found, int32) if out_int32 else found
 
 
+@operation("weft")
 def bucketize(input: Node, boundaries: Node, *, out_int32: bool = False, right: bool = False) -> Node:
     """The number of the bucket between `boundaries` (a sorted vector) for every element.
 
@@ -235,7 +249,8 @@ def bucketize(input: Node, boundaries: Node, *, out_int32: bool = False, right: 
     return searchsorted(boundaries, input, right=right, out_int32=out_int32)
 
 
-def histc(x: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:
+@operation()
+def histc(input: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:
     """How many elements fall into each of `bins` equal parts of [min, max]; between the smallest and the largest
     element if both are 0. Elements outside and NaN are not counted.
 
@@ -245,11 +260,11 @@ def histc(x: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:
     count = as_int("histc", bins, "number of bins")
     if count < 1 or max < min:
         raise problem(RangeError, "histc", f"bins={count}, min={min}, max={max}", "at least 1 bin and min <= max")
-    if x.dtype.kind != "f":
-        raise problem(ShapeError, "histc", f"a {x.dtype.name} tensor", "a float tensor", "convert it with .float()")
-    flat = build.stop_gradient(build.reshape(x, (x.size,)))
-    low, high = (build.full((), float(bound), x.dtype, x.device) for bound in (min, max))
-    if min == max and x.size:
+    if input.dtype.kind != "f":
+        raise problem(ShapeError, "histc", f"a {input.dtype.name} tensor", "a float tensor", "convert it with .float()")
+    flat = build.stop_gradient(build.reshape(input, (input.size,)))
+    low, high = (build.full((), float(bound), input.dtype, input.device) for bound in (min, max))
+    if min == max and input.size:
         if min == 0:
             low, high = build.reduce("reduce_min", flat, (0,)), build.reduce("reduce_max", flat, (0,))
         flat_range = make("eq", (low, high))
@@ -263,5 +278,5 @@ def histc(x: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:
     number = build.cast(build.select(inside, share, 0.0), int64)
     number = build.select(build.lt(number, count), number, count - 1)
     place = build.select(inside, number, count)
-    ones = build.full(flat.shape, 1.0, x.dtype, x.device)
+    ones = build.full(flat.shape, 1.0, input.dtype, input.device)
     return build.narrow(build.scatter_add(place, ones, count + 1), 0, 0, count)

@@ -11,25 +11,27 @@ from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.node import Node
 from weft.ops.common import Sizes, as_int, in_float32, normal_axis, sizes
+from weft.ops.registry import operation
 
 
-def unfold_axis(x: Node, dimension: int, size: int, step: int) -> Node:
+@operation("method", name="unfold", view="unfold")
+def unfold_axis(input: Node, dimension: int, size: int, step: int) -> Node:
     """Windows of `size` elements, `step` apart, along an axis; the places in a window are a new last axis.
 
     >>> weft.arange(5).unfold(0, 3, 2)
     tensor([[0, 1, 2],
             [2, 3, 4]])
     """
-    if not x.shape:  # one window, which has the only axis
-        return build.reshape(unfold_axis(build.reshape(x, (1,)), dimension, size, max(step, 2)), (size,))
-    axis = normal_axis("unfold", dimension, len(x.shape))
-    if not 0 <= size <= x.shape[axis] or step < 1:
-        given = f"size={size} and step={step} for an axis of extent {x.shape[axis]}"
+    if not input.shape:  # one window, which has the only axis
+        return build.reshape(unfold_axis(build.reshape(input, (1,)), dimension, size, max(step, 2)), (size,))
+    axis = normal_axis("unfold", dimension, len(input.shape))
+    if not 0 <= size <= input.shape[axis] or step < 1:
+        given = f"size={size} and step={step} for an axis of extent {input.shape[axis]}"
         raise problem(ShapeError, "unfold", given, "a size of 0 to the extent and a step of at least 1")
     if size == 0:
-        shape = (*x.shape[:axis], x.shape[axis] // step + 1, *x.shape[axis + 1 :], 0)
-        return build.full(shape, 0, x.dtype, x.device)
-    windows = build.unfold(x, axis, size, step)
+        shape = (*input.shape[:axis], input.shape[axis] // step + 1, *input.shape[axis + 1 :], 0)
+        return build.full(shape, 0, input.dtype, input.device)
+    windows = build.unfold(input, axis, size, step)
     rest = range(axis + 2, len(windows.shape))
     return build.permute(windows, (*range(axis + 1), *rest, axis + 1))
 
@@ -48,6 +50,7 @@ def _patches(
     return kernel, dilations, pads, strides, counts
 
 
+@operation("functional")
 def unfold(input: Node, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> Node:
     """The patches of [N, C, H, W] (or [C, H, W]) as columns: [N, C*kh*kw, patches], rows in the order (c, i, j).
 
@@ -70,6 +73,7 @@ def unfold(input: Node, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes 
     return build.reshape(build.permute(x, (0, 1, 3, 5, 2, 4)), (n, c * math.prod(kernel), math.prod(counts)))
 
 
+@operation("functional")
 @in_float32
 def fold(
     input: Node,
@@ -174,6 +178,7 @@ def _planes(who: str, x: Node) -> tuple[Shape, int, int, int]:
     return x.shape[:-3], c, h, w
 
 
+@operation("weft functional")
 def pixel_shuffle(input: Node, upscale_factor: int) -> Node:
     """[..., C*r*r, H, W] to [..., C, H*r, W*r]: each group of r*r channels becomes an r x r block.
 
@@ -192,6 +197,7 @@ def pixel_shuffle(input: Node, upscale_factor: int) -> Node:
     return build.reshape(x, (*lead, c // (r * r), h * r, w * r))
 
 
+@operation("weft functional")
 def pixel_unshuffle(input: Node, downscale_factor: int) -> Node:
     """[..., C, H*r, W*r] to [..., C*r*r, H, W]: the inverse of `pixel_shuffle`."""
     r = as_int("pixel_unshuffle", downscale_factor, "downscale_factor")
@@ -205,6 +211,7 @@ def pixel_unshuffle(input: Node, downscale_factor: int) -> Node:
     return build.reshape(x, (*lead, c * r * r, h // r, w // r))
 
 
+@operation("weft functional")
 def channel_shuffle(input: Node, groups: int) -> Node:
     """The channels of [N, C, ...] dealt out anew: channel (g, i) of `groups` groups goes to (i, g).
 

@@ -219,9 +219,9 @@ class Optimizer:
             steps = bucket.steps + 1.0
             bucket.steps._assign(steps.node)
             return steps[0]
-        steps = [bucket.steps[k] + 1.0 if k in active else bucket.steps[k] for k in range(len(bucket.params))]
-        bucket.steps._assign(weft.stack(steps).node)
-        return weft.cat([steps[k].expand(bucket.params[k].numel()) for k in active])
+        each = [bucket.steps[k] + 1.0 if k in active else bucket.steps[k] for k in range(len(bucket.params))]
+        bucket.steps._assign(weft.stack(each).node)
+        return weft.cat([each[k].expand(bucket.params[k].numel()) for k in active])
 
     def _hyper_names(self, group: Group) -> list[str]:
         names: list[str] = []

@@ -1,0 +1,1076 @@
+"""Written by `make stubs` from the table of operations; not to be edited."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, overload
+
+from weft.dtypes import DTypeLike
+from weft.random import Generator
+from weft.tensor import Tensor
+from weft.methods import ValuesIndices as ValuesIndices
+
+__all__ = [
+    'abs',
+    'add',
+    'addbmm',
+    'addcdiv',
+    'addcmul',
+    'addmm',
+    'addmv',
+    'addr',
+    'all',
+    'amax',
+    'amin',
+    'any',
+    'argmax',
+    'argmin',
+    'argsort',
+    'argwhere',
+    'baddbmm',
+    'bincount',
+    'bitwise_and',
+    'bitwise_left_shift',
+    'bitwise_not',
+    'bitwise_or',
+    'bitwise_right_shift',
+    'bitwise_xor',
+    'bmm',
+    'broadcast_to',
+    'bucketize',
+    'cat',
+    'cdist',
+    'ceil',
+    'celu',
+    'channel_shuffle',
+    'chunk',
+    'clamp',
+    'clone',
+    'column_stack',
+    'concat',
+    'conv1d',
+    'conv2d',
+    'conv3d',
+    'conv_transpose1d',
+    'conv_transpose2d',
+    'conv_transpose3d',
+    'cos',
+    'cosine_similarity',
+    'count_nonzero',
+    'cross',
+    'cummax',
+    'cummin',
+    'cumprod',
+    'cumsum',
+    'diag',
+    'diag_embed',
+    'diagonal',
+    'diff',
+    'div',
+    'dot',
+    'dropout',
+    'dstack',
+    'edge_softmax',
+    'einsum',
+    'eq',
+    'erf',
+    'exp',
+    'exp2',
+    'expm1',
+    'flatten',
+    'flip',
+    'fliplr',
+    'flipud',
+    'floor',
+    'floor_divide',
+    'fmod',
+    'gather',
+    'ge',
+    'gt',
+    'hardshrink',
+    'histc',
+    'hstack',
+    'index_add',
+    'index_copy',
+    'index_fill',
+    'index_put',
+    'index_select',
+    'inner',
+    'isfinite',
+    'isinf',
+    'isnan',
+    'kron',
+    'kthvalue',
+    'layer_norm',
+    'le',
+    'lerp',
+    'log',
+    'log10',
+    'log1p',
+    'log2',
+    'log_softmax',
+    'logcumsumexp',
+    'logical_and',
+    'logical_not',
+    'logical_or',
+    'logical_xor',
+    'logsumexp',
+    'lt',
+    'masked_fill',
+    'masked_scatter',
+    'masked_select',
+    'matmul',
+    'matrix_power',
+    'max',
+    'maximum',
+    'mean',
+    'median',
+    'meshgrid',
+    'min',
+    'minimum',
+    'mm',
+    'movedim',
+    'msort',
+    'mul',
+    'mv',
+    'narrow',
+    'ne',
+    'neg',
+    'nonzero',
+    'norm',
+    'outer',
+    'pairwise_distance',
+    'permute',
+    'pixel_shuffle',
+    'pixel_unshuffle',
+    'pow',
+    'prelu',
+    'prod',
+    'put',
+    'reciprocal',
+    'relu',
+    'remainder',
+    'repeat_interleave',
+    'reshape',
+    'rms_norm',
+    'roll',
+    'rot90',
+    'round',
+    'rsqrt',
+    'scatter',
+    'scatter_add',
+    'scatter_max',
+    'scatter_mean',
+    'scatter_min',
+    'scatter_reduce',
+    'scatter_sum',
+    'searchsorted',
+    'segment_reduce',
+    'segment_rows',
+    'segment_softmax',
+    'select',
+    'selu',
+    'sigmoid',
+    'sign',
+    'sin',
+    'softmax',
+    'sort',
+    'split',
+    'spmm',
+    'sqrt',
+    'square',
+    'squeeze',
+    'stack',
+    'std',
+    'sub',
+    'sum',
+    'swapaxes',
+    't',
+    'take',
+    'take_along_dim',
+    'tan',
+    'tanh',
+    'tensor_split',
+    'tensordot',
+    'threshold',
+    'tile',
+    'topk',
+    'trace',
+    'transpose',
+    'tril',
+    'triu',
+    'trunc',
+    'unbind',
+    'unflatten',
+    'unique',
+    'unique_consecutive',
+    'unsqueeze',
+    'vander',
+    'var',
+    'vstack',
+    'where',
+]
+
+def abs(input: Tensor) -> Tensor:
+    """|x|; the gradient at 0 is 0."""
+    ...
+
+def add(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:
+    """a + alpha * b. Two bool tensors: logical or."""
+    ...
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * x + alpha * the sum of all products of the batch."""
+    ...
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """x + value * a / b."""
+    ...
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    """x + value * a * b."""
+    ...
+
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * x + alpha * (mat1 @ mat2) of matrices. With beta 0, `input` is ignored, NaN too."""
+    ...
+
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * x + alpha * (mat @ vec)."""
+    ...
+
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * x + alpha * the outer product of two vectors."""
+    ...
+
+def all(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """Whether every element is not zero; True over none."""
+    ...
+
+def amax(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """The maximum over `dim`; NaN wins. The gradient is shared among equal maxima."""
+    ...
+
+def amin(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """The minimum over `dim`; NaN wins. The gradient is shared among equal minima."""
+    ...
+
+def any(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """Whether any element is not zero; False over none."""
+    ...
+
+def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The index of the maximum, int64: the first on ties, the first NaN if there is one."""
+    ...
+
+def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    """The index of the minimum, int64: the first on ties, the first NaN if there is one."""
+    ...
+
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """The indices along `dim` that put the elements in order, int64. Always stable."""
+    ...
+
+def argwhere(input: Tensor) -> Tensor:
+    """`nonzero` as one tensor [count, rank]."""
+    ...
+
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * x + alpha * (batch1 @ batch2), matrix by matrix."""
+    ...
+
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each number from 0 on occurs in a vector, or the sum of its weights; as long as the largest number asks
+    for, and at least `minlength`."""
+    ...
+
+def bitwise_and(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a & b for bool and integer tensors."""
+    ...
+
+def bitwise_left_shift(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a << b for integer tensors."""
+    ...
+
+def bitwise_not(input: Tensor) -> Tensor:
+    """~x for bool and integer tensors."""
+    ...
+
+def bitwise_or(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a | b for bool and integer tensors."""
+    ...
+
+def bitwise_right_shift(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a >> b for integer tensors; the sign stays."""
+    ...
+
+def bitwise_xor(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a ^ b for bool and integer tensors."""
+    ...
+
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """[B, M, K] @ [B, K, N]."""
+    ...
+
+def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
+    """`input` broadcast to a shape."""
+    ...
+
+def bucketize(input: Tensor, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """The number of the bucket between `boundaries` (a sorted vector) for every element."""
+    ...
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors one after the other along `dim`; the other extents are equal, the dtypes promote. Empty vectors count for
+    their dtype alone, whatever the rank of the others."""
+    ...
+
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0) -> Tensor:
+    """The distance of order `p` between every row of `x1` [..., P, M] and of `x2` [..., R, M]: [..., P, R]. Its
+    gradient at distance 0 is 0."""
+    ...
+
+def ceil(input: Tensor) -> Tensor:
+    """The smallest whole number not below x; the gradient is 0."""
+    ...
+
+def celu(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """x above 0, alpha * (e^(x / alpha) - 1) below."""
+    ...
+
+def channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """The channels of [N, C, ...] dealt out anew: channel (g, i) of `groups` groups goes to (i, g)."""
+    ...
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` pieces of equal size along `dim` (the last may be smaller)."""
+    ...
+
+def clamp(input: Tensor, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
+    """`input` held between `min` and `max`; the gradient passes where min <= x <= max. NaN stays NaN and gets none."""
+    ...
+
+def clone(input: Tensor) -> Tensor:
+    """The same value in a tensor of its own; gradients pass."""
+    ...
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Vectors as the columns of a matrix."""
+    ...
+
+def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors one after the other along `dim`; the other extents are equal, the dtypes promote. Empty vectors count for
+    their dtype alone, whatever the rank of the others."""
+    ...
+
+def conv1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
+    """Cross-correlation over the last axis: input [N, C, L], weight [O, C / groups, K]. `padding` adds zeros on both
+    sides; 'same' keeps the length (stride 1), 'valid' adds none."""
+    ...
+
+def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
+    """Cross-correlation over the last two axes: input [N, C, H, W], weight [O, C / groups, KH, KW]."""
+    ...
+
+def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
+    """Cross-correlation over the last three axes: input [N, C, D, H, W], weight [O, C / groups, KD, KH, KW]."""
+    ...
+
+def conv_transpose1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1) -> Tensor:
+    """The adjoint of `conv1d`: input [N, C, L], weight [C, O / groups, K]; length (L - 1) * stride - 2 * padding +
+    dilation * (K - 1) + output_padding + 1."""
+    ...
+
+def conv_transpose2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1) -> Tensor:
+    """The adjoint of `conv2d`: input [N, C, H, W], weight [C, O / groups, KH, KW]."""
+    ...
+
+def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1) -> Tensor:
+    """The adjoint of `conv3d`: input [N, C, D, H, W], weight [C, O / groups, KD, KH, KW]."""
+    ...
+
+def cos(input: Tensor) -> Tensor:
+    """The cosine of x in radians."""
+    ...
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-08) -> Tensor:
+    """x1 . x2 / (max(|x1|, eps) * max(|x2|, eps)) along `dim`; the tensors broadcast."""
+    ...
+
+def count_nonzero(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """How many elements are not zero, int64."""
+    ...
+
+def cross(input: Tensor, other: Tensor, dim: int = -1) -> Tensor:
+    """The vector product of vectors of three along `dim`; the other axes broadcast."""
+    ...
+
+def cummax(input: Tensor, dim: int) -> ValuesIndices:
+    """The largest element so far, and where it stands: the latest of equal ones. NaN counts as largest. The gradient
+    goes to that element."""
+    ...
+
+def cummin(input: Tensor, dim: int) -> ValuesIndices:
+    """The smallest element so far, and where it stands: the latest of equal ones; once there was a NaN, that."""
+    ...
+
+def cumprod(input: Tensor, dim: int, *, dtype: DTypeLike | None = None) -> Tensor:
+    """The product of each element and all before it along `dim`. The gradient is right at zeros (of first order)."""
+    ...
+
+def cumsum(input: Tensor, dim: int, *, dtype: DTypeLike | None = None) -> Tensor:
+    """The sum of each element and all before it along `dim`."""
+    ...
+
+def diag(input: Tensor, diagonal: int = 0) -> Tensor:
+    """A vector as the diagonal of a matrix; the diagonal of a matrix as a vector."""
+    ...
+
+def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """The last axis laid along a diagonal of two new axes, zeros elsewhere."""
+    ...
+
+def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """The elements with indices (i, i + offset) on two axes, which become the last axis."""
+    ...
+
+def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
+    """Each element less the one before it along `dim`, `n` times over; of bools, whether they differ."""
+    ...
+
+def div(input: Tensor | float, other: Tensor | float, *, rounding_mode: str | None = None) -> Tensor:
+    """a / b; integers divide as float32. `rounding_mode` is None, 'floor' or 'trunc'."""
+    ...
+
+def dot(input: Tensor, tensor: Tensor) -> Tensor:
+    """The sum of products of two vectors."""
+    ...
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, *, generator: Generator | None = None) -> Tensor:
+    """While training, each element 0 with probability `p` (in steps of 2^-16) and otherwise divided by 1 - p."""
+    ...
+
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors behind each other: along the third axis."""
+    ...
+
+def edge_softmax(scores: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
+    """A softmax over the edges into each node: `scores` [E] or [E, heads], `dst` [E] the node of each edge."""
+    ...
+
+def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:
+    """The sum of products that `equation` describes: `"ij,jk->ik"` is a matrix product. Labels missing from the output
+    are summed over; without `->` the output has those that occur once, in alphabetical order. A label twice in one
+    operand takes the diagonal; `...` stands for axes that broadcast."""
+    ...
+
+def eq(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a == b, bool; NaN equals nothing."""
+    ...
+
+def erf(input: Tensor) -> Tensor:
+    """The error function."""
+    ...
+
+def exp(input: Tensor) -> Tensor:
+    """e to the power x."""
+    ...
+
+def exp2(input: Tensor) -> Tensor:
+    """2 to the power x."""
+    ...
+
+def expm1(input: Tensor) -> Tensor:
+    """exp(x) - 1, precise near 0."""
+    ...
+
+def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """The axes from `start_dim` to `end_dim` made one."""
+    ...
+
+@overload
+def flip(input: Tensor, *dims: int | Sequence[int]) -> Tensor:
+    """The order of elements reversed along `dims`."""
+    ...
+@overload
+def flip(input: Tensor, dims: Sequence[int]) -> Tensor:
+    """The order of elements reversed along `dims`."""
+    ...
+
+def fliplr(input: Tensor) -> Tensor:
+    """The second axis reversed."""
+    ...
+
+def flipud(input: Tensor) -> Tensor:
+    """The first axis reversed."""
+    ...
+
+def floor(input: Tensor) -> Tensor:
+    """The largest whole number not above x; the gradient is 0."""
+    ...
+
+def floor_divide(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """The quotient rounded down, from the exact remainder. Integer division by zero gives 0, and the least integer by
+    -1 itself."""
+    ...
+
+def fmod(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """The exact rest of a / b with the sign of the dividend, as C's fmod."""
+    ...
+
+def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Elements of `input` along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim=0`. `index` has the rank of `input`."""
+    ...
+
+def ge(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a >= b, bool."""
+    ...
+
+def gt(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a > b, bool."""
+    ...
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """x outside [-lambd, lambd], 0 inside; NaN stays NaN."""
+    ...
+
+def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """How many elements fall into each of `bins` equal parts of [min, max]; between the smallest and the largest
+    element if both are 0. Elements outside and NaN are not counted."""
+    ...
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors side by side: along the second axis, vectors along their only one."""
+    ...
+
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1) -> Tensor:
+    """`input` with slices of `source`, times `alpha`, added to its slices `index` along `dim`."""
+    ...
+
+def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """`input` with slices of `source` written over its slices `index` along `dim`; the last one stays."""
+    ...
+
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | float) -> Tensor:
+    """`input` with its slices `index` along `dim` filled with one number."""
+    ...
+
+def index_put(input: Tensor, indices: Sequence[Tensor], values: Tensor | float, accumulate: bool = False) -> Tensor:
+    """`input` with `values` written to (with `accumulate`, added at) integer tensors for its first axes."""
+    ...
+
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """The slices of `input` along `dim` with the numbers in `index`, a vector of integers."""
+    ...
+
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """Products summed over the last axis of both; with a scalar, plain products."""
+    ...
+
+def isfinite(input: Tensor) -> Tensor:
+    """Where x is neither infinite nor NaN."""
+    ...
+
+def isinf(input: Tensor) -> Tensor:
+    """Where x is infinite."""
+    ...
+
+def isnan(input: Tensor) -> Tensor:
+    """Where x is not a number."""
+    ...
+
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """The Kronecker product: every element of `input` times all of `other`."""
+    ...
+
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
+    """The `k`-th smallest element along `dim`, k counted from 1, and where it stands."""
+    ...
+
+def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axes; the variance divides by the count."""
+    ...
+
+def le(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a <= b, bool."""
+    ...
+
+def lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    """a + weight * (b - a)."""
+    ...
+
+def log(input: Tensor) -> Tensor:
+    """The natural logarithm; -inf at 0, NaN below."""
+    ...
+
+def log10(input: Tensor) -> Tensor:
+    """The logarithm to base 10."""
+    ...
+
+def log1p(input: Tensor) -> Tensor:
+    """log(1 + x), precise near 0."""
+    ...
+
+def log2(input: Tensor) -> Tensor:
+    """The logarithm to base 2."""
+    ...
+
+def log_softmax(input: Tensor, dim: int) -> Tensor:
+    """log(softmax(x)) without overflow."""
+    ...
+
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """log(cumsum(exp(x))) without overflow."""
+    ...
+
+def logical_and(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """Both not zero."""
+    ...
+
+def logical_not(input: Tensor) -> Tensor:
+    """Equal to zero."""
+    ...
+
+def logical_or(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """Either not zero."""
+    ...
+
+def logical_xor(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """Exactly one not zero."""
+    ...
+
+def logsumexp(input: Tensor, dim: int | Sequence[int] | None, keepdim: bool = False) -> Tensor:
+    """log(sum(exp(x))) over `dim`, shifted by the maximum; -inf over nothing but -inf, with gradient 0 there."""
+    ...
+
+def lt(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a < b, bool."""
+    ...
+
+def masked_fill(input: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
+    """`input` with `value` where the bool mask holds."""
+    ...
+
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """`input` with the elements of `source`, one after the other, where the bool mask (which broadcasts) holds."""
+    ...
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """The elements of `input` where the bool mask holds, as a vector; both broadcast. Gradients pass."""
+    ...
+
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """The matrix product of the last two axes; the axes before them broadcast. A vector is a row on the left and a
+    column on the right, and that axis is dropped from the result."""
+    ...
+
+def matrix_power(input: Tensor, n: int) -> Tensor:
+    """The product of `n` square matrices `input`; the identity for 0."""
+    ...
+
+@overload
+def max(input: Tensor) -> Tensor:
+    """The maximum of all elements; with `dim`, (values, indices), the gradient to the first maximum; with a tensor
+    instead of `dim`, `maximum`."""
+    ...
+@overload
+def max(input: Tensor, dim: int, keepdim: bool = False) -> ValuesIndices:
+    """The maximum of all elements; with `dim`, (values, indices), the gradient to the first maximum; with a tensor
+    instead of `dim`, `maximum`."""
+    ...
+@overload
+def max(input: Tensor, other: Tensor) -> Tensor:
+    """The maximum of all elements; with `dim`, (values, indices), the gradient to the first maximum; with a tensor
+    instead of `dim`, `maximum`."""
+    ...
+
+def maximum(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """The larger of the two; NaN if either is. On ties each side gets half the gradient."""
+    ...
+
+def mean(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
+    """The mean over `dim`, for float tensors; NaN over no elements."""
+    ...
+
+@overload
+def median(input: Tensor) -> Tensor:
+    """The middle element in order (of two, the lower one) along `dim` and where it stands; without `dim`, of all
+    elements, the value alone, whose gradient is shared among equal elements. A NaN anywhere is the median."""
+    ...
+@overload
+def median(input: Tensor, dim: int, keepdim: bool = False) -> ValuesIndices:
+    """The middle element in order (of two, the lower one) along `dim` and where it stands; without `dim`, of all
+    elements, the value alone, whose gradient is shared among equal elements. A NaN anywhere is the median."""
+    ...
+
+def meshgrid(*tensors: Tensor | Sequence[Tensor], indexing: str = 'ij') -> tuple[Tensor, ...]:
+    """Vectors spread over the grid that they span; with indexing='xy' the first two axes are exchanged."""
+    ...
+
+@overload
+def min(input: Tensor) -> Tensor:
+    """The minimum of all elements; with `dim`, (values, indices); with a tensor instead of `dim`, `minimum`."""
+    ...
+@overload
+def min(input: Tensor, dim: int, keepdim: bool = False) -> ValuesIndices:
+    """The minimum of all elements; with `dim`, (values, indices); with a tensor instead of `dim`, `minimum`."""
+    ...
+@overload
+def min(input: Tensor, other: Tensor) -> Tensor:
+    """The minimum of all elements; with `dim`, (values, indices); with a tensor instead of `dim`, `minimum`."""
+    ...
+
+def minimum(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """The smaller of the two; NaN if either is. On ties each side gets half the gradient."""
+    ...
+
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """[M, K] @ [K, N]."""
+    ...
+
+def movedim(input: Tensor, source: int, destination: int) -> Tensor:
+    """One axis taken out and put in at another place."""
+    ...
+
+def msort(input: Tensor) -> Tensor:
+    """The values in ascending order along the first axis."""
+    ...
+
+def mul(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a * b. Two bool tensors: logical and."""
+    ...
+
+def mv(input: Tensor, vec: Tensor) -> Tensor:
+    """[M, K] @ [K]."""
+    ...
+
+def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
+    """The part of `dim` from `start` on with `length` elements."""
+    ...
+
+def ne(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a != b, bool."""
+    ...
+
+def neg(input: Tensor) -> Tensor:
+    """-x."""
+    ...
+
+def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+    """The indices of the elements that are not zero: [count, rank] int64, in row-major order; with `as_tuple`, one
+    vector for each axis."""
+    ...
+
+def norm(input: Tensor, p: float | str | None = 'fro', dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """The vector norm of order `p` over `dim` ('fro' and None mean 2). Matrix norms are in `weft.linalg`."""
+    ...
+
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """[M] and [N] to the [M, N] products of each with each."""
+    ...
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-06, keepdim: bool = False) -> Tensor:
+    """The norm of order `p` of x1 - x2 + eps over the last axis; the tensors broadcast."""
+    ...
+
+@overload
+def permute(input: Tensor, *dims: int | Sequence[int]) -> Tensor:
+    """The axes in another order."""
+    ...
+@overload
+def permute(input: Tensor, dims: Sequence[int]) -> Tensor:
+    """The axes in another order."""
+    ...
+
+def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
+    """[..., C*r*r, H, W] to [..., C, H*r, W*r]: each group of r*r channels becomes an r x r block."""
+    ...
+
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """[..., C, H*r, W*r] to [..., C*r*r, H, W]: the inverse of `pixel_shuffle`."""
+    ...
+
+def pow(input: Tensor | float, exponent: Tensor | float) -> Tensor:
+    """a to the power b. Small whole exponents, 0.5 and -1 become products, roots and quotients."""
+    ...
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """x above 0, weight * x below; one weight, or one for each channel (axis 1)."""
+    ...
+
+def prod(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
+    """The product over `dim`. Its gradient is right with zeros among the factors (of first order)."""
+    ...
+
+def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """`input` with the elements of `source` written to (or added at) places of the flattened tensor; the last stays."""
+    ...
+
+def reciprocal(input: Tensor) -> Tensor:
+    """1 / x."""
+    ...
+
+def relu(input: Tensor) -> Tensor:
+    """max(x, 0), with slope 0 at 0; NaN stays NaN."""
+    ...
+
+def remainder(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """The exact rest of a / b with the sign of the divisor, as Python's %. With an infinite divisor it is a, or b where
+    the signs differ; by zero it is NaN, or 0 for integers."""
+    ...
+
+def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
+    """Every element `repeats` times in a row along `dim`; a tensor says how often for each one (outside compile)."""
+    ...
+
+@overload
+def reshape(input: Tensor, *shape: int | Sequence[int]) -> Tensor:
+    """The elements in row-major order under another shape; one extent may be -1."""
+    ...
+@overload
+def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
+    """The elements in row-major order under another shape; one extent may be -1."""
+    ...
+
+def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axes; `eps` is the dtype's epsilon unless given."""
+    ...
+
+def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
+    """Elements moved by `shifts` along `dims`, those pushed out coming in at the other end; without `dims`, of the
+    flattened tensor."""
+    ...
+
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """Turned by k quarter turns from the first of `dims` towards the second."""
+    ...
+
+def round(input: Tensor) -> Tensor:
+    """The nearest whole number, ties to even; the gradient is 0."""
+    ...
+
+def rsqrt(input: Tensor) -> Tensor:
+    """1 / sqrt(x)."""
+    ...
+
+def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor | float, reduce: str | None = None) -> Tensor:
+    """`input` with `src` written to `index` along `dim`: `out[index[i][j]][j] = src[i][j]` for `dim=0`. Of several
+    entries for one place the last stays. `reduce` is None, 'add' or 'multiply'; `src` may be a number."""
+    ...
+
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """`input` with `src` added at `index` along `dim`, in order."""
+    ...
+
+def scatter_max(src: Tensor, index: Tensor, dim_size: int, dim: int = 0) -> ValuesIndices:
+    """The largest of the slices that go to each number, element by element, and which slice that was (the first of
+    equals). Where none went: 0, and -1."""
+    ...
+
+def scatter_mean(src: Tensor, index: Tensor, dim_size: int, dim: int = 0) -> Tensor:
+    """As `scatter_sum`, divided by how many slices went to each; 0 where none did."""
+    ...
+
+def scatter_min(src: Tensor, index: Tensor, dim_size: int, dim: int = 0) -> ValuesIndices:
+    """The smallest of the slices that go to each number; otherwise as `scatter_max`."""
+    ...
+
+def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, include_self: bool = True) -> Tensor:
+    """`input` folded with `src` at `index` along `dim`. `reduce`: 'sum', 'prod', 'mean', 'amax' or 'amin'. Without
+    `include_self` the elements of `input` that something goes to do not count; the others stay."""
+    ...
+
+def scatter_sum(src: Tensor, index: Tensor, dim_size: int, dim: int = 0) -> Tensor:
+    """Slices of `src` along `dim` added up by number: slice k goes to slice `index[k]` of `dim_size`."""
+    ...
+
+def searchsorted(sorted_sequence: Tensor, input: Tensor | float, *, right: bool = False, side: str | None = None, out_int32: bool = False) -> Tensor:
+    """Where `input` would go in rows sorted along the last axis, before equal elements or (`right`) after them. The
+    rows are one vector for all values, or one row for each row of values."""
+    ...
+
+def segment_reduce(data: Tensor, rowptr: Tensor, reduce: str = 'sum', empty: float = 0.0) -> Tensor:
+    """Rows `rowptr[i]` to `rowptr[i + 1]` of `data` [E, ...] folded into row i: 'sum', 'mean', 'max' or 'min'.
+    `rowptr` rises from 0 to E. A segment without rows gives `empty`; a sum or mean gives 0."""
+    ...
+
+def segment_rows(rowptr: Tensor, count: int) -> Tensor:
+    """The segment that each of `count` elements lies in."""
+    ...
+
+def segment_softmax(scores: Tensor, rowptr: Tensor) -> Tensor:
+    """A softmax within each segment: `scores` [E] or [E, heads]."""
+    ...
+
+def select(input: Tensor, dim: int, index: int) -> Tensor:
+    """One slice along `dim`, without that axis."""
+    ...
+
+def selu(input: Tensor) -> Tensor:
+    """The scaled `elu` that keeps mean 0 and variance 1."""
+    ...
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + e^-x), from e^-|x| so that nothing overflows."""
+    ...
+
+def sign(input: Tensor) -> Tensor:
+    """-1, 0 or 1; NaN gives 0, a bool itself. No gradient."""
+    ...
+
+def sin(input: Tensor) -> Tensor:
+    """The sine of x in radians."""
+    ...
+
+def softmax(input: Tensor, dim: int) -> Tensor:
+    """e^x over its sum along `dim`, shifted by the maximum. Multiplies by 1/sum: one division a row."""
+    ...
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
+    """(values, indices) in order along `dim`."""
+    ...
+
+def split(tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Pieces along `dim`: of one size (the last may be smaller), or of the sizes listed."""
+    ...
+
+def spmm(rowptr: Tensor, col: Tensor, val: Tensor | None, x: Tensor) -> Tensor:
+    """The product of a sparse matrix in CSR form and `x` [columns, ...]: row i is the sum of `val[e] * x[col[e]]` over
+    its elements e. Without `val` all are 1. `aggregate` has the faster gradient."""
+    ...
+
+def sqrt(input: Tensor) -> Tensor:
+    """The square root; NaN below 0."""
+    ...
+
+def square(input: Tensor) -> Tensor:
+    """x * x; of bools, as int64."""
+    ...
+
+def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """Drop axes of extent 1: all of them, or those of `dim` that have extent 1."""
+    ...
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors of one shape along a new axis `dim`."""
+    ...
+
+def std(input: Tensor, dim: int | Sequence[int] | None = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None) -> Tensor:
+    """The square root of `var`; the gradient where it is 0 is 0."""
+    ...
+
+def sub(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:
+    """a - alpha * b."""
+    ...
+
+def sum(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
+    """The sum over `dim`."""
+    ...
+
+def swapaxes(input: Tensor, axis0: int, axis1: int) -> Tensor:
+    """Two axes exchanged: `transpose`."""
+    ...
+
+def t(input: Tensor) -> Tensor:
+    """The transpose of a matrix; vectors and scalars stay."""
+    ...
+
+def take(input: Tensor, index: Tensor) -> Tensor:
+    """Elements of the flattened tensor by number, in the shape of `index`; negative numbers count from the end."""
+    ...
+
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """`gather` with axes of extent 1 repeated, and negative indices counted from the end; without `dim`, of the
+    elements in a row, by numbers that are not negative."""
+    ...
+
+def tan(input: Tensor) -> Tensor:
+    """The tangent of x in radians."""
+    ...
+
+def tanh(input: Tensor) -> Tensor:
+    """The hyperbolic tangent."""
+    ...
+
+def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """As many parts as asked for, the first ones larger by one where it does not come out even; or parts cut before the
+    given indices."""
+    ...
+
+def tensordot(input: Tensor, other: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
+    """Products summed over axes of both: the last `dims` of `input` with the first of `other`, or two lists of axes."""
+    ...
+
+def threshold(input: Tensor, threshold: float, value: float) -> Tensor:
+    """x above `threshold`, `value` at and below it; NaN stays NaN."""
+    ...
+
+@overload
+def tile(input: Tensor, *dims: int | Sequence[int]) -> Tensor:
+    """`repeat` that also takes fewer counts than axes."""
+    ...
+@overload
+def tile(input: Tensor, dims: Sequence[int]) -> Tensor:
+    """`repeat` that also takes fewer counts than axes."""
+    ...
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
+    """The `k` largest (or smallest) elements along `dim`, in order, and where they stand. Of equal elements the first
+    come first; always sorted."""
+    ...
+
+def trace(input: Tensor) -> Tensor:
+    """The sum of a matrix's diagonal."""
+    ...
+
+def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """Two axes exchanged."""
+    ...
+
+def tril(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The elements on and below a diagonal, zeros above."""
+    ...
+
+def triu(input: Tensor, diagonal: int = 0) -> Tensor:
+    """The elements on and above a diagonal, zeros below."""
+    ...
+
+def trunc(input: Tensor) -> Tensor:
+    """The whole part of x, towards 0; the gradient is 0."""
+    ...
+
+def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
+    """Every slice along `dim`, without that axis."""
+    ...
+
+def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
+    """One axis made several; one of `sizes` may be -1."""
+    ...
+
+def unique(input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
+    """The different elements in ascending order (slices along `dim`, if given); on request also, for each element, the
+    place of its equal, and how often each occurs. Every NaN is different."""
+    ...
+
+def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False) -> Any:
+    """The elements of the flattened tensor that differ from the one before; `unique`'s extras."""
+    ...
+
+def unsqueeze(input: Tensor, dim: int) -> Tensor:
+    """A new axis of extent 1 at `dim`."""
+    ...
+
+def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
+    """Powers of a vector's elements as rows, from the highest down to 0, or up if `increasing`."""
+    ...
+
+def var(input: Tensor, dim: int | Sequence[int] | None = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None) -> Tensor:
+    """The variance over `dim`: the sum of squared differences from the mean, divided by `count - correction`, which
+    is 1, or 0 where it is not `unbiased`. A bool in the place of `dim` is `unbiased`."""
+    ...
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors on top of each other: along the first axis, vectors as rows."""
+    ...
+
+def where(condition: Tensor, input: Tensor | float, other: Tensor | float) -> Tensor:
+    """`input` where the bool condition holds, else `other`; all three broadcast."""
+    ...
