@@ -17,13 +17,14 @@ import numpy as np
 
 from weft.backends.base import Buffer, Device
 from weft.dtypes import DType
-from weft.errors import CopyError, DeviceError, DTypeError, GraphError, ShapeError, StorageError, problem
+from weft.errors import CopyError, DeviceError, DTypeError, GraphError, NoAxesError, ShapeError, StorageError, problem
 from weft.graph import build
 from weft.graph.body import together
 from weft.graph.layout import permuted
 from weft.graph.node import Node, leaf, toposort
 from weft.graph.primitives import PRIMITIVES, results_of
 from weft.references import count_references
+from weft.size import Size
 from weft.state import STATE, VERSION
 from weft.views import View, adopt_flags, base_of, refresh, release_views
 
@@ -402,12 +403,12 @@ class TensorCell:
     # ---- what it is --------------------------------------------------------------------------------------------
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self._form_now()[0]
+    def shape(self) -> Size:
+        return Size(self._form_now()[0])
 
     @property
     def ndim(self) -> int:
-        return len(self.shape)
+        return len(self._form_now()[0])
 
     @property
     def dtype(self) -> DType:
@@ -427,12 +428,13 @@ class TensorCell:
 
     def numel(self) -> int:
         """The number of elements."""
-        return math.prod(self.shape)
+        return math.prod(self._form_now()[0])
 
     def __len__(self) -> int:
-        if not self.shape:
-            raise problem(ShapeError, "len", "a scalar tensor", "at least one axis", "use numel()")
-        return self.shape[0]
+        shape = self._form_now()[0]
+        if not shape:
+            raise problem(NoAxesError, "len", "a scalar tensor", "at least one axis", "use numel()")
+        return shape[0]
 
     # ---- values ------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,10 @@ class ShapeError(WeftError, ValueError):
     """Shapes, axes or sizes that do not fit."""
 
 
+class NoAxesError(ShapeError, TypeError):
+    """A tensor without axes where Python asks for elements: `len(x)`, `for v in x`."""
+
+
 class RangeError(WeftError, ValueError):
     """A number outside the values that make sense."""
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.attributes import TensorAttributes
 from weft.backends.base import Buffer, Device
 from weft.boundary import entry
 from weft.cell import TensorCell, evaluate
@@ -37,7 +38,7 @@ from weft.dtypes import (
     uint8,
 )
 from weft.dtypes import from_numpy as dtype_from_numpy
-from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
+from weft.errors import DTypeError, GraphError, NoAxesError, ShapeError, WeftError, hide_frames, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, placeholder
 from weft.methods import TensorMethods
@@ -249,7 +250,7 @@ def known_dtype(who: str, dtype: np.dtype) -> DType:
     return known
 
 
-class Tensor(TensorCell, TensorMethods):
+class Tensor(TensorCell, TensorAttributes, TensorMethods):
     """A value of some shape, dtype and device, computed when read. Made by `weft.tensor`, `weft.zeros`, ... and by
     operations, not by calling the class.
 
@@ -298,6 +299,8 @@ class Tensor(TensorCell, TensorMethods):
         return reduce_tensor(self, protocol)
 
     def __iter__(self) -> Iterator[Tensor]:
+        if not self.ndim:
+            raise problem(NoAxesError, "iter", "a scalar tensor", "at least one axis", "use x.item()")
         return iter(self.unbind(0))
 
     # ---- gradients ---------------------------------------------------------------------------------------------
@@ -397,17 +400,20 @@ class Tensor(TensorCell, TensorMethods):
 
     # ---- other dtypes and devices ------------------------------------------------------------------------------
 
-    def to(
-        self, target: DTypeLike | Device | None = None, *, dtype: DTypeLike | None = None, device: Any = None
-    ) -> Tensor:
-        """In another dtype, on another device, or both. A dtype may be given as NumPy's or by its name."""
-        if isinstance(target, Device) or (isinstance(target, str) and not is_dtype_name(target)):
-            device = target
-        elif target is not None:
-            dtype = target
-        dtype = None if dtype is None else as_dtype("to", dtype)
+    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+        """In another dtype, on another device, or both: `to(dtype)`, `to(device)`, `to(device, dtype)`, or as another
+        tensor is: `to(other)`. A dtype may be given as NumPy's or by its name.
+
+        The tensor itself, where it is as asked for and `copy` is not True. `non_blocking` changes nothing: work is
+        queued anyway, and a value waits for it when it is read.
+
+        >>> weft.ones(2).to("cpu", weft.int8)
+        tensor([1, 1], dtype=weft.int8)
+        """
+        dtype, device, copy = _destination(args, kwargs)
         result = self if dtype is None or dtype is self.dtype else self.cast(dtype)
-        return result if device is None else result._moved(device)
+        result = result if device is None else result._moved(device)
+        return result.clone() if copy and result is self else result
 
     def _moved(self, device: str | Device) -> Tensor:
         from weft.device import get
@@ -440,6 +446,10 @@ class Tensor(TensorCell, TensorMethods):
     def cpu(self) -> Tensor:
         """On the CPU."""
         return self._moved("cpu")
+
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> Tensor:
+        """On an NVIDIA GPU: the first, or the one of that number or name."""
+        return self._moved("cuda" if device is None else device)
 
     def half(self) -> Tensor:
         """As float16."""
@@ -490,7 +500,7 @@ class Tensor(TensorCell, TensorMethods):
     def _replace(self, who: str, value: Tensor) -> Tensor:
         """Rebind to the result of an in-place operation, after the checks that PyTorch makes too."""
         base = writable_base(self, who, value)
-        if value.shape != self.shape:
+        if value._form_now()[0] != self._form_now()[0]:
             raise problem(ShapeError, who, f"a result of shape {value.shape}", f"that of the tensor, {self.shape}")
         if value.dtype.category > self.dtype.category:
             given = f"a result of {value.dtype.name} for a {self.dtype.name} tensor"
@@ -565,6 +575,29 @@ class Tensor(TensorCell, TensorMethods):
 
     def __ne__(self, other: object) -> Any:
         return self.ne(other) if isinstance(other, _COMPARABLE) else NotImplemented  # type: ignore[arg-type]
+
+
+def _destination(args: tuple, kwargs: dict[str, Any]) -> tuple[DType | None, Any, Any]:
+    """The dtype, the device and `copy` that the arguments of `Tensor.to` say."""
+    dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
+    target, rest = (args[0], list(args[1:])) if args else (kwargs.pop("other", None), [])
+    if isinstance(target, Tensor):
+        dtype, device = target.dtype, target.device
+    elif isinstance(target, (Device, int)) or (isinstance(target, str) and not is_dtype_name(target)):
+        device = target
+        dtype = rest.pop(0) if rest and not isinstance(rest[0], bool) else dtype
+    elif target is not None:
+        dtype = target
+    elif rest and not isinstance(rest[0], bool):
+        dtype = rest.pop(0)
+    flags = dict(zip(("non_blocking", "copy"), rest, strict=False))
+    copy = kwargs.pop("copy", flags.get("copy", False))
+    kwargs.pop("non_blocking", None)
+    kwargs.pop("memory_format", None)  # there is one order of elements only
+    if kwargs or len(rest) > 2:
+        given = ", ".join(kwargs) or f"{len(args)} arguments"
+        raise problem(DTypeError, "to", given, "device, dtype, non_blocking and copy, or another tensor")
+    return (None if dtype is None else as_dtype("to", dtype)), device, copy
 
 
 _COMPARABLE = (Tensor, int, float, bool, np.generic, np.ndarray)
