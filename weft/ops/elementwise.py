@@ -26,6 +26,7 @@ from weft.ops.common import (
     to_float,
 )  # fmt: skip
 from weft.ops.registry import operation
+from weft.state import SETTINGS
 
 
 @operation("method")
@@ -99,14 +100,15 @@ def mul(input: Operand, other: Operand) -> Node:
 
 @operation("weft method inplace", operators="__truediv__ __itruediv__")
 def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Node:
-    """a / b; integers divide as float32. `rounding_mode` is None, 'floor' or 'trunc'.
+    """a / b; integers divide in the default dtype, float32. `rounding_mode` is None, 'floor' or 'trunc'.
 
     >>> weft.div(weft.tensor([7, -7]), 2, rounding_mode="trunc")
     tensor([ 3, -3])
     """
     if rounding_mode is None:
-        dtype = result_dtype("div", (input, other)) if isinstance(input, Node) or isinstance(other, Node) else float32
-        return make("div", meet("div", input, other, dtype=dtype if dtype.kind == "f" else float32))
+        default = SETTINGS.default_dtype
+        dtype = result_dtype("div", (input, other)) if isinstance(input, Node) or isinstance(other, Node) else default
+        return make("div", meet("div", input, other, dtype=dtype if dtype.kind == "f" else default))
     if rounding_mode == "floor":
         return floor_divide(input, other)
     if rounding_mode != "trunc":
@@ -421,7 +423,7 @@ def where(condition: Node, input: Operand, other: Operand) -> Node:
         dtype = result_dtype("where", (input, other))
     else:  # two numbers: the dtype that weft.tensor would give them
         kind = max((number_kind("where", value) for value in (input, other)), key="bif".index)
-        dtype = {"b": bool_, "i": int64, "f": float32}[kind]
+        dtype = {"b": bool_, "i": int64, "f": SETTINGS.default_dtype}[kind]
     device = same_device("where", [condition, *tensors])
     shape = broadcast_shapes("where", [condition.shape, *(value.shape for value in tensors)])
     chosen = [spread("where", value, shape, dtype, device) for value in (input, other)]
