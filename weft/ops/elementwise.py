@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from weft.dtypes import DType, as_dtype, bool_, float32, int64
-from weft.errors import DTypeError, RangeError, problem
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.layout import make
 from weft.graph.node import Node
@@ -430,7 +430,10 @@ def where(condition: Node, input: Operand, other: Operand) -> Node:
 
 @operation("weft method inplace")
 def masked_fill(input: Node, mask: Node, value: Operand) -> Node:
-    """`input` with `value` where the bool mask holds."""
+    """`input` with `value`, one number, where the bool mask holds."""
+    if isinstance(value, Node) and value.shape:
+        given = f"a value of shape {value.shape}"
+        raise problem(ShapeError, "masked_fill", given, "a number or a tensor without axes", "use weft.where")
     return build.cast(where(mask, value, input), input.dtype)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from weft.errors import ShapeError, problem
+from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.layout import make
@@ -261,6 +261,14 @@ def pad(input: Node, pad: Sequence[int], mode: str = "constant", value: Number |
     return build.pad(inner, tuple(lows), tuple(highs), fit_number("pad", filling, input.dtype))
 
 
+def _need_tensors(who: str, tensors: Sequence[Any]) -> None:
+    for one in tensors:
+        if not isinstance(one, Node):
+            raise problem(
+                DTypeError, who, f"a {type(one).__name__} in the list", "tensors", "convert it with weft.tensor"
+            )
+
+
 @operation("weft", aliases="concat concatenate")
 def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
     """Tensors one after the other along `dim`; the other extents are equal, the dtypes promote. Empty vectors count for
@@ -272,6 +280,7 @@ def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
     """
     if not tensors:
         raise problem(ShapeError, "cat", "no tensors", "at least one")
+    _need_tensors("cat", tensors)
     same_device("cat", tensors)
     dtype = result_dtype("cat", tensors)
     tensors = [node for node in tensors if node.shape != (0,)] or tensors[:1]
@@ -293,6 +302,7 @@ def stack(tensors: Sequence[Node], dim: int = 0) -> Node:
     """Tensors of one shape along a new axis `dim`."""
     if not tensors:
         raise problem(ShapeError, "stack", "no tensors", "at least one")
+    _need_tensors("stack", tensors)
     for node in tensors:
         if node.shape != tensors[0].shape:
             raise problem(ShapeError, "stack", f"shapes {tensors[0].shape} and {node.shape}", "equal shapes", "use cat")

@@ -147,6 +147,10 @@ def gather(input: Node, dim: int, index: Node) -> Node:
             [4, 3]])
     """
     shape = index.shape
+    if not index.size:
+        need_integer("gather", index)
+        normal_axis("gather", dim, len(input.shape))
+        return build.full(shape, 0, input.dtype, input.device)
     input, index = _vectors(input, index)
     axis = _check_index("gather", input, dim, index, None)
     inner = tuple(n if k == axis else m for k, (n, m) in enumerate(zip(input.shape, index.shape, strict=True)))
