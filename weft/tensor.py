@@ -102,7 +102,7 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
 
 def _renamed(known: frozenset[str], rest: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Arguments under the names that the operation has: NumPy's translated, `dims=` for `*dims` in its place."""
-    kwargs = {_own_name(known, key): value for key, value in kwargs.items()}
+    kwargs = {_own_name(known, key): value for key, value in kwargs.items() if key != "out" or value is not None}
     if rest in kwargs:
         first = () if args else (kwargs.pop("input"),)
         args = (*args, *first, kwargs.pop(rest))

@@ -358,7 +358,7 @@ def put(input: Node, index: Node, source: Node, accumulate: bool = False) -> Nod
 
 @operation("weft method inplace")
 def masked_scatter(input: Node, mask: Node, source: Node) -> Node:
-    """`input` with the elements of `source`, one after the other, where the bool mask (which broadcasts) holds.
+    """`input` with the elements of `source`, one after the other, where the bool mask holds; both broadcast.
 
     >>> weft.zeros(4).masked_scatter(weft.tensor([True, False, True, False]), weft.tensor([1.0, 2.0, 3.0]))
     tensor([1., 0., 2., 0.])
@@ -367,11 +367,8 @@ def masked_scatter(input: Node, mask: Node, source: Node) -> Node:
     if mask.dtype is not bool_ or source.dtype is not input.dtype:
         given = f"a mask of {mask.dtype.name} and {source.dtype.name} for {input.dtype.name}"
         raise problem(DTypeError, "masked_scatter", given, "a bool mask, and a source of the tensor's dtype")
-    if broadcast_shapes("masked_scatter", [input.shape, mask.shape]) != input.shape:
-        raise problem(
-            ShapeError, "masked_scatter", f"a mask of shape {mask.shape}", f"one that broadcasts to {input.shape}"
-        )
-    wide = build.expand_to(mask, input.shape)
+    shape = broadcast_shapes("masked_scatter", [input.shape, mask.shape])
+    input, wide = build.expand_to(input, shape), build.expand_to(mask, shape)
     if not source.size:
         source = build.full((1,), 0, source.dtype, source.device)
     number = _numbers(wide, source.size, exactly=False)
