@@ -22,7 +22,6 @@ from weft.ops.common import (
     Operand,
     as_int,
     broadcast_shapes,
-    need_float,
     need_integer,
     normal_axis,
     same_device,
@@ -401,27 +400,6 @@ def index_select(input: Node, dim: int, index: Node) -> Node:
     if not input.shape:
         return build.reshape(build.gather(build.reshape(input, (1,)), build.reshape(index, (1,)), 0, user_site()), ())
     return build.gather(input, build.reshape(index, (index.size,)), axis, user_site())
-
-
-@operation("functional")
-def embedding(input: Node, weight: Node, padding_idx: int | None = None) -> Node:
-    """Rows of `weight` [count, width] by number: `input` [...] gives [..., width].
-    The row `padding_idx` gets no gradient.
-
-    >>> weft.nn.functional.embedding(weft.tensor([1, 0]), weft.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    tensor([[3., 4.],
-            [1., 2.]])
-    """
-    need_integer("embedding", input)
-    need_float("embedding", weight)
-    same_device("embedding", [input, weight])
-    if len(weight.shape) != 2:
-        raise problem(ShapeError, "embedding", f"a weight of shape {weight.shape}", "[count, width]")
-    if padding_idx is not None:
-        row = _whole(padding_idx, 0, weight.shape[0])
-        is_padding = build.eq(build.iota(weight.shape, 0, weight.device), row)
-        weight = build.select(is_padding, build.stop_gradient(weight), weight)
-    return build.gather(weight, input, 0, user_site())
 
 
 @operation("functional")
