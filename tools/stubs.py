@@ -1,6 +1,6 @@
 """Stubs for type checkers and editors, from the table of operations: `make stubs` writes them, a test compares them.
 
-`weft/functions.pyi` and `weft/nn/functional.pyi` have the functions, `weft/methods.pyi` the methods of `Tensor`.
+`weft/functions.pyi`, `weft/nn/functional.pyi` and `weft/special.pyi` have the functions, `weft/methods.pyi` the methods of `Tensor`.
 """
 
 from __future__ import annotations
@@ -167,6 +167,7 @@ STUBS = {
     "weft/functions.pyi": lambda: function_stub("weft"),
     "weft/methods.pyi": method_stub,
     "weft/nn/functional.pyi": lambda: function_stub("functional"),
+    "weft/special.pyi": lambda: function_stub("special"),
 }
 
 

@@ -39,7 +39,7 @@ from weft.random import (
 from weft.snapshot import snapshot
 from weft.tensor import Tensor
 
-from weft import linalg, optim
+from weft import linalg, optim, special
 from weft.boundary import install as _install
 
 _install()
@@ -135,6 +135,7 @@ __all__ = [
     "set_printoptions",
     "short",
     "snapshot",
+    "special",
     "tensor",
     "testing",
     "tril_indices",
