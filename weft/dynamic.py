@@ -13,7 +13,7 @@ from weft.dtypes import bool_, float64, int64
 from weft.errors import DTypeError, GraphError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
-from weft.ops import arrange, indexing, scans, sorting
+from weft.ops import arrange, comparison, elementwise, indexing, scans, sorting
 from weft.ops.common import as_int, broadcast_shapes, normal_axis
 from weft.ops.registry import operation
 from weft.state import STATE
@@ -45,6 +45,65 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     if as_tuple:
         return tuple(_tensor(axis.astype(np.int64), input) for axis in found)
     return _tensor(np.stack(found, 1).astype(np.int64)[:, : input.ndim], input)
+
+
+_where = lift(elementwise.where)
+
+
+@operation(
+    "weft",
+    of_tensors=True,
+    overloads=(
+        "(condition: Tensor, input: Tensor | float, other: Tensor | float) -> Tensor",
+        "(condition: Tensor) -> tuple[Tensor, ...]",
+    ),
+)
+def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+    """`input` where the bool condition holds, else `other`; all three broadcast. With the condition alone, where it
+    holds: `nonzero` with `as_tuple`.
+
+    >>> weft.where(weft.tensor([True, False]), weft.tensor([1.0, 2.0]), 0.0)
+    tensor([1., 0.])
+    """
+    if input is None and other is None:
+        return nonzero(condition, as_tuple=True)
+    if input is None or other is None:
+        raise problem(DTypeError, "where", "one of input and other", "both or none of them")
+    return _where(condition, input, other)
+
+
+@operation(of_tensors=True)
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have one shape and equal elements. It reads them: outside `weft.compile` only.
+
+    >>> weft.equal(weft.tensor([1, 2]), weft.tensor([1, 2]))
+    True
+    """
+    _need_tensors("equal", input, other)
+    if input.shape != other.shape:
+        return False
+    return bool(known("equal", (input == other).all(), "compare with ==").item())
+
+
+@operation(of_tensors=True)
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Whether `isclose` holds everywhere. It reads the tensors: outside `weft.compile` only.
+
+    >>> weft.allclose(weft.tensor([1.0]), weft.tensor([1.0 + 1e-7]))
+    True
+    """
+    _need_tensors("allclose", input, other)
+    close = _isclose(input, other, rtol, atol, equal_nan)
+    return bool(known("allclose", close.all(), "use isclose(...).all()").item())
+
+
+_isclose = lift(comparison.isclose)
+
+
+def _need_tensors(who: str, *values: object) -> None:
+    for value in values:
+        if not isinstance(value, Tensor):
+            raise problem(DTypeError, who, f"a {type(value).__name__}", "two tensors", "convert it with weft.tensor")
 
 
 @operation(of_tensors=True)

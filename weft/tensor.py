@@ -23,7 +23,6 @@ from weft.cell import take_consumed as take_consumed
 from weft.dtypes import (
     ALL,
     DType,
-    DTypeLike,
     as_dtype,
     bfloat16,
     bool_,

@@ -263,7 +263,7 @@ def all(input: Node, dim: Dim = None, keepdim: bool = False) -> Node:
     return build.unary("not", _any("all", build.unary("not", build.cast(input, bool_)), dim, keepdim))
 
 
-@operation()
+@operation("weft special method")
 @in_float32
 def logsumexp(input: Node, dim: Dim, keepdim: bool = False) -> Node:
     """log(sum(exp(x))) over `dim`, shifted by the maximum; -inf over nothing but -inf, with gradient 0 there.
