@@ -23,8 +23,8 @@ from weft.dtypes import (
     bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
 )  # fmt: skip
 from weft.errors import (
-    BufferError_, CopyError, DeviceError, DTypeError, GraphError, IndexRangeError, OutOfMemoryError, RangeError,
-    ShapeError, TraceWarning, WeftError,
+    CopyError, DeviceError, DTypeError, GraphError, IndexRangeError, OutOfMemoryError, RangeError,
+    ShapeError, StorageError, TraceWarning, WeftError,
 )  # fmt: skip
 from weft.function import checkpoint
 from weft.evaluation import eval, numel
@@ -38,8 +38,16 @@ from weft.random import (
 )  # fmt: skip
 from weft.snapshot import snapshot
 from weft.tensor import Tensor
+from weft import cuda
+from weft.autograd import inference_mode, is_inference_mode_enabled, set_grad_enabled
+from weft.creation import empty_like, is_floating_point, is_tensor
+from weft.dtypes import DType as dtype
+from weft.dtypes import get_default_dtype, set_default_dtype
+from weft.random import get_rng_state, initial_seed, randint_like, seed, set_rng_state
+from weft.settings import get_num_threads, set_num_threads, synchronize
+from weft.size import Size
 
-from weft import linalg, optim
+from weft import linalg, optim, special
 from weft.boundary import install as _install
 
 _install()
@@ -55,7 +63,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Adjacency",
-    "BufferError_",
     "CopyError",
     "DTypeError",
     "DeviceError",
@@ -65,6 +72,7 @@ __all__ = [
     "OutOfMemoryError",
     "RangeError",
     "ShapeError",
+    "StorageError",
     "Tensor",
     "TraceWarning",
     "WeftError",
@@ -135,6 +143,7 @@ __all__ = [
     "set_printoptions",
     "short",
     "snapshot",
+    "special",
     "tensor",
     "testing",
     "tril_indices",
@@ -146,6 +155,11 @@ __all__ = [
     "value_and_grad",
     "zeros",
     "zeros_like",
+]  # fmt: skip
+__all__ += [
+    "Size", "cuda", "dtype", "empty_like", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode",
+    "initial_seed", "is_floating_point", "is_inference_mode_enabled", "is_tensor", "randint_like", "seed",
+    "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
 __all__ += functions.__all__
 

@@ -1,11 +1,11 @@
-"""Gradients for users: `backward`, `grad`, `value_and_grad` and the switches `no_grad` and `enable_grad`."""
+"""Gradients for users: `backward`, `grad`, `value_and_grad` and the switches of gradient recording."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, overload
 
 from weft.boundary import entry
 from weft.cell import LEAVES, remember_consumed
@@ -14,27 +14,73 @@ from weft.function import Function as Function
 from weft.grad.engine import gradients, history
 from weft.graph import build
 from weft.graph.node import Node
+from weft.hooks import gradient_site, hooks_on, in_order, retained_on
 from weft.state import STATE
 from weft.tensor import Tensor
 from weft.tree import flatten, unflatten
 
 
-class _GradMode(contextlib.ContextDecorator):
-    enabled: bool
+class _GradMode:
+    """A context manager and decorator that switches gradients. As a decorator it needs no parentheses."""
+
+    def __new__(cls, function: Any = None, /) -> Any:
+        return object.__new__(cls) if function is None else cls()(function)
 
     def __init__(self) -> None:
         self._outer: list[bool] = []
 
+    def _enabled(self) -> bool:
+        raise NotImplementedError
+
+    def _fresh(self) -> Any:
+        """Another one of the same meaning: each call of a decorated function, in any thread, has its own."""
+        return type(self)()
+
     def __enter__(self) -> None:
         self._outer.append(STATE.grad_enabled)
-        STATE.grad_enabled = self.enabled
+        STATE.grad_enabled = self._enabled()
 
     def __exit__(self, *error: object) -> None:
         STATE.grad_enabled = self._outer.pop()
 
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if not callable(function):
+            raise problem(GraphError, type(self).__name__, f"a {type(function).__name__}", "a function to decorate")
+        if inspect.isgeneratorfunction(function):
+            return functools.wraps(function)(lambda *args, **kwargs: _switched(self, function(*args, **kwargs)))
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._fresh():
+                return function(*args, **kwargs)
+
+        return entry(call)
+
+
+def _switched(mode: _GradMode, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """A generator whose own code runs in a gradient mode; the code between its steps runs in the caller's."""
+    step: Callable[..., Any] = generator.send
+    given: tuple[Any, ...] = (None,)
+    try:
+        while True:
+            try:
+                with mode._fresh():
+                    value = step(*given)
+            except StopIteration as end:
+                return end.value
+            try:
+                given, step = ((yield value),), generator.send
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                given, step = (error,), generator.throw
+    finally:
+        with mode._fresh():
+            generator.close()
+
 
 class no_grad(_GradMode):
-    """Inside, results require no gradient: `with weft.no_grad(): ...`, or as a decorator.
+    """Inside, results require no gradient: `with weft.no_grad(): ...`, or `@weft.no_grad` on a function.
 
     >>> x = weft.ones(1, requires_grad=True)
     >>> with weft.no_grad():
@@ -42,13 +88,80 @@ class no_grad(_GradMode):
     False
     """
 
-    enabled = False
+    def _enabled(self) -> bool:
+        return False
 
 
 class enable_grad(_GradMode):
     """Inside, gradients are recorded even within `no_grad`."""
 
-    enabled = True
+    def _enabled(self) -> bool:
+        return True
+
+
+class _ChosenMode(_GradMode):
+    """A mode that is given: `mode` is what it was made with."""
+
+    def __new__(cls, mode: Any = True) -> Any:
+        return cls()(mode) if callable(mode) else object.__new__(cls)
+
+    def __init__(self, mode: bool = True) -> None:
+        super().__init__()
+        self.mode = bool(mode)
+
+    def _fresh(self) -> Any:
+        return type(self)(self.mode)
+
+
+class inference_mode(_ChosenMode):
+    """`no_grad` under the name that PyTorch has for inference; `inference_mode(False)` records gradients. Tensors made
+    inside are ordinary ones: nothing forbids them in a gradient later.
+
+    >>> @weft.inference_mode
+    ... def predict(x):
+    ...     return x * 2
+    >>> predict(weft.ones(1, requires_grad=True)).requires_grad
+    False
+    """
+
+    def _enabled(self) -> bool:
+        return not self.mode
+
+
+class set_grad_enabled(_ChosenMode):
+    """Record gradients, or do not, from now on in this thread; in a `with` statement, inside of it; as a decorator, in
+    the function. What a function under `weft.compile` sets ends with the call.
+
+    >>> with weft.set_grad_enabled(False):
+    ...     weft.is_grad_enabled()
+    False
+    """
+
+    def __new__(cls, mode: bool) -> Any:
+        return object.__new__(cls)
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(mode)
+        self._before = STATE.grad_enabled
+        STATE.grad_enabled = self.mode
+
+    def _enabled(self) -> bool:
+        return self.mode
+
+    def __enter__(self) -> None:
+        STATE.grad_enabled = self.mode
+
+    def __exit__(self, *error: object) -> None:
+        STATE.grad_enabled = self._before
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        STATE.grad_enabled = self._before
+        return super().__call__(function)
+
+
+def is_inference_mode_enabled() -> bool:
+    """Whether gradients are not recorded now."""
+    return not STATE.grad_enabled
 
 
 def is_grad_enabled() -> bool:
@@ -73,43 +186,52 @@ def _leaves(order: Sequence[Node]) -> list[tuple[Node, Tensor]]:
 
 
 def backward(
-    tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool = False, create_graph: bool = False
+    tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False
 ) -> None:
     """Add d(tensor * gradient) / d(leaf) to `.grad` of every leaf below that requires grad.
 
-    `gradient` has the shape of the tensor and may be left out for one element. Without `retain_graph` the history is
-    given up: a second call raises. With `create_graph` the gradients can be differentiated again.
+    `gradient` has the shape of the tensor and may be left out for one element. Without `retain_graph` (None: as
+    `create_graph`) the history is given up: a second call raises. With `create_graph` the gradients can be
+    differentiated again.
     """
-    if tensor.dtype.kind != "f":
-        raise problem(
-            DTypeError, "backward()", f"a {tensor.dtype.name} tensor", "a float tensor", "cast the inputs to float"
-        )
-    if not tensor.requires_grad:
-        given = "a tensor that does not require grad and has no history"
-        raise problem(
-            GraphError, "backward()", given, "a result of tensors with requires_grad=True", "set it on the inputs"
-        )
-    if tensor._consumed:
-        raise _twice("backward()")
-    if gradient is None and tensor.numel() != 1:
-        given = f"a tensor of shape {tensor.shape} and no gradient"
-        raise problem(
-            ShapeError, "backward()", given, "one element", "reduce it with .sum() or .mean(), or pass gradient="
-        )
-    if gradient is not None and gradient.shape != tensor.shape:
-        raise problem(ShapeError, "backward()", f"a gradient of shape {gradient.shape}", f"{tensor.shape}")
-    root = tensor.node
-    seed = build.like(root, 1.0) if gradient is None else build.cast(gradient.node, root.dtype)
+    root, seed = _root("backward()", tensor, gradient)
     order = history([root])
     leaves = _leaves(order)
     if any(leaf._consumed for _, leaf in leaves):
         raise _twice("backward()")
-    found = gradients([root], [seed], [node for node, _ in leaves], order)
-    for (_, leaf), g in zip(leaves, found, strict=True):
+    hooks = hooks_on(order, leaves, create_graph)
+    wanted = [*[(node, leaf, None) for node, leaf in leaves], *retained_on(order)]
+    # A hook is called even where the leaves below its tensor are gone.
+    targets = [*[node for node, _, _ in wanted], *hooks]
+    found = gradients([root], [seed], targets, order, hooks)
+    for (_, leaf, axes), g in zip(wanted, found, strict=False):
         if g is not None:
-            _accumulate(leaf, g, create_graph)
+            _accumulate(leaf, in_order(g, axes), create_graph)
+    retain_graph = create_graph if retain_graph is None else retain_graph
     if not (retain_graph or create_graph or tensor.is_leaf):
         remember_consumed(tensor)
+
+
+def _root(who: str, tensor: Tensor, gradient: Tensor | None) -> tuple[Node, Node]:
+    """The node that gradients start from, and its own gradient; what cannot be differentiated raises."""
+    if tensor.dtype.kind != "f":
+        raise problem(DTypeError, who, f"a {tensor.dtype.name} tensor", "a float tensor", "cast the inputs to float")
+    if not tensor.requires_grad:
+        given = "a tensor that does not require grad and has no history"
+        raise problem(GraphError, who, given, "a result of tensors with requires_grad=True", "set it on the inputs")
+    if tensor._consumed:
+        raise _twice(who)
+    name = "gradient" if who == "backward()" else "grad_outputs"
+    if gradient is None and tensor.numel() != 1:
+        given = f"a tensor of shape {tensor.shape} and no gradient"
+        fix = f"reduce it with .sum() or .mean(), or pass {name}="
+        raise problem(ShapeError, who, given, "one element", fix)
+    if gradient is not None and not isinstance(gradient, Tensor):
+        raise problem(DTypeError, who, f"a {type(gradient).__name__} as the gradient", "a tensor or None")
+    if gradient is not None and gradient.shape != tensor.shape:
+        raise problem(ShapeError, who, f"a gradient of shape {gradient.shape}", f"{tensor.shape}")
+    root = tensor.node
+    return root, build.like(root, 1.0) if gradient is None else build.cast(gradient.node, root.dtype)
 
 
 def _accumulate(leaf: Tensor, g: Node, create_graph: bool) -> None:
@@ -157,9 +279,10 @@ def value_and_grad(
         root = result.node
         targets = [item.node for item in fresh]
         order = history([root])
-        outside = STATE.grad_enabled and any(leaf not in _Identity(fresh) for _, leaf in _leaves(order))
+        leaves = _leaves(order)
+        outside = STATE.grad_enabled and any(leaf not in _Identity(fresh) for _, leaf in leaves)
         outside = outside or (STATE.grad_enabled and any(item.requires_grad for item in inputs))
-        found = gradients([root], [build.like(root, 1.0)], targets, order)
+        found = gradients([root], [build.like(root, 1.0)], targets, order, hooks_on(order, leaves, True))
         grads = [
             _result(build.like(node, 0.0) if g is None else g, outside) for node, g in zip(targets, found, strict=True)
         ]
@@ -170,13 +293,47 @@ def value_and_grad(
     return entry(call)
 
 
-def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """A function that returns the gradients of `fn` (with `has_aux`: gradients and extra); see `value_and_grad`.
+@overload
+def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]: ...
+
+
+@overload
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    *,
+    materialize_grads: bool = False,
+) -> tuple[Any, ...]: ...
+
+
+def grad(*args: Any, **kwargs: Any) -> Any:
+    """Of tensors, as `torch.autograd.grad`: the gradients of `outputs` in `inputs`, as a tuple; no `.grad` changes.
+    Of a function: a function that returns its gradients (with `has_aux`: gradients and extra); see `value_and_grad`.
+
+    grad(outputs, inputs, grad_outputs=None, retain_graph=None, create_graph=False, allow_unused=None, *,
+    materialize_grads=False) adds up the gradients of all outputs; `grad_outputs` may be left out for outputs of one
+    element. `inputs` may be leaves or results. An input that no output depends on raises, is None with `allow_unused`,
+    and zeros with `materialize_grads`. `retain_graph` and `create_graph` are those of `Tensor.backward`.
+
+    >>> x = weft.tensor(2.0, requires_grad=True)
+    >>> weft.grad(x**3, x)
+    (tensor(12.),)
+
+    grad(fn, argnums=0, has_aux=False):
 
     >>> cube = lambda x: x**3
     >>> weft.grad(weft.grad(cube))(weft.tensor(2.0))
     tensor(12.)
     """
+    first = args[0] if args else kwargs.get("fn")
+    return _grad_of_function(*args, **kwargs) if callable(first) else _grad_of_tensors(*args, **kwargs)
+
+
+def _grad_of_function(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Any:
     both = value_and_grad(fn, argnums, has_aux)
 
     @functools.wraps(fn)
@@ -185,6 +342,71 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool
         return (grads, value[1]) if has_aux else grads
 
     return entry(call)
+
+
+def _grad_of_tensors(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    *,
+    materialize_grads: bool = False,
+) -> tuple[Any, ...]:
+    outputs, inputs = _listed("outputs", outputs), _listed("inputs", inputs)
+    if materialize_grads and allow_unused is False:
+        given = "materialize_grads=True with allow_unused=False"
+        raise problem(GraphError, "grad", given, "allow_unused to be True or left out", "leave allow_unused out")
+    allow_unused = materialize_grads if allow_unused is None else allow_unused
+    given = [None] * len(outputs) if grad_outputs is None else _listed("grad_outputs", grad_outputs, or_none=True)
+    if len(given) != len(outputs):
+        raise problem(ShapeError, "grad", f"{len(given)} grad_outputs for {len(outputs)} outputs", "one for each")
+    for position, item in enumerate(inputs):
+        if not item.requires_grad:
+            text = f"input {position}, which does not require grad"
+            raise problem(GraphError, "grad", text, "tensors that do", "set requires_grad=True before it is used")
+    pairs = [_root("grad", output, seed) for output, seed in zip(outputs, given, strict=True)]
+    roots = [root for root, _ in pairs]
+    sites = [gradient_site(item) for item in inputs]
+    for position, (node, _) in enumerate(sites):
+        if node is None:
+            text = f"input {position}, which is a transpose of another tensor"
+            fix = "differentiate in that tensor, or use x.t().clone()"
+            raise problem(GraphError, "grad", text, "leaves, or results with values of their own", fix)
+    targets = [node for node, _ in sites]
+    order = history(roots)
+    leaves = _leaves(order)
+    if any(leaf._consumed for _, leaf in leaves if leaf not in _Identity(inputs)):
+        raise _twice("grad")
+    found = gradients(roots, [seed for _, seed in pairs], targets, order, hooks_on(order, leaves, create_graph))
+    for position, g in enumerate(found):
+        if g is None and not allow_unused:
+            text = f"input {position}, which no output was computed from"
+            fix = "pass allow_unused=True for None, or materialize_grads=True for zeros"
+            raise problem(GraphError, "grad", text, "inputs of the outputs", fix)
+    if not (create_graph if retain_graph is None else retain_graph):
+        for output in outputs:
+            if not output.is_leaf:
+                remember_consumed(output)
+    if materialize_grads:
+        found = [build.like(node, 0.0) if g is None else g for node, g in zip(targets, found, strict=True)]
+    return tuple(
+        [
+            None if g is None else _result(in_order(g, axes), create_graph)
+            for g, (_, axes) in zip(found, sites, strict=True)
+        ]
+    )
+
+
+def _listed(name: str, value: Any, or_none: bool = False) -> list[Any]:
+    """One tensor, or several, as a list."""
+    items = [value] if isinstance(value, Tensor) or not isinstance(value, (tuple, list)) else list(value)
+    for item in items:
+        if not (isinstance(item, Tensor) or (or_none and item is None)):
+            expected = "a function, or tensors and the inputs to differentiate them in"
+            raise problem(DTypeError, "grad", f"a {type(item).__name__} among the {name}", expected)
+    return items
 
 
 class _Identity:

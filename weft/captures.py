@@ -28,6 +28,7 @@ import numpy as np
 from weft.errors import TraceWarning
 from weft.graph.numbers import HostNumber, Tape
 from weft.reading import Reads, belongs_to_library, is_library, loads_of
+from weft.size import Size
 from weft.tensor import Tensor
 
 MOST_ITEMS = 4096  # values in one container, or bytes / 16 of one array, that are compared before each call
@@ -67,7 +68,7 @@ def frozen(value: Any) -> Any:
         return kind, value.real.hex(), value.imag.hex()
     if isinstance(value, np.generic):
         return kind, value.tobytes()
-    if isinstance(value, (tuple, frozenset)) and kind in (tuple, frozenset):
+    if isinstance(value, (tuple, frozenset)) and kind in (tuple, Size, frozenset):
         return kind, kind(frozen(one) for one in value)
     return kind, value if _is_value(value) else id(value)
 

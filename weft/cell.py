@@ -17,13 +17,14 @@ import numpy as np
 
 from weft.backends.base import Buffer, Device
 from weft.dtypes import DType
-from weft.errors import BufferError_, CopyError, DeviceError, DTypeError, GraphError, ShapeError, problem
+from weft.errors import CopyError, DeviceError, DTypeError, GraphError, NoAxesError, ShapeError, StorageError, problem
 from weft.graph import build
 from weft.graph.body import together
 from weft.graph.layout import permuted
 from weft.graph.node import Node, leaf, toposort
 from weft.graph.primitives import PRIMITIVES, results_of
 from weft.references import count_references
+from weft.size import Size
 from weft.state import STATE, VERSION
 from weft.views import View, adopt_flags, base_of, refresh, release_views
 
@@ -210,7 +211,7 @@ def host_array(tensor: TensorCell, copy: bool | None) -> np.ndarray:
             continue  # another thread assigned the tensor meanwhile
         if buffer.state != "live":
             given = f"a tensor whose storage was {buffer.state}"
-            raise problem(BufferError_, "numpy()", given, "live storage", "clone() the tensor before it is given away")
+            raise problem(StorageError, "numpy()", given, "live storage", "clone() the tensor before it is given away")
         window = getattr(backend, "window", None)
         group = buffer.slab.pinned
         if window is not None and not copy and group is None:
@@ -235,9 +236,10 @@ class TensorCell:
     """What every tensor has: a node, flags, and ways to read the value. `Tensor` adds the operations."""
 
     __slots__ = (
-        "__weakref__", "_aliases", "_buffer", "_consumed", "_form", "_grad", "_node", "_owned", "_requires_grad",
-        "_view", "_window_writes", "is_leaf", "name", "weak",
+        "__weakref__", "_aliases", "_buffer", "_consumed", "_form", "_grad", "_hooks", "_node", "_owned",
+        "_requires_grad", "_view", "_window_writes", "is_leaf", "name", "weak",
     )  # fmt: skip
+    # `_hooks` is unset in all tensors but those leaves that have hooks: see `weft.hooks`.
 
     def __init__(self, node: Node | None, requires_grad: bool = False, is_leaf: bool = True):
         self._node = node
@@ -401,12 +403,12 @@ class TensorCell:
     # ---- what it is --------------------------------------------------------------------------------------------
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        return self._form_now()[0]
+    def shape(self) -> Size:
+        return Size(self._form_now()[0])
 
     @property
     def ndim(self) -> int:
-        return len(self.shape)
+        return len(self._form_now()[0])
 
     @property
     def dtype(self) -> DType:
@@ -426,12 +428,13 @@ class TensorCell:
 
     def numel(self) -> int:
         """The number of elements."""
-        return math.prod(self.shape)
+        return math.prod(self._form_now()[0])
 
     def __len__(self) -> int:
-        if not self.shape:
-            raise problem(ShapeError, "len", "a scalar tensor", "at least one axis", "use numel()")
-        return self.shape[0]
+        shape = self._form_now()[0]
+        if not shape:
+            raise problem(NoAxesError, "len", "a scalar tensor", "at least one axis", "use numel()")
+        return shape[0]
 
     # ---- values ------------------------------------------------------------------------------------------------
 

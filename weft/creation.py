@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from weft import dtypes
 from weft.backends.base import Device
 from weft.device import get
-from weft.dtypes import DType, DTypeLike, as_dtype, float32, int64
+from weft.dtypes import DType, DTypeLike, as_dtype, int64
 from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
@@ -19,6 +20,7 @@ from weft.graph.node import Node
 from weft.graph.numbers import HostNumber
 from weft.ops import creation
 from weft.ops.common import fit_number, normal_shape, number_kind
+from weft.state import SETTINGS
 from weft.tensor import Tensor, from_host
 
 DeviceLike = str | Device | None
@@ -34,7 +36,7 @@ def tensor(
 ) -> Tensor:
     """A new tensor with a copy of `data`: numbers, nested lists, a NumPy array or a tensor.
 
-    Python floats become float32 and ints int64; arrays keep their dtype unless `dtype` is given.
+    Python floats get the default dtype (float32) and ints int64; arrays keep their dtype unless `dtype` is given.
 
     >>> weft.tensor([[1, 2], [3, 4]], dtype=weft.float32)
     tensor([[1., 2.],
@@ -55,7 +57,7 @@ def tensor(
     if dtype is not None:
         array = _converted(array, dtype, typed)
     elif not typed and array.dtype == np.float64:
-        array = array.astype(np.float32)
+        array = _converted(array, SETTINGS.default_dtype, True)
     return _leaf(from_host(array, device, "tensor"), requires_grad)
 
 
@@ -94,10 +96,15 @@ def full(
     tensor([7, 7])
     """
     if dtype is None:
-        dtype = {"b": dtypes.bool_, "i": int64, "f": float32}[number_kind("full", fill_value)]
+        dtype = {"b": dtypes.bool_, "i": int64, "f": SETTINGS.default_dtype}[number_kind("full", fill_value)]
     dtype = as_dtype("full", dtype)
     shape = _shape("full", (size,))
     return _leaf(build.full(shape, fit_number("full", fill_value, dtype), dtype, get(device)), requires_grad)
+
+
+def _float(who: str, dtype: DTypeLike | None) -> DType:
+    """The dtype that is given, or the one of floats made without one."""
+    return SETTINGS.default_dtype if dtype is None else as_dtype(who, dtype)
 
 
 def _shape(who: str, size: Sequence[Any]) -> Shape:
@@ -107,42 +114,84 @@ def _shape(who: str, size: Sequence[Any]) -> Shape:
     return shape
 
 
-def zeros(*size: Size, dtype: DTypeLike = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def zeros(
+    *size: Size, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
     """Zeros: `zeros(2, 3)` or `zeros((2, 3))`."""
-    return full(_shape("zeros", size), 0, dtype=as_dtype("zeros", dtype), device=device, requires_grad=requires_grad)
+    return full(_shape("zeros", size), 0, dtype=_float("zeros", dtype), device=device, requires_grad=requires_grad)
 
 
-def ones(*size: Size, dtype: DTypeLike = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def ones(*size: Size, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Ones."""
-    return full(_shape("ones", size), 1, dtype=as_dtype("ones", dtype), device=device, requires_grad=requires_grad)
+    return full(_shape("ones", size), 1, dtype=_float("ones", dtype), device=device, requires_grad=requires_grad)
 
 
-def empty(*size: Size, dtype: DTypeLike = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
+def empty(
+    *size: Size, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
     """Zeros: nothing here is ever uninitialised."""
-    return full(_shape("empty", size), 0, dtype=as_dtype("empty", dtype), device=device, requires_grad=requires_grad)
+    return full(_shape("empty", size), 0, dtype=_float("empty", dtype), device=device, requires_grad=requires_grad)
 
 
 def full_like(
-    input: Tensor, fill_value: Number, *, dtype: DTypeLike | None = None, requires_grad: bool = False
+    input: Tensor,
+    fill_value: Number,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
-    """One number everywhere, with the shape, dtype and device of `input`."""
-    return full(
-        input.shape,
-        fill_value,
-        dtype=input.dtype if dtype is None else dtype,
-        device=input.device,
-        requires_grad=requires_grad,
-    )
+    """One number everywhere, with the shape of `input`, and its dtype and device unless others are given."""
+    return new_full(input, input.shape, fill_value, dtype, device, requires_grad)
 
 
-def zeros_like(input: Tensor, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
+def zeros_like(
+    input: Tensor, *, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
     """Zeros with the shape, dtype and device of `input`."""
-    return full_like(input, 0, dtype=dtype, requires_grad=requires_grad)
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
-def ones_like(input: Tensor, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> Tensor:
+def ones_like(
+    input: Tensor, *, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
     """Ones with the shape, dtype and device of `input`."""
-    return full_like(input, 1, dtype=dtype, requires_grad=requires_grad)
+    return full_like(input, 1, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def empty_like(
+    input: Tensor, *, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """Zeros, as `empty`, with the shape, dtype and device of `input`."""
+    return full_like(input, 0, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def new_full(
+    like: Tensor, size: Any, fill_value: Number, dtype: DTypeLike | None, device: DeviceLike, requires_grad: bool
+) -> Tensor:
+    """One number everywhere, in the dtype and on the device of `like` unless others are given."""
+    dtype = like.dtype if dtype is None else as_dtype("full", dtype)
+    if dtype.kind in "iu" and isinstance(fill_value, float) and math.isfinite(fill_value):
+        fill_value = int(fill_value)  # as a cast does
+    shape = _shape("full", size if isinstance(size, (tuple, list)) else (size,))
+    device = like.device if device is None else device
+    return full(shape, fill_value, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def new_tensor(like: Tensor, data: Any, dtype: DTypeLike | None, device: DeviceLike, requires_grad: bool) -> Tensor:
+    """A copy of `data` in the dtype and on the device of `like` unless others are given."""
+    dtype, device = (like.dtype if dtype is None else dtype), (like.device if device is None else device)
+    return tensor(data, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def is_tensor(obj: Any, /) -> bool:
+    """Whether `obj` is a tensor of Weft's."""
+    return isinstance(obj, Tensor)
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Whether the elements of a tensor are floats."""
+    return input.is_floating_point()
 
 
 def arange(
@@ -152,6 +201,7 @@ def arange(
     *,
     dtype: DTypeLike | None = None,
     device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """start, start + step, ... below end; `arange(end)` starts at 0. int64 unless a float is given.
 
@@ -160,20 +210,27 @@ def arange(
     """
     start, end = (0, start) if end is None else (start, end)
     kinds = {number_kind("arange", value) for value in (start, end, step)}
-    dtype = (float32 if "f" in kinds else int64) if dtype is None else as_dtype("arange", dtype)
-    return Tensor(creation.arange(start, end, step, dtype, get(device)))
+    dtype = (SETTINGS.default_dtype if "f" in kinds else int64) if dtype is None else as_dtype("arange", dtype)
+    return _leaf(creation.arange(start, end, step, dtype, get(device)), requires_grad)
 
 
-def linspace(start: float, end: float, steps: int, *, dtype: DTypeLike = float32, device: DeviceLike = None) -> Tensor:
+def linspace(
+    start: float, end: float, steps: int, *, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """`steps` evenly spaced numbers from start to end, both included.
 
     >>> weft.linspace(0, 1, 3)
     tensor([0.0000, 0.5000, 1.0000])
     """
-    return Tensor(creation.linspace(float(start), float(end), steps, as_dtype("linspace", dtype), get(device)))
+    node = creation.linspace(float(start), float(end), steps, _float("linspace", dtype), get(device))
+    return _leaf(node, requires_grad)
 
 
-def eye(n: int, m: int | None = None, *, dtype: DTypeLike = float32, device: DeviceLike = None) -> Tensor:
+def eye(
+    n: int, m: int | None = None, *, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """The identity: 1 on the main diagonal of [n, m].
 
     >>> weft.eye(2)
@@ -181,7 +238,7 @@ def eye(n: int, m: int | None = None, *, dtype: DTypeLike = float32, device: Dev
             [0., 1.]])
     """
     rows, columns = _shape("eye", (n, n if m is None else m))
-    return Tensor(creation.eye(rows, columns, as_dtype("eye", dtype), get(device)))
+    return _leaf(creation.eye(rows, columns, _float("eye", dtype), get(device)), requires_grad)
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int64, device: DeviceLike = None) -> Tensor:

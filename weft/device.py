@@ -10,11 +10,9 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import importlib
-import threading
-from collections.abc import Iterator
 from typing import Any
 
-from weft.backends.base import Device
+from weft.backends.base import ENTERED, Device
 from weft.errors import DeviceError, WeftError, problem
 from weft.locks import new_rlock
 from weft.singletons import once, table
@@ -32,16 +30,10 @@ _loading = new_rlock()  # two threads must not get two backends for one GPU
 
 
 @once
-class _Default(threading.local):
-    """The devices of this thread's `with device(...)` blocks, the innermost last."""
+class _Default:
+    """What `set_default_device` named."""
 
-    everywhere: Device | None = None  # of the class: what `set_default_device` named
-
-    def __init__(self) -> None:
-        self.inner: list[Device] = []
-
-
-_default: _Default = table("default device").setdefault("threads", _Default())
+    everywhere: Device | None = None
 
 
 def load(kind: str) -> Any:
@@ -53,8 +45,9 @@ def load(kind: str) -> Any:
         return _loaded[kind]
 
 
-def get(device: str | Device | None = None) -> Device:
-    """The device called `cpu`, `cuda`, `cuda:1`, `reference`, `null` or `auto`; None is the default device.
+def get(device: str | Device | int | None = None) -> Device:
+    """The device called `cpu`, `cuda`, `cuda:1`, `reference`, `null` or `auto`; None is the default device, and a number
+    that of an NVIDIA GPU.
 
     >>> weft.get_device("reference").name
     'reference'
@@ -63,6 +56,8 @@ def get(device: str | Device | None = None) -> Device:
         return device
     if device is None:
         return default_device()
+    if type(device) is int:  # as in PyTorch
+        device = f"cuda:{device}"
     kind, _, number = str(device).partition(":")
     if kind == "auto":
         kind = next((fast for fast in FASTEST if load(fast).devices()), "cpu")
@@ -92,8 +87,8 @@ copyreg.pickle(Device, _reduce)
 
 def default_device() -> Device:
     """The device on which tensors are made when none is named."""
-    if _default.inner:
-        return _default.inner[-1]
+    if ENTERED.devices:
+        return ENTERED.devices[-1]
     if _Default.everywhere is None:
         _Default.everywhere = get("cpu")
     return _Default.everywhere
@@ -104,23 +99,27 @@ def set_default_device(device: str | Device) -> None:
     _Default.everywhere = get(device)
 
 
-def device(name: str | Device) -> contextlib.AbstractContextManager[Device]:
-    """Make tensors on `name` inside a `with` block; other threads make theirs where they did.
+class DeviceType(type):
+    """What lets `weft.device` find a device when it is called, and be its type for `isinstance`."""
+
+    def __call__(cls, type: str | Device | int, index: int | None = None) -> Any:
+        name = type if index is None or isinstance(type, Device) else f"{type}:{index}"
+        return get(name)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Device)
+
+
+class device(metaclass=DeviceType):
+    """The device called `type`: `weft.device("cuda")`, `weft.device("cuda", 1)`. In a `with` block, tensors are made on
+    it; other threads make theirs where they did.
 
     >>> with weft.device("reference"):
     ...     weft.ones(1).device.name
     'reference'
+    >>> isinstance(weft.ones(1).device, weft.device), weft.device("cpu").type
+    (True, 'cpu')
     """
-    return _making_on(get(name))
-
-
-@contextlib.contextmanager
-def _making_on(place: Device) -> Iterator[Device]:
-    _default.inner.append(place)
-    try:
-        yield place
-    finally:
-        _default.inner.pop()
 
 
 def devices() -> list[Device]:

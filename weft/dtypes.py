@@ -1,6 +1,6 @@
 """Element types and the promotion table.
 
-This is a base room: everything may import it, it imports nothing of Weft but `errors` and `singletons`. There is one
+This is a base room: everything may import it, it imports other base modules only. There is one
 object for each dtype, under `copy`, `pickle` and `importlib.reload` too, so `is` compares them. Names follow PyTorch;
 `DType.numpy` is the NumPy type with the same bytes. The table is printed in docs/dtypes.md.
 """
@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from weft.errors import DTypeError, problem
+from weft.errors import DTypeError, GraphError, problem
 from weft.singletons import once, table
+from weft.state import SETTINGS, STATE, VERSION
 
 _MADE: dict[str, DType] = table("dtypes")
 
@@ -95,6 +96,8 @@ _ALIASES = {
 }  # fmt: skip
 _OF_TYPE: dict[Any, DType] = {bool: bool_, int: int64, float: float64}
 
+
+SETTINGS.default_dtype = SETTINGS.default_dtype or float32
 
 DTypeLike = DType | str | np.dtype | type  # what `as_dtype` understands
 
@@ -209,6 +212,30 @@ def integer_bounds(dtype: DType) -> tuple[int, int]:
     """The least and the greatest value of an integer dtype."""
     bits = 8 * dtype.itemsize
     return (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if dtype.kind == "i" else (0, (1 << bits) - 1)
+
+
+def get_default_dtype() -> DType:
+    """The dtype of floats that are made without one, float32 unless `set_default_dtype` named another."""
+    return SETTINGS.default_dtype
+
+
+def set_default_dtype(d: DTypeLike, /) -> None:
+    """Make floats in `d` where no dtype is named: `weft.tensor(1.5)`, `zeros`, `rand`, and what integers become when
+    they are divided or meet a Python float. Compiled functions are traced again.
+
+    >>> weft.set_default_dtype(weft.float64)
+    >>> weft.zeros(1).dtype, (weft.tensor([1]) / 2).dtype
+    (weft.float64, weft.float64)
+    >>> weft.set_default_dtype(weft.float32)
+    """
+    dtype = as_dtype("set_default_dtype", d)
+    if dtype.kind != "f":
+        raise problem(DTypeError, "set_default_dtype", dtype.name, "a float dtype")
+    if STATE.trace is not None:
+        given = f"a call inside {STATE.trace.where}"
+        raise problem(GraphError, "set_default_dtype", given, "a call outside", "call it before")
+    SETTINGS.default_dtype = dtype
+    VERSION.bump()
 
 
 @dataclass(frozen=True, slots=True)

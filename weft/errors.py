@@ -20,6 +20,10 @@ class ShapeError(WeftError, ValueError):
     """Shapes, axes or sizes that do not fit."""
 
 
+class NoAxesError(ShapeError, TypeError):
+    """A tensor without axes where Python asks for elements: `len(x)`, `for v in x`."""
+
+
 class RangeError(WeftError, ValueError):
     """A number outside the values that make sense."""
 
@@ -44,8 +48,8 @@ class IndexRangeError(WeftError, IndexError):
     """An index outside its axis."""
 
 
-class BufferError_(WeftError, RuntimeError):
-    """A buffer that was deleted or donated."""
+class StorageError(WeftError, RuntimeError):
+    """The memory of a tensor that was deleted, or donated to a compiled function."""
 
 
 class CopyError(WeftError, ValueError):

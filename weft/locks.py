@@ -18,7 +18,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 FORK_PATIENCE = 60.0  # seconds that a fork waits for the other threads
@@ -201,6 +201,16 @@ def _after_fork_in_parent() -> None:
         _held.pop().section.release()
     _cut.clear()
     _one_fork.release()
+
+
+@contextlib.contextmanager
+def no_thread_inside() -> Iterator[None]:
+    """Inside, no other thread runs a plan: as for a fork, they are waited for."""
+    _before_fork()
+    try:
+        yield
+    finally:
+        _after_fork_in_parent()
 
 
 def _after_fork_in_child() -> None:

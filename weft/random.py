@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 
 from weft.backends.base import Device
 from weft.device import get
-from weft.dtypes import DTypeLike, as_dtype, float32, int64
+from weft.dtypes import DType, DTypeLike, as_dtype, int64, uint8
+from weft.errors import DTypeError, problem
 from weft.graph.node import Node
 from weft.ops import creation
 from weft.ops.common import need_float, normal_shape
 from weft.ops.registry import operation
-from weft.state import STATE
+from weft.state import SETTINGS, STATE
 from weft.tensor import Tensor, from_host, lift
 
 
@@ -26,7 +28,7 @@ class Generator:
     True
     """
 
-    __slots__ = ("__weakref__", "counter", "device", "key", "seed")
+    __slots__ = ("__weakref__", "_seed", "counter", "device", "key")
 
     def __init__(self, seed: int = 0):
         self.device: Device | None = None  # where the last draw was made
@@ -34,14 +36,22 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Start the stream of `seed` (any integer; 64 bits of it count)."""
-        self.seed = seed & (2**64 - 1)
-        self.key = _mix(self.seed)
+        self._seed = seed & (2**64 - 1)
+        self.key = _mix(self._seed)
         self.counter = 0
         return self
 
+    def initial_seed(self) -> int:
+        """The seed of the stream."""
+        return self._seed
+
+    def seed(self) -> int:
+        """Start the stream of a seed that the system draws, which is returned."""
+        return self.manual_seed(secrets.randbits(64))._seed
+
     def get_state(self) -> tuple[int, int]:
         """(seed, draws made), to be given to `set_state` later."""
-        return self.seed, self.counter
+        return self._seed, self.counter
 
     def set_state(self, state: tuple[int, int]) -> None:
         """Go back to a state."""
@@ -89,12 +99,51 @@ def manual_seed(seed: int) -> Generator:
     return default_generator.manual_seed(seed)
 
 
+def seed() -> int:
+    """Seed the default generator with a number that the system draws, which is returned."""
+    return default_generator.manual_seed(secrets.randbits(64)).initial_seed()
+
+
+def initial_seed() -> int:
+    """The seed of the default generator."""
+    return default_generator.initial_seed()
+
+
+def get_rng_state() -> Tensor:
+    """The state of the default generator as 16 bytes, to be given to `set_rng_state` later."""
+    return Tensor(from_host(np.array(default_generator.get_state(), np.uint64).view(np.uint8), "cpu"))
+
+
+def set_rng_state(new_state: Tensor) -> None:
+    """Go back to a state of the default generator.
+
+    >>> state = weft.get_rng_state()
+    >>> first = weft.rand(2)
+    >>> weft.set_rng_state(state)
+    >>> bool((weft.rand(2) == first).all())
+    True
+    """
+    if not isinstance(new_state, Tensor) or new_state.dtype is not uint8 or new_state.shape != (16,):
+        form = f"{new_state.dtype.name}{list(new_state.shape)}" if isinstance(new_state, Tensor) else repr(new_state)
+        raise problem(DTypeError, "set_rng_state", form, "what get_rng_state returned")
+    made, counter = new_state.numpy().view(np.uint64).tolist()
+    default_generator.set_state((made, counter))
+
+
 def _leaf(node: Node, requires_grad: bool) -> Tensor:
     return Tensor(node).requires_grad_(requires_grad)
 
 
+def _float(who: str, dtype: DTypeLike | None) -> DType:
+    """The dtype that is given, or the one of floats made without one; random floats are floats."""
+    dtype = SETTINGS.default_dtype if dtype is None else as_dtype(who, dtype)
+    if dtype.kind != "f":
+        raise problem(DTypeError, who, f"the dtype {dtype.name}", "a float dtype", "use randint for whole numbers")
+    return dtype
+
+
 def rand(
-    *size: int | Sequence[int], generator: Generator | None = None, dtype: DTypeLike = float32, device: Any = None,
+    *size: int | Sequence[int], generator: Generator | None = None, dtype: DTypeLike | None = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Uniform in [0, 1).
@@ -103,16 +152,16 @@ def rand(
     (2, 3)
     """
     state, draw = (generator or default_generator).draw(get(device), 1)
-    return _leaf(creation.uniform(state, draw, normal_shape("rand", size), as_dtype("rand", dtype)), requires_grad)
+    return _leaf(creation.uniform(state, draw, normal_shape("rand", size), _float("rand", dtype)), requires_grad)
 
 
 def randn(
-    *size: int | Sequence[int], generator: Generator | None = None, dtype: DTypeLike = float32, device: Any = None,
+    *size: int | Sequence[int], generator: Generator | None = None, dtype: DTypeLike | None = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Normal with mean 0 and variance 1."""
     state, draw = (generator or default_generator).draw(get(device), 2)
-    return _leaf(creation.normal(state, draw, normal_shape("randn", size), as_dtype("randn", dtype)), requires_grad)
+    return _leaf(creation.normal(state, draw, normal_shape("randn", size), _float("randn", dtype)), requires_grad)
 
 
 def randint(
@@ -129,14 +178,47 @@ def randint(
     return Tensor(creation.integers(state, draw, low, high, normal_shape("randint", size), as_dtype("randint", dtype)))
 
 
-def rand_like(input: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """`rand` with the shape, dtype and device of `input`."""
-    return rand(input.shape, generator=generator, dtype=input.dtype, device=input.device)
+def randint_like(
+    input: Tensor,
+    *bounds: int,
+    generator: Generator | None = None,
+    dtype: DTypeLike | None = None,
+    device: Any = None,
+    low: int = 0,
+    high: int | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`randint` with the shape of `input`, and its dtype and device unless others are given: `randint_like(x, high)` or
+    `randint_like(x, low, high)`."""
+    if high is None:
+        *lower, high = bounds
+    else:
+        lower = list(bounds)
+    dtype, device = _like(input, dtype, device)
+    drawn = randint(*(lower or (low,)), high, input.shape, generator=generator, dtype=dtype, device=device)
+    return drawn.requires_grad_(requires_grad)
 
 
-def randn_like(input: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """`randn` with the shape, dtype and device of `input`."""
-    return randn(input.shape, generator=generator, dtype=input.dtype, device=input.device)
+def rand_like(
+    input: Tensor, *, generator: Generator | None = None, dtype: DTypeLike | None = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """`rand` with the shape of `input`, and its dtype and device unless others are given."""
+    dtype, device = _like(input, dtype, device)
+    return rand(input.shape, generator=generator, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def randn_like(
+    input: Tensor, *, generator: Generator | None = None, dtype: DTypeLike | None = None, device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """`randn` with the shape of `input`, and its dtype and device unless others are given."""
+    dtype, device = _like(input, dtype, device)
+    return randn(input.shape, generator=generator, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def _like(input: Tensor, dtype: DTypeLike | None, device: Any) -> tuple[DTypeLike, Any]:
+    return (input.dtype if dtype is None else dtype), (input.device if device is None else device)
 
 
 def bernoulli(p: Tensor, *, generator: Generator | None = None) -> Tensor:
@@ -150,7 +232,9 @@ _dropout = lift(creation.dropout)
 
 
 @operation("weft functional", of_tensors=True)
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, *, generator: Generator | None = None) -> Tensor:
+def dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, generator: Generator | None = None
+) -> Tensor:
     """While training, each element 0 with probability `p` (in steps of 2^-16) and otherwise divided by 1 - p.
 
     >>> weft.nn.functional.dropout(weft.ones(3), 0.5, training=False)
@@ -160,6 +244,8 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, *, generator: 
     if not training or p == 0.0:
         return input
     if p == 1.0:
-        return input * 0.0
-    state, draw = (generator or default_generator).draw(input.device, 1)
-    return _dropout(input, p, Tensor(state), draw)
+        result = input * 0.0
+    else:
+        state, draw = (generator or default_generator).draw(input.device, 1)
+        result = _dropout(input, p, Tensor(state), draw)
+    return input._replace("dropout", result) if inplace else result

@@ -19,10 +19,11 @@ STATE = State()
 class Settings:
     """Switches of the whole process. Whoever changes one bumps `VERSION`."""
 
-    __slots__ = ("float32_matmul_precision",)
+    __slots__ = ("default_dtype", "float32_matmul_precision")
 
     def __init__(self) -> None:
         self.float32_matmul_precision = "highest"
+        self.default_dtype: Any = None  # of floats made without one; `weft.dtypes` sets it
 
 
 SETTINGS = Settings()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.attributes import TensorAttributes
 from weft.backends.base import Buffer, Device
 from weft.boundary import entry
 from weft.cell import TensorCell, evaluate
@@ -22,7 +23,6 @@ from weft.cell import take_consumed as take_consumed
 from weft.dtypes import (
     ALL,
     DType,
-    DTypeLike,
     as_dtype,
     bfloat16,
     bool_,
@@ -37,7 +37,7 @@ from weft.dtypes import (
     uint8,
 )
 from weft.dtypes import from_numpy as dtype_from_numpy
-from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
+from weft.errors import DTypeError, GraphError, NoAxesError, ShapeError, WeftError, hide_frames, problem
 from weft.graph import build
 from weft.graph.node import Node, leaf, placeholder
 from weft.methods import TensorMethods
@@ -47,6 +47,7 @@ from weft.signatures import Described, parameter_names, users_signature
 from weft.state import STATE, VERSION
 from weft.views import WRITE_INSTEAD, base_of, link, same, writable_base, write_through
 
+MOVEMENTS = frozenset({"reshape", "permute", "expand", "slice", "flip"})
 MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 
 
@@ -100,7 +101,7 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
 
 def _renamed(known: frozenset[str], rest: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Arguments under the names that the operation has: NumPy's translated, `dims=` for `*dims` in its place."""
-    kwargs = {_own_name(known, key): value for key, value in kwargs.items()}
+    kwargs = {_own_name(known, key): value for key, value in kwargs.items() if key != "out" or value is not None}
     if rest in kwargs:
         first = () if args else (kwargs.pop("input"),)
         args = (*args, *first, kwargs.pop(rest))
@@ -123,6 +124,8 @@ def _link(
         node, rest, named = named[first], (), {key: value for key, value in named.items() if key != first}
     if op is indexing.index and _picks(rest[0]):
         return
+    if node.op in MOVEMENTS and hasattr(node, "_hooks"):
+        _derive_from(node, wrapped, op, rest, named)
     if type(wrapped) is not Tensor:
         for position, result in enumerate(wrapped):
             link(result, source, node, op, rest, named).position = position
@@ -132,6 +135,18 @@ def _link(
         view.may_copy = view.parent is not None
     elif kind in WRITE_INSTEAD and not (kind == "expand" and wrapped.numel() == node.size):
         view.blocked = view.blocked or kind
+
+
+def _derive_from(node: Node, wrapped: Any, op: Callable[..., Any], rest: tuple, named: Mapping[str, Any]) -> None:
+    """Let movements of `node`, which has hooks, have it in their history: nodes that undo each other (a reshape and the
+    one back) are merged when they are made. The compiler merges them later."""
+    for position, view in enumerate([wrapped] if type(wrapped) is Tensor else list(wrapped)):
+        found = view._node
+        while found is not node and found.op in MOVEMENTS:
+            found = found.srcs[0]
+        if found is not node:
+            moved = op(build.variable(node), *rest, **named)
+            view._show(moved if type(wrapped) is Tensor else moved[position])
 
 
 def _picks(key: Any) -> bool:
@@ -186,11 +201,23 @@ def _wrap(result: Any, tensors: list[Tensor], weak: bool) -> Any:
                     break
         if requires_grad and not STATE.grad_enabled:
             result, requires_grad = build.stop_gradient(result), False
+        if requires_grad and result.shown:
+            result = _distinct(result, tensors)
         tensor = wrap(result, requires_grad)
         tensor.weak = weak and not result.shape
         return tensor
     parts = [_wrap(part, tensors, weak) for part in result]
     return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
+
+
+def _distinct(node: Node, tensors: list[Tensor]) -> Node:
+    """A node for a result that requires grad, where another tensor has `node`. What equals an operand (`clone`) has a
+    gradient of its own. The same operation on the same operands is one value with one gradient, unless that has hooks,
+    which are for the other tensor."""
+    for tensor in tensors:
+        if tensor.node is node:
+            return build.variable(node)
+    return build.repeat(node) if hasattr(node, "_hooks") else node
 
 
 def wrap_result(result: Any, tensors: list[Tensor]) -> Any:
@@ -225,7 +252,7 @@ def known_dtype(who: str, dtype: np.dtype) -> DType:
     return known
 
 
-class Tensor(TensorCell, TensorMethods):
+class Tensor(TensorCell, TensorAttributes, TensorMethods):
     """A value of some shape, dtype and device, computed when read. Made by `weft.tensor`, `weft.zeros`, ... and by
     operations, not by calling the class.
 
@@ -274,6 +301,8 @@ class Tensor(TensorCell, TensorMethods):
         return reduce_tensor(self, protocol)
 
     def __iter__(self) -> Iterator[Tensor]:
+        if not self.ndim:
+            raise problem(NoAxesError, "iter", "a scalar tensor", "at least one axis", "use x.item()")
         return iter(self.unbind(0))
 
     # ---- gradients ---------------------------------------------------------------------------------------------
@@ -335,11 +364,33 @@ class Tensor(TensorCell, TensorMethods):
             VERSION.bump()  # whether there is a gradient may guard a plan that never read the tensor itself
         self._grad = value
 
-    def backward(self, gradient: Tensor | None = None, retain_graph: bool = False, create_graph: bool = False) -> None:
+    def backward(
+        self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False
+    ) -> None:
         """Add the gradient of this tensor to `.grad` of every leaf that requires one. See `weft.autograd.backward`."""
         from weft.autograd import backward
 
         backward(self, gradient, retain_graph, create_graph)
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Any:
+        """Call `hook(gradient)` whenever `backward()` or `grad` has the gradient of this tensor. What it returns, unless
+        that is None, is the gradient from there on. The handle that is returned has `remove()`.
+
+        >>> x = weft.ones(2, requires_grad=True)
+        >>> handle = x.register_hook(lambda g: g * 10)
+        >>> (x * 3).sum().backward()
+        >>> x.grad
+        tensor([30., 30.])
+        """
+        from weft.hooks import register_hook
+
+        return register_hook(self, hook)
+
+    def retain_grad(self) -> None:
+        """Let `backward()` set `.grad` of this tensor, though it is the result of an operation."""
+        from weft.hooks import retain_grad
+
+        retain_grad(self)
 
     def detach(self) -> Tensor:
         """A view of the whole tensor through which no gradient flows."""
@@ -351,17 +402,20 @@ class Tensor(TensorCell, TensorMethods):
 
     # ---- other dtypes and devices ------------------------------------------------------------------------------
 
-    def to(
-        self, target: DTypeLike | Device | None = None, *, dtype: DTypeLike | None = None, device: Any = None
-    ) -> Tensor:
-        """In another dtype, on another device, or both. A dtype may be given as NumPy's or by its name."""
-        if isinstance(target, Device) or (isinstance(target, str) and not is_dtype_name(target)):
-            device = target
-        elif target is not None:
-            dtype = target
-        dtype = None if dtype is None else as_dtype("to", dtype)
+    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+        """In another dtype, on another device, or both: `to(dtype)`, `to(device)`, `to(device, dtype)`, or as another
+        tensor is: `to(other)`. A dtype may be given as NumPy's or by its name.
+
+        The tensor itself, where it is as asked for and `copy` is not True. `non_blocking` changes nothing: work is
+        queued anyway, and a value waits for it when it is read.
+
+        >>> weft.ones(2).to("cpu", weft.int8)
+        tensor([1, 1], dtype=weft.int8)
+        """
+        dtype, device, copy = _destination(args, kwargs)
         result = self if dtype is None or dtype is self.dtype else self.cast(dtype)
-        return result if device is None else result._moved(device)
+        result = result if device is None else result._moved(device)
+        return result.clone() if copy and result is self else result
 
     def _moved(self, device: str | Device) -> Tensor:
         from weft.device import get
@@ -394,6 +448,10 @@ class Tensor(TensorCell, TensorMethods):
     def cpu(self) -> Tensor:
         """On the CPU."""
         return self._moved("cpu")
+
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> Tensor:
+        """On an NVIDIA GPU: the first, or the one of that number or name."""
+        return self._moved("cuda" if device is None else device)
 
     def half(self) -> Tensor:
         """As float16."""
@@ -444,7 +502,7 @@ class Tensor(TensorCell, TensorMethods):
     def _replace(self, who: str, value: Tensor) -> Tensor:
         """Rebind to the result of an in-place operation, after the checks that PyTorch makes too."""
         base = writable_base(self, who, value)
-        if value.shape != self.shape:
+        if value._form_now()[0] != self._form_now()[0]:
             raise problem(ShapeError, who, f"a result of shape {value.shape}", f"that of the tensor, {self.shape}")
         if value.dtype.category > self.dtype.category:
             given = f"a result of {value.dtype.name} for a {self.dtype.name} tensor"
@@ -519,6 +577,29 @@ class Tensor(TensorCell, TensorMethods):
 
     def __ne__(self, other: object) -> Any:
         return self.ne(other) if isinstance(other, _COMPARABLE) else NotImplemented  # type: ignore[arg-type]
+
+
+def _destination(args: tuple, kwargs: dict[str, Any]) -> tuple[DType | None, Any, Any]:
+    """The dtype, the device and `copy` that the arguments of `Tensor.to` say."""
+    dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
+    target, rest = (args[0], list(args[1:])) if args else (kwargs.pop("other", None), [])
+    if isinstance(target, Tensor):
+        dtype, device = target.dtype, target.device
+    elif isinstance(target, (Device, int)) or (isinstance(target, str) and not is_dtype_name(target)):
+        device = target
+        dtype = rest.pop(0) if rest and not isinstance(rest[0], bool) else dtype
+    elif target is not None:
+        dtype = target
+    elif rest and not isinstance(rest[0], bool):
+        dtype = rest.pop(0)
+    flags = dict(zip(("non_blocking", "copy"), rest, strict=False))
+    copy = kwargs.pop("copy", flags.get("copy", False))
+    kwargs.pop("non_blocking", None)
+    kwargs.pop("memory_format", None)  # there is one order of elements only
+    if kwargs or len(rest) > 2:
+        given = ", ".join(kwargs) or f"{len(args)} arguments"
+        raise problem(DTypeError, "to", given, "device, dtype, non_blocking and copy, or another tensor")
+    return (None if dtype is None else as_dtype("to", dtype)), device, copy
 
 
 _COMPARABLE = (Tensor, int, float, bool, np.generic, np.ndarray)

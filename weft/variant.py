@@ -26,7 +26,7 @@ from weft.dtypes import DType
 from weft.errors import DeviceError, GraphError, OutOfMemoryError, problem
 from weft.graph.node import Node, placeholder
 from weft.locks import WriteGroup, lock_of, new_rlock
-from weft.state import STATE, VERSION
+from weft.state import SETTINGS, STATE, VERSION
 from weft.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class Variant:
         self.watch: Callable[[Slab, Any], None] = device.backend.watch
         self.grad_enabled = STATE.grad_enabled
         self.precision = programs.product_precision(device)
+        self.default_dtype = SETTINGS.default_dtype
         self.version = -1
         self.guards: list[tuple[Callable[[], Any], Any]] = []
         self.grads_before: list[tuple[Any, Any]] = []  # (tensor, its .grad as the function saw it first)
@@ -117,6 +118,7 @@ class Variant:
             and all(map(_fits, self.spec[1], spec[1]))
             and self.grad_enabled == STATE.grad_enabled
             and self.precision == programs.product_precision(self.device)
+            and self.default_dtype is SETTINGS.default_dtype
             and self.grads_match()
             and all(read() == value for read, value in self.guards)
             and all(cell_form(tensor) == form for tensor, form in self.forms)
@@ -134,6 +136,7 @@ class Variant:
             and all(map(_fits, self.spec[1], other.spec[1]))
             and self.grad_enabled == other.grad_enabled
             and self.precision == other.precision
+            and self.default_dtype is other.default_dtype
             and {guard.path for guard in self.captured.guards} <= {guard.path for guard in other.captured.guards}
             and [id(tensor) for tensor, _ in self.forms] == [id(tensor) for tensor, _ in other.forms]
         )
@@ -164,6 +167,8 @@ class Variant:
             return f"gradients are {'on' if STATE.grad_enabled else 'off'} now"
         if self.precision != programs.product_precision(self.device):
             return f"the precision of float32 products was {self.precision!r}"
+        if self.default_dtype is not SETTINGS.default_dtype:
+            return f"the default dtype was {self.default_dtype.name}"
         if not self.grads_match():
             return "a .grad that was None is not, or the other way round"
         if any(read() != value for read, value in self.guards):

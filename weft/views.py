@@ -30,6 +30,7 @@ MANY_MEMBERS = 64  # views of one base from which on those that are gone are loo
 WRITE_INSTEAD = {
     "diagonal": "write to the source with index tensors, x[i, i + offset] = value, or clone() the view first",
     "unfold": "write to the source, x[index] = value, or clone() the view first",
+    "narrow": "write to the source with index tensors, or clone() the view first",
     "expand": "write to the tensor before it was expanded, or clone() the view first",
 }
 
@@ -171,6 +172,19 @@ class View:
             shape, strides = found
         return strides
 
+    def offset(self) -> int | None:
+        """Where the first element lies in the memory of a contiguous base; None where it cannot be told."""
+        shape, strides, offset = self.aliases.shape, contiguous_strides(self.aliases.shape), 0
+        for view in self._path():
+            if view.op is indexing.index and _without_tensors(view.args[0]) is not view.args[0]:
+                return None
+            offset += view._first(shape, strides)
+            found = view._strides(shape, strides)
+            if found is None:
+                return None
+            shape, strides = found
+        return offset
+
     def is_copy(self) -> bool:
         """Whether the operation has to copy, in PyTorch: the elements of its source do not lie as they should."""
         shape = self.aliases.shape
@@ -241,10 +255,27 @@ class View:
             shape, strides = move.shape, found
         return shape, strides
 
+    def _first(self, shape: Shape, strides: Shape) -> int:
+        """How far from the first element of its source that of the view lies."""
+        form = self._applied_to_form(shape)
+        if self.op is arrange.diagonal:
+            rows, columns = (strides[axis] for axis in self._diagonal_axes())
+            offset = self._diagonal_arguments().get("offset", 0)
+            return offset * columns if offset > 0 else -offset * rows
+        first = 0
+        for move in _moves(form):
+            if move.op == "slice":
+                first += sum([start * stride for start, stride in zip(move.attrs[0], strides, strict=True)])
+            strides = _moved_strides(move, strides) or contiguous_strides(move.shape)
+        return first
+
     def _diagonal_axes(self) -> tuple[int, int]:
         """The two axes of a `diagonal`."""
-        given = dict(zip(("offset", "dim1", "dim2"), self.args, strict=False), **self.named)
+        given = self._diagonal_arguments()
         return given.get("dim1", 0), given.get("dim2", 1)
+
+    def _diagonal_arguments(self) -> dict[str, Any]:
+        return dict(zip(("offset", "dim1", "dim2"), self.args, strict=False), **self.named)
 
 
 # ---- making, reading and writing views ------------------------------------------------------------------------------
@@ -460,7 +491,8 @@ def _moved_strides(move: Node, strides: Shape) -> Shape | None:
 def _without_tensors(key: Any) -> Any:
     """An index expression with 0 for its tensors, which have no axes."""
     if isinstance(key, tuple):
-        return tuple([0 if isinstance(item, Node) else item for item in key])
+        has_nodes = any(isinstance(item, Node) for item in key)
+        return tuple([0 if isinstance(item, Node) else item for item in key]) if has_nodes else key
     return 0 if isinstance(key, Node) else key
 
 

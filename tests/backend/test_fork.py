@@ -216,7 +216,7 @@ def test_a_fork_does_not_wait_for_ever_and_the_child_refuses_half_written_memory
         other = weft.compile(lambda x: x.sum())(training.x).item()
         try:
             training.weights[0].numpy()
-        except weft.BufferError_ as error:
+        except weft.StorageError as error:
             return f"{other} {error}"
         return "read"
 

@@ -7,6 +7,7 @@ compiler knows hardware only through `Device`.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -19,11 +20,22 @@ from weft.dtypes import DType
 from weft.errors import DeviceError, IndexRangeError, out_of_memory, problem
 from weft.kernels.language import Kernel
 from weft.locks import WriteGroup
-from weft.singletons import once
+from weft.singletons import once, table
 
 if TYPE_CHECKING:
     from weft.compiler.access import Strided
     from weft.graph.node import Node
+
+
+@once
+class _Entered(threading.local):
+    """The devices of this thread's `with device:` blocks, the innermost last: where tensors are made."""
+
+    def __init__(self) -> None:
+        self.devices: list[Device] = []
+
+
+ENTERED: _Entered = table("default device").setdefault("threads", _Entered())
 
 
 @once
@@ -56,6 +68,18 @@ class Device:
     @property
     def name(self) -> str:
         return self.kind if self.kind in ("cpu", "reference", "null") else f"{self.kind}:{self.index}"
+
+    @property
+    def type(self) -> str:
+        """The kind, under PyTorch's name."""
+        return self.kind
+
+    def __enter__(self) -> Device:
+        ENTERED.devices.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ENTERED.devices.pop()
 
     def __copy__(self) -> Device:
         return self

@@ -17,7 +17,7 @@ from weft.compiler.diagnose import Diagnosis, explanation
 from weft.compiler.plan import Plan
 from weft.compiler.program import Program
 from weft.counting import COUNTERS
-from weft.errors import BufferError_, OutOfMemoryError, problem
+from weft.errors import OutOfMemoryError, StorageError, problem
 from weft.graph.node import Node
 from weft.locks import ACTIVITY, lock_of, new_lock
 
@@ -189,6 +189,6 @@ def check_live(buffer: Buffer) -> None:
     """Raise if the memory was given away."""
     if buffer.state != "live":
         raise problem(
-            BufferError_, "tensor", f"a tensor whose memory was {buffer.state}", "a live tensor",
+            StorageError, "tensor", f"a tensor whose memory was {buffer.state}", "a live tensor",
             "use the value that replaced it, or clone() it before",
         )  # fmt: skip

@@ -50,13 +50,16 @@ class Trace:
         self.tape = Tape()  # numbers that differ from call to call
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
+        self._grad_enabled = True
 
     def __enter__(self) -> Trace:
         self._outer, STATE.trace = STATE.trace, self
+        self._grad_enabled = STATE.grad_enabled
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         STATE.trace = self._outer
+        STATE.grad_enabled = self._grad_enabled  # a replay would not switch it: `set_grad_enabled` ends here
         for context in self.contexts:
             context.__dict__.clear()
         if kind is not None:

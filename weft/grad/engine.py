@@ -10,7 +10,7 @@ of its own, which is given the gradients of all its results at once, as have loo
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from weft.grad.checkpoint import Segment, recompute
 from weft.grad.loop import loop_gradients
@@ -36,12 +36,18 @@ def history(roots: Iterable[Node]) -> list[Node]:
 
 
 def gradients(
-    outputs: Sequence[Node], seeds: Sequence[Node], wrt: Sequence[Node], order: Sequence[Node] | None = None
+    outputs: Sequence[Node],
+    seeds: Sequence[Node],
+    wrt: Sequence[Node],
+    order: Sequence[Node] | None = None,
+    hooks: Mapping[Node, Callable[[Node], Node]] | None = None,
 ) -> list[Node | None]:
     """The gradient of sum(outputs * seeds) in each node of `wrt`; None where no path leads there.
 
-    `seeds[i]` has the shape and dtype of `outputs[i]`. `order`, if the caller has it, is `history(outputs)`.
+    `seeds[i]` has the shape and dtype of `outputs[i]`. `order`, if the caller has it, is `history(outputs)`. `hooks`
+    replace the gradients of some nodes, once each, before anything else is done with them.
     """
+    hooks = hooks or {}
     order = history(outputs) if order is None else order
     targets = set(wrt)
     between = set()  # the nodes on a path from `wrt` to the outputs
@@ -57,12 +63,23 @@ def gradients(
     def give(node: Node, part: Node) -> None:
         """Add a part to a node's gradient. Parts pass checkpoints, so they add up as if there were none."""
         passed = []
-        while node.op == "checkpoint" and node not in targets:
+        while node.op == "checkpoint" and node not in targets and node not in hooks:
             passed.append(node.attrs[0])
             node = node.srcs[0]
         if passed:
             covers.setdefault(node, {}).update(dict.fromkeys(passed))
         parts.setdefault(node, []).append(part)
+
+    called: set[Node] = set()  # nodes whose hooks were called
+
+    def whole(node: Node) -> Node:
+        """The gradient of a node that all parts are known of."""
+        g = total(parts[node])
+        if node in hooks and node not in called:
+            called.add(node)
+            g = hooks[node](g)
+            parts[node] = [g]
+        return g
 
     for output, seed in zip(outputs, seeds, strict=True):
         give(output, seed)
@@ -77,7 +94,9 @@ def gradients(
         elif node in picked:
             found = SEVERAL[node.op](copies.get(node, node), {pick.attrs[0]: g for pick, g in picked.pop(node).items()})
         elif node in parts:
-            g = total(parts[node] if node in targets else parts.pop(node))
+            g = whole(node)
+            if node not in targets:
+                del parts[node]
             for part in covers.get(node, (node.attrs[0],) if node.op == "checkpoint" else ()):
                 if part not in begun:
                     begun.add(part)
@@ -95,7 +114,7 @@ def gradients(
             if part is not None and src in between:
                 assert part.shape == src.shape and part.dtype is src.dtype, (node, src, part)
                 give(src, part)
-    return [total(parts[node]) if node in parts else None for node in wrt]
+    return [whole(node) if node in parts else None for node in wrt]
 
 
 def total(parts: Sequence[Node]) -> Node:

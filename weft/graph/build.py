@@ -14,7 +14,7 @@ from typing import Any
 from weft.dtypes import DType, bool_, float32, int64, nearest
 from weft.graph import primitives
 from weft.graph.layout import make, permuted
-from weft.graph.node import Node
+from weft.graph.node import Node, copy_of
 from weft.graph.numbers import HostNumber
 from weft.graph.updates import read_slice
 from weft.graph.updates import update_slice as update_slice
@@ -152,6 +152,13 @@ def in_range(x: Node, extent: int, site: str | None) -> Node:
 def variable(x: Node) -> Node:
     """`x` as a node of its own, equal to no other."""
     return make("variable", (x,), (next(_variables),))
+
+
+def repeat(x: Node) -> Node:
+    """The value of `x` as a result of its own: the same operation on the same sources, with a gradient apart."""
+    if not x.srcs or x.op in ("result", "pick"):  # these are known by their positions among the results of one node
+        return variable(x)
+    return surrogate(x, copy_of(x))
 
 
 def reduce(op: str, x: Node, axes: Sequence[int], keepdim: bool = False) -> Node:

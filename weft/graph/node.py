@@ -21,7 +21,8 @@ class Node:
     """One value: `op(srcs, attrs)` with a known shape, dtype and device. Compare with `is`: equal nodes are one."""
 
     __slots__ = (
-        "__weakref__", "attrs", "buffer", "depth", "device", "dtype", "op", "serial", "shape", "shown", "site", "srcs",
+        "__weakref__", "_hooks", "attrs", "buffer", "depth", "device", "dtype", "op", "serial", "shape", "shown",
+        "site", "srcs",
     )  # fmt: skip
 
     op: str
@@ -35,6 +36,7 @@ class Node:
     depth: int  # longest chain of uncomputed operations below this node
     serial: int  # counts up as nodes are made
     site: str | None  # the user's line, kept only by operations that can fail on the device
+    _hooks: Any  # unset unless a tensor of this value has hooks: see `weft.hooks`
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.dtype.name}{list(self.shape)}>"
@@ -73,6 +75,11 @@ def intern_node(
         node = _new(op, srcs, attrs, shape, dtype, device, site)
         _interned[key] = node
     return node
+
+
+def copy_of(node: Node) -> Node:
+    """The operation of a node once more, as a node that equals no other."""
+    return _new(node.op, node.srcs, node.attrs, node.shape, node.dtype, node.device, node.site)
 
 
 def leaf(buffer: Any, shape: tuple[int, ...], dtype: DType, device: Any) -> Node:

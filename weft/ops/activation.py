@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from weft.dtypes import DType
 from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
@@ -77,6 +78,7 @@ def _minus_abs(x: Node) -> Node:
     return select(lt(x, 0.0), x, neg(x))
 
 
+@operation("special", name="expit")
 @operation("weft functional method inplace")
 @in_float32
 def sigmoid(input: Node) -> Node:
@@ -184,23 +186,48 @@ def shifted(who: str, x: Node, dim: int) -> tuple[Node, tuple[int, ...]]:
     return sub(x, expand(peak, x.shape)), axes
 
 
-@operation("weft functional method")
-@in_float32
-def softmax(input: Node, dim: int) -> Node:
+def usual_dim(x: Node) -> int:
+    """The axis of softmaxes without one, as PyTorch has it."""
+    return 0 if len(x.shape) in (0, 1, 3) else 1
+
+
+@operation("functional", name="softmax")
+def softmax_or_usual(input: Node, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Node:
+    """`softmax`; without `dim`, along axis 0 of tensors of rank 0, 1 and 3, else along axis 1."""
+    return softmax(input, usual_dim(input) if dim is None else dim, dtype)
+
+
+@operation("weft special method")
+def softmax(input: Node, dim: int, dtype: DType | None = None) -> Node:
     """e^x over its sum along `dim`, shifted by the maximum. Multiplies by 1/sum: one division a row.
 
     >>> weft.softmax(weft.tensor([1000.0, 1000.0]), 0)
     tensor([0.5000, 0.5000])
     """
+    return _softmax(input if dtype is None else build.cast(input, dtype), dim)
+
+
+@in_float32
+def _softmax(input: Node, dim: int) -> Node:
     z, axes = shifted("softmax", input, dim)
     e = unary("exp_rounded", z)
     return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), input.shape))
 
 
-@operation("weft functional method")
-@in_float32
-def log_softmax(input: Node, dim: int) -> Node:
+@operation("functional", name="log_softmax")
+def log_softmax_or_usual(input: Node, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Node:
+    """`log_softmax`; without `dim`, along axis 0 of tensors of rank 0, 1 and 3, else along axis 1."""
+    return log_softmax(input, usual_dim(input) if dim is None else dim, dtype)
+
+
+@operation("weft special method")
+def log_softmax(input: Node, dim: int, dtype: DType | None = None) -> Node:
     """log(softmax(x)) without overflow."""
+    return _log_softmax(input if dtype is None else build.cast(input, dtype), dim)
+
+
+@in_float32
+def _log_softmax(input: Node, dim: int) -> Node:
     z, axes = shifted("log_softmax", input, dim)
     total = reduce("reduce_sum", unary("exp_rounded", z), axes, keepdim=True)
     return sub(z, expand(unary("log", total), input.shape))
@@ -250,10 +277,9 @@ def tanhshrink(input: Node) -> Node:
 
 
 @operation("functional")
-@in_float32
-def softmin(input: Node, dim: int) -> Node:
+def softmin(input: Node, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Node:
     """`softmax` of -x."""
-    return softmax(neg(input), dim)
+    return softmax_or_usual(neg(input), dim, dtype=dtype)
 
 
 @operation("functional")

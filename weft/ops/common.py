@@ -1,7 +1,7 @@
 """What every operation shares: promotion, broadcasting, axes, and the errors for them.
 
 An operand is a Node or a Python number. Numbers are weak: they take the tensor's dtype, except that a float meeting an
-integer tensor makes float32 and an integer meeting a bool tensor makes int64. So are tensors without axes beside ones
+integer tensor makes the default dtype (float32) and an integer meeting a bool tensor makes int64. So are tensors without axes beside ones
 that have some: they do not widen a dtype of their own category.
 """
 
@@ -17,6 +17,7 @@ from weft.errors import DeviceError, DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.node import Node
+from weft.state import SETTINGS
 
 Operand = Node | Number
 Sizes = int | Sequence[int]  # one for all axes, or one for each
@@ -25,7 +26,7 @@ Sizes = int | Sequence[int]  # one for all axes, or one for each
 def weak_dtype(kind: str, dtype: DType) -> DType:
     """The dtype in which a weak value of `kind` ('b', 'i' or 'f') meets a tensor of `dtype`."""
     if kind == "f":
-        return dtype if dtype.kind == "f" else float32
+        return dtype if dtype.kind == "f" else SETTINGS.default_dtype
     return int64 if kind == "i" and dtype.kind == "b" else dtype
 
 
@@ -160,8 +161,8 @@ def fit_number(who: str, value: Number, dtype: DType) -> Number:
 
 
 def to_float(x: Node) -> Node:
-    """`x` itself if it is a float, else as float32."""
-    return x if x.dtype.kind == "f" else build.cast(x, float32)
+    """`x` itself if it is a float, else in the default dtype, float32."""
+    return x if x.dtype.kind == "f" else build.cast(x, SETTINGS.default_dtype)
 
 
 def need_float(who: str, x: Node) -> None:

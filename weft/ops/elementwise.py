@@ -8,17 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from weft.dtypes import DType, as_dtype, bool_, float32, int64
+from weft.dtypes import DType, as_dtype, bool_, int64
 from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.common import (
     Operand,
+    as_int,
     broadcast_shapes,
     in_float32,
     meet,
     need_bits,
+    need_float,
     number_kind,
     result_dtype,
     same_device,
@@ -26,6 +28,7 @@ from weft.ops.common import (
     to_float,
 )  # fmt: skip
 from weft.ops.registry import operation
+from weft.state import SETTINGS
 
 
 @operation("method")
@@ -76,7 +79,7 @@ def _add_scaled(a: Operand, b: Operand, alpha: float | int) -> Node:
     return add(a, mul(b, alpha) if isinstance(b, Node) else b * alpha)
 
 
-@operation("weft method inplace", operators="__sub__ __isub__")
+@operation("weft method inplace", aliases="subtract", operators="__sub__ __isub__")
 def sub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
     """a - alpha * b."""
     if alpha != 1:
@@ -84,29 +87,30 @@ def sub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
     return _arithmetic("sub", "sub", input, other)
 
 
-@operation("", operators="__rsub__")
-def rsub(b: Operand, a: Operand) -> Node:
-    """a - b with the operands exchanged: what `number - tensor` calls."""
-    return sub(a, b)
+@operation("weft", operators="__rsub__")
+def rsub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
+    """other - alpha * input: what `number - tensor` calls."""
+    return sub(other, input, alpha=alpha)
 
 
-@operation("weft method inplace", operators="__mul__ __rmul__ __imul__")
+@operation("weft method inplace", aliases="multiply", operators="__mul__ __rmul__ __imul__")
 def mul(input: Operand, other: Operand) -> Node:
     """a * b. Two bool tensors: logical and."""
     pair = meet("mul", input, other)
     return make("and" if pair[0].dtype is bool_ else "mul", pair)
 
 
-@operation("weft method inplace", operators="__truediv__ __itruediv__")
+@operation("weft method inplace", aliases="divide", operators="__truediv__ __itruediv__")
 def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Node:
-    """a / b; integers divide as float32. `rounding_mode` is None, 'floor' or 'trunc'.
+    """a / b; integers divide in the default dtype, float32. `rounding_mode` is None, 'floor' or 'trunc'.
 
     >>> weft.div(weft.tensor([7, -7]), 2, rounding_mode="trunc")
     tensor([ 3, -3])
     """
     if rounding_mode is None:
-        dtype = result_dtype("div", (input, other)) if isinstance(input, Node) or isinstance(other, Node) else float32
-        return make("div", meet("div", input, other, dtype=dtype if dtype.kind == "f" else float32))
+        default = SETTINGS.default_dtype
+        dtype = result_dtype("div", (input, other)) if isinstance(input, Node) or isinstance(other, Node) else default
+        return make("div", meet("div", input, other, dtype=dtype if dtype.kind == "f" else default))
     if rounding_mode == "floor":
         return floor_divide(input, other)
     if rounding_mode != "trunc":
@@ -122,6 +126,12 @@ def _signs_part(a: Node, b: Node) -> Node:
     """Where integer division has a rest and the signs differ: there rounding down and towards 0 differ."""
     uneven = build.binary("ne", make("mod", (a, b)), 0)
     return make("and", (uneven, make("xor", (build.lt(a, 0), build.lt(b, 0)))))
+
+
+@operation("weft method inplace")
+def true_divide(input: Operand, other: Operand) -> Node:
+    """`div` without rounding."""
+    return div(input, other)
 
 
 @operation("", operators="__rtruediv__")
@@ -280,26 +290,26 @@ def lerp(input: Node, end: Node, weight: Operand) -> Node:
 # ---- comparison and logic ---------------------------------------------------------------------------------------
 
 
-@operation("weft method inplace", operators="__lt__")
+@operation("weft method inplace", aliases="less", operators="__lt__")
 def lt(input: Operand, other: Operand) -> Node:
     """a < b, bool."""
     return _binary("lt", "lt", input, other)
 
 
-@operation("weft method inplace", operators="__le__")
+@operation("weft method inplace", aliases="less_equal", operators="__le__")
 def le(input: Operand, other: Operand) -> Node:
     """a <= b, bool."""
     return _binary("le", "le", input, other)
 
 
-@operation("weft method inplace", operators="__gt__")
+@operation("weft method inplace", aliases="greater", operators="__gt__")
 def gt(input: Operand, other: Operand) -> Node:
     """a > b, bool."""
     input, other = meet("gt", input, other)
     return make("lt", (other, input))
 
 
-@operation("weft method inplace", operators="__ge__")
+@operation("weft method inplace", aliases="greater_equal", operators="__ge__")
 def ge(input: Operand, other: Operand) -> Node:
     """a >= b, bool."""
     input, other = meet("ge", input, other)
@@ -312,7 +322,7 @@ def eq(input: Operand, other: Operand) -> Node:
     return _binary("eq", "eq", input, other)
 
 
-@operation("weft method inplace")
+@operation("weft method inplace", aliases="not_equal")
 def ne(input: Operand, other: Operand) -> Node:
     """a != b, bool."""
     return _binary("ne", "ne", input, other)
@@ -378,6 +388,18 @@ def bitwise_right_shift(input: Operand, other: Operand) -> Node:
     return _bitwise("shr", "bitwise_right_shift", input, other)
 
 
+@operation("", operators="__rlshift__")
+def rlshift(b: Operand, a: Operand) -> Node:
+    """a << b with the operands exchanged."""
+    return bitwise_left_shift(a, b)
+
+
+@operation("", operators="__rrshift__")
+def rrshift(b: Operand, a: Operand) -> Node:
+    """a >> b with the operands exchanged."""
+    return bitwise_right_shift(a, b)
+
+
 @operation("weft method inplace", operators="__invert__")
 def bitwise_not(input: Node) -> Node:
     """~x for bool and integer tensors."""
@@ -406,13 +428,8 @@ def isfinite(input: Node) -> Node:
 # ---- selection --------------------------------------------------------------------------------------------------
 
 
-@operation("weft")
 def where(condition: Node, input: Operand, other: Operand) -> Node:
-    """`input` where the bool condition holds, else `other`; all three broadcast.
-
-    >>> weft.where(weft.tensor([True, False]), weft.tensor([1.0, 2.0]), 0.0)
-    tensor([1., 0.])
-    """
+    """`input` where the bool condition holds, else `other`; all three broadcast."""
     if not isinstance(condition, Node) or condition.dtype is not bool_:
         given = condition.dtype.name if isinstance(condition, Node) else type(condition).__name__
         raise problem(DTypeError, "where", f"a condition of type {given}", "a bool tensor", "write it as a comparison")
@@ -421,11 +438,17 @@ def where(condition: Node, input: Operand, other: Operand) -> Node:
         dtype = result_dtype("where", (input, other))
     else:  # two numbers: the dtype that weft.tensor would give them
         kind = max((number_kind("where", value) for value in (input, other)), key="bif".index)
-        dtype = {"b": bool_, "i": int64, "f": float32}[kind]
+        dtype = {"b": bool_, "i": int64, "f": SETTINGS.default_dtype}[kind]
     device = same_device("where", [condition, *tensors])
     shape = broadcast_shapes("where", [condition.shape, *(value.shape for value in tensors)])
     chosen = [spread("where", value, shape, dtype, device) for value in (input, other)]
     return make("select", (build.expand_to(condition, shape), *chosen))
+
+
+@operation("method", name="where")
+def where_of(input: Node, condition: Node, other: Operand) -> Node:
+    """`input` where the bool condition holds, else `other`; all three broadcast."""
+    return where(condition, input, other)
 
 
 @operation("weft method inplace")
@@ -433,11 +456,13 @@ def masked_fill(input: Node, mask: Node, value: Operand) -> Node:
     """`input` with `value`, a number or a tensor without axes, where the bool mask holds."""
     if isinstance(value, Node) and value.shape:
         given = f"a value of shape {value.shape}"
-        raise problem(ShapeError, "masked_fill", given, "a number or a tensor of shape ()", "use where or masked_scatter")
+        raise problem(
+            ShapeError, "masked_fill", given, "a number or a tensor of shape ()", "use where or masked_scatter"
+        )
     return build.cast(where(mask, value, input), input.dtype)
 
 
-@operation("weft method inplace")
+@operation("weft method inplace", aliases="clip")
 def clamp(input: Node, min: Operand | None = None, max: Operand | None = None) -> Node:
     """`input` held between `min` and `max`; the gradient passes where min <= x <= max. NaN stays NaN and gets none.
 
@@ -449,6 +474,18 @@ def clamp(input: Node, min: Operand | None = None, max: Operand | None = None) -
     if min is not None:
         input = _held(input, min, lt, ge)
     return input if max is None else _held(input, max, gt, le)
+
+
+@operation("weft method inplace")
+def clamp_min(input: Node, min: Operand) -> Node:
+    """`input` where it is larger than `min`, else `min`."""
+    return _held(input, min, lt, ge)
+
+
+@operation("weft method inplace")
+def clamp_max(input: Node, max: Operand) -> Node:
+    """`input` where it is smaller than `max`, else `max`."""
+    return _held(input, max, gt, le)
 
 
 def _held(x: Node, bound: Operand, beyond: Callable[..., Node], within: Callable[..., Node]) -> Node:
@@ -463,7 +500,7 @@ def _held(x: Node, bound: Operand, beyond: Callable[..., Node], within: Callable
 # ---- functions of one operand -----------------------------------------------------------------------------------
 
 
-@operation("weft method inplace", operators="__neg__")
+@operation("weft method inplace", aliases="negative", operators="__neg__")
 def neg(input: Node) -> Node:
     """-x."""
     if input.dtype is bool_:
@@ -471,7 +508,7 @@ def neg(input: Node) -> Node:
     return build.neg(input)
 
 
-@operation("weft method inplace", operators="__abs__")
+@operation("weft method inplace", aliases="absolute", operators="__abs__")
 def abs(input: Node) -> Node:
     """|x|; the gradient at 0 is 0."""
     return build.unary("abs", input)
@@ -499,14 +536,14 @@ def exp(input: Node) -> Node:
     return build.unary("exp", to_float(input))
 
 
-@operation("weft method inplace")
+@operation("weft special method inplace")
 @in_float32
 def exp2(input: Node) -> Node:
     """2 to the power x."""
-    return build.unary("exp", build.mul(to_float(input), math.log(2.0)))
+    return build.binary("pow", 2.0, to_float(input))  # exp(x log 2) would lose digits of large x
 
 
-@operation("weft method inplace")
+@operation("weft special method inplace")
 def expm1(input: Node) -> Node:
     """exp(x) - 1, precise near 0."""
     return build.unary("expm1", to_float(input))
@@ -532,7 +569,7 @@ def log10(input: Node) -> Node:
     return build.mul(build.unary("log", to_float(input)), 1.0 / math.log(10.0))
 
 
-@operation("weft method inplace")
+@operation("weft special method inplace")
 def log1p(input: Node) -> Node:
     """log(1 + x), precise near 0."""
     return build.unary("log1p", to_float(input))
@@ -590,7 +627,7 @@ def tanh(input: Node) -> Node:
     return build.unary("tanh", to_float(input))
 
 
-@operation("weft method inplace")
+@operation("weft special method inplace")
 def erf(input: Node) -> Node:
     """The error function."""
     return build.unary("erf", to_float(input))
@@ -608,19 +645,24 @@ def ceil(input: Node) -> Node:
     return build.neg(build.unary("floor", build.neg(input))) if input.dtype.kind == "f" else input
 
 
-@operation("weft method inplace")
+@operation("weft method inplace", aliases="fix")
 def trunc(input: Node) -> Node:
     """The whole part of x, towards 0; the gradient is 0."""
     return build.select(build.lt(input, 0), ceil(input), floor(input)) if input.dtype.kind == "f" else input
 
 
-@operation("weft method inplace")
-def round(input: Node) -> Node:
-    """The nearest whole number, ties to even; the gradient is 0.
+@operation("weft special method inplace")
+def round(input: Node, *, decimals: int = 0) -> Node:
+    """The nearest whole number, ties to even; the gradient is 0. With `decimals`, the nearest with so many digits after
+    the point, or with so many zeros before it if negative.
 
     >>> weft.round(weft.tensor([0.5, 1.5, 2.4]))
     tensor([0., 2., 2.])
     """
+    decimals = as_int("round", decimals, "number of decimals")
+    if decimals:
+        return _round_decimals(input, decimals)
+    _need_numbers("round", input)
     if input.dtype.kind != "f":
         return input
     low = build.unary("floor", input)
@@ -628,3 +670,11 @@ def round(input: Node) -> Node:
     odd = build.eq(build.binary("mod", low, 2.0), 1.0)
     up = make("or", (build.lt(0.5, rest), make("and", (build.eq(rest, 0.5), odd))))
     return build.select(up, build.add(low, 1.0), low)
+
+
+@in_float32
+def _round_decimals(x: Node, decimals: int) -> Node:
+    need_float("round", x)
+    if decimals < 0:
+        return build.mul(round(build.div(x, 10.0**-decimals)), 10.0**-decimals)
+    return build.div(round(build.mul(x, 10.0**decimals)), 10.0**decimals)

@@ -1,0 +1,79 @@
+"""`weft.cuda`: what PyTorch's programs ask of NVIDIA GPUs. Nothing is loaded before the first question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft import random, settings
+from weft.backends.base import Device
+from weft.device import default_device, get, load
+from weft.dtypes import bfloat16
+
+__all__ = [
+    "current_device", "device_count", "empty_cache", "get_device_name", "is_available", "is_bf16_supported",
+    "manual_seed", "manual_seed_all", "mem_get_info", "synchronize",
+]  # fmt: skip
+
+
+def is_available() -> bool:
+    """Whether there is a GPU that Weft can use; `weft doctor` tells why not."""
+    return device_count() > 0
+
+
+def device_count() -> int:
+    """How many GPUs there are that Weft can use."""
+    return len(load("cuda").devices())
+
+
+def _gpu(device: str | Device | int | None) -> Device:
+    """A GPU: the default device if it is one, else the first."""
+    if device is None and default_device().kind == "cuda":
+        return default_device()
+    return get("cuda" if device is None else device)
+
+
+def current_device() -> int:
+    """The number of the default device if that is a GPU, else of the first GPU."""
+    return _gpu(None).index
+
+
+def get_device_name(device: str | Device | int | None = None) -> str:
+    """What the GPU is called."""
+    return _gpu(device).description.split(",")[0]
+
+
+def mem_get_info(device: str | Device | int | None = None) -> tuple[int, int]:
+    """Bytes that are available on the GPU, and bytes in all."""
+    return _gpu(device).backend.memory()
+
+
+def is_bf16_supported() -> bool:
+    """Whether there is a GPU that computes in bfloat16."""
+    return is_available() and bfloat16 in _gpu(None).dtypes
+
+
+def synchronize(device: str | Device | int | None = None) -> None:
+    """Wait until the GPU has done all that it was given."""
+    settings.synchronize(_gpu(device))
+
+
+def manual_seed(seed: int) -> None:
+    """`weft.manual_seed`: one generator serves all devices."""
+    random.manual_seed(seed)
+
+
+def manual_seed_all(seed: int) -> None:
+    """`weft.manual_seed`: one generator serves all devices."""
+    random.manual_seed(seed)
+
+
+def empty_cache() -> None:
+    """Give the driver back what no tensor holds any more. The memory of compiled functions stays theirs."""
+    if is_available():
+        for number in range(device_count()):
+            _collect(get(number).backend)
+
+
+def _collect(backend: Any) -> None:
+    with backend.order:
+        backend.bury()

@@ -1,0 +1,51 @@
+"""Switches of the whole process that are neither dtypes nor devices: threads, and waiting for a device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.backends.base import Device
+from weft.device import get
+from weft.errors import GraphError, RangeError, problem
+from weft.locks import no_thread_inside
+from weft.ops.common import as_int
+from weft.state import STATE
+
+
+def synchronize(device: str | Device | int | None = None) -> None:
+    """Wait until a device, the default one unless named, has done all that it was given. The CPU has done it when a call
+    returns; values that nobody has asked for yet are not computed (`weft.eval` does)."""
+    if STATE.trace is not None:
+        given = f"a call inside {STATE.trace.where}, where nothing runs yet"
+        raise problem(GraphError, "synchronize", given, "a call outside", "call it after the compiled function")
+    get(device).backend.synchronise()
+
+
+def _runtime() -> Any:
+    from weft.backends.cpu import runtime  # loads the compiler of kernels
+
+    return runtime()
+
+
+def get_num_threads() -> int:
+    """How many threads the CPU backend uses, the caller's included."""
+    return _runtime().threads
+
+
+def set_num_threads(int: int, /) -> None:
+    """Use so many threads on the CPU from now on. Results do not depend on it, to the last bit.
+
+    >>> before = weft.get_num_threads()
+    >>> weft.set_num_threads(1)
+    >>> weft.get_num_threads()
+    1
+    >>> weft.set_num_threads(before)
+    """
+    from weft.backends.native import MAX_WORKERS
+
+    count = as_int("set_num_threads", int, "number of threads")
+    if count < 1:
+        raise problem(RangeError, "set_num_threads", f"{count}", "at least 1")
+    own = _runtime()
+    with no_thread_inside():
+        own.set_threads(min(count, MAX_WORKERS + 1))
