@@ -15,7 +15,7 @@ import os
 import sys
 
 from tests.opinfo import database, report
-from tests.opinfo.misses import problems
+from tests.opinfo.misses import problems, suggestions
 from tests.opinfo.runner import run
 
 
@@ -25,6 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("operators", nargs="*", help="names of torch's table, or patterns; variants are included")
     parser.add_argument("--report", action="store_true", help="print totals and one line per operator that fails")
+    parser.add_argument("--misses", action="store_true", help="print lines for misses.py, of all that fails")
     parser.add_argument("--docs", action="store_true", help="write docs/operators.md")
     parser.add_argument("--samples", type=int, help="at most so many samples of each operator and dtype")
     parser.add_argument("--seconds", type=int, default=300, help="for one operator (default: %(default)s)")
@@ -43,6 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.report:
         print(report.worst_first(outcomes))
         print(report.totals(outcomes))
+        return 0
+    if options.misses:
+        print(suggestions(outcomes))
         return 0
     if options.operators:
         print("\n".join(report.details(outcome) for outcome in outcomes))

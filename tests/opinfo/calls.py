@@ -141,7 +141,8 @@ def _path_of(function: Any) -> str | None:
     for package in ("linalg", "special", "fft"):
         if name.startswith(package + "_"):
             return f"{package}.{name.removeprefix(package + '_')}"
-    return f"nn.functional.{name}" if module in ("torch.nn.functional", "torch._C._nn") else name
+    is_functional = module in ("torch.nn.functional", "torch._C._nn")
+    return f"nn.functional.{name.removeprefix('_')}" if is_functional else name
 
 
 def _last_part(path: str) -> str:

@@ -6,6 +6,7 @@ faster than hundreds.
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 import warnings
@@ -40,13 +41,16 @@ RANDOM = (
 )  # fmt: skip
 # Decompositions are unique up to signs: compared after the function that torch's own gradient tests apply.
 UP_TO_SIGNS = ("svd", "linalg.svd", "linalg.eigh", "linalg.eig", "linalg.lstsq")
+# What torch says of `maximum(x, 2)`, `eq(2, x)` and the like, where Weft takes the number for a tensor of one element.
+TAKES_NO_NUMBER = re.compile(r"must be Tensor, not int|got \(int, Tensor\)|'int' object")
 REFUSALS = (weft.WeftError, TypeError, ValueError, IndexError, NotImplementedError, OverflowError)
 
 
 @dataclass
 class Finding:
     """Something that failed. `what` is 'value', 'gradient', 'shape', 'dtype', 'parts', 'refused' (an error of Weft's),
-    'crashed' (any other), 'missing' (no such method), 'silent' (no error where torch raises) or 'timeout'."""
+    'crashed' (any other), 'missing' (no such method), 'silent' (no error where torch raises), 'number' (none for a number
+    in the place of a tensor) or 'timeout'."""
 
     kind: str  # call, gradient, method, inplace, operator, compiled or error
     dtype: str
@@ -365,7 +369,8 @@ class _Check:
             try:
                 found = leaves_of(function(*args, **kwargs))
                 weft.eval(*[one for one in found if isinstance(one, weft.Tensor)])
-                self._note("error", trial, Difference("silent", f"torch says: {message[:120]}"))
+                what = "number" if TAKES_NO_NUMBER.search(message) else "silent"
+                self._note("error", trial, Difference(what, f"torch says: {message[:120]}"))
             except REFUSALS:
                 pass
             except Exception as error:

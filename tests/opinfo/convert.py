@@ -104,7 +104,7 @@ def as_array(source: torch.Tensor) -> np.ndarray:
     plain = source.detach().resolve_neg()
     if dtype is weft.bfloat16:
         return plain.float().numpy().astype(dtype.numpy)
-    return np.array(plain.numpy())
+    return np.array(plain.numpy(force=True))
 
 
 def leaves_of(result: Any) -> list[Any]:

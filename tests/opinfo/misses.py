@@ -7,11 +7,13 @@ that is no longer true. A wrong value or gradient cannot be listed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from tests.opinfo.check import Finding, Outcome
 
+ALLOWED = ("number",)  # on purpose: an operand may be a number wherever a tensor of one element may be
 NEVER = ("value", "gradient", "shape", "parts", "crashed", "timeout")  # never excused
 
 
@@ -31,12 +33,23 @@ def problems(outcomes: Iterable[Outcome], complete: bool) -> list[str]:
     listed = {(miss.operator, miss.kind): miss for miss in MISSES}
     found: list[str] = []
     for outcome in outcomes:
-        kinds = dict.fromkeys([one.kind for one in outcome.findings])
+        kinds = dict.fromkeys([one.kind for one in outcome.findings if one.what not in ALLOWED])
         kinds |= dict.fromkeys(kind for key, kind in listed if key == outcome.key)
         for kind in kinds:
-            failed = outcome.failed(kind)
+            failed = [one for one in outcome.failed(kind) if one.what not in ALLOWED]
             found += _judge(outcome.key, kind, failed, listed.get((outcome.key, kind)), complete)
     return found
+
+
+def suggestions(outcomes: Iterable[Outcome]) -> str:
+    """Lines for the list above, of everything that may be listed; the reasons are still to be written."""
+    lines = []
+    for outcome in outcomes:
+        failed = [one for one in outcome.findings if one.what not in (*ALLOWED, *NEVER)]
+        for kind, count in Counter(one.kind for one in failed).items():
+            first = next(one for one in failed if one.kind == kind)
+            lines.append(f"    Miss({outcome.key!r}, {kind!r}, {count}, {first.text!r}),")
+    return "\n".join(lines)
 
 
 def _judge(key: str, kind: str, failed: list[Finding], miss: Miss | None, complete: bool) -> list[str]:

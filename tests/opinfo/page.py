@@ -29,6 +29,7 @@ Every operator of torch {version}'s own table of tests (OpInfo), and what Weft h
 - **not planned**: listed at the end, by reason.
 - **missing**: not there yet.
 
+Where torch wants a tensor as an operand (`maximum(x, y)`, `eq(x, y)`), Weft takes a number as well.
 Random operators draw other numbers than torch, so only shapes and dtypes are compared. Samples with complex numbers,
 sparse tensors, memory layouts, `out=` or a generator of torch's are not run.
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tests.opinfo.check import Outcome
+from tests.opinfo.misses import ALLOWED
 from tests.opinfo.scope import reason_not_planned
 
 VARIANTS = ("method", "inplace", "operator", "compiled")
@@ -31,8 +32,10 @@ def totals(outcomes: Sequence[Outcome]) -> str:
         lines.append(f"{kind + ' checks':<27} {tried - bad} of {tried} pass")
     errors = [finding for one in present for finding in one.failed("error")]
     silent = sum(finding.what == "silent" for finding in errors)
+    numbers = sum(finding.what == "number" for finding in errors)
     tried = sum(one.tried["error"] for one in present)
-    lines.append(f"error inputs                {tried}: {silent} silent, {len(errors) - silent} unclear")
+    lines.append(f"error inputs                {tried}: {silent} silent, {len(errors) - silent - numbers} unclear")
+    lines.append(f"numbers as operands         {numbers} calls that torch refuses, on purpose")
     whats = Counter(finding.what for one in present for finding in one.failed("call", "gradient", *VARIANTS))
     lines.append("failures                    " + ", ".join(f"{count} {what}" for what, count in whats.most_common()))
     skipped = sum((one.skipped for one in present), Counter())
@@ -42,7 +45,7 @@ def totals(outcomes: Sequence[Outcome]) -> str:
 
 def worst_first(outcomes: Iterable[Outcome]) -> str:
     """A line for each operator that fails: its samples, its other checks, the first of its failures."""
-    failing = [one for one in outcomes if one.findings]
+    failing = [one for one in outcomes if any(finding.what not in ALLOWED for finding in one.findings)]
     failing.sort(key=lambda one: (-one.failed_samples(), -len(one.findings), one.key))
     return "\n".join(_line(one) for one in failing)
 
