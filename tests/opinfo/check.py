@@ -49,8 +49,8 @@ REFUSALS = (weft.WeftError, TypeError, ValueError, IndexError, NotImplementedErr
 @dataclass
 class Finding:
     """Something that failed. `what` is 'value', 'gradient', 'shape', 'dtype', 'parts', 'refused' (an error of Weft's),
-    'crashed' (any other), 'missing' (no such method), 'silent' (no error where torch raises), 'number' (none for a number
-    in the place of a tensor) or 'timeout'."""
+    'crashed' (any other), 'missing' (no such method), 'silent' (no error where torch raises), 'number' (none for a
+    number in the place of a tensor) or 'timeout'."""
 
     kind: str  # call, gradient, method, inplace, operator, compiled or error
     dtype: str
@@ -189,7 +189,7 @@ class _Check:
         except Exception as error:
             self._note("call", trial, error)
             return None
-        if converter.leaves and not converter.composed and not self.outcome.is_random:
+        if converter.leaves and not (converter.composed or self.outcome.is_random or _drops(call)):
             self._differentiate(trial, converter.leaves)
         return trial
 
@@ -395,7 +395,9 @@ def weighted(results: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]
 
 def _drops(call: calls.Call) -> bool:
     """Whether a call drops elements at random."""
-    return float(call.kwargs.get("dropout_p", 0.0)) > 0.0
+    place = {"multi_head_attention_forward": 10, "scaled_dot_product_attention": 4}.get(call.path.rpartition(".")[2])
+    given = call.args[place] if place is not None and len(call.args) > place else call.kwargs.get("dropout_p", 0.0)
+    return float(given) > 0.0
 
 
 def _is_near(one: Any, other: Any) -> bool:

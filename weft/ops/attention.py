@@ -90,20 +90,21 @@ def _leading(query: Node, key: Node, value: Node, grouped: bool) -> tuple[Shape,
     shapes = [node.shape for node in (query, key, value)]
     given = f"query {shapes[0]}, key {shapes[1]} and value {shapes[2]}"
     expected = "[..., Tq, D], [..., Tk, D] and [..., Tk, Dv]"
-    if len({len(shape) for shape in shapes}) > 1 or len(shapes[0]) < 2:
-        raise problem(ShapeError, WHO, given, f"{expected} of one rank, at least 2")
+    rank = min(len(shape) for shape in shapes)
+    if rank < 2:
+        raise problem(ShapeError, WHO, given, f"{expected}, of rank 2 at least")
     if shapes[0][-1] != shapes[1][-1] or shapes[1][-2] != shapes[2][-2]:
         raise problem(ShapeError, WHO, given, expected)
     if query.dtype is not key.dtype or query.dtype is not value.dtype:
         names = ", ".join(node.dtype.name for node in (query, key, value))
         raise problem(DTypeError, WHO, names, "one float dtype for query, key and value", "cast with .to")
-    if grouped and len(shapes[0]) > 2:
+    if grouped and rank > 2:
         heads, kv_heads = shapes[0][-3], shapes[1][-3]
         if shapes[2][-3] != kv_heads or not kv_heads or heads % kv_heads:
             raise problem(ShapeError, WHO, given, "heads of key and value that divide those of query (axis -3)")
         outer = broadcast_shapes(WHO, [shape[:-3] for shape in shapes])
         return (*outer, heads), kv_heads if len(outer) else 1
-    if len(shapes[0]) > 2 and shapes[1][-3] not in (1, shapes[0][-3]) and shapes[0][-3] % max(shapes[1][-3], 1) == 0:
+    if rank > 2 and shapes[1][-3] not in (1, shapes[0][-3]) and shapes[0][-3] % max(shapes[1][-3], 1) == 0:
         raise problem(
             ShapeError, WHO, given, "as many heads (axis -3) in all three", "pass enable_gqa=True to share heads"
         )
