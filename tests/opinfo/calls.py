@@ -30,6 +30,7 @@ class Call:
     path: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    result: Any = None
 
     def text(self) -> str:
         parts = [_short(arg) for arg in self.args] + [f"{key}={_short(arg)}" for key, arg in self.kwargs.items()]
@@ -46,9 +47,11 @@ class _Recorder(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         path = _path_of(function)
+        call = Call(path or "", args, _without_defaults(function, kwargs or {}, self.given))
         if path is not None:
-            self.calls.append(Call(path, args, _without_defaults(function, kwargs or {}, self.given)))
-        return function(*args, **(kwargs or {}))
+            self.calls.append(call)
+        call.result = function(*args, **(kwargs or {}))
+        return call.result
 
 
 def _without_defaults(function: Any, kwargs: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +67,7 @@ def _without_defaults(function: Any, kwargs: dict[str, Any], given: dict[str, An
 
 
 def record(info: Any, sample: Any) -> tuple[Call, Any]:
-    """Run a sample in torch: the call that it makes, and its result."""
+    """Run a sample in torch: the call that it makes, and what that returns."""
     recorder = _Recorder(sample.kwargs)
     error: Exception | None = None
     result = None
@@ -81,7 +84,7 @@ def record(info: Any, sample: Any) -> tuple[Call, Any]:
         call.path = plain.path
     if error is not None:
         raise Refused(call, error)
-    return call, result
+    return call, result if call is plain else call.result
 
 
 class Refused(Exception):

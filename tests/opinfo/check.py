@@ -149,8 +149,9 @@ class _Check:
             self._try_variants(samples[:VARIANT_SAMPLES])
             if trials and dtype == database.dtypes_of(self.info)[0]:
                 self._try_compiled(trials[0])
-        if self.outcome.path:
-            self._try_errors()
+        if not self.outcome.path:  # no sample that can be run here
+            self.outcome.path = calls.locate(self.outcome.wanted)
+        self._try_errors()
 
     # --- samples: values and gradients -------------------------------------------------------------------------------
 

@@ -24,7 +24,16 @@ class Miss(NamedTuple):
     reason: str
 
 
-MISSES: tuple[Miss, ...] = ()
+SHAPE_STAYS = "no in-place form: a tensor keeps its shape; assign the result"
+
+MISSES: tuple[Miss, ...] = (
+    Miss("squeeze", "inplace", 6, SHAPE_STAYS),
+    Miss("squeeze/multiple", "inplace", 6, SHAPE_STAYS),
+    Miss("unsqueeze", "inplace", 6, SHAPE_STAYS),
+    Miss("transpose", "inplace", 6, SHAPE_STAYS),
+    Miss("t", "inplace", 6, SHAPE_STAYS),
+    Miss("nn.functional.batch_norm", "call", 2, "an empty tensor without channels is refused"),
+)
 
 
 def problems(outcomes: Iterable[Outcome], complete: bool) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from tests.opinfo.calls import record
 from tests.opinfo.convert import leaves_of
 
 
@@ -29,7 +31,8 @@ def in_float64(info: Any, sample: Any, processed: bool) -> dict[str, list[Any]] 
 
     try:
         args = [convert(value) for value in (sample.input, *sample.args)]
-        result = info(*args, **{key: convert(value) for key, value in sample.kwargs.items()})
+        kwargs = {key: convert(value) for key, value in sample.kwargs.items()}
+        _, result = record(info, SimpleNamespace(input=args[0], args=args[1:], kwargs=kwargs))
         results = leaves_of(sample.output_process_fn_grad(result) if processed else result)
         roots, weights = weighted(results)
         found = torch.autograd.grad(roots, leaves, weights, allow_unused=True) if roots and leaves else []

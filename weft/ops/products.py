@@ -338,7 +338,8 @@ def vander(x: Node, N: int | None = None, increasing: bool = False) -> Node:
 
 
 def powers(x: Node, N: int | None = None) -> Node:
-    """Powers of the elements from 0 up to N - 1 (as many as elements along the last axis) in a new last axis.
+    """Powers of the elements from 0 up to N - 1 (as many as elements along the last axis) in a new last axis. A scalar
+    counts as a vector of one.
 
     >>> weft.linalg.vander(weft.tensor([1, 2]), N=3)
     tensor([[1, 1, 1],
@@ -349,7 +350,7 @@ def powers(x: Node, N: int | None = None) -> Node:
     count = x.shape[-1] if N is None else as_int("vander", N, "N")
     if count < 2 and N is not None:
         raise problem(RangeError, "vander", f"N={count}", "at least 2")
-    return _powers(x, count)
+    return _powers(x if x.shape else build.reshape(x, (1,)), count)
 
 
 def _powers(x: Node, count: int) -> Node:
