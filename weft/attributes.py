@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.dtypes import DTypeLike
-from weft.errors import DTypeError, GraphError, ShapeError, problem
+from weft.errors import DTypeError, GraphError, IndexRangeError, ShapeError, problem
 from weft.state import STATE
 from weft.views import base_of, contiguous_strides, resolve
 
@@ -63,7 +63,7 @@ class TensorAttributes:
         if dim is None:
             return strides
         if not -len(strides) <= dim < len(strides):
-            raise problem(ShapeError, "stride", f"axis {dim}", f"one of the {len(strides)} axes")
+            raise problem(IndexRangeError, "stride", f"axis {dim}", f"one of the {len(strides)} axes")
         return strides[dim]
 
     def storage_offset(self: Any) -> int:
