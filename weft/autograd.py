@@ -392,7 +392,10 @@ def _grad_of_tensors(
     if materialize_grads:
         found = [build.like(node, 0.0) if g is None else g for node, g in zip(targets, found, strict=True)]
     return tuple(
-        [None if g is None else _result(in_order(g, axes), create_graph) for g, (_, axes) in zip(found, sites, strict=True)]
+        [
+            None if g is None else _result(in_order(g, axes), create_graph)
+            for g, (_, axes) in zip(found, sites, strict=True)
+        ]
     )
 
 

@@ -121,9 +121,7 @@ def zeros(
     return full(_shape("zeros", size), 0, dtype=_float("zeros", dtype), device=device, requires_grad=requires_grad)
 
 
-def ones(
-    *size: Size, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False
-) -> Tensor:
+def ones(*size: Size, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Ones."""
     return full(_shape("ones", size), 1, dtype=_float("ones", dtype), device=device, requires_grad=requires_grad)
 

@@ -46,8 +46,8 @@ def load(kind: str) -> Any:
 
 
 def get(device: str | Device | int | None = None) -> Device:
-    """The device called `cpu`, `cuda`, `cuda:1`, `reference`, `null` or `auto`; None is the default device, and a number
-    that of an NVIDIA GPU.
+    """The device called `cpu`, `cuda`, `cuda:1`, `reference`, `null` or `auto`; None is the default device, and a
+    number that of an NVIDIA GPU.
 
     >>> weft.get_device("reference").name
     'reference'

@@ -1,7 +1,8 @@
 """einops on tensors: `einops.rearrange`, `reduce`, `repeat`, `pack` and `einsum` take them as they are.
 
-einops finds its backends among the subclasses of its `AbstractBackend`. Weft does not import einops: the subclass is made
-when somebody does, by a finder that waits for that module on `sys.meta_path`, or at once where it is loaded already.
+einops finds its backends among the subclasses of its `AbstractBackend`. Weft does not import einops: the subclass is
+made when somebody does, by a finder that waits for that module on `sys.meta_path`, or at once where it is loaded
+already.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from weft.functions import cat, einsum, stack  # type: ignore[attr-defined]
 from weft.creation import arange
+from weft.functions import cat, einsum, stack  # type: ignore[attr-defined]
 from weft.interop import from_numpy
 from weft.tensor import Tensor
 

@@ -437,7 +437,7 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
     ...
 
 def div(input: Tensor | float, other: Tensor | float, *, rounding_mode: str | None = None) -> Tensor:
-    """a / b; integers divide as float32. `rounding_mode` is None, 'floor' or 'trunc'."""
+    """a / b; integers divide in the default dtype, float32. `rounding_mode` is None, 'floor' or 'trunc'."""
     ...
 
 def dot(input: Tensor, tensor: Tensor) -> Tensor:

@@ -393,7 +393,7 @@ class TensorMethods:
         ...
 
     def div(self, other: Tensor | float, *, rounding_mode: str | None = None) -> Tensor:
-        """a / b; integers divide as float32. `rounding_mode` is None, 'floor' or 'trunc'."""
+        """a / b; integers divide in the default dtype, float32. `rounding_mode` is None, 'floor' or 'trunc'."""
         ...
 
     def div_(self, other: Tensor | float, *, rounding_mode: str | None = None) -> Tensor:

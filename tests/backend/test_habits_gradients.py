@@ -492,7 +492,9 @@ def of_a_result(m):
     return y, x.grad
 
 
-@pytest.mark.parametrize("program", [written_through_data, of_another_form, of_a_result], ids=lambda program: program.__name__)
+@pytest.mark.parametrize(
+    "program", [written_through_data, of_another_form, of_a_result], ids=lambda program: program.__name__
+)
 def test_data(program):
     same(program)
 
@@ -510,7 +512,7 @@ def test_data_inside_compile():
         compiled(weft.ones(3))
         step(q, weft.ones(3))
         np.testing.assert_array_equal(p.detach().numpy(), q.detach().numpy())
-    with pytest.raises(weft.ShapeError, match="inside weft.compile"):
+    with pytest.raises(weft.ShapeError, match=r"inside weft\.compile"):
         weft.compile(lambda x: setattr(p, "data", x))(weft.ones(2))
     with pytest.raises(weft.ShapeError, match="a tensor that has views"):
         view = weft.ones(3)

@@ -73,9 +73,7 @@ def test_promotion_of_tensors_without_axes(first, second):
     for shapes in [((2,), ()), ((), (2,)), ((), ()), ((2,), (2,)), ((0,), ())]:
         found = []
         for m in (weft, torch):
-            a, b = (
-                m.ones(shape, dtype=getattr(m, name)) for shape, name in zip(shapes, (first, second), strict=True)
-            )
+            a, b = (m.ones(shape, dtype=getattr(m, name)) for shape, name in zip(shapes, (first, second), strict=True))
             results = [a + b, m.where(m.ones(shapes[0]).bool(), a, b), m.maximum(a, b), a == b, a / b]
             found.append([str(result.dtype).split(".")[1] for result in results])
         assert found[0] == found[1], shapes
@@ -97,10 +95,12 @@ def test_promotion_with_numbers(dtype, number):
 
 MADE = [
     "m.tensor(1.5)", "m.tensor([1.5])", "m.tensor([])", "m.zeros(1)", "m.ones(1)", "m.empty(1)", "m.full((1,), 1.5)",
-    "m.full((1,), 1)", "m.rand(1)", "m.randn(1)", "m.linspace(0, 1, 2)", "m.arange(0, 1, 0.5)", "m.arange(3)", "m.eye(1)",
+    "m.full((1,), 1)", "m.rand(1)", "m.randn(1)", "m.linspace(0, 1, 2)", "m.arange(0, 1, 0.5)", "m.arange(3)",
+    "m.eye(1)",
     "m.tensor([1]) + 1.5", "m.tensor([1]) / 2", "m.tensor([True]) * 1.5", "m.tensor(2) * 1.5", "m.tensor([1]).sin()",
     "m.tensor([1]).sqrt()", "m.tensor([1]).sigmoid()", "m.tensor([1]).float()", "m.tensor([1.5], dtype=m.float32)",
-    "m.from_numpy(np.ones(1, np.float32))", "m.tensor(np.ones(1, np.float32))", "m.as_tensor([1.5])", "m.tensor([1]).exp()",
+    "m.from_numpy(np.ones(1, np.float32))", "m.tensor(np.ones(1, np.float32))", "m.as_tensor([1.5])",
+    "m.tensor([1]).exp()",
     "m.zeros_like(m.ones(1, dtype=m.float16))", "m.where(m.tensor([True]), 1.5, 2.5)", "m.tensor([3]).float() * 1.5",
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Small things that PyTorch's users type without thinking: texts, `in`, `for`, strides, `to`, tensors like others, copies."""
+"""Small things that PyTorch's users type: texts, `in`, `for`, strides, `to`, tensors like others, copies."""
 
 import copy
 import re
@@ -37,7 +37,8 @@ def both(text):
     "text",
     [
         "f'{s:.3f}'", "f'{s}'", "f'{s:>40}'", "f'{s:e}'", "'%.2f' % s", "'{:.1f}'.format(s)", "f'{m.tensor(3):05d}'",
-        "f'{m.tensor(True)}'", "f'{m.tensor(2.5, requires_grad=True):.2f}'", "f'{m.tensor(1.5, dtype=m.bfloat16):.3f}'",
+        "f'{m.tensor(True)}'", "f'{m.tensor(2.5, requires_grad=True):.2f}'",
+        "f'{m.tensor(1.5, dtype=m.bfloat16):.3f}'",
         "f'{x}'", "f'{x!r}'", "f'{x.sum():.0f}'", "f'{x[0, 1]:.1f}'", "f'{m.tensor([2.5])}'", "format(x)",
         "f'{x:.2f}'", "f'{m.tensor([3.0]):.2f}'", "f'{s:nonsense}'", "str(m.tensor(3))", "repr(s)",
     ],
@@ -107,9 +108,12 @@ def test_gradients_of_what_is_looped_over():
 # ---- memory ---------------------------------------------------------------------------------------------------------
 
 VIEWS = [
-    "x", "x.t()", "x[:, 1:]", "x[1]", "x[:, 0]", "x[1, 2]", "x.expand(4, 2, 3)", "x.reshape(3, 2)", "x.t().reshape(6)",
-    "x.t().contiguous()", "x.t().contiguous().t()", "x.view(6)[1::2]", "x.diagonal()", "x.diagonal(1)", "x.diagonal(-1)",
-    "x.unsqueeze(1)", "x.t()[1:]", "x[1:].t()", "x.unfold(1, 2, 1)", "x.chunk(3, 1)[2]", "x.unbind(1)[1]", "m.zeros(0, 3)",
+    "x", "x.t()", "x[:, 1:]", "x[1]", "x[:, 0]", "x[1, 2]", "x.expand(4, 2, 3)", "x.reshape(3, 2)",
+    "x.t().reshape(6)",
+    "x.t().contiguous()", "x.t().contiguous().t()", "x.view(6)[1::2]", "x.diagonal()", "x.diagonal(1)",
+    "x.diagonal(-1)",
+    "x.unsqueeze(1)", "x.t()[1:]", "x[1:].t()", "x.unfold(1, 2, 1)", "x.chunk(3, 1)[2]", "x.unbind(1)[1]",
+    "m.zeros(0, 3)",
     "m.tensor(1.0)", "x[None]", "x[..., 2]", "x.squeeze()", "x.narrow(1, 1, 2)", "x.permute(1, 0)[2]", "x.detach()",
 ]  # fmt: skip
 
@@ -138,14 +142,17 @@ def test_strides_of_views_that_numbers_do_not_tell():
 @pytest.mark.parametrize(
     "text",
     [
-        "x.shape == (2, 3)", "(2, 3) == x.shape", "x.shape.numel()", "x.shape[1:].numel()", "(x.shape + (4,)).numel()",
+        "x.shape == (2, 3)", "(2, 3) == x.shape", "x.shape.numel()", "x.shape[1:].numel()",
+        "(x.shape + (4,)).numel()",
         "((4,) + x.shape).numel()", "(x.shape * 2).numel()", "hash(x.shape) == hash((2, 3))", "tuple(x.shape)",
         "isinstance(x.shape, m.Size)", "isinstance(x.shape, tuple)", "x.size().numel()", "m.Size([2, 3]) == x.shape",
-        "list(x.shape)", "x.shape[-1]", "m.Size([2, 3]).numel()", "m.zeros(x.shape).tolist()", "isinstance(x.shape[:1], m.Size)",
+        "list(x.shape)", "x.shape[-1]", "m.Size([2, 3]).numel()", "m.zeros(x.shape).tolist()",
+        "isinstance(x.shape[:1], m.Size)",
         "x.reshape(x.shape[::-1]).tolist()", "x.new_zeros(x.shape + (1,)).tolist()", "(*x.shape, 4)", "m.Size([])",
         "isinstance(x.dtype, m.dtype)", "isinstance(x.device, m.device)", "m.is_tensor(x)", "m.is_tensor(1)",
         "m.is_floating_point(x)", "m.is_floating_point(x.long())", "x.is_floating_point()", "x.long().is_signed()",
-        "m.tensor([True]).is_signed()", "x.device == m.device(x.device)", "m.device('cpu').type", "m.empty_like(x).shape == x.shape",
+        "m.tensor([True]).is_signed()", "x.device == m.device(x.device)", "m.device('cpu').type",
+        "m.empty_like(x).shape == x.shape",
     ],
 )  # fmt: skip
 def test_shapes_and_kinds(text):
@@ -155,8 +162,10 @@ def test_shapes_and_kinds(text):
 @pytest.mark.parametrize(
     "arguments",
     [
-        "m.float64", "m.int64", "x.long()", "dtype=m.int8", "m.float64, True", "x.device, m.int32", "x.device, m.float64, False, True",
-        "dtype=m.float64, device=x.device, non_blocking=True", "x.double(), copy=True", "", "None", "device=x.device, copy=True",
+        "m.float64", "m.int64", "x.long()", "dtype=m.int8", "m.float64, True", "x.device, m.int32",
+        "x.device, m.float64, False, True",
+        "dtype=m.float64, device=x.device, non_blocking=True", "x.double(), copy=True", "", "None",
+        "device=x.device, copy=True",
         "m.float32, non_blocking=True, copy=False", "x.device, dtype=m.int64", "None, m.int8",
     ],
 )  # fmt: skip
@@ -212,12 +221,17 @@ def test_devices():
 @pytest.mark.parametrize(
     "text",
     [
-        "x.new_zeros(2)", "x.new_zeros(2, 3)", "x.new_zeros((2, 2), dtype=m.int8)", "x.new_ones([2])", "x.new_full((2,), 3)",
-        "x.long().new_full((2,), 3.5)", "x.new_tensor([1, 2])", "x.long().new_tensor([1.5, 2])", "x.new_empty(2).shape == (2,)",
-        "x.new_tensor(2)", "x.new_ones(())", "x.new_zeros(2, requires_grad=True).requires_grad", "m.full_like(x.long(), 2.5)",
+        "x.new_zeros(2)", "x.new_zeros(2, 3)", "x.new_zeros((2, 2), dtype=m.int8)", "x.new_ones([2])",
+        "x.new_full((2,), 3)",
+        "x.long().new_full((2,), 3.5)", "x.new_tensor([1, 2])", "x.long().new_tensor([1.5, 2])",
+        "x.new_empty(2).shape == (2,)",
+        "x.new_tensor(2)", "x.new_ones(())", "x.new_zeros(2, requires_grad=True).requires_grad",
+        "m.full_like(x.long(), 2.5)",
         "m.zeros_like(x, dtype=m.int8)", "m.ones_like(x, device=x.device)", "m.empty_like(x, dtype=m.int8).dtype",
-        "m.full_like(x, 2, dtype=m.int64)", "m.rand_like(x, dtype=m.float64).dtype", "m.randn_like(x.long(), dtype=m.float32).dtype",
-        "m.randint_like(x, 5).dtype", "m.randint_like(x, 2, 3)", "m.randint_like(x, 3, dtype=m.int64).shape == (2, 3)",
+        "m.full_like(x, 2, dtype=m.int64)", "m.rand_like(x, dtype=m.float64).dtype",
+        "m.randn_like(x.long(), dtype=m.float32).dtype",
+        "m.randint_like(x, 5).dtype", "m.randint_like(x, 2, 3)",
+        "m.randint_like(x, 3, dtype=m.int64).shape == (2, 3)",
         "m.zeros_like(x, requires_grad=True).requires_grad", "m.linspace(0, 1, 3, requires_grad=True).requires_grad",
         "m.arange(3.0, requires_grad=True).requires_grad", "m.eye(2, requires_grad=True).requires_grad",
     ],

@@ -38,7 +38,11 @@ def leaf(*shape):
     ("call", "kind", "message"),
     [
         (lambda: weft.ones(1) + "x", weft.DTypeError, "add: given a str; expected a tensor or a Python number"),
-        (lambda: weft.tensor([1], dtype=weft.int32) % 2**40, weft.DTypeError, "remainder: given the number 1099511627776"),
+        (
+            lambda: weft.tensor([1], dtype=weft.int32) % 2**40,
+            weft.DTypeError,
+            "remainder: given the number 1099511627776",
+        ),
         (lambda: weft.ones(2)[2], weft.IndexRangeError, "index: given 2 on axis 0 of extent 2; expected -2 to 1"),
         (
             lambda: weft.ones(2)[0, 0],

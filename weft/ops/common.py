@@ -1,8 +1,8 @@
 """What every operation shares: promotion, broadcasting, axes, and the errors for them.
 
 An operand is a Node or a Python number. Numbers are weak: they take the tensor's dtype, except that a float meeting an
-integer tensor makes the default dtype (float32) and an integer meeting a bool tensor makes int64. So are tensors without axes beside ones
-that have some: they do not widen a dtype of their own category.
+integer tensor makes the default dtype (float32) and an integer meeting a bool tensor makes int64. So are tensors
+without axes beside ones that have some: they do not widen a dtype of their own category.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def spread(who: str, operand: Operand, shape: Shape, dtype: DType, device: Any) 
     return build.full(shape, fit_number(who, operand, dtype), dtype, device)
 
 
-# Operations whose result, in the bits of a dtype, depends only on those bits of their operands. Numbers of up to 64 bits
-# wrap around for them, as in PyTorch: `bytes & 0xFF00`, `unsigned + -1`. For all others a number has to fit.
+# Operations whose result, in the bits of a dtype, depends only on those bits of their operands. Numbers of up to 64
+# bits wrap around for them, as in PyTorch: `bytes & 0xFF00`, `unsigned + -1`. For all others a number has to fit.
 WRAPPING = frozenset({"add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor"})
 
 

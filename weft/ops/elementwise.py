@@ -293,7 +293,14 @@ def _compared(op: str, who: str, a: Operand, b: Operand) -> Node:
                 side = side_of_range(y, x.dtype)
                 if side:
                     smaller = side > 0 if x is a else side < 0
-                    value = {"lt": smaller, "le": smaller, "gt": not smaller, "ge": not smaller, "eq": False, "ne": True}
+                    value = {
+                        "lt": smaller,
+                        "le": smaller,
+                        "gt": not smaller,
+                        "ge": not smaller,
+                        "eq": False,
+                        "ne": True,
+                    }
                     return build.full(x.shape, value[who], bool_, x.device)
             elif y.dtype is not x.dtype and y.dtype.kind in "iu" and not (x.shape and y.shape):
                 dtype = promote(x.dtype, y.dtype)
