@@ -154,8 +154,7 @@ class TensorAttributes:
             given = f"a {value.dtype.name} tensor for one that requires grad"
             raise problem(DTypeError, "data", given, "a float tensor")
         with _without_gradients():
-            self._assign(value.detach().node)
-        self._owned = None
+            _rebind(self, value.detach().node)
 
     # ---- tensors like this one -----------------------------------------------------------------------------------
 
@@ -214,6 +213,12 @@ class _without_gradients:
 
     def __exit__(self, *error: object) -> None:
         STATE.grad_enabled = self._outer
+
+
+def _rebind(tensor: Any, node: Any) -> None:
+    """Give a tensor a value of another form."""
+    tensor._assign(node)
+    tensor._owned = None
 
 
 def _shows(view: Any, tensor: Any) -> bool:

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from weft.creation import arange
-from weft.functions import cat, einsum, stack  # type: ignore[attr-defined]
+from weft.functions import cat, einsum, stack
 from weft.interop import from_numpy
 from weft.tensor import Tensor
 

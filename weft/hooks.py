@@ -101,6 +101,7 @@ def _check(tensor: Tensor, who: str) -> None:
 
 def _hooks_of(tensor: Tensor) -> tuple[Hooks, Order]:
     """The hooks of a leaf, or of the present value of a result, and the order in which the tensor shows that."""
+    owner: Any
     owner, order = (tensor, None) if tensor.is_leaf else gradient_site(tensor)
     if owner is None:  # the transpose of a tensor: what is computed from it from now on goes through a node of its own
         owner = build.variable(tensor.node)

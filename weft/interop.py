@@ -277,7 +277,7 @@ def _method(function: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, A
         kwargs = {**kwargs, "correction": kwargs.get("ddof", 0)}
         kwargs.pop("ddof", None)
     if function is np.round and args:
-        args, kwargs = (), {"decimals": args[0]}
+        kwargs, args = {"decimals": args[0]}, ()
     args = tuple(tuple(one) if isinstance(one, list) else one for one in args)
     return getattr(x, _METHODS[function])(*args, **{key: value for key, value in kwargs.items() if value is not None})
 
