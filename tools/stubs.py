@@ -1,7 +1,7 @@
 """Stubs for type checkers and editors, from the table of operations: `make stubs` writes them, a test compares them.
 
-`weft/functions.pyi` and `weft/nn/functional.pyi` have the functions, `weft/methods.pyi` the methods of `Tensor`, and
-`tests/artifacts/public-names.txt` all public names.
+`weft/functions.pyi`, `weft/nn/functional.pyi` and `weft/special.pyi` have the functions, `weft/methods.pyi` the methods
+of `Tensor`, and `tests/artifacts/public-names.txt` all public names.
 """
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ FILES = {
     "weft/methods.pyi": method_stub,
     "weft/nn/functional.pyi": lambda: function_stub("functional"),
     "tests/artifacts/public-names.txt": names,
+    "weft/special.pyi": lambda: function_stub("special"),
 }
 
 

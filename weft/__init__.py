@@ -47,7 +47,7 @@ from weft.random import get_rng_state, initial_seed, randint_like, seed, set_rng
 from weft.settings import get_num_threads, set_num_threads, synchronize
 from weft.size import Size
 
-from weft import linalg, optim
+from weft import linalg, optim, special
 from weft.boundary import install as _install
 from weft.einops_backend import install as _install_einops
 
@@ -145,6 +145,7 @@ __all__ = [
     "set_printoptions",
     "short",
     "snapshot",
+    "special",
     "tensor",
     "testing",
     "tril_indices",

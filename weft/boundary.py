@@ -19,11 +19,11 @@ from weft.errors import WeftError, hide_frames
 
 # Modules whose public functions users call, and the namespaces that show them under shorter names.
 MODULES = (
-    "attention", "autograd", "compiled", "counting", "creation", "device", "dtypes", "edges", "evaluation",
-    "function", "interop", "kernel", "linalg", "looping", "optim.clip", "precision", "printing", "random", "running",
-    "settings", "cuda", "snapshot", "testing",
+    "attention", "autograd", "compiled", "counting", "creation", "decompositions", "device", "dtypes", "edges",
+    "evaluation", "function", "interop", "kernel", "looping", "matrices", "optim.clip", "precision", "printing",
+    "random", "running", "settings", "cuda", "snapshot", "testing",
 )  # fmt: skip
-NAMESPACES = ("", "autograd", "functions", "nn.functional", "optim", "testing")
+NAMESPACES = ("", "autograd", "functions", "linalg", "nn.functional", "optim", "testing")
 # Classes whose public methods users call.
 CLASSES = {
     "tensor": ("Tensor",),

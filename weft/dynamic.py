@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from weft.creation import arange
 from weft.dtypes import bool_, float64, int64
 from weft.errors import DTypeError, GraphError, RangeError, ShapeError, problem
 from weft.graph import build
-from weft.ops import arrange
-from weft.ops.common import as_int, broadcast_shapes
+from weft.graph.node import Node
+from weft.ops import arrange, comparison, elementwise, indexing, scans, sorting
+from weft.ops.common import as_int, broadcast_shapes, normal_axis
 from weft.ops.registry import operation
 from weft.state import STATE
 from weft.tensor import Tensor, from_host, lift
@@ -43,6 +45,65 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     if as_tuple:
         return tuple(_tensor(axis.astype(np.int64), input) for axis in found)
     return _tensor(np.stack(found, 1).astype(np.int64)[:, : input.ndim], input)
+
+
+_where = lift(elementwise.where)
+
+
+@operation(
+    "weft",
+    of_tensors=True,
+    overloads=(
+        "(condition: Tensor, input: Tensor | float, other: Tensor | float) -> Tensor",
+        "(condition: Tensor) -> tuple[Tensor, ...]",
+    ),
+)
+def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+    """`input` where the bool condition holds, else `other`; all three broadcast. With the condition alone, where it
+    holds: `nonzero` with `as_tuple`.
+
+    >>> weft.where(weft.tensor([True, False]), weft.tensor([1.0, 2.0]), 0.0)
+    tensor([1., 0.])
+    """
+    if input is None and other is None:
+        return nonzero(condition, as_tuple=True)
+    if input is None or other is None:
+        raise problem(DTypeError, "where", "one of input and other", "both or none of them")
+    return _where(condition, input, other)
+
+
+@operation(of_tensors=True)
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have one shape and equal elements. It reads them: outside `weft.compile` only.
+
+    >>> weft.equal(weft.tensor([1, 2]), weft.tensor([1, 2]))
+    True
+    """
+    _need_tensors("equal", input, other)
+    if input.shape != other.shape:
+        return False
+    return bool(known("equal", (input == other).all(), "compare with ==").item())
+
+
+@operation(of_tensors=True)
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
+    """Whether `isclose` holds everywhere. It reads the tensors: outside `weft.compile` only.
+
+    >>> weft.allclose(weft.tensor([1.0]), weft.tensor([1.0 + 1e-7]))
+    True
+    """
+    _need_tensors("allclose", input, other)
+    close = _isclose(input, other, rtol, atol, equal_nan)
+    return bool(known("allclose", close.all(), "use isclose(...).all()").item())
+
+
+_isclose = lift(comparison.isclose)
+
+
+def _need_tensors(who: str, *values: object) -> None:
+    for value in values:
+        if not isinstance(value, Tensor):
+            raise problem(DTypeError, who, f"a {type(value).__name__}", "two tensors", "convert it with weft.tensor")
 
 
 @operation(of_tensors=True)
@@ -80,22 +141,25 @@ def unique(
 
 
 @operation(of_tensors=True)
-def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False) -> Any:
-    """The elements of the flattened tensor that differ from the one before; `unique`'s extras.
+def unique_consecutive(
+    input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """The elements of the flattened tensor, or slices along `dim`, that differ from the one before; `unique`'s extras.
 
     >>> weft.unique_consecutive(weft.tensor([1, 1, 2, 1]))
     tensor([1, 2, 1])
     """
     array = known("unique_consecutive", input, "compare neighbours with weft.diff")
-    flat = array.reshape(-1)
-    new = np.ones(flat.shape, bool)
-    new[1:] = flat[1:] != flat[:-1]
+    axis = None if dim is None else normal_axis("unique_consecutive", dim, array.ndim)
+    slices = array.reshape(-1) if axis is None or not array.ndim else np.moveaxis(array, axis, 0)
+    new = np.ones(len(slices), bool)
+    new[1:] = (slices[1:] != slices[:-1]).any(tuple(range(1, slices.ndim)))
     starts = np.flatnonzero(new)
-    parts = [flat[starts]]
+    parts = [slices[starts] if axis is None or not array.ndim else np.moveaxis(slices[starts], 0, axis)]
     if return_inverse:
-        parts.append((np.cumsum(new, dtype=np.int64) - 1).reshape(array.shape))
+        parts.append((np.cumsum(new, dtype=np.int64) - 1).reshape(array.shape if axis is None else -1))
     if return_counts:
-        parts.append(np.diff(np.append(starts, flat.size)).astype(np.int64))
+        parts.append(np.diff(np.append(starts, len(slices))).astype(np.int64))
     tensors = tuple(_tensor(part, input) for part in parts)
     return tensors if len(tensors) > 1 else tensors[0]
 
@@ -140,23 +204,68 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return lift(lambda index, values: build.scatter_add(index, values, count))(input, wide.detach())
 
 
-@operation(of_tensors=True)
-def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
-    """Every element `repeats` times in a row along `dim`; a tensor says how often for each one (outside compile).
+@operation(
+    of_tensors=True,
+    overloads=(
+        "(input: Tensor, repeats: int | Tensor, dim: int | None = None, *, output_size: int | None = None) -> Tensor",
+        "(repeats: Tensor, *, output_size: int | None = None) -> Tensor",
+    ),
+)
+def repeat_interleave(
+    input: Tensor | None = None,
+    repeats: int | Tensor | None = None,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
+) -> Tensor:
+    """Every element `repeats` times in a row along `dim`; a tensor says how often for each one (inside `weft.compile`
+    only with `output_size`, the extent of the result). With repeats alone, the indices of elements.
 
     >>> weft.repeat_interleave(weft.tensor([1, 2]), weft.tensor([3, 1]))
     tensor([1, 1, 1, 2])
     """
+    if input is None or repeats is None:
+        repeats = input if repeats is None else repeats
+        if not isinstance(repeats, Tensor) or repeats.ndim != 1:
+            raise problem(ShapeError, "repeat_interleave", "no tensor to repeat", "a tensor, or a vector of repeats")
+        return repeat_interleave(arange(repeats.shape[0], device=repeats.device), repeats, 0, output_size=output_size)
     if not isinstance(repeats, Tensor):
-        return _repeated(input, repeats, dim)
-    counts = np.atleast_1d(known("repeat_interleave", repeats, "use the same number for all elements"))
-    flat, axis = (input.reshape(-1), 0) if dim is None else (input, dim)
+        return _of_size(_repeated(input, repeats, dim), dim, output_size)
+    flat, axis = (input.reshape(-1), 0) if dim is None else (input, normal_axis("repeat_interleave", dim, input.ndim))
+    flat = flat if flat.ndim else flat.reshape(1)
     extent = flat.shape[axis]
-    if counts.ndim != 1 or counts.dtype.kind not in "iu" or counts.size not in (1, extent) or (counts < 0).any():
+    if repeats.ndim > 1 or repeats.dtype.kind not in "iu" or repeats.numel() not in (1, extent):
         given = f"repeats {repeats.dtype.name}{list(repeats.shape)} for extent {extent}"
-        raise problem(ShapeError, "repeat_interleave", given, "an integer of at least 0 for each element")
+        raise problem(ShapeError, "repeat_interleave", given, "one integer, or one for each element")
+    if STATE.trace is not None and output_size is not None:
+        return _repeat_known_size(flat, repeats, axis, output_size)
+    counts = known("repeat_interleave", repeats, "pass output_size, or the same number for all elements")
+    if (counts < 0).any():
+        raise problem(RangeError, "repeat_interleave", f"{counts.min()} repeats", "at least 0")
     places = np.repeat(np.arange(extent), np.broadcast_to(counts, (extent,)))
-    return flat.index_select(axis, _tensor(places, input))
+    return _of_size(flat.index_select(axis, _tensor(places, input)), axis, output_size)
+
+
+def _of_size(result: Tensor, dim: int | None, size: int | None) -> Tensor:
+    if size is not None and result.shape[dim or 0] != size:
+        given = f"output_size={size} for {result.shape[dim or 0]} elements"
+        raise problem(ShapeError, "repeat_interleave", given, "the extent of the result")
+    return result
+
+
+@lift
+def _repeat_known_size(x: Node, repeats: Node, axis: int, size: int) -> Node:
+    """The elements whose running sum of repeats is the first above each place; if `size` is not the sum of all, the
+    index leaves the axis and raises when the value is computed."""
+    extent = x.shape[axis]
+    counts = build.expand(build.reshape(build.cast(repeats, int64), (repeats.size,)), (extent,))
+    ends = scans.cumsum(counts, 0)
+    place = build.iota((size,), 0, x.device)
+    number = sorting.searchsorted(ends, place, right=True)
+    if extent and size:
+        total = build.expand(build.narrow(ends, 0, extent - 1, extent), (size,))
+        number = build.select(build.eq(total, size), number, extent)
+    return build.gather(x, number, axis, indexing.user_site())
 
 
 _repeated = lift(arrange.repeat_interleave)

@@ -7,9 +7,29 @@ from weft.dtypes import DTypeLike
 from weft.random import Generator
 from weft.tensor import Tensor
 
+class Frexp(NamedTuple):
+    mantissa: Tensor
+    exponent: Tensor
+
+class MinMax(NamedTuple):
+    min: Tensor
+    max: Tensor
+
+class SignLog(NamedTuple):
+    sign: Tensor
+    logabsdet: Tensor
+
+class StdMean(NamedTuple):
+    std: Tensor
+    mean: Tensor
+
 class ValuesIndices(NamedTuple):
     values: Tensor
     indices: Tensor
+
+class VarMean(NamedTuple):
+    var: Tensor
+    mean: Tensor
 
 class TensorMethods:
 
@@ -106,6 +126,9 @@ class TensorMethods:
     def __rfloordiv__(self, other: Any) -> Tensor:
         ...
 
+    def __rlshift__(self, other: Any) -> Tensor:
+        ...
+
     def __rmatmul__(self, other: Any) -> Tensor:
         ...
 
@@ -119,6 +142,9 @@ class TensorMethods:
         ...
 
     def __rpow__(self, other: Any) -> Tensor:
+        ...
+
+    def __rrshift__(self, other: Any) -> Tensor:
         ...
 
     def __rshift__(self, other: Any) -> Tensor:
@@ -148,6 +174,30 @@ class TensorMethods:
 
     def abs_(self) -> Tensor:
         """`abs`, in place."""
+        ...
+
+    def absolute(self) -> Tensor:
+        """|x|; the gradient at 0 is 0."""
+        ...
+
+    def absolute_(self) -> Tensor:
+        """`absolute`, in place."""
+        ...
+
+    def acos(self) -> Tensor:
+        """The angle in [0, pi] whose cosine is x; NaN beyond 1."""
+        ...
+
+    def acos_(self) -> Tensor:
+        """`acos`, in place."""
+        ...
+
+    def acosh(self) -> Tensor:
+        """The inverse of `cosh` from 0 on, log(x + sqrt(x^2 - 1)); NaN below 1."""
+        ...
+
+    def acosh_(self) -> Tensor:
+        """`acosh`, in place."""
         ...
 
     def add(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
@@ -210,6 +260,10 @@ class TensorMethods:
         """Whether every element is not zero; True over none."""
         ...
 
+    def allclose(self, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+        """Whether `isclose` holds everywhere. It reads the tensors: outside `weft.compile` only."""
+        ...
+
     def amax(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
         """The maximum over `dim`; NaN wins. The gradient is shared among equal maxima."""
         ...
@@ -218,8 +272,68 @@ class TensorMethods:
         """The minimum over `dim`; NaN wins. The gradient is shared among equal minima."""
         ...
 
+    def aminmax(self, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+        """The minimum and the maximum, of all elements or along `dim`; NaN wins. Gradients are shared among equal ones."""
+        ...
+
     def any(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
         """Whether any element is not zero; False over none."""
+        ...
+
+    def arccos(self) -> Tensor:
+        """The angle in [0, pi] whose cosine is x; NaN beyond 1."""
+        ...
+
+    def arccos_(self) -> Tensor:
+        """`arccos`, in place."""
+        ...
+
+    def arccosh(self) -> Tensor:
+        """The inverse of `cosh` from 0 on, log(x + sqrt(x^2 - 1)); NaN below 1."""
+        ...
+
+    def arccosh_(self) -> Tensor:
+        """`arccosh`, in place."""
+        ...
+
+    def arcsin(self) -> Tensor:
+        """The angle in [-pi/2, pi/2] whose sine is x; NaN beyond 1."""
+        ...
+
+    def arcsin_(self) -> Tensor:
+        """`arcsin`, in place."""
+        ...
+
+    def arcsinh(self) -> Tensor:
+        """The inverse of `sinh`, log(x + sqrt(x^2 + 1))."""
+        ...
+
+    def arcsinh_(self) -> Tensor:
+        """`arcsinh`, in place."""
+        ...
+
+    def arctan(self) -> Tensor:
+        """The angle in (-pi/2, pi/2) whose tangent is x."""
+        ...
+
+    def arctan2(self, other: Tensor | float) -> Tensor:
+        """The angle of the point (x, y) = (other, input), in [-pi, pi]; the signs of zeros count."""
+        ...
+
+    def arctan2_(self, other: Tensor | float) -> Tensor:
+        """`arctan2`, in place."""
+        ...
+
+    def arctan_(self) -> Tensor:
+        """`arctan`, in place."""
+        ...
+
+    def arctanh(self) -> Tensor:
+        """The inverse of `tanh`, log((1 + x) / (1 - x)) / 2; infinite at 1, NaN beyond."""
+        ...
+
+    def arctanh_(self) -> Tensor:
+        """`arctanh`, in place."""
         ...
 
     def argmax(self, dim: int | None = None, keepdim: bool = False) -> Tensor:
@@ -236,6 +350,73 @@ class TensorMethods:
 
     def argwhere(self) -> Tensor:
         """`nonzero` as one tensor [count, rank]."""
+        ...
+
+    def asin(self) -> Tensor:
+        """The angle in [-pi/2, pi/2] whose sine is x; NaN beyond 1."""
+        ...
+
+    def asin_(self) -> Tensor:
+        """`asin`, in place."""
+        ...
+
+    def asinh(self) -> Tensor:
+        """The inverse of `sinh`, log(x + sqrt(x^2 + 1))."""
+        ...
+
+    def asinh_(self) -> Tensor:
+        """`asinh`, in place."""
+        ...
+
+    def atan(self) -> Tensor:
+        """The angle in (-pi/2, pi/2) whose tangent is x."""
+        ...
+
+    def atan2(self, other: Tensor | float) -> Tensor:
+        """The angle of the point (x, y) = (other, input), in [-pi, pi]; the signs of zeros count."""
+        ...
+
+    def atan2_(self, other: Tensor | float) -> Tensor:
+        """`atan2`, in place."""
+        ...
+
+    def atan_(self) -> Tensor:
+        """`atan`, in place."""
+        ...
+
+    def atanh(self) -> Tensor:
+        """The inverse of `tanh`, log((1 + x) / (1 - x)) / 2; infinite at 1, NaN beyond."""
+        ...
+
+    def atanh_(self) -> Tensor:
+        """`atanh`, in place."""
+        ...
+
+    @overload
+    def atleast_1d(self) -> Tensor:
+        """Tensors with at least one axis."""
+        ...
+    @overload
+    def atleast_1d(*tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Tensors with at least one axis."""
+        ...
+
+    @overload
+    def atleast_2d(self) -> Tensor:
+        """Tensors with at least two axes: a vector is a row."""
+        ...
+    @overload
+    def atleast_2d(*tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Tensors with at least two axes: a vector is a row."""
+        ...
+
+    @overload
+    def atleast_3d(self) -> Tensor:
+        """Tensors with at least three axes: a matrix gets a third one at the end."""
+        ...
+    @overload
+    def atleast_3d(*tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Tensors with at least three axes: a matrix gets a third one at the end."""
         ...
 
     def baddbmm(self, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -331,8 +512,48 @@ class TensorMethods:
         """`clamp`, in place."""
         ...
 
+    def clamp_max(self, max: Tensor | float) -> Tensor:
+        """`input` where it is smaller than `max`, else `max`."""
+        ...
+
+    def clamp_max_(self, max: Tensor | float) -> Tensor:
+        """`clamp_max`, in place."""
+        ...
+
+    def clamp_min(self, min: Tensor | float) -> Tensor:
+        """`input` where it is larger than `min`, else `min`."""
+        ...
+
+    def clamp_min_(self, min: Tensor | float) -> Tensor:
+        """`clamp_min`, in place."""
+        ...
+
+    def clip(self, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
+        """`input` held between `min` and `max`; the gradient passes where min <= x <= max. NaN stays NaN and gets none."""
+        ...
+
+    def clip_(self, min: Tensor | float | None = None, max: Tensor | float | None = None) -> Tensor:
+        """`clip`, in place."""
+        ...
+
     def clone(self) -> Tensor:
         """The same value in a tensor of its own; gradients pass."""
+        ...
+
+    def combinations(self, r: int = 2, with_replacement: bool = False) -> Tensor:
+        """All choices of `r` elements of a vector, as rows in the order of the elements."""
+        ...
+
+    def copysign(self, other: Tensor | float) -> Tensor:
+        """The size of `input` with the sign of `other`; signs of zeros count."""
+        ...
+
+    def copysign_(self, other: Tensor | float) -> Tensor:
+        """`copysign`, in place."""
+        ...
+
+    def corrcoef(self) -> Tensor:
+        """The correlations of the rows of a matrix, whose columns are observations."""
         ...
 
     def cos(self) -> Tensor:
@@ -343,12 +564,25 @@ class TensorMethods:
         """`cos`, in place."""
         ...
 
+    def cosh(self) -> Tensor:
+        """The hyperbolic cosine, (e^x + e^-x) / 2."""
+        ...
+
+    def cosh_(self) -> Tensor:
+        """`cosh`, in place."""
+        ...
+
     def count_nonzero(self, dim: int | Sequence[int] | None = None) -> Tensor:
         """How many elements are not zero, int64."""
         ...
 
-    def cross(self, other: Tensor, dim: int = -1) -> Tensor:
-        """The vector product of vectors of three along `dim`; the other axes broadcast."""
+    def cov(self, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None) -> Tensor:
+        """The covariances of the rows of a matrix, whose columns are observations; of a vector, its variance. `fweights`
+        says how often each observation counts, `aweights` how much."""
+        ...
+
+    def cross(self, other: Tensor, dim: int | None = None) -> Tensor:
+        """The vector product of vectors of three along `dim`, or along the first axis of extent 3; other axes broadcast."""
         ...
 
     def cummax(self, dim: int) -> ValuesIndices:
@@ -376,6 +610,18 @@ class TensorMethods:
         """`cumsum`, in place."""
         ...
 
+    def deg2rad(self) -> Tensor:
+        """Degrees as radians."""
+        ...
+
+    def deg2rad_(self) -> Tensor:
+        """`deg2rad`, in place."""
+        ...
+
+    def det(self) -> Tensor:
+        """`weft.linalg.det`."""
+        ...
+
     def diag(self, diagonal: int = 0) -> Tensor:
         """A vector as the diagonal of a matrix; the diagonal of a matrix as a vector."""
         ...
@@ -384,12 +630,32 @@ class TensorMethods:
         """The last axis laid along a diagonal of two new axes, zeros elsewhere."""
         ...
 
+    def diagflat(self, offset: int = 0) -> Tensor:
+        """All elements, in order, on a diagonal of a matrix."""
+        ...
+
     def diagonal(self, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
         """The elements with indices (i, i + offset) on two axes, which become the last axis."""
         ...
 
+    def diagonal_scatter(self, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+        """`input` with `src` as the diagonal of two axes that `diagonal` shows."""
+        ...
+
     def diff(self, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
         """Each element less the one before it along `dim`, `n` times over; of bools, whether they differ."""
+        ...
+
+    def digamma(self) -> Tensor:
+        """The derivative of `lgamma`. At 0 it is infinite, with the sign of -x; NaN at -1, -2, ..."""
+        ...
+
+    def digamma_(self) -> Tensor:
+        """`digamma`, in place."""
+        ...
+
+    def dist(self, other: Tensor, p: float = 2) -> Tensor:
+        """The norm of order `p` of the difference of two tensors, which broadcast."""
         ...
 
     def div(self, other: Tensor | float, *, rounding_mode: str | None = None) -> Tensor:
@@ -400,8 +666,20 @@ class TensorMethods:
         """`div`, in place."""
         ...
 
+    def divide(self, other: Tensor | float, *, rounding_mode: str | None = None) -> Tensor:
+        """a / b; integers divide in the default dtype, float32. `rounding_mode` is None, 'floor' or 'trunc'."""
+        ...
+
+    def divide_(self, other: Tensor | float, *, rounding_mode: str | None = None) -> Tensor:
+        """`divide`, in place."""
+        ...
+
     def dot(self, tensor: Tensor) -> Tensor:
         """The sum of products of two vectors."""
+        ...
+
+    def dsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+        """Equal parts of the third axis, or parts cut before the given indices."""
         ...
 
     def eq(self, other: Tensor | float) -> Tensor:
@@ -412,12 +690,32 @@ class TensorMethods:
         """`eq`, in place."""
         ...
 
+    def equal(self, other: Tensor) -> bool:
+        """Whether two tensors have one shape and equal elements. It reads them: outside `weft.compile` only."""
+        ...
+
     def erf(self) -> Tensor:
         """The error function."""
         ...
 
     def erf_(self) -> Tensor:
         """`erf`, in place."""
+        ...
+
+    def erfc(self) -> Tensor:
+        """1 - erf(x), precise where it is small."""
+        ...
+
+    def erfc_(self) -> Tensor:
+        """`erfc`, in place."""
+        ...
+
+    def erfinv(self) -> Tensor:
+        """The number whose error function is x; infinite at 1, NaN beyond."""
+        ...
+
+    def erfinv_(self) -> Tensor:
+        """`erfinv`, in place."""
         ...
 
     def exp(self) -> Tensor:
@@ -445,12 +743,24 @@ class TensorMethods:
         """Repeat axes of extent 1 and add leading axes; -1 keeps an extent."""
         ...
 
+    def expand_as(self, other: Tensor) -> Tensor:
+        """`expand` to the shape of `other`."""
+        ...
+
     def expm1(self) -> Tensor:
         """exp(x) - 1, precise near 0."""
         ...
 
     def expm1_(self) -> Tensor:
         """`expm1`, in place."""
+        ...
+
+    def fix(self) -> Tensor:
+        """The whole part of x, towards 0; the gradient is 0."""
+        ...
+
+    def fix_(self) -> Tensor:
+        """`fix`, in place."""
         ...
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -474,6 +784,14 @@ class TensorMethods:
         """The first axis reversed."""
         ...
 
+    def float_power(self, exponent: Tensor | float) -> Tensor:
+        """a to the power b, in float64."""
+        ...
+
+    def float_power_(self, exponent: Tensor | float) -> Tensor:
+        """`float_power`, in place."""
+        ...
+
     def floor(self) -> Tensor:
         """The largest whole number not above x; the gradient is 0."""
         ...
@@ -491,6 +809,14 @@ class TensorMethods:
         """`floor_divide`, in place."""
         ...
 
+    def fmax(self, other: Tensor | float) -> Tensor:
+        """The larger of the two; of a number and NaN the number. On ties the first gets the gradient."""
+        ...
+
+    def fmin(self, other: Tensor | float) -> Tensor:
+        """The smaller of the two; of a number and NaN the number. On ties the first gets the gradient."""
+        ...
+
     def fmod(self, other: Tensor | float) -> Tensor:
         """The exact rest of a / b with the sign of the dividend, as C's fmod."""
         ...
@@ -499,8 +825,28 @@ class TensorMethods:
         """`fmod`, in place."""
         ...
 
+    def frac(self) -> Tensor:
+        """The part after the point, with the sign of x; the gradient is that of x."""
+        ...
+
+    def frac_(self) -> Tensor:
+        """`frac`, in place."""
+        ...
+
+    def frexp(self) -> Frexp:
+        """Each number as mantissa * 2^exponent, 0.5 <= |mantissa| < 1; the exponent is int32, and 0 of 0, NaN and infinities."""
+        ...
+
     def gather(self, dim: int, index: Tensor) -> Tensor:
         """Elements of `input` along `dim`: `out[i][j] = x[index[i][j]][j]` for `dim=0`. `index` has the rank of `input`."""
+        ...
+
+    def gcd(self, other: Tensor | float) -> Tensor:
+        """The greatest common divisor of integers; 0 of two zeros."""
+        ...
+
+    def gcd_(self, other: Tensor | float) -> Tensor:
+        """`gcd`, in place."""
         ...
 
     def ge(self, other: Tensor | float) -> Tensor:
@@ -509,6 +855,26 @@ class TensorMethods:
 
     def ge_(self, other: Tensor | float) -> Tensor:
         """`ge`, in place."""
+        ...
+
+    def ger(self, vec2: Tensor) -> Tensor:
+        """[M] and [N] to the [M, N] products of each with each."""
+        ...
+
+    def greater(self, other: Tensor | float) -> Tensor:
+        """a > b, bool."""
+        ...
+
+    def greater_(self, other: Tensor | float) -> Tensor:
+        """`greater`, in place."""
+        ...
+
+    def greater_equal(self, other: Tensor | float) -> Tensor:
+        """a >= b, bool."""
+        ...
+
+    def greater_equal_(self, other: Tensor | float) -> Tensor:
+        """`greater_equal`, in place."""
         ...
 
     def gt(self, other: Tensor | float) -> Tensor:
@@ -523,9 +889,37 @@ class TensorMethods:
         """x outside [-lambd, lambd], 0 inside; NaN stays NaN."""
         ...
 
+    def heaviside(self, values: Tensor) -> Tensor:
+        """0 below 0 and at NaN, 1 above, `values` at 0. No gradient."""
+        ...
+
+    def heaviside_(self, values: Tensor) -> Tensor:
+        """`heaviside`, in place."""
+        ...
+
     def histc(self, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
         """How many elements fall into each of `bins` equal parts of [min, max]; between the smallest and the largest
         element if both are 0. Elements outside and NaN are not counted."""
+        ...
+
+    def hsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+        """Equal parts of the second axis, or of a vector; or parts cut before the given indices."""
+        ...
+
+    def hypot(self, other: Tensor | float) -> Tensor:
+        """sqrt(a^2 + b^2) without overflow on the way."""
+        ...
+
+    def hypot_(self, other: Tensor | float) -> Tensor:
+        """`hypot`, in place."""
+        ...
+
+    def i0(self) -> Tensor:
+        """The modified Bessel function of the first kind, of order 0."""
+        ...
+
+    def i0_(self) -> Tensor:
+        """`i0`, in place."""
         ...
 
     def index_add(self, dim: int, index: Tensor, source: Tensor, alpha: float = 1) -> Tensor:
@@ -560,12 +954,29 @@ class TensorMethods:
         """`index_put`, in place."""
         ...
 
+    def index_reduce(self, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+        """`input` with slices of `source` folded into its slices `index` along `dim`. `reduce`: 'prod', 'mean', 'amax' or
+        'amin'. Without `include_self` slices of `input` that something goes to do not count."""
+        ...
+
+    def index_reduce_(self, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+        """`index_reduce`, in place."""
+        ...
+
     def index_select(self, dim: int, index: Tensor) -> Tensor:
         """The slices of `input` along `dim` with the numbers in `index`, a vector of integers."""
         ...
 
     def inner(self, other: Tensor) -> Tensor:
         """Products summed over the last axis of both; with a scalar, plain products."""
+        ...
+
+    def inverse(self) -> Tensor:
+        """`weft.linalg.inv`."""
+        ...
+
+    def isclose(self, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:
+        """Where two tensors of one dtype are equal, or finite with |a - b| <= atol + rtol * |b|."""
         ...
 
     def isfinite(self) -> Tensor:
@@ -580,12 +991,40 @@ class TensorMethods:
         """Where x is not a number."""
         ...
 
+    def isneginf(self) -> Tensor:
+        """Where x is -infinity."""
+        ...
+
+    def isposinf(self) -> Tensor:
+        """Where x is +infinity."""
+        ...
+
+    def isreal(self) -> Tensor:
+        """True everywhere: there are no complex numbers."""
+        ...
+
     def kron(self, other: Tensor) -> Tensor:
         """The Kronecker product: every element of `input` times all of `other`."""
         ...
 
     def kthvalue(self, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
         """The `k`-th smallest element along `dim`, k counted from 1, and where it stands."""
+        ...
+
+    def lcm(self, other: Tensor | float) -> Tensor:
+        """The least common multiple of integers; 0 if one is 0."""
+        ...
+
+    def lcm_(self, other: Tensor | float) -> Tensor:
+        """`lcm`, in place."""
+        ...
+
+    def ldexp(self, other: Tensor | float) -> Tensor:
+        """a times 2 to the power b."""
+        ...
+
+    def ldexp_(self, other: Tensor | float) -> Tensor:
+        """`ldexp`, in place."""
         ...
 
     def le(self, other: Tensor | float) -> Tensor:
@@ -602,6 +1041,30 @@ class TensorMethods:
 
     def lerp_(self, end: Tensor, weight: Tensor | float) -> Tensor:
         """`lerp`, in place."""
+        ...
+
+    def less(self, other: Tensor | float) -> Tensor:
+        """a < b, bool."""
+        ...
+
+    def less_(self, other: Tensor | float) -> Tensor:
+        """`less`, in place."""
+        ...
+
+    def less_equal(self, other: Tensor | float) -> Tensor:
+        """a <= b, bool."""
+        ...
+
+    def less_equal_(self, other: Tensor | float) -> Tensor:
+        """`less_equal`, in place."""
+        ...
+
+    def lgamma(self) -> Tensor:
+        """The logarithm of |gamma(x)|; infinite at 0, -1, -2, ..."""
+        ...
+
+    def lgamma_(self) -> Tensor:
+        """`lgamma`, in place."""
         ...
 
     def log(self) -> Tensor:
@@ -636,12 +1099,24 @@ class TensorMethods:
         """`log`, in place."""
         ...
 
-    def log_softmax(self, dim: int) -> Tensor:
+    def log_softmax(self, dim: int, dtype: DTypeLike | None = None) -> Tensor:
         """log(softmax(x)) without overflow."""
+        ...
+
+    def logaddexp(self, other: Tensor | float) -> Tensor:
+        """log(e^a + e^b) without overflow."""
+        ...
+
+    def logaddexp2(self, other: Tensor | float) -> Tensor:
+        """log2(2^a + 2^b) without overflow."""
         ...
 
     def logcumsumexp(self, dim: int) -> Tensor:
         """log(cumsum(exp(x))) without overflow."""
+        ...
+
+    def logdet(self) -> Tensor:
+        """The logarithm of the determinant of square matrices; NaN where that is negative."""
         ...
 
     def logical_and(self, other: Tensor | float) -> Tensor:
@@ -676,6 +1151,14 @@ class TensorMethods:
         """`logical_xor`, in place."""
         ...
 
+    def logit(self, eps: float | None = None) -> Tensor:
+        """log(x / (1 - x)), the inverse of `sigmoid`; NaN outside of [0, 1]. With `eps`, of x held to [eps, 1 - eps]."""
+        ...
+
+    def logit_(self, eps: float | None = None) -> Tensor:
+        """`logit`, in place."""
+        ...
+
     def logsumexp(self, dim: int | Sequence[int] | None, keepdim: bool = False) -> Tensor:
         """log(sum(exp(x))) over `dim`, shifted by the maximum; -inf over nothing but -inf, with gradient 0 there."""
         ...
@@ -689,7 +1172,7 @@ class TensorMethods:
         ...
 
     def masked_fill(self, mask: Tensor, value: Tensor | float) -> Tensor:
-        """`input` with `value` where the bool mask holds."""
+        """`input` with `value`, a number or a tensor without axes, where the bool mask holds."""
         ...
 
     def masked_fill_(self, mask: Tensor, value: Tensor | float) -> Tensor:
@@ -697,7 +1180,7 @@ class TensorMethods:
         ...
 
     def masked_scatter(self, mask: Tensor, source: Tensor) -> Tensor:
-        """`input` with the elements of `source`, one after the other, where the bool mask (which broadcasts) holds."""
+        """`input` with the elements of `source`, one after the other, where the bool mask holds; both broadcast."""
         ...
 
     def masked_scatter_(self, mask: Tensor, source: Tensor) -> Tensor:
@@ -714,7 +1197,7 @@ class TensorMethods:
         ...
 
     def matrix_power(self, n: int) -> Tensor:
-        """The product of `n` square matrices `input`; the identity for 0."""
+        """The product of `n` square matrices `input`; the identity for 0, and the inverses' product for negative `n`."""
         ...
 
     @overload
@@ -773,8 +1256,16 @@ class TensorMethods:
         """[M, K] @ [K, N]."""
         ...
 
-    def movedim(self, source: int, destination: int) -> Tensor:
-        """One axis taken out and put in at another place."""
+    def mode(self, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
+        """The most frequent element along `dim`, of several the smallest, and where it stands last."""
+        ...
+
+    def moveaxis(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+        """Axes taken out and put in at other places; the others keep their order."""
+        ...
+
+    def movedim(self, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
+        """Axes taken out and put in at other places; the others keep their order."""
         ...
 
     def msort(self) -> Tensor:
@@ -789,12 +1280,58 @@ class TensorMethods:
         """`mul`, in place."""
         ...
 
+    def multiply(self, other: Tensor | float) -> Tensor:
+        """a * b. Two bool tensors: logical and."""
+        ...
+
+    def multiply_(self, other: Tensor | float) -> Tensor:
+        """`multiply`, in place."""
+        ...
+
     def mv(self, vec: Tensor) -> Tensor:
         """[M, K] @ [K]."""
         ...
 
-    def narrow(self, dim: int, start: int, length: int) -> Tensor:
-        """The part of `dim` from `start` on with `length` elements."""
+    def mvlgamma(self, p: int) -> Tensor:
+        """The logarithm of the multivariate gamma function of dimension `p`."""
+        ...
+
+    def mvlgamma_(self, p: int) -> Tensor:
+        """`mvlgamma`, in place."""
+        ...
+
+    def nan_to_num(self, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+        """NaN replaced by `nan` (0), infinities by `posinf` and `neginf` (the largest and least finite numbers)."""
+        ...
+
+    def nan_to_num_(self, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+        """`nan_to_num`, in place."""
+        ...
+
+    def nanmean(self, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
+        """The mean over `dim` of all elements that are not NaN; NaN where there are none."""
+        ...
+
+    @overload
+    def nanmedian(self) -> Tensor:
+        """`median` of the elements that are not NaN; NaN where there are none."""
+        ...
+    @overload
+    def nanmedian(self, dim: int, keepdim: bool = False) -> ValuesIndices:
+        """`median` of the elements that are not NaN; NaN where there are none."""
+        ...
+
+    def nanquantile(self, q: Tensor | float, dim: int | None = None, keepdim: bool = False, *, interpolation: str = 'linear') -> Tensor:
+        """`quantile` of the elements that are not NaN; NaN where there are none."""
+        ...
+
+    def nansum(self, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
+        """The sum over `dim` of all elements that are not NaN."""
+        ...
+
+    def narrow(self, dim: int, start: int | Tensor, length: int) -> Tensor:
+        """The part of `dim` from `start` on with `length` elements. Inside `weft.compile` a part whose start is a tensor
+        can be read but not written."""
         ...
 
     def ne(self, other: Tensor | float) -> Tensor:
@@ -813,13 +1350,30 @@ class TensorMethods:
         """`neg`, in place."""
         ...
 
+    def negative(self) -> Tensor:
+        """-x."""
+        ...
+
+    def negative_(self) -> Tensor:
+        """`negative`, in place."""
+        ...
+
     def nonzero(self, *, as_tuple: bool = False) -> Any:
         """The indices of the elements that are not zero: [count, rank] int64, in row-major order; with `as_tuple`, one
         vector for each axis."""
         ...
 
-    def norm(self, p: float | str | None = 'fro', dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
-        """The vector norm of order `p` over `dim` ('fro' and None mean 2). Matrix norms are in `weft.linalg`."""
+    def norm(self, p: float | str | None = 'fro', dim: int | Sequence[int] | None = None, keepdim: bool = False, out: None = None, dtype: DTypeLike | None = None) -> Tensor:
+        """The vector norm of order `p` over `dim` ('fro' and None mean 2), or 'nuc', the sum of singular values.
+        Other matrix norms are in `weft.linalg`."""
+        ...
+
+    def not_equal(self, other: Tensor | float) -> Tensor:
+        """a != b, bool."""
+        ...
+
+    def not_equal_(self, other: Tensor | float) -> Tensor:
+        """`not_equal`, in place."""
         ...
 
     def outer(self, vec2: Tensor) -> Tensor:
@@ -833,6 +1387,22 @@ class TensorMethods:
     @overload
     def permute(self, dims: Sequence[int]) -> Tensor:
         """The axes in another order."""
+        ...
+
+    def pinverse(self, rcond: float = 1e-15) -> Tensor:
+        """`weft.linalg.pinv` with singular values up to `rcond` times the largest as 0."""
+        ...
+
+    def polygamma(self, n: int) -> Tensor:
+        """The n-th derivative of `digamma`."""
+        ...
+
+    def polygamma_(self, n: int) -> Tensor:
+        """`polygamma`, in place."""
+        ...
+
+    def positive(self) -> Tensor:
+        """+x, which is x."""
         ...
 
     def pow(self, exponent: Tensor | float) -> Tensor:
@@ -857,6 +1427,23 @@ class TensorMethods:
 
     def put_(self, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
         """`put`, in place."""
+        ...
+
+    def quantile(self, q: Tensor | float, dim: int | None = None, keepdim: bool = False, *, interpolation: str = 'linear') -> Tensor:
+        """Quantiles along `dim`, or of all elements; a vector `q` makes a first axis. Between two elements `interpolation`
+        decides: 'linear', 'lower', 'higher', 'midpoint' or 'nearest'. A NaN in a row is its quantile."""
+        ...
+
+    def rad2deg(self) -> Tensor:
+        """Radians as degrees."""
+        ...
+
+    def rad2deg_(self) -> Tensor:
+        """`rad2deg`, in place."""
+        ...
+
+    def ravel(self) -> Tensor:
+        """All elements in one axis."""
         ...
 
     def reciprocal(self) -> Tensor:
@@ -884,6 +1471,14 @@ class TensorMethods:
         """`remainder`, in place."""
         ...
 
+    def renorm(self, p: float, dim: int, maxnorm: float) -> Tensor:
+        """Slices along `dim` scaled down to the norm `maxnorm` of order `p` where theirs is larger."""
+        ...
+
+    def renorm_(self, p: float, dim: int, maxnorm: float) -> Tensor:
+        """`renorm`, in place."""
+        ...
+
     @overload
     def repeat(self, *sizes: int | Sequence[int]) -> Tensor:
         """The whole tensor `sizes[i]` times along axis i; more sizes than axes add leading ones."""
@@ -893,8 +1488,15 @@ class TensorMethods:
         """The whole tensor `sizes[i]` times along axis i; more sizes than axes add leading ones."""
         ...
 
-    def repeat_interleave(self, repeats: int | Tensor, dim: int | None = None) -> Tensor:
-        """Every element `repeats` times in a row along `dim`; a tensor says how often for each one (outside compile)."""
+    @overload
+    def repeat_interleave(self, repeats: int | Tensor, dim: int | None = None, *, output_size: int | None = None) -> Tensor:
+        """Every element `repeats` times in a row along `dim`; a tensor says how often for each one (inside `weft.compile`
+        only with `output_size`, the extent of the result). With repeats alone, the indices of elements."""
+        ...
+    @overload
+    def repeat_interleave(self, *, output_size: int | None = None) -> Tensor:
+        """Every element `repeats` times in a row along `dim`; a tensor says how often for each one (inside `weft.compile`
+        only with `output_size`, the extent of the result). With repeats alone, the indices of elements."""
         ...
 
     @overload
@@ -906,6 +1508,10 @@ class TensorMethods:
         """The elements in row-major order under another shape; one extent may be -1."""
         ...
 
+    def reshape_as(self, other: Tensor) -> Tensor:
+        """`reshape` to the shape of `other`."""
+        ...
+
     def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
         """Elements moved by `shifts` along `dims`, those pushed out coming in at the other end; without `dims`, of the
         flattened tensor."""
@@ -915,11 +1521,12 @@ class TensorMethods:
         """Turned by k quarter turns from the first of `dims` towards the second."""
         ...
 
-    def round(self) -> Tensor:
-        """The nearest whole number, ties to even; the gradient is 0."""
+    def round(self, *, decimals: int = 0) -> Tensor:
+        """The nearest whole number, ties to even; the gradient is 0. With `decimals`, the nearest with so many digits after
+        the point, or with so many zeros before it if negative."""
         ...
 
-    def round_(self) -> Tensor:
+    def round_(self, *, decimals: int = 0) -> Tensor:
         """`round`, in place."""
         ...
 
@@ -961,6 +1568,18 @@ class TensorMethods:
         """One slice along `dim`, without that axis."""
         ...
 
+    def select_scatter(self, src: Tensor, dim: int, index: int) -> Tensor:
+        """`input` with `src` as its slice number `index` along `dim`."""
+        ...
+
+    def sgn(self) -> Tensor:
+        """-1, 0 or 1: `sign`, as there are no complex numbers."""
+        ...
+
+    def sgn_(self) -> Tensor:
+        """`sgn`, in place."""
+        ...
+
     def sigmoid(self) -> Tensor:
         """1 / (1 + e^-x), from e^-|x| so that nothing overflows."""
         ...
@@ -977,6 +1596,10 @@ class TensorMethods:
         """`sign`, in place."""
         ...
 
+    def signbit(self) -> Tensor:
+        """Where the sign is minus, also of -0.0."""
+        ...
+
     def sin(self) -> Tensor:
         """The sine of x in radians."""
         ...
@@ -985,7 +1608,31 @@ class TensorMethods:
         """`sin`, in place."""
         ...
 
-    def softmax(self, dim: int) -> Tensor:
+    def sinc(self) -> Tensor:
+        """sin(pi x) / (pi x), and 1 at 0."""
+        ...
+
+    def sinc_(self) -> Tensor:
+        """`sinc`, in place."""
+        ...
+
+    def sinh(self) -> Tensor:
+        """The hyperbolic sine, (e^x - e^-x) / 2."""
+        ...
+
+    def sinh_(self) -> Tensor:
+        """`sinh`, in place."""
+        ...
+
+    def slice_scatter(self, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Tensor:
+        """`input` with `src` in place of the slice start:end:step of `dim`."""
+        ...
+
+    def slogdet(self) -> SignLog:
+        """`weft.linalg.slogdet`."""
+        ...
+
+    def softmax(self, dim: int, dtype: DTypeLike | None = None) -> Tensor:
         """e^x over its sum along `dim`, shifted by the maximum. Multiplies by 1/sum: one division a row."""
         ...
 
@@ -995,6 +1642,10 @@ class TensorMethods:
 
     def split(self, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
         """Pieces along `dim`: of one size (the last may be smaller), or of the sizes listed."""
+        ...
+
+    def split_with_sizes(self, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+        """Pieces of the sizes listed along `dim`: `split` with a list."""
         ...
 
     def sqrt(self) -> Tensor:
@@ -1029,12 +1680,24 @@ class TensorMethods:
         """`sub`, in place."""
         ...
 
+    def subtract(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
+        """a - alpha * b."""
+        ...
+
+    def subtract_(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
+        """`subtract`, in place."""
+        ...
+
     def sum(self, dim: int | Sequence[int] | None = None, keepdim: bool = False, *, dtype: DTypeLike | None = None) -> Tensor:
         """The sum over `dim`."""
         ...
 
     def swapaxes(self, axis0: int, axis1: int) -> Tensor:
         """Two axes exchanged: `transpose`."""
+        ...
+
+    def swapdims(self, dim0: int, dim1: int) -> Tensor:
+        """Two axes exchanged."""
         ...
 
     def t(self) -> Tensor:
@@ -1066,9 +1729,9 @@ class TensorMethods:
         """`tanh`, in place."""
         ...
 
-    def tensor_split(self, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    def tensor_split(self, indices_or_sections: int | Sequence[int] | Tensor, dim: int = 0) -> tuple[Tensor, ...]:
         """As many parts as asked for, the first ones larger by one where it does not come out even; or parts cut before the
-        given indices."""
+        given indices. These may be a tensor, whose values are read."""
         ...
 
     def tensordot(self, other: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> Tensor:
@@ -1113,6 +1776,14 @@ class TensorMethods:
         """`triu`, in place."""
         ...
 
+    def true_divide(self, other: Tensor | float) -> Tensor:
+        """`div` without rounding."""
+        ...
+
+    def true_divide_(self, other: Tensor | float) -> Tensor:
+        """`true_divide`, in place."""
+        ...
+
     def trunc(self) -> Tensor:
         """The whole part of x, towards 0; the gradient is 0."""
         ...
@@ -1138,21 +1809,21 @@ class TensorMethods:
         place of its equal, and how often each occurs. Every NaN is different."""
         ...
 
-    def unique_consecutive(self, return_inverse: bool = False, return_counts: bool = False) -> Any:
-        """The elements of the flattened tensor that differ from the one before; `unique`'s extras."""
+    def unique_consecutive(self, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
+        """The elements of the flattened tensor, or slices along `dim`, that differ from the one before; `unique`'s extras."""
         ...
 
     def unsqueeze(self, dim: int) -> Tensor:
         """A new axis of extent 1 at `dim`."""
         ...
 
-    def vander(self, N: int | None = None, increasing: bool = False) -> Tensor:
-        """Powers of a vector's elements as rows, from the highest down to 0, or up if `increasing`."""
-        ...
-
     def var(self, dim: int | Sequence[int] | None = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None) -> Tensor:
         """The variance over `dim`: the sum of squared differences from the mean, divided by `count - correction`, which
         is 1, or 0 where it is not `unbiased`. A bool in the place of `dim` is `unbiased`."""
+        ...
+
+    def vdot(self, other: Tensor) -> Tensor:
+        """The sum of products of two vectors: `dot`, since numbers are real."""
         ...
 
     @overload
@@ -1162,4 +1833,24 @@ class TensorMethods:
     @overload
     def view(self, shape: Sequence[int]) -> Tensor:
         """`reshape`; what is written to the result is written to `input`."""
+        ...
+
+    def view_as(self, other: Tensor) -> Tensor:
+        """`view` with the shape of `other`."""
+        ...
+
+    def vsplit(self, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+        """Equal parts of the first of at least two axes, or parts cut before the given indices."""
+        ...
+
+    def where(self, condition: Tensor, other: Tensor | float) -> Tensor:
+        """`input` where the bool condition holds, else `other`; all three broadcast."""
+        ...
+
+    def xlogy(self, other: Tensor | float) -> Tensor:
+        """x log(y), and 0 where x is 0 and y is not NaN."""
+        ...
+
+    def xlogy_(self, other: Tensor | float) -> Tensor:
+        """`xlogy`, in place."""
         ...

@@ -232,7 +232,9 @@ _dropout = lift(creation.dropout)
 
 
 @operation("weft functional", of_tensors=True)
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, *, generator: Generator | None = None) -> Tensor:
+def dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, generator: Generator | None = None
+) -> Tensor:
     """While training, each element 0 with probability `p` (in steps of 2^-16) and otherwise divided by 1 - p.
 
     >>> weft.nn.functional.dropout(weft.ones(3), 0.5, training=False)
@@ -242,6 +244,8 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, *, generator: 
     if not training or p == 0.0:
         return input
     if p == 1.0:
-        return input * 0.0
-    state, draw = (generator or default_generator).draw(input.device, 1)
-    return _dropout(input, p, Tensor(state), draw)
+        result = input * 0.0
+    else:
+        state, draw = (generator or default_generator).draw(input.device, 1)
+        result = _dropout(input, p, Tensor(state), draw)
+    return input._replace("dropout", result) if inplace else result

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import gc
+import inspect
 import os
 import sys
 import sysconfig
@@ -33,6 +34,7 @@ _CLOCKS = frozenset({"time", "perf_counter", "monotonic", "process_time", "threa
 _DATES = frozenset({"now", "utcnow", "today", "gmtime", "localtime", "ctime"})
 _IMPURE_NAMES = {*_CLOCKS, *[f"{name}_ns" for name in _CLOCKS], *_DATES, "urandom", "random", "getrandbits"}
 _IMPURE_FILES = {folder + name + ".py": name for folder in _STDLIB for name in ("random", "uuid", "secrets")}
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR  # may go on after a "return"
 _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 
 
@@ -158,8 +160,11 @@ class Reads:
         self._made: dict[int, weakref.ref[Any]] = {}  # objects that the function itself made
         self.impure: set[str] = set()  # functions called that give another answer each time
         self._users: dict[int, CodeType] = {}
-        # Calls of functions that are not known yet, by code and what the variables of enclosing functions were.
-        self._unknown: dict[tuple[int, ...], FrameType] = {}
+        # Calls of functions that are not known yet: by code and what the variables of enclosing functions were; their
+        # frames, by identity; those that have ended; and the functions that were found.
+        self._unknown: set[tuple[int, ...]] = set()
+        self._running: dict[int, FrameType] = {}
+        self._ended: list[FrameType] = []
         self._noted: list[weakref.ref[FunctionType]] = []
         self.root = function
         self._begin(function)
@@ -198,9 +203,14 @@ class Reads:
             sys.setprofile(before if callable(before) else None)
             if before is not None and not callable(before):
                 before.enable()  # cProfile's, which is no function
+            self._ended += self._running.values()
             self._note_functions()
+            self._running.clear()
+            self._unknown.clear()
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
+        if self._ended:
+            self._note_functions()
         if event == "call":
             code = frame.f_code
             known = _LIBRARY.get(id(code))
@@ -210,6 +220,9 @@ class Reads:
                 self._call(frame)
             elif known[1] and frame.f_back is not None and id(frame.f_back.f_code) in self._users:
                 self.impure.add(f"{known[1]}.{code.co_name}")
+        elif event == "return":
+            if self._running and id(frame) in self._running and not frame.f_code.co_flags & _SUSPENDED:
+                self._ended.append(self._running.pop(id(frame)))  # it has, when the next event comes
         elif event == "c_call" and getattr(argument, "__name__", "") in _IMPURE_NAMES:
             name = _impure(argument)
             if name and id(frame.f_code) in self._users:
@@ -233,11 +246,14 @@ class Reads:
                 if function is not None:
                     self.functions[id(function)] = function
                 elif not any(known.__code__ is code for known in self.functions.values()):
-                    self._unknown[(id(code),)] = frame
+                    self._running[id(frame)] = frame
         count = code.co_argcount + code.co_kwonlyargcount
         if code.co_freevars and code.co_name not in _COMPREHENSIONS and not self._is_known(code, frame.f_locals):
             variables = frame.f_locals
-            self._unknown[(id(code), *[id(variables.get(name, _NOTHING)) for name in code.co_freevars])] = frame
+            form = (id(code), *[id(variables.get(name, _NOTHING)) for name in code.co_freevars])
+            if form not in self._unknown:
+                self._unknown.add(form)
+                self._running[id(frame)] = frame
         if count:
             variables = frame.f_locals
             for name in code.co_varnames[:count]:
@@ -266,10 +282,11 @@ class Reads:
         to their code.
 
         A frame has no attribute for its function. One that has ended, though, owns a reference to it, which the
-        collector sees before those of the variables. The notes are weak: a function that the call itself made is gone.
+        collector sees before those of the variables. The notes are weak, and no frame is kept for longer than needed:
+        what the call itself made must be gone when it ends.
         """
-        while self._unknown:
-            _, frame = self._unknown.popitem()
+        while self._ended:
+            frame = self._ended.pop()
             for held in gc.get_referents(frame):
                 if type(held) is FunctionType and held.__code__ is frame.f_code:
                     self._noted.append(weakref.ref(held))

@@ -101,7 +101,7 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
 
 def _renamed(known: frozenset[str], rest: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Arguments under the names that the operation has: NumPy's translated, `dims=` for `*dims` in its place."""
-    kwargs = {_own_name(known, key): value for key, value in kwargs.items()}
+    kwargs = {_own_name(known, key): value for key, value in kwargs.items() if key != "out" or value is not None}
     if rest in kwargs:
         first = () if args else (kwargs.pop("input"),)
         args = (*args, *first, kwargs.pop(rest))
@@ -166,6 +166,9 @@ def _explain(op: Callable[..., Any], args: Sequence[Any], named: Mapping[str, An
             expected, mend = "a tensor", "convert it with weft.tensor" if value is not None else ""
         elif wanted == "Sequence[Node]" and kind == "tensor":
             expected, mend = "a list of tensors", "put it into a list"
+        elif wanted == "Sequence[Node]" and any(not isinstance(one, Node) for one in value):
+            kind = " and ".join(dict.fromkeys(type(one).__name__ for one in value if not isinstance(one, Node)))
+            name, expected, mend = f"{name} with elements", "a list of tensors", "leave the others out"
         else:
             continue
         raise problem(DTypeError, op.__name__, f"{name} of type {kind}", expected, mend) from None

@@ -30,6 +30,7 @@ MANY_MEMBERS = 64  # views of one base from which on those that are gone are loo
 WRITE_INSTEAD = {
     "diagonal": "write to the source with index tensors, x[i, i + offset] = value, or clone() the view first",
     "unfold": "write to the source, x[index] = value, or clone() the view first",
+    "narrow": "write to the source with index tensors, or clone() the view first",
     "expand": "write to the tensor before it was expanded, or clone() the view first",
 }
 

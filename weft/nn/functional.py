@@ -5,7 +5,17 @@ Type checkers and editors read them from `functional.pyi`, which `make stubs` wr
 
 from __future__ import annotations
 
-from weft import attention, functions, random, running  # noqa: F401  # enter their functions into the table
+from weft import (  # noqa: F401  # enter their functions into the table
+    attention,
+    ctc,
+    dropouts,
+    embeddings,
+    fractional,
+    functions,
+    multihead,
+    random,
+    running,
+)
 from weft.namespaces import add_methods as _add_methods
 from weft.namespaces import functions as _functions
 

@@ -16,10 +16,12 @@ __all__ = [
     'adaptive_max_pool2d',
     'adaptive_max_pool3d',
     'affine_grid',
+    'alpha_dropout',
     'avg_pool1d',
     'avg_pool2d',
     'avg_pool3d',
     'batch_norm',
+    'bilinear',
     'binary_cross_entropy',
     'binary_cross_entropy_with_logits',
     'capsule_margin_loss',
@@ -35,17 +37,26 @@ __all__ = [
     'cosine_embedding_loss',
     'cosine_similarity',
     'cross_entropy',
+    'ctc_loss',
     'deform_unfold',
     'dropout',
+    'dropout1d',
+    'dropout2d',
+    'dropout3d',
     'elu',
     'embedding',
+    'embedding_bag',
+    'feature_alpha_dropout',
     'fold',
+    'fractional_max_pool2d',
+    'fractional_max_pool3d',
     'gaussian_kl',
     'gaussian_nll_loss',
     'gelu',
     'glu',
     'grid_sample',
     'group_norm',
+    'gumbel_softmax',
     'hardshrink',
     'hardsigmoid',
     'hardswish',
@@ -74,13 +85,16 @@ __all__ = [
     'max_unpool3d',
     'mish',
     'mse_loss',
+    'multi_head_attention_forward',
     'multi_margin_loss',
+    'multilabel_margin_loss',
     'multilabel_soft_margin_loss',
     'nll_loss',
     'normalize',
     'one_hot',
     'pad',
     'pairwise_distance',
+    'pdist',
     'pixel_shuffle',
     'pixel_unshuffle',
     'poisson_nll_loss',
@@ -88,6 +102,7 @@ __all__ = [
     'relu',
     'relu6',
     'rms_norm',
+    'rrelu',
     'scaled_dot_product_attention',
     'selu',
     'sigmoid',
@@ -154,6 +169,11 @@ def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None =
     [N, 3, 4] and (N, C, D, H, W) to [N, D, H, W, 3]."""
     ...
 
+def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """While training, each element takes the limit of `selu` at minus infinity with probability `p`; then all are
+    scaled and moved so that mean 0 and variance 1 stay what they are."""
+    ...
+
 def avg_pool1d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
     """The mean of every window over the last axis; see `avg_pool2d`."""
     ...
@@ -171,11 +191,15 @@ def batch_norm(input: Tensor, running_mean: Tensor | None, running_var: Tensor |
     """[N, C, ...] with each channel brought to mean 0 and variance 1, then scaled by `weight` and moved by `bias` [C]."""
     ...
 
-def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = 'mean') -> Tensor:
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """y[..., o] = input1[..., i] weight[o, i, j] input2[..., j] + bias[o], summed over i and j."""
+    ...
+
+def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """-[y log p + (1 - y) log(1 - p)] from probabilities, the logarithms held above -100."""
     ...
 
-def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = 'mean', pos_weight: Tensor | None = None) -> Tensor:
+def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean', pos_weight: Tensor | None = None) -> Tensor:
     """-[w y log s(z) + (1 - y) log(1 - s(z))] from logits z, as (1 - y) z + max(-z, 0) + log(1 + e^-|z|)."""
     ...
 
@@ -223,7 +247,7 @@ def conv_transpose3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, 
     """The adjoint of `conv3d`: input [N, C, D, H, W], weight [C, O / groups, KD, KH, KW]."""
     ...
 
-def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = 'mean') -> Tensor:
+def cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """1 - cos where the target is 1, max(0, cos - margin) where it is -1; `cos` is that of the rows [N, D] (or [D])."""
     ...
 
@@ -231,39 +255,78 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-08) 
     """x1 . x2 / (max(|x1|, eps) * max(|x2|, eps)) along `dim`; the tensors broadcast."""
     ...
 
-def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = 'mean', label_smoothing: float = 0.0) -> Tensor:
+def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, ignore_index: int = -100, reduce: bool | None = None, reduction: str = 'mean', label_smoothing: float = 0.0) -> Tensor:
     """-log softmax(input)[class]: logits [N, K, ...] (or [K]) with integer labels [N, ...], or with class probabilities
     of the shape of the logits. `weight` [K] scales each class; the mean divides by the weights of the labels used."""
+    ...
+
+def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths, blank: int = 0, reduction: str = 'mean', zero_infinity: bool = False) -> Tensor:
+    """The negative logarithm of the probability of each target, summed over its alignments with the time steps."""
     ...
 
 def deform_unfold(input: Tensor, offset: Tensor, mask: Tensor | None = None, kernel_size: int | Sequence[int] = 3, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1) -> Tensor:
     """The columns of a deformable convolution, [N, C, kh*kw, oh, ow]: `unfold` with every place moved by its offset."""
     ...
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, *, generator: Generator | None = None) -> Tensor:
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, generator: Generator | None = None) -> Tensor:
     """While training, each element 0 with probability `p` (in steps of 2^-16) and otherwise divided by 1 - p."""
+    ...
+
+def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """While training, each channel of [N, C, L] or [C, L] 0 with probability `p`, otherwise divided by 1 - p."""
+    ...
+
+def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """While training, each channel of [N, C, H, W] 0 with probability `p`, otherwise divided by 1 - p. An input of three
+    axes is [N, C, L], as in PyTorch."""
+    ...
+
+def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """While training, each channel of [N, C, D, H, W] or [C, D, H, W] 0 with probability `p`, otherwise divided by
+    1 - p."""
     ...
 
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x above 0, alpha * (e^x - 1) below."""
     ...
 
-def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
     """Rows of `weight` [count, width] by number: `input` [...] gives [..., width].
-    The row `padding_idx` gets no gradient."""
+    The row `padding_idx` gets no gradient. With `max_norm` the rows that are used are first scaled, in place, to a
+    norm of order `norm_type` of at most that. `scale_grad_by_freq` divides the gradient of a row by how often it is
+    used in this call. Gradients are dense whatever `sparse` says."""
+    ...
+
+def embedding_bag(input: Tensor, weight: Tensor, offsets: Tensor | None = None, max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False, mode: str = 'mean', sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None) -> Tensor:
+    """The 'sum', 'mean' or 'max' of the rows of `weight` [count, width] in each bag of numbers: [bags, width]."""
+    ...
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """`alpha_dropout` of whole channels of [N, C, ...]."""
     ...
 
 def fold(input: Tensor, output_size: int | Sequence[int], kernel_size: int | Sequence[int], dilation: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, stride: int | Sequence[int] = 1) -> Tensor:
     """Columns of `unfold` added back into a plane: [N, C*kh*kw, patches] to [N, C, H, W]; overlaps are summed."""
     ...
 
+def fractional_max_pool2d(input: Tensor, kernel_size: Sizes, output_size: Sizes | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
+    """The maxima of `output_size` windows along each of the last two axes of [N, C, H, W] or [C, H, W], or of
+    `output_ratio` times the extents. Windows have the size `kernel_size`; where they start is drawn for each channel,
+    or follows from `_random_samples` [N, C, 2] in [0, 1)."""
+    ...
+
+def fractional_max_pool3d(input: Tensor, kernel_size: Sizes, output_size: Sizes | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
+    """The maxima of windows along each of the last three axes; see `fractional_max_pool2d`."""
+    ...
+
 def gaussian_kl(mean: Tensor, log_variance: Tensor, reduction: str = 'mean') -> Tensor:
     """The divergence of N(mean, e^log_variance) from N(0, 1), summed over the last axis: -(1 + log s2 - m^2 - s2) / 2."""
     ...
 
-def gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor, full: bool = False, eps: float = 1e-06, reduction: str = 'mean') -> Tensor:
+def gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-06, reduction: str = 'mean') -> Tensor:
     """(log var + (input - target)^2 / var) / 2, the variance held above `eps` (without slope there); `full` adds
-    log(2 pi) / 2. `var` broadcasts, or has one number for each row of `input`: its shape without the last axis."""
+    log(2 pi) / 2. `var` is a number, or has the shape of `input`, or has one number for each row of it: that shape
+    with a last axis of 1, or without it."""
     ...
 
 def gelu(input: Tensor, approximate: str = 'none') -> Tensor:
@@ -285,6 +348,11 @@ def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bia
     """Each of `num_groups` groups of channels of each sample of [N, C, ...] normalised; `weight` and `bias` [C]."""
     ...
 
+def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, eps: float = 1e-10, dim: int = -1, *, generator: Generator | None = None) -> Tensor:
+    """A sample of the classes along `dim`: softmax((logits + g) / tau) with draws g of Gumbel's distribution. With
+    `hard` it is 1 at the most likely class and 0 elsewhere, with the gradient of the softmax. `eps` has no effect."""
+    ...
+
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """x outside [-lambd, lambd], 0 inside; NaN stays NaN."""
     ...
@@ -301,12 +369,13 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     """`input` held between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
     ...
 
-def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, reduction: str = 'mean') -> Tensor:
+def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """input where the target is 1, max(0, margin - input) where it is -1."""
     ...
 
-def huber_loss(input: Tensor, target: Tensor, reduction: str = 'mean', delta: float = 1.0) -> Tensor:
-    """e = |input - target|: e^2 / 2 up to delta, delta * (e - delta / 2) above."""
+def huber_loss(input: Tensor, target: Tensor, reduction: str = 'mean', delta: float = 1.0, weight: Tensor | None = None) -> Tensor:
+    """e = |input - target|: e^2 / 2 up to delta, delta * (e - delta / 2) above; times `weight` where one is given. The
+    mean divides by the number of elements."""
     ...
 
 def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-05) -> Tensor:
@@ -319,13 +388,13 @@ def interpolate(input: Tensor, size: int | Sequence[int] | None = None, scale_fa
     'trilinear' (three) or 'area' (means). With `align_corners` the outermost places stay where they are."""
     ...
 
-def kl_div(input: Tensor, target: Tensor, reduction: str = 'mean', log_target: bool = False) -> Tensor:
+def kl_div(input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean', log_target: bool = False) -> Tensor:
     """target * (log target - input), with `input` (and with `log_target` also the target) given as logarithms; 0 where
     the target is 0. 'batchmean' divides the sum by the first extent."""
     ...
 
-def l1_loss(input: Tensor, target: Tensor, reduction: str = 'mean') -> Tensor:
-    """|input - target|."""
+def l1_loss(input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean', weight: Tensor | None = None) -> Tensor:
+    """|input - target|, times `weight` where one is given; the mean then divides by the sum of weights."""
     ...
 
 def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05) -> Tensor:
@@ -344,8 +413,8 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 0.0001, beta: f
     """x / (k + alpha * mean of x^2 over `size` neighbouring channels)^beta; channels beyond the ends count as 0."""
     ...
 
-def log_softmax(input: Tensor, dim: int) -> Tensor:
-    """log(softmax(x)) without overflow."""
+def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DTypeLike | None = None) -> Tensor:
+    """`log_softmax`; without `dim`, along axis 0 of tensors of rank 0, 1 and 3, else along axis 1."""
     ...
 
 def logsigmoid(input: Tensor) -> Tensor:
@@ -364,7 +433,7 @@ def lp_pool3d(input: Tensor, norm_type: float, kernel_size: int | Sequence[int],
     """(sum of x^norm_type)^(1 / norm_type) over every window of the last three axes."""
     ...
 
-def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, reduction: str = 'mean') -> Tensor:
+def margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, margin: float = 0.0, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """max(0, -target * (input1 - input2) + margin); `target` is 1 where the first should be larger, -1 else."""
     ...
 
@@ -418,23 +487,36 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x))."""
     ...
 
-def mse_loss(input: Tensor, target: Tensor, reduction: str = 'mean') -> Tensor:
-    """(input - target) squared."""
+def mse_loss(input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean', weight: Tensor | None = None) -> Tensor:
+    """(input - target) squared, times `weight` where one is given; the mean then divides by the sum of weights."""
     ...
 
-def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, reduction: str = 'mean') -> Tensor:
-    """The sum over wrong classes k of max(0, margin - x[y] + x[k])^p over the number of classes; [N, C] and [N]."""
+def multi_head_attention_forward(query: Tensor, key: Tensor, value: Tensor, embed_dim_to_check: int, num_heads: int, in_proj_weight: Tensor | None, in_proj_bias: Tensor | None, bias_k: Tensor | None, bias_v: Tensor | None, add_zero_attn: bool, dropout_p: float, out_proj_weight: Tensor, out_proj_bias: Tensor | None, training: bool = True, key_padding_mask: Tensor | None = None, need_weights: bool = True, attn_mask: Tensor | None = None, use_separate_proj_weight: bool = False, q_proj_weight: Tensor | None = None, k_proj_weight: Tensor | None = None, v_proj_weight: Tensor | None = None, static_k: Tensor | None = None, static_v: Tensor | None = None, average_attn_weights: bool = True, is_causal: bool = False, *, generator: Generator | None = None) -> tuple[Tensor, Tensor | None]:
+    """Attention of query [L, N, E] to key and value [S, N, ...] (or without the batch N) in `num_heads` heads between
+    input and output projections: [L, N, E], and with `need_weights` the weights [N, L, S], averaged over the heads or
+    [N, heads, L, S]."""
     ...
 
-def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = 'mean') -> Tensor:
+def multi_margin_loss(input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
+    """The sum over wrong classes k of max(0, margin - x[y] + x[k])^p over the number of classes, times the weight of
+    class y: [N, C] and labels [N], or [C] and one label. A label that is no class raises IndexRangeError when the loss
+    is computed."""
+    ...
+
+def multilabel_margin_loss(input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
+    """The sum over right classes y and wrong ones k of max(0, 1 - x[y] + x[k]), over the number of classes: [N, C] or
+    [C]. The target has the shape of the input and lists the right classes of each row, up to the first -1."""
+    ...
+
+def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """The mean over classes [..., C] of binary cross entropy from logits."""
     ...
 
-def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, ignore_index: int = -100, reduction: str = 'mean') -> Tensor:
+def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, ignore_index: int = -100, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """-input[class] from log-probabilities [N, K, ...] and labels [N, ...]; see `cross_entropy`."""
     ...
 
-def normalize(input: Tensor, p: float = 2.0, dim: int | Sequence[int] = 1, eps: float = 1e-12) -> Tensor:
+def normalize(input: Tensor, p: float = 2.0, dim: int | Sequence[int] = 1, eps: float = 1e-12, out: None = None) -> Tensor:
     """x / max(norm of order `p` over `dim`, eps)."""
     ...
 
@@ -453,6 +535,10 @@ def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-06
     """The norm of order `p` of x1 - x2 + eps over the last axis; the tensors broadcast."""
     ...
 
+def pdist(input: Tensor, p: float = 2.0) -> Tensor:
+    """The distances of order `p` between all pairs of rows of [N, M]: (0, 1), (0, 2), ..., (N - 2, N - 1)."""
+    ...
+
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """[..., C*r*r, H, W] to [..., C, H*r, W*r]: each group of r*r channels becomes an r x r block."""
     ...
@@ -461,7 +547,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """[..., C, H*r, W*r] to [..., C*r*r, H, W]: the inverse of `pixel_shuffle`."""
     ...
 
-def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, eps: float = 1e-08, reduction: str = 'mean') -> Tensor:
+def poisson_nll_loss(input: Tensor, target: Tensor, log_input: bool = True, full: bool = False, size_average: bool | None = None, eps: float = 1e-08, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """e^input - target * input, or input - target * log(input + eps) if `log_input` is False; `full` adds Stirling's
     target log target - target + log(2 pi target) / 2 for targets above 1."""
     ...
@@ -480,6 +566,11 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axes; `eps` is the dtype's epsilon unless given."""
+    ...
+
+def rrelu(input: Tensor, lower: float = 0.125, upper: float = 0.3333333333333333, training: bool = False, inplace: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """x above 0, a * x below: while training `a` is uniform between `lower` and `upper` for each element, otherwise it
+    is their mean."""
     ...
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *, causal: str | None = None, generator: Generator | None = None) -> Tensor:
@@ -503,19 +594,19 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x)."""
     ...
 
-def smooth_l1_loss(input: Tensor, target: Tensor, reduction: str = 'mean', beta: float = 1.0) -> Tensor:
+def smooth_l1_loss(input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean', beta: float = 1.0) -> Tensor:
     """e = |input - target|: e^2 / (2 beta) below beta, e - beta / 2 above."""
     ...
 
-def soft_margin_loss(input: Tensor, target: Tensor, reduction: str = 'mean') -> Tensor:
+def soft_margin_loss(input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """log(1 + e^(-target * input)) with targets of 1 and -1."""
     ...
 
-def softmax(input: Tensor, dim: int) -> Tensor:
-    """e^x over its sum along `dim`, shifted by the maximum. Multiplies by 1/sum: one division a row."""
+def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DTypeLike | None = None) -> Tensor:
+    """`softmax`; without `dim`, along axis 0 of tensors of rank 0, 1 and 3, else along axis 1."""
     ...
 
-def softmin(input: Tensor, dim: int) -> Tensor:
+def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DTypeLike | None = None) -> Tensor:
     """`softmax` of -x."""
     ...
 
@@ -543,7 +634,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
     """x above `threshold`, `value` at and below it; NaN stays NaN."""
     ...
 
-def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0, eps: float = 1e-06, swap: bool = False, reduction: str = 'mean') -> Tensor:
+def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0, eps: float = 1e-06, swap: bool = False, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """max(0, d(anchor, positive) - d(anchor, negative) + margin) with the distances of `pairwise_distance`. With `swap`
     the negative's distance is the smaller of those to the anchor and to the positive."""
     ...

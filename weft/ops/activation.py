@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from weft.dtypes import DType
 from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
@@ -35,6 +36,8 @@ def relu6(input: Node) -> Node:
 @operation("functional flag")
 def hardtanh(input: Node, min_val: float = -1.0, max_val: float = 1.0) -> Node:
     """`input` held between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
+    if min_val > max_val:
+        raise problem(RangeError, "hardtanh", f"min_val={min_val!r} and max_val={max_val!r}", "min_val <= max_val")
     low = select(make("le", (input, build.like(input, min_val))), min_val, input)
     return select(make("le", (build.like(input, max_val), input)), max_val, low)
 
@@ -75,6 +78,7 @@ def _minus_abs(x: Node) -> Node:
     return select(lt(x, 0.0), x, neg(x))
 
 
+@operation("special", name="expit")
 @operation("weft functional method inplace")
 @in_float32
 def sigmoid(input: Node) -> Node:
@@ -182,23 +186,48 @@ def shifted(who: str, x: Node, dim: int) -> tuple[Node, tuple[int, ...]]:
     return sub(x, expand(peak, x.shape)), axes
 
 
-@operation("weft functional method")
-@in_float32
-def softmax(input: Node, dim: int) -> Node:
+def usual_dim(x: Node) -> int:
+    """The axis of softmaxes without one, as PyTorch has it."""
+    return 0 if len(x.shape) in (0, 1, 3) else 1
+
+
+@operation("functional", name="softmax")
+def softmax_or_usual(input: Node, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Node:
+    """`softmax`; without `dim`, along axis 0 of tensors of rank 0, 1 and 3, else along axis 1."""
+    return softmax(input, usual_dim(input) if dim is None else dim, dtype)
+
+
+@operation("weft special method")
+def softmax(input: Node, dim: int, dtype: DType | None = None) -> Node:
     """e^x over its sum along `dim`, shifted by the maximum. Multiplies by 1/sum: one division a row.
 
     >>> weft.softmax(weft.tensor([1000.0, 1000.0]), 0)
     tensor([0.5000, 0.5000])
     """
+    return _softmax(input if dtype is None else build.cast(input, dtype), dim)
+
+
+@in_float32
+def _softmax(input: Node, dim: int) -> Node:
     z, axes = shifted("softmax", input, dim)
     e = unary("exp_rounded", z)
     return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), input.shape))
 
 
-@operation("weft functional method")
-@in_float32
-def log_softmax(input: Node, dim: int) -> Node:
+@operation("functional", name="log_softmax")
+def log_softmax_or_usual(input: Node, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Node:
+    """`log_softmax`; without `dim`, along axis 0 of tensors of rank 0, 1 and 3, else along axis 1."""
+    return log_softmax(input, usual_dim(input) if dim is None else dim, dtype)
+
+
+@operation("weft special method")
+def log_softmax(input: Node, dim: int, dtype: DType | None = None) -> Node:
     """log(softmax(x)) without overflow."""
+    return _log_softmax(input if dtype is None else build.cast(input, dtype), dim)
+
+
+@in_float32
+def _log_softmax(input: Node, dim: int) -> Node:
     z, axes = shifted("log_softmax", input, dim)
     total = reduce("reduce_sum", unary("exp_rounded", z), axes, keepdim=True)
     return sub(z, expand(unary("log", total), input.shape))
@@ -209,6 +238,8 @@ def log_softmax(input: Node, dim: int) -> Node:
 def celu(input: Node, alpha: float = 1.0) -> Node:
     """x above 0, alpha * (e^(x / alpha) - 1) below."""
     need_float("celu", input)
+    if alpha == 0:
+        raise problem(RangeError, "celu", "alpha=0", "any other number", "use relu, the limit of small alpha")
     return _elu(input, alpha, 1.0 / alpha)
 
 
@@ -230,6 +261,8 @@ def hardshrink(input: Node, lambd: float = 0.5) -> Node:
 def softshrink(input: Node, lambd: float = 0.5) -> Node:
     """x moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN."""
     need_float("softshrink", input)
+    if not lambd >= 0:
+        raise problem(RangeError, "softshrink", f"lambd={lambd!r}", "at least 0")
     above = select(lt(lambd, input), sub(input, lambd), mul(input, 0.0))
     inside = make("le", (unary("abs", input), build.like(input, lambd)))
     return build.surrogate(select(lt(input, -lambd), add(input, lambd), above), select(inside, 0.0, input))
@@ -244,10 +277,9 @@ def tanhshrink(input: Node) -> Node:
 
 
 @operation("functional")
-@in_float32
-def softmin(input: Node, dim: int) -> Node:
+def softmin(input: Node, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None) -> Node:
     """`softmax` of -x."""
-    return softmax(neg(input), dim)
+    return softmax_or_usual(neg(input), dim, dtype=dtype)
 
 
 @operation("functional")

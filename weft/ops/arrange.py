@@ -5,17 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from weft.errors import RangeError, ShapeError, problem
+from weft.dtypes import int64
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops import reduce
 from weft.ops.common import as_int, normal_axis, same_device
 from weft.ops.einsum import diagonal_of
+from weft.ops.indexing import user_site, wrapped
 from weft.ops.movement import cat, split, transpose
 from weft.ops.registry import operation
 
 
-def _two_axes(who: str, rank: int, dim1: int, dim2: int) -> tuple[int, int]:
+def two_axes(who: str, rank: int, dim1: int, dim2: int) -> tuple[int, int]:
     first, second = normal_axis(who, dim1, rank), normal_axis(who, dim2, rank)
     if first == second or rank < 2:
         raise problem(ShapeError, who, f"axes {dim1} and {dim2} of {rank}", "two different axes")
@@ -29,7 +31,7 @@ def diagonal(input: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node
     >>> weft.diagonal(weft.tensor([[1, 2], [3, 4]]))
     tensor([1, 4])
     """
-    first, second = _two_axes("diagonal", len(input.shape), dim1, dim2)
+    first, second = two_axes("diagonal", len(input.shape), dim1, dim2)
     shift = as_int("diagonal", offset, "offset")
     low, high = max(-shift, 0), max(shift, 0)
     extent = max(min(input.shape[first] - low, input.shape[second] - high), 0)
@@ -50,7 +52,7 @@ def diag_embed(input: Node, offset: int = 0, dim1: int = -2, dim2: int = -1) -> 
     if not input.shape:
         raise problem(ShapeError, "diag_embed", "a scalar", "at least one axis")
     rank, shift = len(input.shape) + 1, as_int("diag_embed", offset, "offset")
-    first, second = _two_axes("diag_embed", rank, dim1, dim2)
+    first, second = two_axes("diag_embed", rank, dim1, dim2)
     *outer, extent = input.shape
     zeros = (0,) * len(outer)
     apart = build.pad(build.reshape(input, (*outer, extent, 1)), (*zeros, 0, 0), (*zeros, 0, extent))
@@ -98,6 +100,8 @@ def meshgrid(*tensors: Node | Sequence[Node], indexing: str = "ij") -> tuple[Nod
         given = f"shapes {[node.shape for node in nodes]}, indexing={indexing!r}"
         raise problem(ShapeError, "meshgrid", given, "vectors, and 'ij' or 'xy'")
     same_device("meshgrid", nodes)
+    if len({node.dtype for node in nodes}) > 1:
+        raise problem(DTypeError, "meshgrid", f"{[node.dtype.name for node in nodes]}", "one dtype", "cast with .to")
     shape = tuple([node.size for node in nodes])
     out = []
     for axis, node in enumerate(nodes):
@@ -117,7 +121,7 @@ def rot90(input: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Node:
     """
     if len(dims) != 2:
         raise problem(ShapeError, "rot90", f"dims {tuple(dims)}", "two axes")
-    first, second = _two_axes("rot90", len(input.shape), *dims)
+    first, second = two_axes("rot90", len(input.shape), *dims)
     turns = as_int("rot90", k, "number of turns") % 4
     order = list(range(len(input.shape)))
     order[first], order[second] = second, first
@@ -151,12 +155,12 @@ def repeat_interleave(x: Node, repeats: int, dim: int | None = None) -> Node:
     return build.reshape(wide, (*before, extent * times, *after))
 
 
-def _at_least(x: Node, rank: int) -> Node:
+def at_least(x: Node, rank: int) -> Node:
     """Axes of extent 1 added as NumPy does: a vector is a row, a matrix a slice at the front of three axes."""
     if len(x.shape) >= rank:
         return x
     if rank == 3:
-        x = _at_least(x, 2)
+        x = at_least(x, 2)
         return build.reshape(x, (*x.shape, 1))
     return build.reshape(x, (1,) * (rank - len(x.shape)) + x.shape)
 
@@ -164,20 +168,20 @@ def _at_least(x: Node, rank: int) -> Node:
 @operation("weft")
 def hstack(tensors: Sequence[Node]) -> Node:
     """Tensors side by side: along the second axis, vectors along their only one."""
-    parts = [_at_least(node, 1) for node in tensors]
+    parts = [at_least(node, 1) for node in tensors]
     return cat(parts, 1 if parts and len(parts[0].shape) > 1 else 0)
 
 
-@operation("weft")
+@operation("weft", aliases="row_stack")
 def vstack(tensors: Sequence[Node]) -> Node:
     """Tensors on top of each other: along the first axis, vectors as rows."""
-    return cat([_at_least(node, 2) for node in tensors], 0)
+    return cat([at_least(node, 2) for node in tensors], 0)
 
 
 @operation("weft")
 def dstack(tensors: Sequence[Node]) -> Node:
     """Tensors behind each other: along the third axis."""
-    return cat([_at_least(node, 3) for node in tensors], 2)
+    return cat([at_least(node, 3) for node in tensors], 2)
 
 
 @operation("weft")
@@ -192,16 +196,35 @@ def swapaxes(input: Node, axis0: int, axis1: int) -> Node:
     return transpose(input, axis0, axis1)
 
 
-@operation(view="basic")
 def narrow(input: Node, dim: int, start: int, length: int) -> Node:
-    """The part of `dim` from `start` on with `length` elements."""
-    axis = normal_axis("narrow", dim, len(input.shape))
-    first, count = as_int("narrow", start, "start"), as_int("narrow", length, "length")
-    extent = input.shape[axis] if input.shape else 0
+    """`weft.narrow` from a number on."""
+    axis, extent, count = narrowed(input, dim, length)
+    first = as_int("narrow", start, "start")
+    if not -extent <= first <= extent:
+        raise problem(ShapeError, "narrow", f"start {start} of extent {extent}", f"{-extent} to {extent}")
     first = first + extent if first < 0 else first
-    if not 0 <= first <= first + count <= extent:
+    if first + count > extent:
         raise problem(ShapeError, "narrow", f"start {start}, length {length} of extent {extent}", "a part of it")
     return build.narrow(input, axis, first, first + count)
+
+
+def narrow_at(input: Node, dim: int, start: Node, length: int) -> Node:
+    """`weft.narrow` from where an integer tensor says; a part that leaves the axis raises when it is computed."""
+    axis, extent, count = narrowed(input, dim, length)
+    first = build.reshape(wrapped(start, extent), (1,))
+    places = build.add(build.expand(build.cast(first, int64), (count,)), build.iota((count,), 0, input.device))
+    return build.gather(input, places, axis, user_site())
+
+
+def narrowed(x: Node, dim: int, length: int) -> tuple[int, int, int]:
+    """The axis, its extent, and the length of the part of it, checked."""
+    if not x.shape:
+        raise problem(ShapeError, "narrow", "a scalar", "at least one axis")
+    axis = normal_axis("narrow", dim, len(x.shape))
+    extent, count = x.shape[axis], as_int("narrow", length, "length")
+    if not 0 <= count <= extent:
+        raise problem(ShapeError, "narrow", f"length {length} of extent {extent}", "a part of it")
+    return axis, extent, count
 
 
 @operation(view="basic")
@@ -231,22 +254,23 @@ def flipud(input: Node) -> Node:
     return build.flip(input, (0,))
 
 
-@operation(view="basic")
-def tensor_split(input: Node, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Node, ...]:
-    """As many parts as asked for, the first ones larger by one where it does not come out even; or parts cut before the
-    given indices.
-
-    >>> [part.shape for part in weft.tensor_split(weft.arange(7), 3)]
-    [(3,), (2,), (2,)]
-    """
-    axis = normal_axis("tensor_split", dim, len(input.shape))
-    extent = input.shape[axis] if input.shape else 0
+def split_at(who: str, x: Node, indices_or_sections: int | Sequence[int], axis: int) -> tuple[Node, ...]:
+    """Parts of an axis, as many as asked for, or cut before the given indices."""
+    extent = x.shape[axis]
     if isinstance(indices_or_sections, (tuple, list)):
-        cuts = [min(max(cut + extent if cut < 0 else cut, 0), extent) for cut in indices_or_sections]
+        numbers = [as_int(who, cut, "index") for cut in indices_or_sections]
+        cuts = [min(max(cut + extent if cut < 0 else cut, 0), extent) for cut in numbers]
         bounds = [0, *cuts, extent]
-        return tuple([build.narrow(input, axis, low, max(low, high)) for low, high in itertools.pairwise(bounds)])
-    sections = as_int("tensor_split", indices_or_sections, "number of sections")
+        return tuple([build.narrow(x, axis, low, max(low, high)) for low, high in itertools.pairwise(bounds)])
+    sections = as_int(who, indices_or_sections, "number of sections")
     if sections < 1:
-        raise problem(ShapeError, "tensor_split", f"{sections} sections", "at least 1")
+        raise problem(ShapeError, who, f"{sections} sections", "at least 1")
     sizes = [extent // sections + (k < extent % sections) for k in range(sections)]
-    return split(input, sizes, axis)
+    return split(x, sizes, axis)
+
+
+def tensor_split(input: Node, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Node, ...]:
+    """`weft.tensor_split` by numbers."""
+    if not input.shape:
+        raise problem(ShapeError, "tensor_split", "a scalar", "at least one axis")
+    return split_at("tensor_split", input, indices_or_sections, normal_axis("tensor_split", dim, len(input.shape)))

@@ -9,16 +9,18 @@ import math
 from collections.abc import Callable
 
 from weft.dtypes import DType, as_dtype, bool_, int64, promote
-from weft.errors import DTypeError, RangeError, problem
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.common import (
     Operand,
+    as_int,
     broadcast_shapes,
     in_float32,
     meet,
     need_bits,
+    need_float,
     number_kind,
     result_dtype,
     same_device,
@@ -78,7 +80,7 @@ def _add_scaled(a: Operand, b: Operand, alpha: float | int) -> Node:
     return add(a, mul(b, alpha) if isinstance(b, Node) else b * alpha)
 
 
-@operation("weft method inplace", operators="__sub__ __isub__")
+@operation("weft method inplace", aliases="subtract", operators="__sub__ __isub__")
 def sub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
     """a - alpha * b."""
     if alpha != 1:
@@ -86,20 +88,20 @@ def sub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
     return _arithmetic("sub", "sub", input, other)
 
 
-@operation("", operators="__rsub__")
-def rsub(b: Operand, a: Operand) -> Node:
-    """a - b with the operands exchanged: what `number - tensor` calls."""
-    return sub(a, b)
+@operation("weft", operators="__rsub__")
+def rsub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
+    """other - alpha * input: what `number - tensor` calls."""
+    return sub(other, input, alpha=alpha)
 
 
-@operation("weft method inplace", operators="__mul__ __rmul__ __imul__")
+@operation("weft method inplace", aliases="multiply", operators="__mul__ __rmul__ __imul__")
 def mul(input: Operand, other: Operand) -> Node:
     """a * b. Two bool tensors: logical and."""
     pair = meet("mul", input, other)
     return make("and" if pair[0].dtype is bool_ else "mul", pair)
 
 
-@operation("weft method inplace", operators="__truediv__ __itruediv__")
+@operation("weft method inplace", aliases="divide", operators="__truediv__ __itruediv__")
 def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> Node:
     """a / b; integers divide in the default dtype, float32. `rounding_mode` is None, 'floor' or 'trunc'.
 
@@ -125,6 +127,12 @@ def _signs_part(a: Node, b: Node) -> Node:
     """Where integer division has a rest and the signs differ: there rounding down and towards 0 differ."""
     uneven = build.binary("ne", make("mod", (a, b)), 0)
     return make("and", (uneven, make("xor", (build.lt(a, 0), build.lt(b, 0)))))
+
+
+@operation("weft method inplace")
+def true_divide(input: Operand, other: Operand) -> Node:
+    """`div` without rounding."""
+    return div(input, other)
 
 
 @operation("", operators="__rtruediv__")
@@ -293,15 +301,8 @@ def _compared(op: str, who: str, a: Operand, b: Operand) -> Node:
                 side = side_of_range(y, x.dtype)
                 if side:
                     smaller = side > 0 if x is a else side < 0
-                    value = {
-                        "lt": smaller,
-                        "le": smaller,
-                        "gt": not smaller,
-                        "ge": not smaller,
-                        "eq": False,
-                        "ne": True,
-                    }
-                    return build.full(x.shape, value[who], bool_, x.device)
+                    value = who == "ne" or (who != "eq" and (who in ("lt", "le")) is smaller)
+                    return build.full(x.shape, value, bool_, x.device)
             elif y.dtype is not x.dtype and y.dtype.kind in "iu" and not (x.shape and y.shape):
                 dtype = promote(x.dtype, y.dtype)
                 break
@@ -309,25 +310,25 @@ def _compared(op: str, who: str, a: Operand, b: Operand) -> Node:
     return make(op, pair if who == op else pair[::-1])
 
 
-@operation("weft method inplace", operators="__lt__")
+@operation("weft method inplace", aliases="less", operators="__lt__")
 def lt(input: Operand, other: Operand) -> Node:
     """a < b, bool."""
     return _compared("lt", "lt", input, other)
 
 
-@operation("weft method inplace", operators="__le__")
+@operation("weft method inplace", aliases="less_equal", operators="__le__")
 def le(input: Operand, other: Operand) -> Node:
     """a <= b, bool."""
     return _compared("le", "le", input, other)
 
 
-@operation("weft method inplace", operators="__gt__")
+@operation("weft method inplace", aliases="greater", operators="__gt__")
 def gt(input: Operand, other: Operand) -> Node:
     """a > b, bool."""
     return _compared("lt", "gt", input, other)
 
 
-@operation("weft method inplace", operators="__ge__")
+@operation("weft method inplace", aliases="greater_equal", operators="__ge__")
 def ge(input: Operand, other: Operand) -> Node:
     """a >= b, bool."""
     return _compared("le", "ge", input, other)
@@ -339,7 +340,7 @@ def eq(input: Operand, other: Operand) -> Node:
     return _compared("eq", "eq", input, other)
 
 
-@operation("weft method inplace")
+@operation("weft method inplace", aliases="not_equal")
 def ne(input: Operand, other: Operand) -> Node:
     """a != b, bool."""
     return _compared("ne", "ne", input, other)
@@ -405,6 +406,18 @@ def bitwise_right_shift(input: Operand, other: Operand) -> Node:
     return _bitwise("shr", "bitwise_right_shift", input, other)
 
 
+@operation("", operators="__rlshift__")
+def rlshift(b: Operand, a: Operand) -> Node:
+    """a << b with the operands exchanged."""
+    return bitwise_left_shift(a, b)
+
+
+@operation("", operators="__rrshift__")
+def rrshift(b: Operand, a: Operand) -> Node:
+    """a >> b with the operands exchanged."""
+    return bitwise_right_shift(a, b)
+
+
 @operation("weft method inplace", operators="__invert__")
 def bitwise_not(input: Node) -> Node:
     """~x for bool and integer tensors."""
@@ -433,13 +446,8 @@ def isfinite(input: Node) -> Node:
 # ---- selection --------------------------------------------------------------------------------------------------
 
 
-@operation("weft")
 def where(condition: Node, input: Operand, other: Operand) -> Node:
-    """`input` where the bool condition holds, else `other`; all three broadcast.
-
-    >>> weft.where(weft.tensor([True, False]), weft.tensor([1.0, 2.0]), 0.0)
-    tensor([1., 0.])
-    """
+    """`input` where the bool condition holds, else `other`; all three broadcast."""
     if not isinstance(condition, Node) or condition.dtype is not bool_:
         given = condition.dtype.name if isinstance(condition, Node) else type(condition).__name__
         raise problem(DTypeError, "where", f"a condition of type {given}", "a bool tensor", "write it as a comparison")
@@ -455,13 +463,24 @@ def where(condition: Node, input: Operand, other: Operand) -> Node:
     return make("select", (build.expand_to(condition, shape), *chosen))
 
 
+@operation("method", name="where")
+def where_of(input: Node, condition: Node, other: Operand) -> Node:
+    """`input` where the bool condition holds, else `other`; all three broadcast."""
+    return where(condition, input, other)
+
+
 @operation("weft method inplace")
 def masked_fill(input: Node, mask: Node, value: Operand) -> Node:
-    """`input` with `value` where the bool mask holds."""
+    """`input` with `value`, a number or a tensor without axes, where the bool mask holds."""
+    if isinstance(value, Node) and value.shape:
+        given = f"a value of shape {value.shape}"
+        raise problem(
+            ShapeError, "masked_fill", given, "a number or a tensor of shape ()", "use where or masked_scatter"
+        )
     return build.cast(where(mask, value, input), input.dtype)
 
 
-@operation("weft method inplace")
+@operation("weft method inplace", aliases="clip")
 def clamp(input: Node, min: Operand | None = None, max: Operand | None = None) -> Node:
     """`input` held between `min` and `max`; the gradient passes where min <= x <= max. NaN stays NaN and gets none.
 
@@ -473,6 +492,18 @@ def clamp(input: Node, min: Operand | None = None, max: Operand | None = None) -
     if min is not None:
         input = _held(input, min, lt, ge)
     return input if max is None else _held(input, max, gt, le)
+
+
+@operation("weft method inplace")
+def clamp_min(input: Node, min: Operand) -> Node:
+    """`input` where it is larger than `min`, else `min`."""
+    return _held(input, min, lt, ge)
+
+
+@operation("weft method inplace")
+def clamp_max(input: Node, max: Operand) -> Node:
+    """`input` where it is smaller than `max`, else `max`."""
+    return _held(input, max, gt, le)
 
 
 def _held(x: Node, bound: Operand, beyond: Callable[..., Node], within: Callable[..., Node]) -> Node:
@@ -487,7 +518,7 @@ def _held(x: Node, bound: Operand, beyond: Callable[..., Node], within: Callable
 # ---- functions of one operand -----------------------------------------------------------------------------------
 
 
-@operation("weft method inplace", operators="__neg__")
+@operation("weft method inplace", aliases="negative", operators="__neg__")
 def neg(input: Node) -> Node:
     """-x."""
     if input.dtype is bool_:
@@ -495,7 +526,7 @@ def neg(input: Node) -> Node:
     return build.neg(input)
 
 
-@operation("weft method inplace", operators="__abs__")
+@operation("weft method inplace", aliases="absolute", operators="__abs__")
 def abs(input: Node) -> Node:
     """|x|; the gradient at 0 is 0."""
     return build.unary("abs", input)
@@ -523,14 +554,14 @@ def exp(input: Node) -> Node:
     return build.unary("exp", to_float(input))
 
 
-@operation("weft method inplace")
+@operation("weft special method inplace")
 @in_float32
 def exp2(input: Node) -> Node:
     """2 to the power x."""
-    return build.unary("exp", build.mul(to_float(input), math.log(2.0)))
+    return build.binary("pow", 2.0, to_float(input))  # exp(x log 2) would lose digits of large x
 
 
-@operation("weft method inplace")
+@operation("weft special method inplace")
 def expm1(input: Node) -> Node:
     """exp(x) - 1, precise near 0."""
     return build.unary("expm1", to_float(input))
@@ -556,7 +587,7 @@ def log10(input: Node) -> Node:
     return build.mul(build.unary("log", to_float(input)), 1.0 / math.log(10.0))
 
 
-@operation("weft method inplace")
+@operation("weft special method inplace")
 def log1p(input: Node) -> Node:
     """log(1 + x), precise near 0."""
     return build.unary("log1p", to_float(input))
@@ -614,7 +645,7 @@ def tanh(input: Node) -> Node:
     return build.unary("tanh", to_float(input))
 
 
-@operation("weft method inplace")
+@operation("weft special method inplace")
 def erf(input: Node) -> Node:
     """The error function."""
     return build.unary("erf", to_float(input))
@@ -632,19 +663,24 @@ def ceil(input: Node) -> Node:
     return build.neg(build.unary("floor", build.neg(input))) if input.dtype.kind == "f" else input
 
 
-@operation("weft method inplace")
+@operation("weft method inplace", aliases="fix")
 def trunc(input: Node) -> Node:
     """The whole part of x, towards 0; the gradient is 0."""
     return build.select(build.lt(input, 0), ceil(input), floor(input)) if input.dtype.kind == "f" else input
 
 
-@operation("weft method inplace")
-def round(input: Node) -> Node:
-    """The nearest whole number, ties to even; the gradient is 0.
+@operation("weft special method inplace")
+def round(input: Node, *, decimals: int = 0) -> Node:
+    """The nearest whole number, ties to even; the gradient is 0. With `decimals`, the nearest with so many digits after
+    the point, or with so many zeros before it if negative.
 
     >>> weft.round(weft.tensor([0.5, 1.5, 2.4]))
     tensor([0., 2., 2.])
     """
+    decimals = as_int("round", decimals, "number of decimals")
+    if decimals:
+        return _round_decimals(input, decimals)
+    _need_numbers("round", input)
     if input.dtype.kind != "f":
         return input
     low = build.unary("floor", input)
@@ -652,3 +688,11 @@ def round(input: Node) -> Node:
     odd = build.eq(build.binary("mod", low, 2.0), 1.0)
     up = make("or", (build.lt(0.5, rest), make("and", (build.eq(rest, 0.5), odd))))
     return build.select(up, build.add(low, 1.0), low)
+
+
+@in_float32
+def _round_decimals(x: Node, decimals: int) -> Node:
+    need_float("round", x)
+    if decimals < 0:
+        return build.mul(round(build.div(x, 10.0**-decimals)), 10.0**-decimals)
+    return build.div(round(build.mul(x, 10.0**decimals)), 10.0**decimals)

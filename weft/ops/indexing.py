@@ -22,7 +22,6 @@ from weft.ops.common import (
     Operand,
     as_int,
     broadcast_shapes,
-    need_float,
     need_integer,
     normal_axis,
     same_device,
@@ -358,7 +357,7 @@ def put(input: Node, index: Node, source: Node, accumulate: bool = False) -> Nod
 
 @operation("weft method inplace")
 def masked_scatter(input: Node, mask: Node, source: Node) -> Node:
-    """`input` with the elements of `source`, one after the other, where the bool mask (which broadcasts) holds.
+    """`input` with the elements of `source`, one after the other, where the bool mask holds; both broadcast.
 
     >>> weft.zeros(4).masked_scatter(weft.tensor([True, False, True, False]), weft.tensor([1.0, 2.0, 3.0]))
     tensor([1., 0., 2., 0.])
@@ -367,11 +366,8 @@ def masked_scatter(input: Node, mask: Node, source: Node) -> Node:
     if mask.dtype is not bool_ or source.dtype is not input.dtype:
         given = f"a mask of {mask.dtype.name} and {source.dtype.name} for {input.dtype.name}"
         raise problem(DTypeError, "masked_scatter", given, "a bool mask, and a source of the tensor's dtype")
-    if broadcast_shapes("masked_scatter", [input.shape, mask.shape]) != input.shape:
-        raise problem(
-            ShapeError, "masked_scatter", f"a mask of shape {mask.shape}", f"one that broadcasts to {input.shape}"
-        )
-    wide = build.expand_to(mask, input.shape)
+    shape = broadcast_shapes("masked_scatter", [input.shape, mask.shape])
+    input, wide = build.expand_to(input, shape), build.expand_to(mask, shape)
     if not source.size:
         source = build.full((1,), 0, source.dtype, source.device)
     number = _numbers(wide, source.size, exactly=False)
@@ -404,27 +400,6 @@ def index_select(input: Node, dim: int, index: Node) -> Node:
     if not input.shape:
         return build.reshape(build.gather(build.reshape(input, (1,)), build.reshape(index, (1,)), 0, user_site()), ())
     return build.gather(input, build.reshape(index, (index.size,)), axis, user_site())
-
-
-@operation("functional")
-def embedding(input: Node, weight: Node, padding_idx: int | None = None) -> Node:
-    """Rows of `weight` [count, width] by number: `input` [...] gives [..., width].
-    The row `padding_idx` gets no gradient.
-
-    >>> weft.nn.functional.embedding(weft.tensor([1, 0]), weft.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    tensor([[3., 4.],
-            [1., 2.]])
-    """
-    need_integer("embedding", input)
-    need_float("embedding", weight)
-    same_device("embedding", [input, weight])
-    if len(weight.shape) != 2:
-        raise problem(ShapeError, "embedding", f"a weight of shape {weight.shape}", "[count, width]")
-    if padding_idx is not None:
-        row = _whole(padding_idx, 0, weight.shape[0])
-        is_padding = build.eq(build.iota(weight.shape, 0, weight.device), row)
-        weight = build.select(is_padding, build.stop_gradient(weight), weight)
-    return build.gather(weight, input, 0, user_site())
 
 
 @operation("functional")

@@ -9,7 +9,7 @@ from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops.common import broadcast_shapes, in_float32, same_device
-from weft.ops.elementwise import add
+from weft.ops.elementwise import add, mul
 from weft.ops.registry import operation
 
 
@@ -100,13 +100,18 @@ def dot(input: Node, tensor: Node) -> Node:
 
 
 @operation()
+def vdot(input: Node, other: Node) -> Node:
+    """The sum of products of two vectors: `dot`, since numbers are real."""
+    return _with_ranks("vdot", input, other, (1, 1))
+
+
+@operation(aliases="ger")
 def outer(input: Node, vec2: Node) -> Node:
     """[M] and [N] to the [M, N] products of each with each."""
-    _check("outer", input, vec2)
+    same_device("outer", [input, vec2])
     if len(input.shape) != 1 or len(vec2.shape) != 1:
         raise problem(ShapeError, "outer", f"shapes {input.shape} and {vec2.shape}", "two vectors")
-    shape = input.shape + vec2.shape
-    return build.mul(build.expand(build.reshape(input, (*input.shape, 1)), shape), build.expand_to(vec2, shape))
+    return mul(build.reshape(input, (*input.shape, 1)), vec2)
 
 
 @operation("functional")

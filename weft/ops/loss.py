@@ -1,4 +1,5 @@
 """Losses. `reduction` is 'mean', 'sum' or 'none'; shapes of prediction and target must be equal, not only broadcast.
+`size_average` and `reduce` are PyTorch's older way to say it, at their places in its parameter lists.
 
 Cross entropy finds the class by comparing an iota with the label, so forward and backward are row reductions over the
 class axis and elementwise arithmetic. A label outside the classes that is not `ignore_index` raises IndexRangeError
@@ -12,7 +13,8 @@ import math
 from weft.dtypes import int32, int64
 from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
-from weft.graph.build import add, div, expand, lt, mul, neg, reduce, reshape, select, sub, unary
+from weft.graph.build import add, div, expand, lt, mul, neg, reshape, select, sub, unary
+from weft.graph.build import reduce as fold
 from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.activation import shifted
@@ -27,10 +29,22 @@ def _reduced(who: str, loss: Node, reduction: str) -> Node:
     if reduction == "none":
         return loss
     if reduction == "sum":
-        return reduce("reduce_sum", loss, range(len(loss.shape)))
+        return fold("reduce_sum", loss, range(len(loss.shape)))
     if reduction == "mean":
         return mean(loss)
     raise problem(RangeError, who, f"reduction={reduction!r}", "'mean', 'sum' or 'none'")
+
+
+def reduction_of(who: str, size_average: bool | None, reduce: bool | None, reduction: str) -> str:
+    """The reduction that is meant, where PyTorch's older flags may say it."""
+    for name, flag in (("size_average", size_average), ("reduce", reduce)):
+        if flag is not None and not isinstance(flag, (bool, int)):
+            raise problem(RangeError, who, f"{name}={flag!r}", "a bool or None", "pass reduction= by its name")
+    if size_average is None and reduce is None:
+        return reduction
+    if reduce is not None and not reduce:
+        return "none"
+    return "mean" if size_average is None or size_average else "sum"
 
 
 def _pair(who: str, input: Node, target: Node) -> tuple[Node, Node]:
@@ -44,31 +58,74 @@ def _pair(who: str, input: Node, target: Node) -> tuple[Node, Node]:
 
 @operation("functional")
 @in_float32
-def mse_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
-    """(input - target) squared.
+def mse_loss(
+    input: Node,
+    target: Node,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Node | None = None,
+) -> Node:
+    """(input - target) squared, times `weight` where one is given; the mean then divides by the sum of weights.
 
     >>> weft.nn.functional.mse_loss(weft.tensor([1.0, 2.0]), weft.tensor([1.0, 4.0]))
     tensor(2.)
     """
+    reduction = reduction_of("mse_loss", size_average, reduce, reduction)
     input, target = _pair("mse_loss", input, target)
     error = sub(input, target)
-    return _reduced("mse_loss", mul(error, error), reduction)
+    return _weighted("mse_loss", mul(error, error), weight, reduction)
 
 
 @operation("functional")
 @in_float32
-def l1_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
-    """|input - target|."""
+def l1_loss(
+    input: Node,
+    target: Node,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Node | None = None,
+) -> Node:
+    """|input - target|, times `weight` where one is given; the mean then divides by the sum of weights."""
+    reduction = reduction_of("l1_loss", size_average, reduce, reduction)
     input, target = _pair("l1_loss", input, target)
-    return _reduced("l1_loss", unary("abs", sub(input, target)), reduction)
+    return _weighted("l1_loss", unary("abs", sub(input, target)), weight, reduction)
+
+
+def _weighted(who: str, loss: Node, weight: Node | None, reduction: str) -> Node:
+    """A loss times the weight of each element, reduced; the mean divides by the sum of weights."""
+    if weight is None:
+        return _reduced(who, loss, reduction)
+    weight = _element_weight(who, loss, weight)
+    if reduction != "mean":
+        return _reduced(who, mul(loss, weight), reduction)
+    return div(_reduced(who, mul(loss, weight), "sum"), _reduced(who, weight, "sum"))
+
+
+def _element_weight(who: str, loss: Node, weight: Node) -> Node:
+    """The weight of each element, in the dtype of the loss."""
+    if weight.shape != loss.shape:
+        raise problem(ShapeError, who, f"a weight of shape {weight.shape}", f"that of the input, {loss.shape}")
+    return meet(who, loss, weight, dtype=loss.dtype)[1]
 
 
 @operation("functional")
 @in_float32
-def smooth_l1_loss(input: Node, target: Node, reduction: str = "mean", beta: float = 1.0) -> Node:
+def smooth_l1_loss(
+    input: Node,
+    target: Node,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
+) -> Node:
     """e = |input - target|: e^2 / (2 beta) below beta, e - beta / 2 above."""
+    reduction = reduction_of("smooth_l1_loss", size_average, reduce, reduction)
+    if beta < 0:
+        raise problem(RangeError, "smooth_l1_loss", f"beta={beta}", "0 or more")
     if beta == 0:
-        return l1_loss(input, target, reduction)
+        return l1_loss(input, target, reduction=reduction)
     input, target = _pair("smooth_l1_loss", input, target)
     e = unary("abs", sub(input, target))
     loss = select(lt(e, beta), mul(mul(e, e), 0.5 / beta), sub(e, 0.5 * beta))
@@ -77,12 +134,19 @@ def smooth_l1_loss(input: Node, target: Node, reduction: str = "mean", beta: flo
 
 @operation("functional")
 @in_float32
-def huber_loss(input: Node, target: Node, reduction: str = "mean", delta: float = 1.0) -> Node:
-    """e = |input - target|: e^2 / 2 up to delta, delta * (e - delta / 2) above."""
+def huber_loss(
+    input: Node, target: Node, reduction: str = "mean", delta: float = 1.0, weight: Node | None = None
+) -> Node:
+    """e = |input - target|: e^2 / 2 up to delta, delta * (e - delta / 2) above; times `weight` where one is given. The
+    mean divides by the number of elements."""
+    if delta <= 0:
+        raise problem(RangeError, "huber_loss", f"delta={delta}", "a number above 0")
     input, target = _pair("huber_loss", input, target)
     e = unary("abs", sub(input, target))
     loss = select(lt(delta, e), mul(sub(e, 0.5 * delta), delta), mul(mul(e, e), 0.5))
-    return _reduced("huber_loss", loss, reduction)
+    if weight is None:
+        return _reduced("huber_loss", loss, reduction)
+    return _reduced("huber_loss", mul(loss, _element_weight("huber_loss", loss, weight)), reduction)
 
 
 @operation("functional")
@@ -91,11 +155,14 @@ def binary_cross_entropy_with_logits(
     input: Node,
     target: Node,
     weight: Node | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
     pos_weight: Node | None = None,
 ) -> Node:
     """-[w y log s(z) + (1 - y) log(1 - s(z))] from logits z, as (1 - y) z + max(-z, 0) + log(1 + e^-|z|)."""
     who = "binary_cross_entropy_with_logits"
+    reduction = reduction_of(who, size_average, reduce, reduction)
     z, y = _pair(who, input, target)
     below = lt(z, 0.0)
     tail = unary("log1p", unary("exp", select(below, z, neg(z))))  # log(1 + e^-|z|), with the right slope at 0
@@ -113,9 +180,12 @@ def binary_cross_entropy(
     input: Node,
     target: Node,
     weight: Node | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Node:
     """-[y log p + (1 - y) log(1 - p)] from probabilities, the logarithms held above -100."""
+    reduction = reduction_of("binary_cross_entropy", size_average, reduce, reduction)
     p, y = _pair("binary_cross_entropy", input, target)
     value = neg(add(mul(y, _held_log(p)), mul(sub(1.0, y), _held_log(sub(1.0, p)))))
     loss = build.with_gradient(value, (p, y), _bce_gradient)
@@ -143,14 +213,17 @@ def nll_loss(
     input: Node,
     target: Node,
     weight: Node | None = None,
+    size_average: bool | None = None,
     ignore_index: int = -100,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Node:
     """-input[class] from log-probabilities [N, K, ...] and labels [N, ...]; see `cross_entropy`."""
+    reduction = reduction_of("nll_loss", size_average, reduce, reduction)
     need_float("nll_loss", input)
     rows, labels = _class_rows("nll_loss", input, target)
     hit = _hits(rows, labels)
-    picked = reduce("reduce_sum", select(hit, rows, 0.0), (len(rows.shape) - 1,))
+    picked = fold("reduce_sum", select(hit, rows, 0.0), (len(rows.shape) - 1,))
     return _over_labels("nll_loss", neg(picked), hit, labels, weight, ignore_index, reduction)
 
 
@@ -160,7 +233,9 @@ def cross_entropy(
     input: Node,
     target: Node,
     weight: Node | None = None,
+    size_average: bool | None = None,
     ignore_index: int = -100,
+    reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Node:
@@ -171,6 +246,7 @@ def cross_entropy(
     tensor(0.1269)
     """
     who = "cross_entropy"
+    reduction = reduction_of(who, size_average, reduce, reduction)
     need_float(who, input)
     if not 0.0 <= label_smoothing <= 1.0:
         raise problem(RangeError, who, f"label_smoothing={label_smoothing}", "0 to 1")
@@ -179,16 +255,16 @@ def cross_entropy(
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     rows, labels = _class_rows(who, input, target)
     z, axes = shifted(who, rows, -1)
-    log_total = unary("log", reduce("reduce_sum", unary("exp_rounded", z), axes))
+    log_total = unary("log", fold("reduce_sum", unary("exp_rounded", z), axes))
     hit = _hits(rows, labels)
-    loss = sub(log_total, reduce("reduce_sum", select(hit, z, 0.0), axes))
+    loss = sub(log_total, fold("reduce_sum", select(hit, z, 0.0), axes))
     if not label_smoothing:
         return _over_labels(who, loss, hit, labels, weight, ignore_index, reduction)
     classes = rows.shape[-1]
     spread = sub(expand(reshape(log_total, (*labels.shape, 1)), z.shape), z)  # -log softmax
     if weight is not None:
         spread = mul(*meet(who, spread, weight))
-    smooth = mul(reduce("reduce_sum", spread, axes), label_smoothing / classes)
+    smooth = mul(fold("reduce_sum", spread, axes), label_smoothing / classes)
     return _over_labels(who, mul(loss, 1.0 - label_smoothing), hit, labels, weight, ignore_index, reduction, smooth)
 
 
@@ -242,14 +318,14 @@ def _over_labels(
         if weight.shape != hit.shape[-1:]:
             raise problem(ShapeError, who, f"a weight of shape {weight.shape}", f"one per class: {hit.shape[-1:]}")
         per_class = build.expand_to(build.cast(weight, loss.dtype), hit.shape)
-        share = reduce("reduce_sum", select(hit, per_class, 0.0), (len(hit.shape) - 1,))
+        share = fold("reduce_sum", select(hit, per_class, 0.0), (len(hit.shape) - 1,))
         loss = mul(loss, share)
     loss = loss if smooth is None else add(loss, smooth)
     loss = select(counted, _checked(loss, counted, labels, hit.shape[-1]), 0.0)
     if reduction != "mean":
         return _reduced(who, loss, reduction)
     axes = range(len(loss.shape))
-    return div(reduce("reduce_sum", loss, axes), reduce("reduce_sum", select(counted, share, 0.0), axes))
+    return div(fold("reduce_sum", loss, axes), fold("reduce_sum", select(counted, share, 0.0), axes))
 
 
 def _checked(loss: Node, counted: Node, labels: Node, classes: int) -> Node:
@@ -271,6 +347,6 @@ def _soft_cross_entropy(input: Node, target: Node, weight: Node | None, reductio
     if weight is not None:
         share = mul(*meet(who, share, weight))
     z, axes = shifted(who, rows, -1)
-    log_total = unary("log", reduce("reduce_sum", unary("exp_rounded", z), axes, keepdim=True))
-    loss = reduce("reduce_sum", mul(share, sub(expand(log_total, z.shape), z)), axes)
+    log_total = unary("log", fold("reduce_sum", unary("exp_rounded", z), axes, keepdim=True))
+    loss = fold("reduce_sum", mul(share, sub(expand(log_total, z.shape), z)), axes)
     return _reduced(who, loss, reduction)

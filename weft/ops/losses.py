@@ -9,12 +9,14 @@ import math
 from weft.dtypes import int64
 from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
-from weft.graph.build import add, div, lt, mul, neg, reduce, select, sub, unary
+from weft.graph.build import Shape, add, div, lt, mul, neg, select, sub, unary
+from weft.graph.build import reduce as fold
 from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.activation import logsigmoid, sigmoid
-from weft.ops.common import in_float32, meet, need_float, same_device
-from weft.ops.loss import _pair, _reduced
+from weft.ops.common import Operand, in_float32, meet, need_float, same_device
+from weft.ops.indexing import user_site
+from weft.ops.loss import _pair, _reduced, reduction_of
 from weft.ops.products import vector_norm
 from weft.ops.registry import operation
 from weft.ops.similarity import cosine_similarity, pairwise_distance
@@ -58,6 +60,8 @@ def triplet_margin_loss(
     p: float = 2.0,
     eps: float = 1e-6,
     swap: bool = False,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Node:
     """max(0, d(anchor, positive) - d(anchor, negative) + margin) with the distances of `pairwise_distance`. With `swap`
@@ -67,11 +71,23 @@ def triplet_margin_loss(
     >>> weft.nn.functional.triplet_margin_loss(x, x, x, eps=0.0)
     tensor(1.)
     """
+    reduction = reduction_of("triplet_margin_loss", size_average, reduce, reduction)
+    if margin <= 0:
+        raise problem(RangeError, "triplet_margin_loss", f"margin={margin}", "a number above 0")
+    need_equal_ranks("triplet_margin_loss", anchor, positive, negative)
     near = pairwise_distance(anchor, positive, p, eps)
     far = pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = build.binary("min", far, pairwise_distance(positive, negative, p, eps))
     return _reduced("triplet_margin_loss", _hinge(add(sub(near, far), float(margin))), reduction)
+
+
+def need_equal_ranks(who: str, anchor: Node, positive: Node, negative: Node) -> None:
+    """Broadcasting between vectors and batches of them is not meant."""
+    shapes = [anchor.shape, positive.shape, negative.shape]
+    if len({len(shape) for shape in shapes}) > 1:
+        given = f"anchor {shapes[0]}, positive {shapes[1]} and negative {shapes[2]}"
+        raise problem(ShapeError, who, given, "as many axes in all three")
 
 
 @operation("functional")
@@ -107,18 +123,26 @@ def gaussian_kl(mean: Node, log_variance: Node, reduction: str = "mean") -> Node
     if not mean.shape:
         raise problem(ShapeError, "gaussian_kl", "scalars", "[..., latents]")
     inner = sub(sub(add(log_variance, 1.0), mul(mean, mean)), unary("exp", log_variance))
-    return _reduced("gaussian_kl", mul(reduce("reduce_sum", inner, (len(mean.shape) - 1,)), -0.5), reduction)
+    return _reduced("gaussian_kl", mul(fold("reduce_sum", inner, (len(mean.shape) - 1,)), -0.5), reduction)
 
 
 @operation("functional")
 @in_float32
-def kl_div(input: Node, target: Node, reduction: str = "mean", log_target: bool = False) -> Node:
+def kl_div(
+    input: Node,
+    target: Node,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Node:
     """target * (log target - input), with `input` (and with `log_target` also the target) given as logarithms; 0 where
     the target is 0. 'batchmean' divides the sum by the first extent.
 
     >>> weft.nn.functional.kl_div(weft.zeros(2), weft.ones(2), reduction="sum")
     tensor(0.)
     """
+    reduction = reduction_of("kl_div", size_average, reduce, reduction)
     input, target = meet("kl_div", input, target)
     need_float("kl_div", input)
     if log_target:
@@ -135,10 +159,16 @@ def kl_div(input: Node, target: Node, reduction: str = "mean", log_target: bool 
 @operation("functional")
 @in_float32
 def gaussian_nll_loss(
-    input: Node, target: Node, var: Node, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+    input: Node, target: Node, var: Operand, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Node:
     """(log var + (input - target)^2 / var) / 2, the variance held above `eps` (without slope there); `full` adds
-    log(2 pi) / 2. `var` broadcasts, or has one number for each row of `input`: its shape without the last axis."""
+    log(2 pi) / 2. `var` is a number, or has the shape of `input`, or has one number for each row of it: that shape
+    with a last axis of 1, or without it."""
+    if isinstance(var, (int, float)):
+        if var < 0:
+            raise problem(RangeError, "gaussian_nll_loss", f"var={var}", "0 or more")
+        var = build.like(input, float(var))
+    _need_variance(input.shape, var.shape)
     if var.shape == input.shape[:-1] and input.shape:
         var = build.reshape(var, (*var.shape, 1))
     input, target, var = meet("gaussian_nll_loss", input, target, var)
@@ -150,6 +180,16 @@ def gaussian_nll_loss(
     return _reduced("gaussian_nll_loss", loss, reduction)
 
 
+def _need_variance(shape: Shape, given: Shape) -> None:
+    """A variance for each element, or for all along one axis."""
+    if given == shape or given == shape[:-1]:
+        return
+    differ = [mine for mine, theirs in zip(given, shape, strict=False) if mine != theirs]
+    if len(given) != len(shape) or differ != [1]:
+        expected = f"{shape}, with an axis of 1, or without the last axis"
+        raise problem(ShapeError, "gaussian_nll_loss", f"var of shape {given}", expected)
+
+
 @operation("functional")
 @in_float32
 def poisson_nll_loss(
@@ -157,11 +197,14 @@ def poisson_nll_loss(
     target: Node,
     log_input: bool = True,
     full: bool = False,
+    size_average: bool | None = None,
     eps: float = 1e-8,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Node:
     """e^input - target * input, or input - target * log(input + eps) if `log_input` is False; `full` adds Stirling's
     target log target - target + log(2 pi target) / 2 for targets above 1."""
+    reduction = reduction_of("poisson_nll_loss", size_average, reduce, reduction)
     input, target = meet("poisson_nll_loss", input, target)
     need_float("poisson_nll_loss", input)
     if log_input:
@@ -178,11 +221,20 @@ def poisson_nll_loss(
 
 @operation("functional")
 @in_float32
-def margin_ranking_loss(input1: Node, input2: Node, target: Node, margin: float = 0.0, reduction: str = "mean") -> Node:
+def margin_ranking_loss(
+    input1: Node,
+    input2: Node,
+    target: Node,
+    margin: float = 0.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Node:
     """max(0, -target * (input1 - input2) + margin); `target` is 1 where the first should be larger, -1 else."""
-    input1, input2, target = meet("margin_ranking_loss", input1, input2, target)
-    need_float("margin_ranking_loss", input1)
-    loss = _clamped(add(mul(neg(target), sub(input1, input2)), float(margin)))
+    reduction = reduction_of("margin_ranking_loss", size_average, reduce, reduction)
+    need_equal_ranks("margin_ranking_loss", input1, input2, target)
+    input1, input2, target = meet("margin_ranking_loss", input1, input2, target, margin)
+    loss = _clamped(add(mul(neg(target), sub(input1, input2)), margin))
     return _reduced("margin_ranking_loss", loss, reduction)
 
 
@@ -193,8 +245,16 @@ def _clamped(x: Node) -> Node:
 
 @operation("functional")
 @in_float32
-def hinge_embedding_loss(input: Node, target: Node, margin: float = 1.0, reduction: str = "mean") -> Node:
+def hinge_embedding_loss(
+    input: Node,
+    target: Node,
+    margin: float = 1.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Node:
     """input where the target is 1, max(0, margin - input) where it is -1."""
+    reduction = reduction_of("hinge_embedding_loss", size_average, reduce, reduction)
     input, target = meet("hinge_embedding_loss", input, target)
     need_float("hinge_embedding_loss", input)
     far = select(build.eq(target, 1.0), 0.0, _clamped(sub(float(margin), input)))
@@ -205,9 +265,16 @@ def hinge_embedding_loss(input: Node, target: Node, margin: float = 1.0, reducti
 @operation("functional")
 @in_float32
 def cosine_embedding_loss(
-    input1: Node, input2: Node, target: Node, margin: float = 0.0, reduction: str = "mean"
+    input1: Node,
+    input2: Node,
+    target: Node,
+    margin: float = 0.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
 ) -> Node:
     """1 - cos where the target is 1, max(0, cos - margin) where it is -1; `cos` is that of the rows [N, D] (or [D])."""
+    reduction = reduction_of("cosine_embedding_loss", size_average, reduce, reduction)
     same_device("cosine_embedding_loss", [input1, input2, target])
     if len(target.shape) + 1 != len(input1.shape) or input1.shape != input2.shape:
         given = f"inputs {input1.shape}, {input2.shape} and target {target.shape}"
@@ -221,50 +288,123 @@ def cosine_embedding_loss(
 
 @operation("functional")
 @in_float32
-def soft_margin_loss(input: Node, target: Node, reduction: str = "mean") -> Node:
+def soft_margin_loss(
+    input: Node,
+    target: Node,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Node:
     """log(1 + e^(-target * input)) with targets of 1 and -1."""
+    reduction = reduction_of("soft_margin_loss", size_average, reduce, reduction)
     input, target = _pair("soft_margin_loss", input, target)
     return _reduced("soft_margin_loss", neg(logsigmoid(mul(target, input))), reduction)
 
 
 @operation("functional")
 @in_float32
-def multilabel_soft_margin_loss(input: Node, target: Node, weight: Node | None = None, reduction: str = "mean") -> Node:
+def multilabel_soft_margin_loss(
+    input: Node,
+    target: Node,
+    weight: Node | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Node:
     """The mean over classes [..., C] of binary cross entropy from logits."""
+    reduction = reduction_of("multilabel_soft_margin_loss", size_average, reduce, reduction)
     z, y = _pair("multilabel_soft_margin_loss", input, target)
     if not z.shape:
         raise problem(ShapeError, "multilabel_soft_margin_loss", "scalars", "[..., classes]")
     loss = neg(add(mul(y, logsigmoid(z)), mul(sub(1.0, y), logsigmoid(neg(z)))))
     loss = loss if weight is None else mul(*meet("multilabel_soft_margin_loss", loss, weight))
-    per_sample = mul(reduce("reduce_sum", loss, (len(z.shape) - 1,)), 1.0 / max(z.shape[-1], 1))
+    per_sample = mul(fold("reduce_sum", loss, (len(z.shape) - 1,)), 1.0 / max(z.shape[-1], 1))
     return _reduced("multilabel_soft_margin_loss", per_sample, reduction)
 
 
 @operation("functional")
 @in_float32
 def multi_margin_loss(
-    input: Node, target: Node, p: int = 1, margin: float = 1.0, weight: Node | None = None, reduction: str = "mean"
+    input: Node,
+    target: Node,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Node | None = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
 ) -> Node:
-    """The sum over wrong classes k of max(0, margin - x[y] + x[k])^p over the number of classes; [N, C] and [N]."""
+    """The sum over wrong classes k of max(0, margin - x[y] + x[k])^p over the number of classes, times the weight of
+    class y: [N, C] and labels [N], or [C] and one label. A label that is no class raises IndexRangeError when the loss
+    is computed."""
     who = "multi_margin_loss"
+    reduction = reduction_of(who, size_average, reduce, reduction)
     need_float(who, input)
     same_device(who, [input, target])
-    if len(input.shape) != 2 or target.shape != input.shape[:1] or target.dtype.kind not in "iu":
+    single = len(input.shape) < 2
+    rows = build.reshape(input, (1, input.size)) if single else input
+    fits = target.shape in ((), (1,)) if single else target.shape == input.shape[:1]
+    if len(rows.shape) != 2 or not rows.shape[1] or not fits or target.dtype.kind not in "iu":
         given = f"input {input.shape} and a target {target.dtype.name}{list(target.shape)}"
-        raise problem(ShapeError, who, given, "[N, C] and integer labels [N]")
+        raise problem(ShapeError, who, given, "[N, C] and integer labels [N], or [C] and one label")
     if p not in (1, 2):
         raise problem(RangeError, who, f"p={p}", "1 or 2")
-    shape = input.shape
-    labels = build.expand(build.reshape(build.cast(target, int64), (shape[0], 1)), shape)
+    shape = rows.shape
+    if weight is not None and weight.shape != shape[1:]:
+        raise problem(ShapeError, who, f"a weight of shape {weight.shape}", f"one number per class: {shape[1:]}")
+    known = build.in_range(build.cast(target, int64), shape[1], user_site())
+    labels = build.expand(build.reshape(known, (shape[0], 1)), shape)
     hit = build.eq(build.iota(shape, 1, input.device), labels)
-    right = reduce("reduce_sum", select(hit, input, 0.0), (1,), True)
-    short = _hinge(add(sub(input, build.expand(right, shape)), float(margin)))
+    right = fold("reduce_sum", select(hit, rows, 0.0), (1,), True)
+    short = _hinge(add(sub(rows, build.expand(right, shape)), float(margin)))
     short = mul(short, short) if p == 2 else short
-    loss = reduce("reduce_sum", select(hit, 0.0, short), (1,))
     if weight is not None:
-        own = reduce("reduce_sum", select(hit, build.expand_to(build.cast(weight, input.dtype), shape), 0.0), (1,))
-        loss = mul(loss, own)
-    return _reduced(who, mul(loss, 1.0 / max(shape[1], 1)), reduction)
+        own = fold("reduce_sum", select(hit, build.expand_to(build.cast(weight, input.dtype), shape), 0.0), (1,), True)
+        short = mul(short, build.expand(own, shape))
+    loss = mul(fold("reduce_sum", select(hit, 0.0, short), (1,)), 1.0 / shape[1])
+    return _reduced(who, build.reshape(loss, target.shape) if single else loss, reduction)
+
+
+@operation("functional")
+@in_float32
+def multilabel_margin_loss(
+    input: Node,
+    target: Node,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Node:
+    """The sum over right classes y and wrong ones k of max(0, 1 - x[y] + x[k]), over the number of classes: [N, C] or
+    [C]. The target has the shape of the input and lists the right classes of each row, up to the first -1.
+
+    >>> weft.nn.functional.multilabel_margin_loss(weft.tensor([0.1, 0.2, 0.4, 0.8]), weft.tensor([3, 0, -1, 1]))
+    tensor(0.8500)
+    """
+    who = "multilabel_margin_loss"
+    reduction = reduction_of(who, size_average, reduce, reduction)
+    need_float(who, input)
+    same_device(who, [input, target])
+    classes = input.shape[-1] if input.shape else 1
+    if len(input.shape) > 2 or target.shape != input.shape or target.dtype.kind not in "iu" or not classes:
+        given = f"input {input.shape} and a target {target.dtype.name}{list(target.shape)}"
+        raise problem(ShapeError, who, given, "[N, C] or [C], and integer labels of the same shape")
+    rows = build.reshape(input, (input.size // classes, classes))
+    labels = build.cast(build.reshape(target, rows.shape), int64)
+    ended = build.scan("max", build.cast(build.eq(labels, -1), int64), 1)
+    listed = build.eq(ended, 0)
+    known = build.in_range(select(listed, labels, 0), classes, user_site())
+    cube = (rows.shape[0], classes, classes)  # [row, place in the list, class]
+    in_list = build.expand(build.reshape(listed, (*rows.shape, 1)), cube)
+    own = build.expand(build.reshape(known, (*rows.shape, 1)), cube)
+    hit = make("and", (in_list, build.eq(build.iota(cube, 2, input.device), own)))
+    right = fold("reduce_max", build.cast(hit, int64), (1,))  # [row, class]
+    scores = build.expand(build.reshape(rows, (rows.shape[0], 1, classes)), cube)
+    picked = build.expand(fold("reduce_sum", select(hit, scores, 0.0), (2,), True), cube)
+    is_wrong = build.expand(build.reshape(build.eq(right, 0), (rows.shape[0], 1, classes)), cube)
+    short = _hinge(add(sub(scores, picked), 1.0))
+    loss = fold("reduce_sum", select(make("and", (in_list, is_wrong)), short, 0.0), (1, 2))
+    loss = mul(loss, 1.0 / classes)
+    return _reduced(who, build.reshape(loss, input.shape[:-1]), reduction)
 
 
 @operation("functional")
@@ -288,4 +428,4 @@ def capsule_margin_loss(
         raise problem(ShapeError, "capsule_margin_loss", "scalars", "[..., classes]")
     present, absent = _hinge(sub(positive, v)), _hinge(sub(v, negative))
     loss = add(mul(t, mul(present, present)), mul(mul(sub(1.0, t), weight), mul(absent, absent)))
-    return _reduced("capsule_margin_loss", reduce("reduce_sum", loss, (len(v.shape) - 1,)), reduction)
+    return _reduced("capsule_margin_loss", fold("reduce_sum", loss, (len(v.shape) - 1,)), reduction)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from weft.errors import ShapeError, problem
+from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.layout import make
@@ -65,7 +65,7 @@ def permute(input: Node, *dims: int | Sequence[int]) -> Node:
     return build.permute(input, axes)
 
 
-@operation(view="basic")
+@operation(view="basic", aliases="swapdims")
 def transpose(input: Node, dim0: int, dim1: int) -> Node:
     """Two axes exchanged."""
     rank = len(input.shape)
@@ -93,14 +93,27 @@ def matrix_transpose(input: Node) -> Node:
     return build.swap_last(input)
 
 
-@operation(view="basic")
-def movedim(input: Node, source: int, destination: int) -> Node:
-    """One axis taken out and put in at another place."""
+@operation(view="basic", aliases="moveaxis")
+def movedim(input: Node, source: int | Sequence[int], destination: int | Sequence[int]) -> Node:
+    """Axes taken out and put in at other places; the others keep their order.
+
+    >>> weft.zeros(2, 3, 4).movedim((0, 1), (-1, 0)).shape
+    (3, 4, 2)
+    """
     rank = len(input.shape)
-    order = list(range(rank))
-    axis = order.pop(normal_axis("movedim", source, rank))
-    order.insert(normal_axis("movedim", destination, rank), axis)
-    return build.permute(input, order)
+    froms, tos = (list(axes) if isinstance(axes, (tuple, list)) else [axes] for axes in (source, destination))
+    if len(froms) != len(tos):
+        raise problem(ShapeError, "movedim", f"{len(froms)} axes to {len(tos)} places", "as many of both")
+    places = {
+        normal_axis("movedim", to, rank): normal_axis("movedim", axis, rank)
+        for axis, to in zip(froms, tos, strict=True)
+    }
+    if len(places) != len(tos) or len(set(places.values())) != len(froms):
+        raise problem(ShapeError, "movedim", f"axes {source} to {destination}", "each axis and each place once")
+    if not rank:
+        return input
+    others = iter([axis for axis in range(rank) if axis not in places.values()])
+    return build.permute(input, [places[to] if to in places else next(others) for to in range(rank)])
 
 
 @operation("method", view="expand")
@@ -248,7 +261,15 @@ def pad(input: Node, pad: Sequence[int], mode: str = "constant", value: Number |
     return build.pad(inner, tuple(lows), tuple(highs), fit_number("pad", filling, input.dtype))
 
 
-@operation("weft", aliases="concat")
+def _need_tensors(who: str, tensors: Sequence[Any]) -> None:
+    for one in tensors:
+        if not isinstance(one, Node):
+            raise problem(
+                DTypeError, who, f"a {type(one).__name__} in the list", "tensors", "convert it with weft.tensor"
+            )
+
+
+@operation("weft", aliases="concat concatenate")
 def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
     """Tensors one after the other along `dim`; the other extents are equal, the dtypes promote. Empty vectors count for
     their dtype alone, whatever the rank of the others.
@@ -259,6 +280,7 @@ def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
     """
     if not tensors:
         raise problem(ShapeError, "cat", "no tensors", "at least one")
+    _need_tensors("cat", tensors)
     same_device("cat", tensors)
     dtype = result_dtype("cat", tensors)
     tensors = [node for node in tensors if node.shape != (0,)] or tensors[:1]
@@ -280,6 +302,7 @@ def stack(tensors: Sequence[Node], dim: int = 0) -> Node:
     """Tensors of one shape along a new axis `dim`."""
     if not tensors:
         raise problem(ShapeError, "stack", "no tensors", "at least one")
+    _need_tensors("stack", tensors)
     for node in tensors:
         if node.shape != tensors[0].shape:
             raise problem(ShapeError, "stack", f"shapes {tensors[0].shape} and {node.shape}", "equal shapes", "use cat")

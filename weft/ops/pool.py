@@ -115,13 +115,15 @@ def windows(
     if any(2 * low > size for low, size in zip(lows, kernel, strict=True)):
         raise problem(ShapeError, who, f"padding={padding!r} for kernel_size={kernel_size!r}", "at most half of it")
     extents = x.shape[-rank:]
+    if 0 in x.shape[-rank - 1 :]:
+        raise problem(ShapeError, who, f"shape {x.shape}", "channels and axes that are not empty; the batch may be")
     counts = []
     for n, size, step, low, dilate in zip(extents, kernel, steps, lows, dilations, strict=True):
         rest = n + 2 * low - dilate * (size - 1) - 1
         count = -(-rest // step) + 1 if ceil_mode else rest // step + 1
         if ceil_mode and (count - 1) * step >= n + low:  # a window must start inside
             count -= 1
-        if count < 1 or (not n and not low):
+        if count < 1:
             given = f"shape {x.shape} with kernel_size={kernel_size!r} and padding={padding!r}"
             raise problem(ShapeError, who, given, "at least one window along every axis")
         counts.append(count)

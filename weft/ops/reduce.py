@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft.dtypes import DType, bool_, int64
-from weft.errors import ShapeError, problem
+from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.ops.common import in_float32, need_float, normal_axes, normal_axis
+from weft.ops.common import in_float32, need_float, normal_axes, normal_axis, to_float
 from weft.ops.elementwise import isfinite, isnan, maximum, minimum
 from weft.ops.moments import moments
 from weft.ops.registry import operation
@@ -205,6 +205,11 @@ def _share(sources: tuple[Node, ...], g: Node) -> tuple[Node, None]:
     return build.select(hit, build.expand(build.reshape(build.div(g, count), ones), x.shape), 0.0), None
 
 
+def _need_tensor(who: str, x: object) -> None:
+    if not isinstance(x, Node):
+        raise problem(DTypeError, who, f"a {type(x).__name__}", "a tensor", "convert it with weft.tensor")
+
+
 @operation(
     overloads=(
         "(input: Tensor) -> Tensor",
@@ -220,6 +225,7 @@ def max(input: Node, dim: int | Node | None = None, keepdim: bool = False) -> No
     tensor([1, 0])
     """
     if isinstance(dim, Node):
+        _need_tensor("max", input)
         return maximum(input, dim)
     return one_of_all(amax(input), input) if dim is None else _with_index("reduce_max", "max", input, dim, keepdim)
 
@@ -234,6 +240,7 @@ def max(input: Node, dim: int | Node | None = None, keepdim: bool = False) -> No
 def min(input: Node, dim: int | Node | None = None, keepdim: bool = False) -> Node | ValuesIndices:
     """The minimum of all elements; with `dim`, (values, indices); with a tensor instead of `dim`, `minimum`."""
     if isinstance(dim, Node):
+        _need_tensor("min", input)
         return minimum(input, dim)
     return one_of_all(amin(input), input) if dim is None else _with_index("reduce_min", "min", input, dim, keepdim)
 
@@ -256,7 +263,7 @@ def all(input: Node, dim: Dim = None, keepdim: bool = False) -> Node:
     return build.unary("not", _any("all", build.unary("not", build.cast(input, bool_)), dim, keepdim))
 
 
-@operation()
+@operation("weft special method")
 @in_float32
 def logsumexp(input: Node, dim: Dim, keepdim: bool = False) -> Node:
     """log(sum(exp(x))) over `dim`, shifted by the maximum; -inf over nothing but -inf, with gradient 0 there.
@@ -264,7 +271,7 @@ def logsumexp(input: Node, dim: Dim, keepdim: bool = False) -> Node:
     >>> weft.logsumexp(weft.tensor([1000.0, 0.0]), 0)
     tensor(1000.)
     """
-    need_float("logsumexp", input)
+    input = to_float(input)
     axes = normal_axes("logsumexp", dim, len(input.shape))
     if _count(input, axes) == 0:
         return build.full(sum(input, axes, keepdim).shape, -math.inf, input.dtype, input.device)

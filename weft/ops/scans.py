@@ -9,8 +9,9 @@ from weft.dtypes import DType, int64
 from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
+from weft.ops import reduce
 from weft.ops.common import as_int, need_float, normal_axis
-from weft.ops.elementwise import logical_xor
+from weft.ops.elementwise import add, div, logical_xor, mul
 from weft.ops.elementwise import sub as subtract
 from weft.ops.movement import cat
 from weft.ops.reduce import ValuesIndices
@@ -103,3 +104,54 @@ def diff(input: Node, n: int = 1, dim: int = -1, prepend: Node | None = None, ap
         high, low = build.narrow(input, axis, min(1, extent), extent), build.narrow(input, axis, 0, max(extent - 1, 0))
         input = logical_xor(high, low) if input.dtype.kind == "b" else subtract(high, low)
     return input
+
+
+# --- integrals -------------------------------------------------------------------------------------------------------
+
+
+def _trapezoids(who: str, y: Node, x: Node | None, dx: float | None, dim: int) -> tuple[Node, int]:
+    """Twice the areas between neighbours along `dim`, and the axis."""
+    if x is not None and dx is not None:
+        raise problem(ShapeError, who, "both x and dx", "one of them")
+    if not y.shape or y.dtype.kind == "b" or (x is not None and x.dtype.kind == "b"):
+        raise problem(ShapeError, who, f"a {y.dtype.name} tensor of shape {y.shape}", "numbers with at least one axis")
+    axis = normal_axis(who, dim, len(y.shape))
+
+    def neighbours(values: Node) -> tuple[Node, Node]:
+        extent = values.shape[axis]
+        return build.narrow(values, axis, min(1, extent), extent), build.narrow(values, axis, 0, max(extent - 1, 0))
+
+    both = add(*neighbours(y))
+    if x is None:
+        return (both if dx is None else mul(both, dx)), axis
+    if len(x.shape) == 1:
+        if x.shape[0] != y.shape[axis]:
+            raise problem(ShapeError, who, f"x of shape {x.shape} for y of {y.shape}", "one x for each y along dim")
+        x = build.reshape(x, tuple([x.shape[0] if k == axis else 1 for k in range(len(y.shape))]))
+    elif len(x.shape) < len(y.shape):
+        x = build.reshape(x, (1,) * (len(y.shape) - len(x.shape)) + x.shape)
+    if axis >= len(x.shape):
+        raise problem(ShapeError, who, f"x of shape {x.shape} for y of {y.shape}", "shapes that broadcast")
+    return mul(both, subtract(*neighbours(x))), axis
+
+
+@operation("weft", aliases="trapz")
+def trapezoid(y: Node, x: Node | None = None, *, dx: float | None = None, dim: int = -1) -> Node:
+    """The integral along `dim` by the trapezoidal rule: over points `x`, or over steps `dx` (1 unless given).
+
+    >>> weft.trapezoid(weft.tensor([1.0, 2.0, 3.0]))
+    tensor(4.)
+    """
+    areas, axis = _trapezoids("trapezoid", y, x, dx, dim)
+    return div(reduce.sum(areas, axis), 2)
+
+
+@operation("weft")
+def cumulative_trapezoid(y: Node, x: Node | None = None, *, dx: float | None = None, dim: int = -1) -> Node:
+    """`trapezoid` up to each point but the first.
+
+    >>> weft.cumulative_trapezoid(weft.tensor([1.0, 2.0, 3.0]))
+    tensor([1.5000, 4.0000])
+    """
+    areas, axis = _trapezoids("cumulative_trapezoid", y, x, dx, dim)
+    return div(cumsum(areas, axis), 2)

@@ -147,6 +147,10 @@ def gather(input: Node, dim: int, index: Node) -> Node:
             [4, 3]])
     """
     shape = index.shape
+    if not index.size:
+        need_integer("gather", index)
+        normal_axis("gather", dim, len(input.shape))
+        return build.full(shape, 0, input.dtype, input.device)
     input, index = _vectors(input, index)
     axis = _check_index("gather", input, dim, index, None)
     inner = tuple(n if k == axis else m for k, (n, m) in enumerate(zip(input.shape, index.shape, strict=True)))
@@ -241,14 +245,20 @@ def _reduced(who: str, x: Node, dim: int, index: Node, src: Node, reduce: str, i
     shape = x.shape
     x, index, src = _vectors(x, index, src)
     table = _Table(x.shape, _check_index(who, x, dim, index, src), index)
-    folded = table.fold(FOLDS[reduce], table.entries(_same_dtype(who, x, src)))
+    entries = table.entries(_same_dtype(who, x, src))
+    return build.reshape(_folded(table, x, entries, reduce, include_self), shape)
+
+
+def _folded(table: _Table, x: Node, entries: Node, reduce: str, include_self: bool) -> Node:
+    """Entries folded with the elements of `x`, or, without `include_self`, in place of those that some go to."""
+    folded = table.fold(FOLDS[reduce], entries)
     if include_self:
         combine = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}[reduce]
         folded = build.binary(combine, x, folded)
     if reduce == "mean":
         count = table.counts(x.dtype)
         folded = build.div(folded, build.add(count, 1) if include_self else build.binary("max", count, 1))
-    return build.reshape(folded if include_self else build.select(table.touched(), folded, x), shape)
+    return folded if include_self else build.select(table.touched(), folded, x)
 
 
 # --- whole slices ----------------------------------------------------------------------------------------------------
@@ -282,6 +292,20 @@ def index_add(input: Node, dim: int, index: Node, source: Node, alpha: float = 1
     if alpha != 1:
         entries = build.mul(entries, fit_number("index_add", alpha, input.dtype))
     return build.add(input, build.reshape(table.fold("add", entries), input.shape))
+
+
+@operation("weft method inplace")
+def index_reduce(input: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True) -> Node:
+    """`input` with slices of `source` folded into its slices `index` along `dim`. `reduce`: 'prod', 'mean', 'amax' or
+    'amin'. Without `include_self` slices of `input` that something goes to do not count.
+
+    >>> weft.ones(3).index_reduce(0, weft.tensor([2, 2]), weft.tensor([2.0, 3.0]), "prod")
+    tensor([1., 1., 6.])
+    """
+    if reduce not in ("prod", "mean", "amax", "amin"):
+        raise problem(RangeError, "index_reduce", f"reduce={reduce!r}", "'prod', 'mean', 'amax' or 'amin'")
+    table, entries = _slices("index_reduce", input, dim, index, source)
+    return build.reshape(_folded(table, build.reshape(input, table.shape), entries, reduce, include_self), input.shape)
 
 
 @operation("weft method inplace")

@@ -1,12 +1,17 @@
-"""How long vectors are, and how far apart: `normalize`, `cosine_similarity`, `pairwise_distance`."""
+"""How long vectors are, and how far apart: `normalize`, `cosine_similarity`, `pairwise_distance`, `pdist`; and
+`bilinear` forms of two vectors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from weft.dtypes import float64, int64
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
+from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.ops.common import in_float32, meet, need_float
+from weft.ops.common import in_float32, meet, need_float, same_device
 from weft.ops.products import vector_norm
 from weft.ops.reduce import sum
 from weft.ops.registry import operation
@@ -19,13 +24,15 @@ def _at_least(x: Node, least: float) -> Node:
 
 @operation("functional")
 @in_float32
-def normalize(input: Node, p: float = 2.0, dim: int | Sequence[int] = 1, eps: float = 1e-12) -> Node:
+def normalize(input: Node, p: float = 2.0, dim: int | Sequence[int] = 1, eps: float = 1e-12, out: None = None) -> Node:
     """x / max(norm of order `p` over `dim`, eps).
 
     >>> weft.nn.functional.normalize(weft.tensor([[3.0, 4.0]]))
     tensor([[0.6000, 0.8000]])
     """
     need_float("normalize", input)
+    if out is not None:
+        raise problem(RangeError, "normalize", "out=", "None", "write to a tensor with copy_")
     length = vector_norm(input, float(p), dim, True)
     return build.div(input, build.expand(_at_least(length, eps), input.shape))
 
@@ -55,3 +62,70 @@ def pairwise_distance(x1: Node, x2: Node, p: float = 2.0, eps: float = 1e-6, kee
     x1, x2 = meet("pairwise_distance", x1, x2)
     need_float("pairwise_distance", x1)
     return vector_norm(build.add(build.sub(x1, x2), eps), float(p), -1, keepdim)
+
+
+@operation("weft functional")
+@in_float32
+def pdist(input: Node, p: float = 2.0) -> Node:
+    """The distances of order `p` between all pairs of rows of [N, M]: (0, 1), (0, 2), ..., (N - 2, N - 1).
+
+    >>> weft.nn.functional.pdist(weft.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]))
+    tensor([5.0000, 1.0000, 4.2426])
+    """
+    need_float("pdist", input)
+    if len(input.shape) != 2:
+        raise problem(ShapeError, "pdist", f"shape {input.shape}", "[N, M]")
+    if p < 0:
+        raise problem(RangeError, "pdist", f"p={p}", "0 or more")
+    first, second = _pairs(input.shape[0], input.device)
+    difference = build.sub(build.gather(input, first, 0, known=True), build.gather(input, second, 0, known=True))
+    return vector_norm(difference, float(p), -1)
+
+
+def _pairs(n: int, device: object) -> tuple[Node, Node]:
+    """The two numbers of each pair i < j of n, in lexicographic order: int64 [n (n - 1) / 2].
+
+    Pairs that begin with i start at s(i) = i (2 n - i - 1) / 2, which is solved for i; one step up or down corrects
+    what the square root may have rounded.
+    """
+    k = build.iota((n * (n - 1) // 2,), 0, device)
+    middle = n - 0.5
+    root = build.unary("sqrt", build.sub(middle * middle, build.mul(build.cast(k, float64), 2.0)))
+    i = build.cast(build.sub(middle, root), int64)
+
+    def start(i: Node) -> Node:
+        return build.div(build.mul(i, build.sub(2 * n - 1, i)), 2)
+
+    i = build.select(build.lt(k, start(i)), build.sub(i, 1), i)
+    i = build.select(make("le", (start(build.add(i, 1)), k)), build.add(i, 1), i)
+    return i, build.add(build.sub(k, start(i)), build.add(i, 1))
+
+
+@operation("weft functional")
+@in_float32
+def bilinear(input1: Node, input2: Node, weight: Node, bias: Node | None = None) -> Node:
+    """y[..., o] = input1[..., i] weight[o, i, j] input2[..., j] + bias[o], summed over i and j.
+
+    >>> weft.nn.functional.bilinear(weft.ones(1, 2), weft.ones(1, 3), weft.ones(1, 2, 3))
+    tensor([[6.]])
+    """
+    nodes = [input1, input2, weight, *([] if bias is None else [bias])]
+    same_device("bilinear", nodes)
+    need_float("bilinear", input1)
+    if any(node.dtype is not input1.dtype for node in nodes):
+        given = ", ".join(node.dtype.name for node in nodes)
+        raise problem(DTypeError, "bilinear", given, "float tensors of one dtype", "cast with .to")
+    lead = input1.shape[:-1]
+    fits = len(weight.shape) == 3 and weight.shape[1:] == input1.shape[-1:] + input2.shape[-1:]
+    if not input1.shape or input2.shape[:-1] != lead or not fits:
+        given = f"input1 {input1.shape}, input2 {input2.shape} and weight {weight.shape}"
+        raise problem(ShapeError, "bilinear", given, "[..., I], [..., J] and [O, I, J]")
+    outputs, inner, other = weight.shape
+    if bias is not None and bias.shape != (outputs,):
+        raise problem(ShapeError, "bilinear", f"a bias of shape {bias.shape}", f"({outputs},)")
+    rows = math.prod(lead)
+    matrix = build.reshape(build.permute(weight, (1, 0, 2)), (inner, outputs * other))
+    left = build.reshape(build.dot(build.reshape(input1, (rows, inner)), matrix), (rows, outputs, other))
+    right = build.expand(build.reshape(input2, (rows, 1, other)), left.shape)
+    out = build.reshape(build.reduce("reduce_sum", build.mul(left, right), (2,)), (*lead, outputs))
+    return out if bias is None else build.add(out, build.expand_to(bias, out.shape))

@@ -17,6 +17,7 @@ from weft.graph.node import Node
 from weft.graph.primitives import make
 from weft.ops.common import as_int, fit_number, normal_axis, same_device
 from weft.ops.elementwise import isnan
+from weft.ops.indexing import user_site
 from weft.ops.reduce import ValuesIndices, one_of_all
 from weft.ops.registry import operation
 
@@ -192,6 +193,14 @@ def median(input: Node, dim: int | None = None, keepdim: bool = False) -> Node |
     return _pick(input, index, axis, keepdim)
 
 
+def _in_order(rows: Node, sorter: Node) -> Node:
+    same_device("searchsorted", [rows, sorter])
+    if sorter.shape != rows.shape or sorter.dtype is not int64 or not rows.shape:
+        given = f"a sorter {sorter.dtype.name}{list(sorter.shape)} for rows of shape {rows.shape}"
+        raise problem(ShapeError, "searchsorted", given, "int64 of the same shape", "use weft.argsort(rows)")
+    return build.along(rows, sorter, len(rows.shape) - 1, user_site()) if rows.size else rows
+
+
 @operation("weft")
 def searchsorted(
     sorted_sequence: Node,
@@ -199,15 +208,17 @@ def searchsorted(
     *,
     right: bool = False,
     side: str | None = None,
+    sorter: Node | None = None,
     out_int32: bool = False,
 ) -> Node:
     """Where `input` would go in rows sorted along the last axis, before equal elements or (`right`) after them. The
-    rows are one vector for all values, or one row for each row of values.
+    rows are one vector for all values, or one row for each row of values. `sorter` puts rows in order that are not, as
+    `argsort` gives it.
 
     >>> weft.searchsorted(weft.tensor([1.0, 3.0, 5.0]), weft.tensor([0.0, 3.0, 9.0]))
     tensor([0, 1, 3])
     """
-    rows = sorted_sequence
+    rows = sorted_sequence if sorter is None else _in_order(sorted_sequence, sorter)
     if side not in (None, "left", "right") or (side == "left" and right):
         raise problem(RangeError, "searchsorted", f"side={side!r} and right={right}", "'left' or 'right', agreeing")
     right = right or side == "right"

@@ -1,0 +1,105 @@
+"""Comparison with tolerances, extrema that ignore NaN, and the divisors of integers."""
+
+from __future__ import annotations
+
+from weft.dtypes import float32
+from weft.errors import DTypeError, RangeError, problem
+from weft.graph import build
+from weft.graph.build import add, eq, mul, select, sub, unary
+from weft.graph.layout import make
+from weft.graph.node import Node
+from weft.ops.common import Operand, meet, need_integer
+from weft.ops.elementwise import isfinite
+from weft.ops.registry import operation
+
+
+@operation()
+def isclose(input: Node, other: Node, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Node:
+    """Where two tensors of one dtype are equal, or finite with |a - b| <= atol + rtol * |b|.
+
+    >>> weft.isclose(weft.tensor([1.0, 2.0]), weft.tensor([1.0 + 1e-7, 2.1]))
+    tensor([ True, False])
+    """
+    if input.dtype is not other.dtype:
+        given = f"{input.dtype.name} and {other.dtype.name} tensors"
+        raise problem(DTypeError, "isclose", given, "one dtype", "cast one with .to(dtype)")
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if value < 0:
+            raise problem(RangeError, "isclose", f"{name}={value}", "a number of at least 0")
+    a, b = meet("isclose", input, other)
+    close = make("eq", (a, b))
+    if equal_nan and a.dtype.kind == "f":
+        close = make("or", (close, make("and", (make("ne", (a, a)), make("ne", (b, b))))))
+    if not rtol and not atol:
+        return close
+    narrow = a.dtype.is_narrow or a.dtype.kind != "f"
+    a, b = (build.cast(one, float32) for one in (a, b)) if narrow else (a, b)
+    error, allowed = unary("abs", sub(a, b)), add(unary("abs", mul(b, rtol)), atol)
+    near = make("and", (isfinite(error), make("le", (error, allowed))))
+    return make("or", (close, near))
+
+
+def _of_extremum(first: Node, second: Node, wins: Node, g: Node) -> tuple[Node, Node]:
+    """All to the first unless the second is better, or alone a number."""
+    chosen = make("or", (wins, make("ne", (second, second))))
+    return select(chosen, g, 0.0), select(chosen, 0.0, g)
+
+
+def _of_fmax(sources: tuple[Node, ...], g: Node) -> tuple[Node, ...]:
+    a, b = sources
+    return _of_extremum(a, b, make("le", (b, a)), g)
+
+
+def _of_fmin(sources: tuple[Node, ...], g: Node) -> tuple[Node, ...]:
+    a, b = sources
+    return _of_extremum(a, b, make("le", (a, b)), g)
+
+
+def _extremum(op: str, a: Node, b: Node) -> Node:
+    """max or min, of the one that is a number where the other is NaN."""
+    if a.dtype.kind != "f":
+        return make(op, (a, b))
+    return make("select", (make("ne", (a, a)), b, make("select", (make("ne", (b, b)), a, make(op, (a, b))))))
+
+
+@operation()
+def fmax(input: Operand, other: Operand) -> Node:
+    """The larger of the two; of a number and NaN the number. On ties the first gets the gradient."""
+    a, b = meet("fmax", input, other)
+    value = _extremum("max", a, b)
+    return build.with_gradient(value, (a, b), _of_fmax) if a.dtype.kind == "f" else value
+
+
+@operation()
+def fmin(input: Operand, other: Operand) -> Node:
+    """The smaller of the two; of a number and NaN the number. On ties the first gets the gradient."""
+    a, b = meet("fmin", input, other)
+    value = _extremum("min", a, b)
+    return build.with_gradient(value, (a, b), _of_fmin) if a.dtype.kind == "f" else value
+
+
+_DIVISIONS = {1: 13, 2: 24, 4: 47, 8: 93}  # that Euclid's algorithm needs at most, by the size of an integer
+
+
+@operation("weft method inplace")
+def gcd(input: Operand, other: Operand) -> Node:
+    """The greatest common divisor of integers; 0 of two zeros.
+
+    >>> weft.gcd(weft.tensor([12, -9, 0]), weft.tensor([18, 6, 5]))
+    tensor([6, 3, 5])
+    """
+    a, b = meet("gcd", input, other)
+    need_integer("gcd", a)
+    a, b = unary("abs", a), unary("abs", b)
+    for _ in range(_DIVISIONS[a.dtype.itemsize]):
+        done = eq(b, 0)
+        a, b = make("select", (done, a, b)), select(done, 0, make("mod", (a, b)))
+    return a
+
+
+@operation("weft method inplace")
+def lcm(input: Operand, other: Operand) -> Node:
+    """The least common multiple of integers; 0 if one is 0."""
+    a, b = meet("lcm", input, other)
+    divisor = gcd(a, b)
+    return unary("abs", mul(make("div", (a, select(eq(divisor, 0), 1, divisor))), b))

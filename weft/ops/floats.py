@@ -1,0 +1,164 @@
+"""What floats are made of: signs, NaN and infinities, whole and fractional parts, mantissa and exponent."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from weft.dtypes import bool_, finfo, float32, float64, int32
+from weft.errors import DTypeError, problem
+from weft.graph import build
+from weft.graph.build import add, eq, lt, mul, neg, select, sub, unary
+from weft.graph.layout import make
+from weft.graph.node import Node
+from weft.ops.common import Operand, in_float32, meet, need_float, to_float
+from weft.ops.elementwise import pow as power
+from weft.ops.elementwise import sign, trunc
+from weft.ops.registry import operation
+from weft.ops.series import bits_dtype, has_sign, signed
+
+
+@operation()
+def signbit(input: Node) -> Node:
+    """Where the sign is minus, also of -0.0."""
+    if input.dtype.kind == "f":
+        return has_sign(input)
+    return build.full(input.shape, False, bool_, input.device) if input.dtype is bool_ else lt(input, 0)
+
+
+@operation("weft method inplace")
+def sgn(input: Node) -> Node:
+    """-1, 0 or 1: `sign`, as there are no complex numbers."""
+    return sign(input)
+
+
+@operation("weft method inplace")
+def copysign(input: Operand, other: Operand) -> Node:
+    """The size of `input` with the sign of `other`; signs of zeros count.
+
+    >>> weft.copysign(weft.tensor([1.0, -2.0]), -0.0)
+    tensor([-1., -2.])
+    """
+    a, b = (to_float(one) for one in meet("copysign", input, other))
+    return signed(unary("abs", a), build.stop_gradient(b))
+
+
+@operation("weft method inplace")
+def heaviside(input: Node, values: Node) -> Node:
+    """0 below 0 and at NaN, 1 above, `values` at 0. No gradient."""
+    if isinstance(values, Node) and values.dtype is not input.dtype:
+        given = f"{input.dtype.name} and {values.dtype.name} tensors"
+        raise problem(DTypeError, "heaviside", given, "one dtype", "cast one with .to(dtype)")
+    x, value = meet("heaviside", input, values)
+    zero = build.like(x, 0)
+    step = x if x.dtype is bool_ else build.cast(make("lt", (zero, x)), x.dtype)
+    return build.stop_gradient(make("select", (make("eq", (x, zero)), value, step)))
+
+
+@operation()
+def isposinf(input: Node) -> Node:
+    """Where x is +infinity."""
+    return eq(input, math.inf) if input.dtype.kind == "f" else build.full(input.shape, False, bool_, input.device)
+
+
+@operation()
+def isneginf(input: Node) -> Node:
+    """Where x is -infinity."""
+    return eq(input, -math.inf) if input.dtype.kind == "f" else build.full(input.shape, False, bool_, input.device)
+
+
+@operation()
+def isreal(input: Node) -> Node:
+    """True everywhere: there are no complex numbers."""
+    return build.full(input.shape, True, bool_, input.device)
+
+
+@operation("weft method inplace")
+def nan_to_num(input: Node, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Node:
+    """NaN replaced by `nan` (0), infinities by `posinf` and `neginf` (the largest and least finite numbers).
+
+    >>> weft.nan_to_num(weft.tensor([float("nan"), float("inf"), 1.0]), posinf=9.0)
+    tensor([0., 9., 1.])
+    """
+    if input.dtype.kind != "f":
+        return input
+    limits = finfo(input.dtype)
+    finite = select(eq(input, math.inf), limits.max if posinf is None else posinf, input)
+    finite = select(eq(input, -math.inf), limits.min if neginf is None else neginf, finite)
+    return select(make("ne", (input, input)), 0.0 if nan is None else nan, finite)
+
+
+@operation("weft method inplace")
+@in_float32
+def frac(input: Node) -> Node:
+    """The part after the point, with the sign of x; the gradient is that of x."""
+    need_float("frac", input)
+    return sub(input, trunc(input))
+
+
+@operation()
+def positive(input: Node) -> Node:
+    """+x, which is x."""
+    if input.dtype is bool_:
+        raise problem(DTypeError, "positive", "a bool tensor", "numbers", "cast it with .int()")
+    return input
+
+
+@operation("weft method inplace")
+def float_power(input: Operand, exponent: Operand) -> Node:
+    """a to the power b, in float64.
+
+    >>> weft.float_power(weft.tensor([2, 3]), 2)
+    tensor([4., 9.], dtype=float64)
+    """
+    base, exponent = (build.cast(one, float64) if isinstance(one, Node) else one for one in (input, exponent))
+    return power(base, exponent)
+
+
+@operation("weft method inplace")
+@in_float32
+def ldexp(input: Operand, other: Operand) -> Node:
+    """a times 2 to the power b."""
+    a, b = (to_float(one) for one in meet("ldexp", input, other))
+    return mul(a, power(2.0, b))
+
+
+class Frexp(NamedTuple):
+    """What `frexp` returns."""
+
+    mantissa: Node
+    exponent: Node
+
+
+_MANTISSA = {4: 23, 8: 52}  # bits, by the size of a float
+_SCALE = 64  # powers of two by which subnormal numbers are lifted
+
+
+@operation()
+def frexp(input: Node) -> Frexp:
+    """Each number as mantissa * 2^exponent, 0.5 <= |mantissa| < 1; the exponent is int32, and 0 of 0, NaN and infinities.
+
+    >>> weft.frexp(weft.tensor([6.0, 0.0])).exponent
+    tensor([3, 0], dtype=int32)
+    """
+    need_float("frexp", input)
+    x = build.cast(input, float32) if input.dtype.is_narrow else input
+    bits, width = bits_dtype(x.dtype), _MANTISSA[x.dtype.itemsize]
+    tiny = lt(unary("abs", x), finfo(x.dtype).tiny)
+    lifted = select(tiny, mul(x, 2.0**_SCALE), x)
+    field = build.binary("shr", build.bitcast(unary("abs", lifted), bits), width)
+    bias = (1 << (8 * x.dtype.itemsize - width - 2)) - 2
+    exponent = select(tiny, sub(field, bias + _SCALE), sub(field, bias))
+    regular = make("and", (lt(0.0, unary("abs", x)), lt(unary("abs", x), math.inf)))
+    exponent = select(regular, exponent, 0)
+    # 2^-exponent in two factors: it may be too large, or subnormal, as one
+    half = build.binary("shr", exponent, 1)
+    mantissa = mul(mul(x, _power_of_two(neg(half), width, bias)), _power_of_two(sub(half, exponent), width, bias))
+    mantissa = build.surrogate(select(regular, mantissa, x), mantissa)
+    return Frexp(build.cast(mantissa, input.dtype), build.cast(exponent, int32))
+
+
+def _power_of_two(n: Node, width: int, bias: int) -> Node:
+    """2^n as a float, for n from the exponents of normal numbers."""
+    field = build.binary("shl", add(n, bias + 1), width)
+    return build.bitcast(field, float32 if width == 23 else float64)
