@@ -49,8 +49,10 @@ from weft.size import Size
 
 from weft import linalg, optim, special
 from weft.boundary import install as _install
+from weft.einops_backend import install as _install_einops
 
 _install()
+_install_einops()
 
 half = float16
 float = float32

@@ -373,8 +373,8 @@ class Tensor(TensorCell, TensorAttributes, TensorMethods):
         backward(self, gradient, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Any:
-        """Call `hook(gradient)` whenever `backward()` or `grad` has the gradient of this tensor. What it returns, unless
-        that is None, is the gradient from there on. The handle that is returned has `remove()`.
+        """Call `hook(gradient)` whenever `backward()` or `grad` has the gradient of this tensor. What it returns,
+        unless that is None, is the gradient from there on. The handle that is returned has `remove()`.
 
         >>> x = weft.ones(2, requires_grad=True)
         >>> handle = x.register_hook(lambda g: g * 10)

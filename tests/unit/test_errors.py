@@ -38,7 +38,11 @@ def leaf(*shape):
     ("call", "kind", "message"),
     [
         (lambda: weft.ones(1) + "x", weft.DTypeError, "add: given a str; expected a tensor or a Python number"),
-        (lambda: weft.tensor([1], dtype=weft.int32) + 2**40, weft.DTypeError, "add: given the number 1099511627776"),
+        (
+            lambda: weft.tensor([1], dtype=weft.int32) % 2**40,
+            weft.DTypeError,
+            "remainder: given the number 1099511627776",
+        ),
         (lambda: weft.ones(2)[2], weft.IndexRangeError, "index: given 2 on axis 0 of extent 2; expected -2 to 1"),
         (
             lambda: weft.ones(2)[0, 0],
@@ -146,12 +150,11 @@ def test_errors_are_also_the_usual_python_ones():
         (lambda: F.cross_entropy(weft.ones(3, 4), weft.ones(3, 5)), weft.ShapeError, "given input .* and target"),
         (lambda: F.nll_loss(weft.ones(3, 4), weft.ones(3)), weft.DTypeError, "a target of float32; expected integer"),
         (
-            lambda: np.sin(weft.ones(2)),
-            weft.DTypeError,
-            r"^numpy\.sin: given a weft\.Tensor; expected NumPy arrays\. Fix: use weft\.sin, or give it x\.numpy",
+            lambda: np.cbrt(weft.ones(2, requires_grad=True)),
+            weft.GraphError,
+            r"^numpy\.cbrt: given a tensor that requires grad; expected one that does not\. Fix: use x\.detach",
         ),
-        (lambda: np.frexp(weft.ones(2)), weft.DTypeError, r"expected NumPy arrays\. Fix: give it x\.numpy\(\)\.$"),
-        (lambda: np.add.reduce(weft.ones(2)), weft.DTypeError, r"^numpy\.add: given a weft\.Tensor"),
+        (lambda: np.sin(np.ones(2), out=weft.ones(2)), weft.DTypeError, r"^numpy\.sin: given a weft\.Tensor as out="),
     ],
 )
 def test_who_given_expected_and_fix(call, kind, message):
@@ -179,10 +182,10 @@ def test_dtypes_of_numpy_and_python(given, dtype):
     assert {x.dtype for x in made} == {dtype}
 
 
-@pytest.mark.parametrize("name", ["sin", "sum", "mean", "concatenate", "maximum", "frexp", "where", "exp"])
+@pytest.mark.parametrize("name", ["concatenate", "frexp", "where", "cbrt", "sort"])
 def test_functions_of_numpy_inside_compile(name):
-    arguments = {"concatenate": lambda x: ([x, x],), "maximum": lambda x: (x, 0.0)}.get(name, lambda x: (x,))
-    own = {"concatenate": "cat", "frexp": None}.get(name, name)
+    arguments = {"concatenate": lambda x: ([x, x],)}.get(name, lambda x: (x,))
+    own = {"concatenate": "cat", "frexp": None, "cbrt": None}.get(name, name)
     fix = f"use weft.{own}, or compute it before the call" if own else "compute it before the call"
     expected = f"numpy.{name}: given a weft.Tensor inside weft.compile, where values are not known yet"
     with weft.device("cpu"), pytest.raises(weft.DTypeError) as caught:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from weft.dtypes import DType, as_dtype, bool_, int64
+from weft.dtypes import DType, as_dtype, bool_, int64, promote
 from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.layout import make
@@ -24,6 +24,7 @@ from weft.ops.common import (
     number_kind,
     result_dtype,
     same_device,
+    side_of_range,
     spread,
     to_float,
 )  # fmt: skip
@@ -290,42 +291,59 @@ def lerp(input: Node, end: Node, weight: Operand) -> Node:
 # ---- comparison and logic ---------------------------------------------------------------------------------------
 
 
+def _compared(op: str, who: str, a: Operand, b: Operand) -> Node:
+    """A comparison by value: integers are compared with numbers that their dtype does not hold, and with tensors
+    without axes of a wider one, as if it did. `gt` and `ge` are `lt` and `le` with the operands exchanged."""
+    dtype: DType | None = None
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Node) and x.dtype.kind in "iu":
+            if not isinstance(y, Node):
+                side = side_of_range(y, x.dtype)
+                if side:
+                    smaller = side > 0 if x is a else side < 0
+                    value = who == "ne" or (who != "eq" and (who in ("lt", "le")) is smaller)
+                    return build.full(x.shape, value, bool_, x.device)
+            elif y.dtype is not x.dtype and y.dtype.kind in "iu" and not (x.shape and y.shape):
+                dtype = promote(x.dtype, y.dtype)
+                break
+    pair = meet(who, a, b, dtype=dtype)
+    return make(op, pair if who == op else pair[::-1])
+
+
 @operation("weft method inplace", aliases="less", operators="__lt__")
 def lt(input: Operand, other: Operand) -> Node:
     """a < b, bool."""
-    return _binary("lt", "lt", input, other)
+    return _compared("lt", "lt", input, other)
 
 
 @operation("weft method inplace", aliases="less_equal", operators="__le__")
 def le(input: Operand, other: Operand) -> Node:
     """a <= b, bool."""
-    return _binary("le", "le", input, other)
+    return _compared("le", "le", input, other)
 
 
 @operation("weft method inplace", aliases="greater", operators="__gt__")
 def gt(input: Operand, other: Operand) -> Node:
     """a > b, bool."""
-    input, other = meet("gt", input, other)
-    return make("lt", (other, input))
+    return _compared("lt", "gt", input, other)
 
 
 @operation("weft method inplace", aliases="greater_equal", operators="__ge__")
 def ge(input: Operand, other: Operand) -> Node:
     """a >= b, bool."""
-    input, other = meet("ge", input, other)
-    return make("le", (other, input))
+    return _compared("le", "ge", input, other)
 
 
 @operation("weft method inplace")
 def eq(input: Operand, other: Operand) -> Node:
     """a == b, bool; NaN equals nothing."""
-    return _binary("eq", "eq", input, other)
+    return _compared("eq", "eq", input, other)
 
 
 @operation("weft method inplace", aliases="not_equal")
 def ne(input: Operand, other: Operand) -> Node:
     """a != b, bool."""
-    return _binary("ne", "ne", input, other)
+    return _compared("ne", "ne", input, other)
 
 
 @operation("weft method inplace")
