@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from weft.dtypes import DType, bool_, int64
@@ -133,7 +134,9 @@ def nanmedian(input: Node, dim: int | None = None, keepdim: bool = False) -> Nod
     if dim is None:
         flat = build.reshape(input, (input.size,))
         if not input.size:
-            raise problem(ShapeError, "nanmedian", f"shape {input.shape}", "at least one element")
+            if input.dtype.kind != "f":
+                raise problem(ShapeError, "nanmedian", f"shape {input.shape}", "at least one element")
+            return build.full((), math.nan, input.dtype, input.device)
         found = nanmedian(flat, 0)
         assert isinstance(found, ValuesIndices)
         return one_of_all(found.values, input)
