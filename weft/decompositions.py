@@ -443,8 +443,8 @@ class LeastSquares(NamedTuple):
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
     """X that makes the sum of squares of A @ X - B least, and, for tall matrices of full rank, that sum for each
     column; the rank of `A` and its singular values. Gradients pass through the solution. As in PyTorch, `driver` says
-    what is returned beside the solution: 'gels' no rank, and only 'gelsd' and 'gelss' singular values. All of them
-    compute by singular values."""
+    what is returned beside the solution, else empty: 'gelsy' (the default) the rank, 'gels' the sums, 'gelsd' and
+    'gelss' all of it. Every driver computes by singular values."""
     _check("lstsq", A)
     if driver not in DRIVERS:
         raise problem(RangeError, "lstsq", f"driver={driver!r}", f"one of {DRIVERS}")
@@ -459,7 +459,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     rank = _count_above(size, _cutoff("lstsq", A, size.max(-1, initial=0), None, rcond))
     nothing = _device(np.empty((0,), A.dtype.numpy), A)
     residuals = nothing
-    if A.shape[-2] > A.shape[-1] and (rank == A.shape[-1]).all() and driver != "gelsy":
+    if A.shape[-2] > A.shape[-1] and (rank == A.shape[-1]).all() and driver not in (None, "gelsy"):
         residuals = ((A @ solution - columns) ** 2).sum(-2)
     return LeastSquares(
         solution.squeeze(-1) if vector else solution,

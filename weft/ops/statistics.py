@@ -371,7 +371,7 @@ def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = Fal
     """Whether each element is one of `test_elements` (with `invert`, none of them). One of both may be a number.
 
     >>> weft.isin(weft.tensor([1, 2, 3]), weft.tensor([3, 1]))
-    tensor([True, False, True])
+    tensor([ True, False,  True])
     """
     if not isinstance(test_elements, Node):
         x, number = meet("isin", elements, test_elements)
