@@ -12,7 +12,7 @@ from weft import dtypes
 from weft.backends.base import Device
 from weft.device import get
 from weft.dtypes import DType, DTypeLike, as_dtype, int64
-from weft.errors import ShapeError, problem
+from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.evaluate import cast_array
@@ -241,6 +241,11 @@ def eye(
     return _leaf(creation.eye(rows, columns, _float("eye", dtype), get(device)), requires_grad)
 
 
+def _need_extents(who: str, row: int, col: int) -> None:
+    if row < 0 or col < 0:
+        raise problem(RangeError, who, f"{row} rows and {col} columns", "at least 0 of both")
+
+
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int64, device: DeviceLike = None) -> Tensor:
     """The indices [2, count] of the elements on and below a diagonal of a [row, col] matrix, row by row.
 
@@ -248,9 +253,11 @@ def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int6
     tensor([[0, 1, 1],
             [0, 0, 1]])
     """
+    _need_extents("tril_indices", row, col)
     return tensor(np.stack(np.tril_indices(row, offset, col)), dtype=as_dtype("tril_indices", dtype), device=device)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int64, device: DeviceLike = None) -> Tensor:
     """The indices [2, count] of the elements on and above a diagonal of a [row, col] matrix, row by row."""
+    _need_extents("triu_indices", row, col)
     return tensor(np.stack(np.triu_indices(row, offset, col)), dtype=as_dtype("triu_indices", dtype), device=device)

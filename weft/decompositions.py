@@ -388,11 +388,15 @@ def _cutoff(who: str, A: Tensor, largest: np.ndarray, atol: Any, rtol: Any) -> n
 
 class _Pinv(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, atol: Any, rtol: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, hermitian: bool, atol: Any, rtol: Any) -> Tensor:
         (array,) = _host("pinv", x)
-        u, s, vh = np.linalg.svd(array, full_matrices=False)
-        cutoff = _cutoff("pinv", x, s.max(-1, initial=0), atol, rtol)
-        large = s > cutoff[..., None]
+        if hermitian:
+            s, u = np.linalg.eigh(array)
+            vh = np.swapaxes(u, -1, -2)
+        else:
+            u, s, vh = np.linalg.svd(array, full_matrices=False)
+        sizes = np.abs(s)
+        large = sizes > _cutoff("pinv", x, sizes.max(-1, initial=0), atol, rtol)[..., None]
         inverse = np.divide(1, s, where=large, out=np.zeros_like(s))
         product = np.swapaxes(vh, -1, -2) @ (inverse[..., None] * np.swapaxes(u, -1, -2))
         result = _device(product.astype(array.dtype), x)
@@ -400,16 +404,16 @@ class _Pinv(Function):
         return result
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
         a, p = ctx.saved_tensors
         gt, pt = g.mT, p.mT
         if a.shape[-2] <= a.shape[-1]:
             k = gt @ p
             kp = k @ pt
-            return -(p @ k).mT + kp - (a @ p) @ kp + (pt @ p) @ (gt - k @ a), None, None
+            return -(p @ k).mT + kp - (a @ p) @ kp + (pt @ p) @ (gt - k @ a), None, None, None
         k = p @ gt
         pk = pt @ k
-        return -(k @ p).mT + ((gt - a @ k) @ p) @ pt + pk - (pk @ p) @ a, None, None
+        return -(k @ p).mT + ((gt - a @ k) @ p) @ pt + pk - (pk @ p) @ a, None, None, None
 
 
 def pinv(
@@ -424,14 +428,7 @@ def pinv(
     `rcond`, is max(M, N) * eps unless one of them is given. Of a symmetric (`hermitian`) matrix the lower triangle is
     read."""
     _check("pinv", A, square=hermitian)
-    relative = rcond if rtol is None else rtol
-    if not hermitian:
-        return _Pinv.apply(A, atol, relative)
-    values, vectors = eigh(A)
-    (sizes,) = _host("pinv", values.detach().abs())
-    small = _device(sizes <= _cutoff("pinv", A, sizes.max(-1, initial=0), atol, relative)[..., None], A)
-    inverse = where(small, 0.0, 1.0 / where(small, 1.0, values))
-    return (vectors * inverse.unsqueeze(-2)) @ vectors.mT
+    return _Pinv.apply(A, hermitian, atol, rcond if rtol is None else rtol)
 
 
 class LeastSquares(NamedTuple):
@@ -446,8 +443,8 @@ class LeastSquares(NamedTuple):
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
     """X that makes the sum of squares of A @ X - B least, and, for tall matrices of full rank, that sum for each
     column; the rank of `A` and its singular values. Gradients pass through the solution. As in PyTorch, `driver` says
-    what is returned beside the solution: 'gels' no rank, and only 'gelsd' and 'gelss' singular values. All of them
-    compute by singular values."""
+    what is returned beside the solution, else empty: 'gelsy' (the default) the rank, 'gels' the sums, 'gelsd' and
+    'gelss' all of it. Every driver computes by singular values."""
     _check("lstsq", A)
     if driver not in DRIVERS:
         raise problem(RangeError, "lstsq", f"driver={driver!r}", f"one of {DRIVERS}")
@@ -462,7 +459,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     rank = _count_above(size, _cutoff("lstsq", A, size.max(-1, initial=0), None, rcond))
     nothing = _device(np.empty((0,), A.dtype.numpy), A)
     residuals = nothing
-    if A.shape[-2] > A.shape[-1] and (rank == A.shape[-1]).all() and driver != "gelsy":
+    if A.shape[-2] > A.shape[-1] and (rank == A.shape[-1]).all() and driver not in (None, "gelsy"):
         residuals = ((A @ solution - columns) ** 2).sum(-2)
     return LeastSquares(
         solution.squeeze(-1) if vector else solution,

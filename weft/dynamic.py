@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -269,6 +270,23 @@ def _repeat_known_size(x: Node, repeats: Node, axis: int, size: int) -> Node:
 
 
 _repeated = lift(arrange.repeat_interleave)
+
+
+_index_put = lift(indexing.index_put)
+
+
+@operation("weft method inplace", of_tensors=True)
+def index_put(input: Tensor, indices: Sequence[Tensor], values: Tensor | float, accumulate: bool = False) -> Tensor:
+    """`input` with `values` written to (with `accumulate`, added at) tensors that index its first axes: of integers,
+    or bool masks, of which `weft.compile` takes one alone.
+
+    >>> weft.zeros(3).index_put((weft.tensor([0, 0, 2]),), weft.tensor(1.0), accumulate=True)
+    tensor([2., 0., 1.])
+    """
+    places = tuple(indices)
+    if len(places) > 1 and any(isinstance(item, Tensor) and item.dtype is bool_ for item in places):
+        places = known_masks(input, places)
+    return _index_put(input, places, values, accumulate)
 
 
 def known_masks(x: Tensor, items: tuple) -> tuple:

@@ -561,6 +561,18 @@ class Tensor(TensorCell, TensorAttributes, TensorMethods):
         """The last two axes exchanged."""
         return _matrix_transpose(self)
 
+    @property
+    @entry
+    def H(self) -> Tensor:
+        """The transpose of a matrix, since numbers are real."""
+        return self.t()
+
+    @property
+    @entry
+    def mH(self) -> Tensor:
+        """The last two axes exchanged, since numbers are real."""
+        return _matrix_transpose(self)
+
     def contiguous(self) -> Tensor:
         """The tensor itself; of a view whose elements do not lie in order in the memory of its base, a copy."""
         if self._view is None or (self._requires_grad and self.is_leaf):

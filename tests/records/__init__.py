@@ -2,6 +2,7 @@
 
 from tests.records import (
     algebra,
+    assembly,
     attention,
     conv,
     edges,
@@ -13,6 +14,7 @@ from tests.records import (
     norms,
     order,
     reduce,
+    statistics,
     windows,
 )  # fmt: skip
 from tests.records.record import NARROW_TOLERANCE, Inputs, Record, Sample, T, extra_dtypes, flat, samples_for, to_torch
@@ -26,6 +28,8 @@ RECORDS += norms.RECORDS
 RECORDS += attention.RECORDS
 RECORDS += graphs.RECORDS
 RECORDS += edges.RECORDS
+RECORDS += statistics.RECORDS
+RECORDS += assembly.RECORDS
 
 __all__ = [
     "NARROW_TOLERANCE",
