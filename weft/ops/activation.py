@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from weft.errors import RangeError, ShapeError, problem
+from weft.dtypes import DType, DTypeLike, as_dtype
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
 from weft.graph.gelu import gelu as tanh_gelu
@@ -35,6 +36,8 @@ def relu6(input: Node) -> Node:
 @operation("functional flag")
 def hardtanh(input: Node, min_val: float = -1.0, max_val: float = 1.0) -> Node:
     """`input` held between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
+    if min_val > max_val:
+        raise problem(RangeError, "hardtanh", f"min_val={min_val} and max_val={max_val}", "min_val <= max_val")
     low = select(make("le", (input, build.like(input, min_val))), min_val, input)
     return select(make("le", (build.like(input, max_val), input)), max_val, low)
 
@@ -182,26 +185,40 @@ def shifted(who: str, x: Node, dim: int) -> tuple[Node, tuple[int, ...]]:
     return sub(x, expand(peak, x.shape)), axes
 
 
+def _in_dtype(who: str, x: Node, dtype: DTypeLike | None) -> Node:
+    """The input of a softmax, cast first where a dtype is given."""
+    return x if dtype is None else build.cast(x, as_dtype(who, dtype))
+
+
 @operation("weft functional method")
-@in_float32
-def softmax(input: Node, dim: int) -> Node:
-    """e^x over its sum along `dim`, shifted by the maximum. Multiplies by 1/sum: one division a row.
+def softmax(input: Node, dim: int, dtype: DType | None = None, *, _stacklevel: int = 3) -> Node:
+    """e^x over its sum along `dim`, shifted by the maximum; of `input` cast to `dtype`, where one is given.
 
     >>> weft.softmax(weft.tensor([1000.0, 1000.0]), 0)
     tensor([0.5000, 0.5000])
     """
-    z, axes = shifted("softmax", input, dim)
+    return _softmax(_in_dtype("softmax", input, dtype), dim)
+
+
+@in_float32
+def _softmax(x: Node, dim: int) -> Node:
+    """Multiplies by 1/sum: one division a row."""
+    z, axes = shifted("softmax", x, dim)
     e = unary("exp_rounded", z)
-    return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), input.shape))
+    return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), x.shape))
 
 
 @operation("weft functional method")
+def log_softmax(input: Node, dim: int, dtype: DType | None = None, *, _stacklevel: int = 3) -> Node:
+    """log(softmax(x)) without overflow; of `input` cast to `dtype`, where one is given."""
+    return _log_softmax(_in_dtype("log_softmax", input, dtype), dim)
+
+
 @in_float32
-def log_softmax(input: Node, dim: int) -> Node:
-    """log(softmax(x)) without overflow."""
-    z, axes = shifted("log_softmax", input, dim)
+def _log_softmax(x: Node, dim: int) -> Node:
+    z, axes = shifted("log_softmax", x, dim)
     total = reduce("reduce_sum", unary("exp_rounded", z), axes, keepdim=True)
-    return sub(z, expand(unary("log", total), input.shape))
+    return sub(z, expand(unary("log", total), x.shape))
 
 
 @operation("weft functional flag")
@@ -209,6 +226,8 @@ def log_softmax(input: Node, dim: int) -> Node:
 def celu(input: Node, alpha: float = 1.0) -> Node:
     """x above 0, alpha * (e^(x / alpha) - 1) below."""
     need_float("celu", input)
+    if alpha == 0:
+        raise problem(RangeError, "celu", "alpha=0", "a number that is not 0")
     return _elu(input, alpha, 1.0 / alpha)
 
 
@@ -230,6 +249,8 @@ def hardshrink(input: Node, lambd: float = 0.5) -> Node:
 def softshrink(input: Node, lambd: float = 0.5) -> Node:
     """x moved towards 0 by lambd, and 0 where it would pass it; NaN stays NaN."""
     need_float("softshrink", input)
+    if not lambd >= 0:
+        raise problem(RangeError, "softshrink", f"lambd={lambd}", "0 or more")
     above = select(lt(lambd, input), sub(input, lambd), mul(input, 0.0))
     inside = make("le", (unary("abs", input), build.like(input, lambd)))
     return build.surrogate(select(lt(input, -lambd), add(input, lambd), above), select(inside, 0.0, input))
@@ -244,10 +265,9 @@ def tanhshrink(input: Node) -> Node:
 
 
 @operation("functional")
-@in_float32
-def softmin(input: Node, dim: int) -> Node:
-    """`softmax` of -x."""
-    return softmax(neg(input), dim)
+def softmin(input: Node, dim: int, dtype: DType | None = None, *, _stacklevel: int = 3) -> Node:
+    """`softmax` of -x; of `input` cast to `dtype`, where one is given."""
+    return _softmax(neg(_in_dtype("softmin", input, dtype)), dim)
 
 
 @operation("functional")
@@ -274,6 +294,8 @@ def prelu(input: Node, weight: Node) -> Node:
     channels = input.shape[1] if len(input.shape) > 1 else 1
     if len(weight.shape) > 1 or weight.size not in (1, channels):
         raise problem(ShapeError, "prelu", f"a weight of shape {weight.shape}", f"(1,) or ({channels},)")
+    if weight.dtype is not input.dtype:
+        raise problem(DTypeError, "prelu", f"{input.dtype.name} and {weight.dtype.name}", "tensors of one dtype")
     shape = tuple([weight.size if axis == 1 else 1 for axis in range(len(input.shape))])
     slope = build.expand(build.reshape(build.cast(weight, input.dtype), shape if input.shape else ()), input.shape)
     return select(lt(0.0, input), input, mul(input, slope))
