@@ -11,8 +11,8 @@ import numpy as np
 from weft.dtypes import bool_, float64, int64
 from weft.errors import DTypeError, GraphError, RangeError, ShapeError, problem
 from weft.graph import build
-from weft.ops import arrange
-from weft.ops.common import as_int, broadcast_shapes
+from weft.ops import arrange, indexing
+from weft.ops.common import as_int, broadcast_shapes, need_integer
 from weft.ops.registry import operation
 from weft.state import STATE
 from weft.tensor import Tensor, from_host, lift
@@ -160,6 +160,29 @@ def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = No
 
 
 _repeated = lift(arrange.repeat_interleave)
+
+
+@operation("functional", of_tensors=True)
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """[...] integers to [..., num_classes] int64: 1 at the class, 0 elsewhere. A class outside 0 to num_classes - 1
+    raises IndexRangeError when the value is computed. With -1 there are as many classes as the largest number asks for;
+    that is read, so inside `weft.compile` the number of classes must be given.
+
+    >>> weft.nn.functional.one_hot(weft.tensor([2, 0]))
+    tensor([[0, 0, 1],
+            [1, 0, 0]])
+    """
+    need_integer("one_hot", tensor.node)
+    if num_classes == -1:
+        values = known("one_hot", tensor, "pass num_classes")
+        if not values.size or values.min() < 0:
+            given = "no elements" if not values.size else f"the class {values.min()}"
+            raise problem(RangeError, "one_hot", given, "classes from 0 on", "pass num_classes for an empty tensor")
+        num_classes = int(values.max()) + 1
+    return _one_hot(tensor, num_classes)
+
+
+_one_hot = lift(indexing.one_hot)
 
 
 def known_masks(x: Tensor, items: tuple) -> tuple:

@@ -6,6 +6,7 @@ from tests.records import (
     conv,
     edges,
     elementwise,
+    functional,
     graphs,
     indexing,
     movement,
@@ -26,6 +27,7 @@ RECORDS += norms.RECORDS
 RECORDS += attention.RECORDS
 RECORDS += graphs.RECORDS
 RECORDS += edges.RECORDS
+RECORDS += functional.RECORDS
 
 __all__ = [
     "NARROW_TOLERANCE",

@@ -169,7 +169,7 @@ def hardswish(input: Node) -> Node:
 @in_float32
 def softsign(input: Node) -> Node:
     """x / (1 + |x|)."""
-    need_float("softsign", input)
+    input = to_float(input)
     return div(input, add(unary("abs", input), 1.0))
 
 
@@ -260,7 +260,7 @@ def softshrink(input: Node, lambd: float = 0.5) -> Node:
 @in_float32
 def tanhshrink(input: Node) -> Node:
     """x - tanh(x)."""
-    need_float("tanhshrink", input)
+    input = to_float(input)
     return sub(input, unary("tanh", input))
 
 

@@ -138,6 +138,8 @@ def local_response_norm(input: Node, size: int, alpha: float = 1e-4, beta: float
         raise problem(
             ShapeError, "local_response_norm", given, "[N, C, ...] with at least three axes, and a size of at least 1"
         )
+    if not input.size:
+        return input
     rank = len(input.shape)
     lows, highs = [0] * rank, [0] * rank
     lows[1], highs[1] = size // 2, (size - 1) // 2

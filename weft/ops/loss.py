@@ -378,6 +378,11 @@ def linear_cross_entropy(
     if len(linear_weight.shape) < 2 or len(input.shape) not in (1, 2) or input.shape[-1] != linear_weight.shape[-1]:
         given = f"input {input.shape} and linear_weight {linear_weight.shape}"
         raise problem(ShapeError, who, given, "[N, K] or [K], and [C, ..., K]")
+    if len(input.shape) == 1 and len(linear_weight.shape) > 2:
+        given = f"input {input.shape} and linear_weight {linear_weight.shape}"
+        raise problem(ShapeError, who, given, "a batch [N, K] for a weight [C, ..., K]")
+    if ignore_index is not None and target.dtype.kind == "f":
+        raise problem(RangeError, who, f"ignore_index={ignore_index} with probabilities as target", "None")
     columns, inner = linear_weight.shape[:-1], linear_weight.shape[-1]
     if linear_bias is not None and linear_bias.shape != columns:
         raise problem(ShapeError, who, f"a linear_bias of shape {linear_bias.shape}", f"{columns}")

@@ -340,6 +340,8 @@ def _divided(total: Node, count: Node | int) -> Node:
     """Sums over counts; whole numbers are rounded towards 0, as in PyTorch."""
     if total.dtype.kind == "f":
         return build.mul(total, 1.0 / count) if isinstance(count, int) else build.div(total, count)
+    if isinstance(count, int) and count < 0:
+        return build.neg(_divided(total, -count))
     below = build.lt(total, 0)
     quotient = build.div(build.select(below, build.neg(total), total), count)
     return build.select(below, build.neg(quotient), quotient)
