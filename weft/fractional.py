@@ -104,7 +104,10 @@ def _counts(
         if len(ratios) != rank or not all(0 < ratio < 1 for ratio in ratios):
             raise problem(ShapeError, who, f"output_ratio={output_ratio}", "numbers between 0 and 1")
         counts = tuple([int(n * ratio) for n, ratio in zip(extents, ratios, strict=True)])
-    fits = [count >= 1 and count + size - 1 <= n for count, size, n in zip(counts, kernel, extents, strict=True)]
+    spare = 1 if rank == 3 else 0  # PyTorch asks for one element more in three dimensions
+    fits = [
+        count >= 1 and count + size - 1 + spare <= n for count, size, n in zip(counts, kernel, extents, strict=True)
+    ]
     if not all(fits):
         given = f"{counts} windows of {tuple(kernel)} over {tuple(extents)}"
         raise problem(ShapeError, who, given, "windows whose starts differ, inside the input")

@@ -7,6 +7,7 @@ from tests.records import (
     conv,
     edges,
     elementwise,
+    functional,
     graphs,
     indexing,
     movement,
@@ -30,6 +31,7 @@ RECORDS += graphs.RECORDS
 RECORDS += edges.RECORDS
 RECORDS += statistics.RECORDS
 RECORDS += assembly.RECORDS
+RECORDS += functional.RECORDS
 
 __all__ = [
     "NARROW_TOLERANCE",

@@ -402,15 +402,8 @@ def index_select(input: Node, dim: int, index: Node) -> Node:
     return build.gather(input, build.reshape(index, (index.size,)), axis, user_site())
 
 
-@operation("functional")
-def one_hot(tensor: Node, num_classes: int = -1) -> Node:
-    """[...] integers to [..., num_classes] int64: 1 at the class, 0 elsewhere. A class outside 0 to num_classes - 1
-    raises IndexRangeError when the value is computed.
-
-    >>> weft.nn.functional.one_hot(weft.tensor([2, 0]), 3)
-    tensor([[0, 0, 1],
-            [1, 0, 0]])
-    """
+def one_hot(tensor: Node, num_classes: int) -> Node:
+    """[...] integers to [..., num_classes] int64; see `weft.nn.functional.one_hot`."""
     need_integer("one_hot", tensor)
     if num_classes < 1:
         raise problem(RangeError, "one_hot", f"num_classes={num_classes}", "the number of classes", "pass it as an int")
