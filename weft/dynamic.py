@@ -84,9 +84,7 @@ def equal(input: Tensor, other: Tensor) -> bool:
 
 
 @operation(of_tensors=True)
-def allclose(
-    input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
-) -> bool:
+def allclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> bool:
     """Whether `isclose` holds everywhere. It reads the tensors: outside `weft.compile` only.
 
     >>> weft.allclose(weft.tensor([1.0]), weft.tensor([1.0 + 1e-7]))

@@ -13,6 +13,7 @@ from tests.records import (
     norms,
     order,
     reduce,
+    special,
     windows,
 )  # fmt: skip
 from tests.records.record import NARROW_TOLERANCE, Inputs, Record, Sample, T, extra_dtypes, flat, samples_for, to_torch
@@ -26,6 +27,7 @@ RECORDS += norms.RECORDS
 RECORDS += attention.RECORDS
 RECORDS += graphs.RECORDS
 RECORDS += edges.RECORDS
+RECORDS += special.RECORDS
 
 __all__ = [
     "NARROW_TOLERANCE",
