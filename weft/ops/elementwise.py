@@ -89,6 +89,11 @@ def _add_scaled(a: Operand, b: Operand, alpha: float | int) -> Node:
     return add(a, mul(b, alpha) if isinstance(b, Node) else b * alpha)
 
 
+@in_float32
+def _sub_scaled(a: Operand, b: Operand, alpha: float | int) -> Node:
+    return sub(a, mul(b, alpha) if isinstance(b, Node) else b * alpha)
+
+
 def _check_alpha(who: str, a: Operand, b: Operand, alpha: float | int) -> DType | None:
     """The dtype of a + alpha * b. Integers take no float for `alpha`, numbers no bool, as in PyTorch."""
     if not isinstance(a, Node) and not isinstance(b, Node):
@@ -107,7 +112,7 @@ def sub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
     if alpha != 1 or alpha is True:
         if _check_alpha("sub", input, other, alpha) is bool_:
             _need_numbers("sub", meet("sub", input, other)[0])
-        return _add_scaled(input, other, -alpha)
+        return _sub_scaled(input, other, alpha)
     return _arithmetic("sub", "sub", input, other)
 
 
