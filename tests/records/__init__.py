@@ -16,6 +16,7 @@ from tests.records import (
     order,
     reduce,
     statistics,
+    special,
     windows,
 )  # fmt: skip
 from tests.records.record import NARROW_TOLERANCE, Inputs, Record, Sample, T, extra_dtypes, flat, samples_for, to_torch
@@ -32,6 +33,7 @@ RECORDS += edges.RECORDS
 RECORDS += statistics.RECORDS
 RECORDS += assembly.RECORDS
 RECORDS += functional.RECORDS
+RECORDS += special.RECORDS
 
 __all__ = [
     "NARROW_TOLERANCE",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from weft.dtypes import DType
-from weft.errors import RangeError, ShapeError, problem
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
 from weft.graph.gelu import gelu as tanh_gelu

@@ -180,6 +180,14 @@ def to_float(x: Node) -> Node:
     return x if x.dtype.kind == "f" else build.cast(x, SETTINGS.default_dtype)
 
 
+def need_tensors(who: str, *operands: object) -> None:
+    """For operations of which no operand may be a Python number, as in PyTorch."""
+    for operand in operands:
+        if not isinstance(operand, Node):
+            expected = "tensors only"
+            raise problem(DTypeError, who, f"a {type(operand).__name__}", expected, "convert it with weft.tensor")
+
+
 def need_float(who: str, x: Node) -> None:
     if x.dtype.kind != "f":
         raise problem(DTypeError, who, f"a {x.dtype.name} tensor", "a float tensor", "convert it with .float()")
