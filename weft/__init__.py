@@ -34,7 +34,7 @@ from weft.interop import asarray, from_dlpack, from_numpy
 from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
-    Generator, bernoulli, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
+    Generator, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
 )  # fmt: skip
 from weft.snapshot import snapshot
 from weft.tensor import Tensor
@@ -74,7 +74,6 @@ __all__ = [
     "as_tensor",
     "asarray",
     "autograd",
-    "bernoulli",
     "bfloat16",
     "bool",
     "checkpoint",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,17 @@ from weft.device import get
 from weft.dtypes import DType, DTypeLike, as_dtype, float32, int64
 from weft.errors import ShapeError, problem
 from weft.graph import build
-from weft.graph.build import Number, Shape
+from weft.graph.build import Number
 from weft.graph.evaluate import cast_array
 from weft.graph.node import Node
 from weft.graph.numbers import HostNumber
 from weft.ops import creation
-from weft.ops.common import fit_number, normal_shape, number_kind
+from weft.ops.common import fit_number, number_kind
+from weft.sizes import Size, sized_creation
+from weft.sizes import checked_shape as _shape
 from weft.tensor import Tensor, from_host
 
 DeviceLike = str | Device | None
-Size = int | Sequence[int]
 
 
 def _leaf(node: Node, requires_grad: bool) -> Tensor:
@@ -100,23 +100,19 @@ def full(
     return _leaf(build.full(shape, fit_number("full", fill_value, dtype), dtype, get(device)), requires_grad)
 
 
-def _shape(who: str, size: Sequence[Any]) -> Shape:
-    shape = normal_shape(who, size)
-    if min(shape, default=0) < 0:
-        raise problem(ShapeError, who, f"shape {shape}", "extents of at least 0")
-    return shape
-
-
+@sized_creation
 def zeros(*size: Size, dtype: DTypeLike = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Zeros: `zeros(2, 3)` or `zeros((2, 3))`."""
     return full(_shape("zeros", size), 0, dtype=as_dtype("zeros", dtype), device=device, requires_grad=requires_grad)
 
 
+@sized_creation
 def ones(*size: Size, dtype: DTypeLike = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Ones."""
     return full(_shape("ones", size), 1, dtype=as_dtype("ones", dtype), device=device, requires_grad=requires_grad)
 
 
+@sized_creation
 def empty(*size: Size, dtype: DTypeLike = float32, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Zeros: nothing here is ever uninitialised."""
     return full(_shape("empty", size), 0, dtype=as_dtype("empty", dtype), device=device, requires_grad=requires_grad)

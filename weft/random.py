@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from weft.backends.base import Device
 from weft.device import get
-from weft.dtypes import DTypeLike, as_dtype, float32, int64
+from weft.dtypes import DType, DTypeLike, as_dtype, float32, int64, integer_bounds
+from weft.errors import DTypeError, RangeError, problem
+from weft.graph.build import Shape
 from weft.graph.node import Node
-from weft.ops import creation
-from weft.ops.common import need_float, normal_shape
+from weft.ops import creation, sampling
+from weft.ops.common import as_int
 from weft.ops.registry import operation
+from weft.sizes import checked_shape, sized_sampling
 from weft.state import STATE
 from weft.tensor import Tensor, from_host, lift
 
@@ -93,6 +96,14 @@ def _leaf(node: Node, requires_grad: bool) -> Tensor:
     return Tensor(node).requires_grad_(requires_grad)
 
 
+def _float_dtype(who: str, dtype: DTypeLike) -> DType:
+    found = as_dtype(who, dtype)
+    if found.kind != "f":
+        raise problem(DTypeError, who, f"dtype {found.name}", "a float dtype", "use randint for whole numbers")
+    return found
+
+
+@sized_sampling
 def rand(
     *size: int | Sequence[int], generator: Generator | None = None, dtype: DTypeLike = float32, device: Any = None,
     requires_grad: bool = False,
@@ -102,31 +113,75 @@ def rand(
     >>> weft.rand(2, 3).shape
     (2, 3)
     """
-    state, draw = (generator or default_generator).draw(get(device), 1)
-    return _leaf(creation.uniform(state, draw, normal_shape("rand", size), as_dtype("rand", dtype)), requires_grad)
+    shape, kind = checked_shape("rand", size), _float_dtype("rand", dtype)
+    state, draw = (generator or default_generator).draw(get(device), creation.uniform_draws(kind))
+    return _leaf(creation.uniform(state, draw, shape, kind), requires_grad)
 
 
+@sized_sampling
 def randn(
     *size: int | Sequence[int], generator: Generator | None = None, dtype: DTypeLike = float32, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Normal with mean 0 and variance 1."""
-    state, draw = (generator or default_generator).draw(get(device), 2)
-    return _leaf(creation.normal(state, draw, normal_shape("randn", size), as_dtype("randn", dtype)), requires_grad)
+    shape, kind = checked_shape("randn", size), _float_dtype("randn", dtype)
+    state, draw = (generator or default_generator).draw(get(device), 2 * creation.uniform_draws(kind))
+    return _leaf(creation.normal(state, draw, shape, kind), requires_grad)
 
 
+@overload
 def randint(
-    *bounds_and_size: Any, generator: Generator | None = None, dtype: DTypeLike = int64, device: Any = None
-) -> Tensor:
+    high: int, size: Sequence[int], *, generator: Generator | None = ..., dtype: DTypeLike = ..., device: Any = ...,
+    requires_grad: bool = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def randint(
+    low: int, high: int, size: Sequence[int], *, generator: Generator | None = ..., dtype: DTypeLike = ...,
+    device: Any = ..., requires_grad: bool = ...,
+) -> Tensor: ...  # fmt: skip
+def randint(
+    *bounds_and_size: Any, low: int | None = None, high: int | None = None, size: Sequence[int] | None = None,
+    generator: Generator | None = None, dtype: DTypeLike = int64, device: Any = None, requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """Whole numbers: `randint(high, size)` in [0, high), `randint(low, high, size)` in [low, high).
 
     >>> bool((weft.randint(3, 5, (100,)) >= 3).all())
     True
     """
-    *bounds, size = bounds_and_size
-    low, high = bounds if len(bounds) == 2 else (0, *bounds)
-    state, draw = (generator or default_generator).draw(get(device), 1)
-    return Tensor(creation.integers(state, draw, low, high, normal_shape("randint", size), as_dtype("randint", dtype)))
+    given = list(bounds_and_size)
+    if size is None and given:
+        size = given.pop()
+    if high is None and given:
+        high = given.pop()
+    if low is None and given:
+        low = given.pop()
+    if given or high is None or not isinstance(size, (tuple, list)):
+        text = f"arguments {bounds_and_size}, low={low}, high={high}, size={size}"
+        raise problem(DTypeError, "randint", text, "randint(high, size) or randint(low, high, size), size a tuple")
+    shape, kind = checked_shape("randint", (size,)), as_dtype("randint", dtype)
+    bounds = integer_range("randint", 0 if low is None else low, high, kind)
+    return _leaf(whole_numbers(generator, *bounds, shape, kind, get(device)), requires_grad)
+
+
+def integer_range(who: str, low: int, high: int, dtype: DType) -> tuple[int, int]:
+    """Bounds of random whole numbers, checked: low < high, and all between them fit an integer dtype."""
+    low, high = as_int(who, low, "low"), as_int(who, high, "high")
+    if low >= high:
+        raise problem(RangeError, who, f"low={low} and high={high}", "low < high")
+    if dtype.kind == "b":
+        least, largest = 0, 1
+    else:
+        least, largest = integer_bounds(int64 if dtype.kind == "f" else dtype)
+    if low < least or high - 1 > largest:
+        raise problem(RangeError, who, f"low={low} and high={high}", f"numbers that fit {dtype.name}")
+    return low, high
+
+
+def whole_numbers(generator: Generator | None, low: int, high: int, shape: Shape, dtype: DType, device: Device) -> Node:
+    """Whole numbers in [low, high), which `integer_range` has checked."""
+    is_short = high - low <= 1 << 31 and low < 1 << 63
+    state, draw = (generator or default_generator).draw(device, 1 if is_short else 2)
+    return (creation.integers if is_short else sampling.whole_numbers)(state, draw, low, high, shape, dtype)
 
 
 def rand_like(input: Tensor, *, generator: Generator | None = None) -> Tensor:
@@ -137,13 +192,6 @@ def rand_like(input: Tensor, *, generator: Generator | None = None) -> Tensor:
 def randn_like(input: Tensor, *, generator: Generator | None = None) -> Tensor:
     """`randn` with the shape, dtype and device of `input`."""
     return randn(input.shape, generator=generator, dtype=input.dtype, device=input.device)
-
-
-def bernoulli(p: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """1 with probability `p`, element by element, else 0; no gradient."""
-    need_float("bernoulli", p.node)
-    state, draw = (generator or default_generator).draw(p.device, 1)
-    return Tensor(creation.bernoulli(state, draw, p.detach().node))
 
 
 _dropout = lift(creation.dropout)
