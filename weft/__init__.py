@@ -15,7 +15,7 @@ from weft.looping import loop
 from weft.creation import (
     arange, as_tensor, empty, eye, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like,
 )  # fmt: skip
-from weft.creation import tril_indices, triu_indices
+from weft.creation import logspace, scalar_tensor, tril_indices, triu_indices
 from weft.device import default_device, device, devices, set_default_device
 from weft.device import get as get_device
 from weft.dtypes import bool_ as bool
@@ -39,7 +39,9 @@ from weft.random import (
 from weft.snapshot import snapshot
 from weft.tensor import Tensor
 
-from weft import linalg, optim
+from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
+
+from weft import linalg, optim, signal
 from weft.boundary import install as _install
 
 _install()
@@ -74,7 +76,9 @@ __all__ = [
     "as_tensor",
     "asarray",
     "autograd",
+    "bartlett_window",
     "bfloat16",
+    "blackman_window",
     "bool",
     "checkpoint",
     "compile",
@@ -103,6 +107,8 @@ __all__ = [
     "get_printoptions",
     "grad",
     "half",
+    "hamming_window",
+    "hann_window",
     "iinfo",
     "int",
     "int8",
@@ -110,9 +116,11 @@ __all__ = [
     "int32",
     "int64",
     "is_grad_enabled",
+    "kaiser_window",
     "kernel",
     "linalg",
     "linspace",
+    "logspace",
     "long",
     "loop",
     "manual_seed",
@@ -129,10 +137,12 @@ __all__ = [
     "randint",
     "randn",
     "randn_like",
+    "scalar_tensor",
     "set_default_device",
     "set_float32_matmul_precision",
     "set_printoptions",
     "short",
+    "signal",
     "snapshot",
     "tensor",
     "testing",

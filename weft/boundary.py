@@ -21,7 +21,7 @@ from weft.errors import WeftError, hide_frames
 MODULES = (
     "attention", "autograd", "compiled", "counting", "creation", "device", "dtypes", "edges", "evaluation",
     "function", "interop", "kernel", "linalg", "looping", "optim.clip", "precision", "printing", "random", "running",
-    "snapshot", "testing",
+    "signal.windows", "snapshot", "testing", "window_functions",
 )  # fmt: skip
 NAMESPACES = ("", "autograd", "functions", "nn.functional", "optim", "testing")
 # Classes whose public methods users call.

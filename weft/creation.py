@@ -10,14 +10,14 @@ from weft import dtypes
 from weft.backends.base import Device
 from weft.device import get
 from weft.dtypes import DType, DTypeLike, as_dtype, float32, int64
-from weft.errors import ShapeError, problem
+from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number
 from weft.graph.evaluate import cast_array
 from weft.graph.node import Node
 from weft.graph.numbers import HostNumber
 from weft.ops import creation
-from weft.ops.common import fit_number, number_kind
+from weft.ops.common import as_int, fit_number, number_kind
 from weft.sizes import Size, sized_creation
 from weft.sizes import checked_shape as _shape
 from weft.tensor import Tensor, from_host
@@ -82,7 +82,7 @@ def as_tensor(data: Any, dtype: DTypeLike | None = None, device: DeviceLike = No
 
 def full(
     size: Size,
-    fill_value: Number,
+    fill_value: Number | Tensor,
     *,
     dtype: DTypeLike | None = None,
     device: DeviceLike = None,
@@ -93,11 +93,21 @@ def full(
     >>> weft.full((2,), 7)
     tensor([7, 7])
     """
+    if isinstance(fill_value, Tensor):
+        return _spread(fill_value, _shape("full", (size,)), dtype, device).requires_grad_(requires_grad)
     if dtype is None:
         dtype = {"b": dtypes.bool_, "i": int64, "f": float32}[number_kind("full", fill_value)]
     dtype = as_dtype("full", dtype)
     shape = _shape("full", (size,))
     return _leaf(build.full(shape, fit_number("full", fill_value, dtype), dtype, get(device)), requires_grad)
+
+
+def _spread(value: Tensor, shape: tuple[int, ...], dtype: DTypeLike | None, device: DeviceLike) -> Tensor:
+    """The value of a tensor without axes everywhere, without its gradient."""
+    if value.ndim:
+        raise problem(ShapeError, "full", f"a fill_value of shape {value.shape}", "a number, or a tensor without axes")
+    moved = value.detach().to(dtype=dtype, device=get(device) if device is not None else None)
+    return Tensor(build.expand_to(moved.node, shape))
 
 
 @sized_creation
@@ -142,34 +152,85 @@ def ones_like(input: Tensor, *, dtype: DTypeLike | None = None, requires_grad: b
 
 
 def arange(
-    start: Number,
-    end: Number | None = None,
-    step: Number = 1,
+    start: Number | Tensor | None = None,
+    end: Number | Tensor | None = None,
+    step: Number | Tensor = 1,
     *,
     dtype: DTypeLike | None = None,
     device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """start, start + step, ... below end; `arange(end)` starts at 0. int64 unless a float is given.
 
     >>> weft.arange(0.0, 1.0, 0.25)
     tensor([0.0000, 0.2500, 0.5000, 0.7500])
     """
-    start, end = (0, start) if end is None else (start, end)
-    kinds = {number_kind("arange", value) for value in (start, end, step)}
+    if end is None:
+        start, end = None, start
+    first, last, by = (
+        one.item() if isinstance(one, Tensor) else one for one in (0 if start is None else start, end, step)
+    )
+    kinds = {number_kind("arange", value) for value in (first, last, by)}
     dtype = (float32 if "f" in kinds else int64) if dtype is None else as_dtype("arange", dtype)
-    return Tensor(creation.arange(start, end, step, dtype, get(device)))
+    return _leaf(creation.arange(first, last, by, dtype, get(device)), requires_grad)
 
 
-def linspace(start: float, end: float, steps: int, *, dtype: DTypeLike = float32, device: DeviceLike = None) -> Tensor:
-    """`steps` evenly spaced numbers from start to end, both included.
+def linspace(
+    start: float | Tensor,
+    end: float | Tensor,
+    steps: int,
+    *,
+    dtype: DTypeLike = float32,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`steps` evenly spaced numbers from start to end, both included. These are numbers, or tensors without axes.
 
     >>> weft.linspace(0, 1, 3)
     tensor([0.0000, 0.5000, 1.0000])
     """
-    return Tensor(creation.linspace(float(start), float(end), steps, as_dtype("linspace", dtype), get(device)))
+    place, *ends = _ends("linspace", start, end, device)
+    return _leaf(creation.linspace(*ends, steps, as_dtype("linspace", dtype), place), requires_grad)
 
 
-def eye(n: int, m: int | None = None, *, dtype: DTypeLike = float32, device: DeviceLike = None) -> Tensor:
+def logspace(
+    start: float | Tensor,
+    end: float | Tensor,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: DTypeLike = float32,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`base` to the power of `steps` evenly spaced numbers from start to end, both included.
+
+    >>> weft.logspace(0, 2, 3)
+    tensor([  1.,  10., 100.])
+    """
+    place, *ends = _ends("logspace", start, end, device)
+    return _leaf(creation.logspace(*ends, steps, base, as_dtype("logspace", dtype), place), requires_grad)
+
+
+def _ends(who: str, start: Any, end: Any, device: DeviceLike) -> tuple[Any, Any, Any]:
+    """The device, and both ends as numbers, or as nodes without gradient."""
+    tensors = [one for one in (start, end) if isinstance(one, Tensor)]
+    for one in (start, end):
+        if not isinstance(one, Tensor):
+            number_kind(who, one)
+    place = tensors[0].device if tensors and device is None else get(device)
+    nodes = [one.detach().to(device=place).node if isinstance(one, Tensor) else one for one in (start, end)]
+    return place, *nodes
+
+
+def eye(
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: DTypeLike = float32,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """The identity: 1 on the main diagonal of [n, m].
 
     >>> weft.eye(2)
@@ -177,7 +238,7 @@ def eye(n: int, m: int | None = None, *, dtype: DTypeLike = float32, device: Dev
             [0., 1.]])
     """
     rows, columns = _shape("eye", (n, n if m is None else m))
-    return Tensor(creation.eye(rows, columns, as_dtype("eye", dtype), get(device)))
+    return _leaf(creation.eye(rows, columns, as_dtype("eye", dtype), get(device)), requires_grad)
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int64, device: DeviceLike = None) -> Tensor:
@@ -187,9 +248,28 @@ def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int6
     tensor([[0, 1, 1],
             [0, 0, 1]])
     """
-    return tensor(np.stack(np.tril_indices(row, offset, col)), dtype=as_dtype("tril_indices", dtype), device=device)
+    return _indices("tril_indices", np.tril_indices, row, col, offset, dtype, device)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int64, device: DeviceLike = None) -> Tensor:
     """The indices [2, count] of the elements on and above a diagonal of a [row, col] matrix, row by row."""
-    return tensor(np.stack(np.triu_indices(row, offset, col)), dtype=as_dtype("triu_indices", dtype), device=device)
+    return _indices("triu_indices", np.triu_indices, row, col, offset, dtype, device)
+
+
+def _indices(who: str, find: Any, row: int, col: int, offset: int, dtype: DTypeLike, device: DeviceLike) -> Tensor:
+    rows, columns = _shape(who, (row, col))
+    kind = as_dtype(who, dtype)
+    if kind.kind not in "iu":
+        raise problem(DTypeError, who, f"dtype {kind.name}", "an integer dtype")
+    return tensor(np.stack(find(rows, as_int(who, offset, "offset"), columns)), dtype=kind, device=device)
+
+
+def scalar_tensor(
+    s: Number, *, dtype: DTypeLike = float32, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor without axes that holds one number.
+
+    >>> weft.scalar_tensor(2)
+    tensor(2.)
+    """
+    return full((), s, dtype=as_dtype("scalar_tensor", dtype), device=device, requires_grad=requires_grad)

@@ -7,7 +7,6 @@ deviations) are checked where reading them does not stop the program: outside co
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -62,7 +62,7 @@ def exponential(state: Node, draw: int, shape: Shape, dtype: DType, rate: Number
 
 
 def cauchy(state: Node, draw: int, shape: Shape, dtype: DType, median: Number, sigma: Number) -> Node:
-    """Cauchy: the cotangent of a uniform angle, taken from the nearer end, where it is precise. `uniform_draws` draws."""
+    """Cauchy: the cotangent of a uniform angle, from the nearer end, where it is precise. `uniform_draws` draws."""
     unit = open_uniform(state, draw, shape, work_dtype(dtype))
     is_low = build.lt(unit, 0.5)
     angle = build.mul(build.select(is_low, unit, build.sub(1.0, unit)), math.pi)
