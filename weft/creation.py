@@ -167,12 +167,14 @@ def arange(
     """
     if end is None:
         start, end = None, start
-    first, last, by = (
-        one.item() if isinstance(one, Tensor) else one for one in (0 if start is None else start, end, step)
-    )
+    first, last, by = (_plain(one) for one in (0 if start is None else start, end, step))
     kinds = {number_kind("arange", value) for value in (first, last, by)}
     dtype = (float32 if "f" in kinds else int64) if dtype is None else as_dtype("arange", dtype)
     return _leaf(creation.arange(first, last, by, dtype, get(device)), requires_grad)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value
 
 
 def linspace(
@@ -189,8 +191,8 @@ def linspace(
     >>> weft.linspace(0, 1, 3)
     tensor([0.0000, 0.5000, 1.0000])
     """
-    place, *ends = _ends("linspace", start, end, device)
-    return _leaf(creation.linspace(*ends, steps, as_dtype("linspace", dtype), place), requires_grad)
+    low, high, place = _ends("linspace", start, end, device)
+    return _leaf(creation.linspace(low, high, steps, as_dtype("linspace", dtype), place), requires_grad)
 
 
 def logspace(
@@ -208,19 +210,20 @@ def logspace(
     >>> weft.logspace(0, 2, 3)
     tensor([  1.,  10., 100.])
     """
-    place, *ends = _ends("logspace", start, end, device)
-    return _leaf(creation.logspace(*ends, steps, base, as_dtype("logspace", dtype), place), requires_grad)
+    low, high, place = _ends("logspace", start, end, device)
+    return _leaf(creation.logspace(low, high, steps, base, as_dtype("logspace", dtype), place), requires_grad)
 
 
-def _ends(who: str, start: Any, end: Any, device: DeviceLike) -> tuple[Any, Any, Any]:
-    """The device, and both ends as numbers, or as nodes without gradient."""
-    tensors = [one for one in (start, end) if isinstance(one, Tensor)]
+def _ends(who: str, start: Any, end: Any, device: DeviceLike) -> tuple[Any, Any, Device]:
+    """Both ends as numbers, or as nodes without gradient, and the device."""
+    place = get(device)
     for one in (start, end):
         if not isinstance(one, Tensor):
             number_kind(who, one)
-    place = tensors[0].device if tensors and device is None else get(device)
-    nodes = [one.detach().to(device=place).node if isinstance(one, Tensor) else one for one in (start, end)]
-    return place, *nodes
+        elif device is None:
+            place = one.device
+    low, high = (one.detach().to(place).node if isinstance(one, Tensor) else one for one in (start, end))
+    return low, high, place
 
 
 def eye(
