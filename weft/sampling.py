@@ -361,16 +361,24 @@ def bernoulli_(input: Tensor, p: Tensor | float = 0.5, *, generator: Generator |
         "(input: Tensor, from_: int, to: int | None, *, generator: Generator | None = None) -> Tensor",
     ),
 )
-def random_(input: Tensor, *bounds: int | None, generator: Generator | None = None) -> Tensor:
+def random_(
+    input: Tensor,
+    *bounds: int | None,
+    from_: int | None = None,
+    to: int | None = None,
+    generator: Generator | None = None,
+) -> Tensor:
     """Take random whole numbers: `random_(to)` in [0, to), `random_(from_, to)` in [from_, to). Without `to`, up to the
     largest number of the dtype, or in floats up to where all whole numbers are exact.
 
     >>> weft.empty(3, dtype=weft.int8).random_(4, 5)
     tensor([4, 4, 4], dtype=weft.int8)
     """
-    if len(bounds) > 2:
-        raise problem(DTypeError, "random_", f"{len(bounds)} bounds", "none, to, or from_ and to")
-    low, high = bounds if len(bounds) == 2 else (0, *bounds) if bounds else (0, None)
+    given = list(bounds)
+    high = given.pop() if to is None and given else to
+    low = given.pop() if from_ is None and given else from_
+    if given:
+        raise problem(DTypeError, "random_", f"bounds {bounds}", "none, to, or from_ and to")
     kind = input.dtype
     if high is None:
         largest = 1 if kind.kind == "b" else _largest_exact(kind)

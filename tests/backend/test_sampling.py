@@ -442,3 +442,6 @@ def test_arguments_by_name():
     assert weft.randint(1, high=2, size=(4,)).tolist() == [1, 1, 1, 1] == weft.randint(1, 2, size=(4,)).tolist()
     assert weft.randint(2, 3, (2,), dtype=weft.float32, requires_grad=True).requires_grad
     assert weft.randint_like(weft.zeros(2), low=2, high=3).tolist() == [2.0, 2.0]
+    assert weft.zeros(2).random_(to=1).tolist() == [0.0, 0.0] and weft.ones(2).random_(3, to=4).tolist() == [3.0, 3.0]
+    assert weft.zeros(2).random_(from_=5, to=6).tolist() == [5.0, 5.0]
+    assert weft.zeros(200, dtype=weft.uint8).random_(250, None).numpy().min() >= 250

@@ -1,0 +1,46 @@
+"""Samples on an emulated GPU: the numbers that the reference draws, but for the last digits of functions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import weft
+from tests.unit.lockstep import Lockstep
+
+pytestmark = pytest.mark.unit
+
+LONG = weft.int64
+DRAWN = {
+    "randperm": lambda x: weft.randperm(37),
+    "multinomial": lambda x: weft.multinomial(x, 4),
+    "multinomial again": lambda x: weft.multinomial(x, 4, replacement=True),
+    "normal": lambda x: weft.normal(x, x),
+    "bernoulli": lambda x: weft.bernoulli(x),
+    "randint": lambda x: weft.randint(-(1 << 40), 1 << 40, (9,)),
+    "random": lambda x: weft.empty(9, dtype=LONG).random_(-(2**63), None),
+    "random uint64": lambda x: weft.empty(9, dtype=weft.uint64).random_(),
+    "uniform": lambda x: (x * 1).uniform_(-2, 3),
+    "log_normal": lambda x: (x * 1).log_normal_(),
+    "exponential": lambda x: (x * 1).exponential_(0.5),
+    "cauchy": lambda x: (x * 1).cauchy_(),
+    "geometric": lambda x: weft.empty(9, dtype=LONG).geometric_(0.1),
+    "bernoulli_": lambda x: (x * 1).bernoulli_(0.4),
+    "float64": lambda x: weft.randn(9, dtype=weft.float64),
+    "uniform of bfloat16": lambda x: weft.empty(9, dtype=weft.bfloat16).uniform_(0.5, 1.0),
+    "logspace": lambda x: weft.logspace(0, 1, 7),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
+def test_as_the_reference(draw):
+    found = []
+    for device in (Lockstep().device, "reference"):
+        with weft.device(device):
+            weft.manual_seed(5)
+            found.append(draw(weft.tensor(np.linspace(0.1, 0.9, 24, dtype=np.float32).reshape(3, 8))).numpy())
+    ours, expected = (part.astype(np.float64) if part.dtype.kind not in "iu" else part for part in found)
+    if ours.dtype.kind in "iu":
+        assert (ours == expected).all()
+    else:
+        np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
