@@ -44,3 +44,21 @@ def test_as_the_reference(draw):
         assert (ours == expected).all()
     else:
         np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [weft.float32, weft.bfloat16])
+def test_kernels_compile(dtype):
+    """To machine code of NVIDIA's GPUs, without a warning."""
+    pytest.importorskip("cuda.bindings", reason="NVRTC is not installed: pip install 'weft[cuda-compile]'")
+    from tests.unit import nvrtc
+    from tests.unit.fake_cuda import FakeCuda
+
+    gpu = FakeCuda()
+    with weft.device(gpu.device):
+        for draw in DRAWN.values():
+            weft.eval(draw(weft.full((3, 8), 0.5, dtype=dtype)))
+            weft.compile(draw)(weft.full((3, 8), 0.5, dtype=dtype))
+        gpu.device.backend.synchronise()
+    assert len(gpu.kernels()) > 10
+    found = nvrtc.complaints(gpu.kernels(), nvrtc.QUICKLY)
+    assert not found, "\n".join(found[:3])
