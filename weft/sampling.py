@@ -219,6 +219,20 @@ def _check_probabilities(who: str, p: Tensor) -> None:
         raise problem(RangeError, who, "numbers below 0, above 1 or NaN", "probabilities, 0 to 1")
 
 
+@operation("weft", of_tensors=True)
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Numbers of events of the Poisson distribution whose means are the elements of `input`. The gradient is 0.
+
+    >>> weft.poisson(weft.zeros(2))
+    tensor([0., 0.])
+    """
+    need_float("poisson", input.node)
+    values = _values(input)
+    if values is not None and not (values >= 0).all():
+        raise problem(RangeError, "poisson", "negative means or NaN", "means from 0 on")
+    return _untracked(_drawn(generator, input.device, 6, draws.poisson, input.detach().node), input)
+
+
 @operation(
     "weft",
     of_tensors=True,

@@ -91,6 +91,28 @@ def test_geometric_numbers_are_trials_up_to_the_first_success(dtype):
     assert far(counts, [*[0.3 * 0.7**k for k in range(14)], 0.7**14]) < 4
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("mean", [0.25, 3.0, 9.5, 10.0, 25.0, 200.0])
+def test_poisson(mean, dtype):
+    """Classes of one number each, as far as 40 samples or more are expected, and one for all others."""
+    x = weft.poisson(weft.full((COUNT,), mean, dtype=dtype)).numpy().astype(np.float64)
+    assert (x == np.floor(x)).all() and x.min() >= 0
+    chances = [math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(int(mean + 60))]
+    classes = [k for k, chance in enumerate(chances) if chance * COUNT >= 40]
+    counts = [(x == k).sum() for k in classes]
+    rest = 1 - sum(chances[k] for k in classes)
+    assert far([*counts, COUNT - sum(counts)], [*[chances[k] for k in classes], rest]) < 4
+
+
+def test_poisson_at_the_ends():
+    assert weft.poisson(weft.zeros(100)).tolist() == [0.0] * 100
+    x = weft.poisson(weft.full((COUNT,), 1e9, dtype=weft.float64)).numpy()
+    assert abs(x.mean() - 1e9) < 5 * math.sqrt(1e9 / COUNT) and abs(x.var() / 1e9 - 1) < 0.05
+    mixed = weft.poisson(weft.tensor([0.0, 1.0, 100.0]).expand(COUNT, 3)).numpy()
+    np.testing.assert_allclose(mixed.mean(0), [0, 1, 100], atol=0.3)
+    assert weft.poisson(weft.zeros(0)).shape == (0,)
+
+
 def test_geometric_numbers_stay_in_the_dtype():
     assert weft.empty(100, dtype=weft.uint8).geometric_(1e-6).numpy().min() == 255
 
@@ -232,7 +254,7 @@ def samples(x):
         weft.randint(1 << 40, (7,)), weft.randint_like(x, 3, 9), (x * 1).uniform_(-1, 1), (x * 1).normal_(1, 2),
         (x * 1).log_normal_(), (x * 1).exponential_(), (x * 1).cauchy_(), (x * 1).geometric_(0.2),
         (x * 1).bernoulli_(0.4), (x * 1).random_(), weft.rand(3, dtype=weft.float64),
-        weft.randn(3, dtype=weft.float64), weft.rand(5, dtype=weft.bfloat16),
+        weft.poisson(weights * 12), weft.randn(3, dtype=weft.float64), weft.rand(5, dtype=weft.bfloat16),
     )  # fmt: skip
 
 
@@ -390,6 +412,9 @@ WRONG = {
     "bernoulli shape": lambda: Z(2).bernoulli_(Z(3, 2)),
     "bernoulli input": lambda: weft.bernoulli(weft.tensor([-0.1])),
     "bernoulli dtype": lambda: weft.bernoulli(weft.tensor([1])),
+    "poisson negative": lambda: weft.poisson(weft.tensor([-1.0])),
+    "poisson nan": lambda: weft.poisson(weft.tensor([NAN])),
+    "poisson dtype": lambda: weft.poisson(weft.tensor([1])),
     "random empty": lambda: Z(2).random_(0),
     "random order": lambda: Z(2).random_(5, 2),
     "random fit": lambda: Z(2, dtype=weft.uint8).random_(0, 257),

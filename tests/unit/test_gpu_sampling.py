@@ -17,6 +17,7 @@ DRAWN = {
     "multinomial again": lambda x: weft.multinomial(x, 4, replacement=True),
     "normal": lambda x: weft.normal(x, x),
     "bernoulli": lambda x: weft.bernoulli(x),
+    "poisson": lambda x: weft.poisson(x * 20),
     "randint": lambda x: weft.randint(-(1 << 40), 1 << 40, (9,)),
     "random": lambda x: weft.empty(9, dtype=LONG).random_(-(2**63), None),
     "random uint64": lambda x: weft.empty(9, dtype=weft.uint64).random_(),

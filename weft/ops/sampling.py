@@ -13,9 +13,12 @@ from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.node import Node
 from weft.ops import creation, scans, sorting
-from weft.ops.creation import bits, uniform_draws
+from weft.ops.creation import bits
 from weft.ops.elementwise import ceil
 
+FEW_EVENTS = 10.0  # mean of a Poisson distribution below which probabilities are added up
+MAX_FEW_EVENTS = 56  # more have a probability below 1e-20 there
+ATTEMPTS = 24  # candidates for a number of the Poisson distribution
 WEIGHT_BITS = 52  # of the whole numbers that stand for the probabilities of a row, all together
 
 
@@ -99,6 +102,76 @@ def whole_numbers(state: Node, draw: int, low: int, high: int, shape: Shape, dty
     return build.cast(build.add(build.bitcast(number, int64), low), dtype)
 
 
+def poisson(state: Node, draw: int, rate: Node) -> Node:
+    """Numbers of events with the means `rate`, a float node, in its dtype. Six draws."""
+    mean = build.cast(rate, float64)
+    few = _poisson_by_inversion(creation.uniform(state, draw, rate.shape, float64), mean)
+    many = _poisson_by_rejection(state, draw + 2, mean)
+    return build.cast(build.select(build.lt(mean, FEW_EVENTS), few, many), rate.dtype)
+
+
+def _poisson_by_inversion(unit: Node, mean: Node) -> Node:
+    """How many of the probabilities of at most 0, 1, 2, ... events a uniform number is not below; for small means."""
+    wide = (MAX_FEW_EVENTS, *mean.shape)
+    mean, unit = (build.expand_to(build.binary("min", one, FEW_EVENTS), wide) for one in (mean, unit))
+    events = build.cast(build.iota(wide, 0, mean.device), float64)
+    logs = build.sub(build.sub(build.mul(events, build.unary("log", mean)), mean), _log_factorial(events))
+    terms = build.unary("exp", build.select(build.lt(events, 1.0), build.neg(mean), logs))
+    is_beyond = build.binary("le", scans.cumsum(terms, 0), unit)
+    return build.reduce("reduce_sum", build.cast(is_beyond, float64), (0,))
+
+
+def _poisson_by_rejection(state: Node, draw: int, mean: Node) -> Node:
+    """The first candidate that is accepted, by Hoermann's transformed rejection (PTRS, 1993); for means from 10 on.
+
+    All candidates are made at once. At most one in 4 is rejected, all of them with a probability below 1e-14; then the
+    mean stands in.
+    """
+    wide = (ATTEMPTS, *mean.shape)
+    mean = build.binary("max", mean, FEW_EVENTS)
+    spread = build.add(build.mul(build.unary("sqrt", mean), 2.53), 0.931)
+    skew = build.add(build.mul(spread, 0.02483), -0.059)
+    scale = build.add(build.div(1.1328, build.sub(spread, 3.4)), 1.1239)
+    surely = build.sub(0.9277, build.div(3.6224, build.sub(spread, 2.0)))
+    mu, spread, skew, scale, surely = (build.expand_to(one, wide) for one in (mean, spread, skew, scale, surely))
+    u = build.sub(open_uniform(state, draw, wide, float64), 0.5)
+    v = open_uniform(state, draw + 2, wide, float64)
+    inner = build.sub(0.5, build.unary("abs", u))
+    slope = build.add(build.div(build.mul(skew, 2.0), inner), spread)
+    events = build.unary("floor", build.add(build.add(build.mul(slope, u), mu), 0.43))
+    bound = build.add(build.div(skew, build.mul(inner, inner)), spread)
+    given = build.unary("log", build.div(build.mul(v, scale), bound))
+    whole = build.binary("max", events, 0.0)
+    log_density = build.sub(build.sub(build.mul(whole, build.unary("log", mu)), mu), _log_factorial(whole))
+    is_sure = build.binary("and", build.binary("le", build.like(inner, 0.07), inner), build.binary("le", v, surely))
+    is_far = build.binary("and", build.lt(inner, 0.013), build.lt(inner, v))
+    is_under = build.binary("and", build.binary("le", given, log_density), build.unary("not", is_far))
+    is_under = build.binary("and", is_under, build.binary("le", build.like(events, 0.0), events))
+    accepted = build.binary("or", is_sure, is_under)
+    number = build.iota(wide, 0, mean.device)
+    first = build.reduce("reduce_min", build.select(accepted, number, ATTEMPTS), (0,), keepdim=True)
+    chosen = build.select(build.eq(number, build.expand(first, wide)), events, 0.0)
+    found = build.reduce("reduce_sum", chosen, (0,))
+    none = build.eq(build.reshape(first, mean.shape), ATTEMPTS)
+    return build.select(none, build.unary("floor", mean), found)
+
+
+def _log_factorial(events: Node) -> Node:
+    """log(n!) for whole numbers from 0 on in float64: Stirling's series at n + 9, less the factors up to there."""
+    factors = build.add(events, 1.0)
+    for step in range(2, 9):
+        factors = build.mul(factors, build.add(events, float(step)))
+    z = build.add(events, 9.0)
+    square = build.mul(z, z)
+    series = build.div(
+        build.add(build.div(build.add(build.div(1.0 / 1260.0, square), -1.0 / 360.0), square), 1.0 / 12.0), z
+    )
+    log_gamma = build.sub(build.mul(build.sub(z, 0.5), build.unary("log", z)), z)
+    return build.sub(
+        build.add(build.add(log_gamma, 0.5 * math.log(2.0 * math.pi)), series), build.unary("log", factors)
+    )
+
+
 def bits64(state: Node, draw: int, shape: Shape) -> Node:
     """64 random bits for each element, as uint64. Two draws."""
     high, low = (build.cast(bits(state, draw + i, shape), uint64) for i in (0, 1))
@@ -138,9 +211,3 @@ def categories_once(state: Node, draw: int, weights: Node, count: int) -> Node:
     """
     times = exponential(state, draw, weights.shape, float64, 1.0)
     return sorting.topk(build.div(build.cast(weights, float64), times), count).indices
-
-
-__all__ = [
-    "bernoulli", "bits64", "categories_again", "categories_once", "cauchy", "exponential", "geometric", "log_normal",
-    "normal", "open_uniform", "permutation", "uniform_between", "uniform_draws", "whole_numbers", "work_dtype",
-]  # fmt: skip
