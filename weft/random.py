@@ -114,7 +114,7 @@ def rand(
     (2, 3)
     """
     shape, kind = checked_shape("rand", size), _float_dtype("rand", dtype)
-    state, draw = (generator or default_generator).draw(get(device), creation.uniform_draws(kind))
+    state, draw = (generator or default_generator).draw(get(device), 1)
     return _leaf(creation.uniform(state, draw, shape, kind), requires_grad)
 
 
@@ -125,7 +125,7 @@ def randn(
 ) -> Tensor:  # fmt: skip
     """Normal with mean 0 and variance 1."""
     shape, kind = checked_shape("randn", size), _float_dtype("randn", dtype)
-    state, draw = (generator or default_generator).draw(get(device), 2 * creation.uniform_draws(kind))
+    state, draw = (generator or default_generator).draw(get(device), 2)
     return _leaf(creation.normal(state, draw, shape, kind), requires_grad)
 
 
@@ -180,7 +180,7 @@ def integer_range(who: str, low: int, high: int, dtype: DType) -> tuple[int, int
 def whole_numbers(generator: Generator | None, low: int, high: int, shape: Shape, dtype: DType, device: Device) -> Node:
     """Whole numbers in [low, high), which `integer_range` has checked."""
     is_short = high - low <= 1 << 31 and low < 1 << 63
-    state, draw = (generator or default_generator).draw(device, 1 if is_short else 2)
+    state, draw = (generator or default_generator).draw(device, 1)
     return (creation.integers if is_short else sampling.whole_numbers)(state, draw, low, high, shape, dtype)
 
 

@@ -20,7 +20,7 @@ from weft.graph.node import Node
 from weft.ops import creation
 from weft.ops import sampling as draws
 from weft.ops.common import as_int, broadcast_shapes, need_float, same_device
-from weft.ops.creation import check_probability, uniform_draws
+from weft.ops.creation import check_probability
 from weft.ops.registry import operation
 from weft.random import Generator, default_generator, integer_range, whole_numbers
 from weft.sizes import checked_shape
@@ -80,7 +80,7 @@ def randperm(
         raise problem(RangeError, "randperm", f"n={count}", "at least 0")
     if kind.kind == "b" or count - 1 > _largest_exact(kind):
         raise problem(RangeError, "randperm", f"n={count} in {kind.name}", "a dtype that holds all the numbers")
-    return _drawn(generator, get(device), 2, draws.permutation, count, kind).requires_grad_(requires_grad)
+    return _drawn(generator, get(device), 1, draws.permutation, count, kind).requires_grad_(requires_grad)
 
 
 def _largest_exact(dtype: DType) -> int:
@@ -114,7 +114,7 @@ def multinomial(
     if not input.numel():
         return Tensor(build.full((*input.shape[:-1], count), 0, int64, input.device))
     sample = draws.categories_again if replacement or count == 1 else draws.categories_once
-    return _drawn(generator, input.device, 2, sample, weights, count)
+    return _drawn(generator, input.device, 1, sample, weights, count)
 
 
 def _check_weights(values: np.ndarray | None) -> None:
@@ -173,7 +173,7 @@ def normal(
         raise problem(DTypeError, "normal", f"dtype {kind.name}", "floats", "convert it with .float()")
     _check_std("normal", std)
     parts = [build.expand_to(one.detach().node, shape) if isinstance(one, Tensor) else one for one in (mean, std)]
-    value = _drawn(generator, place, 2 * uniform_draws(kind), draws.normal, shape, kind, *parts)
+    value = _drawn(generator, place, 2, draws.normal, shape, kind, *parts)
     return _untracked(value, *given) if given else value.requires_grad_(requires_grad)
 
 
@@ -204,13 +204,12 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
         return _untracked(_bernoulli_like(input, "bernoulli", p, generator), input)
     need_float("bernoulli", input.node)
     _check_probabilities("bernoulli", input)
-    count = uniform_draws(input.dtype)
-    return _untracked(_drawn(generator, input.device, count, creation.bernoulli, input.detach().node), input)
+    return _untracked(_drawn(generator, input.device, 1, creation.bernoulli, input.detach().node), input)
 
 
 def _bernoulli_like(input: Tensor, who: str, p: float, generator: Generator | None) -> Tensor:
     check_probability(who, _number(who, p, "p"))
-    return _drawn(generator, input.device, 2, draws.bernoulli, input.shape, input.dtype, p)
+    return _drawn(generator, input.device, 1, draws.bernoulli, input.shape, input.dtype, p)
 
 
 def _check_probabilities(who: str, p: Tensor) -> None:
@@ -230,7 +229,7 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     values = _values(input)
     if values is not None and not (values >= 0).all():
         raise problem(RangeError, "poisson", "negative means or NaN", "means from 0 on")
-    return _untracked(_drawn(generator, input.device, 6, draws.poisson, input.detach().node), input)
+    return _untracked(_drawn(generator, input.device, 3, draws.poisson, input.detach().node), input)
 
 
 @operation(
@@ -282,9 +281,8 @@ def _need_range(who: str, value: float, what: str, allowed: bool, expected: str)
 def _fill(
     input: Tensor, who: str, generator: Generator | None, count: int, sample: Callable[..., Node], *args: Any
 ) -> Tensor:
-    """Write samples of the tensor's own shape and dtype to it; each takes `count` uniform numbers."""
-    total = count * uniform_draws(draws.work_dtype(input.dtype))
-    return input._replace(who, _drawn(generator, input.device, total, sample, input.shape, input.dtype, *args))
+    """Write samples of the tensor's own shape and dtype to it, which make `count` draws."""
+    return input._replace(who, _drawn(generator, input.device, count, sample, input.shape, input.dtype, *args))
 
 
 @operation("method", of_tensors=True)
@@ -362,7 +360,7 @@ def bernoulli_(input: Tensor, p: Tensor | float = 0.5, *, generator: Generator |
         raise problem(ShapeError, "bernoulli_", f"p of shape {p.shape}", f"one that broadcasts to {input.shape}")
     _check_probabilities("bernoulli_", p)
     node = build.expand_to(p.detach().node, input.shape)
-    value = _drawn(generator, input.device, uniform_draws(p.dtype), creation.bernoulli, node)
+    value = _drawn(generator, input.device, 1, creation.bernoulli, node)
     return input._replace("bernoulli_", value.to(input.dtype))
 
 

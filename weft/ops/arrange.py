@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops import reduce
@@ -97,9 +97,6 @@ def meshgrid(*tensors: Node | Sequence[Node], indexing: str = "ij") -> tuple[Nod
     if not nodes or any(len(node.shape) > 1 for node in nodes) or indexing not in ("ij", "xy"):
         given = f"shapes {[node.shape for node in nodes]}, indexing={indexing!r}"
         raise problem(ShapeError, "meshgrid", given, "vectors, and 'ij' or 'xy'")
-    if any(node.dtype is not nodes[0].dtype for node in nodes):
-        given = " and ".join(node.dtype.name for node in nodes)
-        raise problem(DTypeError, "meshgrid", given, "one dtype", "cast one with .to(dtype)")
     same_device("meshgrid", nodes)
     shape = tuple([node.size for node in nodes])
     out = []

@@ -85,15 +85,17 @@ def bits(state: Node, draw: int, shape: Shape, width: int = 32) -> Node:
     return make("random", (state,), (shape, draw, width))
 
 
-def uniform_draws(dtype: DType) -> int:
-    """How many draws a uniform number of `dtype` takes."""
-    return 1 if dtype.kind == "f" and dtype.itemsize < 8 else 2
+def words(state: Node, draw: int, shape: Shape) -> tuple[Node, Node]:
+    """Twice 32 random bits for each element, as uint32. One draw."""
+    both = bits(state, draw, (2, *shape))
+    first, second = (build.reshape(build.narrow(both, 0, number, number + 1), shape) for number in (0, 1))
+    return first, second
 
 
 def uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
-    """Uniform in [0, 1): 24 random bits, 53 in float64, or as many as a 16-bit float holds. `uniform_draws` draws."""
+    """Uniform in [0, 1): 24 random bits, 53 in float64, or as many as a 16-bit float holds. One draw."""
     if dtype is float64:
-        high, low = bits(state, draw, shape), bits(state, draw + 1, shape)
+        high, low = words(state, draw, shape)
         number = build.mul(build.cast(build.binary("shr", high, 5), float64), 2.0**26)
         return build.mul(build.add(number, build.cast(build.binary("shr", low, 6), float64)), 2.0**-53)
     count = {float16: 11, bfloat16: 8}.get(dtype, 24)
@@ -103,13 +105,13 @@ def uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
 
 
 def normal(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
-    """Mean 0, variance 1, by Box and Muller. Twice `uniform_draws` draws."""
+    """Mean 0, variance 1, by Box and Muller. Two draws."""
     if dtype.is_narrow:
         return build.cast(normal(state, draw, shape, float32), dtype)
     radius = build.unary(
         "sqrt", build.mul(build.unary("log", build.sub(1.0, uniform(state, draw, shape, dtype))), -2.0)
     )
-    angle = build.mul(uniform(state, draw + uniform_draws(dtype), shape, dtype), 2.0 * math.pi)
+    angle = build.mul(uniform(state, draw + 1, shape, dtype), 2.0 * math.pi)
     return build.mul(radius, build.unary("cos", angle))
 
 
@@ -120,7 +122,7 @@ def integers(state: Node, draw: int, low: int, high: int, shape: Shape, dtype: D
 
 
 def bernoulli(state: Node, draw: int, p: Node) -> Node:
-    """1 with probability `p`, else 0, in the dtype of `p`. `uniform_draws` draws."""
+    """1 with probability `p`, else 0, in the dtype of `p`. One draw."""
     need_float("bernoulli", p)
     work = float32 if p.dtype.is_narrow else p.dtype
     return build.cast(build.lt(uniform(state, draw, p.shape, work), build.cast(p, work)), p.dtype)

@@ -13,7 +13,7 @@ from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.node import Node
 from weft.ops import creation, scans, sorting
-from weft.ops.creation import bits
+from weft.ops.creation import bits, words
 from weft.ops.elementwise import ceil
 
 FEW_EVENTS = 10.0  # mean of a Poisson distribution below which probabilities are added up
@@ -29,16 +29,16 @@ def work_dtype(dtype: DType) -> DType:
 
 def open_uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
     """Uniform in (0, 1) without both ends, in float32 or float64: the middles of 2^23 or 2^52 equal intervals.
-    `uniform_draws(dtype)` draws."""
+    One draw."""
     if dtype is float64:
-        high, low = (build.cast(build.binary("shr", bits(state, draw + i, shape), 6), float64) for i in (0, 1))
+        high, low = (build.cast(build.binary("shr", one, 6), float64) for one in words(state, draw, shape))
         return build.mul(build.add(build.add(build.mul(high, 2.0**26), low), 0.5), 2.0**-52)
     number = build.cast(build.binary("shr", bits(state, draw, shape), 9), dtype)
     return build.mul(build.add(number, 0.5), 2.0**-23)
 
 
 def uniform_between(state: Node, draw: int, shape: Shape, dtype: DType, low: Number, high: Number) -> Node:
-    """Uniform in [low, high). What rounds to `high` becomes `low`. `uniform_draws` draws."""
+    """Uniform in [low, high). What rounds to `high` becomes `low`. One draw."""
     work = work_dtype(dtype)
     unit = creation.uniform(state, draw, shape, work)
     value = build.cast(build.add(build.mul(unit, high - low), low), dtype)
@@ -46,7 +46,7 @@ def uniform_between(state: Node, draw: int, shape: Shape, dtype: DType, low: Num
 
 
 def normal(state: Node, draw: int, shape: Shape, dtype: DType, mean: Node | Number, std: Node | Number) -> Node:
-    """Normal; mean and std are numbers or nodes of this shape. Twice `uniform_draws` draws."""
+    """Normal; mean and std are numbers or nodes of this shape. Two draws."""
     work = work_dtype(dtype)
     mean, std = (build.cast(one, work) if isinstance(one, Node) else one for one in (mean, std))
     unit = creation.normal(state, draw, shape, work)
@@ -54,18 +54,18 @@ def normal(state: Node, draw: int, shape: Shape, dtype: DType, mean: Node | Numb
 
 
 def log_normal(state: Node, draw: int, shape: Shape, dtype: DType, mean: Number, std: Number) -> Node:
-    """exp of a normal number. Twice `uniform_draws` draws."""
+    """exp of a normal number. Two draws."""
     return build.cast(build.unary("exp", normal(state, draw, shape, work_dtype(dtype), mean, std)), dtype)
 
 
 def exponential(state: Node, draw: int, shape: Shape, dtype: DType, rate: Number) -> Node:
-    """Exponential with mean 1 / rate, always above 0. `uniform_draws` draws."""
+    """Exponential with mean 1 / rate, always above 0. One draw."""
     unit = open_uniform(state, draw, shape, work_dtype(dtype))
     return build.cast(build.mul(build.unary("log", unit), -1.0 / rate), dtype)
 
 
 def cauchy(state: Node, draw: int, shape: Shape, dtype: DType, median: Number, sigma: Number) -> Node:
-    """Cauchy: the cotangent of a uniform angle, from the nearer end, where it is precise. `uniform_draws` draws."""
+    """Cauchy: the cotangent of a uniform angle, from the nearer end, where it is precise. One draw."""
     unit = open_uniform(state, draw, shape, work_dtype(dtype))
     is_low = build.lt(unit, 0.5)
     angle = build.mul(build.select(is_low, unit, build.sub(1.0, unit)), math.pi)
@@ -76,7 +76,7 @@ def cauchy(state: Node, draw: int, shape: Shape, dtype: DType, median: Number, s
 
 def geometric(state: Node, draw: int, shape: Shape, dtype: DType, p: Number) -> Node:
     """The number of trials up to the first success, from 1 on; at most the largest number of an integer dtype.
-    `uniform_draws` draws."""
+    One draw."""
     unit = open_uniform(state, draw, shape, work_dtype(dtype))
     trials = ceil(build.mul(build.unary("log", unit), 1.0 / math.log1p(-p)))
     trials = build.binary("max", trials, 1.0)
@@ -87,12 +87,12 @@ def geometric(state: Node, draw: int, shape: Shape, dtype: DType, p: Number) -> 
 
 
 def bernoulli(state: Node, draw: int, shape: Shape, dtype: DType, p: Number) -> Node:
-    """1 with probability `p`, else 0. Two draws: p counts to 53 bits."""
+    """1 with probability `p`, else 0. One draw: p counts to 53 bits."""
     return build.cast(build.lt(creation.uniform(state, draw, shape, float64), p), dtype)
 
 
 def whole_numbers(state: Node, draw: int, low: int, high: int, shape: Shape, dtype: DType) -> Node:
-    """Whole numbers in [low, high), any number of them up to 2^64: the remainder of 64 bits. Two draws."""
+    """Whole numbers in [low, high), any number of them up to 2^64: the remainder of 64 bits. One draw."""
     span = high - low
     number = bits64(state, draw, shape)
     if span < 1 << 64:
@@ -103,10 +103,10 @@ def whole_numbers(state: Node, draw: int, low: int, high: int, shape: Shape, dty
 
 
 def poisson(state: Node, draw: int, rate: Node) -> Node:
-    """Numbers of events with the means `rate`, a float node, in its dtype. Six draws."""
+    """Numbers of events with the means `rate`, a float node, in its dtype. Three draws."""
     mean = build.cast(rate, float64)
     few = _poisson_by_inversion(creation.uniform(state, draw, rate.shape, float64), mean)
-    many = _poisson_by_rejection(state, draw + 2, mean)
+    many = _poisson_by_rejection(state, draw + 1, mean)
     return build.cast(build.select(build.lt(mean, FEW_EVENTS), few, many), rate.dtype)
 
 
@@ -135,7 +135,7 @@ def _poisson_by_rejection(state: Node, draw: int, mean: Node) -> Node:
     surely = build.sub(0.9277, build.div(3.6224, build.sub(spread, 2.0)))
     mu, spread, skew, scale, surely = (build.expand_to(one, wide) for one in (mean, spread, skew, scale, surely))
     u = build.sub(open_uniform(state, draw, wide, float64), 0.5)
-    v = open_uniform(state, draw + 2, wide, float64)
+    v = open_uniform(state, draw + 1, wide, float64)
     inner = build.sub(0.5, build.unary("abs", u))
     slope = build.add(build.div(build.mul(skew, 2.0), inner), spread)
     events = build.unary("floor", build.add(build.add(build.mul(slope, u), mu), 0.43))
@@ -173,19 +173,19 @@ def _log_factorial(events: Node) -> Node:
 
 
 def bits64(state: Node, draw: int, shape: Shape) -> Node:
-    """64 random bits for each element, as uint64. Two draws."""
-    high, low = (build.cast(bits(state, draw + i, shape), uint64) for i in (0, 1))
+    """64 random bits for each element, as uint64. One draw."""
+    high, low = (build.cast(one, uint64) for one in words(state, draw, shape))
     return build.binary("or", build.binary("shl", high, 32), low)
 
 
 def permutation(state: Node, draw: int, count: int, dtype: DType) -> Node:
-    """The numbers below `count` in random order: the order of as many random keys of 64 bits. Two draws."""
+    """The numbers below `count` in random order: the order of as many random keys of 64 bits. One draw."""
     keys = build.bitcast(bits64(state, draw, (count,)), int64)
     return build.cast(build.argsort(keys), dtype)
 
 
 def categories_again(state: Node, draw: int, weights: Node, count: int) -> Node:
-    """`count` indices into each row of weights [..., n], each with the probability of its weight. Two draws.
+    """`count` indices into each row of weights [..., n], each with the probability of its weight. One draw.
 
     Weights become whole numbers, so that running sums are exact: what has weight 0 is never drawn, and what has more
     can be. A row without weights gives n.
@@ -205,7 +205,7 @@ def categories_again(state: Node, draw: int, weights: Node, count: int) -> Node:
 
 
 def categories_once(state: Node, draw: int, weights: Node, count: int) -> Node:
-    """`count` different indices into each row of weights [..., n], drawn one after the other. Two draws.
+    """`count` different indices into each row of weights [..., n], drawn one after the other. One draw.
 
     Each category finishes after an exponential time with its weight as the rate; the first ones are taken.
     """
