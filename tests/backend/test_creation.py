@@ -174,7 +174,6 @@ WRONG = {
     "zeros shape": lambda m: m.zeros(-1),
     "zeros float": lambda m: m.zeros(2.0),
     "zeros twice": lambda m: m.zeros(2, size=(3,)),
-    "meshgrid dtypes": lambda m: m.meshgrid(m.ones(2), m.arange(3), indexing="ij"),
     "meshgrid word": lambda m: m.meshgrid(m.ones(2), indexing="yx"),
     "window length": lambda m: m.hann_window(-1),
     "window dtype": lambda m: m.kaiser_window(3, dtype=m.int64),
