@@ -19,6 +19,7 @@ PLACES = {
     "weft.autograd": weft.autograd,
     "weft.testing": weft.testing,
     "weft.optim": weft.optim,
+    "weft.signal.windows": weft.signal.windows,
     "weft.Tensor": weft.Tensor,
     "weft.kernel": weft.kernel,
 }
