@@ -124,8 +124,8 @@ class TensorAttributes:
         return self.device.kind == "cpu"
 
     def get_device(self: Any) -> int:
-        """The number of the GPU that the tensor is on; -1 for the CPU."""
-        return -1 if self.device.kind == "cpu" else self.device.index
+        """The number of the NVIDIA GPU that the tensor is on; -1 elsewhere."""
+        return self.device.index if self.is_cuda else -1
 
     # ---- the value without its history ---------------------------------------------------------------------------
 

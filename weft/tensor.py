@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from weft.cell import take_consumed as take_consumed
 from weft.dtypes import (
     ALL,
     DType,
+    DTypeLike,
     as_dtype,
     bfloat16,
     bool_,
@@ -47,6 +48,8 @@ from weft.signatures import Described, parameter_names, users_signature
 from weft.state import STATE, VERSION
 from weft.views import WRITE_INSTEAD, base_of, link, same, writable_base, write_through
 
+Bool: TypeAlias = bool  # which methods of `Tensor` are called, too
+Int: TypeAlias = int
 MOVEMENTS = frozenset({"reshape", "permute", "expand", "slice", "flip"})
 MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 
@@ -401,6 +404,21 @@ class Tensor(TensorCell, TensorAttributes, TensorMethods):
         return tensor
 
     # ---- other dtypes and devices ------------------------------------------------------------------------------
+
+    @overload
+    def to(self, dtype: DTypeLike, non_blocking: Bool = False, copy: Bool = False) -> Tensor: ...
+
+    @overload
+    def to(self, other: Tensor, non_blocking: Bool = False, copy: Bool = False) -> Tensor: ...
+
+    @overload
+    def to(
+        self,
+        device: str | Device | Int | None = None,
+        dtype: DTypeLike | None = None,
+        non_blocking: Bool = False,
+        copy: Bool = False,
+    ) -> Tensor: ...
 
     def to(self, *args: Any, **kwargs: Any) -> Tensor:
         """In another dtype, on another device, or both: `to(dtype)`, `to(device)`, `to(device, dtype)`, or as another
