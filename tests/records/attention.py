@@ -88,7 +88,7 @@ RECORDS = [
                 r"scaled_dot_product_attention: given query \(2, 3\), key \(2, 4\) and value \(2, 4\)",
             ),
             (
-                lambda: F.scaled_dot_product_attention(weft.ones(2, 3), weft.ones(1, 2, 3), weft.ones(2, 3)),
+                lambda: F.scaled_dot_product_attention(weft.ones(3), weft.ones(1, 2, 3), weft.ones(2, 3)),
                 weft.ShapeError,
                 "of one rank",
             ),
