@@ -15,8 +15,8 @@ from tests.records import (
     norms,
     order,
     reduce,
-    statistics,
     special,
+    statistics,
     windows,
 )  # fmt: skip
 from tests.records.record import NARROW_TOLERANCE, Inputs, Record, Sample, T, extra_dtypes, flat, samples_for, to_torch
