@@ -100,7 +100,8 @@ def _counts(
     if output_size is not None:
         counts = sizes(who, output_size, rank, "output_size")
     else:
-        ratios = list(output_ratio) if isinstance(output_ratio, (tuple, list)) else [output_ratio] * rank
+        given_ratios: Any = output_ratio
+        ratios = list(given_ratios) if isinstance(given_ratios, (tuple, list)) else [given_ratios] * rank
         if len(ratios) != rank or not all(0 < ratio < 1 for ratio in ratios):
             raise problem(ShapeError, who, f"output_ratio={output_ratio}", "numbers between 0 and 1")
         counts = tuple([int(n * ratio) for n, ratio in zip(extents, ratios, strict=True)])

@@ -488,11 +488,11 @@ def atanh(input: Tensor) -> Tensor:
     ...
 
 @overload
-def atleast_1d(tensors: Tensor) -> Tensor:
+def atleast_1d(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Tensors with at least one axis."""
     ...
 @overload
-def atleast_1d(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def atleast_1d(tensors: Tensor) -> Tensor:
     """Tensors with at least one axis."""
     ...
 @overload
@@ -501,11 +501,11 @@ def atleast_1d(first: Tensor, second: Tensor, *tensors: Tensor) -> tuple[Tensor,
     ...
 
 @overload
-def atleast_2d(tensors: Tensor) -> Tensor:
+def atleast_2d(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Tensors with at least two axes: a vector is a row."""
     ...
 @overload
-def atleast_2d(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def atleast_2d(tensors: Tensor) -> Tensor:
     """Tensors with at least two axes: a vector is a row."""
     ...
 @overload
@@ -514,11 +514,11 @@ def atleast_2d(first: Tensor, second: Tensor, *tensors: Tensor) -> tuple[Tensor,
     ...
 
 @overload
-def atleast_3d(tensors: Tensor) -> Tensor:
+def atleast_3d(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Tensors with at least three axes: a matrix gets a third one at the end."""
     ...
 @overload
-def atleast_3d(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+def atleast_3d(tensors: Tensor) -> Tensor:
     """Tensors with at least three axes: a matrix gets a third one at the end."""
     ...
 @overload

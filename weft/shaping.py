@@ -83,8 +83,8 @@ def _with_rank(who: str, tensors: Sequence[Any], rank: int) -> Any:
 
 
 _ONE_OR_MORE = (
-    "(tensors: Tensor) -> Tensor",
     "(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]",
+    "(tensors: Tensor) -> Tensor",
     "(first: Tensor, second: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]",
 )
 

@@ -262,7 +262,7 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, s
     of the shape of the logits. `weight` [K] scales each class; the mean divides by the weights of the labels used."""
     ...
 
-def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths, blank: int = 0, reduction: str = 'mean', zero_infinity: bool = False) -> Tensor:
+def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int] | int, target_lengths: Tensor | Sequence[int] | int, blank: int = 0, reduction: str = 'mean', zero_infinity: bool = False) -> Tensor:
     """The negative logarithm of the probability of each target, summed over its alignments with the time steps."""
     ...
 
@@ -311,13 +311,13 @@ def fold(input: Tensor, output_size: int | Sequence[int], kernel_size: int | Seq
     """Columns of `unfold` added back into a plane: [N, C*kh*kw, patches] to [N, C, H, W]; overlaps are summed."""
     ...
 
-def fractional_max_pool2d(input: Tensor, kernel_size: Sizes, output_size: Sizes | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
+def fractional_max_pool2d(input: Tensor, kernel_size: int | Sequence[int], output_size: int | Sequence[int] | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
     """The maxima of `output_size` windows along each of the last two axes of [N, C, H, W] or [C, H, W], or of
     `output_ratio` times the extents. Windows have the size `kernel_size`; where they start is drawn for each channel,
     or follows from `_random_samples` [N, C, 2] in [0, 1)."""
     ...
 
-def fractional_max_pool3d(input: Tensor, kernel_size: Sizes, output_size: Sizes | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
+def fractional_max_pool3d(input: Tensor, kernel_size: int | Sequence[int], output_size: int | Sequence[int] | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
     """The maxima of windows along each of the last three axes; see `fractional_max_pool2d`."""
     ...
 
