@@ -21,21 +21,17 @@ from tests.records import (
 )  # fmt: skip
 from tests.records.record import NARROW_TOLERANCE, Inputs, Record, Sample, T, extra_dtypes, flat, samples_for, to_torch
 
-RECORDS: list[Record] = [*elementwise.RECORDS, *reduce.RECORDS, *movement.RECORDS, *network.RECORDS, *conv.RECORDS]
-RECORDS += order.RECORDS
-RECORDS += indexing.RECORDS
-RECORDS += algebra.RECORDS
-RECORDS += windows.RECORDS
-RECORDS += norms.RECORDS
-RECORDS += attention.RECORDS
-RECORDS += graphs.RECORDS
-RECORDS += edges.RECORDS
-RECORDS += statistics.RECORDS
-RECORDS += assembly.RECORDS
-RECORDS += functional.RECORDS
-RECORDS += special.RECORDS
+GROUPS = {
+    module.__name__.rpartition(".")[2]: module.RECORDS
+    for module in (
+        elementwise, reduce, movement, network, conv, order, indexing, algebra, windows, norms, attention, graphs,
+        edges, statistics, assembly, functional, special,
+    )
+}  # fmt: skip
+RECORDS: list[Record] = [record for group in GROUPS.values() for record in group]
 
 __all__ = [
+    "GROUPS",
     "NARROW_TOLERANCE",
     "RECORDS",
     "Inputs",
