@@ -15,7 +15,7 @@ from weft.looping import loop
 from weft.creation import (
     arange, as_tensor, empty, eye, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like,
 )  # fmt: skip
-from weft.creation import tril_indices, triu_indices
+from weft.creation import logspace, scalar_tensor, tril_indices, triu_indices
 from weft.device import default_device, device, devices, set_default_device
 from weft.device import get as get_device
 from weft.dtypes import bool_ as bool
@@ -34,7 +34,7 @@ from weft.interop import asarray, from_dlpack, from_numpy
 from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
-    Generator, bernoulli, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
+    Generator, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
 )  # fmt: skip
 from weft.snapshot import snapshot
 from weft.tensor import Tensor
@@ -43,14 +43,18 @@ from weft.autograd import inference_mode, is_inference_mode_enabled, set_grad_en
 from weft.creation import empty_like, is_floating_point, is_tensor
 from weft.dtypes import DType as dtype
 from weft.dtypes import get_default_dtype, set_default_dtype
-from weft.random import get_rng_state, initial_seed, randint_like, seed, set_rng_state
+from weft.random import get_rng_state, initial_seed, seed, set_rng_state
 from weft.settings import get_num_threads, set_num_threads, synchronize
 from weft.size import Size
 
-from weft import linalg, optim, special
+from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
+
+from weft import linalg, optim, signal, special
 from weft.boundary import install as _install
+from weft.einops_backend import install as _install_einops
 
 _install()
+_install_einops()
 
 half = float16
 float = float32
@@ -82,8 +86,9 @@ __all__ = [
     "as_tensor",
     "asarray",
     "autograd",
-    "bernoulli",
+    "bartlett_window",
     "bfloat16",
+    "blackman_window",
     "bool",
     "checkpoint",
     "compile",
@@ -112,6 +117,8 @@ __all__ = [
     "get_printoptions",
     "grad",
     "half",
+    "hamming_window",
+    "hann_window",
     "iinfo",
     "int",
     "int8",
@@ -119,9 +126,11 @@ __all__ = [
     "int32",
     "int64",
     "is_grad_enabled",
+    "kaiser_window",
     "kernel",
     "linalg",
     "linspace",
+    "logspace",
     "long",
     "loop",
     "manual_seed",
@@ -138,10 +147,12 @@ __all__ = [
     "randint",
     "randn",
     "randn_like",
+    "scalar_tensor",
     "set_default_device",
     "set_float32_matmul_precision",
     "set_printoptions",
     "short",
+    "signal",
     "snapshot",
     "special",
     "tensor",
@@ -158,7 +169,7 @@ __all__ = [
 ]  # fmt: skip
 __all__ += [
     "Size", "cuda", "dtype", "empty_like", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode",
-    "initial_seed", "is_floating_point", "is_inference_mode_enabled", "is_tensor", "randint_like", "seed",
+    "initial_seed", "is_floating_point", "is_inference_mode_enabled", "is_tensor", "seed",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
 __all__ += functions.__all__

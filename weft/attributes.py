@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.dtypes import DTypeLike
-from weft.errors import DTypeError, GraphError, ShapeError, problem
+from weft.errors import DTypeError, GraphError, IndexRangeError, ShapeError, problem
 from weft.state import STATE
 from weft.views import base_of, contiguous_strides, resolve
 
@@ -63,7 +63,7 @@ class TensorAttributes:
         if dim is None:
             return strides
         if not -len(strides) <= dim < len(strides):
-            raise problem(ShapeError, "stride", f"axis {dim}", f"one of the {len(strides)} axes")
+            raise problem(IndexRangeError, "stride", f"axis {dim}", f"one of the {len(strides)} axes")
         return strides[dim]
 
     def storage_offset(self: Any) -> int:
@@ -124,8 +124,8 @@ class TensorAttributes:
         return self.device.kind == "cpu"
 
     def get_device(self: Any) -> int:
-        """The number of the GPU that the tensor is on; -1 for the CPU."""
-        return -1 if self.device.kind == "cpu" else self.device.index
+        """The number of the NVIDIA GPU that the tensor is on; -1 elsewhere."""
+        return self.device.index if self.is_cuda else -1
 
     # ---- the value without its history ---------------------------------------------------------------------------
 
@@ -154,8 +154,7 @@ class TensorAttributes:
             given = f"a {value.dtype.name} tensor for one that requires grad"
             raise problem(DTypeError, "data", given, "a float tensor")
         with _without_gradients():
-            self._assign(value.detach().node)
-        self._owned = None
+            _rebind(self, value.detach().node)
 
     # ---- tensors like this one -----------------------------------------------------------------------------------
 
@@ -214,6 +213,12 @@ class _without_gradients:
 
     def __exit__(self, *error: object) -> None:
         STATE.grad_enabled = self._outer
+
+
+def _rebind(tensor: Any, node: Any) -> None:
+    """Give a tensor a value of another form."""
+    tensor._assign(node)
+    tensor._owned = None
 
 
 def _shows(view: Any, tensor: Any) -> bool:

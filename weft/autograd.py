@@ -356,9 +356,10 @@ def _grad_of_tensors(
 ) -> tuple[Any, ...]:
     outputs, inputs = _listed("outputs", outputs), _listed("inputs", inputs)
     if materialize_grads and allow_unused is False:
-        given = "materialize_grads=True with allow_unused=False"
-        raise problem(GraphError, "grad", given, "allow_unused to be True or left out", "leave allow_unused out")
+        text = "materialize_grads=True with allow_unused=False"
+        raise problem(GraphError, "grad", text, "allow_unused to be True or left out", "leave allow_unused out")
     allow_unused = materialize_grads if allow_unused is None else allow_unused
+    given: list[Any]
     given = [None] * len(outputs) if grad_outputs is None else _listed("grad_outputs", grad_outputs, or_none=True)
     if len(given) != len(outputs):
         raise problem(ShapeError, "grad", f"{len(given)} grad_outputs for {len(outputs)} outputs", "one for each")

@@ -21,7 +21,7 @@ from weft.errors import WeftError, hide_frames
 MODULES = (
     "attention", "autograd", "compiled", "counting", "creation", "decompositions", "device", "dtypes", "edges",
     "evaluation", "function", "interop", "kernel", "looping", "matrices", "optim.clip", "precision", "printing",
-    "random", "running", "settings", "cuda", "snapshot", "testing",
+    "random", "running", "settings", "signal.windows", "cuda", "snapshot", "testing", "window_functions",
 )  # fmt: skip
 NAMESPACES = ("", "autograd", "functions", "linalg", "nn.functional", "optim", "testing")
 # Classes whose public methods users call.

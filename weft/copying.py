@@ -2,8 +2,8 @@
 
 `copy.deepcopy` gives a leaf of its own with the same value, dtype, device, `requires_grad` and `grad`; a tensor that
 occurs several times in what is copied stays one tensor. The result of an operation that requires grad has no deep copy,
-as in PyTorch. `copy.copy` gives a leaf with the same value and `requires_grad` and without a gradient; as with NumPy's
-arrays, writing to it leaves the source as it was.
+as in PyTorch. `copy.copy` gives a leaf with the same value and `requires_grad` and without a gradient, which shares its
+elements with the source: writing to the one writes to the other, as in PyTorch.
 
 A pickled tensor is its bytes with their shape, dtype, device and `requires_grad`; history and gradient stay behind, as
 in PyTorch. It comes back on the device of that name where there is one, else on the CPU, with a warning.
@@ -32,7 +32,9 @@ from weft.tensor import Tensor, from_host
 
 def shallow_copy(tensor: Tensor) -> Tensor:
     """What `copy.copy` gives."""
-    return _like(tensor, build.stop_gradient(_value(tensor)))
+    made = tensor.detach()
+    made.name = tensor.name
+    return made.requires_grad_(tensor._requires_grad)
 
 
 def deep_copy(tensor: Tensor, memo: dict[int, Any]) -> Tensor:

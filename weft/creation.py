@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,20 @@ from weft import dtypes
 from weft.backends.base import Device
 from weft.device import get
 from weft.dtypes import DType, DTypeLike, as_dtype, int64
-from weft.errors import ShapeError, problem
+from weft.errors import DTypeError, ShapeError, problem
 from weft.graph import build
-from weft.graph.build import Number, Shape
+from weft.graph.build import Number
 from weft.graph.evaluate import cast_array
 from weft.graph.node import Node
 from weft.graph.numbers import HostNumber
 from weft.ops import creation
-from weft.ops.common import fit_number, normal_shape, number_kind
+from weft.ops.common import as_int, fit_number, number_kind
+from weft.sizes import Size, sized_creation
+from weft.sizes import checked_shape as _shape
 from weft.state import SETTINGS
 from weft.tensor import Tensor, from_host
 
 DeviceLike = str | Device | None
-Size = int | Sequence[int]
 
 
 def _leaf(node: Node, requires_grad: bool) -> Tensor:
@@ -84,7 +84,7 @@ def as_tensor(data: Any, dtype: DTypeLike | None = None, device: DeviceLike = No
 
 def full(
     size: Size,
-    fill_value: Number,
+    fill_value: Number | Tensor,
     *,
     dtype: DTypeLike | None = None,
     device: DeviceLike = None,
@@ -95,6 +95,8 @@ def full(
     >>> weft.full((2,), 7)
     tensor([7, 7])
     """
+    if isinstance(fill_value, Tensor):
+        return _spread(fill_value, _shape("full", (size,)), dtype, device).requires_grad_(requires_grad)
     if dtype is None:
         dtype = {"b": dtypes.bool_, "i": int64, "f": SETTINGS.default_dtype}[number_kind("full", fill_value)]
     dtype = as_dtype("full", dtype)
@@ -107,13 +109,15 @@ def _float(who: str, dtype: DTypeLike | None) -> DType:
     return SETTINGS.default_dtype if dtype is None else as_dtype(who, dtype)
 
 
-def _shape(who: str, size: Sequence[Any]) -> Shape:
-    shape = normal_shape(who, size)
-    if min(shape, default=0) < 0:
-        raise problem(ShapeError, who, f"shape {shape}", "extents of at least 0")
-    return shape
+def _spread(value: Tensor, shape: tuple[int, ...], dtype: DTypeLike | None, device: DeviceLike) -> Tensor:
+    """The value of a tensor without axes everywhere, without its gradient."""
+    if value.ndim:
+        raise problem(ShapeError, "full", f"a fill_value of shape {value.shape}", "a number, or a tensor without axes")
+    moved = value.detach().to(dtype=dtype, device=get(device) if device is not None else None)
+    return Tensor(build.expand_to(moved.node, shape))
 
 
+@sized_creation
 def zeros(
     *size: Size, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
@@ -121,11 +125,13 @@ def zeros(
     return full(_shape("zeros", size), 0, dtype=_float("zeros", dtype), device=device, requires_grad=requires_grad)
 
 
+@sized_creation
 def ones(*size: Size, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False) -> Tensor:
     """Ones."""
     return full(_shape("ones", size), 1, dtype=_float("ones", dtype), device=device, requires_grad=requires_grad)
 
 
+@sized_creation
 def empty(
     *size: Size, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
@@ -195,9 +201,9 @@ def is_floating_point(input: Tensor) -> bool:
 
 
 def arange(
-    start: Number,
-    end: Number | None = None,
-    step: Number = 1,
+    start: Number | Tensor | None = None,
+    end: Number | Tensor | None = None,
+    step: Number | Tensor = 1,
     *,
     dtype: DTypeLike | None = None,
     device: DeviceLike = None,
@@ -208,29 +214,75 @@ def arange(
     >>> weft.arange(0.0, 1.0, 0.25)
     tensor([0.0000, 0.2500, 0.5000, 0.7500])
     """
-    start, end = (0, start) if end is None else (start, end)
-    kinds = {number_kind("arange", value) for value in (start, end, step)}
+    if end is None:
+        start, end = None, start
+    first, last, by = (_plain(one) for one in (0 if start is None else start, end, step))
+    kinds = {number_kind("arange", value) for value in (first, last, by)}
     dtype = (SETTINGS.default_dtype if "f" in kinds else int64) if dtype is None else as_dtype("arange", dtype)
-    return _leaf(creation.arange(start, end, step, dtype, get(device)), requires_grad)
+    return _leaf(creation.arange(first, last, by, dtype, get(device)), requires_grad)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, Tensor) else value
 
 
 def linspace(
-    start: float, end: float, steps: int, *, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    start: float | Tensor,
+    end: float | Tensor,
+    steps: int,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
-    """`steps` evenly spaced numbers from start to end, both included.
+) -> Tensor:
+    """`steps` evenly spaced numbers from start to end, both included. These are numbers, or tensors without axes.
 
     >>> weft.linspace(0, 1, 3)
     tensor([0.0000, 0.5000, 1.0000])
     """
-    node = creation.linspace(float(start), float(end), steps, _float("linspace", dtype), get(device))
-    return _leaf(node, requires_grad)
+    low, high, place = _ends("linspace", start, end, device)
+    return _leaf(creation.linspace(low, high, steps, _float("linspace", dtype), place), requires_grad)
+
+
+def logspace(
+    start: float | Tensor,
+    end: float | Tensor,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`base` to the power of `steps` evenly spaced numbers from start to end, both included.
+
+    >>> weft.logspace(0, 2, 3)
+    tensor([  1.,  10., 100.])
+    """
+    low, high, place = _ends("logspace", start, end, device)
+    return _leaf(creation.logspace(low, high, steps, base, _float("logspace", dtype), place), requires_grad)
+
+
+def _ends(who: str, start: Any, end: Any, device: DeviceLike) -> tuple[Any, Any, Device]:
+    """Both ends as numbers, or as nodes without gradient, and the device."""
+    place = get(device)
+    for one in (start, end):
+        if not isinstance(one, Tensor):
+            number_kind(who, one)
+        elif device is None:
+            place = one.device
+    low, high = (one.detach().to(place).node if isinstance(one, Tensor) else one for one in (start, end))
+    return low, high, place
 
 
 def eye(
-    n: int, m: int | None = None, *, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
     requires_grad: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """The identity: 1 on the main diagonal of [n, m].
 
     >>> weft.eye(2)
@@ -248,9 +300,28 @@ def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int6
     tensor([[0, 1, 1],
             [0, 0, 1]])
     """
-    return tensor(np.stack(np.tril_indices(row, offset, col)), dtype=as_dtype("tril_indices", dtype), device=device)
+    return _indices("tril_indices", np.tril_indices, row, col, offset, dtype, device)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DTypeLike = int64, device: DeviceLike = None) -> Tensor:
     """The indices [2, count] of the elements on and above a diagonal of a [row, col] matrix, row by row."""
-    return tensor(np.stack(np.triu_indices(row, offset, col)), dtype=as_dtype("triu_indices", dtype), device=device)
+    return _indices("triu_indices", np.triu_indices, row, col, offset, dtype, device)
+
+
+def _indices(who: str, find: Any, row: int, col: int, offset: int, dtype: DTypeLike, device: DeviceLike) -> Tensor:
+    rows, columns = _shape(who, (row, col))
+    kind = as_dtype(who, dtype)
+    if kind.kind not in "iu":
+        raise problem(DTypeError, who, f"dtype {kind.name}", "an integer dtype")
+    return tensor(np.stack(find(rows, as_int(who, offset, "offset"), columns)), dtype=kind, device=device)
+
+
+def scalar_tensor(
+    s: Number, *, dtype: DTypeLike | None = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor without axes that holds one number.
+
+    >>> weft.scalar_tensor(2)
+    tensor(2.)
+    """
+    return full((), s, dtype=_float("scalar_tensor", dtype), device=device, requires_grad=requires_grad)

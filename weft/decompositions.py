@@ -388,15 +388,15 @@ def _cutoff(who: str, A: Tensor, largest: np.ndarray, atol: Any, rtol: Any) -> n
 
 class _Pinv(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, atol: Any, rtol: Any, hermitian: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, hermitian: bool, atol: Any, rtol: Any) -> Tensor:
         (array,) = _host("pinv", x)
         if hermitian:
-            values, u = np.linalg.eigh(array)
-            s, vh = np.abs(values), np.sign(values)[..., None] * np.swapaxes(u, -1, -2)
+            s, u = np.linalg.eigh(array)
+            vh = np.swapaxes(u, -1, -2)
         else:
             u, s, vh = np.linalg.svd(array, full_matrices=False)
-        cutoff = _cutoff("pinv", x, s.max(-1, initial=0), atol, rtol)
-        large = s > cutoff[..., None]
+        sizes = np.abs(s)
+        large = sizes > _cutoff("pinv", x, sizes.max(-1, initial=0), atol, rtol)[..., None]
         inverse = np.divide(1, s, where=large, out=np.zeros_like(s))
         product = np.swapaxes(vh, -1, -2) @ (inverse[..., None] * np.swapaxes(u, -1, -2))
         result = _device(product.astype(array.dtype), x)
@@ -428,8 +428,7 @@ def pinv(
     `rcond`, is max(M, N) * eps unless one of them is given. Of a symmetric (`hermitian`) matrix the lower triangle is
     read."""
     _check("pinv", A, square=hermitian)
-    relative = rcond if rtol is None else rtol
-    return _Pinv.apply(A, atol, relative, hermitian)
+    return _Pinv.apply(A, hermitian, atol, rcond if rtol is None else rtol)
 
 
 class LeastSquares(NamedTuple):
@@ -444,8 +443,8 @@ class LeastSquares(NamedTuple):
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
     """X that makes the sum of squares of A @ X - B least, and, for tall matrices of full rank, that sum for each
     column; the rank of `A` and its singular values. Gradients pass through the solution. As in PyTorch, `driver` says
-    what is returned beside the solution: 'gels' no rank, and only 'gelsd' and 'gelss' singular values. All of them
-    compute by singular values."""
+    what is returned beside the solution, else empty: 'gelsy' (the default) the rank, 'gels' the sums, 'gelsd' and
+    'gelss' all of it. Every driver computes by singular values."""
     _check("lstsq", A)
     if driver not in DRIVERS:
         raise problem(RangeError, "lstsq", f"driver={driver!r}", f"one of {DRIVERS}")
@@ -460,7 +459,7 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     rank = _count_above(size, _cutoff("lstsq", A, size.max(-1, initial=0), None, rcond))
     nothing = _device(np.empty((0,), A.dtype.numpy), A)
     residuals = nothing
-    if A.shape[-2] > A.shape[-1] and (rank == A.shape[-1]).all() and driver != "gelsy":
+    if A.shape[-2] > A.shape[-1] and (rank == A.shape[-1]).all() and driver not in (None, "gelsy"):
         residuals = ((A @ solution - columns) ** 2).sum(-2)
     return LeastSquares(
         solution.squeeze(-1) if vector else solution,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copyreg
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.backends.base import ENTERED, Device
 from weft.errors import DeviceError, WeftError, problem
@@ -46,8 +46,8 @@ def load(kind: str) -> Any:
 
 
 def get(device: str | Device | int | None = None) -> Device:
-    """The device called `cpu`, `cuda`, `cuda:1`, `reference`, `null` or `auto`; None is the default device, and a number
-    that of an NVIDIA GPU.
+    """The device called `cpu`, `cuda`, `cuda:1`, `reference`, `null` or `auto`; None is the default device, and a
+    number that of an NVIDIA GPU.
 
     >>> weft.get_device("reference").name
     'reference'
@@ -110,7 +110,7 @@ class DeviceType(type):
         return isinstance(instance, Device)
 
 
-class device(metaclass=DeviceType):
+class _Device(metaclass=DeviceType):
     """The device called `type`: `weft.device("cuda")`, `weft.device("cuda", 1)`. In a `with` block, tensors are made on
     it; other threads make theirs where they did.
 
@@ -120,6 +120,18 @@ class device(metaclass=DeviceType):
     >>> isinstance(weft.ones(1).device, weft.device), weft.device("cpu").type
     (True, 'cpu')
     """
+
+
+if TYPE_CHECKING:
+
+    class device(Device):
+        """What type checkers take `weft.device` for: the type of devices, made from a name."""
+
+        def __init__(self, type: str | Device | int, index: int | None = None) -> None: ...
+
+else:
+    device = _Device
+    device.__name__ = device.__qualname__ = "device"
 
 
 def devices() -> list[Device]:

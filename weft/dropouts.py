@@ -44,8 +44,8 @@ def dropout2d(
     *,
     generator: Generator | None = None,
 ) -> Tensor:
-    """While training, each channel of [N, C, H, W] 0 with probability `p`, otherwise divided by 1 - p. An input of three
-    axes is [N, C, L], as in PyTorch.
+    """While training, each channel of [N, C, H, W] 0 with probability `p`, otherwise divided by 1 - p. Three axes are
+    [N, C, L], as in PyTorch.
 
     >>> y = weft.nn.functional.dropout2d(weft.ones(1, 8, 2, 2))
     >>> bool((y == y[:, :, :1, :1]).all())
@@ -79,7 +79,7 @@ def alpha_dropout(
 ) -> Tensor:
     """While training, each element takes the limit of `selu` at minus infinity with probability `p`; then all are
     scaled and moved so that mean 0 and variance 1 stay what they are."""
-    return _alpha_dropout("alpha_dropout", input, p, training, inplace, generator, input.shape)
+    return _alpha_dropout("alpha_dropout", input, p, training, inplace, generator, input.ndim)
 
 
 @operation("weft functional", of_tensors=True)
@@ -92,8 +92,7 @@ def feature_alpha_dropout(
     generator: Generator | None = None,
 ) -> Tensor:
     """`alpha_dropout` of whole channels of [N, C, ...]."""
-    shape = _channel_shape("feature_alpha_dropout", input, 2)
-    return _alpha_dropout("feature_alpha_dropout", input, p, training, inplace, generator, shape)
+    return _alpha_dropout("feature_alpha_dropout", input, p, training, inplace, generator, 2)
 
 
 @operation("weft functional", of_tensors=True)
@@ -198,12 +197,14 @@ def _alpha_dropout(
     training: bool,
     inplace: bool,
     generator: Generator | None,
-    shape: tuple[int, ...],
+    axes: int,
 ) -> Tensor:
+    """`alpha_dropout` with one draw for all elements behind the first axes."""
     creation.check_probability(who, p)
-    need_float(who, input.node)
     if not training or p == 0.0:
         return input
+    need_float(who, input.node)
+    shape = _channel_shape(who, input, axes)
     if p == 1.0:
         return _result(who, input, input * 0.0, inplace)
     scale = 1.0 / math.sqrt((SELU_ALPHA * SELU_ALPHA * p + 1.0) * (1.0 - p))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from weft.errors import DTypeError, GraphError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops import arrange, comparison, elementwise, indexing, scans, sorting
-from weft.ops.common import as_int, broadcast_shapes, normal_axis
+from weft.ops.common import as_int, broadcast_shapes, need_integer, normal_axis
 from weft.ops.registry import operation
 from weft.state import STATE
 from weft.tensor import Tensor, from_host, lift
@@ -269,6 +270,46 @@ def _repeat_known_size(x: Node, repeats: Node, axis: int, size: int) -> Node:
 
 
 _repeated = lift(arrange.repeat_interleave)
+
+
+_index_put = lift(indexing.index_put)
+
+
+@operation("weft method inplace", of_tensors=True)
+def index_put(input: Tensor, indices: Sequence[Tensor], values: Tensor | float, accumulate: bool = False) -> Tensor:
+    """`input` with `values` written to (with `accumulate`, added at) tensors that index its first axes: of integers,
+    or bool masks, of which `weft.compile` takes one alone.
+
+    >>> weft.zeros(3).index_put((weft.tensor([0, 0, 2]),), weft.tensor(1.0), accumulate=True)
+    tensor([2., 0., 1.])
+    """
+    places = tuple(indices)
+    if len(places) > 1 and any(isinstance(item, Tensor) and item.dtype is bool_ for item in places):
+        places = known_masks(input, places)
+    return _index_put(input, places, values, accumulate)
+
+
+@operation("functional", of_tensors=True)
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """[...] integers to [..., num_classes] int64: 1 at the class, 0 elsewhere. A class outside 0 to num_classes - 1
+    raises IndexRangeError when the value is computed. With -1 there are as many classes as the largest number asks for;
+    that is read, so inside `weft.compile` the number of classes must be given.
+
+    >>> weft.nn.functional.one_hot(weft.tensor([2, 0]))
+    tensor([[0, 0, 1],
+            [1, 0, 0]])
+    """
+    need_integer("one_hot", tensor.node)
+    if num_classes == -1:
+        values = known("one_hot", tensor, "pass num_classes")
+        if not values.size or values.min() < 0:
+            given = "no elements" if not values.size else f"the class {values.min()}"
+            raise problem(RangeError, "one_hot", given, "classes from 0 on", "pass num_classes for an empty tensor")
+        num_classes = int(values.max()) + 1
+    return _one_hot(tensor, num_classes)
+
+
+_one_hot = lift(indexing.one_hot)
 
 
 def known_masks(x: Tensor, items: tuple) -> tuple:

@@ -100,11 +100,15 @@ def _counts(
     if output_size is not None:
         counts = sizes(who, output_size, rank, "output_size")
     else:
-        ratios = list(output_ratio) if isinstance(output_ratio, (tuple, list)) else [output_ratio] * rank
+        given_ratios: Any = output_ratio
+        ratios = list(given_ratios) if isinstance(given_ratios, (tuple, list)) else [given_ratios] * rank
         if len(ratios) != rank or not all(0 < ratio < 1 for ratio in ratios):
             raise problem(ShapeError, who, f"output_ratio={output_ratio}", "numbers between 0 and 1")
         counts = tuple([int(n * ratio) for n, ratio in zip(extents, ratios, strict=True)])
-    fits = [count >= 1 and count + size - 1 <= n for count, size, n in zip(counts, kernel, extents, strict=True)]
+    spare = 1 if rank == 3 else 0  # PyTorch asks for one element more in three dimensions
+    fits = [
+        count >= 1 and count + size - 1 + spare <= n for count, size, n in zip(counts, kernel, extents, strict=True)
+    ]
     if not all(fits):
         given = f"{counts} windows of {tuple(kernel)} over {tuple(extents)}"
         raise problem(ShapeError, who, given, "windows whose starts differ, inside the input")

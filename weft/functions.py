@@ -5,7 +5,7 @@ Type checkers and editors read them from `functions.pyi`, which `make stubs` wri
 
 from __future__ import annotations
 
-from weft import dynamic, matrices, shaping  # noqa: F401  # enter their functions into the table
+from weft import dynamic, matrices, sampling, shaping  # noqa: F401  # enter their functions into the table
 from weft.namespaces import add_methods as _add_methods
 from weft.namespaces import functions as _functions
 from weft.ops import (  # noqa: F401

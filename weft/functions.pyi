@@ -13,6 +13,7 @@ __all__ = [
     'absolute',
     'acos',
     'acosh',
+    'adaptive_avg_pool1d',
     'add',
     'addbmm',
     'addcdiv',
@@ -20,6 +21,7 @@ __all__ = [
     'addmm',
     'addmv',
     'addr',
+    'adjoint',
     'all',
     'allclose',
     'alpha_dropout',
@@ -46,7 +48,9 @@ __all__ = [
     'atleast_1d',
     'atleast_2d',
     'atleast_3d',
+    'avg_pool1d',
     'baddbmm',
+    'bernoulli',
     'bilinear',
     'bincount',
     'bitwise_and',
@@ -143,6 +147,7 @@ __all__ = [
     'ger',
     'greater',
     'greater_equal',
+    'group_norm',
     'gt',
     'hardshrink',
     'heaviside',
@@ -199,6 +204,9 @@ __all__ = [
     'matmul',
     'matrix_power',
     'max',
+    'max_pool1d',
+    'max_pool2d',
+    'max_pool3d',
     'maximum',
     'mean',
     'median',
@@ -211,6 +219,7 @@ __all__ = [
     'movedim',
     'msort',
     'mul',
+    'multinomial',
     'multiply',
     'mv',
     'mvlgamma',
@@ -225,6 +234,7 @@ __all__ = [
     'negative',
     'nonzero',
     'norm',
+    'normal',
     'not_equal',
     'outer',
     'pairwise_distance',
@@ -233,6 +243,7 @@ __all__ = [
     'pinverse',
     'pixel_shuffle',
     'pixel_unshuffle',
+    'poisson',
     'polygamma',
     'positive',
     'pow',
@@ -241,6 +252,8 @@ __all__ = [
     'put',
     'quantile',
     'rad2deg',
+    'randint_like',
+    'randperm',
     'ravel',
     'reciprocal',
     'relu',
@@ -345,6 +358,10 @@ def acosh(input: Tensor) -> Tensor:
     """The inverse of `cosh` from 0 on, log(x + sqrt(x^2 - 1)); NaN below 1."""
     ...
 
+def adaptive_avg_pool1d(input: Tensor, output_size: int | None | Sequence[int | None]) -> Tensor:
+    """Means of `output_size` windows over the last axis; see `adaptive_avg_pool2d`."""
+    ...
+
 def add(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:
     """a + alpha * b. Two bool tensors: logical or."""
     ...
@@ -354,7 +371,7 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
     ...
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    """x + value * a / b."""
+    """x + value * a / b, of floats."""
     ...
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
@@ -371,6 +388,10 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * x + alpha * the outer product of two vectors."""
+    ...
+
+def adjoint(input: Tensor) -> Tensor:
+    """The last two axes exchanged: `x.mT`."""
     ...
 
 def all(input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
@@ -467,34 +488,55 @@ def atanh(input: Tensor) -> Tensor:
     ...
 
 @overload
+def atleast_1d(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Tensors with at least one axis."""
+    ...
+@overload
 def atleast_1d(tensors: Tensor) -> Tensor:
     """Tensors with at least one axis."""
     ...
 @overload
-def atleast_1d(*tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+def atleast_1d(first: Tensor, second: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors with at least one axis."""
     ...
 
+@overload
+def atleast_2d(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Tensors with at least two axes: a vector is a row."""
+    ...
 @overload
 def atleast_2d(tensors: Tensor) -> Tensor:
     """Tensors with at least two axes: a vector is a row."""
     ...
 @overload
-def atleast_2d(*tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+def atleast_2d(first: Tensor, second: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors with at least two axes: a vector is a row."""
     ...
 
+@overload
+def atleast_3d(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Tensors with at least three axes: a matrix gets a third one at the end."""
+    ...
 @overload
 def atleast_3d(tensors: Tensor) -> Tensor:
     """Tensors with at least three axes: a matrix gets a third one at the end."""
     ...
 @overload
-def atleast_3d(*tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+def atleast_3d(first: Tensor, second: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors with at least three axes: a matrix gets a third one at the end."""
+    ...
+
+def avg_pool1d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, ceil_mode: bool = False, count_include_pad: bool = True) -> Tensor:
+    """The mean of every window over the last axis; see `avg_pool2d`."""
     ...
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * x + alpha * (batch1 @ batch2), matrix by matrix."""
+    ...
+
+def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
+    """1 with the probability that each element of `input` is, else 0; with `p`, that is the probability of all, and
+    `input` only says the shape and the dtype. The gradient is 0."""
     ...
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -779,10 +821,11 @@ def edge_softmax(scores: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
     """A softmax over the edges into each node: `scores` [E] or [E, heads], `dst` [E] the node of each edge."""
     ...
 
-def einsum(equation: str, *operands: Tensor | Sequence[Tensor]) -> Tensor:
+def einsum(equation: str, *operands: Any) -> Tensor:
     """The sum of products that `equation` describes: `"ij,jk->ik"` is a matrix product. Labels missing from the output
     are summed over; without `->` the output has those that occur once, in alphabetical order. A label twice in one
-    operand takes the diagonal; `...` stands for axes that broadcast."""
+    operand takes the diagonal; `...` stands for axes that broadcast. Instead of an equation, a list of labels (numbers
+    from 0 to 51) may follow each tensor, and that of the output the last one."""
     ...
 
 def eq(input: Tensor | float, other: Tensor | float) -> Tensor:
@@ -876,7 +919,8 @@ def frac(input: Tensor) -> Tensor:
     ...
 
 def frexp(input: Tensor) -> Frexp:
-    """Each number as mantissa * 2^exponent, 0.5 <= |mantissa| < 1; the exponent is int32, and 0 of 0, NaN and infinities."""
+    """Each number as mantissa * 2^exponent with 0.5 <= |mantissa| < 1; the exponent is int32, of 0, NaN and infinities
+    it is 0."""
     ...
 
 def gather(input: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -901,6 +945,10 @@ def greater(input: Tensor | float, other: Tensor | float) -> Tensor:
 
 def greater_equal(input: Tensor | float, other: Tensor | float) -> Tensor:
     """a >= b, bool."""
+    ...
+
+def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05) -> Tensor:
+    """Each of `num_groups` groups of channels of each sample of [N, C, ...] normalised; `weight` and `bias` [C]."""
     ...
 
 def gt(input: Tensor | float, other: Tensor | float) -> Tensor:
@@ -949,7 +997,8 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | float) ->
     ...
 
 def index_put(input: Tensor, indices: Sequence[Tensor], values: Tensor | float, accumulate: bool = False) -> Tensor:
-    """`input` with `values` written to (with `accumulate`, added at) integer tensors for its first axes."""
+    """`input` with `values` written to (with `accumulate`, added at) tensors that index its first axes: of integers,
+    or bool masks, of which `weft.compile` takes one alone."""
     ...
 
 def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
@@ -1142,6 +1191,39 @@ def max(input: Tensor, other: Tensor) -> Tensor:
     instead of `dim`, `maximum`."""
     ...
 
+@overload
+def max_pool1d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, return_indices: Literal[False] = False) -> Tensor:
+    """The maximum of every window over the last axis; see `max_pool2d`."""
+    ...
+@overload
+def max_pool1d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, *, return_indices: Literal[True]) -> ValuesIndices:
+    """The maximum of every window over the last axis; see `max_pool2d`."""
+    ...
+
+@overload
+def max_pool2d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, return_indices: Literal[False] = False) -> Tensor:
+    """The maximum of every window over the last two axes of [N, C, H, W] or [C, H, W]. Windows lie `stride` apart
+    (their size unless given); `padding` adds -inf on both sides. With `return_indices` also the place of each maximum
+    in the flattened plane, int64. The gradient goes to the first maximum of a window in row-major order; NaN wins, and
+    the last of several."""
+    ...
+@overload
+def max_pool2d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, *, return_indices: Literal[True]) -> ValuesIndices:
+    """The maximum of every window over the last two axes of [N, C, H, W] or [C, H, W]. Windows lie `stride` apart
+    (their size unless given); `padding` adds -inf on both sides. With `return_indices` also the place of each maximum
+    in the flattened plane, int64. The gradient goes to the first maximum of a window in row-major order; NaN wins, and
+    the last of several."""
+    ...
+
+@overload
+def max_pool3d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, return_indices: Literal[False] = False) -> Tensor:
+    """The maximum of every window over the last three axes; see `max_pool2d`."""
+    ...
+@overload
+def max_pool3d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, *, return_indices: Literal[True]) -> ValuesIndices:
+    """The maximum of every window over the last three axes; see `max_pool2d`."""
+    ...
+
 def maximum(input: Tensor | float, other: Tensor | float) -> Tensor:
     """The larger of the two; NaN if either is. On ties each side gets half the gradient."""
     ...
@@ -1204,6 +1286,11 @@ def msort(input: Tensor) -> Tensor:
 
 def mul(input: Tensor | float, other: Tensor | float) -> Tensor:
     """a * b. Two bool tensors: logical and."""
+    ...
+
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """Indices of `num_samples` categories for a row of weights [n], or for each row of [rows, n]: each drawn with a
+    probability that is its part of the row's sum, again and again, or (without replacement) each at most once."""
     ...
 
 def multiply(input: Tensor | float, other: Tensor | float) -> Tensor:
@@ -1270,6 +1357,25 @@ def norm(input: Tensor, p: float | str | None = 'fro', dim: int | Sequence[int] 
     Other matrix norms are in `weft.linalg`."""
     ...
 
+@overload
+def normal(mean: Tensor, std: Tensor | float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Normal numbers: one for each element of the tensors `mean` and `std`, which broadcast, or `size` of them for two
+    numbers. The dtype is that of `mean`, or else of `std`. The gradient in both is 0: for another write
+    `mean + std * weft.randn_like(mean)`."""
+    ...
+@overload
+def normal(mean: float, std: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """Normal numbers: one for each element of the tensors `mean` and `std`, which broadcast, or `size` of them for two
+    numbers. The dtype is that of `mean`, or else of `std`. The gradient in both is 0: for another write
+    `mean + std * weft.randn_like(mean)`."""
+    ...
+@overload
+def normal(mean: float, std: float, size: Sequence[int], *, generator: Generator | None = None, dtype: DTypeLike | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Normal numbers: one for each element of the tensors `mean` and `std`, which broadcast, or `size` of them for two
+    numbers. The dtype is that of `mean`, or else of `std`. The gradient in both is 0: for another write
+    `mean + std * weft.randn_like(mean)`."""
+    ...
+
 def not_equal(input: Tensor | float, other: Tensor | float) -> Tensor:
     """a != b, bool."""
     ...
@@ -1307,6 +1413,10 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """[..., C, H*r, W*r] to [..., C*r*r, H, W]: the inverse of `pixel_shuffle`."""
     ...
 
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Numbers of events of the Poisson distribution whose means are the elements of `input`. The gradient is 0."""
+    ...
+
 def polygamma(n: int, input: Tensor) -> Tensor:
     """The n-th derivative of `digamma`."""
     ...
@@ -1338,6 +1448,19 @@ def quantile(input: Tensor, q: Tensor | float, dim: int | None = None, keepdim: 
 
 def rad2deg(input: Tensor) -> Tensor:
     """Radians as degrees."""
+    ...
+
+@overload
+def randint_like(input: Tensor, high: int, *, generator: Generator | None = None, dtype: DTypeLike | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """`randint` with the shape, dtype and device of `input`: `randint_like(x, high)`, `randint_like(x, low, high)`."""
+    ...
+@overload
+def randint_like(input: Tensor, low: int, high: int, *, generator: Generator | None = None, dtype: DTypeLike | None = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """`randint` with the shape, dtype and device of `input`: `randint_like(x, high)`, `randint_like(x, low, high)`."""
+    ...
+
+def randperm(n: int, *, generator: Generator | None = None, dtype: DTypeLike = ..., device: Any = None, requires_grad: bool = False) -> Tensor:
+    """The numbers from 0 to n - 1 in random order."""
     ...
 
 def ravel(input: Tensor) -> Tensor:
@@ -1416,9 +1539,17 @@ def rsub(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> T
     """other - alpha * input: what `number - tensor` calls."""
     ...
 
-def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor | float, reduce: str | None = None) -> Tensor:
+@overload
+def scatter(input: Tensor, dim: int, index: Tensor, src: Tensor | float, *, reduce: str | None = None) -> Tensor:
     """`input` with `src` written to `index` along `dim`: `out[index[i][j]][j] = src[i][j]` for `dim=0`. Of several
-    entries for one place the last stays. `reduce` is None, 'add' or 'multiply'; `src` may be a number."""
+    entries for one place the last stays. `reduce` is None, 'add' or 'multiply'; `src` may be a number,
+    which may be given as `value`."""
+    ...
+@overload
+def scatter(input: Tensor, dim: int, index: Tensor, *, value: float, reduce: str | None = None) -> Tensor:
+    """`input` with `src` written to `index` along `dim`: `out[index[i][j]][j] = src[i][j]` for `dim=0`. Of several
+    entries for one place the last stays. `reduce` is None, 'add' or 'multiply'; `src` may be a number,
+    which may be given as `value`."""
     ...
 
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:

@@ -101,6 +101,7 @@ def _check(tensor: Tensor, who: str) -> None:
 
 def _hooks_of(tensor: Tensor) -> tuple[Hooks, Order]:
     """The hooks of a leaf, or of the present value of a result, and the order in which the tensor shows that."""
+    owner: Any
     owner, order = (tensor, None) if tensor.is_leaf else gradient_site(tensor)
     if owner is None:  # the transpose of a tensor: what is computed from it from now on goes through a node of its own
         owner = build.variable(tensor.node)
@@ -112,8 +113,8 @@ def _hooks_of(tensor: Tensor) -> tuple[Hooks, Order]:
 
 
 def gradient_site(tensor: Tensor) -> tuple[Any, Order]:
-    """The node that has the gradient of a tensor, and the order in which the tensor shows its axes. The node is None for
-    a transpose of another tensor: what is computed from the one and from the other cannot be told apart."""
+    """The node that has the gradient of a tensor, and the order in which the tensor shows its axes. The node is None
+    for a transpose of another tensor: what is computed from the one and from the other cannot be told apart."""
     node = tensor.node
     if node.op != "permute" or tensor.is_leaf:
         return node, None
@@ -125,7 +126,7 @@ def in_order(gradient: Node, order: Order) -> Node:
     return gradient if order is None else permuted(gradient, order)
 
 
-# ---- what backward() asks ---------------------------------------------------------------------------------------------
+# ---- what backward() asks -------------------------------------------------------------------------------------------
 
 
 def hooks_on(

@@ -21,7 +21,7 @@ from weft.cell import host_array
 from weft.creation import tensor
 from weft.device import get
 from weft.dtypes import DType, DTypeLike, as_dtype, bfloat16
-from weft.errors import CopyError, DeviceError, DTypeError, problem
+from weft.errors import CopyError, DeviceError, DTypeError, GraphError, problem
 from weft.graph.node import Node, leaf
 from weft.state import STATE
 from weft.tensor import Tensor, from_host, known_dtype
@@ -192,26 +192,55 @@ def _needs_copy(who: str, given: str) -> Exception:
 
 # --- functions of NumPy ----------------------------------------------------------------------------------------------
 
-# NumPy's functions behind its operators: `array + tensor` asks for them.
+# NumPy's functions of elements ("ufuncs") by their names there and Weft's: operators of Python, or functions of `weft`.
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "true_divide": operator.truediv,
     "divide": operator.truediv, "floor_divide": operator.floordiv, "remainder": operator.mod, "power": operator.pow,
     "matmul": operator.matmul, "less": operator.lt, "less_equal": operator.le, "greater": operator.gt,
     "greater_equal": operator.ge, "equal": operator.eq, "not_equal": operator.ne, "bitwise_and": operator.and_,
     "bitwise_or": operator.or_, "bitwise_xor": operator.xor, "left_shift": operator.lshift,
-    "right_shift": operator.rshift,
+    "right_shift": operator.rshift, "negative": operator.neg, "absolute": operator.abs, "invert": operator.invert,
 }  # fmt: skip
+_ELEMENTWISE = {
+    **{name: name for name in (
+        "sin", "cos", "tan", "sinh", "cosh", "tanh", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt",
+        "square", "reciprocal", "sign", "floor", "ceil", "trunc", "isnan", "isinf", "isfinite", "maximum", "minimum",
+        "logical_and", "logical_or", "logical_xor", "logical_not", "fmod", "hypot", "logaddexp", "copysign",
+    )},
+    "rint": "round", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh",
+    "arccosh": "acosh", "arctanh": "atanh",
+}  # fmt: skip
+# NumPy's functions that are methods of its arrays, as methods of tensors; the others get arrays with the values.
+_METHODS = {
+    np.sum: "sum", np.mean: "mean", np.prod: "prod", np.max: "amax", np.amax: "amax", np.min: "amin", np.amin: "amin",
+    np.any: "any", np.all: "all", np.argmax: "argmax", np.argmin: "argmin", np.var: "var", np.std: "std",
+    np.reshape: "reshape", np.squeeze: "squeeze", np.swapaxes: "swapaxes", np.clip: "clamp", np.round: "round",
+}  # fmt: skip
+_METHOD_ARGUMENTS = frozenset({"axis", "keepdims", "dtype", "ddof", "decimals"})
 _ABOUT = {np.shape: lambda x: x.shape, np.ndim: lambda x: x.ndim, np.size: lambda x: x.numel()}
-_OTHER_NAMES = {"concatenate": "cat", "absolute": "abs", "arctan": "atan", "power": "pow", "multiply": "mul"}
+_OTHER_NAMES = {"concatenate": "cat"}
 
 
 def numpy_operator(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operator of NumPy's with a tensor on one side, by the tensor's own; any other function raises."""
-    apply = _OPERATORS.get(ufunc.__name__)
-    if apply is None or method != "__call__" or kwargs:
-        raise _no_tensor(ufunc.__name__)
-    device = next(x.device for x in inputs if isinstance(x, Tensor))
-    return apply(*[_as_operand(x, device) for x in inputs])
+    """A function of NumPy's that works element by element: Weft's own where there is one, with gradients and inside
+    `weft.compile`. Others, and other ways to call one (`out=`, `np.add.reduce`), compute with NumPy what a tensor then
+    holds; that has no gradient, and no values while a function is traced."""
+    name = ufunc.__name__
+    apply = _OPERATORS.get(name) or getattr(sys.modules["weft"], _ELEMENTWISE.get(name, ""), None)
+    device = next((x.device for x in inputs if isinstance(x, Tensor)), None)
+    if apply is not None and method == "__call__" and not kwargs and device is not None:
+        return apply(*[_as_operand(x, device) for x in inputs])
+    if STATE.trace is not None:
+        raise _no_tensor(name)
+    if device is None or any(isinstance(x, Tensor) for x in kwargs.get("out", ())):
+        raise problem(DTypeError, f"numpy.{name}", "a weft.Tensor as out=", "a NumPy array", "assign the result")
+    if any(isinstance(x, Tensor) and x.requires_grad for x in inputs):
+        raise problem(GraphError, f"numpy.{name}", "a tensor that requires grad", "one that does not", "use x.detach()")
+    result = getattr(ufunc, method)(*[_as_arrays(x) for x in inputs], **kwargs)
+    if kwargs.get("out") is not None:
+        return result
+    found = [Tensor(from_host(np.asarray(x), device)) for x in (result if isinstance(result, tuple) else (result,))]
+    return tuple(found) if isinstance(result, tuple) else found[0]
 
 
 def _as_operand(x: Any, device: Device) -> Any:
@@ -222,13 +251,46 @@ def _as_operand(x: Any, device: Device) -> Any:
 
 
 def numpy_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A function of NumPy's on the values of tensors; while a function is traced there are none."""
+    """A function of NumPy's: of those that are methods of its arrays, the tensor's method. The others get the values;
+    while a function is traced there are none."""
     about = _ABOUT.get(function)
     if about is not None and len(args) == 1 and not kwargs:
         return about(args[0])
+    if args and isinstance(args[0], Tensor):
+        if function in _METHODS and kwargs.keys() <= _METHOD_ARGUMENTS and (len(args) <= 2 or function in _LONG):
+            return _method(function, args[0], args[1:], kwargs)
+        if function in (np.transpose, np.ravel, np.cumsum, np.cumprod) and kwargs.keys() <= {"axis", "axes"}:
+            return _flat_method(function, args[0], *args[1:], **kwargs)
     if STATE.trace is not None:
         raise _no_tensor(function.__name__)
     return function(*_as_arrays(args), **{key: _as_arrays(value) for key, value in kwargs.items()})
+
+
+_LONG = (np.clip, np.swapaxes)  # methods with two arguments
+
+
+def _method(function: Any, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A method of a tensor with NumPy's arguments."""
+    if function in (np.mean, np.var, np.std) and not x.is_floating_point():
+        x = x.double()  # as NumPy does
+    if function in (np.var, np.std):
+        kwargs = {**kwargs, "correction": kwargs.get("ddof", 0)}
+        kwargs.pop("ddof", None)
+    if function is np.round and args:
+        kwargs, args = {"decimals": args[0]}, ()
+    args = tuple(tuple(one) if isinstance(one, list) else one for one in args)
+    return getattr(x, _METHODS[function])(*args, **{key: value for key, value in kwargs.items() if value is not None})
+
+
+def _flat_method(function: Any, x: Tensor, axis: Any = None, axes: Any = None) -> Tensor:
+    """Functions for which no axis means all: of a transpose, in reverse order; of a scan, one after the other."""
+    if function is np.transpose:
+        order = axis if axes is None else axes
+        return x.permute(*(range(x.ndim)[::-1] if order is None else order))
+    if function is np.ravel:
+        return x.reshape(-1)
+    scan = "cumsum" if function is np.cumsum else "cumprod"
+    return getattr(x.reshape(-1), scan)(0) if axis is None else getattr(x, scan)(axis)
 
 
 def _as_arrays(value: Any) -> Any:
@@ -239,9 +301,9 @@ def _as_arrays(value: Any) -> Any:
 
 def _no_tensor(name: str) -> Exception:
     public = sys.modules["weft"]
-    inside = f" inside {STATE.trace.where}, where values are not known yet" if STATE.trace is not None else ""
+    inside = f" inside {STATE.trace.where}, where values are not known yet"
     own = next((one for one in (_OTHER_NAMES.get(name, name), name) if callable(getattr(public, one, None))), None)
-    other = "compute it before the call" if STATE.trace is not None else "give it x.numpy()"
+    other = "compute it before the call"
     fix = f"use weft.{own}, or {other}" if own else other
     return problem(DTypeError, f"numpy.{name}", f"a weft.Tensor{inside}", "NumPy arrays", fix)
 

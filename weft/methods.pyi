@@ -217,7 +217,7 @@ class TensorMethods:
         ...
 
     def addcdiv(self, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-        """x + value * a / b."""
+        """x + value * a / b, of floats."""
         ...
 
     def addcdiv_(self, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
@@ -254,6 +254,10 @@ class TensorMethods:
 
     def addr_(self, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
         """`addr`, in place."""
+        ...
+
+    def adjoint(self) -> Tensor:
+        """The last two axes exchanged: `x.mT`."""
         ...
 
     def all(self, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
@@ -392,39 +396,21 @@ class TensorMethods:
         """`atanh`, in place."""
         ...
 
-    @overload
-    def atleast_1d(self) -> Tensor:
-        """Tensors with at least one axis."""
-        ...
-    @overload
-    def atleast_1d(*tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Tensors with at least one axis."""
-        ...
-
-    @overload
-    def atleast_2d(self) -> Tensor:
-        """Tensors with at least two axes: a vector is a row."""
-        ...
-    @overload
-    def atleast_2d(*tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Tensors with at least two axes: a vector is a row."""
-        ...
-
-    @overload
-    def atleast_3d(self) -> Tensor:
-        """Tensors with at least three axes: a matrix gets a third one at the end."""
-        ...
-    @overload
-    def atleast_3d(*tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Tensors with at least three axes: a matrix gets a third one at the end."""
-        ...
-
     def baddbmm(self, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
         """beta * x + alpha * (batch1 @ batch2), matrix by matrix."""
         ...
 
     def baddbmm_(self, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
         """`baddbmm`, in place."""
+        ...
+
+    def bernoulli(self, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
+        """1 with the probability that each element of `input` is, else 0; with `p`, that is the probability of all, and
+        `input` only says the shape and the dtype. The gradient is 0."""
+        ...
+
+    def bernoulli_(self, p: Tensor | float = 0.5, *, generator: Generator | None = None) -> Tensor:
+        """Take 1 with probability `p`, a number or a tensor that broadcasts, and else 0."""
         ...
 
     def bincount(self, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
@@ -490,6 +476,10 @@ class TensorMethods:
 
     def cast(self, dtype: DTypeLike) -> Tensor:
         """`input` in another dtype: float to integer truncates, anything to bool is `!= 0`."""
+        ...
+
+    def cauchy_(self, median: float = 0.0, sigma: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+        """Take random numbers of the Cauchy distribution."""
         ...
 
     def ceil(self) -> Tensor:
@@ -735,11 +725,11 @@ class TensorMethods:
         ...
 
     @overload
-    def expand(self, *sizes: int | Sequence[int]) -> Tensor:
+    def expand(self, *size: int | Sequence[int]) -> Tensor:
         """Repeat axes of extent 1 and add leading axes; -1 keeps an extent."""
         ...
     @overload
-    def expand(self, sizes: Sequence[int]) -> Tensor:
+    def expand(self, size: Sequence[int]) -> Tensor:
         """Repeat axes of extent 1 and add leading axes; -1 keeps an extent."""
         ...
 
@@ -753,6 +743,10 @@ class TensorMethods:
 
     def expm1_(self) -> Tensor:
         """`expm1`, in place."""
+        ...
+
+    def exponential_(self, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+        """Take exponential random numbers with mean 1 / lambd; none is 0."""
         ...
 
     def fix(self) -> Tensor:
@@ -834,7 +828,8 @@ class TensorMethods:
         ...
 
     def frexp(self) -> Frexp:
-        """Each number as mantissa * 2^exponent, 0.5 <= |mantissa| < 1; the exponent is int32, and 0 of 0, NaN and infinities."""
+        """Each number as mantissa * 2^exponent with 0.5 <= |mantissa| < 1; the exponent is int32, of 0, NaN and infinities
+        it is 0."""
         ...
 
     def gather(self, dim: int, index: Tensor) -> Tensor:
@@ -855,6 +850,10 @@ class TensorMethods:
 
     def ge_(self, other: Tensor | float) -> Tensor:
         """`ge`, in place."""
+        ...
+
+    def geometric_(self, p: float, *, generator: Generator | None = None) -> Tensor:
+        """Take numbers of trials up to the first success, from 1 on, where each succeeds with probability `p`."""
         ...
 
     def ger(self, vec2: Tensor) -> Tensor:
@@ -947,7 +946,8 @@ class TensorMethods:
         ...
 
     def index_put(self, indices: Sequence[Tensor], values: Tensor | float, accumulate: bool = False) -> Tensor:
-        """`input` with `values` written to (with `accumulate`, added at) integer tensors for its first axes."""
+        """`input` with `values` written to (with `accumulate`, added at) tensors that index its first axes: of integers,
+        or bool masks, of which `weft.compile` takes one alone."""
         ...
 
     def index_put_(self, indices: Sequence[Tensor], values: Tensor | float, accumulate: bool = False) -> Tensor:
@@ -1097,6 +1097,10 @@ class TensorMethods:
 
     def log_(self) -> Tensor:
         """`log`, in place."""
+        ...
+
+    def log_normal_(self, mean: float = 1.0, std: float = 2.0, *, generator: Generator | None = None) -> Tensor:
+        """Take exp of normal random numbers with this mean and standard deviation."""
         ...
 
     def log_softmax(self, dim: int, dtype: DTypeLike | None = None) -> Tensor:
@@ -1280,6 +1284,11 @@ class TensorMethods:
         """`mul`, in place."""
         ...
 
+    def multinomial(self, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
+        """Indices of `num_samples` categories for a row of weights [n], or for each row of [rows, n]: each drawn with a
+        probability that is its part of the row's sum, again and again, or (without replacement) each at most once."""
+        ...
+
     def multiply(self, other: Tensor | float) -> Tensor:
         """a * b. Two bool tensors: logical and."""
         ...
@@ -1368,6 +1377,10 @@ class TensorMethods:
         Other matrix norms are in `weft.linalg`."""
         ...
 
+    def normal_(self, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+        """Take normal random numbers."""
+        ...
+
     def not_equal(self, other: Tensor | float) -> Tensor:
         """a != b, bool."""
         ...
@@ -1442,6 +1455,22 @@ class TensorMethods:
         """`rad2deg`, in place."""
         ...
 
+    @overload
+    def random_(self, *, generator: Generator | None = None) -> Tensor:
+        """Take random whole numbers: `random_(to)` in [0, to), `random_(from_, to)` in [from_, to). Without `to`, up to the
+        largest number of the dtype, or in floats up to where all whole numbers are exact."""
+        ...
+    @overload
+    def random_(self, to: int, *, generator: Generator | None = None) -> Tensor:
+        """Take random whole numbers: `random_(to)` in [0, to), `random_(from_, to)` in [from_, to). Without `to`, up to the
+        largest number of the dtype, or in floats up to where all whole numbers are exact."""
+        ...
+    @overload
+    def random_(self, from_: int, to: int | None, *, generator: Generator | None = None) -> Tensor:
+        """Take random whole numbers: `random_(to)` in [0, to), `random_(from_, to)` in [from_, to). Without `to`, up to the
+        largest number of the dtype, or in floats up to where all whole numbers are exact."""
+        ...
+
     def ravel(self) -> Tensor:
         """All elements in one axis."""
         ...
@@ -1480,12 +1509,12 @@ class TensorMethods:
         ...
 
     @overload
-    def repeat(self, *sizes: int | Sequence[int]) -> Tensor:
-        """The whole tensor `sizes[i]` times along axis i; more sizes than axes add leading ones."""
+    def repeat(self, *repeats: int | Sequence[int]) -> Tensor:
+        """The whole tensor `repeats[i]` times along axis i; more numbers than axes add leading ones."""
         ...
     @overload
-    def repeat(self, sizes: Sequence[int]) -> Tensor:
-        """The whole tensor `sizes[i]` times along axis i; more sizes than axes add leading ones."""
+    def repeat(self, repeats: Sequence[int]) -> Tensor:
+        """The whole tensor `repeats[i]` times along axis i; more numbers than axes add leading ones."""
         ...
 
     @overload
@@ -1538,12 +1567,25 @@ class TensorMethods:
         """`rsqrt`, in place."""
         ...
 
-    def scatter(self, dim: int, index: Tensor, src: Tensor | float, reduce: str | None = None) -> Tensor:
+    @overload
+    def scatter(self, dim: int, index: Tensor, src: Tensor | float, *, reduce: str | None = None) -> Tensor:
         """`input` with `src` written to `index` along `dim`: `out[index[i][j]][j] = src[i][j]` for `dim=0`. Of several
-        entries for one place the last stays. `reduce` is None, 'add' or 'multiply'; `src` may be a number."""
+        entries for one place the last stays. `reduce` is None, 'add' or 'multiply'; `src` may be a number,
+        which may be given as `value`."""
+        ...
+    @overload
+    def scatter(self, dim: int, index: Tensor, *, value: float, reduce: str | None = None) -> Tensor:
+        """`input` with `src` written to `index` along `dim`: `out[index[i][j]][j] = src[i][j]` for `dim=0`. Of several
+        entries for one place the last stays. `reduce` is None, 'add' or 'multiply'; `src` may be a number,
+        which may be given as `value`."""
         ...
 
-    def scatter_(self, dim: int, index: Tensor, src: Tensor | float, reduce: str | None = None) -> Tensor:
+    @overload
+    def scatter_(self, dim: int, index: Tensor, src: Tensor | float, *, reduce: str | None = None) -> Tensor:
+        """`scatter`, in place."""
+        ...
+    @overload
+    def scatter_(self, dim: int, index: Tensor, *, value: float, reduce: str | None = None) -> Tensor:
         """`scatter`, in place."""
         ...
 
@@ -1804,6 +1846,10 @@ class TensorMethods:
         """Windows of `size` elements, `step` apart, along an axis; the places in a window are a new last axis."""
         ...
 
+    def uniform_(self, from_: float = 0.0, to: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+        """Take random numbers, uniform in [from_, to)."""
+        ...
+
     def unique(self, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
         """The different elements in ascending order (slices along `dim`, if given); on request also, for each element, the
         place of its equal, and how often each occurs. Every NaN is different."""
@@ -1827,11 +1873,11 @@ class TensorMethods:
         ...
 
     @overload
-    def view(self, *shape: int | Sequence[int]) -> Tensor:
+    def view(self, *size: int | Sequence[int]) -> Tensor:
         """`reshape`; what is written to the result is written to `input`."""
         ...
     @overload
-    def view(self, shape: Sequence[int]) -> Tensor:
+    def view(self, size: Sequence[int]) -> Tensor:
         """`reshape`; what is written to the result is written to `input`."""
         ...
 

@@ -10,7 +10,7 @@ from typing import Any
 from weft import boundary
 from weft.methods import TensorMethods
 from weft.ops.registry import OPERATIONS, Operation, entries
-from weft.signatures import Annotation, Described
+from weft.signatures import Annotation, Described, users_signature
 from weft.tensor import Tensor, lift
 
 _lifted: dict[int, Callable[..., Any]] = {}  # by identity of the entry: each operation is lifted once
@@ -21,7 +21,11 @@ def function_of(entry: Operation) -> Callable[..., Any]:
     """The function of tensors that an operation is."""
     known = _lifted.get(id(entry))
     if known is None:
-        known = boundary.entry(entry.function) if entry.of_tensors else lift(entry.function, entry.view)
+        if entry.of_tensors:
+            known = boundary.entry(entry.function)
+            known.__wrapped__ = Described(entry.function, users_signature)  # type: ignore[attr-defined]
+        else:
+            known = lift(entry.function, entry.view)
         known.__name__ = known.__qualname__ = entry.name
         _lifted[id(entry)] = known
     return known

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.device import default_device
-from weft.dtypes import bool_, float32, int64
+from weft.dtypes import bool_, int64
 from weft.errors import RangeError, problem
-from weft.state import STATE
+from weft.state import SETTINGS, STATE
 
 if TYPE_CHECKING:
     from weft.cell import TensorCell
@@ -96,18 +96,41 @@ def text(tensor: TensorCell) -> str:
     """The value, the device unless it is the default, the dtype unless the value shows it, and requires_grad."""
     if STATE.trace is not None:
         return f"tensor(<traced>, shape={tensor.shape}, dtype={tensor.dtype!r})"
-    usual, empty = (float32, int64, bool_), not tensor.numel()
+    usual, empty = (SETTINGS.default_dtype, int64, bool_), not tensor.numel()
     values = _values(tensor.numpy())
     suffixes = []
     if tensor.device is not default_device():
         suffixes.append(f"device='{tensor.device}'")
     if tensor.ndim != 1 if empty else not OPTIONS.edgeitems:
         suffixes.append(f"size={tensor.shape}")
-    if tensor.dtype is not float32 if empty else tensor.dtype not in usual:
+    if tensor.dtype is not SETTINGS.default_dtype if empty else tensor.dtype not in usual:
         suffixes.append(f"dtype={tensor.dtype!r}")
     if tensor._requires_grad:
         suffixes.append("requires_grad=True")
     return _with_suffixes(PREFIX + values, suffixes)
+
+
+MAX_HTML_ROWS, MAX_HTML_COLUMNS = 24, 16  # of tensors that a notebook shows as tables
+
+
+def html(tensor: TensorCell) -> str | None:
+    """A small vector or matrix as a table, its form below it; None for any other tensor, which is shown as text."""
+    shape = tensor.shape
+    if STATE.trace is not None or tensor.ndim not in (1, 2) or not tensor.numel():
+        return None
+    rows, columns = (1, shape[0]) if tensor.ndim == 1 else shape
+    if rows > MAX_HTML_ROWS or columns > MAX_HTML_COLUMNS:
+        return None
+    array = tensor.numpy()
+    if array.dtype.kind == "V":  # bfloat16, which NumPy cannot round
+        array = array.astype(np.float32)
+    write = _Format(array)
+    cell = '<td style="text-align: right">{}</td>'
+    lines = ["".join([cell.format(write(value).strip()) for value in row]) for row in np.atleast_2d(array).tolist()]
+    body = "".join([f"<tr>{line}</tr>" for line in lines])
+    about = [f"{tensor.dtype.name}{list(shape)}", str(tensor.device)]
+    about += ["requires_grad=True"] if tensor._requires_grad else []
+    return f"<table><tbody>{body}</tbody></table><div>tensor: {', '.join(about)}</div>"
 
 
 def _values(array: np.ndarray) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
 from weft.backends.base import Device
 from weft.device import get
-from weft.dtypes import DType, DTypeLike, as_dtype, int64, uint8
-from weft.errors import DTypeError, problem
+from weft.dtypes import DType, DTypeLike, as_dtype, int64, integer_bounds, uint8
+from weft.errors import DTypeError, RangeError, problem
+from weft.graph.build import Shape
 from weft.graph.node import Node
-from weft.ops import creation
-from weft.ops.common import need_float, normal_shape
+from weft.ops import creation, sampling
+from weft.ops.common import as_int
 from weft.ops.registry import operation
+from weft.sizes import checked_shape, sized_sampling
 from weft.state import SETTINGS, STATE
 from weft.tensor import Tensor, from_host, lift
 
@@ -134,14 +136,15 @@ def _leaf(node: Node, requires_grad: bool) -> Tensor:
     return Tensor(node).requires_grad_(requires_grad)
 
 
-def _float(who: str, dtype: DTypeLike | None) -> DType:
+def _float_dtype(who: str, dtype: DTypeLike | None) -> DType:
     """The dtype that is given, or the one of floats made without one; random floats are floats."""
-    dtype = SETTINGS.default_dtype if dtype is None else as_dtype(who, dtype)
-    if dtype.kind != "f":
-        raise problem(DTypeError, who, f"the dtype {dtype.name}", "a float dtype", "use randint for whole numbers")
-    return dtype
+    found = SETTINGS.default_dtype if dtype is None else as_dtype(who, dtype)
+    if found.kind != "f":
+        raise problem(DTypeError, who, f"dtype {found.name}", "a float dtype", "use randint for whole numbers")
+    return found
 
 
+@sized_sampling
 def rand(
     *size: int | Sequence[int], generator: Generator | None = None, dtype: DTypeLike | None = None, device: Any = None,
     requires_grad: bool = False,
@@ -151,52 +154,75 @@ def rand(
     >>> weft.rand(2, 3).shape
     (2, 3)
     """
+    shape, kind = checked_shape("rand", size), _float_dtype("rand", dtype)
     state, draw = (generator or default_generator).draw(get(device), 1)
-    return _leaf(creation.uniform(state, draw, normal_shape("rand", size), _float("rand", dtype)), requires_grad)
+    return _leaf(creation.uniform(state, draw, shape, kind), requires_grad)
 
 
+@sized_sampling
 def randn(
     *size: int | Sequence[int], generator: Generator | None = None, dtype: DTypeLike | None = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Normal with mean 0 and variance 1."""
+    shape, kind = checked_shape("randn", size), _float_dtype("randn", dtype)
     state, draw = (generator or default_generator).draw(get(device), 2)
-    return _leaf(creation.normal(state, draw, normal_shape("randn", size), _float("randn", dtype)), requires_grad)
+    return _leaf(creation.normal(state, draw, shape, kind), requires_grad)
 
 
+@overload
 def randint(
-    *bounds_and_size: Any, generator: Generator | None = None, dtype: DTypeLike = int64, device: Any = None
-) -> Tensor:
+    high: int, size: Sequence[int], *, generator: Generator | None = ..., dtype: DTypeLike = ..., device: Any = ...,
+    requires_grad: bool = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def randint(
+    low: int, high: int, size: Sequence[int], *, generator: Generator | None = ..., dtype: DTypeLike = ...,
+    device: Any = ..., requires_grad: bool = ...,
+) -> Tensor: ...  # fmt: skip
+def randint(
+    *bounds_and_size: Any, low: int | None = None, high: int | None = None, size: Sequence[int] | None = None,
+    generator: Generator | None = None, dtype: DTypeLike = int64, device: Any = None, requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
     """Whole numbers: `randint(high, size)` in [0, high), `randint(low, high, size)` in [low, high).
 
     >>> bool((weft.randint(3, 5, (100,)) >= 3).all())
     True
     """
-    *bounds, size = bounds_and_size
-    low, high = bounds if len(bounds) == 2 else (0, *bounds)
-    state, draw = (generator or default_generator).draw(get(device), 1)
-    return Tensor(creation.integers(state, draw, low, high, normal_shape("randint", size), as_dtype("randint", dtype)))
+    given = list(bounds_and_size)
+    if size is None and given:
+        size = given.pop()
+    if high is None and given:
+        high = given.pop()
+    if low is None and given:
+        low = given.pop()
+    if given or high is None or not isinstance(size, (tuple, list)):
+        text = f"arguments {bounds_and_size}, low={low}, high={high}, size={size}"
+        raise problem(DTypeError, "randint", text, "randint(high, size) or randint(low, high, size), size a tuple")
+    shape, kind = checked_shape("randint", (size,)), as_dtype("randint", dtype)
+    bounds = integer_range("randint", 0 if low is None else low, high, kind)
+    return _leaf(whole_numbers(generator, *bounds, shape, kind, get(device)), requires_grad)
 
 
-def randint_like(
-    input: Tensor,
-    *bounds: int,
-    generator: Generator | None = None,
-    dtype: DTypeLike | None = None,
-    device: Any = None,
-    low: int = 0,
-    high: int | None = None,
-    requires_grad: bool = False,
-) -> Tensor:
-    """`randint` with the shape of `input`, and its dtype and device unless others are given: `randint_like(x, high)` or
-    `randint_like(x, low, high)`."""
-    if high is None:
-        *lower, high = bounds
+def integer_range(who: str, low: int, high: int, dtype: DType) -> tuple[int, int]:
+    """Bounds of random whole numbers, checked: low < high, and all between them fit an integer dtype."""
+    low, high = as_int(who, low, "low"), as_int(who, high, "high")
+    if low >= high:
+        raise problem(RangeError, who, f"low={low} and high={high}", "low < high")
+    if dtype.kind == "b":
+        least, largest = 0, 1
     else:
-        lower = list(bounds)
-    dtype, device = _like(input, dtype, device)
-    drawn = randint(*(lower or (low,)), high, input.shape, generator=generator, dtype=dtype, device=device)
-    return drawn.requires_grad_(requires_grad)
+        least, largest = integer_bounds(int64 if dtype.kind == "f" else dtype)
+    if low < least or high - 1 > largest:
+        raise problem(RangeError, who, f"low={low} and high={high}", f"numbers that fit {dtype.name}")
+    return low, high
+
+
+def whole_numbers(generator: Generator | None, low: int, high: int, shape: Shape, dtype: DType, device: Device) -> Node:
+    """Whole numbers in [low, high), which `integer_range` has checked."""
+    is_short = high - low <= 1 << 31 and low < 1 << 63
+    state, draw = (generator or default_generator).draw(device, 1)
+    return (creation.integers if is_short else sampling.whole_numbers)(state, draw, low, high, shape, dtype)
 
 
 def rand_like(
@@ -219,13 +245,6 @@ def randn_like(
 
 def _like(input: Tensor, dtype: DTypeLike | None, device: Any) -> tuple[DTypeLike, Any]:
     return (input.dtype if dtype is None else dtype), (input.device if device is None else device)
-
-
-def bernoulli(p: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """1 with probability `p`, element by element, else 0; no gradient."""
-    need_float("bernoulli", p.node)
-    state, draw = (generator or default_generator).draw(p.device, 1)
-    return Tensor(creation.bernoulli(state, draw, p.detach().node))
 
 
 _dropout = lift(creation.dropout)

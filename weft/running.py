@@ -69,6 +69,8 @@ def batch_norm(
     >>> mean, var
     (tensor([0.2000]), tensor([1.1000]))
     """
+    if not input.numel() and input.ndim < 2:
+        return input.clone()
     if not training:
         return _by_running("batch_norm", input, running_mean, running_var, weight, bias, eps)
     return _followed(running_mean, running_var, momentum, *_batch_training(input, weight, bias, eps))

@@ -13,8 +13,8 @@ from weft.state import STATE
 
 
 def synchronize(device: str | Device | int | None = None) -> None:
-    """Wait until a device, the default one unless named, has done all that it was given. The CPU has done it when a call
-    returns; values that nobody has asked for yet are not computed (`weft.eval` does)."""
+    """Wait until a device, the default one unless named, has done all that it was given. The CPU has done it when a
+    call returns; values that nobody has asked for yet are not computed (`weft.eval` does)."""
     if STATE.trace is not None:
         given = f"a call inside {STATE.trace.where}, where nothing runs yet"
         raise problem(GraphError, "synchronize", given, "a call outside", "call it after the compiled function")

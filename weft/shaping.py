@@ -82,10 +82,14 @@ def _with_rank(who: str, tensors: Sequence[Any], rank: int) -> Any:
     return results[0] if alone else results
 
 
-_ONE_OR_MORE = ("(tensors: Tensor) -> Tensor", "(*tensors: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]")
+_ONE_OR_MORE = (
+    "(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]",
+    "(tensors: Tensor) -> Tensor",
+    "(first: Tensor, second: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]",
+)
 
 
-@operation(of_tensors=True, overloads=_ONE_OR_MORE)
+@operation("weft", of_tensors=True, overloads=_ONE_OR_MORE)
 def atleast_1d(*tensors: Any) -> Any:
     """Tensors with at least one axis.
 
@@ -95,7 +99,7 @@ def atleast_1d(*tensors: Any) -> Any:
     return _with_rank("atleast_1d", tensors, 1)
 
 
-@operation(of_tensors=True, overloads=_ONE_OR_MORE)
+@operation("weft", of_tensors=True, overloads=_ONE_OR_MORE)
 def atleast_2d(*tensors: Any) -> Any:
     """Tensors with at least two axes: a vector is a row.
 
@@ -105,7 +109,7 @@ def atleast_2d(*tensors: Any) -> Any:
     return _with_rank("atleast_2d", tensors, 2)
 
 
-@operation(of_tensors=True, overloads=_ONE_OR_MORE)
+@operation("weft", of_tensors=True, overloads=_ONE_OR_MORE)
 def atleast_3d(*tensors: Any) -> Any:
     """Tensors with at least three axes: a matrix gets a third one at the end.
 

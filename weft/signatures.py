@@ -18,6 +18,7 @@ WORDS = {
     "DType": "DTypeLike",
     "Sizes": "int | Sequence[int]",
     "Dim": "int | Sequence[int] | None",
+    "Lengths": "Tensor | Sequence[int] | int",
     "Counts": "int | None | Sequence[int | None]",
 }
 

@@ -7,8 +7,8 @@ from typing import Any
 
 
 class Size(tuple):
-    """A tuple of extents, equal to the plain tuple and printed like it, with PyTorch's `numel`. Slices and sums of sizes
-    are sizes.
+    """A tuple of extents, equal to the plain tuple and printed like it, with PyTorch's `numel`. Slices and sums of
+    sizes are sizes.
 
     >>> weft.ones(2, 3).shape.numel(), weft.ones(2, 3).shape[1:] + (4,)
     (6, (3, 4))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from weft.cell import take_consumed as take_consumed
 from weft.dtypes import (
     ALL,
     DType,
+    DTypeLike,
     as_dtype,
     bfloat16,
     bool_,
@@ -47,6 +48,8 @@ from weft.signatures import Described, parameter_names, users_signature
 from weft.state import STATE, VERSION
 from weft.views import WRITE_INSTEAD, base_of, link, same, writable_base, write_through
 
+Bool: TypeAlias = bool  # which methods of `Tensor` are called, too
+Int: TypeAlias = int
 MOVEMENTS = frozenset({"reshape", "permute", "expand", "slice", "flip"})
 MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 
@@ -373,8 +376,8 @@ class Tensor(TensorCell, TensorAttributes, TensorMethods):
         backward(self, gradient, retain_graph, create_graph)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Any:
-        """Call `hook(gradient)` whenever `backward()` or `grad` has the gradient of this tensor. What it returns, unless
-        that is None, is the gradient from there on. The handle that is returned has `remove()`.
+        """Call `hook(gradient)` whenever `backward()` or `grad` has the gradient of this tensor. What it returns,
+        unless that is None, is the gradient from there on. The handle that is returned has `remove()`.
 
         >>> x = weft.ones(2, requires_grad=True)
         >>> handle = x.register_hook(lambda g: g * 10)
@@ -401,6 +404,21 @@ class Tensor(TensorCell, TensorAttributes, TensorMethods):
         return tensor
 
     # ---- other dtypes and devices ------------------------------------------------------------------------------
+
+    @overload
+    def to(self, dtype: DTypeLike, non_blocking: Bool = False, copy: Bool = False) -> Tensor: ...
+
+    @overload
+    def to(self, other: Tensor, non_blocking: Bool = False, copy: Bool = False) -> Tensor: ...
+
+    @overload
+    def to(
+        self,
+        device: str | Device | Int | None = None,
+        dtype: DTypeLike | None = None,
+        non_blocking: Bool = False,
+        copy: Bool = False,
+    ) -> Tensor: ...
 
     def to(self, *args: Any, **kwargs: Any) -> Tensor:
         """In another dtype, on another device, or both: `to(dtype)`, `to(device)`, `to(device, dtype)`, or as another
@@ -559,6 +577,18 @@ class Tensor(TensorCell, TensorAttributes, TensorMethods):
     @entry
     def mT(self) -> Tensor:
         """The last two axes exchanged."""
+        return _matrix_transpose(self)
+
+    @property
+    @entry
+    def H(self) -> Tensor:
+        """The transpose of a matrix, since numbers are real."""
+        return self.t()
+
+    @property
+    @entry
+    def mH(self) -> Tensor:
+        """The last two axes exchanged, since numbers are real."""
         return _matrix_transpose(self)
 
     def contiguous(self) -> Tensor:

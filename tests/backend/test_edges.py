@@ -49,6 +49,10 @@ OURS_AT_INFINITY = {
     "group_norm": "the same",
     "sigmoid_focal_loss": "inf for a certain and wrong answer, where torchvision multiplies 0 and infinity",
     "multi_margin_loss": "NaN stays, where torch counts no margin",
+    "multi_margin_loss_one": "the same",
+    "multi_margin_loss_flags": "the same",
+    "multilabel_margin_loss": "the same",
+    "multilabel_margin_loss_none": "the same",
     "deform_unfold": "places that are not finite read 0, as all places outside",
 } | {record.name: "the same" for record in FLOATS if record.name.startswith("grid_sample")}
 

@@ -151,7 +151,7 @@ def test_complete_forms_and_extras():
     u, s, vh = L.svd(weft.tensor(x))
     assert u.shape == (5, 5)
     np.testing.assert_allclose((u[:, :3] * s @ vh).numpy(), x, atol=1e-12)
-    found = L.lstsq(weft.tensor(x), weft.tensor(matrix(5, 2, seed=3)))
+    found = L.lstsq(weft.tensor(x), weft.tensor(matrix(5, 2, seed=3)), driver="gelsd")
     expected = torch.linalg.lstsq(torch.tensor(x), torch.tensor(matrix(5, 2, seed=3)), driver="gelsd")
     np.testing.assert_allclose(found.residuals.numpy(), expected.residuals.numpy())
     assert found.rank.item() == 3 and L.matrix_rank(weft.tensor(np.ones((3, 3)))).item() == 1

@@ -2,10 +2,12 @@
 
 from tests.records import (
     algebra,
+    assembly,
     attention,
     conv,
     edges,
     elementwise,
+    functional,
     graphs,
     indexing,
     movement,
@@ -13,21 +15,23 @@ from tests.records import (
     norms,
     order,
     reduce,
+    special,
+    statistics,
     windows,
 )  # fmt: skip
 from tests.records.record import NARROW_TOLERANCE, Inputs, Record, Sample, T, extra_dtypes, flat, samples_for, to_torch
 
-RECORDS: list[Record] = [*elementwise.RECORDS, *reduce.RECORDS, *movement.RECORDS, *network.RECORDS, *conv.RECORDS]
-RECORDS += order.RECORDS
-RECORDS += indexing.RECORDS
-RECORDS += algebra.RECORDS
-RECORDS += windows.RECORDS
-RECORDS += norms.RECORDS
-RECORDS += attention.RECORDS
-RECORDS += graphs.RECORDS
-RECORDS += edges.RECORDS
+GROUPS = {
+    module.__name__.rpartition(".")[2]: module.RECORDS
+    for module in (
+        elementwise, reduce, movement, network, conv, order, indexing, algebra, windows, norms, attention, graphs,
+        edges, statistics, assembly, functional, special,
+    )
+}  # fmt: skip
+RECORDS: list[Record] = [record for group in GROUPS.values() for record in group]
 
 __all__ = [
+    "GROUPS",
     "NARROW_TOLERANCE",
     "RECORDS",
     "Inputs",

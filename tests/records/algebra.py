@@ -93,7 +93,7 @@ RECORDS = [
         sample(T((3, 4)), T((3, 4)), 0),
         sample(T((2, 4, 3)), T((2, 4, 3)), 2),
         without=NARROW,  # several roundings, which are not torch's
-        errors=[(lambda: weft.cross(weft.ones(2), weft.ones(2)), weft.ShapeError, "an extent of 3")],
+        errors=[(lambda: weft.cross(weft.ones(2), weft.ones(2)), weft.ShapeError, "an axis of extent 3")],
     ),
     same(
         "addmm",
@@ -133,7 +133,10 @@ RECORDS = [
             sample(T((3, 4)), 0, 1),
             sample(T(values=[0.0, 0.0])),
         ],
-        errors=[(lambda: weft.norm(weft.ones(2), "nuc"), weft.RangeError, "norm: given p='nuc'")],
+        errors=[
+            (lambda: weft.norm(weft.ones(2), "max"), weft.RangeError, "norm: given p='max'"),
+            (lambda: weft.norm(weft.ones(2), "nuc"), weft.ShapeError, "norm: given p='nuc'"),
+        ],
     ),
     Record(
         "cdist",

@@ -164,11 +164,11 @@ RECORDS = [
     Record(
         "cross_entropy",
         F.cross_entropy,
-        lambda x, y, w=None, *a, **k: TF.cross_entropy(x, y, w, **_named(a, k)),
+        TF.cross_entropy,
         [
             *entropy("cross_entropy", LOGITS),
             sample(LOGITS, LABELS, label_smoothing=0.1),
-            sample(LOGITS, IGNORED, WEIGHT, -100, "mean", 0.2),
+            sample(LOGITS, IGNORED, WEIGHT, None, -100, None, "mean", 0.2),
             sample(LOGITS, T((3, 5), 0.0, 1.0)),
             sample(LOGITS, T((3, 5), 0.0, 1.0), WEIGHT, label_smoothing=0.1),
             sample(T((2, 4, 3)), T((2, 4, 3), 0.0, 1.0)),
@@ -236,8 +236,3 @@ RECORDS = [
     Record("zeros_like", weft.zeros_like, torch.zeros_like, [sample(T((2, 3)))], NUMBERS, differentiable=False),
     Record("ones_like", weft.ones_like, torch.ones_like, [sample(T((2, 3)))], NUMBERS, differentiable=False),
 ]
-
-
-def _named(args, kwargs):
-    """torch takes these by other positions."""
-    return {**dict(zip(("ignore_index", "reduction", "label_smoothing"), args, strict=False)), **kwargs}

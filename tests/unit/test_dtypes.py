@@ -112,7 +112,10 @@ def test_integer_limits_as_torch(dtype):
         (lambda: weft.finfo(weft.int8), "finfo: given int8; expected a float dtype"),
         (lambda: weft.iinfo(weft.float16), "iinfo: given float16; expected an integer dtype"),
         (lambda: weft.ones(1, dtype=weft.uint64) + weft.ones(1, dtype=weft.int8), "add: given uint64 and int8 tensors"),
-        (lambda: weft.ones(1, dtype=weft.int8) + 200, "add: given the number 200; expected one that fits int8"),
+        (
+            lambda: weft.ones(1, dtype=weft.int8) // 200,
+            "floor_divide: given the number 200; expected one that fits int8",
+        ),
         (lambda: weft.tensor([1, 300], dtype=weft.uint8), "tensor: given the number 300; expected one that fits uint8"),
         (lambda: weft.ones(1, dtype=weft.int8).add_(0.5), "add_: given a result of float32 for a int8 tensor"),
     ],

@@ -38,7 +38,11 @@ def leaf(*shape):
     ("call", "kind", "message"),
     [
         (lambda: weft.ones(1) + "x", weft.DTypeError, "add: given a str; expected a tensor or a Python number"),
-        (lambda: weft.tensor([1], dtype=weft.int32) + 2**40, weft.DTypeError, "add: given the number 1099511627776"),
+        (
+            lambda: weft.tensor([1], dtype=weft.int32) % 2**40,
+            weft.DTypeError,
+            "remainder: given the number 1099511627776",
+        ),
         (lambda: weft.ones(2)[2], weft.IndexRangeError, "index: given 2 on axis 0 of extent 2; expected -2 to 1"),
         (
             lambda: weft.ones(2)[0, 0],
@@ -71,7 +75,7 @@ def leaf(*shape):
         (lambda: weft.ones(1, device="tpu"), weft.DeviceError, r"device: given 'tpu'; expected one of \['cpu'"),
         (lambda: weft.ones(1, device="reference:3"), weft.DeviceError, "device: given 'reference:3'"),
         (lambda: F.dropout(weft.ones(1), 2.0), weft.RangeError, "dropout: given p=2.0"),
-        (lambda: weft.randint(5, 5, (1,)), weft.ShapeError, "randint: given low=5 and high=5"),
+        (lambda: weft.randint(5, 5, (1,)), weft.RangeError, "randint: given low=5 and high=5"),
         (lambda: weft.bernoulli(weft.arange(2)), weft.DTypeError, "bernoulli: given a int64 tensor"),
         (lambda: weft.ones(2, 3).backward(), weft.GraphError, "does not require grad and has no history"),
         (lambda: leaf(2).backward(), weft.ShapeError, r"backward\(\): given a tensor of shape \(2,\) and no gradient"),
@@ -146,12 +150,11 @@ def test_errors_are_also_the_usual_python_ones():
         (lambda: F.cross_entropy(weft.ones(3, 4), weft.ones(3, 5)), weft.ShapeError, "given input .* and target"),
         (lambda: F.nll_loss(weft.ones(3, 4), weft.ones(3)), weft.DTypeError, "a target of float32; expected integer"),
         (
-            lambda: np.sin(weft.ones(2)),
-            weft.DTypeError,
-            r"^numpy\.sin: given a weft\.Tensor; expected NumPy arrays\. Fix: use weft\.sin, or give it x\.numpy",
+            lambda: np.cbrt(weft.ones(2, requires_grad=True)),
+            weft.GraphError,
+            r"^numpy\.cbrt: given a tensor that requires grad; expected one that does not\. Fix: use x\.detach",
         ),
-        (lambda: np.frexp(weft.ones(2)), weft.DTypeError, r"expected NumPy arrays\. Fix: give it x\.numpy\(\)\.$"),
-        (lambda: np.add.reduce(weft.ones(2)), weft.DTypeError, r"^numpy\.add: given a weft\.Tensor"),
+        (lambda: np.sin(np.ones(2), out=weft.ones(2)), weft.DTypeError, r"^numpy\.sin: given a weft\.Tensor as out="),
     ],
 )
 def test_who_given_expected_and_fix(call, kind, message):
@@ -171,18 +174,22 @@ def test_dtypes_of_numpy_and_python(given, dtype):
     like = weft.ones(2)
     made = [
         weft.zeros(2, dtype=given), weft.ones(2, dtype=given), weft.full((2,), 1, dtype=given), like.to(given),
-        like.to(dtype=given), like.cast(given), weft.tensor([1, 0], dtype=given), weft.arange(2, dtype=given),
+        like.to(dtype=given), like.cast(given), weft.tensor([1, 0], dtype=given),
         weft.eye(2, dtype=given), weft.zeros_like(like, dtype=given), like.sum(dtype=given), weft.asarray([1], given),
-        weft.as_tensor(like, given), weft.linspace(0, 1, 2, dtype=given), weft.tril_indices(2, 2, dtype=given),
+        weft.as_tensor(like, given),
         like.cumsum(0, dtype=given), weft.empty(1, dtype=given), weft.randint(0, 2, (2,), dtype=given),
     ]  # fmt: skip
+    if dtype is not weft.bool:
+        made += [weft.arange(2, dtype=given), weft.linspace(0, 1, 2, dtype=given), weft.logspace(0, 1, 2, dtype=given)]
+    if dtype.kind in "iu":
+        made.append(weft.tril_indices(2, 2, dtype=given))
     assert {x.dtype for x in made} == {dtype}
 
 
-@pytest.mark.parametrize("name", ["sin", "sum", "mean", "concatenate", "maximum", "frexp", "where", "exp"])
+@pytest.mark.parametrize("name", ["concatenate", "frexp", "where", "cbrt", "sort"])
 def test_functions_of_numpy_inside_compile(name):
-    arguments = {"concatenate": lambda x: ([x, x],), "maximum": lambda x: (x, 0.0)}.get(name, lambda x: (x,))
-    own = {"concatenate": "cat", "frexp": None}.get(name, name)
+    arguments = {"concatenate": lambda x: ([x, x],)}.get(name, lambda x: (x,))
+    own = {"concatenate": "cat", "cbrt": None}.get(name, name)
     fix = f"use weft.{own}, or compute it before the call" if own else "compute it before the call"
     expected = f"numpy.{name}: given a weft.Tensor inside weft.compile, where values are not known yet"
     with weft.device("cpu"), pytest.raises(weft.DTypeError) as caught:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from tests.records import Inputs, Record, Sample, flat, graphs, indexing, order
+from tests.records import Inputs, Record, Sample, flat, graphs, indexing, order, statistics
 from tests.records.record import tensors_of
 from tests.unit.lockstep import Lockstep
 from weft.compiler import order_blocks
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.unit
 
 MOST = 64  # elements of an input
 EACH = 3  # samples of a record, those that differ most in their shapes
-RECORDS = [*order.RECORDS, *indexing.RECORDS, *graphs.RECORDS]
+RECORDS = [*order.RECORDS, *indexing.RECORDS, *graphs.RECORDS, *statistics.RECORDS]
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "tensor": {"graph", "ops", "grad", "compiler", "backends"},
     "nn": {"tensor"},
     "optim": {"tensor"},
+    "signal": {"tensor"},
     "data": {"tensor"},
     "cli": {"tensor", "nn", "optim", "data", "compiler", "backends"},
 }

@@ -9,39 +9,13 @@ from __future__ import annotations
 import pytest
 
 import weft
-from tests.records import (
-    RECORDS,
-    algebra,
-    attention,
-    conv,
-    edges,
-    elementwise,
-    graphs,
-    indexing,
-    movement,
-    network,
-    norms,
-    order,
-    reduce,
-    windows,
-)
+from tests.records import GROUPS
 from tests.records.cases import Case, cases, compiled, results
 from tests.unit import nvrtc
 from tests.unit.fake_cuda import FakeCuda
 from weft.errors import GraphError
 
 pytest.importorskip("cuda.bindings", reason="NVRTC is not installed: pip install 'weft[cuda-compile]'")
-
-GROUPS = {
-    module.__name__.rpartition(".")[2]: module.RECORDS
-    for module in (
-        algebra, attention, conv, edges, elementwise, graphs, indexing, movement, network, norms, order, reduce, windows
-    )
-}  # fmt: skip
-
-
-def test_every_record_is_in_a_group():
-    assert {record.name for group in GROUPS.values() for record in group} == {record.name for record in RECORDS}
 
 
 def lower(case: Case) -> None:

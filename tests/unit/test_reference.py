@@ -11,7 +11,7 @@ import weft
 
 pytestmark = pytest.mark.unit
 
-UNKNOWN = ("size_average", "reduce", "inplace", "_stacklevel", "dtype")  # parameters of PyTorch's that Weft leaves out
+UNKNOWN = ("inplace", "_stacklevel", "dtype")  # parameters of PyTorch's that stand elsewhere in Weft
 PLACES = {
     "weft": weft,
     "weft.nn.functional": weft.nn.functional,
@@ -19,6 +19,7 @@ PLACES = {
     "weft.autograd": weft.autograd,
     "weft.testing": weft.testing,
     "weft.optim": weft.optim,
+    "weft.signal.windows": weft.signal.windows,
     "weft.Tensor": weft.Tensor,
     "weft.kernel": weft.kernel,
 }

@@ -56,6 +56,12 @@ def users_own(value):
     return value + weft.ones(7)
 
 
+def hooked(hook):
+    leaf = weft.ones(2, requires_grad=True)
+    leaf.register_hook(hook)
+    leaf.sum().backward()
+
+
 CALLS = {
     "operator": (lambda: x + weft.ones(7), ["<lambda>"]),
     "comparison": (lambda: x == weft.ones(7), ["<lambda>"]),
@@ -83,6 +89,22 @@ CALLS = {
     "grad": (lambda: weft.grad(users_own)(x), ["<lambda>", "users_own"]),
     "grad of a vector": (lambda: weft.grad(lambda y: y)(x), ["<lambda>"]),
     "backward": (lambda: x.backward(), ["<lambda>"]),
+    "grad of tensors": (lambda: weft.grad(x.sum(), w), ["<lambda>"]),
+    "decorated": (lambda: weft.no_grad(users_own)(x), ["<lambda>", "users_own"]),
+    "hook": (lambda: x.register_hook(print), ["<lambda>"]),
+    "wrong hook": (lambda: hooked(lambda g: 3), ["<lambda>", "hooked"]),
+    "own hook": (lambda: hooked(lambda g: users_own(x)), ["<lambda>", "hooked", "<lambda>", "users_own"]),
+    "data": (lambda: setattr(x, "data", 3), ["<lambda>"]),
+    "format": (lambda: f"{x:.3f}", ["<lambda>"]),
+    "in": (lambda: "a" in x, ["<lambda>"]),
+    "for": (lambda: list(x.sum()), ["<lambda>"]),
+    "stride": (lambda: x.stride(7), ["<lambda>"]),
+    "threads": (lambda: weft.set_num_threads(0), ["<lambda>"]),
+    "cuda": (lambda: weft.cuda.synchronize("cuda:99"), ["<lambda>"]),
+    "default dtype": (lambda: weft.set_default_dtype(weft.int8), ["<lambda>"]),
+    "random state": (lambda: weft.set_rng_state(3), ["<lambda>"]),
+    "new": (lambda: x.new_zeros(-1), ["<lambda>"]),
+    "like": (lambda: weft.rand_like(weft.arange(3)), ["<lambda>"]),
     "own backward": (lambda: Wrong.apply(w).sum().backward(), ["<lambda>", "backward"]),
     "checkpoint": (lambda: weft.checkpoint(users_own, x), ["<lambda>", "users_own"]),
     "loop": (lambda: weft.loop(lambda s, i: (users_own(s), s), x, length=3), ["<lambda>", "<lambda>", "users_own"]),
@@ -93,7 +115,7 @@ CALLS = {
     "kernel": (lambda: weft.kernel(3), ["<lambda>"]),
     "limits": (lambda: weft.finfo(weft.int8), ["<lambda>"]),
     "running": (lambda: F.batch_norm(x, None, None), ["<lambda>"]),
-    "numpy": (lambda: np.sin(x), ["<lambda>"]),
+    "numpy": (lambda: np.cbrt(w), ["<lambda>"]),
     "array": (lambda: x + np.array(["a"]), ["<lambda>"]),
 }  # fmt: skip
 

@@ -15,6 +15,7 @@ from weft import (  # noqa: F401  # enter their functions into the table
     multihead,
     random,
     running,
+    triplet,
 )
 from weft.namespaces import add_methods as _add_methods
 from weft.namespaces import functions as _functions

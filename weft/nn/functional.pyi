@@ -70,6 +70,7 @@ __all__ = [
     'layer_norm',
     'leaky_relu',
     'linear',
+    'linear_cross_entropy',
     'local_response_norm',
     'log_softmax',
     'logsigmoid',
@@ -119,6 +120,7 @@ __all__ = [
     'tanhshrink',
     'threshold',
     'triplet_margin_loss',
+    'triplet_margin_with_distance_loss',
     'unfold',
     'upsample',
     'upsample_bilinear',
@@ -260,7 +262,7 @@ def cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, s
     of the shape of the logits. `weight` [K] scales each class; the mean divides by the weights of the labels used."""
     ...
 
-def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Lengths, target_lengths: Lengths, blank: int = 0, reduction: str = 'mean', zero_infinity: bool = False) -> Tensor:
+def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int] | int, target_lengths: Tensor | Sequence[int] | int, blank: int = 0, reduction: str = 'mean', zero_infinity: bool = False) -> Tensor:
     """The negative logarithm of the probability of each target, summed over its alignments with the time steps."""
     ...
 
@@ -277,8 +279,8 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     ...
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, generator: Generator | None = None) -> Tensor:
-    """While training, each channel of [N, C, H, W] 0 with probability `p`, otherwise divided by 1 - p. An input of three
-    axes is [N, C, L], as in PyTorch."""
+    """While training, each channel of [N, C, H, W] 0 with probability `p`, otherwise divided by 1 - p. Three axes are
+    [N, C, L], as in PyTorch."""
     ...
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, generator: Generator | None = None) -> Tensor:
@@ -309,13 +311,13 @@ def fold(input: Tensor, output_size: int | Sequence[int], kernel_size: int | Seq
     """Columns of `unfold` added back into a plane: [N, C*kh*kw, patches] to [N, C, H, W]; overlaps are summed."""
     ...
 
-def fractional_max_pool2d(input: Tensor, kernel_size: Sizes, output_size: Sizes | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
+def fractional_max_pool2d(input: Tensor, kernel_size: int | Sequence[int], output_size: int | Sequence[int] | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
     """The maxima of `output_size` windows along each of the last two axes of [N, C, H, W] or [C, H, W], or of
     `output_ratio` times the extents. Windows have the size `kernel_size`; where they start is drawn for each channel,
     or follows from `_random_samples` [N, C, 2] in [0, 1)."""
     ...
 
-def fractional_max_pool3d(input: Tensor, kernel_size: Sizes, output_size: Sizes | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
+def fractional_max_pool3d(input: Tensor, kernel_size: int | Sequence[int], output_size: int | Sequence[int] | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
     """The maxima of windows along each of the last three axes; see `fractional_max_pool2d`."""
     ...
 
@@ -407,6 +409,11 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input [..., K] times the transpose of weight [N, K] plus bias [N]: [..., N]."""
+    ...
+
+def linear_cross_entropy(input: Tensor, linear_weight: Tensor, target: Tensor, *, linear_bias: Tensor | None = None, weight: Tensor | None = None, reduction: str = 'mean', ignore_index: int | None = None, label_smoothing: float = 0.0, options: object = None) -> Tensor:
+    """`cross_entropy` of `linear(input, linear_weight, linear_bias)`: input [N, K] (or [K]), linear_weight [C, ..., K],
+    target [N, ...]. `options` choose how PyTorch computes it and have no effect."""
     ...
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0) -> Tensor:
@@ -522,7 +529,8 @@ def normalize(input: Tensor, p: float = 2.0, dim: int | Sequence[int] = 1, eps: 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """[...] integers to [..., num_classes] int64: 1 at the class, 0 elsewhere. A class outside 0 to num_classes - 1
-    raises IndexRangeError when the value is computed."""
+    raises IndexRangeError when the value is computed. With -1 there are as many classes as the largest number asks for;
+    that is read, so inside `weft.compile` the number of classes must be given."""
     ...
 
 def pad(input: Tensor, pad: Sequence[int], mode: str = 'constant', value: float | None = None) -> Tensor:
@@ -637,6 +645,12 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0, eps: float = 1e-06, swap: bool = False, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """max(0, d(anchor, positive) - d(anchor, negative) + margin) with the distances of `pairwise_distance`. With `swap`
     the negative's distance is the smaller of those to the anchor and to the positive."""
+    ...
+
+def triplet_margin_with_distance_loss(anchor: Tensor, positive: Tensor, negative: Tensor, *, distance_function: Callable[[Tensor, Tensor], Tensor] | None = None, margin: float = 1.0, swap: bool = False, reduction: str = 'mean') -> Tensor:
+    """max(0, d(anchor, positive) - d(anchor, negative) + margin) with any distance d of two tensors, that of
+    `pairwise_distance` unless given. With `swap` the negative's distance is the smaller of those to the anchor and to
+    the positive."""
     ...
 
 def unfold(input: Tensor, kernel_size: int | Sequence[int], dilation: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, stride: int | Sequence[int] = 1) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from weft.dtypes import DType
-from weft.errors import RangeError, ShapeError, problem
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
 from weft.graph.gelu import gelu as tanh_gelu
@@ -170,7 +170,7 @@ def hardswish(input: Node) -> Node:
 @in_float32
 def softsign(input: Node) -> Node:
     """x / (1 + |x|)."""
-    need_float("softsign", input)
+    input = to_float(input)
     return div(input, add(unary("abs", input), 1.0))
 
 
@@ -208,10 +208,10 @@ def softmax(input: Node, dim: int, dtype: DType | None = None) -> Node:
 
 
 @in_float32
-def _softmax(input: Node, dim: int) -> Node:
-    z, axes = shifted("softmax", input, dim)
+def _softmax(x: Node, dim: int) -> Node:
+    z, axes = shifted("softmax", x, dim)
     e = unary("exp_rounded", z)
-    return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), input.shape))
+    return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), x.shape))
 
 
 @operation("functional", name="log_softmax")
@@ -227,10 +227,10 @@ def log_softmax(input: Node, dim: int, dtype: DType | None = None) -> Node:
 
 
 @in_float32
-def _log_softmax(input: Node, dim: int) -> Node:
-    z, axes = shifted("log_softmax", input, dim)
+def _log_softmax(x: Node, dim: int) -> Node:
+    z, axes = shifted("log_softmax", x, dim)
     total = reduce("reduce_sum", unary("exp_rounded", z), axes, keepdim=True)
-    return sub(z, expand(unary("log", total), input.shape))
+    return sub(z, expand(unary("log", total), x.shape))
 
 
 @operation("weft functional flag")
@@ -272,7 +272,7 @@ def softshrink(input: Node, lambd: float = 0.5) -> Node:
 @in_float32
 def tanhshrink(input: Node) -> Node:
     """x - tanh(x)."""
-    need_float("tanhshrink", input)
+    input = to_float(input)
     return sub(input, unary("tanh", input))
 
 
@@ -306,6 +306,8 @@ def prelu(input: Node, weight: Node) -> Node:
     channels = input.shape[1] if len(input.shape) > 1 else 1
     if len(weight.shape) > 1 or weight.size not in (1, channels):
         raise problem(ShapeError, "prelu", f"a weight of shape {weight.shape}", f"(1,) or ({channels},)")
+    if weight.dtype is not input.dtype:
+        raise problem(DTypeError, "prelu", f"{input.dtype.name} and {weight.dtype.name}", "tensors of one dtype")
     shape = tuple([weight.size if axis == 1 else 1 for axis in range(len(input.shape))])
     slope = build.expand(build.reshape(build.cast(weight, input.dtype), shape if input.shape else ()), input.shape)
     return select(lt(0.0, input), input, mul(input, slope))

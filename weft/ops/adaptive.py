@@ -102,7 +102,7 @@ def _max(who: str, rank: int, x: Node, output_size: Counts, return_indices: bool
     return ValuesIndices(best, position)
 
 
-@operation("functional")
+@operation("weft functional")
 def adaptive_avg_pool1d(input: Node, output_size: Counts) -> Node:
     """Means of `output_size` windows over the last axis; see `adaptive_avg_pool2d`."""
     return _mean("adaptive_avg_pool1d", 1, input, output_size)

@@ -80,8 +80,8 @@ _diagonal = diagonal
 @operation()
 def trace(input: Node) -> Node:
     """The sum of a matrix's diagonal."""
-    if len(input.shape) != 2:
-        raise problem(ShapeError, "trace", f"shape {input.shape}", "a matrix")
+    if len(input.shape) != 2 or input.dtype.kind == "b":
+        raise problem(ShapeError, "trace", f"{input.dtype.name}{list(input.shape)}", "a matrix of numbers")
     return reduce.sum(diagonal(input))
 
 

@@ -30,6 +30,9 @@ def scaled_dot_product_attention(
     draw: int = 0,
 ) -> Node:
     """softmax(scale * query @ keyᵀ + mask) @ value; see `weft.nn.functional.scaled_dot_product_attention`."""
+    if not enable_gqa and len({len(node.shape) for node in (query, key, value)}) > 1:
+        rank = max(len(node.shape) for node in (query, key, value))
+        query, key, value = (_with_rank(node, rank) for node in (query, key, value))
     nodes = [query, key, value] + ([] if attn_mask is None else [attn_mask])
     same_device(WHO, nodes)
     need_float(WHO, query)
@@ -73,6 +76,11 @@ def scaled_dot_product_attention(
     out, logs = results_of(make("attention", tuple(srcs), attrs))
     out = make("keep", (out, logs))
     return build.reshape(build.permute(out, (0, 2, 1, 3)), (*lead, queries, v.shape[3]))
+
+
+def _with_rank(node: Node, rank: int) -> Node:
+    """`node` with axes of extent 1 in front, which broadcast."""
+    return build.reshape(node, (*(1,) * (rank - len(node.shape)), *node.shape)) if len(node.shape) > 1 else node
 
 
 def _alignment(is_causal: bool, causal: str | None) -> str | None:

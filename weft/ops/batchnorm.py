@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weft.dtypes import float32
+from weft.dtypes import float32, int64
 from weft.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
-from weft.ops.common import in_float32, need_float
+from weft.ops.common import in_float32, need_float, to_float
 from weft.ops.moments import mean_and_variance
 from weft.ops.reduce import mean
 from weft.ops.registry import operation
@@ -103,7 +103,7 @@ def instance_norm_training(x: Node, weight: Node | None, bias: Node | None, eps:
     return Statistics(value, mean(middle, over), mean(unbiased, over))
 
 
-@operation("functional")
+@operation("weft functional")
 @in_float32
 def group_norm(
     input: Node, num_groups: int, weight: Node | None = None, bias: Node | None = None, eps: float = 1e-5
@@ -131,12 +131,15 @@ def local_response_norm(input: Node, size: int, alpha: float = 1e-4, beta: float
     >>> weft.nn.functional.local_response_norm(weft.ones(1, 1, 1), 1, alpha=3.0, beta=0.5)
     tensor([[[0.5000]]])
     """
-    need_float("local_response_norm", input)
+    if input.dtype is not int64:
+        need_float("local_response_norm", input)
     if len(input.shape) < 3 or size < 1:
         given = f"shape {input.shape} and size={size}"
         raise problem(
             ShapeError, "local_response_norm", given, "[N, C, ...] with at least three axes, and a size of at least 1"
         )
+    if not input.size:
+        return input
     rank = len(input.shape)
     lows, highs = [0] * rank, [0] * rank
     lows[1], highs[1] = size // 2, (size - 1) // 2
@@ -144,5 +147,9 @@ def local_response_norm(input: Node, size: int, alpha: float = 1e-4, beta: float
     total = build.narrow(squares, 1, 0, input.shape[1])
     for step in range(1, size):
         total = build.add(total, build.narrow(squares, 1, step, step + input.shape[1]))
-    power = build.add(build.mul(total, alpha / size), k)
+    if input.dtype is int64:  # the mean of whole numbers is a whole number, as in `avg_pool2d`
+        input, mean_square = to_float(input), to_float(build.div(total, size))
+        power = build.add(build.mul(mean_square, alpha), k)
+    else:
+        power = build.add(build.mul(total, alpha / size), k)
     return build.div(input, build.binary("pow", power, float(beta)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.graph.build import add, div, eq, lt, mul, select, sub, unary
+from weft.graph.build import div, eq, lt, mul, select, sub, unary
 from weft.graph.node import Node
 from weft.ops import approximations
 from weft.ops.common import in_float32, to_float
@@ -54,7 +54,7 @@ def _of_i0e(sources: Rates, g: Node) -> Rates:
 
 
 def _sign(x: Node) -> Node:
-    return select(eq(x, 0.0), 0.0, select(lt(x, 0.0), -1.0, add(mul(x, 0.0), 1.0)))
+    return select(lt(x, 0.0), -1.0, select(lt(0.0, x), 1.0, x))
 
 
 @operation("special")

@@ -1,8 +1,8 @@
 """What every operation shares: promotion, broadcasting, axes, and the errors for them.
 
 An operand is a Node or a Python number. Numbers are weak: they take the tensor's dtype, except that a float meeting an
-integer tensor makes the default dtype (float32) and an integer meeting a bool tensor makes int64. So are tensors without axes beside ones
-that have some: they do not widen a dtype of their own category.
+integer tensor makes the default dtype (float32) and an integer meeting a bool tensor makes int64. So are tensors
+without axes beside ones that have some: they do not widen a dtype of their own category.
 """
 
 from __future__ import annotations
@@ -145,11 +145,26 @@ def spread(who: str, operand: Operand, shape: Shape, dtype: DType, device: Any) 
     return build.full(shape, fit_number(who, operand, dtype), dtype, device)
 
 
+# Operations whose result, in the bits of a dtype, depends only on those bits of their operands. Numbers of up to 64
+# bits wrap around for them, as in PyTorch: `bytes & 0xFF00`, `unsigned + -1`. For all others a number has to fit.
+WRAPPING = frozenset({"add", "sub", "mul", "bitwise_and", "bitwise_or", "bitwise_xor"})
+
+
+def side_of_range(value: object, dtype: DType) -> int:
+    """1 for an int above the range of an integer dtype, -1 for one below it, else 0."""
+    if not isinstance(value, int):
+        return 0
+    low, high = integer_bounds(dtype)
+    return 1 if value > high else -1 if value < low else 0
+
+
 def fit_number(who: str, value: Number, dtype: DType) -> Number:
     """`value`, checked against the range of an integer dtype."""
     if dtype.kind in "iu":
         low, high = integer_bounds(dtype)
         if not low <= value <= high:
+            if who in WRAPPING and -(1 << 63) <= value < 1 << 64:
+                return (value - low) % (1 << 8 * dtype.itemsize) + low
             raise problem(
                 DTypeError,
                 who,
@@ -163,6 +178,14 @@ def fit_number(who: str, value: Number, dtype: DType) -> Number:
 def to_float(x: Node) -> Node:
     """`x` itself if it is a float, else in the default dtype, float32."""
     return x if x.dtype.kind == "f" else build.cast(x, SETTINGS.default_dtype)
+
+
+def need_tensors(who: str, *operands: object) -> None:
+    """For operations of which no operand may be a Python number, as in PyTorch."""
+    for operand in operands:
+        if not isinstance(operand, Node):
+            expected = "tensors only"
+            raise problem(DTypeError, who, f"a {type(operand).__name__}", expected, "convert it with weft.tensor")
 
 
 def need_float(who: str, x: Node) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from weft.dtypes import float32
 from weft.errors import DTypeError, RangeError, problem
 from weft.graph import build
+from weft.graph.body import close, final, make_loop
 from weft.graph.build import add, eq, mul, select, sub, unary
 from weft.graph.layout import make
-from weft.graph.node import Node
-from weft.ops.common import Operand, meet, need_integer
+from weft.graph.node import Node, placeholder
+from weft.ops.common import Operand, meet, need_integer, need_tensors
 from weft.ops.elementwise import isfinite
 from weft.ops.registry import operation
 
@@ -65,6 +66,7 @@ def _extremum(op: str, a: Node, b: Node) -> Node:
 @operation()
 def fmax(input: Operand, other: Operand) -> Node:
     """The larger of the two; of a number and NaN the number. On ties the first gets the gradient."""
+    need_tensors("fmax", input, other)
     a, b = meet("fmax", input, other)
     value = _extremum("max", a, b)
     return build.with_gradient(value, (a, b), _of_fmax) if a.dtype.kind == "f" else value
@@ -73,12 +75,14 @@ def fmax(input: Operand, other: Operand) -> Node:
 @operation()
 def fmin(input: Operand, other: Operand) -> Node:
     """The smaller of the two; of a number and NaN the number. On ties the first gets the gradient."""
+    need_tensors("fmin", input, other)
     a, b = meet("fmin", input, other)
     value = _extremum("min", a, b)
     return build.with_gradient(value, (a, b), _of_fmin) if a.dtype.kind == "f" else value
 
 
 _DIVISIONS = {1: 13, 2: 24, 4: 47, 8: 93}  # that Euclid's algorithm needs at most, by the size of an integer
+_DIVISIONS_PER_ITERATION = 4
 
 
 @operation("weft method inplace")
@@ -88,18 +92,23 @@ def gcd(input: Operand, other: Operand) -> Node:
     >>> weft.gcd(weft.tensor([12, -9, 0]), weft.tensor([18, 6, 5]))
     tensor([6, 3, 5])
     """
+    need_tensors("gcd", input, other)
     a, b = meet("gcd", input, other)
     need_integer("gcd", a)
-    a, b = unary("abs", a), unary("abs", b)
-    for _ in range(_DIVISIONS[a.dtype.itemsize]):
-        done = eq(b, 0)
-        a, b = make("select", (done, a, b)), select(done, 0, make("mod", (a, b)))
-    return a
+    states = [placeholder(a.shape, a.dtype, a.device) for _ in range(2)]
+    first, second = states
+    for _ in range(_DIVISIONS_PER_ITERATION):
+        done = eq(second, 0)
+        first, second = make("select", (done, first, second)), select(done, 0, make("mod", (first, second)))
+    body, constants, _ = close(states, [], [first, second], [])
+    length = -(-_DIVISIONS[a.dtype.itemsize] // _DIVISIONS_PER_ITERATION)
+    return final(make_loop(body, [unary("abs", a), unary("abs", b), *constants], length, False), 0)
 
 
 @operation("weft method inplace")
 def lcm(input: Operand, other: Operand) -> Node:
     """The least common multiple of integers; 0 if one is 0."""
+    need_tensors("lcm", input, other)
     a, b = meet("lcm", input, other)
     divisor = gcd(a, b)
     return unary("abs", mul(make("div", (a, select(eq(divisor, 0), 1, divisor))), b))

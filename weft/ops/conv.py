@@ -6,6 +6,7 @@ permutes cancel between layers.
 
 from __future__ import annotations
 
+from weft.dtypes import int64
 from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
@@ -142,8 +143,33 @@ def _conv(who, rank, x, w, bias, stride, padding, dilation, groups) -> Node:
     if min(how.extents(x.shape[-rank:], w.shape[2:])) < 1:
         given = f"a kernel {w.shape[2:]} with dilation {dilations} over {x.shape[-rank:]} with padding {lows}"
         raise problem(ShapeError, who, given, "a kernel that fits", "pad more, or take a smaller kernel")
+    if x.dtype is int64:
+        return _of_integers(rank, x, w, bias, how)
     kernel = build.permute(w, (*range(2, rank + 2), 1, 0))
     return _channels_first(who, rank, x, lambda rows: conv(rows, kernel, how), bias)
+
+
+def _of_integers(rank: int, x: Node, w: Node, bias: Node | None, how: Geometry) -> Node:
+    """A convolution of whole numbers: products of windows and taps, summed."""
+    single = len(x.shape) == rank + 1
+    x = build.reshape(x, (1, *x.shape)) if single else x
+    n, channels, *space = x.shape
+    counts, kernel, groups = how.extents(tuple(space), w.shape[2:]), w.shape[2:], how.groups
+    x = build.pad(x, (0, 0, *how.lows), (0, 0, *how.highs))
+    for axis in reversed(range(rank)):
+        x = build.unfold(x, 2 + axis, kernel[axis], how.strides[axis], how.dilations[axis])
+    order = (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))  # [N, C, *counts, *kernel]
+    views = build.permute(x, order)
+    inner, filters = channels // groups, w.shape[0] // groups
+    views = build.reshape(views, (n, groups, 1, inner, *counts, *kernel))
+    taps = build.reshape(w, (1, groups, filters, inner, *(1,) * rank, *kernel))
+    shape = (n, groups, filters, inner, *counts, *kernel)
+    products = build.mul(build.expand(views, shape), build.expand(taps, shape))
+    y = build.reduce("reduce_sum", products, (3, *range(4 + rank, 4 + 2 * rank)))
+    y = build.reshape(y, (n, groups * filters, *counts))
+    if bias is not None:
+        y = build.add(y, build.expand(build.reshape(bias, (1, bias.size, *(1,) * rank)), y.shape))
+    return build.reshape(y, y.shape[1:]) if single else y
 
 
 def _transposed(who, rank, x, w, bias, stride, padding, output_padding, groups, dilation) -> Node:
@@ -158,6 +184,8 @@ def _transposed(who, rank, x, w, bias, stride, padding, output_padding, groups, 
     if min(space) < 1 or any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
         given = f"input {x.shape}, weight {w.shape}, padding {pads}, output_padding {extra}"
         raise problem(ShapeError, who, given, "a result of at least 1, and output_padding below stride or dilation")
+    if x.dtype is int64:
+        return _transposed_integers(rank, x, w, bias, strides, pads, extra, dilations, groups)
     how = Geometry(strides, pads, pads, dilations, groups)
     kernel = build.permute(w, (*range(2, rank + 2), 1, 0))
     beyond = tuple([e // s for e, s in zip(extra, strides, strict=True)])  # windows over padding alone, which has none
@@ -168,12 +196,32 @@ def _transposed(who, rank, x, w, bias, stride, padding, output_padding, groups, 
     return _channels_first(who, rank, x, input_of, bias)
 
 
+def _transposed_integers(rank, x, w, bias, strides, pads, extra, dilations, groups) -> Node:
+    """A transposed convolution of whole numbers: a convolution of the input with zeros between its elements and the
+    taps in reverse."""
+    space, kernel = x.shape[-rank:], w.shape[2:]
+    reach = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
+    wide = tuple([(n - 1) * s + 1 for n, s in zip(space, strides, strict=True)])
+    lead = len(x.shape) - rank
+    spread = build.place(x, (*x.shape[:lead], *wide), (0,) * len(x.shape), (1,) * lead + tuple(strides))
+    lows = [r - p for r, p in zip(reach, pads, strict=True)]
+    highs = [r - p + e for r, p, e in zip(reach, pads, extra, strict=True)]
+    starts, stops = [max(-low, 0) for low in lows], [n - max(-high, 0) for n, high in zip(wide, highs, strict=True)]
+    spread = build.slice_(spread, (*(0,) * lead, *starts), (*x.shape[:lead], *stops))
+    inner, filters = w.shape[0] // groups, w.shape[1]
+    taps = build.flip(build.reshape(w, (groups, inner, filters, *kernel)), range(3, 3 + rank))
+    taps = build.permute(taps, (0, 2, 1, *range(3, 3 + rank)))
+    taps = build.reshape(taps, (groups * filters, inner, *kernel))
+    more = [tuple([max(n, 0) for n in ends]) for ends in (lows, highs)]
+    return _of_integers(rank, spread, taps, bias, Geometry((1,) * rank, more[0], more[1], dilations, groups))
+
+
 def _check(who: str, rank: int, x: Node, w: Node, bias: Node | None, groups: int, filters: int) -> None:
     nodes = [x, w] if bias is None else [x, w, bias]
     same_device(who, nodes)
-    if any(node.dtype is not x.dtype for node in nodes) or x.dtype.kind != "f":
+    if any(node.dtype is not x.dtype for node in nodes) or (x.dtype.kind != "f" and x.dtype is not int64):
         given = ", ".join(node.dtype.name for node in nodes)
-        raise problem(DTypeError, who, given, "float tensors of one dtype", "cast with .to")
+        raise problem(DTypeError, who, given, "float tensors of one dtype, or int64", "cast with .to")
     if len(x.shape) not in (rank + 1, rank + 2) or len(w.shape) != rank + 2:
         space = ", ".join("DHW"[-rank:]) if rank > 1 else "L"
         given = f"input {x.shape} and weight {w.shape}"

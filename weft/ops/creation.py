@@ -10,16 +10,19 @@ import math
 from typing import Any
 
 from weft.dtypes import DType, bfloat16, float16, float32, float64, int64
-from weft.errors import RangeError, ShapeError, problem
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.ops.common import need_float
+from weft.ops.common import as_int, need_float
 
 
 def arange(start: Number, end: Number, step: Number, dtype: DType, device: Any) -> Node:
     """start, start + step, ... up to but not including end; all three are cut to whole numbers for integer dtypes."""
+    _need_number_dtype("arange", dtype)
+    if not all(math.isfinite(value) for value in (start, end, step)):
+        raise problem(RangeError, "arange", f"{start} to {end} by {step}", "finite numbers")
     if dtype.kind in "iu":
         start, end, step = int(start), int(end), int(step)
     if step == 0 or (end - start) / step < 0:
@@ -30,18 +33,45 @@ def arange(start: Number, end: Number, step: Number, dtype: DType, device: Any) 
     return build.cast(build.add(build.mul(numbers, step), start), dtype)
 
 
-def linspace(start: float, end: float, steps: int, dtype: DType, device: Any) -> Node:
+def linspace(start: Node | float, end: Node | float, steps: int, dtype: DType, device: Any) -> Node:
     """`steps` numbers from start to end, both included; each half counts from its own end. For integer dtypes the ends
     are cut to whole numbers first."""
-    if dtype.kind in "iu":
-        start, end = float(int(start)), float(int(end))
-    if steps < 0:
-        raise problem(ShapeError, "linspace", f"{steps} steps", "at least 0")
-    numbers = build.cast(build.iota((steps,), 0, device), float64)
-    gap = (end - start) / (steps - 1) if steps > 1 else 0.0
-    up = build.add(build.mul(numbers, gap), start)
-    down = build.sub(end, build.mul(build.sub(float(steps - 1), numbers), gap))
-    return build.cast(build.select(build.lt(numbers, steps / 2), up, down), dtype)
+    return build.cast(_spaced("linspace", start, end, steps, dtype, device), dtype)
+
+
+def logspace(start: Node | float, end: Node | float, steps: int, base: float, dtype: DType, device: Any) -> Node:
+    """`base` to the power of the numbers of `linspace`, cut to whole numbers for integer dtypes."""
+    powers = _spaced("logspace", start, end, steps, dtype, device)
+    return build.cast(build.binary("pow", build.like(powers, float(base)), powers), dtype)
+
+
+def _spaced(who: str, start: Node | float, end: Node | float, steps: int, dtype: DType, device: Any) -> Node:
+    """The numbers of `linspace` in float64; ends are numbers, or nodes without axes."""
+    _need_number_dtype(who, dtype)
+    count = as_int(who, steps, "number of steps")
+    if count < 0:
+        raise problem(RangeError, who, f"{count} steps", "at least 0")
+    low, high = (_end(who, end_, dtype, device) for end_ in (start, end))
+    gap = build.div(build.sub(high, low), float(max(count - 1, 1)))
+    low, high, gap = (build.expand(build.reshape(one, (1,)), (count,)) for one in (low, high, gap))
+    numbers = build.cast(build.iota((count,), 0, device), float64)
+    up = build.add(build.mul(numbers, gap), low)
+    down = build.sub(high, build.mul(build.sub(float(count - 1), numbers), gap))
+    return build.select(build.lt(numbers, max(count / 2, 1)), up, down)
+
+
+def _end(who: str, end: Node | float, dtype: DType, device: Any) -> Node:
+    """One end of `linspace`, float64 without axes."""
+    if not isinstance(end, Node):
+        return build.full((), float(int(end)) if dtype.kind in "iu" else float(end), float64, device)
+    if end.shape:
+        raise problem(ShapeError, who, f"an end of shape {end.shape}", "a number, or a tensor without axes")
+    return build.cast(build.cast(end, int64) if dtype.kind in "iu" else end, float64)
+
+
+def _need_number_dtype(who: str, dtype: DType) -> None:
+    if dtype.kind == "b":
+        raise problem(DTypeError, who, "dtype bool", "a float or integer dtype")
 
 
 def eye(rows: int, columns: int, dtype: DType, device: Any) -> Node:
@@ -55,8 +85,19 @@ def bits(state: Node, draw: int, shape: Shape, width: int = 32) -> Node:
     return make("random", (state,), (shape, draw, width))
 
 
+def words(state: Node, draw: int, shape: Shape) -> tuple[Node, Node]:
+    """Twice 32 random bits for each element, as uint32. One draw."""
+    both = bits(state, draw, (2, *shape))
+    first, second = (build.reshape(build.narrow(both, 0, number, number + 1), shape) for number in (0, 1))
+    return first, second
+
+
 def uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
-    """Uniform in [0, 1): 24 random bits, or as many as a 16-bit float holds. One draw."""
+    """Uniform in [0, 1): 24 random bits, 53 in float64, or as many as a 16-bit float holds. One draw."""
+    if dtype is float64:
+        high, low = words(state, draw, shape)
+        number = build.mul(build.cast(build.binary("shr", high, 5), float64), 2.0**26)
+        return build.mul(build.add(number, build.cast(build.binary("shr", low, 6), float64)), 2.0**-53)
     count = {float16: 11, bfloat16: 8}.get(dtype, 24)
     work = float32 if dtype.is_narrow else dtype
     high = build.cast(build.binary("shr", bits(state, draw, shape), 32 - count), work)
@@ -76,10 +117,7 @@ def normal(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
 
 def integers(state: Node, draw: int, low: int, high: int, shape: Shape, dtype: DType) -> Node:
     """Whole numbers in [low, high), at most 2^31 of them: the high half of a 32 by 31 bit product. One draw."""
-    span = high - low
-    if not 0 < span <= 1 << 31:
-        raise problem(ShapeError, "randint", f"low={low} and high={high}", "low < high, at most 2^31 apart")
-    product = build.mul(build.cast(bits(state, draw, shape), int64), span)
+    product = build.mul(build.cast(bits(state, draw, shape), int64), high - low)
     return build.cast(build.add(build.binary("shr", product, 32), low), dtype)
 
 

@@ -7,8 +7,10 @@ product would be a thin one. Diagonals are movement.
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from weft.dtypes import DType
 from weft.errors import DTypeError, ShapeError, problem
@@ -32,14 +34,17 @@ class Labelled:
 
 
 @operation("weft")
-def einsum(equation: str, *operands: Node | Sequence[Node]) -> Node:
+def einsum(equation: str, *operands: Any) -> Node:
     """The sum of products that `equation` describes: `"ij,jk->ik"` is a matrix product. Labels missing from the output
     are summed over; without `->` the output has those that occur once, in alphabetical order. A label twice in one
-    operand takes the diagonal; `...` stands for axes that broadcast.
+    operand takes the diagonal; `...` stands for axes that broadcast. Instead of an equation, a list of labels (numbers
+    from 0 to 51) may follow each tensor, and that of the output the last one.
 
     >>> weft.einsum("ij,ij->i", weft.ones(2, 3), weft.ones(2, 3))
     tensor([3., 3.])
     """
+    if isinstance(equation, Node):
+        equation, operands = _equation((equation, *operands))
     if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
         operands = tuple(operands[0])
     nodes = [node for node in operands if isinstance(node, Node)]
@@ -63,6 +68,24 @@ def einsum(equation: str, *operands: Node | Sequence[Node]) -> Node:
         kept = {label for part in others for label in part.labels} | set(output)
         parts = [*others, _product(a, b, kept)]
     return _arranged(parts[0], output, extents)
+
+
+def _equation(parts: Sequence[Any]) -> tuple[str, tuple[Node, ...]]:
+    """The equation that lists of labels mean, and its tensors."""
+    count = len(parts) // 2
+    terms = [_term(part) for part in parts[1 : 2 * count : 2]]
+    output = "->" + _term(parts[-1]) if len(parts) % 2 else ""
+    return ",".join(terms) + output, tuple(parts[: 2 * count : 2])
+
+
+def _term(labels: Any) -> str:
+    letters = string.ascii_uppercase + string.ascii_lowercase
+    found = []
+    for label in labels if isinstance(labels, (tuple, list)) else [labels]:
+        if label is not Ellipsis and not (isinstance(label, int) and 0 <= label < len(letters)):
+            raise problem(DTypeError, "einsum", f"the label {label!r}", "numbers from 0 to 51, or ...")
+        found.append("..." if label is Ellipsis else letters[label])
+    return "".join(found)
 
 
 def _one_dtype(nodes: Sequence[Node]) -> DType:

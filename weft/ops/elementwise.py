@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from weft.dtypes import DType, as_dtype, bool_, int64
+from weft.dtypes import DType, as_dtype, bool_, int64, promote
 from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.layout import make
@@ -21,9 +21,12 @@ from weft.ops.common import (
     meet,
     need_bits,
     need_float,
+    need_integer,
+    need_tensors,
     number_kind,
     result_dtype,
     same_device,
+    side_of_range,
     spread,
     to_float,
 )  # fmt: skip
@@ -68,8 +71,12 @@ def add(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
     >>> weft.add(weft.tensor([1.0, 2.0]), weft.tensor([10.0, 20.0]), alpha=2)
     tensor([21., 42.])
     """
-    if alpha != 1:
-        return _add_scaled(input, other, alpha)
+    if alpha != 1 or alpha is True:
+        dtype = _check_alpha("add", input, other, alpha)
+        if dtype is bool_:  # the product of bools is a bool
+            other, alpha = (other if alpha else False), 1
+        else:
+            return _add_scaled(input, other, alpha)
     pair = meet("add", input, other)
     return make("or" if pair[0].dtype is bool_ else "add", pair)
 
@@ -79,17 +86,37 @@ def _add_scaled(a: Operand, b: Operand, alpha: float | int) -> Node:
     return add(a, mul(b, alpha) if isinstance(b, Node) else b * alpha)
 
 
+@in_float32
+def _sub_scaled(a: Operand, b: Operand, alpha: float | int) -> Node:
+    return sub(a, mul(b, alpha) if isinstance(b, Node) else b * alpha)
+
+
+def _check_alpha(who: str, a: Operand, b: Operand, alpha: float | int) -> DType | None:
+    """The dtype of a + alpha * b. Integers take no float for `alpha`, numbers no bool, as in PyTorch."""
+    if not isinstance(a, Node) and not isinstance(b, Node):
+        return None
+    dtype = result_dtype(who, (a, b))
+    kind = number_kind(who, alpha)
+    if (kind == "f" and dtype.kind != "f") or (kind == "b" and dtype is not bool_):
+        given = f"a factor of {alpha!r} for {dtype.name}"
+        raise problem(DTypeError, who, given, "one of the same kind as the result", "cast the tensor with .float()")
+    return dtype
+
+
 @operation("weft method inplace", aliases="subtract", operators="__sub__ __isub__")
 def sub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
     """a - alpha * b."""
-    if alpha != 1:
-        return _add_scaled(input, other, -alpha)
+    if alpha != 1 or alpha is True:
+        if _check_alpha("sub", input, other, alpha) is bool_:
+            _need_numbers("sub", meet("sub", input, other)[0])
+        return _sub_scaled(input, other, alpha)
     return _arithmetic("sub", "sub", input, other)
 
 
 @operation("weft", operators="__rsub__")
 def rsub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
     """other - alpha * input: what `number - tensor` calls."""
+    need_tensors("rsub", input)
     return sub(other, input, alpha=alpha)
 
 
@@ -116,6 +143,7 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
     if rounding_mode != "trunc":
         raise problem(RangeError, "div", f"rounding_mode={rounding_mode!r}", "None, 'floor' or 'trunc'")
     input, other = meet("div", input, other)
+    _need_numbers("div", input)
     if input.dtype.kind == "f":
         return trunc(make("div", (input, other)))
     down = make("div", (input, other))
@@ -185,6 +213,7 @@ def fmod(input: Operand, other: Operand) -> Node:
     >>> weft.fmod(weft.tensor([-7.0, 7.0]), 3)
     tensor([-1.,  1.])
     """
+    need_tensors("fmod", input)
     input, other = meet("fmod", input, other)
     _need_numbers("fmod", input)
     if input.dtype.kind != "f":
@@ -272,7 +301,10 @@ def addcmul(input: Node, tensor1: Node, tensor2: Node, *, value: float | int = 1
 @operation("weft method inplace")
 @in_float32
 def addcdiv(input: Node, tensor1: Node, tensor2: Node, *, value: float | int = 1) -> Node:
-    """x + value * a / b."""
+    """x + value * a / b, of floats."""
+    if tensor1.dtype.kind != "f" and tensor2.dtype.kind != "f":
+        given = f"{tensor1.dtype.name} divided by {tensor2.dtype.name}"
+        raise problem(DTypeError, "addcdiv", given, "a float among them", "cast one with .float()")
     return add(input, div(tensor1, tensor2), alpha=value)
 
 
@@ -284,65 +316,92 @@ def lerp(input: Node, end: Node, weight: Operand) -> Node:
     >>> weft.lerp(weft.tensor([0.0]), weft.tensor([10.0]), 0.25)
     tensor([2.5000])
     """
+    for node in (input, end, weight):
+        if isinstance(node, Node):
+            need_float("lerp", node)
+            if node.dtype is not input.dtype:
+                given = f"{input.dtype.name} and {node.dtype.name} tensors"
+                raise problem(DTypeError, "lerp", given, "one dtype", "cast one with .to(dtype)")
     return add(input, mul(sub(end, input), weight))
 
 
 # ---- comparison and logic ---------------------------------------------------------------------------------------
 
 
+def _compared(op: str, who: str, a: Operand, b: Operand) -> Node:
+    """A comparison by value: integers are compared with numbers that their dtype does not hold, and with tensors
+    without axes of a wider one, as if it did. `gt` and `ge` are `lt` and `le` with the operands exchanged."""
+    need_tensors(who, a)
+    dtype: DType | None = None
+    for x, y in ((a, b), (b, a)):
+        if isinstance(x, Node) and x.dtype.kind in "iu":
+            if not isinstance(y, Node):
+                side = side_of_range(y, x.dtype)
+                if side:
+                    smaller = side > 0 if x is a else side < 0
+                    value = who == "ne" or (who != "eq" and (who in ("lt", "le")) is smaller)
+                    return build.full(x.shape, value, bool_, x.device)
+            elif y.dtype is not x.dtype and y.dtype.kind in "iu" and not (x.shape and y.shape):
+                dtype = promote(x.dtype, y.dtype)
+                break
+    pair = meet(who, a, b, dtype=dtype)
+    return make(op, pair if who == op else pair[::-1])
+
+
 @operation("weft method inplace", aliases="less", operators="__lt__")
 def lt(input: Operand, other: Operand) -> Node:
     """a < b, bool."""
-    return _binary("lt", "lt", input, other)
+    return _compared("lt", "lt", input, other)
 
 
 @operation("weft method inplace", aliases="less_equal", operators="__le__")
 def le(input: Operand, other: Operand) -> Node:
     """a <= b, bool."""
-    return _binary("le", "le", input, other)
+    return _compared("le", "le", input, other)
 
 
 @operation("weft method inplace", aliases="greater", operators="__gt__")
 def gt(input: Operand, other: Operand) -> Node:
     """a > b, bool."""
-    input, other = meet("gt", input, other)
-    return make("lt", (other, input))
+    return _compared("lt", "gt", input, other)
 
 
 @operation("weft method inplace", aliases="greater_equal", operators="__ge__")
 def ge(input: Operand, other: Operand) -> Node:
     """a >= b, bool."""
-    input, other = meet("ge", input, other)
-    return make("le", (other, input))
+    return _compared("le", "ge", input, other)
 
 
 @operation("weft method inplace")
 def eq(input: Operand, other: Operand) -> Node:
     """a == b, bool; NaN equals nothing."""
-    return _binary("eq", "eq", input, other)
+    return _compared("eq", "eq", input, other)
 
 
 @operation("weft method inplace", aliases="not_equal")
 def ne(input: Operand, other: Operand) -> Node:
     """a != b, bool."""
-    return _binary("ne", "ne", input, other)
+    return _compared("ne", "ne", input, other)
 
 
 @operation("weft method inplace")
 def logical_and(input: Operand, other: Operand) -> Node:
     """Both not zero."""
+    need_tensors("logical_and", input, other)
     return make("and", meet("logical_and", input, other, dtype=bool_))
 
 
 @operation("weft method inplace")
 def logical_or(input: Operand, other: Operand) -> Node:
     """Either not zero."""
+    need_tensors("logical_or", input, other)
     return make("or", meet("logical_or", input, other, dtype=bool_))
 
 
 @operation("weft method inplace")
 def logical_xor(input: Operand, other: Operand) -> Node:
     """Exactly one not zero."""
+    need_tensors("logical_xor", input, other)
     return make("xor", meet("logical_xor", input, other, dtype=bool_))
 
 
@@ -376,16 +435,22 @@ def bitwise_xor(input: Operand, other: Operand) -> Node:
     return _bitwise("xor", "bitwise_xor", input, other)
 
 
+def _shifted(op: str, who: str, a: Operand, b: Operand) -> Node:
+    pair = meet(who, a, b)
+    need_integer(who, pair[0])
+    return make(op, pair)
+
+
 @operation("weft method inplace", operators="__lshift__ __ilshift__")
 def bitwise_left_shift(input: Operand, other: Operand) -> Node:
     """a << b for integer tensors."""
-    return _bitwise("shl", "bitwise_left_shift", input, other)
+    return _shifted("shl", "bitwise_left_shift", input, other)
 
 
 @operation("weft method inplace", operators="__rshift__ __irshift__")
 def bitwise_right_shift(input: Operand, other: Operand) -> Node:
     """a >> b for integer tensors; the sign stays."""
-    return _bitwise("shr", "bitwise_right_shift", input, other)
+    return _shifted("shr", "bitwise_right_shift", input, other)
 
 
 @operation("", operators="__rlshift__")
@@ -471,6 +536,8 @@ def clamp(input: Node, min: Operand | None = None, max: Operand | None = None) -
     """
     if min is None and max is None:
         raise problem(DTypeError, "clamp", "neither min nor max", "at least one of them")
+    if isinstance(min, Node) and isinstance(max, Node):
+        min = where(lt(min, max), min, build.stop_gradient(min))  # the lower bound has a slope only below the upper
     if min is not None:
         input = _held(input, min, lt, ge)
     return input if max is None else _held(input, max, gt, le)
@@ -489,8 +556,10 @@ def clamp_max(input: Node, max: Operand) -> Node:
 
 
 def _held(x: Node, bound: Operand, beyond: Callable[..., Node], within: Callable[..., Node]) -> Node:
-    """`bound` where `x` lies beyond it. NaN, which is neither beyond nor within, stays and has no gradient."""
+    """`bound` where `x` lies beyond it, and where it is NaN. An `x` that is NaN stays and has no gradient."""
     outside = beyond(x, bound)
+    if isinstance(bound, Node) and bound.dtype.kind == "f":
+        outside = logical_or(outside, isnan(bound))
     value = where(outside, bound, x)
     if x.dtype.kind != "f" or value.dtype.kind != "f":
         return value
@@ -511,6 +580,7 @@ def neg(input: Node) -> Node:
 @operation("weft method inplace", aliases="absolute", operators="__abs__")
 def abs(input: Node) -> Node:
     """|x|; the gradient at 0 is 0."""
+    _need_numbers("abs", input)
     return build.unary("abs", input)
 
 
@@ -636,18 +706,21 @@ def erf(input: Node) -> Node:
 @operation("weft method inplace")
 def floor(input: Node) -> Node:
     """The largest whole number not above x; the gradient is 0."""
+    _need_numbers("floor", input)
     return build.unary("floor", input) if input.dtype.kind == "f" else input
 
 
 @operation("weft method inplace")
 def ceil(input: Node) -> Node:
     """The smallest whole number not below x; the gradient is 0."""
+    _need_numbers("ceil", input)
     return build.neg(build.unary("floor", build.neg(input))) if input.dtype.kind == "f" else input
 
 
 @operation("weft method inplace", aliases="fix")
 def trunc(input: Node) -> Node:
     """The whole part of x, towards 0; the gradient is 0."""
+    _need_numbers("trunc", input)
     return build.select(build.lt(input, 0), ceil(input), floor(input)) if input.dtype.kind == "f" else input
 
 

@@ -150,7 +150,7 @@ def _maxima(rows: Node, pointers: Node | None) -> Node:
     if pointers is not None:
         best = build.segment("max", rows, pointers, user_site())
     elif rows.shape[1]:
-        best = largest(rows, 1).values
+        best, _ = largest(rows, 1)  # type: ignore[misc]
     else:
         return build.reduce("reduce_sum", rows, (1,))
     return build.select(build.eq(best, -float("inf")), 0.0, best)

@@ -11,7 +11,7 @@ from weft.graph import build
 from weft.graph.build import add, eq, lt, mul, neg, select, sub, unary
 from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.ops.common import Operand, in_float32, meet, need_float, to_float
+from weft.ops.common import Operand, in_float32, meet, need_float, need_tensors, to_float
 from weft.ops.elementwise import pow as power
 from weft.ops.elementwise import sign, trunc
 from weft.ops.registry import operation
@@ -39,6 +39,7 @@ def copysign(input: Operand, other: Operand) -> Node:
     >>> weft.copysign(weft.tensor([1.0, -2.0]), -0.0)
     tensor([-1., -2.])
     """
+    need_tensors("copysign", input)
     a, b = (to_float(one) for one in meet("copysign", input, other))
     return signed(unary("abs", a), build.stop_gradient(b))
 
@@ -46,7 +47,8 @@ def copysign(input: Operand, other: Operand) -> Node:
 @operation("weft method inplace")
 def heaviside(input: Node, values: Node) -> Node:
     """0 below 0 and at NaN, 1 above, `values` at 0. No gradient."""
-    if isinstance(values, Node) and values.dtype is not input.dtype:
+    need_tensors("heaviside", input, values)
+    if values.dtype is not input.dtype:
         given = f"{input.dtype.name} and {values.dtype.name} tensors"
         raise problem(DTypeError, "heaviside", given, "one dtype", "cast one with .to(dtype)")
     x, value = meet("heaviside", input, values)
@@ -109,7 +111,7 @@ def float_power(input: Operand, exponent: Operand) -> Node:
     """a to the power b, in float64.
 
     >>> weft.float_power(weft.tensor([2, 3]), 2)
-    tensor([4., 9.], dtype=float64)
+    tensor([4., 9.], dtype=weft.float64)
     """
     base, exponent = (build.cast(one, float64) if isinstance(one, Node) else one for one in (input, exponent))
     return power(base, exponent)
@@ -119,6 +121,7 @@ def float_power(input: Operand, exponent: Operand) -> Node:
 @in_float32
 def ldexp(input: Operand, other: Operand) -> Node:
     """a times 2 to the power b."""
+    need_tensors("ldexp", input, other)
     a, b = (to_float(one) for one in meet("ldexp", input, other))
     return mul(a, power(2.0, b))
 
@@ -136,10 +139,11 @@ _SCALE = 64  # powers of two by which subnormal numbers are lifted
 
 @operation()
 def frexp(input: Node) -> Frexp:
-    """Each number as mantissa * 2^exponent, 0.5 <= |mantissa| < 1; the exponent is int32, and 0 of 0, NaN and infinities.
+    """Each number as mantissa * 2^exponent with 0.5 <= |mantissa| < 1; the exponent is int32, of 0, NaN and infinities
+    it is 0.
 
     >>> weft.frexp(weft.tensor([6.0, 0.0])).exponent
-    tensor([3, 0], dtype=int32)
+    tensor([3, 0], dtype=weft.int32)
     """
     need_float("frexp", input)
     x = build.cast(input, float32) if input.dtype.is_narrow else input

@@ -204,6 +204,7 @@ def _polygamma(n: int, x: Node) -> Node:
     mirror = mul(polynomial(cotangent, _cotangent_derivative(n)), math.pi ** (n + 1))
     mirrored = sub(value if n % 2 == 0 else neg(value), mirror)
     pole = make("and", (make("le", (x, build.like(x, 0.0))), whole))
+    pole = make("and", (pole, lt(-math.inf, x)))
     value = select(pole, sign * math.inf, select(negative, mirrored, value))
     value = select(eq(x, math.inf), 0.0, select(make("ne", (x, x)), x, value))
     return with_slope(value, x, _of_polygamma(n))

@@ -313,13 +313,11 @@ def _written(x: Node, tensors: Sequence[tuple[int, Node]], value: Operand, accum
     return build.permute(build.reshape(table, tuple([x.shape[axis] for axis in picked.order])), back)
 
 
-@operation("weft method inplace")
 def index_put(input: Node, indices: Sequence[Node], values: Operand, accumulate: bool = False) -> Node:
-    """`input` with `values` written to (with `accumulate`, added at) integer tensors for its first axes.
-
-    >>> weft.zeros(3).index_put((weft.tensor([0, 0, 2]),), weft.tensor(1.0), accumulate=True)
-    tensor([2., 0., 1.])
-    """
+    """`weft.index_put` by integer tensors, or by one bool mask."""
+    if isinstance(values, Node) and values.dtype is not input.dtype:
+        given = f"{values.dtype.name} values for {input.dtype.name}"
+        raise problem(DTypeError, "index_put", given, "one dtype", f"convert them with .to(weft.{input.dtype.name})")
     if len(indices) > len(input.shape) or not indices:
         raise problem(
             ShapeError, "index_put", f"{len(indices)} indices for shape {input.shape}", "one to one for each axis"
@@ -327,6 +325,8 @@ def index_put(input: Node, indices: Sequence[Node], values: Operand, accumulate:
     if len(indices) == 1 and indices[0].dtype is bool_:
         return _set_where(input, indices[0], values, accumulate)
     for item in indices:
+        if not isinstance(item, Node):
+            raise problem(DTypeError, "index_put", f"a {type(item).__name__} among the indices", "tensors")
         _need_index(item)
     return _written(input, list(enumerate(indices)), values, accumulate)
 
@@ -402,15 +402,8 @@ def index_select(input: Node, dim: int, index: Node) -> Node:
     return build.gather(input, build.reshape(index, (index.size,)), axis, user_site())
 
 
-@operation("functional")
-def one_hot(tensor: Node, num_classes: int = -1) -> Node:
-    """[...] integers to [..., num_classes] int64: 1 at the class, 0 elsewhere. A class outside 0 to num_classes - 1
-    raises IndexRangeError when the value is computed.
-
-    >>> weft.nn.functional.one_hot(weft.tensor([2, 0]), 3)
-    tensor([[0, 0, 1],
-            [1, 0, 0]])
-    """
+def one_hot(tensor: Node, num_classes: int) -> Node:
+    """[...] integers to [..., num_classes] int64; see `weft.nn.functional.one_hot`."""
     need_integer("one_hot", tensor)
     if num_classes < 1:
         raise problem(RangeError, "one_hot", f"num_classes={num_classes}", "the number of classes", "pass it as an int")

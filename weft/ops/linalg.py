@@ -84,6 +84,8 @@ def mm(input: Node, mat2: Node) -> Node:
 @operation()
 def bmm(input: Node, mat2: Node) -> Node:
     """[B, M, K] @ [B, K, N]."""
+    if input.shape[:1] != mat2.shape[:1]:
+        raise problem(ShapeError, "bmm", f"shapes {input.shape} and {mat2.shape}", "one batch size", "use matmul")
     return _with_ranks("bmm", input, mat2, (3, 3))
 
 

@@ -9,11 +9,17 @@ from weft.graph.build import add, div, eq, lt, mul, neg, select, sub, unary
 from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.activation import sigmoid
-from weft.ops.common import Operand, in_float32, meet, need_float, number_kind, to_float
+from weft.ops.common import Operand, in_float32, meet, need_float, need_tensors, number_kind, to_float
 from weft.ops.elementwise import clamp
 from weft.ops.registry import operation
 
 Rates = tuple[Node, ...]
+
+
+def _of_logit(sources: Rates, g: Node) -> Rates:
+    (x,) = sources
+    inside = make("and", (make("le", (build.like(x, 0.0), x)), make("le", (x, build.like(x, 1.0)))))
+    return (select(inside, div(g, mul(x, sub(1.0, x))), math.nan),)
 
 
 @operation("weft special method inplace")
@@ -35,7 +41,7 @@ def logit(input: Node, eps: float | None = None) -> Node:
         sub(unary("log1p", distance), unary("log1p", neg(distance))),
         sub(unary("log", x), unary("log1p", neg(x))),
     )
-    return build.surrogate(value, sub(unary("log", x), unary("log1p", neg(x))))
+    return build.with_gradient(value, (x,), _of_logit)
 
 
 def _of_logaddexp(sources: Rates, g: Node) -> Rates:
@@ -53,6 +59,7 @@ def logaddexp(input: Operand, other: Operand) -> Node:
     >>> weft.logaddexp(weft.tensor([1000.0]), weft.tensor([1000.0]))
     tensor([1000.6932])
     """
+    need_tensors("logaddexp", input, other)
     a, b = meet("logaddexp", input, other)
     need_float("logaddexp", a)
     apart = select(eq(a, b), 0.0, unary("abs", sub(a, b)))
@@ -69,6 +76,7 @@ def _of_logaddexp2(sources: Rates, g: Node) -> Rates:
 @in_float32
 def logaddexp2(input: Operand, other: Operand) -> Node:
     """log2(2^a + 2^b) without overflow."""
+    need_tensors("logaddexp2", input, other)
     a, b = meet("logaddexp2", input, other)
     need_float("logaddexp2", a)
     apart = select(eq(a, b), 0.0, unary("abs", sub(a, b)))

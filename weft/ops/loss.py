@@ -20,6 +20,7 @@ from weft.graph.node import Node
 from weft.ops.activation import shifted
 from weft.ops.common import in_float32, meet, need_float, same_device
 from weft.ops.indexing import user_site
+from weft.ops.linalg import linear
 from weft.ops.movement import movedim
 from weft.ops.reduce import mean
 from weft.ops.registry import operation
@@ -350,3 +351,50 @@ def _soft_cross_entropy(input: Node, target: Node, weight: Node | None, reductio
     log_total = unary("log", fold("reduce_sum", unary("exp_rounded", z), axes, keepdim=True))
     loss = fold("reduce_sum", mul(share, sub(expand(log_total, z.shape), z)), axes)
     return _reduced(who, loss, reduction)
+
+
+@operation("functional")
+@in_float32
+def linear_cross_entropy(
+    input: Node,
+    linear_weight: Node,
+    target: Node,
+    *,
+    linear_bias: Node | None = None,
+    weight: Node | None = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    options: object = None,
+) -> Node:
+    """`cross_entropy` of `linear(input, linear_weight, linear_bias)`: input [N, K] (or [K]), linear_weight [C, ..., K],
+    target [N, ...]. `options` choose how PyTorch computes it and have no effect.
+
+    >>> x, weight, target = weft.ones(1, 2), weft.tensor([[1.0, 1.0], [0.0, 0.0]]), weft.tensor([0])
+    >>> weft.nn.functional.linear_cross_entropy(x, weight, target)
+    tensor(0.1269)
+    """
+    who = "linear_cross_entropy"
+    if len(linear_weight.shape) < 2 or len(input.shape) not in (1, 2) or input.shape[-1] != linear_weight.shape[-1]:
+        given = f"input {input.shape} and linear_weight {linear_weight.shape}"
+        raise problem(ShapeError, who, given, "[N, K] or [K], and [C, ..., K]")
+    if len(input.shape) == 1 and len(linear_weight.shape) > 2:
+        given = f"input {input.shape} and linear_weight {linear_weight.shape}"
+        raise problem(ShapeError, who, given, "a batch [N, K] for a weight [C, ..., K]")
+    if ignore_index is not None and target.dtype.kind == "f":
+        raise problem(RangeError, who, f"ignore_index={ignore_index} with probabilities as target", "None")
+    columns, inner = linear_weight.shape[:-1], linear_weight.shape[-1]
+    if linear_bias is not None and linear_bias.shape != columns:
+        raise problem(ShapeError, who, f"a linear_bias of shape {linear_bias.shape}", f"{columns}")
+    count = math.prod(columns)
+    bias = None if linear_bias is None else reshape(linear_bias, (count,))
+    logits = linear(input, reshape(linear_weight, (count, inner)), bias)
+    logits = reshape(logits, (*input.shape[:-1], *columns))
+    return cross_entropy(
+        logits,
+        target,
+        weight,
+        reduction=reduction,
+        ignore_index=-100 if ignore_index is None else ignore_index,
+        label_smoothing=label_smoothing,
+    )

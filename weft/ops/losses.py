@@ -14,12 +14,12 @@ from weft.graph.build import reduce as fold
 from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.activation import logsigmoid, sigmoid
-from weft.ops.common import Operand, in_float32, meet, need_float, same_device
+from weft.ops.common import Operand, in_float32, meet, need_float, same_device, to_float
 from weft.ops.indexing import user_site
 from weft.ops.loss import _pair, _reduced, reduction_of
 from weft.ops.products import vector_norm
 from weft.ops.registry import operation
-from weft.ops.similarity import cosine_similarity, pairwise_distance
+from weft.ops.similarity import pairwise_distance
 
 
 def _hinge(x: Node) -> Node:
@@ -79,7 +79,12 @@ def triplet_margin_loss(
     far = pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = build.binary("min", far, pairwise_distance(positive, negative, p, eps))
-    return _reduced("triplet_margin_loss", _hinge(add(sub(near, far), float(margin))), reduction)
+    return margin_loss("triplet_margin_loss", near, far, float(margin), reduction)
+
+
+def margin_loss(who: str, near: Node, far: Node, margin: float, reduction: str) -> Node:
+    """max(0, near - far + margin), reduced; slope 1 at 0."""
+    return _reduced(who, _clamped(add(sub(*meet(who, near, far)), margin)), reduction)
 
 
 def need_equal_ranks(who: str, anchor: Node, positive: Node, negative: Node) -> None:
@@ -148,7 +153,7 @@ def kl_div(
     if log_target:
         loss = mul(unary("exp", target), sub(target, input))
     else:
-        zero = make("le", (target, build.like(target, 0.0)))
+        zero = build.eq(target, 0.0)
         entropy = select(zero, 0.0, mul(target, unary("log", select(zero, 1.0, target))))
         loss = sub(entropy, mul(target, input))
     if reduction == "batchmean":
@@ -205,8 +210,7 @@ def poisson_nll_loss(
     """e^input - target * input, or input - target * log(input + eps) if `log_input` is False; `full` adds Stirling's
     target log target - target + log(2 pi target) / 2 for targets above 1."""
     reduction = reduction_of("poisson_nll_loss", size_average, reduce, reduction)
-    input, target = meet("poisson_nll_loss", input, target)
-    need_float("poisson_nll_loss", input)
+    input, target = (to_float(x) for x in meet("poisson_nll_loss", input, target))
     if log_input:
         loss = sub(unary("exp", input), mul(target, input))
     else:
@@ -233,8 +237,8 @@ def margin_ranking_loss(
     """max(0, -target * (input1 - input2) + margin); `target` is 1 where the first should be larger, -1 else."""
     reduction = reduction_of("margin_ranking_loss", size_average, reduce, reduction)
     need_equal_ranks("margin_ranking_loss", input1, input2, target)
-    input1, input2, target = meet("margin_ranking_loss", input1, input2, target, margin)
-    loss = _clamped(add(mul(neg(target), sub(input1, input2)), margin))
+    input1, input2, target = meet("margin_ranking_loss", input1, input2, target)
+    loss = _clamped(add(to_float(mul(neg(target), sub(input1, input2))), float(margin)))
     return _reduced("margin_ranking_loss", loss, reduction)
 
 
@@ -279,7 +283,10 @@ def cosine_embedding_loss(
     if len(target.shape) + 1 != len(input1.shape) or input1.shape != input2.shape:
         given = f"inputs {input1.shape}, {input2.shape} and target {target.shape}"
         raise problem(ShapeError, "cosine_embedding_loss", given, "[N, D], [N, D] and [N], or vectors and a scalar")
-    cosine = cosine_similarity(input1, input2, -1, 0.0)
+    one, other = (to_float(x) for x in meet("cosine_embedding_loss", input1, input2))
+    last = (len(one.shape) - 1,)
+    powers = [add(fold("reduce_sum", mul(x, x), last), 1e-12) for x in (one, other)]
+    cosine = div(fold("reduce_sum", mul(one, other), last), unary("sqrt", mul(*powers)))
     y = build.cast(target, cosine.dtype)
     near = select(build.eq(y, 1.0), sub(1.0, cosine), 0.0)
     far = select(build.eq(y, -1.0), _clamped(sub(cosine, float(margin))), 0.0)

@@ -49,9 +49,9 @@ def reshape(input: Node, *shape: int | Sequence[int]) -> Node:
 
 
 @operation("method", view="basic")
-def view(input: Node, *shape: int | Sequence[int]) -> Node:
+def view(input: Node, *size: int | Sequence[int]) -> Node:
     """`reshape`; what is written to the result is written to `input`."""
-    return reshape(input, *shape)
+    return reshape(input, *size)
 
 
 @operation(view="basic")
@@ -86,6 +86,7 @@ def t(input: Node) -> Node:
     return build.permute(input, range(len(input.shape))[::-1])
 
 
+@operation(name="adjoint", view="basic")
 def matrix_transpose(input: Node) -> Node:
     """The last two axes exchanged: `x.mT`."""
     if len(input.shape) < 2:
@@ -117,14 +118,14 @@ def movedim(input: Node, source: int | Sequence[int], destination: int | Sequenc
 
 
 @operation("method", view="expand")
-def expand(input: Node, *sizes: int | Sequence[int]) -> Node:
+def expand(input: Node, *size: int | Sequence[int]) -> Node:
     """Repeat axes of extent 1 and add leading axes; -1 keeps an extent.
 
     >>> weft.tensor([[1.0], [2.0]]).expand(-1, 3)
     tensor([[1., 1., 1.],
             [2., 2., 2.]])
     """
-    wanted = normal_shape("expand", sizes)
+    wanted = normal_shape("expand", size)
     extra = len(wanted) - len(input.shape)
     old = (1,) * extra + input.shape
     new = tuple(
@@ -351,14 +352,14 @@ def unbind(input: Node, dim: int = 0) -> tuple[Node, ...]:
 
 
 @operation("method")
-def repeat(input: Node, *sizes: int | Sequence[int]) -> Node:
-    """The whole tensor `sizes[i]` times along axis i; more sizes than axes add leading ones.
+def repeat(input: Node, *repeats: int | Sequence[int]) -> Node:
+    """The whole tensor `repeats[i]` times along axis i; more numbers than axes add leading ones.
 
     >>> weft.tensor([1, 2]).repeat(2, 2)
     tensor([[1, 2, 1, 2],
             [1, 2, 1, 2]])
     """
-    times = normal_shape("repeat", sizes)
+    times = normal_shape("repeat", repeats)
     extra = len(times) - len(input.shape)
     if extra < 0 or min(times, default=0) < 0:
         raise problem(ShapeError, "repeat", f"{times} for shape {input.shape}", "a count of at least 0 for every axis")

@@ -17,11 +17,10 @@ TWO_OVER_ROOT_PI = 2.0 / math.sqrt(math.pi)
 
 def _bell(x: Node) -> Node:
     """exp(-x^2). The square is split: of a whole number of 64ths it is exact, the rest is small."""
+    x = select(lt(64.0, unary("abs", x)), 64.0, x)  # 0 from there on
     coarse = mul(unary("floor", mul(x, 64.0)), 1.0 / 64.0)
     rest = mul(sub(coarse, x), add(coarse, x))
-    infinite = eq(unary("abs", x), math.inf)
-    exact = unary("exp", neg(mul(coarse, coarse)))
-    return mul(exact, unary("exp", select(infinite, 0.0, rest)))
+    return mul(unary("exp", neg(mul(coarse, coarse))), unary("exp", rest))
 
 
 def _scaled_erfc(size: Node) -> Node:

@@ -108,6 +108,8 @@ def windows(
     """The windows that torch's pooling arguments mean, checked."""
     if len(x.shape) not in (rank + 1, rank + 2):
         raise problem(ShapeError, who, f"shape {x.shape}", f"[batch, channels, {rank} axes], or without the batch")
+    if 0 in x.shape[-rank - 1 :]:
+        raise problem(ShapeError, who, f"shape {x.shape}", "elements along every axis but that of the batch")
     kernel = sizes(who, kernel_size, rank, "kernel_size")
     steps = kernel if stride is None or stride == () or stride == [] else sizes(who, stride, rank, "stride")
     lows = sizes(who, padding, rank, "padding", 0)
@@ -223,7 +225,7 @@ def _max_pool(
     return ValuesIndices(best, _flat_positions(where, number)) if return_indices else best
 
 
-@operation("functional")
+@operation("weft functional")
 def max_pool1d(
     input: Node,
     kernel_size: Sizes,
@@ -237,7 +239,7 @@ def max_pool1d(
     return _max_pool("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
-@operation("functional")
+@operation("weft functional")
 def max_pool2d(
     input: Node,
     kernel_size: Sizes,
@@ -259,7 +261,7 @@ def max_pool2d(
     return _max_pool("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
-@operation("functional")
+@operation("weft functional")
 def max_pool3d(
     input: Node,
     kernel_size: Sizes,
@@ -315,13 +317,14 @@ def _avg_pool(
     count_include_pad: bool,
     divisor_override: int | None = None,
 ) -> Node:
-    need_float(who, x)
+    if x.dtype is not int64:
+        need_float(who, x)
     where = windows(who, x, rank, kernel_size, stride, padding, 1, ceil_mode)
+    total = total_of(where, x)
     if divisor_override is not None:
         if as_int(who, divisor_override, "divisor_override") == 0:
             raise problem(RangeError, who, "divisor_override=0", "an int that is not 0")
-        return build.mul(total_of(where, x), 1.0 / divisor_override)
-    total = total_of(where, x)
+        return _divided(total, divisor_override)
     fixed, uneven = 1, []
     for axis in range(rank):
         covered = _covered(where, axis, count_include_pad)
@@ -329,11 +332,24 @@ def _avg_pool(
             fixed *= covered[0]
         else:
             uneven.append(_covered_node(where, total.shape, axis, count_include_pad, total))
-    total = build.mul(total, 1.0 / fixed) if fixed > 1 else total
+    if x.dtype is int64:
+        return _divided(total, functools.reduce(build.mul, uneven, build.like(total, fixed)))
+    total = _divided(total, fixed) if fixed > 1 else total
     return build.div(total, functools.reduce(build.mul, uneven)) if uneven else total
 
 
-@operation("functional")
+def _divided(total: Node, count: Node | int) -> Node:
+    """Sums over counts; whole numbers are rounded towards 0, as in PyTorch."""
+    if total.dtype.kind == "f":
+        return build.mul(total, 1.0 / count) if isinstance(count, int) else build.div(total, count)
+    if isinstance(count, int) and count < 0:
+        return build.neg(_divided(total, -count))
+    below = build.lt(total, 0)
+    quotient = build.div(build.select(below, build.neg(total), total), count)
+    return build.select(below, build.neg(quotient), quotient)
+
+
+@operation("weft functional")
 def avg_pool1d(
     input: Node,
     kernel_size: Sizes,

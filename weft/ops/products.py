@@ -51,16 +51,16 @@ def tensordot(input: Node, other: Node, dims: int | Sequence[Sequence[int]] = 2)
     )
     if len(left) != len(right) or len({*left}) != len(left) or len({*right}) != len(right):
         raise problem(ShapeError, "tensordot", f"axes {left} and {right}", "as many different axes of both")
-    for first, second in zip(left, right, strict=True):  # an extent of 1 meets any other: the other is summed over
-        n, m = input.shape[first], other.shape[second]
+    for axis, partner in zip(left, right, strict=True):  # an extent of 1 meets any other: the other is summed over
+        n, m = input.shape[axis], other.shape[partner]
         if n != m:
             if 1 not in (n, m):
                 given = f"shapes {input.shape} and {other.shape} over axes {left} and {right}"
                 raise problem(ShapeError, "tensordot", given, "equal extents there, or 1")
             if n == 1:
-                other = build.reduce("reduce_sum", other, (second,), True)
+                other = build.reduce("reduce_sum", other, (partner,), True)
             else:
-                input = build.reduce("reduce_sum", input, (first,), True)
+                input = build.reduce("reduce_sum", input, (axis,), True)
     rows = [axis for axis in range(len(input.shape)) if axis not in left]
     columns = [axis for axis in range(len(other.shape)) if axis not in right]
     inner = math.prod(input.shape[axis] for axis in left)
@@ -132,6 +132,7 @@ def vecdot(x: Node, y: Node, *, dim: int = -1) -> Node:
     """
     if x.dtype is not y.dtype:
         raise problem(DTypeError, "vecdot", f"{x.dtype.name} and {y.dtype.name}", "one dtype", "cast one with .to")
+    need_float("vecdot", x)
     product = mul(x, y)
     return reduce.sum(product, normal_axis("vecdot", dim, len(product.shape)))
 
@@ -187,7 +188,7 @@ def addbmm(input: Node, batch1: Node, batch2: Node, *, beta: float = 1, alpha: f
 
 
 def _ranks(who: str, a: Node, b: Node, first: int, second: int) -> Node:
-    if (len(a.shape), len(b.shape)) != (first, second):
+    if (len(a.shape), len(b.shape)) != (first, second) or (first == 3 and a.shape[0] != b.shape[0]):
         raise problem(ShapeError, who, f"shapes {a.shape} and {b.shape}", f"ranks {first} and {second}")
     return matmul(a, b)
 

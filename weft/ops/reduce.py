@@ -163,6 +163,11 @@ def _argument(op: str, who: str, x: Node, dim: int | None, keepdim: bool) -> Nod
     return build.reduce("reduce_min", index, (axis,), keepdim)
 
 
+def _need_numbers(who: str, x: Node) -> None:
+    if x.dtype is bool_:
+        raise problem(DTypeError, who, "a bool tensor", "numbers", "convert it with .int()")
+
+
 @operation()
 def argmax(input: Node, dim: int | None = None, keepdim: bool = False) -> Node:
     """The index of the maximum, int64: the first on ties, the first NaN if there is one.
@@ -170,12 +175,14 @@ def argmax(input: Node, dim: int | None = None, keepdim: bool = False) -> Node:
     >>> weft.argmax(weft.tensor([1.0, 5.0, 5.0]))
     tensor(1)
     """
+    _need_numbers("argmax", input)
     return _argument("reduce_max", "argmax", input, dim, keepdim)
 
 
 @operation()
 def argmin(input: Node, dim: int | None = None, keepdim: bool = False) -> Node:
     """The index of the minimum, int64: the first on ties, the first NaN if there is one."""
+    _need_numbers("argmin", input)
     return _argument("reduce_min", "argmin", input, dim, keepdim)
 
 

@@ -188,14 +188,32 @@ def take_along_dim(input: Node, indices: Node, dim: int | None = None) -> Node:
     return gather(input, axis, build.expand(indices, (*common[:axis], indices.shape[axis], *common[axis + 1 :])))
 
 
-@operation("weft method inplace")
-def scatter(input: Node, dim: int, index: Node, src: Operand, reduce: str | None = None) -> Node:
+@operation(
+    "weft method inplace",
+    overloads=(
+        "(input: Tensor, dim: int, index: Tensor, src: Tensor | float, *, reduce: str | None = None) -> Tensor",
+        "(input: Tensor, dim: int, index: Tensor, *, value: float, reduce: str | None = None) -> Tensor",
+    ),
+)
+def scatter(
+    input: Node,
+    dim: int,
+    index: Node,
+    src: Operand | None = None,
+    reduce: str | None = None,
+    *,
+    value: Operand | None = None,
+) -> Node:
     """`input` with `src` written to `index` along `dim`: `out[index[i][j]][j] = src[i][j]` for `dim=0`. Of several
-    entries for one place the last stays. `reduce` is None, 'add' or 'multiply'; `src` may be a number.
+    entries for one place the last stays. `reduce` is None, 'add' or 'multiply'; `src` may be a number,
+    which may be given as `value`.
 
     >>> weft.zeros(4).scatter(0, weft.tensor([2, 0, 2]), weft.tensor([1.0, 2.0, 3.0]))
     tensor([2., 0., 3., 0.])
     """
+    src = value if src is None else src
+    if src is None:
+        raise problem(DTypeError, "scatter", "neither src nor value", "one of them")
     if not isinstance(src, Node):
         src = build.full(index.shape, fit_number("scatter", src, input.dtype), input.dtype, input.device)
     if reduce is not None:

@@ -11,7 +11,7 @@ from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.layout import make
 from weft.graph.node import Node
-from weft.ops.common import in_float32, meet, need_float, same_device
+from weft.ops.common import in_float32, meet, need_float, same_device, to_float
 from weft.ops.products import vector_norm
 from weft.ops.reduce import sum
 from weft.ops.registry import operation
@@ -59,8 +59,7 @@ def pairwise_distance(x1: Node, x2: Node, p: float = 2.0, eps: float = 1e-6, kee
     >>> weft.nn.functional.pairwise_distance(weft.tensor([[3.0, 4.0]]), weft.tensor([[0.0, 0.0]]), eps=0.0)
     tensor([5.])
     """
-    x1, x2 = meet("pairwise_distance", x1, x2)
-    need_float("pairwise_distance", x1)
+    x1, x2 = (to_float(x) for x in meet("pairwise_distance", x1, x2))
     return vector_norm(build.add(build.sub(x1, x2), eps), float(p), -1, keepdim)
 
 
@@ -111,10 +110,9 @@ def bilinear(input1: Node, input2: Node, weight: Node, bias: Node | None = None)
     """
     nodes = [input1, input2, weight, *([] if bias is None else [bias])]
     same_device("bilinear", nodes)
-    need_float("bilinear", input1)
     if any(node.dtype is not input1.dtype for node in nodes):
         given = ", ".join(node.dtype.name for node in nodes)
-        raise problem(DTypeError, "bilinear", given, "float tensors of one dtype", "cast with .to")
+        raise problem(DTypeError, "bilinear", given, "tensors of one dtype", "cast with .to")
     lead = input1.shape[:-1]
     fits = len(weight.shape) == 3 and weight.shape[1:] == input1.shape[-1:] + input2.shape[-1:]
     if not input1.shape or input2.shape[:-1] != lead or not fits:

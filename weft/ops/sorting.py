@@ -174,7 +174,9 @@ def median(input: Node, dim: int | None = None, keepdim: bool = False) -> Node |
     if dim is None:
         flat = build.reshape(input, (input.size,))
         if not input.size:
-            raise problem(ShapeError, "median", f"shape {input.shape}", "at least one element")
+            if input.dtype.kind != "f":
+                raise problem(ShapeError, "median", f"shape {input.shape}", "at least one element")
+            return build.full((), math.nan, input.dtype, input.device)
         found = median(flat, 0)
         assert isinstance(found, ValuesIndices)
         return one_of_all(found.values, input)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from weft.dtypes import DType, bool_, int64
@@ -133,7 +134,9 @@ def nanmedian(input: Node, dim: int | None = None, keepdim: bool = False) -> Nod
     if dim is None:
         flat = build.reshape(input, (input.size,))
         if not input.size:
-            raise problem(ShapeError, "nanmedian", f"shape {input.shape}", "at least one element")
+            if input.dtype.kind != "f":
+                raise problem(ShapeError, "nanmedian", f"shape {input.shape}", "at least one element")
+            return build.full((), math.nan, input.dtype, input.device)
         found = nanmedian(flat, 0)
         assert isinstance(found, ValuesIndices)
         return one_of_all(found.values, input)
@@ -368,7 +371,7 @@ def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = Fal
     """Whether each element is one of `test_elements` (with `invert`, none of them). One of both may be a number.
 
     >>> weft.isin(weft.tensor([1, 2, 3]), weft.tensor([3, 1]))
-    tensor([True, False, True])
+    tensor([ True, False,  True])
     """
     if not isinstance(test_elements, Node):
         x, number = meet("isin", elements, test_elements)

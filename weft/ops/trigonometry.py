@@ -12,7 +12,7 @@ from weft.graph.build import add, div, eq, lt, mul, neg, select, sub, unary
 from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops import approximations
-from weft.ops.common import Operand, in_float32, meet, need_float, to_float
+from weft.ops.common import Operand, in_float32, meet, need_float, need_tensors, to_float
 from weft.ops.registry import operation
 from weft.ops.series import fitted, has_sign, polynomial, signed, sin_pi, with_slope
 
@@ -168,7 +168,8 @@ def atanh(input: Node) -> Node:
 
 def _of_atan2(sources: Rates, g: Node) -> Rates:
     y, x = sources
-    rate = div(g, add(mul(y, y), mul(x, x)))
+    square = add(mul(y, y), mul(x, x))
+    rate = select(eq(square, 0.0), 0.0, div(g, square))
     return mul(rate, x), mul(rate, neg(y))
 
 
@@ -180,6 +181,7 @@ def atan2(input: Operand, other: Operand) -> Node:
     >>> weft.atan2(weft.tensor([1.0, -1.0]), weft.tensor([-1.0, -1.0]))
     tensor([ 2.3562, -2.3562])
     """
+    need_tensors("atan2", input, other)
     y, x = (to_float(one) for one in meet("atan2", input, other))
     high, wide = unary("abs", y), unary("abs", x)
     steep = lt(wide, high)
@@ -195,14 +197,15 @@ def atan2(input: Operand, other: Operand) -> Node:
 
 def _of_hypot(sources: Rates, g: Node) -> Rates:
     a, b = sources
-    rate = div(g, hypot(a, b))
-    return mul(rate, a), mul(rate, b)
+    value = hypot(a, b)
+    return mul(g, div(a, value)), mul(g, div(b, value))
 
 
 @operation("weft method inplace")
 @in_float32
 def hypot(input: Operand, other: Operand) -> Node:
     """sqrt(a^2 + b^2) without overflow on the way."""
+    need_tensors("hypot", input, other)
     a, b = meet("hypot", input, other)
     need_float("hypot", a)
     first, second = unary("abs", a), unary("abs", b)

@@ -1,0 +1,520 @@
+"""Gradients as PyTorch's users ask for them: `grad` of tensors, hooks, retained gradients, switches, `data`."""
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+
+pytestmark = pytest.mark.usefixtures("on_each_device")
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((2, 3, 6, 6)).astype(np.float32)
+W = RNG.standard_normal((4, 3, 3, 3)).astype(np.float32)
+
+
+def lists(value):
+    """Tensors of either library as nested lists."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [lists(one) for one in value]
+    return value.detach().cpu().tolist()
+
+
+def same(program, **tolerance):
+    """What a program gives in both libraries."""
+    ours, theirs = lists(program(weft)), lists(program(torch))
+    flat = [np.asarray(one, float) if not isinstance(one, list) else one for one in (ours, theirs)]
+    compare(flat[0], flat[1], **(tolerance or {"rtol": 1e-5, "atol": 1e-6}))
+
+
+def compare(ours, theirs, **tolerance):
+    if ours is None or theirs is None:
+        assert ours is theirs
+    elif isinstance(ours, list):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            compare(one, other, **tolerance)
+    else:
+        np.testing.assert_allclose(ours, theirs, **tolerance)
+
+
+# ---- grad -----------------------------------------------------------------------------------------------------------
+
+
+def several_outputs(m):
+    x, y = (m.tensor(values, requires_grad=True) for values in ([1.0, 2.0], [3.0, 4.0]))
+    return m.autograd.grad([(x * y).sum(), x * x], [x, y], [None, m.tensor([1.0, 10.0])])
+
+
+def one_tensor(m):
+    x = m.tensor([1.0, 2.0], requires_grad=True)
+    return m.autograd.grad((x**3).sum(), x), x.grad
+
+
+def results_as_inputs(m):
+    x = m.tensor([1.0, 2.0], requires_grad=True)
+    h = x * 2
+    k = h.exp()
+    return m.autograd.grad((k * h).sum(), [h, k, x])
+
+
+def clones_are_apart(m):
+    x = m.tensor([1.0, 2.0], requires_grad=True)
+    y, z = x.clone(), x.view(2)
+    return m.autograd.grad((x * 3 + y * 5 + z * 7).sum(), [x, y, z])
+
+
+def second_derivatives(m):
+    x = m.tensor(2.0, requires_grad=True)
+    (first,) = m.autograd.grad(x**4, x, create_graph=True)
+    (second,) = m.autograd.grad(first, x, create_graph=True)
+    return first, second, m.autograd.grad(second, x)
+
+
+def unused(m):
+    x, y = m.tensor([1.0], requires_grad=True), m.tensor([2.0, 3.0], requires_grad=True)
+    return (
+        m.autograd.grad(x.sum(), [x, y], allow_unused=True),
+        m.autograd.grad(x.sum() * 2, [y, x], materialize_grads=True),
+    )
+
+
+def a_convolution(m):
+    x, w = m.tensor(X, requires_grad=True), m.tensor(W, requires_grad=True)
+    h = m.nn.functional.conv2d(x, w)
+    r = m.nn.functional.relu(h)
+    return m.autograd.grad((r * r).sum(), [x, w, h, r])
+
+
+def kept_and_not_kept(m):
+    x = m.tensor([1.0], requires_grad=True)
+    y = (x * x).sum()
+    first = m.autograd.grad(y, x, retain_graph=True)
+    second = m.autograd.grad(y, x)
+    with pytest.raises(RuntimeError):
+        m.autograd.grad(y, x)
+    return first, second
+
+
+PROGRAMS = [
+    several_outputs, one_tensor, results_as_inputs, clones_are_apart, second_derivatives, unused, a_convolution,
+    kept_and_not_kept,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_grad_of_tensors(program):
+    same(program, rtol=2e-4, atol=2e-4)
+
+
+def test_grad_of_tensors_inside_compile():
+    w = weft.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+
+    def loss_and_grads(x):
+        loss = (x @ w).tanh().sum()
+        return loss.detach(), *weft.grad(loss, [w])
+
+    x = weft.tensor([[0.1, -0.2]])
+    for eager, compiled in zip(loss_and_grads(x), weft.compile(loss_and_grads)(x), strict=True):
+        np.testing.assert_array_equal(eager.numpy(), compiled.numpy())
+    assert w.grad is None
+
+
+def test_the_form_for_functions_stays():
+    assert weft.grad(lambda x: (x * x).sum())(weft.tensor([1.0, 2.0])).tolist() == [2.0, 4.0]
+    assert weft.grad(lambda x, y: (x * y).sum(), 1)(weft.ones(1), weft.ones(1)).tolist() == [1.0]
+    grads, extra = weft.grad(fn=lambda x: ((x * x).sum(), "extra"), has_aux=True)(weft.ones(1))
+    assert grads.tolist() == [2.0] and extra == "extra"
+
+
+def test_errors_of_grad():
+    x, y = weft.ones(2, requires_grad=True), weft.ones(2)
+    for call, message in [
+        (lambda: weft.grad((x * 2).sum(), y), "input 0, which does not require grad"),
+        (lambda: weft.grad((x * 2).sum(), weft.ones(1, requires_grad=True)), "no output was computed from"),
+        (lambda: weft.grad(x * 2, x), "no gradient; expected one element. Fix: .* pass grad_outputs="),
+        (lambda: weft.grad(y.sum(), x), "does not require grad and has no history"),
+        (lambda: weft.grad((x * 2).sum(), [x], [None, None]), "2 grad_outputs for 1 outputs"),
+        (lambda: weft.grad(x * 2, x, weft.ones(3)), r"a gradient of shape \(3,\)"),
+        (lambda: weft.grad(x.sum(), x, allow_unused=False, materialize_grads=True), "allow_unused=False"),
+        (lambda: weft.grad(3, x), "an? int among the outputs"),
+    ]:
+        with pytest.raises(weft.WeftError, match=message):
+            call()
+    m = weft.ones(2, 3, requires_grad=True) * 2
+    with pytest.raises(weft.GraphError, match=r"a transpose of another tensor.*clone"):
+        weft.grad(m.t().sum(), m.t())
+    t = m.t().clone()
+    assert weft.grad((t * 3).sum() + m.sum(), t)[0].tolist() == [[3.0, 3.0]] * 3
+
+
+# ---- switches -------------------------------------------------------------------------------------------------------
+
+
+def decorators(m):
+    x = m.ones(1, requires_grad=True)
+
+    @m.no_grad
+    def bare(x):
+        return (x * 2).requires_grad
+
+    @m.no_grad()
+    def called(x):
+        return (x * 2).requires_grad
+
+    @m.set_grad_enabled(False)
+    def chosen():
+        return m.is_grad_enabled()
+
+    @m.inference_mode
+    def inference(x):
+        return (x * 2).requires_grad
+
+    @m.inference_mode(False)
+    def no_inference(x):
+        return (x * 2).requires_grad
+
+    @m.enable_grad()
+    def enabled(x):
+        return (x * 2).requires_grad
+
+    with m.no_grad():
+        inner = enabled(x), bare(x), m.is_grad_enabled()
+    return [bare(x), called(x), chosen(), inference(x), no_inference(x), *inner, m.is_grad_enabled()]
+
+
+def generators(m):
+    @m.no_grad()
+    def steps():
+        got = yield m.is_grad_enabled()
+        try:
+            yield got, m.is_grad_enabled()
+        except KeyError:
+            yield m.is_grad_enabled()
+
+    running = steps()
+    seen = [next(running), m.is_grad_enabled(), *running.send(True), m.is_grad_enabled(), running.throw(KeyError())]
+    return [*seen, list(running), m.is_grad_enabled()]
+
+
+def switched(m):
+    seen = []
+    m.set_grad_enabled(False)
+    seen.append(m.is_grad_enabled())
+    m.set_grad_enabled(mode=True)
+    with m.set_grad_enabled(False):
+        seen.append(m.is_grad_enabled())
+    with m.inference_mode(), m.inference_mode(False):
+        seen.append(m.is_grad_enabled())
+    return [*seen, m.is_grad_enabled()]
+
+
+@pytest.mark.parametrize("program", [decorators, generators, switched], ids=lambda program: program.__name__)
+def test_switches(program):
+    assert program(weft) == program(torch)
+
+
+def test_decorated_functions_keep_their_names_and_are_safe_in_threads():
+    both = threading.Barrier(2, timeout=20)
+
+    @weft.no_grad
+    def named():
+        """A docstring."""
+        both.wait()
+        return weft.is_grad_enabled()
+
+    assert named.__name__ == "named" and named.__doc__ == "A docstring."
+    seen = []
+
+    def work():
+        seen.append((named(), weft.is_grad_enabled()))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [(False, True)] * 2
+
+
+def test_a_compiled_function_leaves_the_switch_as_it_was():
+    @weft.compile
+    def step(x):
+        weft.set_grad_enabled(False)
+        return x * 2
+
+    for _ in range(3):
+        step(weft.ones(1))
+        assert weft.is_grad_enabled()
+
+
+# ---- hooks ----------------------------------------------------------------------------------------------------------
+
+
+def on_leaves_and_results(m):
+    x, log = m.tensor([1.0, 2.0], requires_grad=True), []
+    h = x * 2
+    y = (h * h).sum()  # before the hooks are registered
+    h.register_hook(lambda g: log.append(lists(g)))
+    h.register_hook(lambda g: g * 10)
+    x.register_hook(lambda g: g + 1)
+    h.retain_grad()
+    y.backward()
+    return x.grad, h.grad, log
+
+
+def removed(m):
+    x, log = m.tensor([1.0], requires_grad=True), []
+    handle = x.register_hook(lambda g: log.append(lists(g)))
+    with x.register_hook(lambda g: g * 100):
+        (x * 2).sum().backward()
+    handle.remove()
+    handle.remove()
+    (x * 3).sum().backward()
+    return x.grad, log
+
+
+def written_in_place(m):
+    x = m.tensor([1.0], requires_grad=True)
+    x.register_hook(lambda g: g * 2)
+    with m.no_grad():
+        x.add_(1)
+    (x * x).sum().backward()
+    return x.grad
+
+
+def of_views(m):
+    a, log = m.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], requires_grad=True), []
+    b = a * 1.5
+    t = b.t()
+    t.register_hook(lambda g: (log.append(lists(g)), g * 2)[1])
+    t.retain_grad()
+    s = t[0:2]
+    s.retain_grad()
+    v = s.reshape(4)
+    v.retain_grad()
+    w = v.reshape(2, 2)
+    w.retain_grad()
+    ((t * t).sum() + t.t().sum() * 3 + s[1].sum() * 5 + (w * w).sum()).backward()
+    return a.grad, t.grad, s.grad, v.grad, w.grad, log
+
+
+def of_a_convolution(m):
+    x, w, log = m.tensor(X, requires_grad=True), m.tensor(W, requires_grad=True), []
+    h = m.nn.functional.conv2d(x, w)
+    r = m.nn.functional.relu(h)
+    r.register_hook(lambda g: g * 0.5)
+    h.register_hook(lambda g: log.append(lists(g)))
+    h.retain_grad()
+    (r * r).sum().backward()
+    return h.grad, w.grad, x.grad, log
+
+
+def same_operation_after_a_hook(m):
+    x = m.tensor([1.0, 2.0], requires_grad=True)
+    h = x * 2
+    h.register_hook(lambda g: g * 10)
+    h.retain_grad()
+    again = x * 2
+    (h * 3 + again * 5).sum().backward()
+    return x.grad, h.grad
+
+
+def of_second_derivatives(m):
+    x = m.tensor(2.0, requires_grad=True)
+    y = x * x
+    y.register_hook(lambda g: g * g)
+    (g,) = m.autograd.grad(y * y * y, x, create_graph=True)
+    return g, m.autograd.grad(g, x)
+
+
+def whose_leaf_is_gone(m):
+    log = []
+
+    def result():
+        x = m.tensor([1.0, 2.0], requires_grad=True)
+        return x * 3
+
+    y = result()
+    y.register_hook(lambda g: log.append(lists(g)))
+    (y * y).sum().backward()
+    return log
+
+
+def through_grad(m):
+    x = m.tensor([1.0, 2.0], requires_grad=True)
+    h = x * 2
+    h.register_hook(lambda g: g * 10)
+    x.register_hook(lambda g: g + 1)
+    y = (h * h).sum()
+    return m.autograd.grad(y, h, retain_graph=True), m.autograd.grad(y, x)
+
+
+def changing_its_argument(m):
+    x = m.tensor([1.0], requires_grad=True)
+    x.register_hook(lambda g: g.mul_(3) and None)
+    (x * 2).sum().backward()
+    return x.grad
+
+
+def retained_twice(m):
+    x = m.tensor([1.0], requires_grad=True)
+    h = x * 2
+    h.retain_grad()
+    h.retain_grad()
+    x.retain_grad()
+    y = (h * h).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    return x.grad, h.grad
+
+
+HOOKS = [
+    on_leaves_and_results, removed, written_in_place, of_views, of_a_convolution, same_operation_after_a_hook,
+    of_second_derivatives, whose_leaf_is_gone, through_grad, changing_its_argument, retained_twice,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", HOOKS, ids=lambda program: program.__name__)
+def test_hooks(program):
+    same(program, rtol=2e-4, atol=2e-4)
+
+
+def test_hooks_inside_compile():
+    w = weft.tensor([1.0, 2.0], requires_grad=True)
+
+    def step(x):
+        h = x * w
+        h.register_hook(lambda g: g * 10)
+        h.retain_grad()
+        (h * h).sum().backward()
+        return h.grad
+
+    eager = step(weft.tensor([3.0, 4.0]))
+    expected, w.grad = w.grad, None
+    compiled = weft.compile(step)
+    for _ in range(3):
+        w.grad = None
+        np.testing.assert_array_equal(compiled(weft.tensor([3.0, 4.0])).numpy(), eager.numpy())
+        np.testing.assert_array_equal(w.grad.numpy(), expected.numpy())
+
+
+def test_a_compiled_function_sees_hooks_come_and_go():
+    w = weft.tensor([1.0, 2.0], requires_grad=True)
+
+    @weft.compile
+    def step(x):
+        w.grad = None
+        (x * w).sum().backward()
+        return w.grad
+
+    def gradient():
+        step(weft.ones(2))
+        return w.grad.tolist()
+
+    assert gradient() == gradient() == [1.0, 1.0]
+    handle = w.register_hook(lambda g: g * 5)
+    assert gradient() == gradient() == [5.0, 5.0]
+    handle.remove()
+    before = weft.counters()["traces"]
+    assert gradient() == gradient() == [1.0, 1.0]
+    assert weft.counters()["traces"] == before  # the first plan serves again
+
+
+def test_errors_of_hooks():
+    x, w = weft.ones(2, requires_grad=True), weft.ones(2, requires_grad=True)
+
+    def wrong(hook):
+        y = weft.ones(2, requires_grad=True)
+        y.register_hook(hook)
+        (y * 2).sum().backward()
+
+    for call, message in [
+        (lambda: weft.ones(2).register_hook(print), "does not require grad"),
+        (lambda: weft.ones(2).retain_grad(), "does not require grad"),
+        (lambda: x.register_hook(3), "a int; expected a function"),
+        (lambda: wrong(lambda g: 3), "a int from the hook; expected a tensor or None"),
+        (lambda: wrong(lambda g: g.sum()), r"float32\[\] on .* from the hook; expected the form of the gradient"),
+        (lambda: weft.compile(lambda x: (w.register_hook(print), x)[1])(weft.ones(1)), "register it before the call"),
+        (
+            lambda: weft.loop(lambda s, _: (s, (s * w).register_hook(print)), weft.ones(2), length=2),
+            "inside the function of weft.loop",
+        ),
+    ]:
+        with pytest.raises(weft.WeftError, match=message):
+            call()
+
+
+def test_hooks_do_not_keep_anything_alive():
+    def result():
+        x = weft.ones(2, requires_grad=True)
+        h = x * 2
+        h.register_hook(lambda g: g * h)  # refers to its own tensor
+        x.register_hook(lambda g: g * x)
+        return weakref.ref(x), weakref.ref(h)
+
+    references = result()
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+
+def written_through_data(m):
+    p = m.ones(3, requires_grad=True)
+    p.data.add_(1)
+    p.data -= 0.5
+    p.data[0] = 7
+    seen = [lists(p), p.requires_grad, p.is_leaf, p.data.requires_grad]
+    (p * p).sum().backward()
+    p.data = m.zeros(3)
+    return [*seen, p.grad, p, p.requires_grad]
+
+
+def of_another_form(m):
+    p = m.ones(3, requires_grad=True)
+    p.data = m.full((2,), 4.0, dtype=m.float64)
+    (p * 2).sum().backward()
+    return p, p.grad, str(p.dtype).split(".")[1] == "float64"
+
+
+def of_a_result(m):
+    x = m.ones(2, requires_grad=True)
+    y = x * 3
+    y.data.mul_(2)
+    (y * y).sum().backward()
+    return y, x.grad
+
+
+@pytest.mark.parametrize(
+    "program", [written_through_data, of_another_form, of_a_result], ids=lambda program: program.__name__
+)
+def test_data(program):
+    same(program)
+
+
+def test_data_inside_compile():
+    p, q = (weft.ones(3, requires_grad=True) for _ in range(2))
+
+    def step(p, x):
+        p.data.add_(x)
+        p.data -= 0.25
+        p.data = p.data * 2
+
+    compiled = weft.compile(lambda x: step(p, x))
+    for _ in range(3):
+        compiled(weft.ones(3))
+        step(q, weft.ones(3))
+        np.testing.assert_array_equal(p.detach().numpy(), q.detach().numpy())
+    with pytest.raises(weft.ShapeError, match=r"inside weft\.compile"):
+        weft.compile(lambda x: setattr(p, "data", x))(weft.ones(2))
+    with pytest.raises(weft.ShapeError, match="a tensor that has views"):
+        view = weft.ones(3)
+        part = view[1:]
+        view.data = part
