@@ -12,6 +12,7 @@ import weft
 from tests.records import (
     RECORDS,
     algebra,
+    assembly,
     attention,
     conv,
     edges,
@@ -23,6 +24,7 @@ from tests.records import (
     norms,
     order,
     reduce,
+    statistics,
     windows,
 )
 from tests.records.cases import Case, cases, compiled, results
@@ -35,7 +37,8 @@ pytest.importorskip("cuda.bindings", reason="NVRTC is not installed: pip install
 GROUPS = {
     module.__name__.rpartition(".")[2]: module.RECORDS
     for module in (
-        algebra, attention, conv, edges, elementwise, graphs, indexing, movement, network, norms, order, reduce, windows
+        algebra, assembly, attention, conv, edges, elementwise, graphs, indexing, movement, network, norms, order,
+        reduce, statistics, windows,
     )
 }  # fmt: skip
 
