@@ -15,18 +15,21 @@ def both(name, samples, dtypes=FLOATS, **options):
     return Record(name, getattr(weft, name), getattr(torch, name), samples, dtypes, **options)
 
 
+QUANTILES = [
+    sample(T((3, 7)), T((4,), 0, 1, grad=False), 1),
+    sample(T(values=UNKNOWN), T(values=[0.0, 0.5, 1.0], grad=False), 1, True),
+    sample(T((3, 7)), 0.3),
+    sample(T((3, 7)), T((), 0, 1, grad=False), 0, True),
+    sample(T(()), 0.5),
+]
+
+
 def quantiles(name, mode):
     return Record(
         f"{name}_{mode}",
         lambda x, q, *a, **k: getattr(weft, name)(x, q, *a, interpolation=mode, **k),
         lambda x, q, *a, **k: getattr(torch, name)(x, q, *a, interpolation=mode, **k),
-        [
-            sample(T((3, 7)), 0.3),
-            sample(T((3, 7)), T((4,), 0, 1, grad=False), 1),
-            sample(T((3, 7)), T((), 0, 1, grad=False), 0, True),
-            sample(T(values=UNKNOWN), T(values=[0.0, 0.5, 1.0], grad=False), 1, True),
-            sample(T(()), 0.5),
-        ],
+        QUANTILES if mode == "linear" else QUANTILES[:2],
         FLOATS,
         without=("float16", "bfloat16"),
         finite_differences=False,
