@@ -28,8 +28,8 @@ _surrogate = lift(build.surrogate)
 def ctc_loss(
     log_probs: Tensor,
     targets: Tensor,
-    input_lengths: Lengths,
-    target_lengths: Lengths,
+    input_lengths: Tensor | Sequence[int] | int,
+    target_lengths: Tensor | Sequence[int] | int,
     blank: int = 0,
     reduction: str = "mean",
     zero_infinity: bool = False,

@@ -22,8 +22,8 @@ from weft.tensor import Tensor, lift
 @operation("functional", of_tensors=True)
 def fractional_max_pool2d(
     input: Tensor,
-    kernel_size: Sizes,
-    output_size: Sizes | None = None,
+    kernel_size: int | Sequence[int],
+    output_size: int | Sequence[int] | None = None,
     output_ratio: float | Sequence[float] | None = None,
     return_indices: bool = False,
     _random_samples: Tensor | None = None,
@@ -44,8 +44,8 @@ def fractional_max_pool2d(
 @operation("functional", of_tensors=True)
 def fractional_max_pool3d(
     input: Tensor,
-    kernel_size: Sizes,
-    output_size: Sizes | None = None,
+    kernel_size: int | Sequence[int],
+    output_size: int | Sequence[int] | None = None,
     output_ratio: float | Sequence[float] | None = None,
     return_indices: bool = False,
     _random_samples: Tensor | None = None,
@@ -100,8 +100,8 @@ def _counts(
     if output_size is not None:
         counts = sizes(who, output_size, rank, "output_size")
     else:
-        given_ratios: Any = output_ratio
-        ratios = list(given_ratios) if isinstance(given_ratios, (tuple, list)) else [given_ratios] * rank
+        several = isinstance(output_ratio, (tuple, list))
+        ratios: list[Any] = list(output_ratio) if several else [output_ratio] * rank  # type: ignore[arg-type]
         if len(ratios) != rank or not all(0 < ratio < 1 for ratio in ratios):
             raise problem(ShapeError, who, f"output_ratio={output_ratio}", "numbers between 0 and 1")
         counts = tuple([int(n * ratio) for n, ratio in zip(extents, ratios, strict=True)])

@@ -473,6 +473,7 @@ def fractional(rank):
 
 
 OTHERS = [
+    Record("linear_of_a_vector", F.linear, TF.linear, [sample(T((3, 4)), T((4,))), sample(T((4,)), T((4,)))]),
     Record(
         "bilinear",
         F.bilinear,

@@ -51,7 +51,7 @@ def max_pool(rank):
         Record(name, getattr(F, name), getattr(TF, name), samples, NUMBERS if rank == 2 else FLOATS, errors=errors),
         Record(
             f"{name}_with_indices",
-            lambda *args: getattr(F, name)(*args, return_indices=True),
+            getattr(F, f"{name}_with_indices"),
             lambda *args: getattr(TF, name)(*args, return_indices=True),
             [sample(plain, 2), sample(plain, 3, 2, 1), sample(plain, 5, 2, 2), sample(plain, 3, 1, 0, 2, True)],
         ),
@@ -112,7 +112,7 @@ def adaptive(kind, rank):
         records.append(
             Record(
                 f"{name}_with_indices",
-                lambda *args: call(*args, return_indices=True),
+                getattr(F, f"{name}_with_indices"),
                 lambda *args: theirs(*args, return_indices=True),
                 [sample(T(shape(rank)), 2), sample(T(shape(rank)), [3, 5, 4][:rank])],
                 without=NARROW,

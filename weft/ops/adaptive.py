@@ -146,6 +146,30 @@ def adaptive_max_pool3d(input: Node, output_size: Counts, return_indices: bool =
     return _max("adaptive_max_pool3d", 3, input, output_size, return_indices)
 
 
+@operation("functional")
+def adaptive_max_pool1d_with_indices(input: Node, output_size: Counts, return_indices: bool = False) -> ValuesIndices:
+    """`adaptive_max_pool1d` with `return_indices`, whatever that says."""
+    both = _max("adaptive_max_pool1d", 1, input, output_size, True)
+    assert isinstance(both, ValuesIndices)
+    return both
+
+
+@operation("functional")
+def adaptive_max_pool2d_with_indices(input: Node, output_size: Counts, return_indices: bool = False) -> ValuesIndices:
+    """`adaptive_max_pool2d` with `return_indices`, whatever that says."""
+    both = _max("adaptive_max_pool2d", 2, input, output_size, True)
+    assert isinstance(both, ValuesIndices)
+    return both
+
+
+@operation("functional")
+def adaptive_max_pool3d_with_indices(input: Node, output_size: Counts, return_indices: bool = False) -> ValuesIndices:
+    """`adaptive_max_pool3d` with `return_indices`, whatever that says."""
+    both = _max("adaptive_max_pool3d", 3, input, output_size, True)
+    assert isinstance(both, ValuesIndices)
+    return both
+
+
 # --- the way back ----------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from weft.graph.node import Node
 from weft.ops.common import as_int, need_float, need_integer, same_device
 from weft.ops.indexing import user_site
 from weft.ops.products import vector_norm
+from weft.ops.reduce import ValuesIndices
 from weft.ops.reduce import max as largest
 
 
@@ -150,7 +151,9 @@ def _maxima(rows: Node, pointers: Node | None) -> Node:
     if pointers is not None:
         best = build.segment("max", rows, pointers, user_site())
     elif rows.shape[1]:
-        best, _ = largest(rows, 1)  # type: ignore[misc]
+        found = largest(rows, 1)
+        assert isinstance(found, ValuesIndices)
+        best = found.values
     else:
         return build.reduce("reduce_sum", rows, (1,))
     return build.select(build.eq(best, -float("inf")), 0.0, best)

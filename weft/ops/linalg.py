@@ -118,15 +118,16 @@ def outer(input: Node, vec2: Node) -> Node:
 
 @operation("functional")
 def linear(input: Node, weight: Node, bias: Node | None = None) -> Node:
-    """input [..., K] times the transpose of weight [N, K] plus bias [N]: [..., N].
+    """input [..., K] times the transpose of weight [N, K] plus bias [N]: [..., N]. A weight [K] with a scalar
+    bias gives [...].
 
     >>> weft.nn.functional.linear(weft.ones(1, 2), weft.tensor([[1.0, 2.0], [3.0, 4.0]]), weft.tensor([0.5, 0.5]))
     tensor([[3.5000, 7.5000]])
     """
-    if not input.shape or len(weight.shape) != 2 or input.shape[-1] != weight.shape[-1]:
+    if not input.shape or len(weight.shape) not in (1, 2) or input.shape[-1] != weight.shape[-1]:
         given = f"input {input.shape} and weight {weight.shape}"
         raise problem(ShapeError, "linear", given, "[..., K] and [N, K]", "the weight is stored as [out, in]")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise problem(ShapeError, "linear", f"a bias of shape {bias.shape}", f"{weight.shape[:1]}")
-    product = matmul(input, build.swap_last(weight))
+    if bias is not None and bias.shape != weight.shape[:-1]:
+        raise problem(ShapeError, "linear", f"a bias of shape {bias.shape}", f"{weight.shape[:-1]}")
+    product = matmul(input, build.swap_last(weight) if len(weight.shape) == 2 else weight)
     return product if bias is None else add(product, bias)

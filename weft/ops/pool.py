@@ -220,9 +220,8 @@ def _max_pool(
     ceil_mode: bool,
     return_indices: bool,
 ) -> Node | ValuesIndices:
-    where = windows(who, x, rank, kernel_size, stride, padding, dilation, ceil_mode)
-    best, number = largest(where, x, where.of(x, _least(x)))
-    return ValuesIndices(best, _flat_positions(where, number)) if return_indices else best
+    both = _max_pool_with_indices(who, rank, x, kernel_size, stride, padding, dilation, ceil_mode)
+    return both if return_indices else both.values
 
 
 @operation("weft functional")
@@ -273,6 +272,63 @@ def max_pool3d(
 ) -> Node | ValuesIndices:
     """The maximum of every window over the last three axes; see `max_pool2d`."""
     return _max_pool("max_pool3d", 3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def _max_pool_with_indices(
+    who: str,
+    rank: int,
+    x: Node,
+    kernel_size: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+) -> ValuesIndices:
+    where = windows(who, x, rank, kernel_size, stride, padding, dilation, ceil_mode)
+    best, number = largest(where, x, where.of(x, _least(x)))
+    return ValuesIndices(best, _flat_positions(where, number))
+
+
+@operation("weft functional")
+def max_pool1d_with_indices(
+    input: Node,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> ValuesIndices:
+    """`max_pool1d` with `return_indices`, whatever that says."""
+    return _max_pool_with_indices("max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+@operation("functional")
+def max_pool2d_with_indices(
+    input: Node,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> ValuesIndices:
+    """`max_pool2d` with `return_indices`, whatever that says."""
+    return _max_pool_with_indices("max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+@operation("functional")
+def max_pool3d_with_indices(
+    input: Node,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> ValuesIndices:
+    """`max_pool3d` with `return_indices`, whatever that says."""
+    return _max_pool_with_indices("max_pool3d", 3, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
 # --- averages --------------------------------------------------------------------------------------------------------
