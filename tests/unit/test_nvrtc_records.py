@@ -36,8 +36,8 @@ pytest.importorskip("cuda.bindings", reason="NVRTC is not installed: pip install
 GROUPS = {
     module.__name__.rpartition(".")[2]: module.RECORDS
     for module in (
-        algebra, attention, conv, edges, elementwise, graphs, indexing, movement, network, norms, order, reduce, special,
-        windows,
+        algebra, attention, conv, edges, elementwise, graphs, indexing, movement, network, norms, order, reduce,
+        special, windows,
     )
 }  # fmt: skip
 
