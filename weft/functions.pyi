@@ -205,6 +205,7 @@ __all__ = [
     'matrix_power',
     'max',
     'max_pool1d',
+    'max_pool1d_with_indices',
     'max_pool2d',
     'max_pool3d',
     'maximum',
@@ -1198,6 +1199,10 @@ def max_pool1d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Se
 @overload
 def max_pool1d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, *, return_indices: Literal[True]) -> ValuesIndices:
     """The maximum of every window over the last axis; see `max_pool2d`."""
+    ...
+
+def max_pool1d_with_indices(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, return_indices: bool = False) -> ValuesIndices:
+    """`max_pool1d` with `return_indices`, whatever that says."""
     ...
 
 @overload

@@ -13,8 +13,11 @@ __all__ = [
     'adaptive_avg_pool2d',
     'adaptive_avg_pool3d',
     'adaptive_max_pool1d',
+    'adaptive_max_pool1d_with_indices',
     'adaptive_max_pool2d',
+    'adaptive_max_pool2d_with_indices',
     'adaptive_max_pool3d',
+    'adaptive_max_pool3d_with_indices',
     'affine_grid',
     'alpha_dropout',
     'avg_pool1d',
@@ -79,8 +82,11 @@ __all__ = [
     'lp_pool3d',
     'margin_ranking_loss',
     'max_pool1d',
+    'max_pool1d_with_indices',
     'max_pool2d',
+    'max_pool2d_with_indices',
     'max_pool3d',
+    'max_pool3d_with_indices',
     'max_unpool1d',
     'max_unpool2d',
     'max_unpool3d',
@@ -148,6 +154,10 @@ def adaptive_max_pool1d(input: Tensor, output_size: int | None | Sequence[int | 
     """Maxima of `output_size` windows over the last axis; see `adaptive_max_pool2d`."""
     ...
 
+def adaptive_max_pool1d_with_indices(input: Tensor, output_size: int | None | Sequence[int | None], return_indices: bool = False) -> ValuesIndices:
+    """`adaptive_max_pool1d` with `return_indices`, whatever that says."""
+    ...
+
 @overload
 def adaptive_max_pool2d(input: Tensor, output_size: int | None | Sequence[int | None], return_indices: Literal[False] = False) -> Tensor:
     """Maxima of `output_size` windows over each of the last two axes, with gradients and indices as `max_pool2d`."""
@@ -157,6 +167,10 @@ def adaptive_max_pool2d(input: Tensor, output_size: int | None | Sequence[int | 
     """Maxima of `output_size` windows over each of the last two axes, with gradients and indices as `max_pool2d`."""
     ...
 
+def adaptive_max_pool2d_with_indices(input: Tensor, output_size: int | None | Sequence[int | None], return_indices: bool = False) -> ValuesIndices:
+    """`adaptive_max_pool2d` with `return_indices`, whatever that says."""
+    ...
+
 @overload
 def adaptive_max_pool3d(input: Tensor, output_size: int | None | Sequence[int | None], return_indices: Literal[False] = False) -> Tensor:
     """Maxima of `output_size` windows over each of the last three axes; see `adaptive_max_pool2d`."""
@@ -164,6 +178,10 @@ def adaptive_max_pool3d(input: Tensor, output_size: int | None | Sequence[int | 
 @overload
 def adaptive_max_pool3d(input: Tensor, output_size: int | None | Sequence[int | None], *, return_indices: Literal[True]) -> ValuesIndices:
     """Maxima of `output_size` windows over each of the last three axes; see `adaptive_max_pool2d`."""
+    ...
+
+def adaptive_max_pool3d_with_indices(input: Tensor, output_size: int | None | Sequence[int | None], return_indices: bool = False) -> ValuesIndices:
+    """`adaptive_max_pool3d` with `return_indices`, whatever that says."""
     ...
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
@@ -408,7 +426,8 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     ...
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """input [..., K] times the transpose of weight [N, K] plus bias [N]: [..., N]."""
+    """input [..., K] times the transpose of weight [N, K] plus bias [N]: [..., N]. A weight [K] with a scalar
+    bias gives [...]."""
     ...
 
 def linear_cross_entropy(input: Tensor, linear_weight: Tensor, target: Tensor, *, linear_bias: Tensor | None = None, weight: Tensor | None = None, reduction: str = 'mean', ignore_index: int | None = None, label_smoothing: float = 0.0, options: object = None) -> Tensor:
@@ -453,6 +472,10 @@ def max_pool1d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Se
     """The maximum of every window over the last axis; see `max_pool2d`."""
     ...
 
+def max_pool1d_with_indices(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, return_indices: bool = False) -> ValuesIndices:
+    """`max_pool1d` with `return_indices`, whatever that says."""
+    ...
+
 @overload
 def max_pool2d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, return_indices: Literal[False] = False) -> Tensor:
     """The maximum of every window over the last two axes of [N, C, H, W] or [C, H, W]. Windows lie `stride` apart
@@ -468,6 +491,10 @@ def max_pool2d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Se
     the last of several."""
     ...
 
+def max_pool2d_with_indices(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, return_indices: bool = False) -> ValuesIndices:
+    """`max_pool2d` with `return_indices`, whatever that says."""
+    ...
+
 @overload
 def max_pool3d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, return_indices: Literal[False] = False) -> Tensor:
     """The maximum of every window over the last three axes; see `max_pool2d`."""
@@ -475,6 +502,10 @@ def max_pool3d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Se
 @overload
 def max_pool3d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, *, return_indices: Literal[True]) -> ValuesIndices:
     """The maximum of every window over the last three axes; see `max_pool2d`."""
+    ...
+
+def max_pool3d_with_indices(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, return_indices: bool = False) -> ValuesIndices:
+    """`max_pool3d` with `return_indices`, whatever that says."""
     ...
 
 def max_unpool1d(input: Tensor, indices: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, output_size: Sequence[int] | None = None) -> Tensor:
