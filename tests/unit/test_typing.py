@@ -25,8 +25,11 @@ CHECKERS = {
 
 
 # Written in Python by PyTorch, or with other parameters on purpose.
-DIFFERENT = {"split", "tensordot", "segment_reduce", "einsum", "tensor_split", "nonzero"}
-ALLOWED = {"generator", "training"}
+DIFFERENT = {
+    "split", "tensordot", "segment_reduce", "einsum", "tensor_split", "nonzero", "randint_like", "broadcast_shapes",
+    "hsplit", "vsplit", "dsplit",
+}  # fmt: skip
+ALLOWED = {"generator", "training", "inplace", "requires_grad", "return_indices"}
 
 
 @pytest.fixture(scope="module")
