@@ -214,6 +214,7 @@ def switched(m):
     return [*seen, m.is_grad_enabled()]
 
 
+@pytest.mark.filterwarnings("ignore:the .type, exc, tb. signature of throw:DeprecationWarning")  # of torch's
 @pytest.mark.parametrize("program", [decorators, generators, switched], ids=lambda program: program.__name__)
 def test_switches(program):
     assert program(weft) == program(torch)
