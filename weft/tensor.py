@@ -9,6 +9,7 @@ the change (`weft.views`), nothing else does.
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
@@ -87,7 +88,7 @@ def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
             try:
                 result = op(*nodes, **named)
             except (AttributeError, TypeError) as error:
-                _explain(op, nodes, named, error)
+                _explain(call.__name__, op, nodes, named, error)
                 raise
             wrapped = _wrap(result, tensors, weak)
             if view:
@@ -157,10 +158,14 @@ def _picks(key: Any) -> bool:
     return any(isinstance(item, Node) and item.shape for item in (key if type(key) is tuple else (key,)))
 
 
-def _explain(op: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], error: Exception) -> None:
-    """Raise a better error where an operation stumbled over an argument that should have been a tensor."""
+def _explain(who: str, op: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], error: Exception) -> None:
+    """Raise a better error where arguments do not fit the signature, or one should have been a tensor."""
     if isinstance(error, WeftError):
         return
+    try:
+        inspect.signature(op).bind(*args, **named)
+    except TypeError as reason:
+        raise problem(DTypeError, who, f"other arguments ({reason})", f"{who}{users_signature(op)}") from None
     given = {**dict(zip(op.__annotations__, args, strict=False)), **named}
     for name, value in given.items():
         wanted = op.__annotations__.get(name)
@@ -174,7 +179,7 @@ def _explain(op: Callable[..., Any], args: Sequence[Any], named: Mapping[str, An
             name, expected, mend = f"{name} with elements", "a list of tensors", "leave the others out"
         else:
             continue
-        raise problem(DTypeError, op.__name__, f"{name} of type {kind}", expected, mend) from None
+        raise problem(DTypeError, who, f"{name} of type {kind}", expected, mend) from None
 
 
 def _unwrap(arg: Any, tensors: list[Tensor], partner: DType | None = None) -> Any:

@@ -59,6 +59,14 @@ def leaf(*shape):
             "from_numpy: given an array of complex64",
         ),
         (lambda: weft.tensor("x"), weft.DTypeError, "tensor: given an array of <U1"),
+        (
+            lambda: F.softmax(weft.ones(2), dims=0),
+            weft.DTypeError,
+            r"^softmax: given other arguments \(got an unexpected keyword argument 'dims'\); "
+            r"expected softmax\(input: Tensor, dim: int \| None = None",
+        ),
+        (lambda: F.linear(weft.ones(2)), weft.DTypeError, "^linear: given other .*'weight'.*weight: Tensor, bias"),
+        (lambda: weft.exp(weft.ones(2), 1, 2), weft.DTypeError, r"^exp: .*\(too many positional arguments\)"),
         (lambda: weft.exp([1.0]), weft.DTypeError, "exp: given input of type list; expected a tensor. Fix: convert"),
         (lambda: F.linear(weft.ones(3), weight=None), weft.DTypeError, "linear: given weight of type NoneType"),
         (
