@@ -96,7 +96,7 @@ def test_floats_round_as_constants_do():
 
 
 def test_an_int_that_does_not_fit_raises_as_without_compile():
-    step = Counted(lambda x, n: x + n)
+    step = Counted(lambda x, n: x // n)
     x = weft.tensor([1, 2]).to(weft.int8)
     for number in (1, 2, 127):
         step(x, number)
@@ -104,6 +104,13 @@ def test_an_int_that_does_not_fit_raises_as_without_compile():
         with pytest.raises(weft.DTypeError, match="the number 128"):
             step.step(x, 128)
     step(x, 5)
+
+
+def test_an_int_that_wraps_wraps_as_without_compile():
+    step = Counted(lambda x, n: x + n)
+    x = weft.tensor([1, 2]).to(weft.int8)
+    for number in (1, 2, 127, 128, 1000, -129):
+        step(x, number)
 
 
 def test_division_by_zero_raises_as_without_compile():

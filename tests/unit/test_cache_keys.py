@@ -172,7 +172,8 @@ def test_the_precision_of_products_enters_the_key(cpu):
         found.add(program.product_precision(made))
     weft.set_float32_matmul_precision("highest")
     assert found == {"highest", "high"} and program.product_precision(SimpleNamespace(libraries={})) == "highest"
-    assert Settings.__slots__ == ("float32_matmul_precision",), "a new setting: does code depend on it?"
+    # The default dtype is in the graph: nodes have dtypes.
+    assert Settings.__slots__ == ("default_dtype", "float32_matmul_precision"), "a new setting: does code depend on it?"
 
 
 # What each variable of the environment does to code: nothing, or through which field of a key it is seen.

@@ -26,7 +26,9 @@ def lower(case: Case) -> None:
     weft.eval(*outputs)
     outputs[0].device.backend.synchronise()  # memory is given back
     record = case.record
-    if case.dtype == record.dtypes[0] and case.sample in (record.samples[0], record.samples[-1]):
+    if case.dtype == record.dtypes[0] and any(
+        case.sample is one for one in record.samples[:: max(len(record.samples) - 1, 1)]
+    ):
         try:
             compiled(case)()
         except GraphError as error:
