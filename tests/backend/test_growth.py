@@ -128,11 +128,14 @@ def test_a_running_sum_that_nobody_reads():
 def test_flushing_a_long_chain_compiles_little():
     x, total = weft.ones(4), weft.zeros(4)
     weft.eval(x)
-    before = weft.counters()["compile_seconds"]
+    before = weft.counters()
     for _ in range(3000):
         total = total + x
     assert total.tolist() == [3000.0] * 4
-    assert weft.counters()["compile_seconds"] - before < 1.0
+    after = weft.counters()
+    assert after["plans_run"] - before["plans_run"] > 10
+    assert after["plans_built"] + after["plans_from_disk"] - before["plans_built"] - before["plans_from_disk"] <= 4
+    assert after["kernels_rendered"] - before["kernels_rendered"] <= 4
 
 
 @on_linux
