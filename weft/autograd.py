@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 import inspect
 from collections.abc import Callable, Generator, Sequence
@@ -20,7 +21,7 @@ from weft.tensor import Tensor
 from weft.tree import flatten, unflatten
 
 
-class _GradMode:
+class _GradMode(abc.ABC):
     """A context manager and decorator that switches gradients. As a decorator it needs no parentheses."""
 
     def __new__(cls, function: Any = None, /) -> Any:
@@ -29,8 +30,9 @@ class _GradMode:
     def __init__(self) -> None:
         self._outer: list[bool] = []
 
+    @abc.abstractmethod
     def _enabled(self) -> bool:
-        raise NotImplementedError
+        """Whether gradients are recorded inside."""
 
     def _fresh(self) -> Any:
         """Another one of the same meaning: each call of a decorated function, in any thread, has its own."""
