@@ -25,6 +25,7 @@ from weft.ops import (  # noqa: F401
     indexing,
     linalg,
     logarithms,
+    logic,
     loss,
     losses,
     movement,

@@ -10,7 +10,7 @@ from weft.graph.build import add, eq, mul, select, sub, unary
 from weft.graph.layout import make
 from weft.graph.node import Node, placeholder
 from weft.ops.common import Operand, meet, need_integer, need_tensors
-from weft.ops.elementwise import isfinite
+from weft.ops.logic import isfinite
 from weft.ops.registry import operation
 
 

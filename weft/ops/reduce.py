@@ -17,7 +17,8 @@ from weft.graph import build
 from weft.graph.layout import make
 from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float, normal_axes, normal_axis, to_float
-from weft.ops.elementwise import isfinite, isnan, maximum, minimum
+from weft.ops.elementwise import maximum, minimum
+from weft.ops.logic import isfinite, isnan
 from weft.ops.moments import moments
 from weft.ops.registry import operation
 

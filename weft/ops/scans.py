@@ -11,8 +11,9 @@ from weft.graph import build
 from weft.graph.node import Node
 from weft.ops import reduce
 from weft.ops.common import as_int, need_float, normal_axis
-from weft.ops.elementwise import add, div, logical_xor, mul
+from weft.ops.elementwise import add, div, mul
 from weft.ops.elementwise import sub as subtract
+from weft.ops.logic import logical_xor
 from weft.ops.movement import cat
 from weft.ops.reduce import ValuesIndices
 from weft.ops.registry import operation

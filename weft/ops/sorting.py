@@ -16,8 +16,8 @@ from weft.graph import build
 from weft.graph.node import Node
 from weft.graph.primitives import make
 from weft.ops.common import as_int, fit_number, normal_axis, same_device
-from weft.ops.elementwise import isnan
 from weft.ops.indexing import user_site
+from weft.ops.logic import isnan
 from weft.ops.reduce import ValuesIndices, one_of_all
 from weft.ops.registry import operation
 

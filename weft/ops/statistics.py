@@ -22,10 +22,11 @@ from weft.ops.common import (
     same_device,
     to_float,
 )  # fmt: skip
-from weft.ops.elementwise import clamp, isnan
+from weft.ops.elementwise import clamp
 from weft.ops.elementwise import round as rounded
 from weft.ops.indexing import user_site
 from weft.ops.linalg import matmul
+from weft.ops.logic import isnan
 from weft.ops.reduce import Dim, ValuesIndices, one_of_all
 from weft.ops.registry import operation
 from weft.ops.sorting import argsort, searchsorted, sort
