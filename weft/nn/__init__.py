@@ -16,7 +16,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "dropout": (),
     "utility": (),
     "padding": (),
-    "linear": ("Linear",),
+    "linear": ("LazyLinear", "Linear"),
     "pooling": (),
     "upsampling": (),
     "distance": (),
@@ -44,7 +44,8 @@ CONTENTS: dict[str, tuple[str, ...]] = {
 # What is no layer.
 _OTHERS = {
     "module": ("Module",),
-    "parameter": ("Buffer", "Parameter"),
+    "lazy": ("LazyModuleMixin",),
+    "parameter": ("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"),
     "registry": ("get", "layers"),
     "summary": ("summary",),
     "support": ("supports",),

@@ -7,6 +7,7 @@ from typing import Any
 
 from weft.nn import functional as F
 from weft.nn import init
+from weft.nn.lazy import LazyModuleMixin, UninitializedParameter, infer_size
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
@@ -26,9 +27,7 @@ class Linear(Module):
     Size([5, 2])
     """
 
-    def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
-    ):
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(empty(out_features, in_features, device=device, dtype=dtype))
@@ -47,3 +46,36 @@ class Linear(Module):
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+@layer()
+class LazyLinear(LazyModuleMixin, Linear):
+    """y = x Wᵀ + b, where in_features is the extent of the last axis of the first input; a Linear from then on.
+
+    >>> layer = weft.nn.LazyLinear(2)
+    >>> layer(weft.ones(5, 3)).shape, layer.in_features
+    (Size([5, 2]), 3)
+    """
+
+    cls_to_become = Linear
+
+    def __init__(self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
+        super().__init__(0, 0, False)
+        self.out_features = out_features
+        self.weight = UninitializedParameter(device=device, dtype=dtype)
+        if bias:
+            self.bias = UninitializedParameter(device=device, dtype=dtype)
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew, when they have shapes."""
+        if self.in_features and not self.has_uninitialized_params():
+            super().reset_parameters()
+
+    def initialize_parameters(self, input: Tensor) -> None:  # type: ignore[override]
+        """Take in_features from an input."""
+        infer_size(self, "in_features", input.shape[-1], self.weight, 1)
+        if self.has_uninitialized_params():
+            self.weight.materialize((self.out_features, self.in_features))
+            if self.bias is not None:
+                self.bias.materialize((self.out_features,))
+            self.reset_parameters()

@@ -86,7 +86,9 @@ def _own_state(module: Module) -> dict[str, Tensor]:
 def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -> tuple[list[str], list[str]]:
     """See `Module.load_state_dict`; returns the missing and the unexpected keys."""
     if not isinstance(given, Mapping):
-        raise TypeError(f"load_state_dict: given a {type(given).__name__}; expected a dict such as state_dict() returns.")
+        raise TypeError(
+            f"load_state_dict: given a {type(given).__name__}; expected a dict such as state_dict() returns."
+        )
     parameter.compute_waiting()
     state = OrderedDict(given)
     missing: list[str] = []
@@ -135,6 +137,8 @@ def _load_own(
             missing.append(key)
             continue
         used.add(key)
+        if parameter.is_lazy(old) and parameter.is_lazy(state[key]):
+            continue
         value = as_value(state[key])
         if tuple(value.shape) != tuple(old.shape):
             errors.append(f"{key}: given shape {list(value.shape)}, expected {list(old.shape)}")

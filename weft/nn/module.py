@@ -203,7 +203,9 @@ class Module:
         if tensor is not None and not isinstance(tensor, Tensor):
             raise problem(DTypeError, "register_buffer", f"a {type(tensor).__name__}", "a tensor or None")
         self._buffers[name] = tensor
-        self.__dict__["_non_persistent"] = self._non_persistent - {name} if persistent else self._non_persistent | {name}
+        self.__dict__["_non_persistent"] = (
+            self._non_persistent - {name} if persistent else self._non_persistent | {name}
+        )
 
     def register_module(self, name: str, module: Module | None) -> None:
         """The same as `add_module`."""
@@ -434,9 +436,7 @@ class Module:
         """Call `hook(module, args, output)` after `forward`; what it returns, unless None, is the output."""
         return hooks.add_hook(self, "after", hook, prepend, with_kwargs, always_call)
 
-    def register_full_backward_pre_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> hooks.ModuleHandle:
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.ModuleHandle:
         """Call `hook(module, grad_output)` before the gradients of a call are computed; it may return others."""
         return hooks.add_hook(self, "backward_before", hook, prepend)
 
