@@ -9,15 +9,15 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from weft.autograd import no_grad
 from weft.dtypes import DType
 from weft.errors import DTypeError, GraphError, ShapeError, WeftError, problem
 from weft.nn import hooks, loading, parameter, symbolic
-from weft.nn.paths import add_path
 from weft.nn.parameter import Buffer, Parameter
+from weft.nn.paths import add_path
 from weft.nn.registered import Registered
 from weft.state import MODULES, STATE
 from weft.tensor import Tensor, destination
