@@ -129,6 +129,8 @@ class Module:
         elif "_buffers" in space and name in self._buffers:
             self._set_buffer(name, value)
         else:
+            if STATE.trace is not None:
+                STATE.trace.module_writes.add((id(self), name))
             object.__setattr__(self, name, value)
 
     def _need_init(self, what: str) -> None:
@@ -186,6 +188,11 @@ class Module:
     def training(self, mode: bool) -> None:
         self.__dict__["_training"] = mode
         MODULES.bump()
+
+    @property
+    def _own_forward(self) -> Any:
+        """`forward` where it was assigned to this very module; compiled functions look at it."""
+        return self.__dict__.get("forward")
 
     # ---- registration ----------------------------------------------------------------------------------------------
 
