@@ -38,7 +38,7 @@ class Module:
     ...         return x * self.weight
     >>> layer = Scale(2)
     >>> layer(weft.ones(2))
-    tensor([2., 2.], grad_fn=...)
+    tensor([2., 2.], requires_grad=True)
     >>> [name for name, _ in layer.named_parameters()]
     ['weight']
     """
@@ -532,6 +532,12 @@ class Module:
         from weft.nn.support import supports
 
         return supports(self, device, training)
+
+
+    def prevents(self, device: Any, training: bool) -> str | None:
+        """Why this module itself, without those below it, cannot run on `device`; None where it can. Layers that need
+        something which not every device has define it."""
+        return None
 
 
 class LoadResult(NamedTuple):
