@@ -65,7 +65,9 @@ def test_names_are_torchs(pair):
     for what in ("parameters", "buffers", "modules", "children"):
         assert names(getattr(ours, f"named_{what}")()) == names(getattr(theirs, f"named_{what}")())
         assert len(list(getattr(ours, what)())) == len(list(getattr(theirs, what)()))
-    assert names(ours.named_parameters(remove_duplicate=False)) == names(theirs.named_parameters(remove_duplicate=False))
+    assert names(ours.named_parameters(remove_duplicate=False)) == names(
+        theirs.named_parameters(remove_duplicate=False)
+    )
     assert names(ours.named_parameters("p", recurse=False)) == names(theirs.named_parameters("p", recurse=False))
     assert names(ours.named_modules(prefix="m", remove_duplicate=False)) == names(
         theirs.named_modules(prefix="m", remove_duplicate=False)
@@ -114,7 +116,7 @@ def test_attributes_move_between_kinds():
     del layer.value
     assert not hasattr(layer, "value") and not list(layer.parameters())
     layer.weight = nn.Parameter(weft.ones(2))
-    with pytest.raises(weft.DTypeError, match="parameter 'weight'.*nn.Parameter"):
+    with pytest.raises(weft.DTypeError, match=r"parameter 'weight'.*nn\.Parameter"):
         layer.weight = weft.ones(2)
     layer.weight = None
     assert layer.weight is None and not list(layer.parameters())
@@ -513,6 +515,6 @@ def test_models_of_symbols():
         model(weft.ones(3, 5), b)
     with pytest.raises(weft.GraphError, match="not among the inputs"):
         nn.Model(x, y)
-    with pytest.raises(weft.GraphError, match="1 inputs.*2"):
+    with pytest.raises(weft.GraphError, match=r"1 inputs.*2"):
         model(a)
     assert nn.Input((None, 3))(weft.ones(2, 7, 3)).shape == (2, 7, 3)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from weft.creation import empty
 from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
-from weft.creation import empty
 from weft.tensor import Tensor
 
 
@@ -26,9 +26,7 @@ class Linear(Module):
     (5, 2)
     """
 
-    def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
-    ):
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.weight = Parameter(empty(out_features, in_features, device=device, dtype=dtype))

@@ -9,15 +9,15 @@ from __future__ import annotations
 import copy
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from weft.autograd import no_grad
 from weft.dtypes import DType
 from weft.errors import DTypeError, GraphError, ShapeError, WeftError, problem
 from weft.nn import hooks, loading, parameter, symbolic
-from weft.nn.paths import add_path
 from weft.nn.parameter import Buffer, Parameter
+from weft.nn.paths import add_path
 from weft.nn.registered import Registered
 from weft.state import MODULES, STATE
 from weft.tensor import Tensor, destination
@@ -210,7 +210,9 @@ class Module:
         if tensor is not None and not isinstance(tensor, Tensor):
             raise problem(DTypeError, "register_buffer", f"a {type(tensor).__name__}", "a tensor or None")
         self._buffers[name] = tensor
-        self.__dict__["_non_persistent"] = self._non_persistent - {name} if persistent else self._non_persistent | {name}
+        self.__dict__["_non_persistent"] = (
+            self._non_persistent - {name} if persistent else self._non_persistent | {name}
+        )
 
     def register_module(self, name: str, module: Module | None) -> None:
         """The same as `add_module`."""
@@ -441,9 +443,7 @@ class Module:
         """Call `hook(module, args, output)` after `forward`; what it returns, unless None, is the output."""
         return hooks.add_hook(self, "after", hook, prepend, with_kwargs, always_call)
 
-    def register_full_backward_pre_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> hooks.ModuleHandle:
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.ModuleHandle:
         """Call `hook(module, grad_output)` before the gradients of a call are computed; it may return others."""
         return hooks.add_hook(self, "backward_before", hook, prepend)
 
@@ -532,7 +532,6 @@ class Module:
         from weft.nn.support import supports
 
         return supports(self, device, training)
-
 
     def prevents(self, device: Any, training: bool) -> str | None:
         """Why this module itself, without those below it, cannot run on `device`; None where it can. Layers that need
