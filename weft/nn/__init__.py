@@ -1,5 +1,5 @@
 """Layers and functions for networks, made of tensor operations only."""
 
-from weft.nn import functional
+from weft.nn import functional, init
 
-__all__ = ["functional"]
+__all__ = ["functional", "init"]
