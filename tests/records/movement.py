@@ -383,7 +383,7 @@ RECORDS = [
         ALL,
         errors=[
             (lambda: ones(3, 4).shrink((0, 2)), weft.ShapeError, r"shrink: given 1 bounds for shape \(3, 4\)"),
-            (lambda: ones(3).shrink((0, 4)), weft.ShapeError, r"\(0, 4\) for axis 0: expected 0 <= start <= end <= 3"),
+            (lambda: ones(3).shrink((0, 4)), weft.ShapeError, r"\(0, 4\) for axis 0; expected 0 <= start <= end <= 3"),
             (lambda: ones(3).shrink((2, 1)), weft.ShapeError, r"\(2, 1\) for axis 0"),
             (lambda: ones(3, 4).shrink((0, 1, 2), None), weft.ShapeError, r"\(0, 1, 2\) for axis 0"),
         ],
