@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from weft.nn import functional
+from weft.nn import functional  # noqa: F401
 
 # Files of this package and the names that they export; a file is loaded when one of its names is first used.
 CONTENTS: dict[str, tuple[str, ...]] = {

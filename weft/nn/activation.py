@@ -168,8 +168,8 @@ class CELU(_Numbers):
 
 @layer(learns="-")
 class SELU(_InPlace):
-    """y = s · (x above 0, a · (eˣ - 1) below) with a = 1.67326..., s = 1.05070..., which keep mean 0 and variance 1 from
-    layer to layer (Klambauer et al. 2017).
+    """y = s · (x above 0, a · (eˣ - 1) below) with a = 1.67326..., s = 1.05070..., which keep mean 0 and variance 1
+    from layer to layer (Klambauer et al. 2017).
 
     >>> weft.nn.SELU()(weft.tensor([-1.0, 2.0]))
     tensor([-1.1113,  2.1014])
@@ -296,8 +296,8 @@ class Hardsigmoid(_InPlace):
 class Hardswish(_InPlace):
     """y = x · min(max(x + 3, 0), 6) / 6 (Howard et al. 2019).
 
-    >>> weft.nn.Hardswish()(weft.tensor([-4.0, 1.0, 4.0]))
-    tensor([0.0000, 0.6667, 4.0000])
+    >>> weft.nn.Hardswish()(weft.tensor([-1.0, 1.0, 4.0]))
+    tensor([-0.3333,  0.6667,  4.0000])
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -432,7 +432,7 @@ class GLU(_Numbers):
 class Activation(Module):
     """y = f(x), f given by name: that of any activation layer, with its arguments.
 
-    Names are those of the classes in any spelling ('relu', 'leaky_relu', 'LogSoftmax'), 'swish', 'identity' and 'linear'.
+    Names are those of the classes in any spelling ('relu', 'leaky_relu', 'LogSoftmax'), 'swish' and 'linear'.
 
     >>> weft.nn.Activation("leaky_relu", negative_slope=0.5)(weft.tensor([-1.0, 2.0]))
     tensor([-0.5000,  2.0000])
@@ -454,8 +454,8 @@ _ELSEWHERE = {
 }
 _OTHER_NAMES = {"swish": "silu", "linear": "identity", "none": "identity"}
 _OWN = (
-    ReLU, ReLU6, LeakyReLU, PReLU, RReLU, ELU, CELU, SELU, GELU, SiLU, Mish, Softplus, Softshrink, Hardshrink, Hardsigmoid,
-    Hardswish, Hardtanh, Tanh, Tanhshrink, Sigmoid, LogSigmoid, Softsign, Threshold, GLU,
+    ReLU, ReLU6, LeakyReLU, PReLU, RReLU, ELU, CELU, SELU, GELU, SiLU, Mish, Softplus, Softshrink, Hardshrink,
+    Hardsigmoid, Hardswish, Hardtanh, Tanh, Tanhshrink, Sigmoid, LogSigmoid, Softsign, Threshold, GLU,
 )  # fmt: skip
 _NAMES = {
     **{cls.__name__.lower(): ("activation", cls.__name__) for cls in _OWN},

@@ -33,7 +33,7 @@ class PairwiseDistance(Module):
     Shape: inputs [B, D] or [D], output [B] or [], with keepdim [B, 1] or [1].
 
     >>> weft.nn.PairwiseDistance()(weft.tensor([3.0, 0.0]), weft.tensor([0.0, 4.0]))
-    tensor(5.0000)
+    tensor(5.)
     """
 
     def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False):

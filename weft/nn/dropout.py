@@ -37,7 +37,8 @@ class _Dropout(Module):
 
 @layer("L005", aliases=("DropoutLayer",), learns="-", oracle=_ORACLE)
 class Dropout(_Dropout):
-    """y = x · m / (1 - p), every m independently 0 with probability p, otherwise 1. Eval: y = x (Srivastava et al. 2014).
+    """y = x · m / (1 - p), every m independently 0 with probability p, otherwise 1. Eval: y = x
+    (Srivastava et al. 2014).
 
     Shape: input [*], output the same. The gradient has the same mask.
 
@@ -93,7 +94,7 @@ class Dropout3d(_Dropout):
 
 @layer(learns="-", oracle=_ORACLE)
 class AlphaDropout(_Dropout):
-    """y = a · (x · m + α (1 - m)) + b, α = -1.7580993... the limit of SELU; a and b keep mean 0 and variance 1. Eval:
+    """y = a · (x · m + s (1 - m)) + b, s = -1.7580993... the limit of SELU; a and b keep mean 0 and variance 1. Eval:
     y = x (Klambauer et al. 2017).
 
     Shape: input [*], output the same.

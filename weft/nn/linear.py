@@ -154,10 +154,10 @@ def _pair(value: int | Sequence[int]) -> tuple[int, int]:
 
 @layer("L028", aliases=("LocallyConnectedLayer", "LocallyConnected"), oracle="torch.nn.functional.unfold and einsum")
 class LocallyConnected2d(Module):
-    """y[b, o, p] = Σ_{c, k} W[p, o, c, k] · patch[b, c, k, p] + bias[o, p]: a convolution whose weights differ from place
-    to place; p runs over the OH · OW places.
+    """y[b, o, p] = Σ_{c, k} W[p, o, c, k] · patch[b, c, k, p] + bias[o, p]: a convolution whose weights differ from
+    place to place; p runs over the OH · OW places.
 
-    Shape: input [B, in_channels, *input_size], output [B, out_channels, OH, OW] with OH = (H + 2 padding - k) / stride + 1;
+    Shape: input [B, in_channels, *input_size], output [B, out_channels, OH, OW], OH = (H + 2 padding - k) / stride + 1;
     weight [OH · OW, out_channels, in_channels, kH · kW], bias [out_channels, OH, OW]. Both start as
     U(-1/√fan_in, 1/√fan_in), fan_in = in_channels · kH · kW.
 
@@ -207,14 +207,14 @@ class LocallyConnected2d(Module):
 
 
 def _of_square(square: Tensor, function: Any, series: tuple[float, float]) -> Tensor:
-    """function(√u) / √u for u = `square`; near 0 by the series 1 + series[0] u + series[1] u², whose slope is finite."""
+    """function(√u) / √u for u = `square`; near 0 by 1 + series[0] u + series[1] u², whose slope is finite."""
     small = square < 1e-6
     root = where(small, 1.0, square).sqrt()
     return where(small, 1 + square * (series[0] + series[1] * square), function(root) / root)
 
 
 def expmap0(v: Tensor, c: float = 1.0) -> Tensor:
-    """tanh(√c ‖v‖) v / (√c ‖v‖): the point of the Poincaré ball of curvature -c that the tangent vector v at 0 leads to."""
+    """tanh(√c ‖v‖) v / (√c ‖v‖): the point of the ball of curvature -c that the tangent vector v at 0 leads to."""
     square = c * (v * v).sum(-1, keepdim=True)
     return v * _of_square(square, lambda root: root.tanh(), (-1 / 3, 2 / 15))
 
@@ -280,8 +280,8 @@ class HyperbolicLinear(Module):
 
     def extra_repr(self) -> str:
         return (
-            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, c={self.c}"
-            + (", tangent_input=True" if self.tangent_input else "")
+            f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
+            f"c={self.c}, tangent_input={self.tangent_input}"
         )
 
 

@@ -1,9 +1,9 @@
 """Pooling: the maximum, mean or norm of windows, as in torch, and of whole images.
 
 Arguments for windows are one number for all axes, or one for each; `stride` is the kernel's size where it is None.
-Shape of the pools with a kernel: input [B, C, *] or [C, *], output with (n + 2 padding - dilation (kernel - 1) - 1) / stride + 1
-places along each axis, rounded down (up with ceil_mode=True, where the last window starts inside the input or its left
-padding).
+Shape of the pools with a kernel: input [B, C, *] or [C, *], output with
+(n + 2 padding - dilation (kernel - 1) - 1) / stride + 1 places along each axis, rounded down (up with ceil_mode=True,
+where the last window starts inside the input or its left padding).
 """
 
 from __future__ import annotations
@@ -406,7 +406,8 @@ class FractionalMaxPool3d(_FractionalMaxPool):
 class MaxUnpool1d(_MaxUnpool):
     """y = zeros, with the inputs at the places that MaxPool1d(return_indices=True) gave.
 
-    Shape: input and indices [B, C, L] or [C, L]; output_size chooses among the extents that a pool would make the input's.
+    Shape: input and indices [B, C, L] or [C, L]; output_size chooses among the extents that
+    a pool would make the input's.
 
     >>> x = weft.ones(1, 1, 4)
     >>> weft.nn.MaxUnpool1d(2)(*weft.nn.MaxPool1d(2, return_indices=True)(x)).shape
@@ -420,7 +421,8 @@ class MaxUnpool1d(_MaxUnpool):
 class MaxUnpool2d(_MaxUnpool):
     """y = zeros, with the inputs at the places that MaxPool2d(return_indices=True) gave.
 
-    Shape: input and indices [B, C, H, W] or [C, H, W]; output_size chooses among the extents that a pool would make the input's.
+    Shape: input and indices [B, C, H, W] or [C, H, W]; output_size chooses among the extents that
+    a pool would make the input's.
 
     >>> x = weft.ones(1, 1, 4, 4)
     >>> weft.nn.MaxUnpool2d(2)(*weft.nn.MaxPool2d(2, return_indices=True)(x)).shape
@@ -434,7 +436,8 @@ class MaxUnpool2d(_MaxUnpool):
 class MaxUnpool3d(_MaxUnpool):
     """y = zeros, with the inputs at the places that MaxPool3d(return_indices=True) gave.
 
-    Shape: input and indices [B, C, D, H, W] or [C, D, H, W]; output_size chooses among the extents that a pool would make the input's.
+    Shape: input and indices [B, C, D, H, W] or [C, D, H, W]; output_size chooses among the extents that
+    a pool would make the input's.
 
     >>> x = weft.ones(1, 1, 4, 4, 4)
     >>> weft.nn.MaxUnpool3d(2)(*weft.nn.MaxPool3d(2, return_indices=True)(x)).shape
@@ -451,7 +454,8 @@ class MaxUnpool3d(_MaxUnpool):
     oracle="torch.nn.AdaptiveAvgPool2d(1) and AdaptiveMaxPool2d(1)",
 )
 class GlobalPool(Module):
-    """y = the mean (mode='avg') or the maximum (mode='max') of each channel. The gradient of a maximum goes to the first.
+    """y = the mean (mode='avg') or the maximum (mode='max') of each channel. The gradient of a maximum goes to
+    the first.
 
     Shape: input [B, C, *], output [B, C], with keepdim [B, C, 1, ...].
 

@@ -222,8 +222,8 @@ class Sparsemax(Module):
 
 @layer(aliases=("Entmax",), learns="-", oracle="the exact solution in NumPy, found by bisection")
 class Entmax15(Module):
-    """p = max(z / 2 - θ, 0)², θ such that the p along `dim` sum to 1: entmax with α = 1.5, between softmax and sparsemax
-    (Peters et al. 2019).
+    """p = max(z / 2 - θ, 0)², θ such that the p along `dim` sum to 1: entmax of order 1.5, between softmax and
+    sparsemax (Peters et al. 2019).
 
     With x = z / 2 in descending order, M and S the mean and the summed squares about it of the k largest:
     θ = M - √((1 - S) / k), for the largest k with θ ≤ x₍ₖ₎.

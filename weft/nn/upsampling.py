@@ -95,7 +95,7 @@ class ChannelShuffle(Module):
 class SubpixelConv2d(Module):
     """y = PixelShuffle(r)(Conv2d(x)): a convolution with r² times the channels, which become pixels (Shi et al. 2016).
 
-    Shape: input [B, in_channels, H, W], output [B, out_channels, H r, W r] (with the default padding and an odd kernel);
+    Shape: input [B, in_channels, H, W], output [B, out_channels, H r, W r] (with the default padding, an odd kernel);
     weight [out_channels r², in_channels, kH, kW], bias [out_channels r²], initialised as those of Conv2d.
 
     >>> weft.nn.SubpixelConv2d(3, 2, upscale_factor=2)(weft.ones(1, 3, 5, 5)).shape

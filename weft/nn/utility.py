@@ -271,8 +271,8 @@ class SequenceLast(Module):
 
 @layer("L009", aliases=("MaskingLayer",), learns="-", oracle="Keras' rule in NumPy")
 class Masking(Module):
-    """y = x · mask; a step is masked (False) where all its features equal mask_value, as in Keras. With elementwise=True
-    single elements are masked.
+    """y = x · mask; a step is masked (False) where all its features equal mask_value, as in Keras. With
+    elementwise=True single elements are masked.
 
     Shape: x [B, T, F], y the same; mask(x) [B, T] ([B, T, F] with elementwise=True), True = kept. The layer returns y
     alone, so that it fits into Sequential; hand `layer.mask(x)` to layers that take a mask (`mask=`).
@@ -303,8 +303,8 @@ class Masking(Module):
 
 @layer("L015", aliases=("SplitLayer",), learns="-", oracle="torch.split and torch.chunk")
 class Split(Module):
-    """y₁, y₂, ... = the parts of x along `dim`: of the extents given, or n equal ones. With stack=True the n parts are a
-    new axis before `dim` instead of a tuple. The gradient is the concatenation.
+    """y₁, y₂, ... = the parts of x along `dim`: of the extents given, or n equal ones. With stack=True the n parts are
+    a new axis before `dim` instead of a tuple. The gradient is the concatenation.
 
     >>> [tuple(y.shape) for y in weft.nn.Split(2)(weft.ones(3, 4))]
     [(3, 2), (3, 2)]
