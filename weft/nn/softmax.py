@@ -212,7 +212,7 @@ class Sparsemax(Module):
         inside = 1 + count * ordered > ordered.cumsum(-1)
         size = inside.sum(-1, keepdim=True)  # of the support
         smallest = ordered.gather(-1, (size - 1).clamp(min=0))
-        support = z >= smallest
+        support = ~(z < smallest)  # and NaN
         theta = (where(support, z, 0.0).sum(-1, keepdim=True) - 1) / support.sum(-1, keepdim=True)
         return where(support, z - theta, 0.0).movedim(-1, self.dim)
 
@@ -245,13 +245,13 @@ class Entmax15(Module):
         spread = count * (square - mean * mean)
         theta = mean - ((1 - spread) / count).clamp(min=0).sqrt()
         size = (theta <= ordered).sum(-1, keepdim=True)
-        support = x >= ordered.gather(-1, (size - 1).clamp(min=0))
+        support = ~(x < ordered.gather(-1, (size - 1).clamp(min=0)))  # and NaN
         # The same formula for the support alone, through which the gradient flows.
         size = support.sum(-1, keepdim=True)
         centre = where(support, x, 0.0).sum(-1, keepdim=True) / size
-        spread = where(support, (x - centre) ** 2, 0.0).sum(-1, keepdim=True)
+        spread = where(support, x - centre, 0.0).square().sum(-1, keepdim=True)
         theta = centre - ((1 - spread) / size).sqrt()
-        return where(support, (x - theta) ** 2, 0.0).movedim(-1, self.dim)
+        return where(support, x - theta, 0.0).square().movedim(-1, self.dim)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
