@@ -139,6 +139,8 @@ def _load_own(
             missing.append(key)
             continue
         used.add(key)
+        if parameter.is_lazy(old) and parameter.is_lazy(state[key]):
+            continue
         value = as_value(state[key])
         if tuple(value.shape) != tuple(old.shape):
             errors.append(f"{key}: given shape {list(value.shape)}, expected {list(old.shape)}")
