@@ -38,6 +38,7 @@ OURS_AT_INFINITY = {
     "conv2d": "the same",
     "conv3d": "the same",
     "conv_transpose2d": "the same",
+    "conv_tbc": "the same",
     "searchsorted": "the sequence must be sorted, NaN last",
     "unique_dim": "NaN sorts last",
     "scaled_dot_product_attention": "a query of NaN gives NaN, where torch gives 0",

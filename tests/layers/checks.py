@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 import weft
-import weft.nn as nn
 from tests.layers.record import COLUMNS, Case, Draw, LayerRecord
 from weft import tree
 from weft.backends.base import Slab

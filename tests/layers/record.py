@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-# An oracle gets the layer's state_dict (float64 arrays), the inputs (float64 arrays, integers, plain values) and whether
-# the layer is training; it returns the outputs in the layer's structure.
+# An oracle gets the layer's state_dict (float64 arrays), the inputs (float64 arrays, integers, plain values) and
+# whether the layer is training; it returns the outputs in the layer's structure.
 Oracle = Callable[[Mapping[str, np.ndarray], tuple[Any, ...], bool], Any]
 
 # The edge cases, and what a layer must have for one to make sense ('' for all layers).

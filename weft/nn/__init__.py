@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from weft.nn import functional
+from weft.nn import functional  # noqa: F401
 
 # Files of this package and the names that they export; a file is loaded when one of its names is first used.
 CONTENTS: dict[str, tuple[str, ...]] = {
     "containers": ("ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"),
     "graph_model": ("Input", "Lambda", "Model"),
-    "activation": (),
+    "activation": ("Tanh",),
     "softmax": (),
     "dropout": (),
     "utility": (),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from weft.creation import empty
 from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.lazy import LazyModuleMixin, UninitializedParameter, infer_size
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
-from weft.creation import empty
 from weft.tensor import Tensor
 
 
@@ -24,7 +24,7 @@ class Linear(Module):
 
     >>> layer = weft.nn.Linear(3, 2)
     >>> layer(weft.ones(5, 3)).shape
-    Size([5, 2])
+    (5, 2)
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None):

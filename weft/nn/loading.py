@@ -59,7 +59,9 @@ def state_dict(
 ) -> OrderedDict[str, Any]:
     """See `Module.state_dict`."""
     if args:
-        destination, prefix, keep_vars = (*args, *(destination, prefix, keep_vars)[len(args) :])
+        positional = dict(zip(("destination", "prefix", "keep_vars"), args, strict=False))
+        destination = positional.get("destination", destination)
+        prefix, keep_vars = positional.get("prefix", prefix), positional.get("keep_vars", keep_vars)
     parameter.compute_waiting()
     found: OrderedDict[str, Any] = OrderedDict() if destination is None else destination
     for hook in _hooks(module, "saving"):

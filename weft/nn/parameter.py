@@ -30,7 +30,7 @@ class _Registered(Tensor):
         if not isinstance(value, Tensor):
             given, expected = f"a {type(value).__name__}", "a tensor"
             raise problem(DTypeError, type(self).__name__, given, expected, "make one with weft.tensor(...)")
-        super().__init__(build.stop_gradient(value.detach().node))
+        super().__init__(value.detach().node)
         if requires_grad:
             self.requires_grad_()
         if self._node is not None and self._node.buffer is None and STATE.trace is None:
