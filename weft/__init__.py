@@ -49,7 +49,7 @@ from weft.size import Size
 
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import linalg, optim, signal, special
+from weft import func, linalg, optim, signal, special
 from weft.boundary import install as _install
 from weft.einops_backend import install as _install_einops
 
@@ -111,6 +111,7 @@ __all__ = [
     "from_dlpack",
     "from_numpy",
     "full",
+    "func",
     "full_like",
     "get_device",
     "get_float32_matmul_precision",

@@ -11,7 +11,7 @@ from weft.nn import functional
 CONTENTS: dict[str, tuple[str, ...]] = {
     "containers": ("ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"),
     "graph_model": ("Input", "Lambda", "Model"),
-    "activation": (),
+    "activation": ("Tanh",),
     "softmax": (),
     "dropout": (),
     "utility": (),

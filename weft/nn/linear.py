@@ -23,7 +23,7 @@ class Linear(Module):
 
     >>> layer = weft.nn.Linear(3, 2)
     >>> layer(weft.ones(5, 3)).shape
-    Size([5, 2])
+    (5, 2)
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class Module:
     ...         return x * self.weight
     >>> layer = Scale(2)
     >>> layer(weft.ones(2))
-    tensor([2., 2.], grad_fn=...)
+    tensor([2., 2.], requires_grad=True)
     >>> [name for name, _ in layer.named_parameters()]
     ['weight']
     """
@@ -129,6 +129,8 @@ class Module:
         elif "_buffers" in space and name in self._buffers:
             self._set_buffer(name, value)
         else:
+            if STATE.trace is not None:
+                STATE.trace.module_writes.add((id(self), name))
             object.__setattr__(self, name, value)
 
     def _need_init(self, what: str) -> None:
@@ -186,6 +188,11 @@ class Module:
     def training(self, mode: bool) -> None:
         self.__dict__["_training"] = mode
         MODULES.bump()
+
+    @property
+    def _own_forward(self) -> Any:
+        """`forward` where it was assigned to this very module; compiled functions look at it."""
+        return self.__dict__.get("forward")
 
     # ---- registration ----------------------------------------------------------------------------------------------
 
@@ -525,6 +532,12 @@ class Module:
         from weft.nn.support import supports
 
         return supports(self, device, training)
+
+
+    def prevents(self, device: Any, training: bool) -> str | None:
+        """Why this module itself, without those below it, cannot run on `device`; None where it can. Layers that need
+        something which not every device has define it."""
+        return None
 
 
 class LoadResult(NamedTuple):

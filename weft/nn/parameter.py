@@ -12,7 +12,6 @@ from typing import Any
 from weft.cell import evaluate
 from weft.creation import empty
 from weft.errors import DTypeError, problem
-from weft.graph import build
 from weft.state import STATE
 from weft.tensor import Tensor
 
@@ -29,7 +28,7 @@ class _Registered(Tensor):
         if not isinstance(value, Tensor):
             given, expected = f"a {type(value).__name__}", "a tensor"
             raise problem(DTypeError, type(self).__name__, given, expected, "make one with weft.tensor(...)")
-        super().__init__(build.stop_gradient(value.detach().node))
+        super().__init__(value.detach().node)
         if requires_grad:
             self.requires_grad_()
         if self._node is not None and self._node.buffer is None and STATE.trace is None:
