@@ -45,7 +45,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "TransformerEncoder",
         "TransformerEncoderLayer",
     ),
-    "embedding": (),
+    "embedding": ("Embedding", "EmbeddingBag", "TimeEmbedding"),
     "gating": (),
     "experts": (),
     "memory": (),
