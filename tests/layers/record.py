@@ -97,6 +97,7 @@ class LayerRecord:
     no_bad: str = ""
     checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     differentiable: bool = True
+    own_gradient: bool = False  # backward is a rule of its own (a surrogate): see `checks` instead of differences
     training: bool = True  # the mode in which forward is compared
     rtol: float = 1e-5
     atol: float = 1e-6
