@@ -157,6 +157,8 @@ def check_gradient(record: LayerRecord) -> None:
     and that of torch, where torch has the layer."""
     if not record.differentiable:
         raise NotApplicable("its results have no gradient")
+    if record.own_gradient:
+        raise NotApplicable("its gradient is a rule of its own: see its own checks")
     layer = make_layer(record).double()
     inputs = _with_gradients(record, weft.float64)
     points = [leaf for leaf in tree.flatten(inputs)[0] if isinstance(leaf, weft.Tensor) and leaf.requires_grad]
