@@ -165,8 +165,8 @@ class NAdam(Optimizer):
 
 
 class RAdam(Optimizer):
-    """Rectified Adam (Liu et al. 2020), as in torch.optim: with ρ∞ = 2/(1-β₂) - 1 and ρ = ρ∞ - 2tβ₂ᵗ/(1-β₂ᵗ), where ρ > 5:
-    θ -= lr·m̂·r·√(1-β₂ᵗ)/(√v + ε), r² = (ρ-4)(ρ-2)ρ∞ / ((ρ∞-4)(ρ∞-2)ρ); before that θ -= lr·m̂.
+    """Rectified Adam (Liu et al. 2020), as in torch.optim: with n = 2/(1-β₂) - 1 and q = n - 2tβ₂ᵗ/(1-β₂ᵗ), where
+    q > 5: θ -= lr·m̂·r·√(1-β₂ᵗ)/(√v + ε), r² = (q-4)(q-2)n / ((n-4)(n-2)q); before that θ -= lr·m̂.
 
     >>> import weft
     >>> w = weft.tensor([1.0], requires_grad=True)
@@ -205,14 +205,14 @@ class RAdam(Optimizer):
     ) -> tuple[Tensor, State]:
         p, g = _decay(group, p, g, h)
         m, v = _moments(g, h, state)
-        beta, count = h["betas2"].double(), t.double()  # ρ is the difference of two large numbers
+        beta, count = h["betas2"].double(), t.double()  # `length` is the difference of two large numbers
         power = beta**count
         longest = 2.0 / (1.0 - beta) - 1.0
-        rho = longest - 2.0 * count * power / (1.0 - power)
-        square = (rho - 4.0) * (rho - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * rho)
+        length = longest - 2.0 * count * power / (1.0 - power)
+        square = (length - 4.0) * (length - 2.0) * longest / ((longest - 4.0) * (longest - 2.0) * length)
         rect = (square * (1.0 - power)).sqrt().to(p.dtype)
         rate = h["lr"] / (1.0 - h["betas1"] ** t)
-        factor = weft.where(rho > 5.0, rect / (v.sqrt() + h["eps"]), 1.0)
+        factor = weft.where(length > 5.0, rect / (v.sqrt() + h["eps"]), 1.0)
         return p - rate * m * factor, {"exp_avg": m, "exp_avg_sq": v}
 
 
@@ -285,9 +285,7 @@ class Lion(Optimizer):
     ):
         check_numbers("Lion", lr=lr, weight_decay=weight_decay)
         check_betas("Lion", betas, example="(0.9, 0.99)")
-        super().__init__(
-            params, {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay, "maximize": maximize}
-        )
+        super().__init__(params, {"lr": lr, "betas": tuple(betas), "weight_decay": weight_decay, "maximize": maximize})
 
     def update(
         self, group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor], t: Tensor, state: State

@@ -10,8 +10,8 @@ from weft.tensor import Tensor
 
 
 class RMSprop(Optimizer):
-    """g += λθ; s = αs + (1-α)g²; centered: a = αa + (1-α)g, s̃ = s - a²; d = g/(√s̃ + ε); momentum: b = μb + d;
-    θ -= lr·(b or d).
+    """With k = alpha: g += λθ; s = ks + (1-k)g²; centered: a = ka + (1-k)g, s̃ = s - a²; d = g/(√s̃ + ε); momentum:
+    b = μb + d; θ -= lr·(b or d).
 
     >>> import weft
     >>> w = weft.tensor([1.0], requires_grad=True)
@@ -114,7 +114,7 @@ class Adagrad(Optimizer):
 
 
 class Adadelta(Optimizer):
-    """Zeiler 2012: g += λθ; s = ρs + (1-ρ)g²; d = g·√(a + ε)/√(s + ε); a = ρa + (1-ρ)d²; θ -= lr·d.
+    """Zeiler 2012, with k = rho: g += λθ; s = ks + (1-k)g²; d = g·√(a + ε)/√(s + ε); a = ka + (1-k)d²; θ -= lr·d.
 
     >>> import weft
     >>> w = weft.tensor([1.0], requires_grad=True)
@@ -160,8 +160,8 @@ class Adadelta(Optimizer):
 
 
 class Rprop(Optimizer):
-    """Resilient propagation (Riedmiller and Braun 1993), for full batches: the step of an element, lr at first, grows by
-    etas[1] while its gradient keeps the sign, and shrinks by etas[0], without a move, when that changes.
+    """Resilient propagation (Riedmiller and Braun 1993), for full batches: the step of an element, lr at first, grows
+    by etas[1] while its gradient keeps the sign, and shrinks by etas[0], without a move, when that changes.
 
     >>> import weft
     >>> w = weft.tensor([1.0], requires_grad=True)

@@ -50,7 +50,9 @@ class _Average(abc.ABC):
             raise problem(GraphError, type(self).__name__, "no tensors", "at least one", "pass model.parameters()")
         with weft.no_grad():
             self.averages = [_wide(tensor.detach()).clone() for tensor in self.tensors]
-            self.count = weft.zeros((), device=self.tensors[0].device)
+            is_wide = any(tensor.dtype is weft.float64 for tensor in self.tensors)
+            dtype = weft.float64 if is_wide else weft.float32
+            self.count = weft.zeros((), dtype=dtype, device=self.tensors[0].device)
             weft.eval(self.count, *self.averages)
             for positions in buckets(self.averages):
                 pack([self.averages[k] for k in positions])
@@ -124,7 +126,7 @@ class ExponentialMovingAverage(_Average):
 
     def __init__(self, tensors: Iterable[Any], decay: float = 0.999):
         super().__init__(tensors)
-        self._decay = weft.zeros((), device=self.count.device)
+        self._decay = weft.zeros_like(self.count)
         self.decay = decay
 
     @property

@@ -1,7 +1,7 @@
 """Parameter groups: hyper-parameters as users set them, and the flat vectors that an update computes with.
 
-A `Group` is the dict that `optimizer.param_groups` shows. Its parameters lie in `Bucket`s, one for each dtype and device,
-together with their state. Nothing here knows an update rule.
+A `Group` is the dict that `optimizer.param_groups` shows. Its parameters lie in `Bucket`s, one for each dtype and
+device, together with their state. Nothing here knows an update rule.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,11 +28,16 @@ STEP, SEEN, SUM = "step", "accumulated", "accumulated_grad"  # names in a state_
 def outside_of_traces() -> Iterator[None]:
     """Inside, tensors are made and assigned at once, although `weft.compile` traces a function."""
     trace, STATE.trace = STATE.trace, None
+    watching = sys.getprofile() if trace is not None else None  # what runs meanwhile is no part of the function
     try:
+        if watching is not None:
+            sys.setprofile(None)
         with weft.no_grad():
             yield
     finally:
         STATE.trace = trace
+        if watching is not None:
+            sys.setprofile(watching)
 
 
 class Group(dict):
@@ -64,7 +70,7 @@ class Group(dict):
         if STATE.trace is not None:
             given = f"{key!r} set inside {STATE.trace.where}"
             raise problem(
-                GraphError, "param_groups", given, "hyper-parameters that change between calls of the compiled function",
+                GraphError, "param_groups", given, "hyper-parameters that change between calls",
                 "set it, or call scheduler.step(), outside",
             )  # fmt: skip
         super().__setitem__(key, plain_number(value))
@@ -251,12 +257,16 @@ class Bucket:
     def check_together(self, active: list[int]) -> None:
         """Before an update of the active parameters: where these are not all, each gets numbers of its own."""
         if self.together and len(active) < len(self.params):
+            is_counted = STATE.trace is not None and STATE.trace.is_written(self.numbers[STEP])
+            if is_counted:  # a step before this one in the same function: its trace serves one call
+                STATE.trace.guard(lambda: self.together)
             for name, number in list(self.numbers.items()):
-                with outside_of_traces():  # as it is before the function that is traced
+                with outside_of_traces():  # as it was before the function that is traced
                     vector = self.numbers[name] = number.expand(len(self.params)).clone()
                     vector.name = number.name
                     weft.eval(vector)
-                vector._assign(number.expand(len(self.params)).node)  # as it is now
+                if is_counted:
+                    vector._assign(number.expand(len(self.params)).node)
             self.together = False
         if STATE.trace is not None:
             STATE.trace.guard(lambda: self.together)
@@ -392,4 +402,3 @@ def plain_number(value: Any) -> Any:
     if isinstance(value, tuple) and any(isinstance(each, Tensor) for each in value):
         return tuple(map(plain_number, value))
     return value
-

@@ -22,8 +22,8 @@ def _is_excluded(group: Group, tensor: Tensor) -> bool:
 
 
 class LARS(Optimizer):
-    """Layer-wise adaptive rates (You, Gitman and Ginsburg 2017): ρ = trust·‖θ‖/(‖g‖ + λ‖θ‖ + ε), or 1 where a norm is 0;
-    v = μv + lr·ρ·(g + λθ); θ -= v. Tensors of at most one axis have ρ = 1 and no decay unless `exclude_1d=False`.
+    """Layer-wise adaptive rates (You, Gitman and Ginsburg 2017): r = trust·‖θ‖/(‖g‖ + λ‖θ‖ + ε), or 1 where a norm is
+    0; v = μv + lr·r·(g + λθ); θ -= v. Tensors of at most one axis have r = 1 and no decay unless `exclude_1d=False`.
 
     >>> import weft
     >>> w = weft.tensor([[3.0, 4.0]], requires_grad=True)
@@ -73,8 +73,8 @@ class LARS(Optimizer):
 
 
 class LAMB(Optimizer):
-    """Layer-wise adaptive moments (You et al. 2020): u = m̂/(√v̂ + ε) + λθ with Adam's moments; ρ = ‖θ‖/‖u‖, or 1 where a
-    norm is 0; θ -= lr·ρ·u. ‖θ‖ is at most `clamp`, if that is given. Tensors of at most one axis have ρ = 1 unless
+    """Layer-wise adaptive moments (You et al. 2020): u = m̂/(√v̂ + ε) + λθ with Adam's moments; r = ‖θ‖/‖u‖, or 1 where a
+    norm is 0; θ -= lr·r·u. ‖θ‖ is at most `clamp`, if that is given. Tensors of at most one axis have r = 1 unless
     `exclude_1d=False`.
 
     >>> import weft

@@ -1,4 +1,4 @@
-"""L-BFGS, as in torch.optim: a quasi-Newton method that looks at losses on the host, so it runs outside weft.compile."""
+"""L-BFGS, as in torch.optim: a quasi-Newton method that reads losses on the host, so it runs outside weft.compile."""
 
 from __future__ import annotations
 

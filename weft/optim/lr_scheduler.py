@@ -182,7 +182,7 @@ class MultiplicativeLR(_WithRules):
 
 
 class StepLR(LRScheduler):
-    """η₀·γ^⌊t / step_size⌋.
+    """η₀·gamma^⌊t / step_size⌋.
 
     >>> scheduler = weft.optim.lr_scheduler.StepLR(weft.optim.SGD([weft.ones(1, requires_grad=True)], lr=1.0), 2, 0.5)
     >>> for _ in range(4):
@@ -204,7 +204,7 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """η₀·γ^(number of milestones up to t)."""
+    """η₀·gamma^(number of milestones up to t)."""
 
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1):
         self.milestones, self.gamma = Counter(milestones), gamma
@@ -266,12 +266,12 @@ class LinearLR(LRScheduler):
 
     def _get_closed_form_lr(self) -> list[float]:
         slope = self.end_factor - self.start_factor
-        share = min(self.total_iters, self.last_epoch) / self.total_iters
-        return [base * (self.start_factor + slope * share) for base in self.base_lrs]
+        factor = self.start_factor + slope * min(self.total_iters, self.last_epoch) / self.total_iters
+        return [base * factor for base in self.base_lrs]
 
 
 class ExponentialLR(LRScheduler):
-    """η₀·γᵗ."""
+    """η₀·gammaᵗ."""
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1):
         self.gamma = gamma
@@ -338,9 +338,7 @@ class CosineAnnealingLR(LRScheduler):
 class CosineAnnealingWarmRestarts(LRScheduler):
     """CosineAnnealingLR that starts anew after T_0 steps, then after T_0·T_mult, ... `step(epoch)` takes fractions."""
 
-    def __init__(
-        self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1
-    ):
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1):
         if not isinstance(T_0, int) or T_0 <= 0:
             raise problem(RangeError, "CosineAnnealingWarmRestarts", f"T_0 {T_0!r}", "an integer above 0")
         if not isinstance(T_mult, int) or T_mult < 1:
@@ -408,9 +406,9 @@ class _WithMomentum(LRScheduler):
 
 
 class CyclicLR(_WithMomentum):
-    """From base_lr to max_lr in `step_size_up` steps, back in `step_size_down`, again and again (Smith 2017). The height
-    is the same in each cycle ("triangular"), halves ("triangular2"), or is γᵗ ("exp_range"); or `scale_fn` tells it, of
-    the cycle or the step ("iterations")."""
+    """From base_lr to max_lr in `step_size_up` steps, back in `step_size_down`, again and again (Smith 2017). The
+    height is the same in each cycle ("triangular"), halves ("triangular2"), or is gammaᵗ ("exp_range"); or `scale_fn`
+    tells it, of the cycle or the step ("iterations")."""
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import weft
 from weft.errors import RangeError, ShapeError, problem
 from weft.optim.flat import join
 from weft.optim.groups import Group
@@ -14,9 +15,10 @@ MAX_ITERATIONS = 100
 
 
 class Muon(Optimizer):
-    """Momentum, orthogonalised by Newton-Schulz iterations (Jordan et al. 2024), for matrices: b += (1-μ)(g - b); u = g +
-    μ(b - g) with nesterov, else b; O = NS(u); θ = (1 - lr·λ)θ - lr·s·O, where s is √max(1, rows/columns) ("original"),
-    or 0.2·√max(rows, columns) with adjust_lr_fn="match_rms_adamw". Biases and embeddings are for another optimizer.
+    """Momentum, orthogonalised by Newton-Schulz iterations (Jordan et al. 2024), for matrices: b += (1-μ)(g - b); u = g
+    + μ(b - g) with nesterov, else b; O = NS(u); θ = (1 - lr·λ)θ - lr·s·O, where s is √max(1, rows/columns)
+    ("original"), or 0.2·√max(rows, columns) with adjust_lr_fn="match_rms_adamw". Biases and embeddings are for another
+    optimizer.
 
     >>> import weft
     >>> w = weft.eye(2).requires_grad_()
@@ -67,27 +69,50 @@ class Muon(Optimizer):
         buffer = state["momentum_buffer"].lerp(g, 1.0 - h["momentum"])
         direction = g.lerp(buffer, h["momentum"]) if group.choice("nesterov") else buffer
         steps, way = group.constant("ns_steps"), group.constant("adjust_lr_fn")
-        moves = []
-        for matrix in group.split(direction):
-            rows, columns = matrix.shape
-            rms = way == "match_rms_adamw"
-            ratio = 0.2 * math.sqrt(max(rows, columns)) if rms else math.sqrt(max(1.0, rows / columns))
-            moves.append(_orthogonal(matrix, h, steps).to(p.dtype) * ratio)
+        matrices = group.split(direction)
+        moves: list[Tensor] = list(matrices)
+        for positions in _by_shape(matrices):  # matrices of one shape are one batch of products
+            found = _orthogonal(weft.stack([_lying(matrices[k]) for k in positions]), h, steps).to(p.dtype)
+            for number, k in enumerate(positions):
+                moves[k] = _scale(matrices[k], way) * (found[number].T if _is_tall(matrices[k]) else found[number])
         return p * (1.0 - h["lr"] * h["weight_decay"]) - h["lr"] * join(moves), {"momentum_buffer": buffer}
 
 
-def _orthogonal(matrix: Tensor, h: dict[str, Tensor], steps: int) -> Tensor:
-    """About the orthogonal matrix nearest to `matrix`, in bfloat16: x = ax + (bG + cG²)x, G = xxᵀ, again and again."""
+def _is_tall(matrix: Tensor) -> bool:
+    return matrix.shape[0] > matrix.shape[1]
+
+
+def _lying(matrix: Tensor) -> Tensor:
+    """The matrix, transposed where it has more rows than columns."""
+    return matrix.T if _is_tall(matrix) else matrix
+
+
+def _by_shape(matrices: list[Tensor]) -> list[list[int]]:
+    """Positions of matrices that have one shape when they lie."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for position, matrix in enumerate(matrices):
+        found.setdefault(tuple(sorted(matrix.shape)), []).append(position)
+    return list(found.values())
+
+
+def _scale(matrix: Tensor, way: str | None) -> float:
+    """What the rate is multiplied with, so that matrices of all shapes move equally far."""
+    rows, columns = matrix.shape
+    if way == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1.0, rows / columns))
+
+
+def _orthogonal(matrices: Tensor, h: dict[str, Tensor], steps: int) -> Tensor:
+    """About the orthogonal matrices nearest to `matrices` [B, M, N], M <= N, in bfloat16: x = ax + (bG + cG²)x with
+    G = xxᵀ, `steps` times."""
     a, b, c = (h[f"ns_coefficients{k}"].float() for k in (1, 2, 3))
-    x = matrix.bfloat16()
-    tall = matrix.shape[0] > matrix.shape[1]
-    if tall:
-        x = x.T
+    x = matrices.bfloat16()
     wide = x.float()
-    norm = (wide * wide).sum().sqrt().bfloat16().float()
+    norm = (wide * wide).sum((1, 2), keepdim=True).sqrt().bfloat16().float()
     x = (wide / norm.maximum(h["eps"].float())).bfloat16()
     for _ in range(steps):
-        gram = x @ x.T
+        gram = x @ x.mT
         polynomial = (b * gram.float() + c * (gram @ gram).float()).bfloat16()
         x = (a * x.float() + (polynomial @ x).float()).bfloat16()
-    return x.T if tall else x
+    return x

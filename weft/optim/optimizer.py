@@ -25,19 +25,21 @@ State = dict[str, Tensor]
 
 
 class Optimizer:
-    """Base class. `params` is an iterable of tensors, of (name, tensor) pairs as `model.named_parameters()` gives, or of
-    dicts with either of these under 'params' and hyper-parameters of their own.
+    """Base class. `params` is an iterable of tensors, of (name, tensor) pairs as `model.named_parameters()` gives, or
+    of dicts with either of these under 'params' and hyper-parameters of their own.
 
     An optimizer of one's own sets `hyper` (names in order) and `state_names`, and defines `update` on flat vectors: `p`
-    and `g` are all parameters and gradients of a group, one after the other; `h` maps names of hyper-parameters to device
-    scalars (a pair `betas` to `betas1` and `betas2`), `t` counts updates from 1, `state` holds vectors that begin as
-    zeros. It returns the new parameters and the new state. Groups, `maximize`, `update_every`, saving, loading and
-    `weft.compile` work with it as with any other.
+    and `g` are all parameters and gradients of a group, one after the other; `h` maps names of hyper-parameters to
+    device scalars (a pair `betas` to `betas1` and `betas2`), `t` counts updates from 1, `state` holds vectors that
+    begin as zeros. It returns the new parameters and the new state. Groups, `maximize`, `update_every`, saving, loading
+    and `weft.compile` work with it as with any other.
 
     >>> class Momentum(weft.optim.Optimizer):
     ...     hyper, state_names = ("lr", "mu"), ("velocity",)
+    ...
     ...     def __init__(self, params, lr=0.1, mu=0.9):
     ...         super().__init__(params, {"lr": lr, "mu": mu})
+    ...
     ...     def update(self, group, p, g, h, t, state):
     ...         velocity = h["mu"] * state["velocity"] - h["lr"] * g
     ...         return p + velocity, {"velocity": velocity}
@@ -78,7 +80,9 @@ class Optimizer:
         """Add parameters with hyper-parameters of their own."""
         if not isinstance(param_group, Mapping) or "params" not in param_group:
             given = f"{param_group!r:.80}" if not isinstance(param_group, Mapping) else "a group without 'params'"
-            raise problem(GraphError, type(self).__name__, given, "a dict with 'params'", "{'params': [...], 'lr': 0.1}")
+            raise problem(
+                GraphError, type(self).__name__, given, "a dict with 'params'", "{'params': [...], 'lr': 0.1}"
+            )
         params = self._listed(param_group["params"])
         options = {key: plain_number(value) for key, value in param_group.items()}
         named = [isinstance(param, tuple) for param in params]
@@ -186,7 +190,7 @@ class Optimizer:
         later: list[tuple[list[Tensor], Tensor]] = []
         with weft.no_grad():
             for group in self.param_groups:
-                if any([bucket.is_moved() for bucket in group.buckets]):
+                if any(bucket.is_moved() for bucket in group.buckets):
                     self._follow(group)
                 for bucket in group.buckets:
                     self._step_bucket(group, bucket, fresh, later)

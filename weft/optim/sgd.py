@@ -1,7 +1,7 @@
 """Stochastic gradient descent: SGD and ASGD as in torch.optim, and NAG.
 
-The arguments `foreach`, `fused`, `capturable` and `differentiable` of torch's classes are accepted everywhere and change
-nothing: updates are always one fused kernel over all parameters, and can always be captured by `weft.compile`.
+The arguments `foreach`, `fused`, `capturable` and `differentiable` of torch's classes are accepted everywhere and
+change nothing: updates are always one fused kernel over all parameters, and can always be captured by `weft.compile`.
 """
 
 from __future__ import annotations
@@ -44,10 +44,9 @@ class SGD(Optimizer):
     ):
         check_numbers(type(self).__name__, lr=lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
-            raise problem(
-                RangeError, type(self).__name__, f"nesterov with momentum {float(momentum)} and dampening {float(dampening)}",
-                "momentum above 0 and no dampening", "set momentum=0.9 or nesterov=False",
-            )  # fmt: skip
+            given = f"nesterov with momentum {float(momentum)} and dampening {float(dampening)}"
+            expected = "momentum above 0 and no dampening"
+            raise problem(RangeError, type(self).__name__, given, expected, "set momentum=0.9 or nesterov=False")
         rates = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
         ways = {"nesterov": nesterov, "maximize": maximize}
         super().__init__(
@@ -99,8 +98,8 @@ class NAG(SGD):
 
 
 class ASGD(Optimizer):
-    """Averaged SGD (Polyak and Juditsky 1992), with lambd = λ, as in torch.optim: g += weight_decay·θ; θ = (1 - λη)θ - ηg;
-    ax += μ(θ - ax); then η = lr / (1 + λ·lr·t)^alpha and μ = 1 / max(1, t - t0). The average `ax` is in the state.
+    """Averaged SGD (Polyak and Juditsky 1992), with lambd = λ, as in torch.optim: g += weight_decay·θ; θ = (1 - λη)θ -
+    ηg; ax += μ(θ - ax); then η = lr / (1 + λ·lr·t)^alpha and μ = 1 / max(1, t - t0). The average `ax` is in the state.
 
     >>> import weft
     >>> w = weft.tensor([1.0], requires_grad=True)
