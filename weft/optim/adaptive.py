@@ -100,6 +100,9 @@ class Adagrad(Optimizer):
         ways = {"foreach": foreach, "maximize": maximize, "differentiable": differentiable, "fused": fused}
         super().__init__(params, {**rates, "initial_accumulator_value": first, **ways})
 
+    def _changes_only_rows(self, group: Group) -> bool:
+        return not group.choice("weight_decay") and not group.choice("initial_accumulator_value")
+
     def update(
         self, group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor], t: Tensor, state: State
     ) -> tuple[Tensor, State]:

@@ -53,6 +53,7 @@ class Group(dict):
         self.order = order
         self.state_of = state_of
         self.buckets: list[Bucket] = []
+        self.tables: set[int] = set()  # ids of parameters that lie in buckets of their own
         self.tensors: list[Tensor] = []  # the parameters of the update in progress
         self.bucket: Bucket | None = None  # and where they lie
 
@@ -177,6 +178,10 @@ class Bucket:
         """Of a copy: its parameters are moved into one piece of memory, like those of the original."""
         self.__dict__.update(state)
         pack(self.params)
+
+    def tensors(self) -> list[Tensor]:
+        """All that an update assigns beside the parameters."""
+        return [*self.numbers.values(), *self.state.values()]
 
     @property
     def steps(self) -> Tensor:

@@ -17,6 +17,7 @@ from weft.errors import GraphError, RangeError, ShapeError, problem
 from weft.locks import CopyableLock
 from weft.optim.flat import buckets, join, split
 from weft.optim.groups import SEEN, STEP, SUM, Bucket, Group, outside_of_traces, plain_number
+from weft.row_updates import Rows, replace_rows, row_gradient, take_rows, unique_rows
 from weft.state import STATE
 from weft.tensor import Tensor, take_consumed
 
@@ -130,7 +131,10 @@ class Optimizer:
     def _make_buckets(self, group: Group) -> list[Bucket]:
         numbers, names, params = group.numbers(), self._state_of(group), group["params"]
         made = []
-        for positions in buckets(params):
+        alone = [[k] for k, param in enumerate(params) if id(param) in group.tables]
+        rest = [k for k, param in enumerate(params) if id(param) not in group.tables]
+        joined = [[rest[k] for k in positions] for positions in buckets([params[k] for k in rest])]
+        for positions in [*joined, *alone]:
             chosen = [params[k] for k in positions]
             made.append(Bucket(chosen, numbers, names, self.number_names, self._shape_of))
         return made
@@ -190,7 +194,7 @@ class Optimizer:
         later: list[tuple[list[Tensor], Tensor]] = []
         with weft.no_grad():
             for group in self.param_groups:
-                if any(bucket.is_moved() for bucket in group.buckets):
+                if any(bucket.is_moved() for bucket in group.buckets) or self._separate_tables(group):
                     self._follow(group)
                 for bucket in group.buckets:
                     self._step_bucket(group, bucket, fresh, later)
@@ -210,9 +214,55 @@ class Optimizer:
             for bucket in group.buckets:
                 bucket.take_from([places[id(param)] for param in bucket.params])
 
+    # ---- tables of which few rows have a gradient --------------------------------------------------------------------
+
+    def _changes_only_rows(self, group: Group) -> bool:
+        """Whether an element whose gradient is zero stays as it is, and so does its state."""
+        return False
+
+    def _has_rows(self, group: Group, param: Tensor) -> bool:
+        """Whether a compiled step may update just some rows of a parameter."""
+        if STATE.trace is None or param.grad is None or group.get("update_every", 1) != 1:
+            return False
+        return param.ndim >= 2 and self._changes_only_rows(group) and row_gradient(param.grad)
+
+    def _separate_tables(self, group: Group) -> bool:
+        """Note tables that are to lie in buckets of their own; whether there are new ones."""
+        if STATE.trace is None or not self._changes_only_rows(group):
+            return False
+        found = False
+        for bucket in group.buckets:
+            if len(bucket.params) > 1 and not any(map(STATE.trace.is_written, bucket.tensors())):
+                new = [param for param in bucket.params if self._has_rows(group, param)]
+                group.tables |= {id(param) for param in new}
+                found = found or bool(new)
+        return found
+
+    def _step_rows(self, group: Group, bucket: Bucket) -> None:
+        """Update the rows of a table that have a gradient; nothing else of it is read or written."""
+        (param,), active = bucket.params, [0]
+        assert param.grad is not None
+        rows = unique_rows(param.grad)
+        work, shape = bucket.hyper.dtype, param.shape
+        bucket.check_together(active)
+        tables = {name: bucket.state[name].reshape(shape) for name in self._state_of(group)}
+        state = {name: take_rows(table, rows.index).reshape(-1) for name, table in tables.items()}
+        p, g = take_rows(param.detach(), rows.index).reshape(-1).to(work), rows.values.reshape(-1).to(work)
+        group.tensors, group.bucket = [param], bucket
+        new_p, new_state = self._computed(group, bucket, active, p, g, state, _choose_new)
+        group.tensors, group.bucket = [], None
+        like = rows.values.shape
+        param._assign(replace_rows(param.detach(), Rows(rows.index, new_p.to(param.dtype).reshape(like))))
+        for name, value in new_state.items():
+            changed = Tensor(replace_rows(tables[name], Rows(rows.index, value.reshape(like))))
+            bucket.state[name]._assign(changed.reshape(-1).node)
+
     def _step_bucket(self, group: Group, bucket: Bucket, fresh: list[Tensor], later: list) -> None:
         active = [k for k, param in enumerate(bucket.params) if param.grad is not None and param.numel()]
         if not active:
+            return
+        if len(bucket.params) == 1 and bucket.together and self._has_rows(group, bucket.params[0]):
+            self._step_rows(group, bucket)
             return
         params = [bucket.params[k] for k in active]
         grads = [grad for param in params if (grad := param.grad) is not None]
@@ -252,19 +302,28 @@ class Optimizer:
             def keep(new: Tensor, old: Tensor) -> Tensor:
                 return weft.where(due, new, old)
 
+        state = {name: bucket.read_state(name, active) for name in self._state_of(group)}
+        new_p, new_state = self._computed(group, bucket, active, p, g, state, keep)
+        for name, value in new_state.items():
+            bucket.write_state(name, keep(value, state[name]), active)
+        return keep(new_p, p)
+
+    def _computed(
+        self, group: Group, bucket: Bucket, active: list[int], p: Tensor, g: Tensor, state: State,
+        keep: Callable[[Tensor, Tensor], Tensor],
+    ) -> tuple[Tensor, State]:  # fmt: skip
+        """What `update` makes of parameters, gradients and state; numbers are assigned."""
         if group.choice("maximize"):
             g = -g
-        state = {name: bucket.read_state(name, active) for name in self._state_of(group)}
-        state |= {name: bucket.read_number(name, active) for name in self.number_names}
+        state = {**state, **{name: bucket.read_number(name, active) for name in self.number_names}}
         steps = bucket.read_number(STEP, active)
         t = steps + 1.0
         h = {name: bucket.hyper[k] for k, name in enumerate(group.names())}
         new_p, new_state = self.update(group, p, g, h, t, state)
         bucket.write_number(STEP, keep(t, steps), active)
-        for name, value in new_state.items():
-            write = bucket.write_number if name in self.number_names else bucket.write_state
-            write(name, keep(value, state[name]), active)
-        return keep(new_p, p)
+        for name in self.number_names:
+            bucket.write_number(name, keep(new_state.pop(name), state[name]), active)
+        return new_p, new_state
 
     def update(
         self, group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor], t: Tensor, state: State

@@ -56,6 +56,9 @@ class SGD(Optimizer):
     def _state_of(self, group: Group) -> tuple[str, ...]:
         return ("momentum_buffer",) if group.choice("momentum") else ()
 
+    def _changes_only_rows(self, group: Group) -> bool:
+        return not group.choice("momentum") and not group.choice("weight_decay")
+
     def update(
         self, group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor], t: Tensor, state: State
     ) -> tuple[Tensor, State]:
