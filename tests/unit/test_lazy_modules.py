@@ -58,7 +58,7 @@ def test_a_state_dict_gives_the_shapes():
 def test_weights_that_were_loaded_are_checked_against_the_first_input():
     layer = nn.LazyLinear(2)
     layer.load_state_dict(weights())
-    with pytest.raises(weft.ShapeError, match="in_features=4.*expected in_features=3"):
+    with pytest.raises(weft.ShapeError, match=r"in_features=4.*expected in_features=3"):
         layer(weft.ones(1, 4))
 
 

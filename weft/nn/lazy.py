@@ -32,7 +32,7 @@ class LazyModuleMixin(_Base):
     >>> layer.weight
     <UninitializedParameter>
     >>> layer(weft.ones(5, 3)).shape
-    Size([5, 2])
+    (5, 2)
     >>> layer
     Linear(in_features=3, out_features=2, bias=True)
     """

@@ -16,7 +16,6 @@ from weft.nn.convolution import (
     ConvTranspose3d,
     Sizes,
 )
-from weft.nn.epilogue import Activation
 from weft.nn.lazy import LazyModuleMixin, UninitializedBuffer, UninitializedParameter, infer_size
 from weft.nn.normalization import (
     BatchNorm1d,
@@ -83,7 +82,7 @@ class _LazyConv(_LazyConvNd):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         super().__init__(
             0, out_channels, kernel_size, stride, padding, dilation, groups, False, padding_mode, device, dtype,
@@ -107,7 +106,7 @@ class _LazyConvTranspose(_LazyConvNd):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         super().__init__(
             0, out_channels, kernel_size, stride, padding, output_padding, groups, False, dilation, padding_mode,

@@ -437,7 +437,9 @@ class GroupNorm(Module):
 
 @layer("", learns="-")
 class LocalResponseNorm(Module):
-    """y_c = x_c / (k + α/size · Σ_{c'} x_{c'}²)^β, the sum over the `size` channels around c; those beyond the ends count 0.
+    """y_c = x_c / (k + α/size · Σ_{c'} x_{c'}²)^β, the sum over the `size` channels around c.
+
+    Channels beyond the ends count as 0.
 
     Shape: input and output [B, C, *]. Krizhevsky et al., ImageNet classification with deep CNNs (2012).
 

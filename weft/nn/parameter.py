@@ -13,7 +13,6 @@ from weft.autograd import no_grad
 from weft.cell import evaluate
 from weft.creation import empty
 from weft.errors import DTypeError, ShapeError, problem
-from weft.graph import build
 from weft.state import STATE
 from weft.tensor import Tensor
 
@@ -114,7 +113,7 @@ def compute_waiting() -> None:
 
 
 class Uninitialized(_Registered):
-    """A parameter or buffer of a lazy module (see `weft.nn.lazy`): its dtype and device are known, its shape is not yet."""
+    """A parameter or buffer of a lazy module (see `weft.nn.lazy`): its shape is not known yet."""
 
     __slots__ = ()
     becomes: type[_Registered]
@@ -124,7 +123,7 @@ class Uninitialized(_Registered):
         form = {"device": self.device if device is None else device, "dtype": self.dtype if dtype is None else dtype}
         self.__class__ = self.becomes  # type: ignore[assignment]
         with no_grad():
-            self._assign(build.stop_gradient(empty(*shape, **form).node))
+            self._assign(empty(*shape, **form).node)
         _waiting.append(weakref.ref(self))
 
     @property

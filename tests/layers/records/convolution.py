@@ -248,7 +248,9 @@ def deform(stride=1, padding=1, dilation=1, groups=1, deform_groups=1, modulated
                   u * stride - padding + j * dilation + offset[b, 2 * tap + 1, v, u])  # fmt: skip
             value = sample(x[b, c], *at) * (1.0 if mask is None else mask[b, tap, v, u])
             group, per = c // inner, outs // groups
-            y[b, group * per : (group + 1) * per, v, u] += weight[group * per : (group + 1) * per, c % inner, i, j] * value
+            y[b, group * per : (group + 1) * per, v, u] += (
+                weight[group * per : (group + 1) * per, c % inner, i, j] * value
+            )
         return y
 
     return of_numpy(oracle)

@@ -60,9 +60,7 @@ def lazy(name, arguments, shape, **options):
         inputs=lambda draw: (draw.normal(*shape),),
         oracle=of_torch(lambda: getattr(torch.nn, plain)(first, *arguments, **options)),
         bad=[
-            Bad(
-                call=lambda layer: getattr(nn, name)(*arguments)(weft.ones(3)), match=r"\(3,\)", error=weft.ShapeError
-            )
+            Bad(call=lambda layer: getattr(nn, name)(*arguments)(weft.ones(3)), match=r"\(3,\)", error=weft.ShapeError)
         ],
         checks={"becomes plain": check_becomes_plain(name, arguments, shape[2:])},
         gradient_rtol=1e-5,

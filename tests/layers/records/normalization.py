@@ -19,7 +19,9 @@ def buffers_after_three_steps(ours, theirs, shape):
 
     def check():
         layer, oracle = ours().double(), theirs().double()
-        oracle.load_state_dict({key: torch.from_numpy(value.numpy().copy()) for key, value in layer.state_dict().items()})
+        oracle.load_state_dict(
+            {key: torch.from_numpy(value.numpy().copy()) for key, value in layer.state_dict().items()}
+        )
         random = np.random.default_rng(4)
         step = weft.compile(lambda x: layer(x))
         for turn in range(3):
@@ -115,7 +117,9 @@ def with_arguments(*args, **kwargs):
 
 def check_sync_conversion():
     """Every BatchNorm becomes a SyncBatchNorm that shares parameters and buffers; results stay."""
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=0.3), nn.Sequential(nn.BatchNorm1d(4, affine=False)))
+    model = nn.Sequential(
+        nn.Linear(3, 4), nn.BatchNorm1d(4, momentum=0.3), nn.Sequential(nn.BatchNorm1d(4, affine=False))
+    )
     x = weft.rand(5, 3)
     model(x)
     other = nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(model))
@@ -291,6 +295,8 @@ RECORDS = [
     simple("CrossMapLRN2d", with_arguments(4, 0.5, 0.6, 2.0), (2, 5, 3, 2), "even size"),
     simple("CrossMapLRN2d", with_arguments(7, 0.5), (2, 3, 3, 2), "wider than the channels"),
     spectral("", lambda: nn.Linear(4, 3), lambda: torch.nn.Linear(4, 3), (5, 4), bad=True),
-    spectral("convolution", lambda: nn.Conv2d(2, 3, 2), lambda: torch.nn.Conv2d(2, 3, 2), (2, 2, 4, 3), n_power_iterations=3),
+    spectral(
+        "convolution", lambda: nn.Conv2d(2, 3, 2), lambda: torch.nn.Conv2d(2, 3, 2), (2, 2, 4, 3), n_power_iterations=3
+    ),
     spectral("transposed", lambda: nn.ConvTranspose1d(2, 3, 2), lambda: torch.nn.ConvTranspose1d(2, 3, 2), (2, 2, 4)),
 ]

@@ -146,8 +146,8 @@ class _WeightNorm(Module):
 
 
 def weight_norm(module: Made, name: str = "weight", dim: int | None = 0) -> Made:
-    """Let a weight of `module` be g v / |v|: its length g (original0) and its direction v (original1) are learned apart.
-    The norm is that of each slice along `dim`, or of all with None.
+    """Let a weight of `module` be g v / |v|: length g (original0) and direction v (original1) are learned
+    apart. The norm is that of each slice along `dim`, or of all with None.
 
     Salimans & Kingma, Weight normalization (2016).
 
