@@ -207,7 +207,7 @@ class Conv1d(_Conv):
     in_channels / groups, k], bias [out_channels]. Arguments as in `Conv2d`.
 
     >>> weft.nn.Conv1d(2, 4, kernel_size=3, padding="same")(weft.ones(1, 2, 7)).shape
-    Size([1, 4, 7])
+    (1, 4, 7)
     """
 
     rank = 1
@@ -228,7 +228,7 @@ class Conv2d(_Conv):
     LeCun et al., Gradient-based learning applied to document recognition (1998).
 
     >>> weft.nn.Conv2d(3, 8, 3, stride=2, padding=1)(weft.ones(2, 3, 9, 9)).shape
-    Size([2, 8, 5, 5])
+    (2, 8, 5, 5)
     """
 
     rank = 2
@@ -243,7 +243,7 @@ class Conv3d(_Conv):
     in_channels / groups, kD, kH, kW], bias [out_channels].
 
     >>> weft.nn.Conv3d(1, 2, 3)(weft.ones(1, 1, 4, 5, 6)).shape
-    Size([1, 2, 2, 3, 4])
+    (1, 2, 2, 3, 4)
     """
 
     rank = 3
@@ -258,7 +258,7 @@ class ConvTranspose1d(_ConvTranspose):
     [in_channels, out_channels / groups, k], bias [out_channels].
 
     >>> weft.nn.ConvTranspose1d(2, 4, 3, stride=2)(weft.ones(1, 2, 5)).shape
-    Size([1, 4, 11])
+    (1, 4, 11)
     """
 
     rank = 1
@@ -279,7 +279,7 @@ class ConvTranspose2d(_ConvTranspose):
 
     >>> layer = weft.nn.ConvTranspose2d(3, 2, 3, stride=2, padding=1)
     >>> layer(weft.ones(1, 3, 4, 4)).shape, layer(weft.ones(1, 3, 4, 4), output_size=(8, 8)).shape
-    (Size([1, 2, 7, 7]), Size([1, 2, 8, 8]))
+    ((1, 2, 7, 7), (1, 2, 8, 8))
     """
 
     rank = 2
@@ -294,7 +294,7 @@ class ConvTranspose3d(_ConvTranspose):
     groups, kD, kH, kW], bias [out_channels].
 
     >>> weft.nn.ConvTranspose3d(1, 2, 2, stride=2)(weft.ones(1, 1, 2, 2, 2)).shape
-    Size([1, 2, 4, 4, 4])
+    (1, 2, 4, 4, 4)
     """
 
     rank = 3
@@ -308,7 +308,7 @@ class DilatedConv2d(Conv2d):
     Shape: as in `Conv2d`. Yu & Koltun, Multi-scale context aggregation by dilated convolutions (2016).
 
     >>> weft.nn.DilatedConv2d(1, 1, 3)(weft.ones(1, 1, 9, 9)).shape
-    Size([1, 1, 5, 5])
+    (1, 1, 5, 5)
     """
 
     def __init__(
@@ -347,7 +347,7 @@ class DepthwiseSeparableConv2d(Module):
 
     >>> layer = weft.nn.DepthwiseSeparableConv2d(4, 8, padding=1, norm_act=True)
     >>> layer(weft.rand(2, 4, 5, 5)).shape
-    Size([2, 8, 5, 5])
+    (2, 8, 5, 5)
     """
 
     def __init__(
@@ -397,7 +397,7 @@ class SeparableConv2d(DepthwiseSeparableConv2d):
     Chollet, Xception (2017); Keras calls it SeparableConv2D.
 
     >>> weft.nn.SeparableConv2d(4, 8, 3, stride=2)(weft.ones(1, 4, 7, 7)).shape
-    Size([1, 8, 3, 3])
+    (1, 8, 3, 3)
     """
 
     def __init__(
@@ -435,7 +435,7 @@ class DeformConv2d(Module):
     Dai et al., Deformable convolutional networks (2017); Zhu et al., v2: more deformable, better results (2019).
 
     >>> weft.nn.DeformConv2d(2, 4)(weft.ones(1, 2, 5, 5)).shape
-    Size([1, 4, 5, 5])
+    (1, 4, 5, 5)
     """
 
     def __init__(

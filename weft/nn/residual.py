@@ -46,7 +46,7 @@ class BasicBlock(Module):
     He et al., Deep residual learning for image recognition (2016).
 
     >>> weft.nn.BasicBlock(4, 8, stride=2)(weft.rand(2, 4, 6, 6)).shape
-    Size([2, 8, 3, 3])
+    (2, 8, 3, 3)
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Bottleneck(Module):
     He et al., Deep residual learning for image recognition (2016).
 
     >>> weft.nn.Bottleneck(8, 2, stride=2)(weft.rand(2, 8, 6, 6)).shape
-    Size([2, 8, 3, 3])
+    (2, 8, 3, 3)
     """
 
     expansion = 4
@@ -120,7 +120,7 @@ class DenseNetLayer(Module):
     Huang et al., Densely connected convolutional networks (2017).
 
     >>> weft.nn.DenseNetLayer(4, 2)(weft.rand(2, 4, 5, 5)).shape
-    Size([2, 2, 5, 5])
+    (2, 2, 5, 5)
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class DenseBlock(Module):
     Huang et al., Densely connected convolutional networks (2017).
 
     >>> weft.nn.DenseBlock(2, 4, growth_rate=3)(weft.rand(2, 4, 5, 5)).shape
-    Size([2, 10, 5, 5])
+    (2, 10, 5, 5)
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Transition(Module):
     Huang et al., Densely connected convolutional networks (2017).
 
     >>> weft.nn.Transition(6)(weft.rand(2, 6, 4, 4)).shape
-    Size([2, 3, 2, 2])
+    (2, 3, 2, 2)
     """
 
     def __init__(self, in_channels: int, compression: float = 0.5, device: Any = None, dtype: Any = None):
@@ -208,7 +208,7 @@ class Highway(Module):
     Srivastava, Greff & Schmidhuber, Highway networks (2015).
 
     >>> weft.nn.Highway(4)(weft.ones(2, 4)).shape
-    Size([2, 4])
+    (2, 4)
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class ResidualDenseBlock(Module):
     Wang et al., ESRGAN (2018).
 
     >>> weft.nn.ResidualDenseBlock(4, 2)(weft.ones(1, 4, 5, 5)).shape
-    Size([1, 4, 5, 5])
+    (1, 4, 5, 5)
     """
 
     def __init__(self, nf: int = 64, gc: int = 32, scale: float = 0.2, device: Any = None, dtype: Any = None):
@@ -266,7 +266,7 @@ class RRDB(Module):
     Wang et al., ESRGAN (2018).
 
     >>> weft.nn.RRDB(4, 2)(weft.ones(1, 4, 5, 5)).shape
-    Size([1, 4, 5, 5])
+    (1, 4, 5, 5)
     """
 
     def __init__(self, nf: int = 64, gc: int = 32, scale: float = 0.2, device: Any = None, dtype: Any = None):
@@ -287,7 +287,7 @@ class Residual(Module):
     Shape: those of `fn` and `shortcut`, whose results must have the same shape.
 
     >>> weft.nn.Residual(weft.nn.Linear(3, 3), activation="relu")(weft.ones(2, 3)).shape
-    Size([2, 3])
+    (2, 3)
     """
 
     def __init__(

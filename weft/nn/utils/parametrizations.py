@@ -153,7 +153,7 @@ def weight_norm(module: Made, name: str = "weight", dim: int | None = 0) -> Made
 
     >>> layer = weft.nn.utils.parametrizations.weight_norm(weft.nn.Linear(4, 6))
     >>> layer.parametrizations.weight.original0.shape, layer.parametrizations.weight.original1.shape
-    (Size([6, 1]), Size([6, 4]))
+    ((6, 1), (6, 4))
     """
     _tensor_of("weight_norm", module, name)
     parametrize.register_parametrization(module, name, _WeightNorm(dim), unsafe=True)
