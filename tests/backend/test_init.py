@@ -164,8 +164,8 @@ def test_dirac(shape, groups):
 
 
 CALLS = {
-    "trunc_normal_": (), "sparse_": (0.5,), "constant_": (2.0,), "dirac_": (), "uniform_": (), "normal_": (), "eye_": (),
-    "ones_": (), "zeros_": (), "xavier_uniform_": (), "xavier_normal_": (), "kaiming_uniform_": (),
+    "trunc_normal_": (), "sparse_": (0.5,), "constant_": (2.0,), "dirac_": (), "uniform_": (), "normal_": (),
+    "eye_": (), "ones_": (), "zeros_": (), "xavier_uniform_": (), "xavier_normal_": (), "kaiming_uniform_": (),
     "kaiming_normal_": (), "orthogonal_": (),
 }  # fmt: skip
 

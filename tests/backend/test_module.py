@@ -256,6 +256,15 @@ def test_state_dict_round_trips(pair):
     assert vars_["scale"] is ours.scale and ours.state_dict()["scale"] is not ours.scale
 
 
+def test_memory_of_others_is_copied_at_once():
+    """What was loaded stays, though the other library writes to its memory before it is used."""
+    for given in (torch.ones(2, 2), np.ones((2, 2), np.float32)):
+        layer = nn.Linear(2, 2, bias=False)
+        layer.load_state_dict({"weight": given})
+        given[:] = 7
+        assert layer.weight.tolist() == [[1, 1], [1, 1]]
+
+
 def test_load_reports_all_that_does_not_fit(pair):
     ours, _ = pair
     before = ours.scale.numpy().copy()

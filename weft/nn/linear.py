@@ -34,7 +34,7 @@ def _draw_uniform(fan_in: int, *params: Parameter | None) -> None:
             init.uniform_(param, -bound, bound)
 
 
-@layer("L026", aliases=("DenseLayer", "Dense", "FullyConnected", "FullyConnectedLayer"))
+@layer("L026 L027", aliases=("DenseLayer", "Dense", "FullyConnected", "FullyConnectedLayer"))
 class Linear(Module):
     """y = f(x Wᵀ + b); f is `activation`, a name or a function, and none by default.
 

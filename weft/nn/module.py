@@ -7,7 +7,6 @@ one version (`state.MODULES`), so that compiled functions see it; while a functi
 from __future__ import annotations
 
 import copy
-import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -376,20 +375,24 @@ class Module:
         return self
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Give every parameter, its gradient and every buffer the value `fn(tensor)`. All keep their identity, so that
-        optimizers and compiled functions go on with them."""
-        tensors: dict[int, Tensor] = {}
-        for module in self.modules() if recurse else [self]:
-            for tensor in itertools.chain(module._parameters.values(), module._buffers.values()):
-                if tensor is not None:
-                    tensors[id(tensor)] = tensor
-                    if tensor._grad is not None:
-                        tensors[id(tensor._grad)] = tensor._grad
+        """Give every parameter, its gradient and every buffer the value `fn(tensor)`. Parameters keep their identity,
+        so that optimizers go on with them; a buffer that changes is another tensor, as the old one may be somebody's."""
+        modules = list(self.modules()) if recurse else [self]
+        params = {id(one): one for module in modules for one in module._parameters.values() if one is not None}
+        buffers: dict[int, tuple[Tensor, Tensor]] = {}  # old and new; shared ones stay shared
         with no_grad():
-            for tensor in tensors.values():
-                new = fn(tensor.detach())
-                if (new.dtype, new.device) != (tensor.dtype, tensor.device):
-                    tensor._assign(new.node)
+            for param in params.values():
+                for tensor in (param, param._grad):
+                    if tensor is not None:
+                        new = fn(tensor.detach())
+                        if (new.dtype, new.device) != (tensor.dtype, tensor.device):
+                            tensor._assign(new.node)
+            for module in modules:
+                for name, old in module._buffers.items():
+                    if old is not None:
+                        new = buffers.setdefault(id(old), (old, fn(old)))[1]
+                        if new is not old:
+                            dict.__setitem__(module._buffers, name, new)
         MODULES.bump()
         return self
 
