@@ -526,7 +526,7 @@ class Module:
 
     def summary(self, *shapes: Any, **options: Any) -> Any:
         """See `nn.summary`."""
-        from weft.nn.summary import summary
+        from weft.nn.summarize import summary
 
         return summary(self, *shapes, **options)
 
