@@ -102,7 +102,7 @@ def test_a_dense_layer_and_its_batch_norm_as_one(bias):
 
 def test_fusing_needs_evaluation_and_statistics():
     conv, bn = nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3)
-    with pytest.raises(weft.GraphError, match="training mode.*eval"):
+    with pytest.raises(weft.GraphError, match=r"training mode.*eval"):
         utils.fuse_conv_bn_eval(conv.eval(), bn)
     with pytest.raises(weft.GraphError, match="without running statistics"):
         utils.fuse_conv_bn_eval(conv, nn.BatchNorm2d(3, track_running_stats=False).eval())
@@ -138,19 +138,3 @@ def test_clipping_is_that_of_optim():
 
     for name in ("clip_grad_norm_", "clip_grad_value_"):
         assert getattr(utils, name) is getattr(clip, name)
-
-
-def test_running_statistics_do_not_keep_batches_alive():
-    """A long loop without `compile` that looks only at its results does not keep the graphs of its statistics."""
-    layer = nn.BatchNorm1d(64)
-    x = weft.rand(8, 64)
-    for _ in range(3):
-        layer(x).numpy()
-    weft.eval(*layer.buffers())
-    for _ in range(300):
-        layer(x).numpy()
-    before = weft.counters()["plans_built"]
-    state = {key: np.array(value) for key, value in layer.state_dict().items()}
-    assert state["num_batches_tracked"] == 303
-    assert weft.counters()["plans_built"] - before <= 8
-    np.testing.assert_allclose(state["running_mean"], x.numpy().mean(0), rtol=1e-4)
