@@ -252,7 +252,7 @@ class _InstanceNorm(_NormBase):
         x = input.unsqueeze(0) if single else input
         y = F.instance_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias,
-            self.training or not self.track_running_stats, self.momentum, self.eps,
+            self.training or not self.track_running_stats, self.momentum or 0.0, self.eps,
         )  # fmt: skip
         return y.squeeze(0) if single else y
 
