@@ -18,8 +18,8 @@ from weft.tensor import Tensor
 
 @layer("L044", aliases=("ConvLSTMLayer",), oracle="an explicit loop over torch's conv2d; torch.nn.LSTM on 1 x 1 images")
 class ConvLSTM2d(Module):
-    """(i, f, g, o) = W_ih * x_t + b_ih + W_hh * h + b_hh; c' = σ(f) ⊙ c + σ(i) ⊙ tanh(g); h' = σ(o) ⊙ tanh(c'): an LSTM
-    whose products are convolutions of stride 1 that keep the size.
+    """(i, f, g, o) = W_ih * x_t + b_ih + W_hh * h + b_hh; c' = sigmoid(f) ⊙ c + sigmoid(i) ⊙ tanh(g);
+    h' = sigmoid(o) ⊙ tanh(c'): an LSTM whose products are convolutions of stride 1 that keep the size.
 
     `peephole` adds W_ci ⊙ c to i, W_cf ⊙ c to f and W_co ⊙ c' to o; these weights are [hidden, H, W], so `size=(H, W)`
     has to be given. Shape: input [B, T, C, H, W], states (h, c) [B, hidden, H, W] (0 by default); gives outputs [B, T,

@@ -18,7 +18,7 @@ KINDS = ("RNN", "LSTM", "GRU")
 SEQUENCE = frozenset({"batch", "sequence"})
 
 
-def record(kind: str, variant: str = "", inputs: Any = None, oracle: Any = None, **options: Any) -> LayerRecord:
+def record(kind: str, variant: str = "", checks: Any = None, **options: Any) -> LayerRecord:
     """A recurrent layer with some options, beside torch's."""
     size = (F, H + 1) if options.get("proj_size") else (F, H)
     time = 1 if options.get("batch_first") else 0
@@ -27,13 +27,14 @@ def record(kind: str, variant: str = "", inputs: Any = None, oracle: Any = None,
         name=kind,
         variant=variant,
         make=lambda: getattr(nn, kind)(*size, **options),
-        inputs=inputs or (lambda draw: (draw.normal(*shape),)),
-        oracle=oracle or of_torch(lambda: getattr(torch.nn, kind)(*size, **options)),
+        inputs=lambda draw: (draw.normal(*shape),),
+        oracle=of_torch(lambda: getattr(torch.nn, kind)(*size, **options)),
         traits=SEQUENCE,
         batch_axes=(1 - time,),
         sequence_axis=time,
         bad=BAD if not variant else (),
         no_bad="" if not variant else "as without options",
+        checks=checks or {},
     )
 
 
@@ -62,7 +63,7 @@ def states_of(layer: Any, batch: int, size: int) -> Any:
     return (state, state) if isinstance(layer, nn.LSTM) else state
 
 
-# ---- lengths, beside packed sequences --------------------------------------------------------------------------------
+# ---- lengths, beside packed sequences -------------------------------------------------------------------------------
 
 
 def packed(module: Any, x: Any, hx: Any, lengths: list[int]) -> Any:
@@ -114,7 +115,7 @@ def with_lengths(kind: str) -> LayerRecord:
     )
 
 
-# ---- other checks ----------------------------------------------------------------------------------------------------
+# ---- other checks ---------------------------------------------------------------------------------------------------
 
 
 def check_dropout(kind: str) -> None:
@@ -147,23 +148,9 @@ def check_initial(kind: str) -> None:
 
 
 RECORDS = [
-    *[record(kind) for kind in KINDS],
-    *[record(kind, "batch first", batch_first=True) for kind in KINDS],
-    *[record(kind, "no bias", bias=False) for kind in KINDS],
-    *[record(kind, "two layers", num_layers=2, bidirectional=True) for kind in KINDS],
-    record("RNN", "relu", nonlinearity="relu"),
-    record("LSTM", "projections", num_layers=2, bidirectional=True, proj_size=2),
-    *[with_lengths(kind) for kind in KINDS],
     *[
-        LayerRecord(
-            name=kind,
-            variant="one sequence",
-            make=lambda kind=kind: getattr(nn, kind)(F, H, batch_first=True),
-            inputs=lambda draw: (draw.normal(T, F),),
-            oracle=of_torch(lambda kind=kind: getattr(torch.nn, kind)(F, H, batch_first=True)),
-            traits=frozenset({"sequence"}),
-            sequence_axis=0,
-            no_bad="as with a batch",
+        record(
+            kind,
             checks={
                 "dropout": functools.partial(check_dropout, kind),
                 "initial values": functools.partial(check_initial, kind),
@@ -171,6 +158,20 @@ RECORDS = [
         )
         for kind in KINDS
     ],
+    *[record(kind, "batch first, no bias", batch_first=True, bias=False) for kind in KINDS],
+    *[with_lengths(kind) for kind in KINDS],
+    record("RNN", "relu", nonlinearity="relu"),
+    record("LSTM", "projections", num_layers=2, bidirectional=True, proj_size=2),
+    LayerRecord(
+        name="GRU",
+        variant="one sequence",
+        make=lambda: nn.GRU(F, H, batch_first=True),
+        inputs=lambda draw: (draw.normal(T, F),),
+        oracle=of_torch(lambda: torch.nn.GRU(F, H, batch_first=True)),
+        traits=frozenset({"sequence"}),
+        sequence_axis=0,
+        no_bad="as with a batch",
+    ),
 ]
 
 
@@ -190,7 +191,7 @@ def cell(kind: str, variant: str = "", **options: Any) -> LayerRecord:
         name=kind,
         variant=variant,
         make=lambda: getattr(nn, kind)(F, H, **options),
-        inputs=inputs if variant != "no state" else lambda draw: (draw.normal(B, F),),
+        inputs=inputs if variant != "no bias, no state" else lambda draw: (draw.normal(B, F),),
         oracle=of_torch(lambda: getattr(torch.nn, kind)(F, H, **options)),
         traits=frozenset() if variant == "one sample" else frozenset({"batch"}),
         edges={"batch of one": Case(inputs=one)},
@@ -214,12 +215,12 @@ CELL_BAD = [
 RECORDS += [
     cell(f"{kind}Cell", variant, **options)
     for kind in KINDS
-    for variant, options in (("", {}), ("no bias", {"bias": False}), ("one sample", {}), ("no state", {}))
+    for variant, options in (("", {}), ("no bias, no state", {"bias": False}))
 ]
-RECORDS.append(cell("RNNCell", "relu", nonlinearity="relu"))
+RECORDS += [cell("RNNCell", "relu", nonlinearity="relu"), cell("LSTMCell", "one sample")]
 
 
-# ---- two directions --------------------------------------------------------------------------------------------------
+# ---- two directions -------------------------------------------------------------------------------------------------
 
 
 def renamed(key: str) -> str:
@@ -264,8 +265,7 @@ def both_directions(kind: str, merge: str | None, variant: str, lengths: list[in
 
 
 RECORDS += [
-    both_directions("LSTM", "concat", ""),
-    both_directions("GRU", "sum", "sum"),
+    both_directions("GRU", "sum", ""),
     both_directions("RNN", "mul", "mul"),
     both_directions("GRU", "ave", "ave"),
     both_directions("LSTM", None, "two results"),
@@ -273,7 +273,7 @@ RECORDS += [
 ]
 
 
-# ---- images ----------------------------------------------------------------------------------------------------------
+# ---- images ---------------------------------------------------------------------------------------------------------
 
 
 def conv_lstm(state: Any, x: Any, first: Any = None, lengths: Any = None) -> Any:
@@ -324,7 +324,7 @@ def images(variant: str, inputs: Any = None, oracle: Any = None, **options: Any)
         oracle=oracle or (lambda state, inputs, training: conv_lstm(state, *inputs)),
         traits=SEQUENCE | {"window"},
         edges={"odd sizes": Case(inputs=lambda draw: (draw.normal(2, 3, 2, *options.get("size", (5, 1))),))}
-        | ({} if inputs is None else {name: "as without lengths" for name in ("batch of one", "sequence of one", "nan")}),
+        | ({} if inputs is None else dict.fromkeys(("batch of one", "sequence of one", "nan"), "as without lengths")),
         bad=[
             Bad(call=lambda layer: layer(weft.ones(2, 3, 3, 3, 4)), match=r"\[2, 3, 3, 3, 4\].*in_channels = 2"),
             Bad(call=lambda layer: layer(weft.ones(2, 2, 3, 4)), match=r"\[B, T, C, H, W\]", error=weft.ShapeError),
@@ -347,8 +347,7 @@ def last_output(state: Any, inputs: Any, training: bool) -> Any:
 RECORDS += [
     images(""),
     images("peephole", peephole=True, size=(3, 4), kernel_size=(1, 3)),
-    images("no bias", bias=False, kernel_size=2),
-    images("last output", return_sequences=False, oracle=last_output),
+    images("no bias, last output", bias=False, kernel_size=2, return_sequences=False, oracle=last_output),
     images(
         "lengths",
         inputs=lambda draw: (draw.normal(2, 3, 2, 3, 4), tuple(draw.normal(2, 3, 3, 4) for _ in range(2)), [2, 3]),

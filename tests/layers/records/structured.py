@@ -15,7 +15,7 @@ from tests.layers.record import Bad, Case, LayerRecord
 K, T, B = 3, 4, 3
 
 
-# ---- the conditional random field, beside all of its paths ------------------------------------------------------------
+# ---- the conditional random field, beside all of its paths ----------------------------------------------------------
 
 
 def path_score(state: Any, e: np.ndarray, path: Any) -> float:
@@ -197,7 +197,7 @@ RECORDS = [
 ]
 
 
-# ---- a module at every time step --------------------------------------------------------------------------------------
+# ---- a module at every time step ------------------------------------------------------------------------------------
 
 
 def by_step(state: Any, inputs: tuple[Any, ...], training: bool) -> torch.Tensor:
@@ -229,7 +229,9 @@ RECORDS.append(
         traits=SEQUENCE,
         bad=[
             Bad(call=lambda layer: layer(weft.ones(4)), match=r"\[4\].*\[B, T\] first", error=weft.ShapeError),
-            Bad(call=lambda layer: layer(weft.ones(2, 3, 5)), match=r"module \(Linear.*\(6, 5\)", error=weft.ShapeError),
+            Bad(
+                call=lambda layer: layer(weft.ones(2, 3, 5)), match=r"module \(Linear.*\(6, 5\)", error=weft.ShapeError
+            ),
         ],
         checks={"several inputs and outputs": check_several},
     )
