@@ -121,6 +121,16 @@ def test_small_sizes(kind, time, batch):
     compare_gradients(ours, theirs, [(x, their_x)])
 
 
+@pytest.fixture
+def one_torch_thread():
+    """Its threads wait for each other at every step."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(count)
+
+
+@pytest.mark.usefixtures("one_torch_thread")
 @pytest.mark.parametrize("kind", KINDS)
 def test_500_steps_in_float32(kind):
     ours, theirs = pair(kind, WIDTH, HIDDEN)
@@ -408,6 +418,24 @@ def test_what_runs_at_each_step_does_not_depend_on_the_length(kind, lengths):
             for plan in plans(function, layer, x)
         ])  # fmt: skip
     assert found[0] == found[1] and all(len(inside) >= 4 for inside in found[0])
+
+
+@pytest.mark.cpu_only
+def test_other_loops_do_not_grow_with_the_length():
+    crf, images = nn.CRF(3), nn.ConvLSTM2d(2, 3)
+    functions = {
+        "nll": lambda e: crf.nll(e, weft.zeros(*e.shape[:2], dtype=weft.int64)),
+        "decode": crf.decode,
+        "images": lambda x: images(x.reshape(*x.shape[:2], 1, 1, 3).expand(-1, -1, 2, 2, 3))[0],
+    }
+    for name, function in functions.items():
+        found = []
+        for time in (8, 64):
+            compiled = weft.compile(function)
+            compiled(weft.tensor(numbers(4, time, 3)))
+            kernels = compiled.plan.kernels()
+            found.append([kernel.source or kernel.name for kernel in kernels if kernel.times == time])
+        assert found[0] == found[1] and found[0], name
 
 
 def test_eager_and_compiled_have_the_same_bits():

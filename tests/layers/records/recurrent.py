@@ -12,6 +12,7 @@ import weft
 import weft.nn as nn
 from tests.layers.oracles import of_torch, to_torch
 from tests.layers.record import Bad, Case, LayerRecord
+from weft.nn.utils.rnn import pack_sequence
 
 T, B, F, H = 5, 3, 4, 3
 KINDS = ("RNN", "LSTM", "GRU")
@@ -258,7 +259,8 @@ def both_directions(kind: str, merge: str | None, variant: str, lengths: list[in
         edges=edges,
         bad=[
             Bad(call=lambda layer: layer(weft.ones(2, 3, F + 1)), match=r"forward_layer.*input_size = 4"),
-            Bad(call=lambda layer: layer(weft.ones(4)), match=r"axes of batch and time", error=weft.ShapeError),
+            Bad(call=lambda layer: layer(weft.ones(5, F)), match="axes of batch and time", error=weft.ShapeError),
+            Bad(call=lambda layer: layer(pack_sequence([weft.ones(5, F)])), match="Fix: pass it with lengths="),
             Bad(call=lambda layer: type(layer)(nn.RNN(2, 2), "add"), match="merge='add'", error=weft.RangeError),
         ],
     )
