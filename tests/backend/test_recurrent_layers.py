@@ -110,6 +110,16 @@ def test_packed_sequences(kind, enforce_sorted):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_second_derivatives(kind):
+    ours, theirs = pair(kind, WIDTH, HIDDEN)
+    x, their_x = draw(T, B, WIDTH)
+    for library, layer, given in ((weft, ours, x), (torch, theirs, their_x)):
+        (slope,) = library.autograd.grad((layer(given)[0] ** 2).sum(), [given], create_graph=True)
+        (slope**2).sum().backward()
+    compare_gradients(ours, theirs, [(x, their_x)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("time", "batch"), [(1, 1), (1, 3), (4, 1), (3, 0)])
 def test_small_sizes(kind, time, batch):
     ours, theirs = pair(kind, WIDTH, HIDDEN, **DIRECTIONS)

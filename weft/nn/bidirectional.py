@@ -16,11 +16,11 @@ from weft.nn.registry import layer
 from weft.nn.utils.rnn import PackedSequence
 from weft.tensor import Tensor
 
-MERGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "concat": lambda one, other: cat([one, other], -1),
-    "sum": lambda one, other: one + other,
-    "mul": lambda one, other: one * other,
-    "ave": lambda one, other: (one + other) / 2,
+MERGES: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
+    "concat": lambda one, other, axis: cat([one, other], axis),
+    "sum": lambda one, other, axis: one + other,
+    "mul": lambda one, other, axis: one * other,
+    "ave": lambda one, other, axis: (one + other) / 2,
 }
 
 
@@ -29,7 +29,7 @@ class Bidirectional(Module):
     """y = merge(layer(x), reverse(twin(reverse(x)))): a copy of a layer with parameters of its own reads the sequence
     from its end.
 
-    merge: 'concat' (the last axis), 'sum', 'mul', 'ave' (the mean), or None for the pair of outputs. `layer` maps
+    merge: 'concat' (of the features), 'sum', 'mul', 'ave' (the mean), or None for the pair of outputs. `layer` maps
     sequences to outputs, or to outputs and states as the recurrent layers do; then this layer's states are the pair of
     the two layers'. Shape: [B, T, ...], or [T, B, ...] if `layer.batch_first` is False. With `lengths` each sequence is
     reversed within its length. Schuster and Paliwal 1997.
@@ -68,7 +68,8 @@ class Bidirectional(Module):
         one, other = (result[0] if has_states else result for result in results)
         if getattr(self.forward_layer, "return_sequences", True):
             other = reverse(other, order, time)
-        merged = (one, other) if self.merge is None else MERGES[self.merge](one, other)
+        axis = getattr(self.forward_layer, "feature_axis", -1)
+        merged = (one, other) if self.merge is None else MERGES[self.merge](one, other, axis)
         return (merged, (results[0][1], results[1][1])) if has_states else merged
 
     def _check(self, x: Any) -> None:

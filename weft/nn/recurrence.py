@@ -152,3 +152,12 @@ def masked_input(x: Tensor, alive: Tensor | None) -> tuple[Tensor, Tensor | None
 def zero_state(batch: int, *sizes: int, like: Tensor) -> Tensor:
     """A first state."""
     return zeros(batch, *sizes, dtype=like.dtype, device=like.device)
+
+
+def check_dtype(who: str, given: Tensor, expected: Tensor) -> None:
+    """Raise unless a tensor has the dtype of another."""
+    if given.dtype is not expected.dtype:
+        raise problem(
+            DTypeError, who, f"{given.dtype.name} for a layer of {expected.dtype.name}", "one dtype",
+            f"cast the input with .to(weft.{expected.dtype.name}), or the layer",
+        )  # fmt: skip

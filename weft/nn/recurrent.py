@@ -18,7 +18,7 @@ from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
-from weft.nn.recurrence import CELLS, States, Weights, alive_mask, masked_input, project, run, zero_state
+from weft.nn.recurrence import CELLS, States, Weights, alive_mask, check_dtype, masked_input, project, run, zero_state
 from weft.nn.registry import layer
 from weft.nn.utils.rnn import PackedSequence, packed_like, padded_rows
 from weft.tensor import Tensor
@@ -173,7 +173,7 @@ class RNNBase(Module):
         if x.ndim not in ranks or x.shape[-1] != self.input_size:
             expected = f"{layout}{' or [T, F]' if len(ranks) > 1 else ''} with F = input_size = {self.input_size}"
             raise problem(ShapeError, who, f"input of shape {list(x.shape)}", expected)
-        _check_dtype(who, x, self.weight_ih_l0)
+        check_dtype(who, x, self.weight_ih_l0)
 
     def _first_states(self, hx: Any, x: Tensor, is_single: bool) -> States | None:
         """The given states as [layers * directions, B, H] each, checked; None for zeros."""
@@ -188,7 +188,7 @@ class RNNBase(Module):
             expected = (count, size) if is_single else (count, x.shape[1], size)
             if tuple(one.shape) != expected:
                 raise problem(ShapeError, who, f"a state of shape {list(one.shape)}", f"{list(expected)}")
-            _check_dtype(who, one, x)
+            check_dtype(who, one, x)
         return tuple(one.unsqueeze(1) for one in given) if is_single else given
 
     def extra_repr(self) -> str:
@@ -205,14 +205,6 @@ def _check_sizes(who: str, **sizes: Any) -> None:
             raise problem(DTypeError, who, f"{name}={value!r}", "an int")
         if value < 1:
             raise problem(RangeError, who, f"{name}={value}", "at least 1")
-
-
-def _check_dtype(who: str, given: Tensor, expected: Tensor) -> None:
-    if given.dtype is not expected.dtype:
-        raise problem(
-            DTypeError, who, f"{given.dtype.name} for a layer of {expected.dtype.name}", "one dtype",
-            f"cast the input with .to(weft.{expected.dtype.name}), or the layer",
-        )  # fmt: skip
 
 
 @layer("L047", aliases=("RecurrentLayer",))
@@ -325,7 +317,7 @@ class RNNCellBase(Module):
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
             expected = f"[B, F] or [F] with F = input_size = {self.input_size}"
             raise problem(ShapeError, who, f"input of shape {list(x.shape)}", expected)
-        _check_dtype(who, x, self.weight_ih)
+        check_dtype(who, x, self.weight_ih)
         expected_state = (*x.shape[:-1], self.hidden_size)
         states: States = CELLS[mode].states * (zero_state(*expected_state, like=x),) if hx is None else hx
         if len(states) != CELLS[mode].states:

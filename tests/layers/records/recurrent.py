@@ -138,6 +138,9 @@ def check_dropout(kind: str) -> None:
     by_hand = second(weft.nn.functional.dropout(first(x)[0], 0.5))[0].numpy()
     weft.manual_seed(5)
     np.testing.assert_allclose(layer(x)[0].numpy(), by_hand, rtol=1e-5, atol=1e-6)
+    weft.manual_seed(5)
+    compiled = weft.compile(lambda x: layer(x)[0].detach())(x)
+    np.testing.assert_allclose(compiled.numpy(), by_hand, rtol=1e-5, atol=1e-6)
 
 
 def check_initial(kind: str) -> None:
@@ -229,6 +232,42 @@ def renamed(key: str) -> str:
     return name if side == "forward_layer" else f"{name}_reverse"
 
 
+def check_two_states() -> None:
+    """States of both directions are passed on, and those of the layer's copy are its own."""
+    torch.manual_seed(0)
+    theirs = torch.nn.LSTM(F, H, batch_first=True, bidirectional=True)
+    ours = nn.Bidirectional(nn.LSTM(F, H, batch_first=True))
+    ours.load_state_dict({key: theirs.state_dict()[renamed(key)] for key in ours.state_dict()})
+    random = np.random.default_rng(0)
+    x, h, c = (random.normal(size=shape).astype(np.float32) for shape in ((B, T, F), (2, B, H), (2, B, H)))
+    first = tuple((weft.tensor(h[k : k + 1]), weft.tensor(c[k : k + 1])) for k in range(2))
+    y, (one, other) = ours(weft.tensor(x), first)
+    z, state = theirs(torch.tensor(x), (torch.tensor(h), torch.tensor(c)))
+    np.testing.assert_allclose(y.detach().numpy(), z.detach().numpy(), rtol=1e-5, atol=1e-6)
+    for k in range(2):
+        pair = np.concatenate([one[k].detach().numpy(), other[k].detach().numpy()])
+        np.testing.assert_allclose(pair, state[k].detach().numpy(), rtol=1e-5, atol=1e-6)
+    fresh = nn.Bidirectional(nn.GRU(F, H))
+    assert not np.array_equal(fresh.forward_layer.weight_hh_l0.numpy(), fresh.backward_layer.weight_hh_l0.numpy())
+
+
+def check_other_layers() -> None:
+    """Layers without states, and layers over images, whose features are not the last axis."""
+    x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+    sums = nn.Bidirectional(nn.Lambda(lambda x: x.cumsum(1)), merge=None)
+    one, other = sums(weft.tensor(x))
+    np.testing.assert_allclose(one.numpy(), x.cumsum(1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(other.numpy(), x[:, ::-1].cumsum(1)[:, ::-1], rtol=1e-5, atol=1e-6)
+    for is_sequence in (True, False):
+        images = nn.Bidirectional(nn.ConvLSTM2d(2, 3, return_sequences=is_sequence))
+        x = weft.randn(2, 4, 2, 3, 3)
+        y, _ = images(x)
+        last = images.backward_layer(x.flip(1))[0]
+        last = last.flip(1) if is_sequence else last
+        expected = weft.cat([images.forward_layer(x)[0], last], 2 if is_sequence else 1)
+        np.testing.assert_allclose(y.detach().numpy(), expected.detach().numpy(), rtol=1e-6)
+
+
 def both_directions(kind: str, merge: str | None, variant: str, lengths: list[int] | None = None) -> LayerRecord:
     def call(module: Any, x: Any, hx: Any = None, lengths: Any = None) -> Any:
         y, state = module(x) if lengths is None else packed(module, x, hx, lengths)
@@ -257,6 +296,7 @@ def both_directions(kind: str, merge: str | None, variant: str, lengths: list[in
         ),
         traits=SEQUENCE,
         edges=edges,
+        checks={} if variant else {"states": check_two_states, "other layers": check_other_layers},
         bad=[
             Bad(call=lambda layer: layer(weft.ones(2, 3, F + 1)), match=r"forward_layer.*input_size = 4"),
             Bad(call=lambda layer: layer(weft.ones(5, F)), match="axes of batch and time", error=weft.ShapeError),

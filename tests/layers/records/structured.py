@@ -135,6 +135,7 @@ def check_tagger() -> None:
 
 
 CRF_BAD = [
+    Bad(call=lambda layer: layer(weft.ones(2, 3, K, dtype=weft.float64)), match="float64 for a layer of float32"),
     Bad(call=lambda layer: layer(weft.ones(2, 3, K + 1)), match=r"\[2, 3, 4\].*num_tags = 3", error=weft.ShapeError),
     Bad(call=lambda layer: layer(weft.ones(2, 0, K)), match="T of at least 1", error=weft.ShapeError),
     Bad(call=lambda layer: layer(weft.ones(1, 2, K), weft.tensor([[0, 3]])), match="the index 3", error=IndexError),
