@@ -1,4 +1,4 @@
-"""Recording: what a function's results look like, without computing them. A call is traced and the trace thrown away."""
+"""Recording: what a function's results look like, without computing them. A call is traced, nothing else."""
 
 from __future__ import annotations
 

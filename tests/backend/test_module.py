@@ -65,7 +65,9 @@ def test_names_are_torchs(pair):
     for what in ("parameters", "buffers", "modules", "children"):
         assert names(getattr(ours, f"named_{what}")()) == names(getattr(theirs, f"named_{what}")())
         assert len(list(getattr(ours, what)())) == len(list(getattr(theirs, what)()))
-    assert names(ours.named_parameters(remove_duplicate=False)) == names(theirs.named_parameters(remove_duplicate=False))
+    assert names(ours.named_parameters(remove_duplicate=False)) == names(
+        theirs.named_parameters(remove_duplicate=False)
+    )
     assert names(ours.named_parameters("p", recurse=False)) == names(theirs.named_parameters("p", recurse=False))
     assert names(ours.named_modules(prefix="m", remove_duplicate=False)) == names(
         theirs.named_modules(prefix="m", remove_duplicate=False)
@@ -114,7 +116,7 @@ def test_attributes_move_between_kinds():
     del layer.value
     assert not hasattr(layer, "value") and not list(layer.parameters())
     layer.weight = nn.Parameter(weft.ones(2))
-    with pytest.raises(weft.DTypeError, match="parameter 'weight'.*nn.Parameter"):
+    with pytest.raises(weft.DTypeError, match=r"parameter 'weight'.*nn\.Parameter"):
         layer.weight = weft.ones(2)
     layer.weight = None
     assert layer.weight is None and not list(layer.parameters())
@@ -254,6 +256,15 @@ def test_state_dict_round_trips(pair):
     assert vars_["scale"] is ours.scale and ours.state_dict()["scale"] is not ours.scale
 
 
+def test_memory_of_others_is_copied_at_once():
+    """What was loaded stays, though the other library writes to its memory before it is used."""
+    for given in (torch.ones(2, 2), np.ones((2, 2), np.float32)):
+        layer = nn.Linear(2, 2, bias=False)
+        layer.load_state_dict({"weight": given})
+        given[:] = 7
+        assert layer.weight.tolist() == [[1, 1], [1, 1]]
+
+
 def test_load_reports_all_that_does_not_fit(pair):
     ours, _ = pair
     before = ours.scale.numpy().copy()
@@ -376,7 +387,7 @@ def test_errors_name_the_layer(pair):
         Outer()(weft.ones(2, 5))
     text = str(caught.value)
     assert text.startswith("encoder.blocks.0.first (Linear(in_features=3, out_features=3, bias=True)): ")
-    assert "(2, 5)" in text and "(3, 3)" in text
+    assert "[2, 5]" in text and "[*, 3]" in text
     step = weft.compile(lambda x: nn.Sequential(ours)(x))
     with pytest.raises(weft.ShapeError, match=r"0\.blocks\.0\.first"):
         step(weft.ones(2, 5))
@@ -513,6 +524,6 @@ def test_models_of_symbols():
         model(weft.ones(3, 5), b)
     with pytest.raises(weft.GraphError, match="not among the inputs"):
         nn.Model(x, y)
-    with pytest.raises(weft.GraphError, match="1 inputs.*2"):
+    with pytest.raises(weft.GraphError, match=r"1 inputs.*2"):
         model(a)
     assert nn.Input((None, 3))(weft.ones(2, 7, 3)).shape == (2, 7, 3)

@@ -114,7 +114,9 @@ def summary(model: Module, *inputs: Any, batch_size: int = 1, dtypes: Sequence[A
 
 def _placeholder(shape: Any, batch_size: int, dtype: Any) -> Tensor:
     if not isinstance(shape, (tuple, list)) or not all(isinstance(size, int) for size in shape):
-        raise problem(ShapeError, "summary", f"{shape!r}", "a shape without the batch, such as (3, 32, 32), or a tensor")
+        raise problem(
+            ShapeError, "summary", f"{shape!r}", "a shape without the batch, such as (3, 32, 32), or a tensor"
+        )
     return zeros(batch_size, *shape, dtype=dtype or float32)
 
 

@@ -45,8 +45,6 @@ def supports(module: Module, device: Any = "cpu", training: bool = True) -> Supp
     except DeviceError as error:
         return Support(str(device), training, {"": str(error)})
     reasons = {
-        path: reason
-        for path, part in module.named_modules()
-        if (reason := part.prevents(place, training)) is not None
+        path: reason for path, part in module.named_modules() if (reason := part.prevents(place, training)) is not None
     }
     return Support(str(place), training, reasons)
