@@ -46,7 +46,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "TransformerEncoderLayer",
     ),
     "embedding": ("Embedding", "EmbeddingBag", "TimeEmbedding"),
-    "gating": (),
+    "gating": ("GatedLinearUnit", "SqueezeExcitation", "SwiGLU"),
     "experts": (),
     "memory": (),
     "lora": (),
