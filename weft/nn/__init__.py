@@ -220,7 +220,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     ),
     "embedding": ("Embedding", "EmbeddingBag", "TimeEmbedding"),
     "gating": ("GatedLinearUnit", "SqueezeExcitation", "SwiGLU"),
-    "experts": (),
+    "experts": ("Expert", "MoE"),
     "memory": (),
     "lora": (),
     "message_passing": ("MPNNConv", "MessagePassing"),
