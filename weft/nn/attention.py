@@ -323,7 +323,7 @@ def _with_causal(mask: Tensor | None, is_causal: bool) -> Tensor | None:
     return mask | later if mask.dtype.kind == "b" else mask.masked_fill(later, float("-inf"))
 
 
-@layer("L050", aliases=("GQA",), oracle="torch scaled_dot_product_attention(enable_gqa=True) between torch Linears")
+@layer("", aliases=("GQA",), oracle="torch scaled_dot_product_attention(enable_gqa=True) between torch Linears")
 class GroupedQueryAttention(_Projected):
     """Self-attention in which groups of query heads share keys and values: query head h reads key head ⌊h·G/H⌋.
     G = 1 is multi-query attention, G = H is `SelfAttention`.
