@@ -184,7 +184,7 @@ def add_lora(
     model.requires_grad_(False)
     adapted: dict[int, Module] = {}  # a layer that is used at several places has one adapter
     for path, module in found:
-        kind = LoRALinear if isinstance(module, Linear) else LoRAEmbedding
+        kind: Any = LoRALinear if isinstance(module, Linear) else LoRAEmbedding
         if id(module) not in adapted:
             adapted[id(module)] = kind(module, r, alpha, dropout).train(module.training)
         made = adapted[id(module)]

@@ -207,7 +207,7 @@ RECORDS = [
         bad=[
             Bad(
                 call=lambda layer: layer(weft.ones(2, 3, 5)),
-                match=r"layers\.0\.self_attn|4, 4 and 4 features",
+                match=r"layers\.0\.self_attn.*query \(2, 3, 5\).*4, 4 and 4 features",
                 error=weft.ShapeError,
             )
         ],
