@@ -22,7 +22,7 @@ State = Mapping[str, np.ndarray]
 
 
 def of_module(make: Callable[[], Any], convert: Callable[[State], Mapping[str, Any]], call: Any = None) -> Oracle:
-    """A module made by `make`, in float64, whose state_dict is `convert(state)`: all of its keys. `call(module, *inputs)`
+    """A module made by `make`, in float64, whose state_dict is all of `convert(state)`. `call(module, *inputs)`
     replaces a plain call."""
 
     def oracle(state: State, inputs: tuple[Any, ...], training: bool) -> Any:
