@@ -49,6 +49,7 @@ class Trace:
         self.leaf_views: dict[tuple[int, Node], Node] = {}  # nodes for views that are leaves, by what they show
         self.tape = Tape()  # numbers that differ from call to call
         self.modules: dict[int, Any] = {}  # modules that were called or looked at, by identity
+        self.module_writes: set[tuple[int, str]] = set()  # (identity, attribute) of plain attributes assigned to them
         self.training_read: set[int] = set()  # those of them whose `training` was asked for
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
@@ -106,6 +107,11 @@ class Trace:
         cell = self.cells.get(id(tensor)) or self._cell(tensor)
         cell.node = node
         cell.written = True
+
+    def is_written(self, tensor: Any) -> bool:
+        """Whether a tensor from outside was assigned here."""
+        cell = self.cells.get(id(tensor))
+        return cell is not None and cell.written
 
     def created(self, tensor: Any) -> None:
         """Remember a tensor made here; it may leave only as a result or an assignment."""
