@@ -16,7 +16,7 @@ from weft.functions import where
 from weft.looping import loop
 from weft.nn import functional as F
 from weft.nn.anomaly import anomaly_score
-from weft.nn.batch_state import fit_rows
+from weft.nn.batch_state import fit_rows, set_rows
 from weft.nn.module import Module
 from weft.nn.parameter import Buffer
 from weft.nn.registry import layer
@@ -261,8 +261,7 @@ class TemporalMemory(Module):
 
     def reset(self, batch_size: int | None = None) -> None:
         """Forget what came before, for the next sequences: `batch_size` of them, or as many as there were."""
-        for name, value in self._fresh(len(self.active) if batch_size is None else batch_size).items():
-            setattr(self, name, value)
+        set_rows(self, self._fresh(len(self.active) if batch_size is None else batch_size))
 
     @property
     def predictive(self) -> Tensor:
