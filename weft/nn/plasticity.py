@@ -43,6 +43,10 @@ class SynapticPlasticity(Module):
     0.502375
     """
 
+    weight: Tensor
+    pre_trace: Tensor
+    post_trace: Tensor
+
     def __init__(
         self,
         in_features: int,

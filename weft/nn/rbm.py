@@ -38,6 +38,8 @@ class RBM(Module):
     ((4, 3), (4,))
     """
 
+    chain: Tensor
+
     def __init__(self, n_visible: int, n_hidden: int, device: Any = None, dtype: Any = None):
         super().__init__()
         if min(n_visible, n_hidden) < 1:

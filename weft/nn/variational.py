@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from weft.errors import RangeError, ShapeError, problem
+from weft.errors import ShapeError, problem
 from weft.functions import where
-from weft.nn import functional as F
+from weft.nn.epilogue import Activation, activate, check_activation
 from weft.nn.linear import Linear
 from weft.nn.module import Module
 from weft.nn.registry import layer
@@ -87,8 +86,8 @@ class Reconstruction(Module):
         hidden1: int = 512,
         hidden2: int = 1024,
         out_features: int = 784,
-        hidden_act: str | Callable[[Tensor], Tensor] | None = "relu",
-        out_act: str | Callable[[Tensor], Tensor] | None = "sigmoid",
+        hidden_act: Activation = "relu",
+        out_act: Activation = "sigmoid",
         device: Any = None,
         dtype: Any = None,
     ):
@@ -96,21 +95,13 @@ class Reconstruction(Module):
         self.fc1 = Linear(in_features, hidden1, device=device, dtype=dtype)
         self.fc2 = Linear(hidden1, hidden2, device=device, dtype=dtype)
         self.fc3 = Linear(hidden2, out_features, device=device, dtype=dtype)
-        _activation(hidden_act), _activation(out_act)  # unknown names are told here
-        self.hidden_act, self.out_act = hidden_act, out_act
+        self.hidden_act = check_activation("Reconstruction", hidden_act)
+        self.out_act = check_activation("Reconstruction", out_act)
 
     def forward(self, input: Tensor) -> Tensor:
-        act, last = _activation(self.hidden_act), _activation(self.out_act)
-        return last(self.fc3(act(self.fc2(act(self.fc1(input))))))
-
-
-def _activation(given: str | Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor]:
-    if given is None:
-        return lambda input: input
-    found = getattr(F, given, None) if isinstance(given, str) else given
-    if not callable(found):
-        raise problem(RangeError, "Reconstruction", f"the activation {given!r}", "a function of nn.functional, or None")
-    return found
+        hidden = activate(self.fc1(input), self.hidden_act)
+        hidden = activate(self.fc2(hidden), self.hidden_act)
+        return activate(self.fc3(hidden), self.out_act)
 
 
 @layer("L103", aliases=("RepParameterizationLayer", "ReparameterizationLayer"), learns="-", oracle="the drawn noise")

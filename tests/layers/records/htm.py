@@ -264,10 +264,12 @@ class MemoryTwin:
     def _free_segment(self, cell):
         """The first segment without synapses, else the one that learned longest ago."""
         exists = (self.presyn[cell] >= 0).any(-1)
-        return min(range(len(exists)), key=lambda segment: (self.used[cell, segment] if exists[segment] else -1, segment))
+        return min(
+            range(len(exists)), key=lambda segment: (self.used[cell, segment] if exists[segment] else -1, segment)
+        )
 
     def _grow(self, one, wanted, order):
-        """New synapses to the first winners in `order` that are not connected: in empty places, then over the weakest."""
+        """New synapses to the first winners in `order` that are not connected: in empty places, then over weak ones."""
         new = [cell for cell in order if cell not in self.presyn[one]][: max(wanted, 0)]
         strength = np.where(self.presyn[one] >= 0, self.permanence[one], np.float32(-1.0))
         places = np.argsort(strength, kind="stable")
@@ -320,7 +322,16 @@ def _memory_is_its_twin():
     cases = (
         ({"max_segments": 2, "max_synapses": 5, "initial_perm": 0.45}, 1),
         ({"max_segments": 1, "max_synapses": 3, "predicted_dec": 0.1}, 1),
-        ({"max_segments": 3, "max_synapses": 6, "predicted_dec": 0.02, "initial_perm": 0.45}, 2),
+        (
+            {
+                "max_segments": 3,
+                "max_synapses": 6,
+                "predicted_dec": 0.02,
+                "initial_perm": 0.45,
+                "max_active_columns": 7,
+            },
+            2,
+        ),
     )
     events = set()
     for number, (given, rows) in enumerate(cases):
@@ -455,6 +466,11 @@ RECORDS = [
         bad=[
             Bad(call=lambda layer: layer(weft.ones(2, 9)), match=r"\(2, 9\).*\[B, 10\]", error=weft.ShapeError),
             Bad(call=lambda layer: nn.TemporalMemory(4, 0), match=r"\(4, 0", error=weft.RangeError),
+            Bad(
+                call=lambda layer: nn.TemporalMemory(4, 2, max_active_columns=2).learn(weft.ones(1, 4)),
+                match="given the index 4.*extent 3",
+                error=weft.IndexRangeError,
+            ),
             Bad(
                 call=lambda layer: weft.compile(layer.learn)(weft.ones(2, 10)),
                 match=r"reset\(batch_size=2\)",
