@@ -16,7 +16,6 @@ from weft.nn.convolution import (
     ConvTranspose3d,
     Sizes,
 )
-from weft.nn.epilogue import Activation
 from weft.nn.lazy import LazyModuleMixin, UninitializedBuffer, UninitializedParameter, infer_size
 from weft.nn.normalization import (
     BatchNorm1d,
@@ -83,7 +82,7 @@ class _LazyConv(_LazyConvNd):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         super().__init__(
             0, out_channels, kernel_size, stride, padding, dilation, groups, False, padding_mode, device, dtype,
@@ -107,7 +106,7 @@ class _LazyConvTranspose(_LazyConvNd):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         super().__init__(
             0, out_channels, kernel_size, stride, padding, output_padding, groups, False, dilation, padding_mode,
@@ -122,7 +121,7 @@ class LazyConv1d(_LazyConv, Conv1d):
 
     >>> layer = weft.nn.LazyConv1d(4, 3)
     >>> layer(weft.ones(1, 2, 5)).shape, layer.in_channels
-    (Size([1, 4, 3]), 2)
+    ((1, 4, 3), 2)
     """
 
     cls_to_become = Conv1d
@@ -134,7 +133,7 @@ class LazyConv2d(_LazyConv, Conv2d):
 
     >>> layer = weft.nn.LazyConv2d(4, 3)
     >>> layer(weft.ones(1, 2, 5, 5)).shape, layer.in_channels
-    (Size([1, 4, 3, 3]), 2)
+    ((1, 4, 3, 3), 2)
     """
 
     cls_to_become = Conv2d
@@ -146,7 +145,7 @@ class LazyConv3d(_LazyConv, Conv3d):
 
     >>> layer = weft.nn.LazyConv3d(4, 3)
     >>> layer(weft.ones(1, 2, 5, 5, 5)).shape, layer.in_channels
-    (Size([1, 4, 3, 3, 3]), 2)
+    ((1, 4, 3, 3, 3), 2)
     """
 
     cls_to_become = Conv3d
@@ -158,7 +157,7 @@ class LazyConvTranspose1d(_LazyConvTranspose, ConvTranspose1d):
 
     >>> layer = weft.nn.LazyConvTranspose1d(4, 3)
     >>> layer(weft.ones(1, 2, 5)).shape, layer.in_channels
-    (Size([1, 4, 7]), 2)
+    ((1, 4, 7), 2)
     """
 
     cls_to_become = ConvTranspose1d
@@ -170,7 +169,7 @@ class LazyConvTranspose2d(_LazyConvTranspose, ConvTranspose2d):
 
     >>> layer = weft.nn.LazyConvTranspose2d(4, 3)
     >>> layer(weft.ones(1, 2, 5, 5)).shape, layer.in_channels
-    (Size([1, 4, 7, 7]), 2)
+    ((1, 4, 7, 7), 2)
     """
 
     cls_to_become = ConvTranspose2d
@@ -182,7 +181,7 @@ class LazyConvTranspose3d(_LazyConvTranspose, ConvTranspose3d):
 
     >>> layer = weft.nn.LazyConvTranspose3d(4, 3)
     >>> layer(weft.ones(1, 2, 5, 5, 5)).shape, layer.in_channels
-    (Size([1, 4, 7, 7, 7]), 2)
+    ((1, 4, 7, 7, 7), 2)
     """
 
     cls_to_become = ConvTranspose3d
@@ -242,7 +241,7 @@ class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
 
     >>> layer = weft.nn.LazyBatchNorm1d()
     >>> layer(weft.rand(4, 3)).shape, layer.num_features
-    (Size([4, 3]), 3)
+    ((4, 3), 3)
     """
 
     cls_to_become = BatchNorm1d
@@ -254,7 +253,7 @@ class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
 
     >>> layer = weft.nn.LazyBatchNorm2d()
     >>> layer(weft.rand(2, 3, 4, 4)).shape, layer.num_features
-    (Size([2, 3, 4, 4]), 3)
+    ((2, 3, 4, 4), 3)
     """
 
     cls_to_become = BatchNorm2d
@@ -266,7 +265,7 @@ class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
 
     >>> layer = weft.nn.LazyBatchNorm3d()
     >>> layer(weft.rand(2, 3, 2, 2, 2)).shape, layer.num_features
-    (Size([2, 3, 2, 2, 2]), 3)
+    ((2, 3, 2, 2, 2), 3)
     """
 
     cls_to_become = BatchNorm3d
@@ -278,7 +277,7 @@ class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
 
     >>> layer = weft.nn.LazyInstanceNorm1d()
     >>> layer(weft.rand(4, 3, 5)).shape, layer.num_features
-    (Size([4, 3, 5]), 3)
+    ((4, 3, 5), 3)
     """
 
     cls_to_become = InstanceNorm1d
@@ -290,7 +289,7 @@ class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
 
     >>> layer = weft.nn.LazyInstanceNorm2d()
     >>> layer(weft.rand(2, 3, 4, 4)).shape, layer.num_features
-    (Size([2, 3, 4, 4]), 3)
+    ((2, 3, 4, 4), 3)
     """
 
     cls_to_become = InstanceNorm2d
@@ -302,7 +301,7 @@ class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
 
     >>> layer = weft.nn.LazyInstanceNorm3d()
     >>> layer(weft.rand(2, 3, 2, 2, 2)).shape, layer.num_features
-    (Size([2, 3, 2, 2, 2]), 3)
+    ((2, 3, 2, 2, 2), 3)
     """
 
     cls_to_become = InstanceNorm3d

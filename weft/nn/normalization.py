@@ -116,7 +116,7 @@ class BatchNorm1d(_BatchNorm):
     Shape: input and output [B, C] or [B, C, L]; weight γ and bias β [C].
 
     >>> weft.nn.BatchNorm1d(3)(weft.rand(4, 3)).shape
-    Size([4, 3])
+    (4, 3)
     """
 
     ranks = (2, 3)
@@ -137,7 +137,7 @@ class BatchNorm2d(_BatchNorm):
 
     >>> layer = weft.nn.BatchNorm2d(3)
     >>> layer(weft.rand(2, 3, 4, 4)).shape, layer.num_batches_tracked.item()
-    (Size([2, 3, 4, 4]), 1)
+    ((2, 3, 4, 4), 1)
     """
 
     ranks = (4,)
@@ -150,7 +150,7 @@ class BatchNorm3d(_BatchNorm):
     Shape: input and output [B, C, D, H, W]; weight γ and bias β [C].
 
     >>> weft.nn.BatchNorm3d(3)(weft.rand(2, 3, 2, 2, 2)).shape
-    Size([2, 3, 2, 2, 2])
+    (2, 3, 2, 2, 2)
     """
 
     ranks = (5,)
@@ -252,7 +252,7 @@ class InstanceNorm1d(_InstanceNorm):
     Shape: input and output [B, C, L] or [C, L].
 
     >>> weft.nn.InstanceNorm1d(3)(weft.rand(4, 3, 5)).shape
-    Size([4, 3, 5])
+    (4, 3, 5)
     """
 
     ranks = (2, 3)
@@ -270,7 +270,7 @@ class InstanceNorm2d(_InstanceNorm):
     Ulyanov et al., Instance normalization (2016).
 
     >>> weft.nn.InstanceNorm2d(3)(weft.rand(2, 3, 4, 4)).shape
-    Size([2, 3, 4, 4])
+    (2, 3, 4, 4)
     """
 
     ranks = (3, 4)
@@ -283,7 +283,7 @@ class InstanceNorm3d(_InstanceNorm):
     Shape: input and output [B, C, D, H, W] or [C, D, H, W].
 
     >>> weft.nn.InstanceNorm3d(3)(weft.rand(2, 3, 2, 2, 2)).shape
-    Size([2, 3, 2, 2, 2])
+    (2, 3, 2, 2, 2)
     """
 
     ranks = (4, 5)
@@ -345,8 +345,8 @@ class RMSNorm(Module):
 
     Zhang & Sennrich, Root mean square layer normalization (2019).
 
-    >>> weft.nn.RMSNorm(2)(weft.tensor([[3.0, 3.0]]))
-    tensor([[1.0000, 1.0000]], grad_fn=...)
+    >>> weft.nn.RMSNorm(2, elementwise_affine=False)(weft.tensor([[3.0, 3.0]]))
+    tensor([[1., 1.]])
     """
 
     def __init__(
@@ -394,7 +394,7 @@ class GroupNorm(Module):
     Wu & He, Group normalization (2018).
 
     >>> weft.nn.GroupNorm(2, 4)(weft.rand(2, 4, 3, 3)).shape
-    Size([2, 4, 3, 3])
+    (2, 4, 3, 3)
     """
 
     def __init__(
@@ -437,7 +437,9 @@ class GroupNorm(Module):
 
 @layer("", learns="-")
 class LocalResponseNorm(Module):
-    """y_c = x_c / (k + α/size · Σ_{c'} x_{c'}²)^β, the sum over the `size` channels around c; those beyond the ends count 0.
+    """y_c = x_c / (k + α/size · Σ_{c'} x_{c'}²)^β, the sum over the `size` channels around c.
+
+    Channels beyond the ends count as 0.
 
     Shape: input and output [B, C, *]. Krizhevsky et al., ImageNet classification with deep CNNs (2012).
 
@@ -466,7 +468,7 @@ class CrossMapLRN2d(Module):
     Shape: input and output [B, C, H, W].
 
     >>> weft.nn.CrossMapLRN2d(3)(weft.ones(1, 4, 2, 2)).shape
-    Size([1, 4, 2, 2])
+    (1, 4, 2, 2)
     """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1):

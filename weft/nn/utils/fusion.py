@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from weft.creation import ones_like, zeros_like
 from weft.errors import GraphError, ShapeError, problem
-from weft.functions import ones_like, zeros_like
 from weft.nn.parameter import Parameter
 from weft.tensor import Tensor
 

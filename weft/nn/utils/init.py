@@ -20,7 +20,7 @@ def skip_init(module_cls: Callable[..., Made], *args: Any, **kwargs: Any) -> Mad
     whose weights are loaded next.
 
     >>> weft.nn.utils.skip_init(weft.nn.Linear, 3, 2).weight.shape
-    Size([2, 3])
+    (2, 3)
     """
     if not (isinstance(module_cls, type) and issubclass(module_cls, Module)):
         raise problem(RangeError, "skip_init", f"{module_cls!r}", "a class of modules")

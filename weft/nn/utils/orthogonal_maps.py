@@ -53,7 +53,7 @@ def invert_triangular(upper: Tensor) -> Tensor:
 
 
 def cayley(skew: Tensor) -> Tensor:
-    """(I - A/2)⁻¹ (I + A/2) of a skew-symmetric A [*, n, n], by elimination. No rows need to be exchanged: the symmetric
+    """(I - A/2)⁻¹ (I + A/2) of a skew-symmetric A [*, n, n], by elimination without exchanging rows: the symmetric
     part of I - A/2 is I, so that every pivot is at least 1."""
     n = skew.shape[-1]
     identity = eye(n, dtype=skew.dtype, device=skew.device)

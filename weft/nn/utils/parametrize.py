@@ -273,7 +273,7 @@ def type_before_parametrizations(module: Module) -> type:
 def transfer_parametrizations_and_params(
     from_module: Module, to_module: Module, tensor_name: str | None = None
 ) -> Module:
-    """Give `to_module` the parametrizations of `from_module`, of one tensor or of all, and copies of their originals."""
+    """Give `to_module` the parametrizations of `from_module`, of one tensor or of all, and their originals."""
     import copy
 
     if not is_parametrized(from_module):
