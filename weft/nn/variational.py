@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from weft.errors import ShapeError, problem
 from weft.functions import where
-from weft.nn.epilogue import Activation, activate, check_activation
+from weft.nn.activation import make_activation
 from weft.nn.linear import Linear
 from weft.nn.module import Module
 from weft.nn.registry import layer
@@ -72,8 +73,8 @@ class Reconstruction(Module):
     """y = out_act(W3 act(W2 act(W1 x))): three Linears with biases, the decoder of the capsule network (Sabour et al.
     2017).
 
-    Shape: input [*, in_features], output [*, out_features]; fc1, fc2, fc3 are Linears. The activations are names of
-    `nn.functional`, functions of a tensor, or None.
+    Shape: input [*, in_features], output [*, out_features]; fc1, fc2, fc3 are Linears. The activations are names,
+    functions of a tensor, or None.
 
     >>> decoder = weft.nn.Reconstruction(16, 8, 8, 4)
     >>> decoder(weft.ones(2, 16)).shape
@@ -86,8 +87,8 @@ class Reconstruction(Module):
         hidden1: int = 512,
         hidden2: int = 1024,
         out_features: int = 784,
-        hidden_act: Activation = "relu",
-        out_act: Activation = "sigmoid",
+        hidden_act: str | Callable[[Tensor], Tensor] | None = "relu",
+        out_act: str | Callable[[Tensor], Tensor] | None = "sigmoid",
         device: Any = None,
         dtype: Any = None,
     ):
@@ -95,13 +96,16 @@ class Reconstruction(Module):
         self.fc1 = Linear(in_features, hidden1, device=device, dtype=dtype)
         self.fc2 = Linear(hidden1, hidden2, device=device, dtype=dtype)
         self.fc3 = Linear(hidden2, out_features, device=device, dtype=dtype)
-        self.hidden_act = check_activation("Reconstruction", hidden_act)
-        self.out_act = check_activation("Reconstruction", out_act)
+        self.hidden_act, self.out_act = make_activation(hidden_act), make_activation(out_act)
 
     def forward(self, input: Tensor) -> Tensor:
-        hidden = activate(self.fc1(input), self.hidden_act)
-        hidden = activate(self.fc2(hidden), self.hidden_act)
-        return activate(self.fc3(hidden), self.out_act)
+        hidden = _activate(self.fc1(input), self.hidden_act)
+        hidden = _activate(self.fc2(hidden), self.hidden_act)
+        return _activate(self.fc3(hidden), self.out_act)
+
+
+def _activate(input: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
+    return input if activation is None else activation(input)
 
 
 @layer("L103", aliases=("RepParameterizationLayer", "ReparameterizationLayer"), learns="-", oracle="the drawn noise")
