@@ -7,7 +7,6 @@ from typing import Any
 
 from weft.errors import ShapeError, problem
 from weft.functions import where
-from weft.nn.activation import make_activation
 from weft.nn.linear import Linear
 from weft.nn.module import Module
 from weft.nn.registry import layer
@@ -93,19 +92,13 @@ class Reconstruction(Module):
         dtype: Any = None,
     ):
         super().__init__()
-        self.fc1 = Linear(in_features, hidden1, device=device, dtype=dtype)
-        self.fc2 = Linear(hidden1, hidden2, device=device, dtype=dtype)
-        self.fc3 = Linear(hidden2, out_features, device=device, dtype=dtype)
-        self.hidden_act, self.out_act = make_activation(hidden_act), make_activation(out_act)
+        like: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.fc1 = Linear(in_features, hidden1, activation=hidden_act, **like)
+        self.fc2 = Linear(hidden1, hidden2, activation=hidden_act, **like)
+        self.fc3 = Linear(hidden2, out_features, activation=out_act, **like)
 
     def forward(self, input: Tensor) -> Tensor:
-        hidden = _activate(self.fc1(input), self.hidden_act)
-        hidden = _activate(self.fc2(hidden), self.hidden_act)
-        return _activate(self.fc3(hidden), self.out_act)
-
-
-def _activate(input: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
-    return input if activation is None else activation(input)
+        return self.fc3(self.fc2(self.fc1(input)))
 
 
 @layer("L103", aliases=("RepParameterizationLayer", "ReparameterizationLayer"), learns="-", oracle="the drawn noise")
