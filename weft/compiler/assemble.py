@@ -126,9 +126,7 @@ def _turn(region: Region, device: Device) -> Turn:
     return Turn(loop, picks, plan, [slot for slot, _ in outputs])
 
 
-def _prepare(
-    program: Program, device: Device, turn: bool, rows_in_place: bool = True
-) -> tuple[Program, list[Node]]:
+def _prepare(program: Program, device: Device, turn: bool, rows_in_place: bool = True) -> tuple[Program, list[Node]]:
     """The program over stand-ins for its leaves, and its outputs in the form that the fuser takes."""
     stand_ins = {leaf: placeholder(leaf.shape, leaf.dtype, leaf.device) for leaf in program.leaves}
     numbers = {node: number_for(node, slot) for slot, node in enumerate(program.numbers)}
