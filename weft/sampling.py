@@ -397,3 +397,26 @@ def random_(
         high = largest + 1
     checked = integer_range("random_", 0 if low is None else low, high, kind)
     return input._replace("random_", Tensor(whole_numbers(generator, *checked, input.shape, kind, input.device)))
+
+
+# ---- what `weft.nn.init` writes beside these -------------------------------------------------------------------------
+
+
+def fill_truncated_normal(
+    input: Tensor, who: str, generator: Generator | None, mean: float, std: float, low: float, high: float
+) -> Tensor:
+    """Take normal random numbers within [low, high]."""
+    need_float(who, input.node)
+    return _fill(input, who, generator, 1, draws.truncated_normal, mean, std, low, high)
+
+
+def fill_orthogonal(input: Tensor, who: str, generator: Generator | None, gain: float) -> Tensor:
+    """Take `gain` times a random matrix with orthonormal rows or columns."""
+    need_float(who, input.node)
+    return _fill(input, who, generator, 2, draws.orthogonal, gain)
+
+
+def fill_sparse(input: Tensor, who: str, generator: Generator | None, std: float, zeros: int) -> Tensor:
+    """Take normal random numbers, and 0 at random at `zeros` places of every column."""
+    need_float(who, input.node)
+    return _fill(input, who, generator, 3, draws.sparse_columns, std, zeros)

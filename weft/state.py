@@ -43,3 +43,17 @@ class Version:
 
 
 VERSION = Version()
+
+
+class ModuleVersion(Version):
+    """Counts changes of modules: attributes set, parameters registered, `train()`, hooks. A compiled function looks at
+    what it has read from modules only when this number has changed."""
+
+    __slots__ = ()
+
+    def bump(self) -> None:
+        self.value += 1
+        VERSION.bump()
+
+
+MODULES = ModuleVersion()

@@ -435,7 +435,7 @@ class Tensor(TensorCell, TensorAttributes, TensorMethods):
         >>> weft.ones(2).to("cpu", weft.int8)
         tensor([1, 1], dtype=weft.int8)
         """
-        dtype, device, copy = _destination(args, kwargs)
+        dtype, device, copy = destination(args, kwargs)
         result = self if dtype is None or dtype is self.dtype else self.cast(dtype)
         result = result if device is None else result._moved(device)
         return result.clone() if copy and result is self else result
@@ -614,7 +614,7 @@ class Tensor(TensorCell, TensorAttributes, TensorMethods):
         return self.ne(other) if isinstance(other, _COMPARABLE) else NotImplemented  # type: ignore[arg-type]
 
 
-def _destination(args: tuple, kwargs: dict[str, Any]) -> tuple[DType | None, Any, Any]:
+def destination(args: tuple, kwargs: dict[str, Any]) -> tuple[DType | None, Any, Any]:
     """The dtype, the device and `copy` that the arguments of `Tensor.to` say."""
     dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
     target, rest = (args[0], list(args[1:])) if args else (kwargs.pop("other", None), [])

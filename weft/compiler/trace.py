@@ -48,6 +48,9 @@ class Trace:
         self.views: dict[int, Any] = {}  # views from outside that were read
         self.leaf_views: dict[tuple[int, Node], Node] = {}  # nodes for views that are leaves, by what they show
         self.tape = Tape()  # numbers that differ from call to call
+        self.modules: dict[int, Any] = {}  # modules that were called or looked at, by identity
+        self.module_writes: set[tuple[int, str]] = set()  # (identity, attribute) of plain attributes assigned to them
+        self.training_read: set[int] = set()  # those of them whose `training` was asked for
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
         self._grad_enabled = True

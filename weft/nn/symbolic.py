@@ -1,0 +1,121 @@
+"""Symbols: what a layer gives when it is called on a symbol instead of a tensor. `nn.Model` makes a module of them.
+
+A symbol knows the module that makes it and the symbols that the module was called on. Its shape is that of a value that
+is recorded and never computed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from weft.recording import record_result
+from weft.tensor import Tensor
+
+if TYPE_CHECKING:
+    from weft.nn.module import Module
+
+in_use = False  # whether there ever was a symbol: without, calls do not look for them
+
+
+class Symbol:
+    """A value in a model that is being put together by calling layers. Operators and indexing give symbols, too."""
+
+    def __init__(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any):
+        global in_use
+        in_use = True
+        self.module, self.args, self.kwargs = module, args, kwargs
+        self.value = value  # of the right form; a recorded result that is never computed
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape; the first axis is that of the batch, of any size."""
+        return (None, *self.value.shape[1:])
+
+    @property
+    def dtype(self) -> Any:
+        return self.value.dtype
+
+    def inputs(self) -> Iterator[Symbol]:
+        """The symbols that it is computed from."""
+        return symbols_in((*self.args, *self.kwargs.values()))
+
+    def _derive(self, function: Callable[..., Any], *args: Any) -> Any:
+        from weft.nn.graph_model import Lambda
+
+        return Lambda(function)(*args)
+
+    def __repr__(self) -> str:
+        return f"Symbol({list(self.shape)}, {self.value.dtype}, of {type(self.module).__name__})"
+
+    def __iter__(self) -> Iterator[Symbol]:
+        if isinstance(self.value, Tensor):
+            raise TypeError("a symbol cannot be iterated over: use indexing or nn.Split")
+        return (self[k] for k in range(len(self.value)))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._derive(lambda x: x[key], self)
+
+    def __add__(self, other: Any) -> Any:
+        return self._derive(operator.add, self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._derive(operator.add, other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._derive(operator.sub, self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._derive(operator.sub, other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._derive(operator.mul, self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._derive(operator.mul, other, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._derive(operator.truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._derive(operator.truediv, other, self)
+
+    def __matmul__(self, other: Any) -> Any:
+        return self._derive(operator.matmul, self, other)
+
+    def __neg__(self) -> Any:
+        return self._derive(operator.neg, self)
+
+
+def symbols_in(value: Any) -> Iterator[Symbol]:
+    """The symbols in nested lists, tuples and dicts."""
+    if isinstance(value, Symbol):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from symbols_in(one)
+    elif isinstance(value, dict):
+        yield from symbols_in(list(value.values()))
+
+
+def replace_symbols(value: Any, new: Callable[[Symbol], Any]) -> Any:
+    """Nested lists, tuples and dicts with `new(symbol)` for every symbol."""
+    if isinstance(value, Symbol):
+        return new(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(replace_symbols(one, new) for one in value)
+    if isinstance(value, dict):
+        return {key: replace_symbols(one, new) for key, one in value.items()}
+    return value
+
+
+def has_symbol(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call has a symbol among its arguments."""
+    return next(symbols_in((args, kwargs)), None) is not None
+
+
+def call(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Symbol:
+    """The symbol for a call of `module`: its form is found by a call that computes nothing."""
+    given_args, given_kwargs = replace_symbols((args, kwargs), lambda symbol: symbol.value)
+    return Symbol(module, args, kwargs, record_result(module, given_args, given_kwargs))
