@@ -59,7 +59,9 @@ class Bidirectional(Module):
         order = self._order(lengths, input, time)
         options = {} if lengths is None else {"lengths": lengths}
         results = []
-        for k, (module, x) in enumerate(((self.forward_layer, input), (self.backward_layer, reverse(input, order, time)))):
+        for k, (module, x) in enumerate(
+            ((self.forward_layer, input), (self.backward_layer, reverse(input, order, time)))
+        ):
             results.append(module(x, **options) if state is None else module(x, state[k], **options))
         has_states = isinstance(results[0], tuple)
         one, other = (result[0] if has_states else result for result in results)

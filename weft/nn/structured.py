@@ -18,7 +18,9 @@ from weft.nn.registry import layer
 from weft.tensor import Tensor
 
 
-@layer("L091", aliases=("ConditionalRandomFieldLayer", "ConditionalRandomField"), oracle="all K^T paths in float64 NumPy")
+@layer(
+    "L091", aliases=("ConditionalRandomFieldLayer", "ConditionalRandomField"), oracle="all K^T paths in float64 NumPy"
+)
 class CRF(Module):
     """score(y) = start[y_1] + Σ e_t[y_t] + Σ transitions[y_{t-1}, y_t] + end[y_T]; p(y) = exp(score(y)) / Z: a linear
     chain over K tags, with Z summed over all K^T paths by one recursion in log space.
@@ -53,9 +55,7 @@ class CRF(Module):
     ) -> Tensor:
         return self.decode(emissions, mask) if tags is None else self.nll(emissions, tags, mask, reduction)
 
-    def nll(
-        self, emissions: Tensor, tags: Tensor, mask: Tensor | None = None, reduction: str = "mean"
-    ) -> Tensor:
+    def nll(self, emissions: Tensor, tags: Tensor, mask: Tensor | None = None, reduction: str = "mean") -> Tensor:
         """log Z - score(tags): the negative log-likelihood. `reduction` over the batch: 'mean', 'sum' or 'none'."""
         if reduction not in ("mean", "sum", "none"):
             raise problem(RangeError, "CRF.nll", f"reduction={reduction!r}", "'mean', 'sum' or 'none'")

@@ -891,9 +891,7 @@ DIFFUSION = [
         edges={
             "empty graph": Case(
                 inputs=lambda draw: (draw.normal(5, 3), np.zeros(5), np.eye(5), np.ones(5)),
-                oracle=of_numpy(
-                    lambda state, x, *rest: np.concatenate([x] * 3, 1) @ state["weight"].T + state["bias"]
-                ),
+                oracle=of_numpy(lambda state, x, *rest: np.concatenate([x] * 3, 1) @ state["weight"].T + state["bias"]),
             ),
             "isolated nodes": "the graph of the record has two components; a node by itself is an empty graph",
             "nan": "the oracle ignores the eigenpairs: NaN spreads to the whole component there, here to all nodes",

@@ -324,7 +324,11 @@ def images(variant: str, inputs: Any = None, oracle: Any = None, **options: Any)
         oracle=oracle or (lambda state, inputs, training: conv_lstm(state, *inputs)),
         traits=SEQUENCE | {"window"},
         edges={"odd sizes": Case(inputs=lambda draw: (draw.normal(2, 3, 2, *options.get("size", (5, 1))),))}
-        | ({} if inputs is None else {name: "as without lengths" for name in ("batch of one", "sequence of one", "nan")}),
+        | (
+            {}
+            if inputs is None
+            else {name: "as without lengths" for name in ("batch of one", "sequence of one", "nan")}
+        ),
         bad=[
             Bad(call=lambda layer: layer(weft.ones(2, 3, 3, 3, 4)), match=r"\[2, 3, 3, 3, 4\].*in_channels = 2"),
             Bad(call=lambda layer: layer(weft.ones(2, 2, 3, 4)), match=r"\[B, T, C, H, W\]", error=weft.ShapeError),

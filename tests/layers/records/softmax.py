@@ -101,7 +101,10 @@ def check_gumbel():
 
 def check_adaptive_prediction():
     """All log-probabilities and the most probable classes are torch's."""
-    layer, oracle = nn.AdaptiveLogSoftmaxWithLoss(6, 9, [3, 5], 2.0), torch.nn.AdaptiveLogSoftmaxWithLoss(6, 9, [3, 5], 2.0)
+    layer, oracle = (
+        nn.AdaptiveLogSoftmaxWithLoss(6, 9, [3, 5], 2.0),
+        torch.nn.AdaptiveLogSoftmaxWithLoss(6, 9, [3, 5], 2.0),
+    )
     layer.load_state_dict(oracle.state_dict())
     x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
     expected = oracle.log_prob(torch.tensor(x)).detach()
@@ -255,7 +258,11 @@ RECORDS = [
         oracle=adaptive(),
         checks={"all classes": check_adaptive_prediction},
         bad=[
-            Bad(call=lambda layer: layer(weft.ones(2, 5), weft.zeros(2).long()), match=r"\[2, 5\]", error=weft.ShapeError),
+            Bad(
+                call=lambda layer: layer(weft.ones(2, 5), weft.zeros(2).long()),
+                match=r"\[2, 5\]",
+                error=weft.ShapeError,
+            ),
             Bad(call=lambda layer: layer(weft.ones(2, 6), weft.tensor([0, 9])), match="9", error=IndexError),
             Bad(
                 call=lambda layer: nn.AdaptiveLogSoftmaxWithLoss(6, 9, [5, 3]),

@@ -130,7 +130,9 @@ def sizes_of(packed: PackedSequence) -> tuple[int, ...]:
 def host_lengths(who: str, lengths: Any, batch: int, steps: int) -> np.ndarray:
     """Lengths as checked numbers, [batch], each from 1 to `steps`."""
     if isinstance(lengths, Tensor) and STATE.trace is not None:
-        raise problem(GraphError, who, "lengths that are a tensor inside weft.compile", "numbers", "pass a list of ints")
+        raise problem(
+            GraphError, who, "lengths that are a tensor inside weft.compile", "numbers", "pass a list of ints"
+        )
     found = np.asarray(lengths.tolist() if isinstance(lengths, Tensor) else lengths)
     if found.dtype.kind not in "iu":
         raise problem(DTypeError, who, f"lengths of {found.dtype}", "integers")
@@ -180,9 +182,7 @@ def pack_padded_sequence(
     data = _rows(input.reshape(batch * steps, *input.shape[2:]), rows)
     sorted_indices = None if enforce_sorted else make_tensor(order, device=input.device)
     unsorted_indices = None if enforce_sorted else make_tensor(np.argsort(order), device=input.device)
-    return _packed(
-        data, make_tensor(sizes, device="cpu"), tuple(sizes.tolist()), sorted_indices, unsorted_indices
-    )
+    return _packed(data, make_tensor(sizes, device="cpu"), tuple(sizes.tolist()), sorted_indices, unsorted_indices)
 
 
 def _rows(table: Tensor, rows: np.ndarray) -> Tensor:
@@ -268,7 +268,9 @@ def pad_sequence(
     return stack(padded, 0 if batch_first else 1)
 
 
-def unpad_sequence(padded_sequences: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False) -> list[Tensor]:
+def unpad_sequence(
+    padded_sequences: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False
+) -> list[Tensor]:
     """Undo `pad_sequence`: a list of tensors [length, *].
 
     >>> weft.nn.utils.rnn.unpad_sequence(weft.tensor([[1, 2, 3], [4, 0, 0]]), [3, 1], batch_first=True)
