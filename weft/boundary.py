@@ -20,8 +20,9 @@ from weft.errors import WeftError, hide_frames
 # Modules whose public functions users call, and the namespaces that show them under shorter names.
 MODULES = (
     "attention", "autograd", "compiled", "counting", "creation", "decompositions", "device", "dtypes", "edges",
-    "evaluation", "function", "interop", "kernel", "looping", "matrices", "optim.clip", "optim.penalties", "optim.swa_utils", "precision", "printing",
-    "random", "running", "settings", "signal.windows", "cuda", "snapshot", "testing", "window_functions",
+    "evaluation", "function", "interop", "kernel", "looping", "matrices", "optim.clip", "optim.penalties",
+    "optim.swa_utils", "precision", "printing", "random", "running", "settings", "signal.windows", "cuda", "snapshot",
+    "testing", "window_functions",
 )  # fmt: skip
 NAMESPACES = ("", "autograd", "functions", "linalg", "nn.functional", "optim", "optim.swa_utils", "testing")
 # Classes whose public methods users call.
