@@ -1,7 +1,7 @@
 # Needs CPython 3.11 to 3.14 and make, nothing else. Everything is installed into .venv; a stamp file remembers what is there.
 #   make demo    train a digit classifier          make test    all tests that need no GPU
 #   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
-#   make stubs   the .pyi files, from the table of operations
+#   make stubs   the .pyi files, from the table of operations       make layers  the catalogue of layers
 #   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
 #   make bench-compile   how long growing programs take to compile
 #   make replay  which kernels and plans a change reaches (ARGS=--record: they are meant)
@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help demo test smoke replay fuzz opinfo kernels stubs lint format bench bench-compile bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help demo test smoke replay fuzz opinfo kernels stubs layers lint format bench bench-compile bench-gpu test-gpu sanitize-gpu clean
 .NOTPARALLEL:
 
 help:
@@ -52,6 +52,10 @@ kernels: $(VENV)/.has-test
 # What type checkers and editors know of the operations.
 stubs: $(VENV)/.has-run
 	$(BIN)/python tools/stubs.py
+
+# docs/layers.md and what `weft layers` prints, from the registry and the records.
+layers: $(VENV)/.has-test
+	$(BIN)/python -m tests.layers
 
 lint: $(VENV)/.has-lint
 	$(BIN)/ruff format --check .

@@ -273,7 +273,7 @@ class Guards:
         names = self._names
         names.update(self._present())
         for function, used in zip((self.check, self.numbers), self._used, strict=True):
-            function.__defaults__ = tuple([names[name] for name in used])  # type: ignore[attr-defined]
+            function.__defaults__ = tuple([names[name] for name in used])
 
     def _generate(self) -> tuple[Callable[[], bool], Callable[[], tuple | None]]:
         index = {id(guard): number for number, guard in enumerate(self.guards)}

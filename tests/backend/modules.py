@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ def mlp(library: Any, sizes: tuple[int, ...] = (4, 8, 3)) -> Any:
     """Linear layers with tanh between them, in float64."""
     nn = library.nn
     layers: list[Any] = []
-    for count, (before, after) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for count, (before, after) in enumerate(itertools.pairwise(sizes)):
         layers += [nn.Tanh()] if count else []
         layers.append(nn.Linear(before, after))
     return nn.Sequential(*layers).double()

@@ -108,6 +108,11 @@ class Trace:
         cell.node = node
         cell.written = True
 
+    def is_written(self, tensor: Any) -> bool:
+        """Whether a tensor from outside was assigned here."""
+        cell = self.cells.get(id(tensor))
+        return cell is not None and cell.written
+
     def created(self, tensor: Any) -> None:
         """Remember a tensor made here; it may leave only as a result or an assignment."""
         key = id(tensor)

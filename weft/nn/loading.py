@@ -59,7 +59,9 @@ def state_dict(
 ) -> OrderedDict[str, Any]:
     """See `Module.state_dict`."""
     if args:
-        destination, prefix, keep_vars = (*args, *(destination, prefix, keep_vars)[len(args) :])
+        positional = dict(zip(("destination", "prefix", "keep_vars"), args, strict=False))
+        destination = positional.get("destination", destination)
+        prefix, keep_vars = positional.get("prefix", prefix), positional.get("keep_vars", keep_vars)
     parameter.compute_waiting()
     found: OrderedDict[str, Any] = OrderedDict() if destination is None else destination
     for hook in _hooks(module, "saving"):
@@ -86,7 +88,9 @@ def _own_state(module: Module) -> dict[str, Tensor]:
 def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -> tuple[list[str], list[str]]:
     """See `Module.load_state_dict`; returns the missing and the unexpected keys."""
     if not isinstance(given, Mapping):
-        raise TypeError(f"load_state_dict: given a {type(given).__name__}; expected a dict such as state_dict() returns.")
+        raise TypeError(
+            f"load_state_dict: given a {type(given).__name__}; expected a dict such as state_dict() returns."
+        )
     parameter.compute_waiting()
     state = OrderedDict(given)
     missing: list[str] = []
@@ -135,6 +139,8 @@ def _load_own(
             missing.append(key)
             continue
         used.add(key)
+        if parameter.is_lazy(old) and parameter.is_lazy(state[key]):
+            continue
         value = as_value(state[key])
         if tuple(value.shape) != tuple(old.shape):
             errors.append(f"{key}: given shape {list(value.shape)}, expected {list(old.shape)}")

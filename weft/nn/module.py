@@ -7,17 +7,16 @@ one version (`state.MODULES`), so that compiled functions see it; while a functi
 from __future__ import annotations
 
 import copy
-import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from weft.autograd import no_grad
 from weft.dtypes import DType
 from weft.errors import DTypeError, GraphError, ShapeError, WeftError, problem
 from weft.nn import hooks, loading, parameter, symbolic
-from weft.nn.paths import add_path
 from weft.nn.parameter import Buffer, Parameter
+from weft.nn.paths import add_path
 from weft.nn.registered import Registered
 from weft.state import MODULES, STATE
 from weft.tensor import Tensor, destination
@@ -38,7 +37,7 @@ class Module:
     ...         return x * self.weight
     >>> layer = Scale(2)
     >>> layer(weft.ones(2))
-    tensor([2., 2.], grad_fn=...)
+    tensor([2., 2.], requires_grad=True)
     >>> [name for name, _ in layer.named_parameters()]
     ['weight']
     """
@@ -210,7 +209,9 @@ class Module:
         if tensor is not None and not isinstance(tensor, Tensor):
             raise problem(DTypeError, "register_buffer", f"a {type(tensor).__name__}", "a tensor or None")
         self._buffers[name] = tensor
-        self.__dict__["_non_persistent"] = self._non_persistent - {name} if persistent else self._non_persistent | {name}
+        self.__dict__["_non_persistent"] = (
+            self._non_persistent - {name} if persistent else self._non_persistent | {name}
+        )
 
     def register_module(self, name: str, module: Module | None) -> None:
         """The same as `add_module`."""
@@ -374,20 +375,24 @@ class Module:
         return self
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Give every parameter, its gradient and every buffer the value `fn(tensor)`. All keep their identity, so that
-        optimizers and compiled functions go on with them."""
-        tensors: dict[int, Tensor] = {}
-        for module in self.modules() if recurse else [self]:
-            for tensor in itertools.chain(module._parameters.values(), module._buffers.values()):
-                if tensor is not None:
-                    tensors[id(tensor)] = tensor
-                    if tensor._grad is not None:
-                        tensors[id(tensor._grad)] = tensor._grad
+        """Give every parameter, its gradient and every buffer the value `fn(tensor)`. Parameters keep their identity,
+        so that optimizers go on with them; a buffer that changes is another tensor, as the old one may be somebody's."""
+        modules = list(self.modules()) if recurse else [self]
+        params = {id(one): one for module in modules for one in module._parameters.values() if one is not None}
+        buffers: dict[int, tuple[Tensor, Tensor]] = {}  # old and new; shared ones stay shared
         with no_grad():
-            for tensor in tensors.values():
-                new = fn(tensor.detach())
-                if (new.dtype, new.device) != (tensor.dtype, tensor.device):
-                    tensor._assign(new.node)
+            for param in params.values():
+                for tensor in (param, param._grad):
+                    if tensor is not None:
+                        new = fn(tensor.detach())
+                        if (new.dtype, new.device) != (tensor.dtype, tensor.device):
+                            tensor._assign(new.node)
+            for module in modules:
+                for name, old in module._buffers.items():
+                    if old is not None:
+                        new = buffers.setdefault(id(old), (old, fn(old)))[1]
+                        if new is not old:
+                            dict.__setitem__(module._buffers, name, new)
         MODULES.bump()
         return self
 
@@ -441,9 +446,7 @@ class Module:
         """Call `hook(module, args, output)` after `forward`; what it returns, unless None, is the output."""
         return hooks.add_hook(self, "after", hook, prepend, with_kwargs, always_call)
 
-    def register_full_backward_pre_hook(
-        self, hook: Callable[..., Any], prepend: bool = False
-    ) -> hooks.ModuleHandle:
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any], prepend: bool = False) -> hooks.ModuleHandle:
         """Call `hook(module, grad_output)` before the gradients of a call are computed; it may return others."""
         return hooks.add_hook(self, "backward_before", hook, prepend)
 
@@ -532,6 +535,11 @@ class Module:
         from weft.nn.support import supports
 
         return supports(self, device, training)
+
+    def prevents(self, device: Any, training: bool) -> str | None:
+        """Why this module itself, without those below it, cannot run on `device`; None where it can. Layers that need
+        something which not every device has define it."""
+        return None
 
 
 class LoadResult(NamedTuple):
