@@ -31,10 +31,10 @@ def test_what_a_kernel_names_exists(kernel):
     assert callable(coverage.resolve(kernel.operation)), kernel.operation
     assert not [test for test in kernel.tests if not coverage.has_test(test)]
     for layer in kernel.layers:
-        family = coverage.family_of(layer)
-        if family not in FAMILIES:
-            pytest.skip(f"the layers of {family} have no records yet")
-        assert layer in coverage.layer_records(), f"no record of the layer {layer}"
+        if layer in coverage.layer_records():
+            continue
+        assert coverage.family_of(layer) not in FAMILIES, f"no record of the layer {layer}"
+        pytest.skip(f"the layers of {coverage.family_of(layer)} have no records yet")
 
 
 @each
