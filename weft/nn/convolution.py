@@ -498,9 +498,10 @@ class DeformConv2d(Module):
         if mask is None and self.conv_mask is not None:
             mask = self.conv_mask(input).sigmoid()
         columns = F.deform_unfold(input, offset, mask, self.kernel_size, self.stride, self.padding, self.dilation)
-        batch, _, _, *space = columns.shape
-        rows = columns.reshape(batch, self.groups, -1, math.prod(space))  # [B, g, in/g·k, OH·OW]
-        weight = self.weight.reshape(self.groups, self.out_channels // self.groups, -1)  # [g, out/g, in/g·k]
+        batch, channels, taps, *space = columns.shape
+        inner = channels // self.groups * taps
+        rows = columns.reshape(batch, self.groups, inner, math.prod(space))  # [B, g, in/g·k, OH·OW]
+        weight = self.weight.reshape(self.groups, self.out_channels // self.groups, inner)  # [g, out/g, in/g·k]
         y = (weight @ rows).reshape(batch, self.out_channels, *space)
         y = y if self.bias is None else y + self.bias.reshape(-1, 1, 1)
         return y if self.activation is None else self.activation(y)

@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.cell import compute_with
 from weft.creation import empty, ones, zeros
-from weft.dtypes import int64
+from weft.dtypes import float32, int64
 from weft.errors import RangeError, ShapeError, problem
 from weft.nn import functional as F
 from weft.nn import init
@@ -110,7 +110,8 @@ class _BatchNorm(_NormBase):
         if self.training and self.track_running_stats:
             self.num_batches_tracked.add_(1)
             if momentum is None:  # the plain average of all batches
-                momentum = 1.0 / self.num_batches_tracked.to(self.running_mean.dtype)
+                count_dtype = float32 if self.running_mean.dtype.is_narrow else self.running_mean.dtype
+                momentum = 1.0 / self.num_batches_tracked.to(count_dtype)
         use_batch = self.training or self.running_mean is None
         mean = self.running_mean if not self.training or self.track_running_stats else None
         var = self.running_var if not self.training or self.track_running_stats else None
