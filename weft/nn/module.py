@@ -501,10 +501,12 @@ class Module:
         """What copies and pickles hold: of a buffer that was computed from parameters only its value."""
         state = dict(self.__dict__)
         if any(buffer is not None and not buffer.is_leaf for buffer in self._buffers.values()):
-            state["_buffers"] = Registered({
-                name: buffer if buffer is None or buffer.is_leaf else buffer.detach()
-                for name, buffer in self._buffers.items()
-            })
+            state["_buffers"] = Registered(
+                {
+                    name: buffer if buffer is None or buffer.is_leaf else buffer.detach()
+                    for name, buffer in self._buffers.items()
+                }
+            )
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
