@@ -157,8 +157,8 @@ class Module:
                     given = f"{value.dtype.name}{list(value.shape)} for the buffer {name!r} inside {trace.where}"
                     expected = f"what it holds, {old.dtype.name}{list(old.shape)}"
                     raise problem(ShapeError, type(self).__name__, given, expected, "assign it outside, or cast it")
-                with no_grad():
-                    old.copy_(value)
+                trace.release_flags(old)  # a value that requires grad carries its gradient until the trace ends
+                old.copy_(value)
             return
         self._buffers[name] = value
 
@@ -498,7 +498,16 @@ class Module:
     # ---- copies, and what people see -------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        """What copies and pickles hold: of a buffer that was computed from parameters only its value."""
+        state = dict(self.__dict__)
+        if any(buffer is not None and not buffer.is_leaf for buffer in self._buffers.values()):
+            state["_buffers"] = Registered(
+                {
+                    name: buffer if buffer is None or buffer.is_leaf else buffer.detach()
+                    for name, buffer in self._buffers.items()
+                }
+            )
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -506,7 +515,7 @@ class Module:
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         made = memo[id(self)] = type(self).__new__(type(self))
-        made.__setstate__({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        made.__setstate__({name: copy.deepcopy(value, memo) for name, value in self.__getstate__().items()})
         return made
 
     def extra_repr(self) -> str:
