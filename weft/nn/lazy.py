@@ -64,7 +64,10 @@ class LazyModuleMixin(_Base):
     def _infer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         loaded = self.__dict__.get("_loaded", [])
         if loaded and self.has_uninitialized_params():
-            given, fix = f"values for {', '.join(loaded)} only by load_state_dict", "call the module before, or load all"
+            given, fix = (
+                f"values for {', '.join(loaded)} only by load_state_dict",
+                "call the module before, or load all",
+            )
             raise problem(GraphError, type(self).__name__, given, "values for all parameters, or none", fix)
         # While a function is traced, parameters are made beside the trace: they are state that outlives it.
         trace, STATE.trace = STATE.trace, None
