@@ -8,7 +8,7 @@ from weft.autograd import no_grad
 from weft.creation import arange, empty, full, zeros
 from weft.errors import RangeError, ShapeError, problem
 from weft.functions import stack
-from weft.multihead import attend, batch_first
+from weft.multihead import attend
 from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.linear import Linear
@@ -66,8 +66,8 @@ class RotaryEmbedding(Module):
 
 class KeyValueCache(Module):
     """Keys and values of earlier calls, for decoding token by token: room for `max_len` positions, and how many are
-    filled. `append` writes the new ones behind them. The shapes stay, so one compiled step serves all positions;
-    attention reads the whole room and masks what is empty. The cache has no gradient.
+    filled. `append` writes the new ones behind them. The shapes stay, so one compiled step serves all positions; each
+    step reads and writes the whole room, and attention masks what is empty. The cache has no gradient.
 
     Shape: keys and values [batch, heads, max_len, depth], length a number. See `make_cache` of attention layers.
 
@@ -182,15 +182,17 @@ class _Projected(Module):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None, is_causal: bool,
         need_weights: bool, key_padding_mask: Tensor | None = None, cache: KeyValueCache | None = None,
+        batch_first: bool = True,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Batch first: [N, L, E] and the weights [N, heads, L, S] or None; masks with True for what is left out."""
+        """[N, L, E] ([L, N, E] without `batch_first`) and the weights [N, heads, L, S] or None; masks with True for
+        what is left out."""
         who = type(self).__name__
         change = None
         if cache is not None:
             if attn_mask is not None or key_padding_mask is not None or self.bias_k is not None or self.add_zero_attn:
                 expected = "a cache alone: its queries see all positions up to their own"
                 raise problem(RangeError, who, "a cache with a mask, add_bias_kv or add_zero_attn", expected)
-            positions = cache.length + arange(query.shape[1], device=query.device)
+            positions = cache.length + arange(query.shape[1 if batch_first else 0], device=query.device)
             room = arange(cache.max_len, device=query.device)
             attn_mask, is_causal = room > positions.unsqueeze(1), False  # [L, max_len]
 
@@ -210,7 +212,7 @@ class _Projected(Module):
             self.in_proj_bias, self.out_proj.weight, self.out_proj.bias, num_kv_heads=self.num_kv_heads,
             bias_k=self.bias_k, bias_v=self.bias_v, add_zero_attn=self.add_zero_attn,
             dropout_p=self.dropout if self.training else 0.0, key_padding_mask=key_padding_mask, attn_mask=attn_mask,
-            is_causal=is_causal, need_weights=need_weights, change=change,
+            is_causal=is_causal, need_weights=need_weights, change=change, batch_first=batch_first,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
@@ -272,13 +274,11 @@ class MultiheadAttention(_Projected):
         if single:
             query, key, value = _alike(query, key, value, lambda x: x.unsqueeze(0))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-        elif not self.batch_first:
-            query, key, value = batch_first(query, key, value)
         y, weights = self._attend(
             query, key, value, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal,
-            need_weights=need_weights, cache=cache,
+            need_weights=need_weights, cache=cache, batch_first=single or self.batch_first,
         )  # fmt: skip
-        y = y.squeeze(0) if single else y if self.batch_first else y.transpose(0, 1)
+        y = y.squeeze(0) if single else y
         if weights is None:
             return y, None
         weights = weights.mean(1) if average_attn_weights else weights
