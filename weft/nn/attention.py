@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.autograd import no_grad
 from weft.creation import arange, empty, full, zeros
+from weft.dtypes import DType, float32, float64
 from weft.errors import RangeError, ShapeError, problem
 from weft.functions import stack
 from weft.multihead import attend
@@ -24,8 +25,8 @@ class RotaryEmbedding(Module):
     product of a query and a key depends on the distance of their positions.
 
     Shape: input [..., T, dim], output the same. `positions` [T] or [..., T] replaces 0..T-1. Sines and cosines of the
-    first `max_len` positions are kept as a table (a buffer that is not saved), computed on the device; other positions
-    are computed as they come. After Su et al., "RoFormer" (2021).
+    first `max_len` positions are kept as a table (a buffer that is not saved), computed on the device; other positions,
+    and those for float64, are computed as they come. After Su et al., "RoFormer" (2021).
 
     >>> rotary = weft.nn.RotaryEmbedding(2)
     >>> rotary(weft.tensor([[1.0, 0.0], [1.0, 0.0]]))  # positions 0 and 1: no turn, then one radian
@@ -38,24 +39,25 @@ class RotaryEmbedding(Module):
         if dim < 2 or dim % 2:
             raise problem(RangeError, "RotaryEmbedding", f"dim={dim}", "an even number of features: pairs are rotated")
         self.dim, self.base, self.max_len = dim, base, max_len
-        cos, sin = self._angles(arange(max_len, device=device))
+        cos, sin = self._angles(arange(max_len, device=device), float32)
         self.register_buffer("cos", cos if dtype is None else cos.to(dtype), persistent=False)
         self.register_buffer("sin", sin if dtype is None else sin.to(dtype), persistent=False)
 
-    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine for positions [..., T]: [..., T, dim / 2], in float32."""
-        rates = self.base ** (arange(0, self.dim, 2, device=positions.device).float() * (-1.0 / self.dim))
-        angles = positions.float().unsqueeze(-1) * rates
+    def _angles(self, positions: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
+        """Cosine and sine for positions [..., T]: [..., T, dim / 2]."""
+        rates = self.base ** (arange(0, self.dim, 2, device=positions.device).to(dtype) * (-1.0 / self.dim))
+        angles = positions.to(dtype).unsqueeze(-1) * rates
         return angles.cos(), angles.sin()
 
     def forward(self, input: Tensor, positions: Tensor | None = None) -> Tensor:
         length, width = input.shape[-2:] if input.ndim > 1 else (0, 0)
         if width != self.dim:
             raise problem(ShapeError, "RotaryEmbedding", f"an input of shape {input.shape}", f"[..., T, {self.dim}]")
-        if positions is None and length <= self.max_len:
+        if positions is None and length <= self.max_len and input.dtype is not float64:
             cos, sin = self.cos[:length], self.sin[:length]
         else:
-            cos, sin = self._angles(arange(length, device=input.device) if positions is None else positions)
+            at = arange(length, device=input.device) if positions is None else positions
+            cos, sin = self._angles(at, float64 if input.dtype is float64 else float32)
         cos, sin = cos.to(input.dtype), sin.to(input.dtype)
         even, odd = input[..., 0::2], input[..., 1::2]
         return stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
