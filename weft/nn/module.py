@@ -501,10 +501,12 @@ class Module:
         """What copies and pickles hold: of a buffer that was computed from parameters only its value."""
         state = dict(self.__dict__)
         if any(buffer is not None and not buffer.is_leaf for buffer in self._buffers.values()):
-            state["_buffers"] = Registered({
-                name: buffer if buffer is None or buffer.is_leaf else buffer.detach()
-                for name, buffer in self._buffers.items()
-            })
+            state["_buffers"] = Registered(
+                {
+                    name: buffer if buffer is None or buffer.is_leaf else buffer.detach()
+                    for name, buffer in self._buffers.items()
+                }
+            )
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -525,7 +527,7 @@ class Module:
 
     def __repr__(self) -> str:
         extra = self.extra_repr().split("\n") if self.extra_repr() else []
-        below = [f"({name}): " + _indent(repr(child)) for name, child in self._modules.items()]
+        below = [f"({name}): " + indent(repr(child)) for name, child in self._modules.items()]
         if len(extra) == 1 and not below:
             return f"{self._get_name()}({extra[0]})"
         inside = "".join(f"  {line}\n" for line in [*extra, *below])
@@ -561,7 +563,8 @@ class LoadResult(NamedTuple):
         return f"LoadResult(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
-def _indent(text: str) -> str:
+def indent(text: str) -> str:
+    """All lines but the first by two spaces further in."""
     first, *rest = text.split("\n")
     return "\n".join([first, *("  " + line for line in rest)])
 
