@@ -149,5 +149,5 @@ def laplacian_eigenpairs(laplacian: Tensor, k: int, mass: Tensor | None = None) 
     root = np.sqrt(weights)
     symmetric = (matrix + matrix.T) / 2 / np.outer(root, root)
     values, vectors = np.linalg.eigh(symmetric)  # of M^(-1/2) L M^(-1/2)
-    made = {"dtype": laplacian.dtype, "device": laplacian.device}
+    made: dict[str, Any] = {"dtype": laplacian.dtype, "device": laplacian.device}
     return tensor(values[:k], **made), tensor((vectors / root[:, None])[:, :k], **made)

@@ -84,7 +84,7 @@ class PNAConv(MessagePassing):
         self.post = Linear(blocks * in_channels, out_channels, device=device, dtype=dtype)
         self.lin = Linear(out_channels, out_channels, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None) -> Tensor:
         need_features("PNAConv", x, self.in_channels)
         graph, _ = self.graph(edge_index, x)
         parts = [("target", x), ("source", x)]

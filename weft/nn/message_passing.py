@@ -295,7 +295,7 @@ class MPNNConv(MessagePassing):
             self.lin = Linear(in_channels, out_channels, bias=False, device=device, dtype=dtype)
         self.gru = GRUUpdate(width, out_channels, device, dtype)
 
-    def forward(self, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None) -> Tensor:
         need_features("MPNNConv", x, self.in_channels)
         graph, _ = self.graph(edge_index, x)
         parts = [("source", x), ("target", x)]
