@@ -1,11 +1,12 @@
 # Needs CPython 3.11 to 3.14 and make, nothing else. Everything is installed into .venv; a stamp file remembers what is there.
 #   make demo    train a digit classifier          make test    all tests that need no GPU
 #   make smoke   the one-minute check              make lint    ruff (format and rules) and mypy
-#   make stubs   the .pyi files, from the table of operations
+#   make stubs   the .pyi files, from the table of operations       make layers  the catalogue of layers
 #   make bench   Weft beside torch and JAX         make clean   remove .venv and caches
 #   make bench-compile   how long growing programs take to compile
 #   make replay  which kernels and plans a change reaches (ARGS=--record: they are meant)
 #   make fuzz    random graphs, GRAPHS=20000 of them, and 1,500 more on emulated GPUs
+#   make kernels docs/kernels.md, from the list of kernels
 #   make opinfo  torch's own samples of its operators (ARGS=softmax: one, ARGS=--report: totals, worst first)
 #   make test-gpu, make sanitize-gpu, make bench-gpu: on a machine with an NVIDIA GPU; install nothing
 # Pass options with ARGS, for example: make demo ARGS="--epochs 10", make test ARGS="-k softmax".
@@ -16,11 +17,11 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help demo test smoke replay fuzz opinfo stubs lint format bench bench-compile bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help demo test smoke replay fuzz opinfo kernels stubs layers lint format bench bench-compile bench-gpu test-gpu sanitize-gpu clean
 .NOTPARALLEL:
 
 help:
-	@sed -n '2,11s/^# *//p' Makefile
+	@sed -n '2,12s/^# *//p' Makefile
 
 demo: $(VENV)/.has-run
 	$(BIN)/python -m weft.demo $(ARGS)
@@ -44,9 +45,17 @@ fuzz: $(VENV)/.has-test
 opinfo: $(VENV)/.has-test
 	$(BIN)/python -m tests.opinfo --jobs $(JOBS) $(ARGS)
 
+# docs/kernels.md: every kernel of the specification, what provides it and what covers it.
+kernels: $(VENV)/.has-test
+	$(BIN)/python -m tests.kernels
+
 # What type checkers and editors know of the operations.
 stubs: $(VENV)/.has-run
 	$(BIN)/python tools/stubs.py
+
+# docs/layers.md and what `weft layers` prints, from the registry and the records.
+layers: $(VENV)/.has-test
+	$(BIN)/python -m tests.layers
 
 lint: $(VENV)/.has-lint
 	$(BIN)/ruff format --check .

@@ -1,6 +1,7 @@
 """Stubs for type checkers and editors, from the table of operations: `make stubs` writes them, a test compares them.
 
-`weft/functions.pyi`, `weft/nn/functional.pyi` and `weft/special.pyi` have the functions, `weft/methods.pyi` the methods
+`weft/functions.pyi`, `weft/nn/functional.pyi` and `weft/special.pyi` have the functions, `weft/nn/__init__.pyi` the
+layers, `weft/methods.pyi` the methods
 of `Tensor`, and `tests/artifacts/public-names.txt` all public names.
 """
 
@@ -163,9 +164,23 @@ def method_stub() -> str:
     return HEAD + "\n" + "\n".join(lines)
 
 
+def layer_stub() -> str:
+    """`weft.nn`, whose files are loaded when one of their names is first used."""
+    from weft import nn
+
+    lines = ['"""Written by `make stubs` from the table of contents; not to be edited."""\n']
+    lines += [f"from weft.nn import {name} as {name}" for name in nn._SUBMODULES]
+    for name, file in sorted(nn._WHERE.items(), key=lambda item: (item[1], item[0])):
+        lines.append(f"from weft.nn.{file} import {name} as {name}")
+    return "\n".join([*lines, "", "CONTENTS: dict[str, tuple[str, ...]]", ""])
+
+
 def names() -> str:
     """Every public name, one a line: a diff of this file shows what users gain or lose."""
-    spaces = {"weft": weft, "weft.nn.functional": weft.nn.functional, "weft.linalg": weft.linalg}
+    spaces = {
+        "weft": weft, "weft.nn": weft.nn, "weft.nn.functional": weft.nn.functional, "weft.linalg": weft.linalg,
+        "weft.optim": weft.optim, "weft.func": weft.func, "weft.nn.init": weft.nn.init,
+    }  # fmt: skip
     lines = []
     for place, space in spaces.items():
         public = getattr(space, "__all__", None) or [name for name in vars(space) if is_public(space, name)]
@@ -184,6 +199,7 @@ FILES = {
     "weft/methods.pyi": method_stub,
     "weft/nn/functional.pyi": lambda: function_stub("functional"),
     "tests/artifacts/public-names.txt": names,
+    "weft/nn/__init__.pyi": layer_stub,
     "weft/special.pyi": lambda: function_stub("special"),
 }
 

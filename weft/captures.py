@@ -13,6 +13,7 @@ from __future__ import annotations
 import keyword
 import operator
 import os
+import re
 import sys
 import threading
 import warnings
@@ -29,6 +30,7 @@ from weft.errors import TraceWarning
 from weft.graph.numbers import HostNumber, Tape
 from weft.reading import Reads, belongs_to_library, is_library, loads_of
 from weft.size import Size
+from weft.state import MODULES
 from weft.tensor import Tensor
 
 MOST_ITEMS = 4096  # values in one container, or bytes / 16 of one array, that are compared before each call
@@ -48,6 +50,9 @@ if hasattr(os, "register_at_fork"):
 
 _MISSING = (LookupError, AttributeError, ValueError)  # what was read is not there any more
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+_NAME = re.compile(r"\b[a-z]\d+\b")  # in the generated expressions
+MODULE_INTERNALS = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent", "_training", "_state_hooks"})
+REGISTRIES = ("_parameters", "_buffers", "_modules")  # the dicts of a module
 _VALUES = (int, float, complex, str, bytes, type(None), type(...), range)
 
 
@@ -85,13 +90,14 @@ class Guard:
     """One place and what lies there. `root` is what the first place of a path is in: a module's names, a cell of a
     closure, a function, an object. `key` is the attribute's name, or the item's index or key; None for a cell."""
 
-    __slots__ = ("form", "is_attribute", "key", "kind", "parent", "path", "root", "value")
+    __slots__ = ("form", "is_attribute", "key", "kind", "parent", "path", "root", "value", "versioned")
 
     def __init__(self, parent: Guard | None, root: Any, key: Any, is_attribute: bool, path: tuple):
         self.parent, self.root, self.key, self.is_attribute, self.path = parent, root, key, is_attribute, path
         self.kind = "identity"  # or value, number, items, all items, object, alias, array, absent
         self.value: Any = None  # what lay there when last looked at
         self.form: Any = None  # what has to stay the same
+        self.versioned = False  # lies in a module: looked at only when the version of all modules has changed
 
     @property
     def container(self) -> Any:
@@ -186,13 +192,18 @@ class Guards:
         self.effects = effects  # (place, a HostNumber of the tape or the value) to assign
         self.once = once  # the function changed something that it reads in a way that no replay can repeat
         self._names: dict[str, Any] = {}
+        self._used: list[list[str]] = []  # the names that each of the generated functions reads
+        self._modules = MODULES.value  # the version of all modules for which these guards hold
         self.check, self.numbers = self._generate()
 
     def verify(self) -> bool:
         """Whether every guard holds, by value; then `check` knows the present objects."""
         if self.once:
             return False
+        version = MODULES.value
         for guard in self.guards:
+            if guard.versioned and version == self._modules:
+                continue
             if guard.kind == "absent":
                 if hasattr(guard.container, guard.key):
                     return False
@@ -204,6 +215,7 @@ class Guards:
             if not guard.accepts(value):
                 return False
             guard.value = value
+        self._modules = version
         self._refresh()
         return True
 
@@ -258,8 +270,10 @@ class Guards:
 
     def _refresh(self) -> None:
         """Let the generated functions know the present objects."""
-        self._names.update(self._present())
-        self.check.__defaults__ = self.numbers.__defaults__ = tuple(self._names.values())
+        names = self._names
+        names.update(self._present())
+        for function, used in zip((self.check, self.numbers), self._used, strict=True):
+            function.__defaults__ = tuple([names[name] for name in used])
 
     def _generate(self) -> tuple[Callable[[], bool], Callable[[], tuple | None]]:
         index = {id(guard): number for number, guard in enumerate(self.guards)}
@@ -273,21 +287,25 @@ class Guards:
                 holder = f"v{index[id(guard.parent)]}"
             here, found = f"v{number}", _expression(guard, holder, number, names)
             if guard.kind == "absent":
-                terms.append(f"not hasattr({holder}, {guard.key!r})")
+                if not guard.versioned:
+                    terms.append(f"not hasattr({holder}, {guard.key!r})")
             elif guard.kind == "number":
                 numbers.append(found)
-            elif not (isinstance(guard.container, tuple) and not guard.is_attribute):  # a tuple's items never change
-                terms.append(f"{found} is {here}")
-            terms += _contents(guard, here, number, names)
-        # What is compared lies in defaults: local variables are the fastest to reach.
-        parameters = ", ".join(f"{name}=None" for name in names)
+            elif not guard.versioned and not (isinstance(guard.container, tuple) and not guard.is_attribute):
+                terms.append(f"{found} is {here}")  # the items of a tuple never change
+            if not (guard.versioned and _is_module(guard.container) and guard.key in REGISTRIES):
+                terms += _contents(guard, here, number, names)
         space: dict[str, Any] = {"is_": operator.is_, "gone": _MISSING, "item": dict.__getitem__, "array": _array}
         for name, text, otherwise in (
             ("check", " and\n  ".join(terms), "False"),
             ("numbers", "".join(f"{found}, " for found in numbers), "None"),
         ):
+            # What is compared lies in defaults: local variables are the fastest to reach.
+            used = [one for one in dict.fromkeys(_NAME.findall(text)) if one in names]
+            self._used.append(used)
+            parameters = ", ".join(f"{one}=None" for one in used)
             exec(f"def {name}({parameters}):\n try:\n  return ({text})\n except gone:\n  return {otherwise}", space)
-            space[name].__defaults__ = tuple(names.values())
+            space[name].__defaults__ = tuple([names[one] for one in used])
         return space["check"], space["numbers"]
 
 
@@ -351,7 +369,7 @@ def _short(value: Any) -> str:
 
 def _is_object(value: Any) -> bool:
     """Whether attributes of a value can be followed: those of Weft's and NumPy's own objects are not looked at."""
-    if isinstance(value, (Tensor, Enum, FunctionType)):
+    if isinstance(value, (Tensor, Enum, FunctionType)) or _is_module(value):
         return False
     if isinstance(value, ModuleType):
         return not belongs_to_library(value.__name__)
@@ -364,6 +382,11 @@ def _is_object(value: Any) -> bool:
     if (type(value).__module__ or "").partition(".")[0] in ("weft", "numpy", "builtins"):
         return False
     return hasattr(value, "__dict__") or any("__slots__" in vars(base) for base in type(value).__mro__)
+
+
+def _is_module(value: Any) -> bool:
+    """Whether a value is an `nn.Module`, which has guards of its own."""
+    return hasattr(type(value), "_is_weft_module")
 
 
 def _owner(value: Any, name: str) -> Any:
@@ -415,7 +438,48 @@ class _Scan:
                 self._seen[id(value)] = None
                 self._children(None, value)
                 self._follow()
+        for module in self.reads.modules():
+            self._module(module)
+            self._follow()
         return self.guards
+
+    def _module(self, module: Any) -> None:
+        """Guards for what a function may have read from a module: hooks, parameters, buffers and submodules, numbers
+        and other attributes. Of a class of the user's those attributes that the code names, else all."""
+        self._seen[id(module)] = None
+        space, word = module.__dict__, f"the {type(module).__qualname__}'s"
+        names = {"_hooks", "_own_forward", *REGISTRIES}
+        if id(module) in self.reads.training_read:
+            names.add("_training")
+        by_name = self.attributes | self.methods | self.changed
+        everything = any(base.__module__.startswith("weft.") for base in type(module).__mro__[:-2])
+        names |= {name for name in space if (everything or name in by_name) and name not in MODULE_INTERNALS}
+        for name in sorted(names):
+            self._versioned(module, name, word)
+        for registry in REGISTRIES:
+            for name in space[registry]:
+                self._versioned(module, name, word)
+        if type(module).__module__.partition(".")[0] != "weft":
+            for name, found in _attributes(module, by_name - names):
+                if not _is_module(found):
+                    self._child(None, module, name, True, found)  # of its class
+        for name in sorted(self.optional):
+            if not hasattr(module, name):
+                self._absent(None, module, name)
+                self.guards[-1].versioned = True
+
+    def _versioned(self, module: Any, name: str, word: str) -> None:
+        guard = Guard(None, module, name, True, (word, id(module), name))
+        guard.versioned = True
+        value = guard.fetch()
+        if name in ("_hooks", "_own_forward"):
+            guard.value, guard.form = value, id(value)
+            self.guards.append(guard)
+        elif name in REGISTRIES:
+            guard.kind, guard.value, guard.form = "items", value, _shape(value)
+            self.guards.append(guard)
+        else:
+            self._add(guard, value)
 
     def _follow(self) -> None:
         while self._waiting:
@@ -456,8 +520,11 @@ class _Scan:
                 guard.kind, guard.form = "alias", self._seen[id(value)]
         elif guard.kind == "array" and value.nbytes > 16 * MOST_ITEMS:
             self.complain(guard.name(), f"an array of {value.nbytes} bytes, whose elements are not compared")
-        elif guard.kind == "identity" and _draws(value):
-            self.reads.impure.add("numpy.random")
+        elif guard.kind == "identity":
+            if _draws(value):
+                self.reads.impure.add("numpy.random")
+            elif _is_module(value) and not guard.versioned:
+                self.reads.see_module(value)  # a variable or an item that the code names
 
     def _child(self, parent: Guard | None, container: Any, key: Any, is_attribute: bool, value: Any) -> None:
         if parent is None:
@@ -509,8 +576,6 @@ def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
 
 def _attributes(value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """Those of `names` that `value` has as plain attributes, in its dict, its slots or its class."""
-    if hasattr(type(value), "_weft_version"):
-        names = frozenset({"_weft_version"})  # one number that changes with any attribute stands for all of them
     for name in sorted(names):
         if isinstance(value, ModuleType):
             if name in value.__dict__:
@@ -647,10 +712,14 @@ class Watch:
         for guard in self.captures.scan():
             old, number = before.get(guard.path), self.sources.get(guard.path)
             if old is None:
-                once = once or (guard.key in stored and guard.kind != "object")  # what was there first is not known
+                # What was there first is not known.
+                if _is_module(guard.root):
+                    once = once or (id(guard.root), guard.key) in self.captures.reads.module_writes
+                else:
+                    once = once or (guard.key in stored and guard.kind != "object")
             elif guard.path in assigned:
                 targets[guard.path] = guard
-                guard.kind, guard.value, guard.form = old.kind, old.value, old.form
+                guard.kind, guard.value, guard.form, guard.versioned = old.kind, old.value, old.form, False
             if number is not None:
                 guard.kind, guard.form = "number", type(self.tape.values[number._index])
                 if number._index in self.tape.used or guard.path in assigned:

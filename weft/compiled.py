@@ -98,6 +98,13 @@ class Compiled:
             finally:
                 self._busy = None
 
+    def __getattr__(self, name: str) -> Any:
+        """A compiled module has the attributes and methods of the module."""
+        function = self.__dict__.get("function")
+        if hasattr(type(function), "_is_weft_module"):
+            return getattr(function, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         """Of a model with a compiled method, say: what was compiled for the original is compiled anew."""
         return Compiled(copy.deepcopy(self.function, memo), sorted(self.donate))
@@ -160,9 +167,16 @@ class Compiled:
             return False
         table = variant.table
         for tensor, (slot, shape, dtype, device, requires_grad) in zip(args, fast):  # noqa: B905 (slower)
-            if type(tensor) is not Tensor or tensor._requires_grad is not requires_grad:
-                if slot is None and type(tensor) is shape and (device or tensor == dtype):
-                    continue  # a number, or a constant that is what it was
+            if type(tensor) is not Tensor:
+                if slot is None:
+                    if type(tensor) is shape and (device or tensor == dtype):
+                        continue  # a number, or a constant that is what it was
+                    return False
+                if not isinstance(tensor, Tensor):  # it may be a parameter
+                    return False
+            elif slot is None:
+                return False
+            if tensor._requires_grad is not requires_grad:
                 return False
             view = tensor._view
             if view is not None and view.version != view.aliases.version:
@@ -355,7 +369,9 @@ class Compiled:
         with trace:
             args, kwargs, bound, sources = _stand_ins(flat, spec[0], trace.tape, numbers)
             with watch:
-                result = watch.captures.reads.run(self.function, args, kwargs)
+                reads = watch.captures.reads
+                result = reads.run(self.function, args, kwargs)
+                reads.take_modules(trace.modules, trace.training_read, trace.module_writes)
             returned, structure = tree.flatten(result)
             nodes = [value.node if isinstance(value, Tensor) else None for value in returned]
             kept = _kept_grads(trace)

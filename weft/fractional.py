@@ -57,6 +57,38 @@ def fractional_max_pool3d(
                  _random_samples, generator)  # fmt: skip
 
 
+@operation("functional", of_tensors=True)
+def fractional_max_pool2d_with_indices(
+    input: Tensor,
+    kernel_size: int | Sequence[int],
+    output_size: int | Sequence[int] | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    _random_samples: Tensor | None = None,
+    *,
+    generator: Generator | None = None,
+) -> ValuesIndices:
+    """`fractional_max_pool2d` with the places of the maxima, whatever `return_indices` says."""
+    return _pool("fractional_max_pool2d", 2, input, kernel_size, output_size, output_ratio, True, _random_samples,
+                 generator)  # fmt: skip
+
+
+@operation("functional", of_tensors=True)
+def fractional_max_pool3d_with_indices(
+    input: Tensor,
+    kernel_size: int | Sequence[int],
+    output_size: int | Sequence[int] | None = None,
+    output_ratio: float | Sequence[float] | None = None,
+    return_indices: bool = False,
+    _random_samples: Tensor | None = None,
+    *,
+    generator: Generator | None = None,
+) -> ValuesIndices:
+    """`fractional_max_pool3d` with the places of the maxima, whatever `return_indices` says."""
+    return _pool("fractional_max_pool3d", 3, input, kernel_size, output_size, output_ratio, True, _random_samples,
+                 generator)  # fmt: skip
+
+
 def _pool(
     who: str,
     rank: int,

@@ -36,6 +36,7 @@ class LoopTrace(Trace):
             self._outer.contexts.extend(self.contexts)
             self._outer.modules.update(self.modules)
             self._outer.training_read.update(self.training_read)
+            self._outer.module_writes.update(self.module_writes)
         self.contexts = []  # gradients are asked for later
         super().__exit__(kind, *rest)
 

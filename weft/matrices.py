@@ -15,7 +15,7 @@ from weft.decompositions import SignLog, _device, _host, inv, pinv, slogdet, sol
 from weft.decompositions import det as _det
 from weft.dtypes import DTypeLike
 from weft.errors import DTypeError, RangeError, ShapeError, problem
-from weft.ops import products
+from weft.ops import matrix_functions, products
 from weft.ops.common import normal_axis
 from weft.ops.registry import operation
 from weft.tensor import Tensor, lift
@@ -33,6 +33,19 @@ _power = lift(products.matrix_power)
 def matrix_power(A: Tensor, n: int) -> Tensor:
     """The product of `n` square matrices `A`; of their inverses for negative `n`."""
     return _power(inv(A), -n) if n < 0 else _power(A, n)
+
+
+_exponential = lift(matrix_functions.matrix_exp)
+
+
+def matrix_exp(A: Tensor) -> Tensor:
+    """The exponential of square matrices [..., n, n].
+
+    >>> weft.linalg.matrix_exp(weft.tensor([[0.0, 1.0], [0.0, 0.0]]))
+    tensor([[1., 1.],
+            [0., 1.]])
+    """
+    return _exponential(A)
 
 
 def _check(who: str, x: Tensor, least: int = 2) -> None:

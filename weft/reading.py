@@ -158,6 +158,9 @@ class Reads:
         self.functions: dict[int, FunctionType] = {}
         self.objects: dict[int, weakref.ref[Any]] = {}  # arguments of the functions called, such as `self`
         self._made: dict[int, weakref.ref[Any]] = {}  # objects that the function itself made
+        self._modules: dict[int, weakref.ref[Any]] = {}  # those that were called or looked at
+        self.training_read: set[int] = set()  # those of them whose `training` was asked for, by identity
+        self.module_writes: set[tuple[int, str]] = set()  # (identity, attribute) assigned in the last trace
         self.impure: set[str] = set()  # functions called that give another answer each time
         self._users: dict[int, CodeType] = {}
         # Calls of functions that are not known yet: by code and what the variables of enclosing functions were; their
@@ -190,6 +193,30 @@ class Reads:
                 self.objects[id(value)] = weakref.ref(value)
             except TypeError:
                 return  # reachable by another way, or by none that can be followed
+
+    def see_module(self, module: Any) -> None:
+        """Know an `nn.Module` that the function reads."""
+        self._modules[id(module)] = weakref.ref(module)
+
+    def take_modules(self, modules: dict[int, Any], training_read: set[int], writes: set[tuple[int, str]]) -> None:
+        """Take over what a trace noted of modules."""
+        for module in modules.values():
+            self.see_module(module)
+        self.training_read |= training_read
+        self.module_writes = writes
+
+    def modules(self) -> Iterator[Any]:
+        """The modules that were seen, and those that are seen meanwhile."""
+        done: set[int] = set()
+        while waiting := [key for key in self._modules if key not in done]:
+            for key in waiting:
+                done.add(key)
+                module = self._modules[key]()
+                if module is not None:
+                    yield module
+                else:
+                    del self._modules[key]
+                    self.training_read.discard(key)
 
     # ---- while the function runs ---------------------------------------------------------------------------------
 

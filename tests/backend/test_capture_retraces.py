@@ -137,28 +137,6 @@ def test_arrays_are_compared():
     assert step.traces == 2
 
 
-def test_one_number_can_stand_for_all_attributes():
-    """What modules will do: whoever changes one of them changes their version."""
-
-    class Module:
-        _weft_version = 0
-
-        def __init__(self):
-            object.__setattr__(self, "rate", 0.5)
-
-        def __setattr__(self, name, value):
-            object.__setattr__(self, name, value)
-            object.__setattr__(self, "_weft_version", self._weft_version + 1)
-
-    module = Module()
-    step = Counted(lambda x: x * module.rate)
-    step(ONES)
-    assert sum("rate" in guard.name() for guard in step.step.last.captured.guards) == 0
-    module.rate = 0.75
-    step(ONES)
-    assert step.traces == 2
-
-
 # ---- warnings -----------------------------------------------------------------------------------------------------
 
 

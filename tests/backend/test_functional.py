@@ -192,3 +192,121 @@ def test_attention_weights_drop_in_training_only():
 
     np.testing.assert_allclose(weights(False).numpy().sum(-1), np.ones((2, 3)), rtol=1e-5)
     assert np.abs(weights(True).numpy().sum(-1) - 1).max() > 0.05
+
+
+# What torch.nn.functional has and Weft does not: torch's own helpers, and products of grouped or scaled 8-bit floats.
+NOT_FUNCTIONS = {"assert_int_or_pair", "boolean_dispatch", "handle_torch_function", "has_torch_function"}
+WITHOUT_COUNTERPART = {"grouped_mm", "scaled_grouped_mm", "scaled_mm"}
+
+
+def test_every_function_of_torch_is_there():
+    names = {
+        name
+        for name, value in vars(TF).items()
+        if callable(value) and not name.startswith("_") and not isinstance(value, type)
+    }
+    own = {name for name in names if name in NOT_FUNCTIONS or name.startswith("has_torch_function")}
+    typing = {name for name in names if name in ("Callable", "Optional")}
+    assert names - own - typing - set(dir(F)) == WITHOUT_COUNTERPART
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("celu", (0.5,)), ("elu", (0.5,)), ("hardtanh", (-0.5, 0.7)), ("leaky_relu", (0.2,)), ("relu", ()),
+        ("rrelu", (0.2, 0.4)), ("selu", ()), ("threshold", (0.1, 7.0)),
+    ],
+)  # fmt: skip
+def test_activations_that_write_to_their_input(name, args):
+    values = np.array([-2.0, -0.3, 0.0, 0.6, 3.0], np.float32)
+    ours, theirs = weft.tensor(values), torch.from_numpy(values.copy())
+    assert getattr(F, name + "_")(ours, *args) is ours
+    getattr(TF, name + "_")(theirs, *args)
+    np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-6)
+    leaf = weft.tensor(values).requires_grad_()
+    with pytest.raises(weft.GraphError, match=f"{name}_"):
+        getattr(F, name + "_")(leaf, *args)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_fractional_pooling_with_indices(rank):
+    rng = np.random.default_rng(0)
+    x, u = rng.normal(size=(1, 2, *[7] * rank)), rng.uniform(size=(1, 2, rank))
+    name = f"fractional_max_pool{rank}d_with_indices"
+    ours = getattr(F, name)(weft.tensor(x), 2, output_size=3, _random_samples=weft.tensor(u))
+    theirs = getattr(TF, name)(torch.from_numpy(x), 2, output_size=3, _random_samples=torch.from_numpy(u))
+    for one, other in zip(ours, theirs, strict=True):
+        assert np.array_equal(one.numpy(), other.numpy())
+
+
+# --- losses that torch has not, against their formulas in NumPy ------------------------------------------------------
+
+
+def loss_and_gradients(loss, *arrays):
+    """The loss of float64 tensors, and its gradients."""
+    tensors = [weft.tensor(one).requires_grad_() for one in arrays]
+    value = loss(*tensors)
+    value.backward()
+    return value.item(), [one.grad.numpy() for one in tensors]
+
+
+def close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(("alpha", "gamma"), [(0.25, 2.0), (0.6, 1.5), (0.25, 0.0)])
+def test_focal_loss_and_its_gradient(alpha, gamma):
+    """dz = (2y - 1) a (1 - p)^g (g p log p - (1 - p)), of negatives too."""
+    rng = np.random.default_rng(1)
+    z, y = rng.normal(size=(4, 5)) * 3, (rng.random((4, 5)) < 0.5).astype(float)
+    s = 1 / (1 + np.exp(-z))
+    p, a = np.where(y == 1, s, 1 - s), np.where(y == 1, alpha, 1 - alpha)
+    value, (slope,) = loss_and_gradients(
+        lambda z: F.sigmoid_focal_loss(z, weft.tensor(y), alpha, gamma, reduction="sum"), z
+    )
+    close(value, (-a * (1 - p) ** gamma * np.log(p)).sum())
+    close(slope, (2 * y - 1) * a * (1 - p) ** gamma * (gamma * p * np.log(p) - (1 - p)))
+
+
+def test_focal_loss_of_classes_and_its_gradient():
+    rng = np.random.default_rng(2)
+    z, y, alpha = rng.normal(size=(6, 4)) * 2, rng.integers(0, 4, 6), rng.uniform(0.1, 1.0, 4)
+    value, (slope,) = loss_and_gradients(lambda z: F.softmax_focal_loss(z, weft.tensor(y), weft.tensor(alpha), 2.0), z)
+    soft = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    p, a, hot = soft[range(6), y][:, None], alpha[y][:, None], np.eye(4)[y]
+    close(value, (-a * (1 - p) ** 2 * np.log(p)).mean())
+    # dL/dp times dp/dz = p (hot - soft)
+    close(slope, a * (2 * (1 - p) * np.log(p) - (1 - p) ** 2 / p) * p * (hot - soft) / 6)
+
+
+def test_contrastive_loss_and_its_gradient():
+    """Similar pairs draw together, others push apart below the margin; nothing moves where both are one point."""
+    rng = np.random.default_rng(3)
+    x1, x2 = rng.normal(size=(5, 3)), rng.normal(size=(5, 3))
+    x2[1], y, margin = x1[1], np.array([1.0, 0.0, 0.0, 1.0, 0.0]), 2.5
+    value, (first, second) = loss_and_gradients(lambda a, b: F.contrastive_loss(a, b, weft.tensor(y), margin), x1, x2)
+    d = np.sqrt(((x1 - x2) ** 2).sum(1))
+    close(value, (0.5 * (y * d**2 + (1 - y) * np.maximum(0, margin - d) ** 2)).mean())
+    with np.errstate(all="ignore"):
+        push = np.where((d < margin) & (d > 0), -(margin - d) / np.where(d > 0, d, 1), 0.0)
+    expected = np.where(y == 1, 1.0, push)[:, None] * (x1 - x2) / 5
+    close(first, expected)
+    close(second, -expected)
+
+
+def test_gaussian_kl_and_its_gradient():
+    rng = np.random.default_rng(4)
+    mean, log_variance = rng.normal(size=(3, 4)), rng.normal(size=(3, 4))
+    value, (in_mean, in_log) = loss_and_gradients(F.gaussian_kl, mean, log_variance)
+    close(value, (-0.5 * (1 + log_variance - mean**2 - np.exp(log_variance))).sum(1).mean())
+    close(in_mean, mean / 3)
+    close(in_log, 0.5 * (np.exp(log_variance) - 1) / 3)
+
+
+def test_capsule_margin_loss_and_its_gradient():
+    rng = np.random.default_rng(5)
+    v, t = rng.random((3, 4)), np.eye(4)[[1, 3, 0]]
+    value, (slope,) = loss_and_gradients(lambda v: F.capsule_margin_loss(v, weft.tensor(t)), v)
+    above, below = np.maximum(0, 0.9 - v), np.maximum(0, v - 0.1)
+    close(value, (t * above**2 + 0.5 * (1 - t) * below**2).sum(1).mean())
+    close(slope, (-2 * t * above + (1 - t) * below) / 3)

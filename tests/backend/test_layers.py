@@ -5,8 +5,10 @@ import torch  # noqa: F401  (the oracle: without it this file is not collected)
 
 import weft.nn as nn
 from tests.layers.checks import CHECKS, NotApplicable, applies, check_edge
+from tests.layers.page import files
 from tests.layers.record import COLUMNS
 from tests.layers.records import records
+from tests.layers.specified import SPECIFIED
 
 RECORDS = records()
 CASES = [pytest.param(record, check, id=f"{record.id}-{check}") for record in RECORDS for check in CHECKS]
@@ -53,3 +55,16 @@ def test_every_record_is_of_a_layer():
 def test_random_layers_have_checks_of_their_own():
     for record in RECORDS:
         assert record.oracle is not None or record.checks, f"{record.id} has neither an oracle nor checks"
+
+
+def test_the_catalogue_is_not_stale():
+    for path, text in files().items():
+        assert path.read_text() == text, f"{path.name} is stale: run `make layers`"
+
+
+@pytest.mark.parametrize("number", SPECIFIED)
+def test_every_layer_of_the_specification_is_there(number):
+    for name in SPECIFIED[number]:
+        assert nn.get(name), name
+    numbers = {part for entry in nn.layers().values() for part in entry.number.split()}
+    assert number in numbers, f"no layer is registered as {number}"

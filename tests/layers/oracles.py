@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -28,6 +29,11 @@ def of_torch(make: Callable[[], Any], rename: Callable[[str], str] | None = None
     same, after `rename` where the layer's keys are others). `call(module, *inputs)` replaces a plain call."""
 
     def oracle(state: Mapping[str, np.ndarray], inputs: tuple[Any, ...], training: bool) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch has to say about its own arguments
+            return run(state, inputs, training)
+
+    def run(state: Mapping[str, np.ndarray], inputs: tuple[Any, ...], training: bool) -> Any:
         module = make().double().train(training)
         module.load_state_dict({(rename or str)(key): to_torch(np.asarray(value)) for key, value in state.items()})
         given = to_torch(inputs)

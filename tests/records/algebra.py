@@ -119,6 +119,21 @@ RECORDS = [
         without=NARROW,
         errors=[(lambda: weft.matrix_power(weft.ones(2, 3), 2), weft.ShapeError, "square matrices")],
     ),
+    same(
+        "matrix_exp",
+        sample(T((3, 3))),
+        sample(T((2, 4, 4), -0.1, 0.1)),
+        sample(T((3, 3), -0.9, 0.9, layout="transposed")),
+        sample(T((1, 1))),
+        sample(T((0, 3, 3))),
+        sample(T(values=[[0.0, 40.0], [-40.0, 0.0]])),
+        tolerance={"float32": (2e-5, 5e-5), "float64": (1e-10, 1e-11)},
+        without=NARROW,
+        errors=[
+            (lambda: weft.matrix_exp(weft.ones(2, 3)), weft.ShapeError, "matrix_exp: given shape"),
+            (lambda: weft.matrix_exp(weft.arange(4).reshape(2, 2)), weft.DTypeError, "matrix_exp: given a int64"),
+        ],
+    ),
     Record(
         "norm",
         lambda x, *a, **k: weft.norm(x, *a, **k),

@@ -2,8 +2,8 @@
 
 import weft
 import weft.nn.functional as F
-from tests.records.oracle import TF
-from tests.records.record import Record, T, sample
+from tests.records.oracle import TF, torch
+from tests.records.record import NARROW, Record, T, sample
 
 LOOSE = {  # sums of up to a few hundred products; torch adds the bias before it rounds
     "float32": (2e-5, 2e-5), "float64": (1e-10, 1e-11), "float16": (2.0**-9, 2.0**-8), "bfloat16": (2.0**-6, 2.0**-5),
@@ -56,6 +56,17 @@ REFUSED = [
 ]
 
 RECORDS = [
+    Record(
+        "conv_tbc",
+        F.conv_tbc,
+        torch.conv_tbc,
+        [sample(T((7, 2, 3)), T((3, 3, 4)), T((4,)), 1), sample(T((5, 1, 2)), T((2, 2, 3)), T((3,)))],
+        tolerance=LOOSE,
+        without=NARROW,
+        errors=[
+            (lambda: F.conv_tbc(weft.ones(5, 1, 2), weft.ones(2, 2, 3), weft.ones(2)), weft.ShapeError, "conv_tbc")
+        ],
+    ),
     conv(
         1,
         [

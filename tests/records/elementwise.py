@@ -100,6 +100,18 @@ RECORDS = [
     unary("sqrt", 0.1, 3.0),
     unary("rsqrt", 0.1, 3.0),
     unary("reciprocal", 0.5, 3.0),
+    Record("recip", weft.recip, torch.reciprocal, shapes(0.5, 3.0)),
+    Record(
+        "fill",
+        weft.fill,
+        torch.fill,
+        [sample(T((3, 4)), 2), sample(T((0, 3)), 1.5), sample(T((4, 3), layout="transposed"), T(()))],
+        ALL,
+        errors=[
+            (lambda: weft.fill(weft.ones(2), weft.ones(2)), weft.ShapeError, r"fill: given a value of shape \(2,\)"),
+            (lambda: weft.fill(weft.ones(2), "3"), weft.DTypeError, "fill: given a str"),
+        ],
+    ),
     unary("square", dtypes=NUMBERS),
     unary("sin", -4.0, 4.0, extra=LARGE_ANGLES),
     unary("cos", -4.0, 4.0, extra=LARGE_ANGLES),
@@ -155,6 +167,9 @@ RECORDS = [
     binary(
         "remainder", -9, 9, 1, 4, dtypes=NUMBERS, extra=[sample(T(values=[7, -7, 7, -7]), T(values=[3, 3, -3, -3]))]
     ),
+    Record(
+        "mod", weft.mod, torch.remainder, [*pairs(-9, 9, 1, 4), sample(T(values=[7, -7]), T(values=[-3, 3]))], NUMBERS
+    ),
     binary("fmod", -9, 9, 1, 4, dtypes=NUMBERS, extra=[sample(T(values=[7, -7, 7, -7]), T(values=[3, 3, -3, -3]))]),
     binary(
         "pow",
@@ -188,6 +203,7 @@ RECORDS = [
     Record("addcmul", weft.addcmul, torch.addcmul, [sample(T((3,)), T((2, 3)), T((1,)), value=0.5)]),
     Record("addcdiv", weft.addcdiv, torch.addcdiv, [sample(T((3,)), T((2, 3)), T((1,), 1, 2), value=0.5)]),
     Record("lerp", weft.lerp, torch.lerp, [sample(T((3,)), T((3,)), 0.3), sample(T((3,)), T((3,)), T((3,)))]),
+    Record("cmplt", weft.cmplt, torch.lt, pairs(), ALL, differentiable=False),
     *[no_gradient(name) for name in ("lt", "le", "gt", "ge", "eq", "ne")],
     Record("logical_and", weft.logical_and, torch.logical_and, pairs()[:-1], ALL, differentiable=False),
     Record("logical_or", weft.logical_or, torch.logical_or, pairs()[:-1], ALL, differentiable=False),

@@ -369,6 +369,43 @@ RECORDS = [
             (lambda: F.linear(ones(2, 3), ones(4, 3), ones(3)), weft.ShapeError, "linear: given a bias"),
         ],
     ),
+    Record(
+        "shrink",
+        lambda x, *bounds: x.shrink(*bounds),
+        lambda x, *bounds: x[tuple(slice(*pair) for pair in bounds)],
+        [
+            sample(T((4, 5)), (1, 3), (0, 5)),
+            sample(T((4, 5)), (2, 2), (1, 2)),
+            sample(T((5, 4), layout="transposed"), (0, 3), (1, 4)),
+            sample(T((7,)), (3, 7)),
+            sample(T(())),
+        ],
+        ALL,
+        errors=[
+            (lambda: ones(3, 4).shrink((0, 2)), weft.ShapeError, r"shrink: given 1 bounds for shape \(3, 4\)"),
+            (lambda: ones(3).shrink((0, 4)), weft.ShapeError, r"\(0, 4\) for axis 0; expected 0 <= start <= end <= 3"),
+            (lambda: ones(3).shrink((2, 1)), weft.ShapeError, r"\(2, 1\) for axis 0"),
+            (lambda: ones(3, 4).shrink((0, 1, 2), None), weft.ShapeError, r"\(0, 1, 2\) for axis 0"),
+        ],
+    ),
+    Record(
+        "subsample",
+        lambda x, *strides: x.subsample(*strides),
+        lambda x, *strides: x[tuple(slice(None, None, one) for one in strides)],
+        [
+            sample(T((4, 5)), 2, 3),
+            sample(T((5, 4), layout="transposed"), 1, 2),
+            sample(T((7,)), 2),
+            sample(T((6, 0)), 4, 2),
+            sample(T((3, 1)), 5, 5),
+            sample(T(())),
+        ],
+        ALL,
+        errors=[
+            (lambda: ones(3, 4).subsample(2), weft.ShapeError, r"subsample: given 1 strides for shape \(3, 4\)"),
+            (lambda: ones(3, 4).subsample(2, 0), weft.ShapeError, r"strides \(2, 0\)"),
+        ],
+    ),
     Record("clone", weft.clone, torch.clone, [sample(T((3, 4)))], FLOATS),
 ]
 

@@ -35,6 +35,15 @@ def focal(z, y, alpha=0.25, gamma=2.0, reduction="none"):
     return {"none": loss, "mean": loss.mean(), "sum": loss.sum()}[reduction]
 
 
+def softmax_focal(z, y, alpha=0.25, gamma=2.0, reduction="mean", ignore_index=-100):
+    logs = torch.log_softmax(z, 0 if z.dim() == 1 else 1)
+    log_p = -TF.nll_loss(logs, y, reduction="none", ignore_index=ignore_index)
+    share = 1.0 if alpha is None else alpha[torch.where(y == ignore_index, 0, y)] if torch.is_tensor(alpha) else alpha
+    loss = -share * (1 - log_p.exp()) ** gamma * log_p
+    count = (y != ignore_index).sum()
+    return {"none": loss, "mean": loss.sum() / count, "sum": loss.sum()}[reduction]
+
+
 def contrastive(a, b, y, margin=1.0):
     d = (a - b).norm(dim=-1)
     return (0.5 * (y * d**2 + (1 - y) * torch.relu(margin - d) ** 2)).mean()
@@ -150,6 +159,30 @@ LOSSES = [
         sample(T((3, 4)), HALVES, reduction="mean"),
         sample(T((3, 4)), HALVES, -1.0, 1.5, reduction="sum"),
         theirs=focal,
+    ),
+    record(
+        "softmax_focal_loss",
+        sample(T((3, 4)), LABELS),
+        sample(T((3, 4, 2)), T(dtype="int64", values=[[0, 2], [3, 1], [-100, 1]]), None, 1.5),
+        sample(T((3, 4)), LABELS, T((4,), 0.1, 1.0), reduction="none"),
+        sample(T((3, 4)), T(dtype="int64", values=[0, 1, 1]), T((4,), 0.1, 1.0), ignore_index=0),
+        sample(T((4,)), T(dtype="int64", values=2), 0.5, 3.0, reduction="sum"),
+        theirs=softmax_focal,
+        errors=[
+            *refuses(
+                lambda: F.softmax_focal_loss(weft.ones(2, 3), weft.tensor([0, 1]), weft.ones(2)),
+                weft.ShapeError,
+                r"softmax_focal_loss: given alpha of shape \(2,\)",
+            ),
+            *refuses(
+                lambda: F.softmax_focal_loss(weft.ones(2, 3), weft.tensor([0, 3])).numpy(), weft.IndexRangeError, "3"
+            ),
+            *refuses(
+                lambda: F.softmax_focal_loss(weft.ones(2, 3), weft.tensor([0, 1]), reduction="x"),
+                weft.RangeError,
+                "reduction='x'",
+            ),
+        ],
     ),
     record(
         "triplet_margin_loss",

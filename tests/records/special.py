@@ -32,10 +32,10 @@ def special(name, *args, **options):
     return unary(name, *args, place="special", without=NARROW, **options)  # torch has no kernels for 16-bit floats
 
 
-def of_tensors(name, *args, extra=(), dtypes=FLOATS, place="", **options):
+def of_tensors(name, *args, extra=(), dtypes=FLOATS, place="", errors=(), **options):
     """Two tensors; a number is refused, as in torch."""
     ours, theirs = (getattr(weft, place), getattr(torch, place)) if place else (weft, torch)
-    errors = [(lambda: getattr(ours, name)(weft.ones(2), 2.0), weft.DTypeError, f"{name}: {REFUSES_NUMBERS}")]
+    errors = [(lambda: getattr(ours, name)(weft.ones(2), 2.0), weft.DTypeError, f"{name}: {REFUSES_NUMBERS}"), *errors]
     samples = [*pairs(*args)[1:3], *extra]
     return Record(name, getattr(ours, name), getattr(theirs, name), samples, dtypes, errors=errors, **options)
 
@@ -150,6 +150,18 @@ RECORDS = [
     of_tensors("ldexp", extra=[sample(T((3,)), T((3,), 0, 9, dtype="int32"))]),
     Record("frexp", weft.frexp, torch.frexp, [*shapes(-50.0, 50.0)[:4], values(0.0, -0.0, 1e-38, 3e38, 1.0, -0.5)]),
     Record("frexp of no number", weft.frexp, torch.frexp, [values(INF, -INF, NAN, grad=False)], differentiable=False),
+    of_tensors(
+        "nextafter",
+        extra=[
+            sample(T(values=[*SPECIAL, 1e-45, 3.4028234e38, 1.0, 1.0]), T(values=[1.0])),
+            sample(T(values=[*SPECIAL, 1e-45, -1e-45, 1.0, INF]), T(values=[-1.0])),
+            sample(T(values=SPECIAL), T(values=[INF, -0.0, NAN, -INF, 0.5, 0.0, 0.0, 1.0])),
+        ],
+        finite_differences=False,
+        errors=[
+            (lambda: weft.nextafter(weft.tensor([1]), weft.tensor([2])), weft.DTypeError, "nextafter: given a int64")
+        ],
+    ),
     of_tensors("fmax", extra=[MEETINGS], dtypes=NUMBERS, finite_differences=False),
     of_tensors("fmin", extra=[MEETINGS], dtypes=NUMBERS, finite_differences=False),
     of_tensors(

@@ -47,6 +47,10 @@ def values_of(name, samples):
     )
 
 
+def _spaced(coordinates, keywords):
+    return {**keywords, "spacing": coordinates} if coordinates else keywords
+
+
 RECORDS = [
     both("var_mean", [sample(T((3, 4))), sample(T((3, 4)), 1, False), sample(T((2, 3, 4)), (0, 2), True, True)]),
     both("std_mean", [sample(T((3, 4))), sample(T((3, 4)), False), sample(T((40, 33)), 0)]),
@@ -105,6 +109,31 @@ RECORDS = [
         "cumulative_trapezoid",
         [sample(T((3, 5))), sample(T((3, 5)), T((3, 5)), dim=0)],
         without=("float16", "bfloat16"),
+    ),
+    Record(
+        "gradient",
+        lambda x, *coordinates, **k: weft.gradient(x, **_spaced(coordinates, k)),
+        lambda x, *coordinates, **k: torch.gradient(x, **_spaced(coordinates, k)),
+        [
+            sample(T((5,))),
+            sample(T((3, 5)), spacing=0.5, edge_order=2),
+            sample(T((5, 3), layout="transposed"), dim=1, spacing=[2.0]),
+            sample(T((3, 4, 5)), dim=(2, 0)),
+            sample(T((2, 3)), spacing=(0.5, 2)),
+            sample(T((5,)), T(values=[0.0, 1.0, 3.0, 3.5, 6.0]), edge_order=2),
+            sample(T((3, 5)), T(values=[0.0, 1.0, 3.0]), T(values=[0.0, 1.0, 3.0, 3.5, 6.0])),
+        ],
+        NUMBERS,
+        without=("float16", "bfloat16", "int8", "int16", "uint8", "uint16", "uint32", "uint64"),
+        tolerance={"float32": (1e-5, 5e-6), "float64": (1e-10, 1e-12)},
+        errors=[
+            (lambda: weft.gradient(weft.ones(3), edge_order=3), weft.RangeError, "gradient: given edge_order=3"),
+            (lambda: weft.gradient(weft.ones(2), edge_order=2), weft.ShapeError, "at least 3 elements along axis 0"),
+            (lambda: weft.gradient(weft.ones(2, 3), dim=(0, 0)), weft.ShapeError, "each axis once"),
+            (lambda: weft.gradient(weft.ones(2, 3), spacing=[1.0]), weft.ShapeError, "spacing for 1 axes"),
+            (lambda: weft.gradient(weft.ones(3), spacing=[weft.ones(2)]), weft.ShapeError, r"coordinates \(2,\)"),
+            (lambda: weft.gradient(weft.ones(3) > 0), weft.DTypeError, "gradient: given a bool"),
+        ],
     ),
     both("dist", [sample(T((3, 4)), T((3, 4))), sample(T((3, 4)), T((4,)), 1)], without=("float16", "bfloat16")),
     both(

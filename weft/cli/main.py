@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 import weft
-from weft.cli import cache, doctor
+from weft.cli import cache, doctor, layers
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,6 +23,10 @@ def parser() -> argparse.ArgumentParser:
     about = "say what Weft finds on this machine and whether it computes rightly"
     one = commands.add_parser("doctor", help=about, description=about.capitalize() + ".")
     one.set_defaults(run=doctor.run)
+    about = "list the layers, or show one of them"
+    one = commands.add_parser("layers", help=about, description=about.capitalize() + ".")
+    one.add_argument("name", nargs="?", help="a layer by any of its names, such as Linear, DenseLayer or L026")
+    one.set_defaults(run=layers.run)
     return top
 
 

@@ -63,7 +63,8 @@ def settle(tensor: Any) -> None:
     if node is None or node.buffer is tensor._buffer:
         return
     evaluate([node])
-    if (node.shape, node.dtype) != tensor._form:  # another kind of value: the old place is given up
+    moved = node.device is not tensor._buffer.slab.device
+    if moved or (node.shape, node.dtype) != tensor._form:  # another kind of value: the old place is given up
         tensor._form, tensor._buffer = (node.shape, node.dtype), node.buffer
     elif tensor._buffer.slab.pinned:
         tensor._buffer.slab.device.backend.copy(tensor._buffer, node.buffer)

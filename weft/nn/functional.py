@@ -12,6 +12,7 @@ from weft import (  # noqa: F401  # enter their functions into the table
     embeddings,
     fractional,
     functions,
+    in_place,
     multihead,
     random,
     running,

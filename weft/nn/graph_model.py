@@ -40,7 +40,7 @@ class Input(Module, Symbol):
         return self
 
     @property
-    def shape(self) -> tuple[int | None, ...]:  # type: ignore[override]
+    def shape(self) -> tuple[int | None, ...]:
         return (None, *self.sizes)
 
     def forward(self, input: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.autograd import no_grad
-from weft.creation import as_tensor
+from weft.creation import tensor
 from weft.errors import ShapeError
 from weft.interop import from_dlpack
 from weft.nn import parameter
@@ -59,7 +59,9 @@ def state_dict(
 ) -> OrderedDict[str, Any]:
     """See `Module.state_dict`."""
     if args:
-        destination, prefix, keep_vars = (*args, *(destination, prefix, keep_vars)[len(args) :])
+        positional = dict(zip(("destination", "prefix", "keep_vars"), args, strict=False))
+        destination = positional.get("destination", destination)
+        prefix, keep_vars = positional.get("prefix", prefix), positional.get("keep_vars", keep_vars)
     parameter.compute_waiting()
     found: OrderedDict[str, Any] = OrderedDict() if destination is None else destination
     for hook in _hooks(module, "saving"):
@@ -86,7 +88,9 @@ def _own_state(module: Module) -> dict[str, Tensor]:
 def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -> tuple[list[str], list[str]]:
     """See `Module.load_state_dict`; returns the missing and the unexpected keys."""
     if not isinstance(given, Mapping):
-        raise TypeError(f"load_state_dict: given a {type(given).__name__}; expected a dict such as state_dict() returns.")
+        raise TypeError(
+            f"load_state_dict: given a {type(given).__name__}; expected a dict such as state_dict() returns."
+        )
     parameter.compute_waiting()
     state = OrderedDict(given)
     missing: list[str] = []
@@ -135,13 +139,15 @@ def _load_own(
             missing.append(key)
             continue
         used.add(key)
+        if parameter.is_lazy(old) and parameter.is_lazy(state[key]):
+            continue
         value = as_value(state[key])
         if tuple(value.shape) != tuple(old.shape):
             errors.append(f"{key}: given shape {list(value.shape)}, expected {list(old.shape)}")
         elif assign:
             writes.append(partial(_replace, module, name, value, old))
         else:
-            writes.append(partial(old.copy_, value))
+            writes.append(partial(old.copy_, value.to(old.device)))
     if _has_extra(module):
         key = prefix + EXTRA
         if key in state:
@@ -152,12 +158,14 @@ def _load_own(
 
 
 def as_value(value: Any) -> Tensor:
-    """A tensor for what a state_dict holds: a tensor of Weft's or of another library, or an array."""
+    """A tensor for what a state_dict holds: a tensor of Weft's or of another library, or an array. Memory of others is
+    copied now: they may write to it before the value is used."""
     if isinstance(value, Tensor):
         return value.detach()
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
-        return from_dlpack(value.detach() if hasattr(value, "detach") else value)
-    return as_tensor(np.asarray(value))
+        value = value.detach() if hasattr(value, "detach") else value
+        return from_dlpack(value.cpu() if hasattr(value, "cpu") else value, copy=True)
+    return tensor(np.asarray(value))
 
 
 def _replace(module: Module, name: str, value: Tensor, old: Tensor) -> None:

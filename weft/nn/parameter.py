@@ -9,10 +9,10 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from weft.autograd import no_grad
 from weft.cell import evaluate
 from weft.creation import empty
-from weft.errors import DTypeError, problem
-from weft.graph import build
+from weft.errors import DTypeError, ShapeError, problem
 from weft.state import STATE
 from weft.tensor import Tensor
 
@@ -29,7 +29,7 @@ class _Registered(Tensor):
         if not isinstance(value, Tensor):
             given, expected = f"a {type(value).__name__}", "a tensor"
             raise problem(DTypeError, type(self).__name__, given, expected, "make one with weft.tensor(...)")
-        super().__init__(build.stop_gradient(value.detach().node))
+        super().__init__(value.detach().node)
         if requires_grad:
             self.requires_grad_()
         if self._node is not None and self._node.buffer is None and STATE.trace is None:
@@ -110,3 +110,73 @@ def compute_waiting() -> None:
     tensors = [tensor for reference in _waiting if (tensor := reference()) is not None]
     _waiting.clear()
     evaluate([tensor for tensor in tensors if tensor._node is not None and tensor._node.buffer is None])
+
+
+class Uninitialized(_Registered):
+    """A parameter or buffer of a lazy module (see `weft.nn.lazy`): its shape is not known yet."""
+
+    __slots__ = ()
+    becomes: type[_Registered]
+
+    def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        """Take a shape, and memory that is still to be filled. The tensor stays the same object."""
+        form: dict[str, Any] = {
+            "device": self.device if device is None else device,
+            "dtype": self.dtype if dtype is None else dtype,
+        }
+        self.__class__ = self.becomes  # type: ignore[assignment]
+        with no_grad():
+            self._assign(empty(*shape, **form).node)
+        _waiting.append(weakref.ref(self))
+
+    @property
+    def shape(self) -> Any:
+        fix = "call the module once, then its shape is known"
+        raise problem(ShapeError, type(self).__name__, "a question for its shape", "one that has values", fix)
+
+    def detach(self) -> Any:
+        """Itself: there is no value to share."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
+        if id(self) not in memo:
+            memo[id(self)] = _uninitialized(type(self), self._requires_grad, self.device, self.dtype, self.__dict__)
+        return memo[id(self)]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _uninitialized, (type(self), self._requires_grad, self.device, self.dtype, dict(self.__dict__))
+
+
+def _uninitialized(kind: Any, requires_grad: bool, device: Any, dtype: Any, attributes: dict[str, Any]) -> Any:
+    """What `Uninitialized.__reduce_ex__` described. Pickled files name this function: it stays where it is."""
+    made = kind(requires_grad, device, dtype)
+    made.__dict__.update(attributes)
+    return made
+
+
+class UninitializedParameter(Uninitialized, Parameter):
+    """A parameter without a shape: `materialize(shape)` makes it a Parameter."""
+
+    __slots__ = ()
+    becomes = Parameter
+
+    def __init__(self, requires_grad: bool = True, device: Any = None, dtype: Any = None):
+        Parameter.__init__(self, empty(0, device=device, dtype=dtype), requires_grad)
+
+
+class UninitializedBuffer(Uninitialized, Buffer):
+    """A buffer without a shape: `materialize(shape)` makes it a Buffer."""
+
+    __slots__ = ()
+    becomes = Buffer
+
+    def __init__(self, requires_grad: bool = False, device: Any = None, dtype: Any = None, persistent: bool = True):
+        Buffer.__init__(self, empty(0, device=device, dtype=dtype), requires_grad, persistent=persistent)
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether a value is a parameter or buffer that has no shape yet."""
+    return isinstance(value, Uninitialized)

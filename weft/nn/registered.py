@@ -1,4 +1,4 @@
-"""The dicts in which a module keeps its parameters, buffers and submodules: every change is seen by compiled functions."""
+"""The dicts in which a module keeps its parameters, buffers and submodules. Compiled functions see every change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The catalogue of layers: what every layer is called elsewhere, how it learns, and what it is checked against.
 
-`@layer(...)` on a class enters it; `nn.get(name)`, `weft layers` and docs/layers.md read the table. The equation and the
-shapes are in the class's docstring.
+`@layer(...)` on a class enters it; `nn.get(name)`, `weft layers` and docs/layers.md read the table. The equation and
+the shapes are in the class's docstring.
 """
 
 from __future__ import annotations

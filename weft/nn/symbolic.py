@@ -8,14 +8,27 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from weft import tree
+from weft.creation import zeros
+from weft.dtypes import DType
+from weft.recording import record_result
 from weft.tensor import Tensor
 
 if TYPE_CHECKING:
     from weft.nn.module import Module
 
 in_use = False  # whether there ever was a symbol: without, calls do not look for them
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is left of a recorded value in a pickle."""
+
+    shape: tuple[int, ...]
+    dtype: DType
 
 
 class Symbol:
@@ -26,6 +39,18 @@ class Symbol:
         in_use = True
         self.module, self.args, self.kwargs = module, args, kwargs
         self.value = value  # of the right form; a recorded result that is never computed
+
+    def __getstate__(self) -> dict[str, Any]:
+        leaves, structure = tree.flatten(self.value)
+        forms = [Form(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return {**self.__dict__, "value": tree.unflatten(structure, forms)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        global in_use
+        in_use = True
+        leaves, structure = tree.flatten(state["value"])
+        values = [zeros(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, Form) else leaf for leaf in leaves]
+        self.__dict__.update(state, value=tree.unflatten(structure, values))
 
     @property
     def shape(self) -> tuple[int | None, ...]:
@@ -40,7 +65,7 @@ class Symbol:
         """The symbols that it is computed from."""
         return symbols_in((*self.args, *self.kwargs.values()))
 
-    def _apply(self, function: Callable[..., Any], *args: Any) -> Any:
+    def _derive(self, function: Callable[..., Any], *args: Any) -> Any:
         from weft.nn.graph_model import Lambda
 
         return Lambda(function)(*args)
@@ -54,37 +79,37 @@ class Symbol:
         return (self[k] for k in range(len(self.value)))
 
     def __getitem__(self, key: Any) -> Any:
-        return self._apply(lambda x: x[key], self)
+        return self._derive(lambda x: x[key], self)
 
     def __add__(self, other: Any) -> Any:
-        return self._apply(operator.add, self, other)
+        return self._derive(operator.add, self, other)
 
     def __radd__(self, other: Any) -> Any:
-        return self._apply(operator.add, other, self)
+        return self._derive(operator.add, other, self)
 
     def __sub__(self, other: Any) -> Any:
-        return self._apply(operator.sub, self, other)
+        return self._derive(operator.sub, self, other)
 
     def __rsub__(self, other: Any) -> Any:
-        return self._apply(operator.sub, other, self)
+        return self._derive(operator.sub, other, self)
 
     def __mul__(self, other: Any) -> Any:
-        return self._apply(operator.mul, self, other)
+        return self._derive(operator.mul, self, other)
 
     def __rmul__(self, other: Any) -> Any:
-        return self._apply(operator.mul, other, self)
+        return self._derive(operator.mul, other, self)
 
     def __truediv__(self, other: Any) -> Any:
-        return self._apply(operator.truediv, self, other)
+        return self._derive(operator.truediv, self, other)
 
     def __rtruediv__(self, other: Any) -> Any:
-        return self._apply(operator.truediv, other, self)
+        return self._derive(operator.truediv, other, self)
 
     def __matmul__(self, other: Any) -> Any:
-        return self._apply(operator.matmul, self, other)
+        return self._derive(operator.matmul, self, other)
 
     def __neg__(self) -> Any:
-        return self._apply(operator.neg, self)
+        return self._derive(operator.neg, self)
 
 
 def symbols_in(value: Any) -> Iterator[Symbol]:
@@ -116,7 +141,5 @@ def has_symbol(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def call(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Symbol:
     """The symbol for a call of `module`: its form is found by a call that computes nothing."""
-    from weft.nn.shapes import recorded
-
     given_args, given_kwargs = replace_symbols((args, kwargs), lambda symbol: symbol.value)
-    return Symbol(module, args, kwargs, recorded(module, given_args, given_kwargs))
+    return Symbol(module, args, kwargs, record_result(module, given_args, given_kwargs))

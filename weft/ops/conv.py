@@ -36,6 +36,20 @@ def conv1d(
 
 
 @operation("weft functional")
+def conv_tbc(input: Node, weight: Node, bias: Node, pad: int = 0) -> Node:
+    """`conv1d` with time first: input [L, N, C], weight [K, C, O], bias [O], `pad` zeros at both ends; [L', N, O].
+
+    >>> weft.nn.functional.conv_tbc(weft.ones(3, 1, 2), weft.ones(2, 2, 4), weft.zeros(4)).shape
+    (2, 1, 4)
+    """
+    if len(input.shape) != 3 or len(weight.shape) != 3 or bias.shape != weight.shape[2:]:
+        given = f"input {input.shape}, weight {weight.shape} and bias {bias.shape}"
+        raise problem(ShapeError, "conv_tbc", given, "[L, N, C], [K, C, O] and [O]")
+    result = conv1d(build.permute(input, (1, 2, 0)), build.permute(weight, (2, 1, 0)), bias, padding=pad)
+    return build.permute(result, (2, 0, 1))
+
+
+@operation("weft functional")
 def conv2d(
     input: Node,
     weight: Node,

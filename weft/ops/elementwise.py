@@ -193,7 +193,7 @@ def rfloor_divide(b: Operand, a: Operand) -> Node:
     return floor_divide(a, b)
 
 
-@operation("weft method inplace", operators="__mod__ __imod__")
+@operation("weft method inplace", aliases="mod", operators="__mod__ __imod__")
 def remainder(input: Operand, other: Operand) -> Node:
     """The exact rest of a / b with the sign of the divisor, as Python's %. With an infinite divisor it is a, or b where
     the signs differ; by zero it is NaN, or 0 for integers.
@@ -498,7 +498,23 @@ def rsqrt(input: Node) -> Node:
     return build.div(1.0, build.unary("sqrt", to_float(input)))
 
 
-@operation("weft method inplace")
+@operation("weft")
+def fill(input: Node, value: Operand) -> Node:
+    """`value`, a number or a tensor without axes, in the shape and dtype of `input`.
+
+    >>> weft.fill(weft.zeros(2), 3)
+    tensor([3., 3.])
+    """
+    if isinstance(value, Node):
+        if value.shape:
+            raise problem(ShapeError, "fill", f"a value of shape {value.shape}", "a number or a tensor without axes")
+        same_device("fill", [input, value])
+        return build.expand_to(build.cast(value, input.dtype), input.shape)
+    number_kind("fill", value)
+    return build.full(input.shape, value, input.dtype, input.device)
+
+
+@operation("weft method inplace", aliases="recip")
 def reciprocal(input: Node) -> Node:
     """1 / x."""
     return build.div(1.0, to_float(input))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from weft.dtypes import bool_, finfo, float32, float64, int32
+from weft.dtypes import DType, bool_, finfo, float32, float64, int32
 from weft.errors import DTypeError, problem
 from weft.graph import build
 from weft.graph.build import add, eq, lt, mul, neg, select, sub, unary
@@ -151,18 +151,46 @@ def frexp(input: Node) -> Frexp:
     tiny = lt(unary("abs", x), finfo(x.dtype).tiny)
     lifted = select(tiny, mul(x, 2.0**_SCALE), x)
     field = build.binary("shr", build.bitcast(unary("abs", lifted), bits), width)
-    bias = (1 << (8 * x.dtype.itemsize - width - 2)) - 2
+    bias = _bias(x.dtype) - 1
     exponent = select(tiny, sub(field, bias + _SCALE), sub(field, bias))
     regular = make("and", (lt(0.0, unary("abs", x)), lt(unary("abs", x), math.inf)))
     exponent = select(regular, exponent, 0)
     # 2^-exponent in two factors: it may be too large, or subnormal, as one
     half = build.binary("shr", exponent, 1)
-    mantissa = mul(mul(x, _power_of_two(neg(half), width, bias)), _power_of_two(sub(half, exponent), width, bias))
+    mantissa = mul(mul(x, power_of_two(neg(half), x.dtype)), power_of_two(sub(half, exponent), x.dtype))
     mantissa = build.surrogate(select(regular, mantissa, x), mantissa)
     return Frexp(build.cast(mantissa, input.dtype), build.cast(exponent, int32))
 
 
-def _power_of_two(n: Node, width: int, bias: int) -> Node:
-    """2^n as a float, for n from the exponents of normal numbers."""
-    field = build.binary("shl", add(n, bias + 1), width)
-    return build.bitcast(field, float32 if width == 23 else float64)
+def _bias(dtype: DType) -> int:
+    """What is added to the exponent of a float in its bits."""
+    return (1 << (8 * dtype.itemsize - _MANTISSA[dtype.itemsize] - 2)) - 1
+
+
+def power_of_two(n: Node, dtype: DType) -> Node:
+    """2^n in float32 or float64, exactly, for integers as wide that are exponents of normal numbers."""
+    field = build.binary("shl", add(n, _bias(dtype)), _MANTISSA[dtype.itemsize])
+    return build.bitcast(field, dtype)
+
+
+@operation("weft method inplace")
+def nextafter(input: Node, other: Node) -> Node:
+    """The next float after `input` in the direction of `other`: `other` itself where both are equal, NaN where one is
+    NaN. The gradient is that of `input`, and 0 where both are equal.
+
+    >>> weft.nextafter(weft.tensor([1.0, 0.0]), weft.tensor([2.0, 0.0])) - 1
+    tensor([ 1.1921e-07, -1.0000e+00])
+    """
+    need_tensors("nextafter", input, other)
+    x, other = meet("nextafter", input, other)
+    need_float("nextafter", x)
+    a, b = build.stop_gradient(x), build.stop_gradient(other)
+    whole = bits_dtype(a.dtype)
+    bits = build.bitcast(a, whole)
+    is_away = make("eq", (lt(0.0, a), make("lt", (a, b))))  # from zero: the size grows
+    stepped = build.bitcast(add(bits, select(is_away, build.like(bits, 1), build.like(bits, -1))), a.dtype)
+    least = build.bitcast(build.like(bits, 1), a.dtype)
+    stepped = make("select", (eq(a, 0.0), make("select", (lt(b, 0.0), neg(least), least)), stepped))
+    moved = make("select", (make("eq", (a, b)), b, stepped))
+    is_nan = make("or", (make("ne", (a, a)), make("ne", (b, b))))
+    return build.surrogate(select(is_nan, math.nan, moved), select(make("eq", (a, b)), 0.0, x))

@@ -39,7 +39,7 @@ def _compared(op: str, who: str, a: Operand, b: Operand) -> Node:
     return make(op, pair if who == op else pair[::-1])
 
 
-@operation("weft method inplace", aliases="less", operators="__lt__")
+@operation("weft method inplace", aliases="less cmplt", operators="__lt__")
 def lt(input: Operand, other: Operand) -> Node:
     """a < b, bool."""
     return _compared("lt", "lt", input, other)

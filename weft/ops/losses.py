@@ -16,7 +16,7 @@ from weft.graph.node import Node
 from weft.ops.activation import logsigmoid, sigmoid
 from weft.ops.common import Operand, in_float32, meet, need_float, same_device, to_float
 from weft.ops.indexing import user_site
-from weft.ops.loss import _pair, _reduced, reduction_of
+from weft.ops.loss import _pair, _reduced, cross_entropy, reduction_of
 from weft.ops.products import vector_norm
 from weft.ops.registry import operation
 from weft.ops.similarity import pairwise_distance
@@ -42,12 +42,49 @@ def sigmoid_focal_loss(
     p = sigmoid(z)
     right = add(mul(p, y), mul(sub(1.0, p), sub(1.0, y)))
     cross = neg(add(mul(y, logsigmoid(z)), mul(sub(1.0, y), logsigmoid(neg(z)))))
-    miss = sub(1.0, right)
-    power = mul(miss, miss) if gamma == 2 else build.binary("pow", miss, float(gamma))
-    loss = mul(cross, power)
+    loss = mul(cross, _focus(sub(1.0, right), gamma))
     if alpha >= 0:
         loss = mul(loss, add(mul(y, alpha), mul(sub(1.0, y), 1.0 - alpha)))
     return _reduced("sigmoid_focal_loss", loss, reduction)
+
+
+@operation("functional")
+@in_float32
+def softmax_focal_loss(
+    input: Node,
+    target: Node,
+    alpha: float | Node | None = 0.25,
+    gamma: float = 2.0,
+    reduction: str = "mean",
+    ignore_index: int = -100,
+) -> Node:
+    """-alpha (1 - p)^gamma log p, where p is the softmax of logits [N, K, ...] (or [K]) at integer labels [N, ...].
+    `alpha` is one number for all classes, or one for each class [K]; None is 1. Labels that are `ignore_index` give 0,
+    and the mean divides by the number of the others.
+
+    >>> weft.nn.functional.softmax_focal_loss(weft.tensor([[0.0, 0.0]]), weft.tensor([1]), alpha=None)
+    tensor(0.1733)
+    """
+    who = "softmax_focal_loss"
+    cross = cross_entropy(input, target, reduction="none", ignore_index=ignore_index)  # -log p
+    loss = mul(cross, _focus(neg(unary("expm1", neg(cross))), gamma))  # the miss is 1 - p
+    counted = make("ne", (target, build.like(target, ignore_index)))
+    if isinstance(alpha, Node):
+        classes = input.shape[0 if len(input.shape) == 1 else 1]
+        if alpha.shape != (classes,):
+            raise problem(ShapeError, who, f"alpha of shape {alpha.shape}", f"a number, or one per class: ({classes},)")
+        label = build.cast(select(counted, target, 0), int64)
+        loss = mul(*meet(who, loss, build.gather(build.cast(alpha, loss.dtype), label, 0, user_site())))
+    elif alpha is not None:
+        loss = mul(loss, float(alpha))
+    if reduction != "mean":
+        return _reduced(who, loss, reduction)
+    return div(_reduced(who, loss, "sum"), _reduced(who, build.cast(counted, loss.dtype), "sum"))
+
+
+def _focus(miss: Node, gamma: float) -> Node:
+    """What is left to learn, to the power `gamma`; 1 for gamma = 0."""
+    return mul(miss, miss) if gamma == 2 else build.binary("pow", miss, float(gamma))
 
 
 @operation("functional")

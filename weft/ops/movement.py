@@ -312,6 +312,54 @@ def stack(tensors: Sequence[Node], dim: int = 0) -> Node:
 
 
 @operation(view="basic")
+def shrink(input: Node, *bounds: Sequence[int] | None) -> Node:
+    """The part from `start` to before `end` of every axis, given as a pair for each; None keeps an axis. The gradient
+    is padded with zeros.
+
+    >>> weft.arange(6).reshape(2, 3).shrink((0, 1), (1, 3))
+    tensor([[1, 2]])
+    """
+    pairs: Sequence[Any] = bounds
+    if len(pairs) == 1 and isinstance(pairs[0], (tuple, list)) and not all(isinstance(one, int) for one in pairs[0]):
+        pairs = pairs[0]  # shrink(((0, 1), (1, 3)))
+    _need_one_per_axis("shrink", pairs, "bounds", input)
+    starts, ends = [], []
+    for axis, (pair, extent) in enumerate(zip(pairs, input.shape, strict=True)):
+        if pair is None:
+            pair = (0, extent)
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise problem(ShapeError, "shrink", f"{pair!r} for axis {axis}", "a pair (start, end), or None")
+        start, end = (as_int("shrink", one, "bounds") for one in pair)
+        if not 0 <= start <= end <= extent:
+            raise problem(ShapeError, "shrink", f"({start}, {end}) for axis {axis}", f"0 <= start <= end <= {extent}")
+        starts.append(start)
+        ends.append(end)
+    return build.slice_(input, tuple(starts), tuple(ends))
+
+
+@operation(view="basic")
+def subsample(input: Node, *strides: int | Sequence[int]) -> Node:
+    """Every s-th element of every axis, from the first on: an extent n becomes n / s, rounded up. The gradient is 0
+    between them.
+
+    >>> weft.arange(5).subsample(2)
+    tensor([0, 2, 4])
+    """
+    steps = normal_shape("subsample", strides)
+    _need_one_per_axis("subsample", steps, "strides", input)
+    if min(steps, default=1) < 1:
+        raise problem(
+            ShapeError, "subsample", f"strides {steps}", "whole numbers from 1 on", "use flip to turn an axis"
+        )
+    return build.slice_(input, (0,) * len(steps), input.shape, steps)
+
+
+def _need_one_per_axis(who: str, given: Sequence[Any], what: str, input: Node) -> None:
+    if len(given) != len(input.shape):
+        raise problem(ShapeError, who, f"{len(given)} {what} for shape {input.shape}", "one for each axis")
+
+
+@operation(view="basic")
 def split(tensor: Node, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Node, ...]:
     """Pieces along `dim`: of one size (the last may be smaller), or of the sizes listed."""
     axis = normal_axis("split", dim, len(tensor.shape))

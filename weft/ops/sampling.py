@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 
-from weft.dtypes import DType, float32, float64, int64, integer_bounds, uint64
+from weft.dtypes import DType, finfo, float32, float64, int64, integer_bounds, uint64
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.node import Node
 from weft.ops import creation, scans, sorting
 from weft.ops.creation import bits, words
 from weft.ops.elementwise import ceil
+from weft.ops.matrix_functions import orthogonal_factor
+from weft.ops.normal import ndtri
 
 FEW_EVENTS = 10.0  # mean of a Poisson distribution below which probabilities are added up
 MAX_FEW_EVENTS = 56  # more have a probability below 1e-20 there
@@ -51,6 +53,42 @@ def normal(state: Node, draw: int, shape: Shape, dtype: DType, mean: Node | Numb
     mean, std = (build.cast(one, work) if isinstance(one, Node) else one for one in (mean, std))
     unit = creation.normal(state, draw, shape, work)
     return build.cast(build.add(build.mul(unit, std), mean), dtype)
+
+
+def truncated_normal(
+    state: Node, draw: int, shape: Shape, dtype: DType, mean: Number, std: Number, low: Number, high: Number
+) -> Node:
+    """Normal within [low, high], by the inverse of the distribution function, on the side where that is precise. One
+    draw. An interval farther than 37 standard deviations from the mean has all its numbers at its nearer end."""
+    a, b = (low - mean) / std, (high - mean) / std
+    is_upper = a + b > 0
+    a, b = (-b, -a) if is_upper else (a, b)  # now most of the interval is below the mean
+    first, last = (0.5 * math.erfc(-end / math.sqrt(2.0)) for end in (a, b))
+    work = float64 if last < 2.0**-64 else work_dtype(dtype)
+    unit = open_uniform(state, draw, shape, work)
+    place = build.binary("max", build.add(build.mul(unit, last - first), first), finfo(work).tiny)
+    value = build.mul(ndtri(place), -std if is_upper else std)
+    value = build.cast(build.add(value, mean), dtype)
+    return build.binary("min", build.binary("max", value, low), high)
+
+
+def sparse_columns(state: Node, draw: int, shape: Shape, dtype: DType, std: Number, zeros: int) -> Node:
+    """Normal with mean 0, and `zeros` elements of each column [rows, columns] 0. Three draws."""
+    keys = build.bitcast(bits64(state, draw + 2, shape[::-1]), int64)
+    rank = build.permute(build.argsort(build.argsort(keys)), (1, 0))  # where each element stands in its column's order
+    return build.select(build.lt(rank, zeros), 0.0, normal(state, draw, shape, dtype, 0.0, std))
+
+
+def orthogonal(state: Node, draw: int, shape: Shape, dtype: DType, gain: Number) -> Node:
+    """`gain` times a matrix [rows, rest] with orthonormal rows or columns, whichever are fewer, uniform among them; the
+    axes from the second on are the columns. Two draws."""
+    rows = shape[0]
+    columns = math.prod(shape[1:])
+    tall = (max(rows, columns), min(rows, columns))
+    work = work_dtype(dtype)
+    value = build.mul(orthogonal_factor(creation.normal(state, draw, tall, work)), gain)
+    value = value if rows >= columns else build.permute(value, (1, 0))
+    return build.cast(build.reshape(value, shape), dtype)
 
 
 def log_normal(state: Node, draw: int, shape: Shape, dtype: DType, mean: Number, std: Number) -> Node:

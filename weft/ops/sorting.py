@@ -133,7 +133,7 @@ def topk(input: Node, k: int, dim: int = -1, largest: bool = True, sorted: bool 
     return ValuesIndices(build.along(input, order, axis), order)
 
 
-def _pick(x: Node, index: Node, axis: int, keepdim: bool) -> ValuesIndices:
+def pick(x: Node, index: Node, axis: int, keepdim: bool) -> ValuesIndices:
     """The elements at `index`, which has extent 1 along `axis`."""
     values = build.along(x, index, axis)
     if keepdim:
@@ -155,7 +155,7 @@ def kthvalue(input: Node, k: int, dim: int = -1, keepdim: bool = False) -> Value
         raise problem(RangeError, "kthvalue", f"k={number} of {extent} elements", f"1 to {extent}")
     if not input.shape:
         return ValuesIndices(input, build.full((), 0, int64, input.device))
-    return _pick(input, build.narrow(argsort(input, axis), axis, number - 1, number), axis, keepdim)
+    return pick(input, build.narrow(argsort(input, axis), axis, number - 1, number), axis, keepdim)
 
 
 @operation(
@@ -171,28 +171,38 @@ def median(input: Node, dim: int | None = None, keepdim: bool = False) -> Node |
     >>> weft.median(weft.tensor([4.0, 1.0, 3.0, 2.0]))
     tensor(2.)
     """
+    return middle("median", input, dim, keepdim, _median_index)
+
+
+def middle(
+    who: str, input: Node, dim: int | None, keepdim: bool, index_of: Callable[[Node, int], Node]
+) -> Node | ValuesIndices:
+    """A median: of all elements, NaN where there are none, or along `dim`. `index_of(x, axis)` says where it stands,
+    with extent 1 along the axis."""
     if dim is None:
-        flat = build.reshape(input, (input.size,))
         if not input.size:
             if input.dtype.kind != "f":
-                raise problem(ShapeError, "median", f"shape {input.shape}", "at least one element")
+                raise problem(ShapeError, who, f"shape {input.shape}", "at least one element")
             return build.full((), math.nan, input.dtype, input.device)
-        found = median(flat, 0)
-        assert isinstance(found, ValuesIndices)
-        return one_of_all(found.values, input)
-    axis = normal_axis("median", dim, len(input.shape))
+        flat = build.reshape(input, (input.size,))
+        return one_of_all(pick(flat, index_of(flat, 0), 0, False).values, input)
+    axis = normal_axis(who, dim, len(input.shape))
     if not input.shape:
         return ValuesIndices(input, build.full((), 0, int64, input.device))
-    extent = input.shape[axis]
-    if not extent:
-        raise problem(ShapeError, "median", f"shape {input.shape} over axis {axis}", "at least one element per result")
-    order = argsort(input, axis)
-    index = build.narrow(order, axis, (extent - 1) // 2, (extent + 1) // 2)
-    if input.dtype.kind == "f":
-        place = build.select(isnan(input), build.iota(input.shape, axis, input.device), extent)
-        first = build.reduce("reduce_min", place, (axis,), True)
-        index = build.select(build.lt(first, extent), first, index)
-    return _pick(input, index, axis, keepdim)
+    if not input.shape[axis]:
+        raise problem(ShapeError, who, f"shape {input.shape} over axis {axis}", "at least one element per result")
+    return pick(input, index_of(input, axis), axis, keepdim)
+
+
+def _median_index(x: Node, axis: int) -> Node:
+    """Of the lower one of two middle elements, or of the first NaN."""
+    extent = x.shape[axis]
+    index = build.narrow(argsort(x, axis), axis, (extent - 1) // 2, (extent + 1) // 2)
+    if x.dtype.kind != "f":
+        return index
+    place = build.select(isnan(x), build.iota(x.shape, axis, x.device), extent)
+    first = build.reduce("reduce_min", place, (axis,), True)
+    return build.select(build.lt(first, extent), first, index)
 
 
 def _in_order(rows: Node, sorter: Node) -> Node:

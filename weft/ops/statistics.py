@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from weft.dtypes import DType, bool_, int64
@@ -27,9 +26,9 @@ from weft.ops.elementwise import round as rounded
 from weft.ops.indexing import user_site
 from weft.ops.linalg import matmul
 from weft.ops.logic import isnan
-from weft.ops.reduce import Dim, ValuesIndices, one_of_all
+from weft.ops.reduce import Dim, ValuesIndices
 from weft.ops.registry import operation
-from weft.ops.sorting import argsort, searchsorted, sort
+from weft.ops.sorting import argsort, middle, pick, searchsorted, sort
 
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 MAX_COMPARED = 32  # elements of a set up to which every element is compared with all of them
@@ -132,24 +131,13 @@ def nanmedian(input: Node, dim: int | None = None, keepdim: bool = False) -> Nod
     >>> weft.nanmedian(weft.tensor([float("nan"), 1.0, 3.0, 2.0]))
     tensor(2.)
     """
-    if dim is None:
-        flat = build.reshape(input, (input.size,))
-        if not input.size:
-            if input.dtype.kind != "f":
-                raise problem(ShapeError, "nanmedian", f"shape {input.shape}", "at least one element")
-            return build.full((), math.nan, input.dtype, input.device)
-        found = nanmedian(flat, 0)
-        assert isinstance(found, ValuesIndices)
-        return one_of_all(found.values, input)
-    axis = normal_axis("nanmedian", dim, len(input.shape))
-    if not input.shape:
-        return ValuesIndices(input, build.full((), 0, int64, input.device))
-    if not input.shape[axis]:
-        given = f"shape {input.shape} over axis {axis}"
-        raise problem(ShapeError, "nanmedian", given, "at least one element per result")
-    middle = clamp(build.div(build.sub(_count_known(input, axis), 1), 2), min=0)
-    index = build.along(argsort(input, axis), middle, axis)
-    return _picked(input, index, axis, keepdim)
+    return middle("nanmedian", input, dim, keepdim, _known_median_index)
+
+
+def _known_median_index(x: Node, axis: int) -> Node:
+    """Of the lower one of two middle elements that are not NaN; NaN stand behind them in order."""
+    place = clamp(build.div(build.sub(_count_known(x, axis), 1), 2), min=0)
+    return build.along(argsort(x, axis), place, axis)
 
 
 def _count_known(x: Node, axis: int) -> Node:
@@ -157,15 +145,6 @@ def _count_known(x: Node, axis: int) -> Node:
     if x.dtype.kind != "f":
         return build.full(build.kept(x.shape, (axis,)), x.shape[axis], int64, x.device)
     return build.reduce("reduce_sum", build.cast(make("not", (isnan(x),)), int64), (axis,), True)
-
-
-def _picked(x: Node, index: Node, axis: int, keepdim: bool) -> ValuesIndices:
-    """The elements at `index`, which has extent 1 along `axis`."""
-    values = build.along(x, index, axis)
-    if keepdim:
-        return ValuesIndices(values, index)
-    shape = build.dropped(x.shape, (axis,))
-    return ValuesIndices(build.reshape(values, shape), build.reshape(index, shape))
 
 
 @operation()
@@ -190,7 +169,7 @@ def mode(input: Node, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
         differs = build.pad(make("ne", (high, low)), lows, (0,) * len(lows), True)
         starts = build.scan("max", build.select(differs, place, 0), axis)
     end = reduce.argmax(build.sub(place, starts), axis, True)
-    return _picked(input, build.along(order, end, axis), axis, keepdim)
+    return pick(input, build.along(order, end, axis), axis, keepdim)
 
 
 # --- quantiles -------------------------------------------------------------------------------------------------------

@@ -211,7 +211,7 @@ def pixel_unshuffle(input: Node, downscale_factor: int) -> Node:
     return build.reshape(x, (*lead, c * r * r, h // r, w // r))
 
 
-@operation("weft functional")
+@operation("weft functional", aliases="native_channel_shuffle")
 def channel_shuffle(input: Node, groups: int) -> Node:
     """The channels of [N, C, ...] dealt out anew: channel (g, i) of `groups` groups goes to (i, g).
 

@@ -1,0 +1,91 @@
+"""`weft layers [NAME]`: the catalogue of layers, or one layer with its equation, shapes and an example."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+from importlib import resources
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+COLUMNS = ("forward", "backward", "update", "resident")
+
+
+def catalogue() -> dict[str, dict[str, Any]]:
+    """All layers by name, as `make layers` wrote them."""
+    return json.loads(resources.files("weft.nn").joinpath("catalogue.json").read_text("utf-8"))
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Print the table, or one layer; 1 where there is none of that name."""
+    found = catalogue()
+    if options.name is None:
+        _print_table(found, console)
+        return 0
+    name = find(found, options.name)
+    if name is None:
+        wanted = options.name.lower()
+        near = [one for one in found if wanted in one.lower()]
+        hint = f" Names with it: {', '.join(near)}." if near else ""
+        console.print(f"weft layers: no layer is called {options.name!r}.{hint} `weft layers` lists all.")
+        return 1
+    _print_layer(name, found[name], console)
+    return 0
+
+
+def find(found: dict[str, dict[str, Any]], name: str) -> str | None:
+    """The layer that has a name, an alias, or a number of the specification."""
+    wanted = name.replace("_", "").lower()
+    for key, entry in found.items():
+        if wanted in [one.replace("_", "").lower() for one in (key, entry["number"], *entry["aliases"])]:
+            return key
+    return None
+
+
+def _print_table(found: dict[str, dict[str, Any]], console: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in ("layer", "number", "family", "learns by", "what it computes"):
+        table.add_column(column, no_wrap=column != "what it computes", overflow="fold")
+    for name, entry in found.items():
+        table.add_row(name, entry["number"], entry["family"], entry["learns"], _first(entry["equation"]))
+    console.print(table)
+    console.print(f"{len(found)} layers. `weft layers NAME` shows one.")
+
+
+def _first(text: str) -> str:
+    """The first sentence."""
+    return text.split(". ")[0].rstrip(".") + "."
+
+
+def _print_layer(name: str, entry: dict[str, Any], console: Console) -> None:
+    import weft.nn as nn
+
+    cls = getattr(nn, name)
+    console.print(f"nn.{name}{inspect.signature(cls)}", markup=False)
+    console.print()
+    console.print(inspect.getdoc(cls) or "", markup=False)
+    console.print()
+    rows = {
+        "number": entry["number"],
+        "also called": ", ".join(entry["aliases"]),
+        "parameters": ", ".join(entry["parameters"]),
+        "buffers": ", ".join(entry["buffers"]),
+        "learns by": entry["learns"],
+        "checked against": entry["oracle"],
+    }
+    for backend, cells in entry["backends"].items():
+        rows[backend] = ", ".join(_cell(what, cell) for what, cell in zip(COLUMNS, cells, strict=True))
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for key, text in rows.items():
+        if text:
+            table.add_row(key, text)
+    console.print(table, markup=False)
+
+
+def _cell(what: str, cell: str) -> str:
+    return what if cell == "yes" else f"no {what}" if cell == "-" else f"{what}: {cell}"

@@ -1,0 +1,146 @@
+"""summary: the layers of a model as a table, with shapes, parameters and memory. Nothing is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from weft import tree
+from weft.creation import zeros
+from weft.dtypes import float32
+from weft.errors import ShapeError, problem, size_text
+from weft.nn.module import Module
+from weft.recording import record_result
+from weft.tensor import Tensor
+
+
+@dataclass
+class Row:
+    """One module: its path and kind, the shapes of its results, its own parameters and the memory of its state."""
+
+    path: str
+    kind: str
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+    calls: int = 0
+    parameters: int = 0
+    trainable: int = 0
+    nbytes: int = 0
+    output_nbytes: int = 0
+
+    @property
+    def depth(self) -> int:
+        return self.path.count(".") + 1 if self.path else 0
+
+
+@dataclass
+class Summary:
+    """What `summary` found; `print` shows it as a table."""
+
+    rows: list[Row]
+
+    @property
+    def parameters(self) -> int:
+        return sum(row.parameters for row in self.rows)
+
+    @property
+    def trainable(self) -> int:
+        return sum(row.trainable for row in self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Of parameters and buffers."""
+        return sum(row.nbytes for row in self.rows)
+
+    @property
+    def output_nbytes(self) -> int:
+        """Of the results of all layers that have no layers below them."""
+        return sum(row.output_nbytes for row in self.rows)
+
+    def __str__(self) -> str:
+        lines = [("layer", "output shape", "parameters", "memory")]
+        for row in self.rows:
+            name = row.path.rpartition(".")[2]
+            label = "  " * row.depth + (f"{name}: {row.kind}" if name else row.kind)
+            shapes = " ".join(str(list(shape)) for shape in row.shapes) if row.calls else "not called"
+            shapes += f" x{row.calls}" if row.calls > 1 else ""
+            counts = (f"{row.parameters:,}", size_text(row.nbytes)) if row.nbytes else ("", "")
+            lines.append((label, shapes, *counts))
+        widths = [max(len(line[k]) for line in lines) for k in range(4)]
+        table = [
+            f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}".rstrip() for a, b, c, d in lines
+        ]
+        rule = "-" * max(map(len, table))
+        frozen = self.parameters - self.trainable
+        total = f"{self.parameters:,} parameters ({self.trainable:,} trainable, {frozen:,} frozen)"
+        memory = f"{size_text(self.nbytes)} of parameters and buffers, {size_text(self.output_nbytes)} of results"
+        return "\n".join([table[0], rule, *table[1:], rule, total, memory])
+
+    __repr__ = __str__
+
+
+def summary(model: Module, *inputs: Any, batch_size: int = 1, dtypes: Sequence[Any] | None = None) -> Summary:
+    """The layers of `model`, called with inputs of these shapes (of one sample, without the batch) or with these
+    tensors. Nothing is computed, assigned or drawn.
+
+    >>> model = weft.nn.Sequential(weft.nn.Linear(4, 8), weft.nn.Linear(8, 2))
+    >>> print(weft.nn.summary(model, (4,)))
+    layer        output shape  parameters  memory
+    ---------------------------------------------
+    Sequential   [1, 2]
+      0: Linear  [1, 8]                40   160 B
+      1: Linear  [1, 2]                18    72 B
+    ---------------------------------------------
+    58 parameters (58 trainable, 0 frozen)
+    232 B of parameters and buffers, 40 B of results
+    """
+    kinds = list(dtypes or [])
+    given = tuple(
+        value if isinstance(value, Tensor) else _placeholder(value, batch_size, kinds[k] if k < len(kinds) else None)
+        for k, value in enumerate(inputs)
+    )
+    rows = _rows(model)
+    by_module = {id(module): row for row, module in rows}
+    handles = []
+    for module in model.modules():
+        handles.append(module.register_forward_hook(lambda one, _, result: _note(by_module[id(one)], one, result)))
+    try:
+        record_result(model, given, {})
+    finally:
+        for handle in handles:
+            handle.remove()
+    return Summary([row for row, _ in rows])
+
+
+def _placeholder(shape: Any, batch_size: int, dtype: Any) -> Tensor:
+    if not isinstance(shape, (tuple, list)) or not all(isinstance(size, int) for size in shape):
+        raise problem(
+            ShapeError, "summary", f"{shape!r}", "a shape without the batch, such as (3, 32, 32), or a tensor"
+        )
+    return zeros(batch_size, *shape, dtype=dtype or float32)
+
+
+def _rows(model: Module) -> list[tuple[Row, Module]]:
+    """A row for every module, with the parameters that no module before it has."""
+    seen: set[int] = set()
+    rows = []
+    for path, module in model.named_modules():
+        row = Row(path, type(module).__name__)
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is None or id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            row.nbytes += tensor.numel() * tensor.dtype.itemsize
+        own = {id(param): param for param in module._parameters.values() if param is not None}
+        row.parameters = sum(param.numel() for param in own.values())
+        row.trainable = sum(param.numel() for param in own.values() if param.requires_grad)
+        rows.append((row, module))
+    return rows
+
+
+def _note(row: Row, module: Module, result: Any) -> None:
+    tensors = [leaf for leaf in tree.flatten(result)[0] if isinstance(leaf, Tensor)]
+    row.calls += 1
+    row.shapes = [tuple(tensor.shape) for tensor in tensors]
+    if not module._modules:
+        row.output_nbytes += sum(tensor.numel() * tensor.dtype.itemsize for tensor in tensors)

@@ -1,0 +1,41 @@
+"""Tools around modules under PyTorch's names: clipping, flat vectors of parameters, parametrizations, fusion.
+
+`CONTENTS` is the table of contents: file by file. A file is loaded when one of its names is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+CONTENTS: dict[str, tuple[str, ...]] = {
+    "weft.optim.clip": ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"),
+    "weft.nn.utils.vectors": ("parameters_to_vector", "vector_to_parameters"),
+    "weft.nn.utils.fusion": (
+        "fuse_conv_bn_eval",
+        "fuse_conv_bn_weights",
+        "fuse_linear_bn_eval",
+        "fuse_linear_bn_weights",
+    ),
+    "weft.nn.utils.norms": ("remove_spectral_norm", "remove_weight_norm", "spectral_norm", "weight_norm"),
+    "weft.nn.utils.init": ("skip_init",),
+}
+_SUBMODULES = ("parametrizations", "parametrize", "rnn", "stateless")
+_WHERE = {name: file for file, names in CONTENTS.items() for name in names}
+
+__all__ = sorted([*_WHERE, *_SUBMODULES])  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        value = getattr(importlib.import_module(_WHERE[name]), name)
+    elif name in _SUBMODULES:
+        value = importlib.import_module(f"weft.nn.utils.{name}")
+    else:
+        raise AttributeError(f"module 'weft.nn.utils' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
