@@ -365,3 +365,95 @@ def test_the_functions_of_averaged_models_are_torchs(dtype):
         np.testing.assert_allclose(averages[0].numpy(), expected.numpy(), rtol=1e-6)
         np.testing.assert_allclose(averages[1].numpy(), 0.75, rtol=1e-7)
     assert math.isclose(swa_utils.get_swa_avg_fn()(weft.ones(1), weft.zeros(1), weft.tensor(1)).item(), 0.5)
+
+
+# ---- averaged models ------------------------------------------------------------------------------------------------
+
+
+def networks():
+    """The same network with batch normalization, here and in torch."""
+
+    def build(nn):
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).double()
+
+    ours, theirs = build(weft.nn), build(torch.nn)
+    ours.load_state_dict({name: weft.tensor(value.numpy()) for name, value in theirs.state_dict().items()})
+    return ours, theirs
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("kind", ["swa", "ema", "ema_each", "swa_each", "swa_buffers", "own"])
+def test_averaged_models_are_torchs(kind, compiled):
+    ours, theirs = networks()
+
+    def averaged(module, model, where):
+        options = {
+            "swa": {},
+            "ema": {"multi_avg_fn": where.get_ema_multi_avg_fn(0.8)},
+            "ema_each": {"avg_fn": where.get_ema_avg_fn(0.8)},
+            "swa_each": {"avg_fn": where.get_swa_avg_fn()},
+            "swa_buffers": {"use_buffers": True, "avg_fn": lambda a, p, n: a + (p - a) / (n + 1)},
+            "own": {"avg_fn": lambda a, p, n: 0.5 * a + 0.5 * p},
+        }[kind]
+        return where.AveragedModel(model, **options)
+
+    average = averaged(weft, ours, swa_utils)
+    expected = averaged(torch, theirs, torch.optim.swa_utils)
+    optimizer, other = weft.optim.SGD(ours.parameters(), lr=0.1), torch.optim.SGD(theirs.parameters(), lr=0.1)
+
+    def train(x):
+        optimizer.zero_grad()
+        loss = (ours(x) ** 2).sum()
+        loss.backward()
+        optimizer.step()
+        average.update_parameters(ours)
+
+    step = weft.compile(train) if compiled else train
+    for number in range(4):
+        x = np.random.default_rng(number).normal(size=(8, 3))
+        step(weft.tensor(x))
+        other.zero_grad()
+        (theirs(torch.tensor(x)) ** 2).sum().backward()
+        other.step()
+        expected.update_parameters(theirs)
+        found, wanted = average.state_dict(), expected.state_dict()
+        assert list(found) == list(wanted)
+        for name in found:
+            if not (kind == "swa_buffers" and "num_batches" in name):  # torch rounds the mean of integers its own way
+                np.testing.assert_allclose(
+                    found[name].numpy(), wanted[name].numpy(), rtol=1e-5, atol=1e-8, err_msg=name
+                )
+    if compiled:
+        assert step.retraces == []
+    data = [np.random.default_rng(number).normal(size=(8, 3)) for number in range(3)]
+    swa_utils.update_bn([(weft.tensor(x), None) for x in data], average)
+    torch.optim.swa_utils.update_bn([(torch.tensor(x), None) for x in data], expected)
+    average.eval(), expected.eval()
+    np.testing.assert_allclose(
+        average(weft.tensor(data[0])).numpy(), expected(torch.tensor(data[0])).detach().numpy(), rtol=1e-5, atol=1e-7
+    )
+    assert average.module[1].momentum == 0.1
+
+
+def test_optimizers_follow_a_model_that_moves():
+    """`model.double()` and `model.to(device)` between steps of one optimizer, as in torch."""
+    ours, theirs = networks()
+    ours.float(), theirs.float()
+    optimizer = weft.optim.SGD(ours.named_parameters(), lr=0.02, momentum=0.9)
+    other = torch.optim.SGD(theirs.parameters(), lr=0.02, momentum=0.9)
+    for number in range(6):
+        if number == 2:
+            ours.double(), theirs.double()
+        if number == 4:
+            ours.to("reference")
+        dtype = "float32" if number < 2 else "float64"
+        x = np.random.default_rng(number).normal(size=(8, 3)).astype(dtype)
+        optimizer.zero_grad()
+        (ours(weft.tensor(x, device="reference" if number >= 4 else None)) ** 2).sum().backward()
+        optimizer.step()
+        other.zero_grad()
+        (theirs(torch.tensor(x)) ** 2).sum().backward()
+        other.step()
+        for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
+            np.testing.assert_allclose(one.numpy(), two.detach().numpy(), rtol=1e-4, atol=1e-5)
+    assert optimizer.param_groups[0]["param_names"][0] == "0.weight"

@@ -1,4 +1,4 @@
-"""Parametrizations and normalized weights: the numbers, keys and gradients of torch, and no stale weights when compiled."""
+"""Parametrizations and normalized weights: torch's numbers, keys and gradients, and no stale weights when compiled."""
 
 import copy
 import pickle
@@ -356,11 +356,11 @@ def test_wrong_parametrizations():
             return 3.0
 
     layer = nn.Linear(3, 2)
-    with pytest.raises(weft.GraphError, match="'wait'.*Linear"):
+    with pytest.raises(weft.GraphError, match=r"'wait'.*Linear"):
         parametrize.register_parametrization(layer, "wait", Halved())
     with pytest.raises(weft.ShapeError, match=r"\[6\].*\[2, 3\].*unsafe"):
         parametrize.register_parametrization(layer, "weight", Flat())
-    with pytest.raises(weft.DTypeError, match="float.*a tensor"):
+    with pytest.raises(weft.DTypeError, match=r"float.*a tensor"):
         parametrize.register_parametrization(layer, "weight", Number())
     assert type(layer) is nn.Linear and isinstance(layer.weight, nn.Parameter)
     with pytest.raises(weft.GraphError, match="no parametrization"):

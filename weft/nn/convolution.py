@@ -64,7 +64,7 @@ class _ConvNd(Module):
                 raise problem(RangeError, who, f"padding={padding!r}", "'same', 'valid' or numbers")
             if padding == "same" and any(one != 1 for one in self.stride):
                 raise problem(RangeError, who, f"padding='same' with stride {self.stride}", "stride 1")
-            self.padding: tuple[int, ...] | str = padding
+            self.padding: Any = padding
         else:
             self.padding = _repeat(who, padding, self.rank, "padding", 0)
         self.padding_mode = padding_mode
@@ -125,7 +125,7 @@ class _Conv(_ConvNd):
         )  # fmt: skip
 
     def forward(self, input: Tensor) -> Tensor:
-        padding = self.padding
+        padding: Any = self.padding
         if self.padding_mode != "zeros":
             input, padding = F.pad(input, self._pads(), self.padding_mode), 0
         function = type(self).function
@@ -139,7 +139,7 @@ class _Conv(_ConvNd):
         if self.padding == "same":
             totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
             return [pad for total in reversed(totals) for pad in (total // 2, total - total // 2)]
-        return [pad for one in reversed(self.padding) for pad in (one, one)]  # type: ignore[list-item]
+        return [pad for one in reversed(self.padding) for pad in (one, one)]
 
 
 class _ConvTranspose(_ConvNd):
@@ -189,7 +189,7 @@ class _ConvTranspose(_ConvNd):
         columns = zip(
             tuple(input.shape)[-self.rank :], self.stride, self.padding, self.dilation, self.kernel_size, strict=True
         )
-        least = tuple([(n - 1) * s - 2 * int(p) + d * (k - 1) + 1 for n, s, p, d, k in columns])
+        least = tuple([(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in columns])
         most = tuple([low + s - 1 for low, s in zip(least, self.stride, strict=True)])
         if len(wanted) != self.rank or any(
             not low <= one <= high for low, one, high in zip(least, wanted, most, strict=True)
@@ -498,9 +498,10 @@ class DeformConv2d(Module):
         if mask is None and self.conv_mask is not None:
             mask = self.conv_mask(input).sigmoid()
         columns = F.deform_unfold(input, offset, mask, self.kernel_size, self.stride, self.padding, self.dilation)
-        batch, _, _, *space = columns.shape
-        rows = columns.reshape(batch, self.groups, -1, math.prod(space))  # [B, g, in/g·k, OH·OW]
-        weight = self.weight.reshape(self.groups, self.out_channels // self.groups, -1)  # [g, out/g, in/g·k]
+        batch, channels, taps, *space = columns.shape
+        inner = channels // self.groups * taps
+        rows = columns.reshape(batch, self.groups, inner, math.prod(space))  # [B, g, in/g·k, OH·OW]
+        weight = self.weight.reshape(self.groups, self.out_channels // self.groups, inner)  # [g, out/g, in/g·k]
         y = (weight @ rows).reshape(batch, self.out_channels, *space)
         y = y if self.bias is None else y + self.bias.reshape(-1, 1, 1)
         return y if self.activation is None else self.activation(y)

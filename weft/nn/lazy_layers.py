@@ -33,6 +33,9 @@ from weft.tensor import Tensor
 class _LazyConvNd(LazyModuleMixin):
     """A convolution that takes in_channels from its first input."""
 
+    weight: Any
+    bias: Any
+
     def _leave_open(self, bias: bool, device: Any, dtype: Any) -> None:
         """Put parameters without a shape in place of those for no channels."""
         self.weight = UninitializedParameter(device=device, dtype=dtype)
@@ -44,7 +47,7 @@ class _LazyConvNd(LazyModuleMixin):
         if self.in_channels and not self.has_uninitialized_params():
             super().reset_parameters()  # type: ignore[misc]
 
-    def initialize_parameters(self, input: Tensor, *_: Any, **__: Any) -> None:  # type: ignore[override]
+    def initialize_parameters(self, input: Tensor, *_: Any, **__: Any) -> None:
         """Take in_channels from an input."""
         who, channels = type(self).__name__, input.shape[-self.rank - 1] if input.ndim > self.rank else 0
         if input.ndim not in (self.rank + 1, self.rank + 2):
@@ -217,7 +220,7 @@ class _LazyNorm(LazyModuleMixin):
         if self.num_features and not self.has_uninitialized_params():
             super().reset_parameters()  # type: ignore[misc]
 
-    def initialize_parameters(self, input: Tensor) -> None:  # type: ignore[override]
+    def initialize_parameters(self, input: Tensor) -> None:
         """Take num_features from an input."""
         self._check(input)
         channels = input.shape[self._channel_axis(input)]

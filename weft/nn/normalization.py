@@ -10,8 +10,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from weft.cell import compute_with
 from weft.creation import empty, ones, zeros
-from weft.dtypes import int64
+from weft.dtypes import float32, int64
 from weft.errors import RangeError, ShapeError, problem
 from weft.nn import functional as F
 from weft.nn import init
@@ -36,6 +37,8 @@ class _NormBase(Module):
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self._make_state(affine, affine and bias, device, dtype)
+        if track_running_stats:
+            self.register_load_state_dict_pre_hook(_add_counter)
 
     def _make_state(self, weight: bool, bias: bool, device: Any, dtype: Any) -> None:
         size, like = self.num_features, {"device": device, "dtype": dtype}
@@ -75,6 +78,12 @@ class _NormBase(Module):
         )
 
 
+def _add_counter(module: _NormBase, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Before a state_dict is loaded: files that PyTorch wrote before 2018 have no num_batches_tracked."""
+    if prefix + "running_mean" in state:
+        state.setdefault(prefix + "num_batches_tracked", module.num_batches_tracked)
+
+
 class _BatchNorm(_NormBase):
     """Normalization over the batch and all places; see `BatchNorm2d`."""
 
@@ -101,12 +110,16 @@ class _BatchNorm(_NormBase):
         if self.training and self.track_running_stats:
             self.num_batches_tracked.add_(1)
             if momentum is None:  # the plain average of all batches
-                momentum = 1.0 / self.num_batches_tracked.to(self.running_mean.dtype)
+                count_dtype = float32 if self.running_mean.dtype.is_narrow else self.running_mean.dtype
+                momentum = 1.0 / self.num_batches_tracked.to(count_dtype)
         use_batch = self.training or self.running_mean is None
         mean = self.running_mean if not self.training or self.track_running_stats else None
         var = self.running_var if not self.training or self.track_running_stats else None
         factor = 0.0 if momentum is None else momentum
-        return F.batch_norm(input, mean, var, self.weight, self.bias, use_batch, factor, self.eps)
+        output = F.batch_norm(input, mean, var, self.weight, self.bias, use_batch, factor, self.eps)
+        if self.training and self.track_running_stats:
+            compute_with([self.num_batches_tracked], output)
+        return output
 
 
 @layer("", aliases=("BatchNorm1D",))
@@ -240,7 +253,7 @@ class _InstanceNorm(_NormBase):
         x = input.unsqueeze(0) if single else input
         y = F.instance_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias,
-            self.training or not self.track_running_stats, self.momentum, self.eps,
+            self.training or not self.track_running_stats, self.momentum or 0.0, self.eps,
         )  # fmt: skip
         return y.squeeze(0) if single else y
 

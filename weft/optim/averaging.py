@@ -26,7 +26,7 @@ def blend_(averages: Sequence[Tensor], currents: Sequence[Tensor], weight: Tenso
             old = join([tensor.detach() for tensor in chosen])
             new = join([currents[k].detach().to(old.device) for k in positions]).to(old.dtype)
             share = weight.to(device=old.device) if isinstance(weight, Tensor) else weight
-            wide = weft.float32 if old.dtype.is_narrow else old.dtype
+            wide = weft.float32 if old.dtype.is_narrow or old.dtype.kind != "f" else old.dtype
             share = share.to(wide) if isinstance(share, Tensor) else share
             mixed = old.to(wide).lerp(new.to(wide), share).to(old.dtype)
             assign(chosen, mixed)

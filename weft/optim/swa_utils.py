@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import weft
 from weft.errors import RangeError, problem
@@ -13,10 +13,30 @@ from weft.optim.lr_scheduler import LRScheduler, per_group
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
 
-__all__ = ["SWALR", "get_ema_avg_fn", "get_ema_multi_avg_fn", "get_swa_avg_fn", "get_swa_multi_avg_fn"]
+if TYPE_CHECKING:
+    from weft.optim.averaged_model import AveragedModel, update_bn
+
+__all__ = [
+    "SWALR",
+    "AveragedModel",
+    "get_ema_avg_fn",
+    "get_ema_multi_avg_fn",
+    "get_swa_avg_fn",
+    "get_swa_multi_avg_fn",
+    "update_bn",
+]
 
 Average = Callable[[Tensor, Tensor, Any], Tensor]
 MultiAverage = Callable[[Sequence[Tensor], Sequence[Tensor], Any], None]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs layers, which are loaded when they are first used."""
+    if name not in ("AveragedModel", "update_bn"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from weft.optim import averaged_model
+
+    return getattr(averaged_model, name)
 
 
 def _check_decay(decay: float) -> None:
@@ -50,7 +70,8 @@ def get_swa_multi_avg_fn() -> MultiAverage:
     """
 
     def swa_update(averages: Sequence[Tensor], currents: Sequence[Tensor], num_averaged: Any) -> None:
-        blend_(averages, currents, 1.0 / (num_averaged + 1))
+        count = num_averaged.double() if isinstance(num_averaged, Tensor) else num_averaged
+        blend_(averages, currents, 1.0 / (count + 1))
 
     return swa_update
 

@@ -134,12 +134,16 @@ def check_parameters():
     values += [weft.ones(1)]
     assert [tuple(one.shape) for one in values] == [(4,), (3,), (1,)]
     assert [tuple(one.shape) for one in values[1:]] == [(3,), (1,)]
-    named = nn.ParameterDict({"a": weft.ones(2)})
+    named = nn.ParameterDict(parameters={"a": weft.ones(2)})
     named["b"] = weft.ones(3)
     assert list(named) == ["a", "b"]
     assert isinstance(named.pop("a"), nn.Parameter)
     assert named.get("a") is None
+    assert named.setdefault("b") is named["b"]
+    assert named.copy()["b"] is named["b"]
     assert [name for name, _ in named.named_parameters()] == ["b"]
+    named.clear()
+    assert len(named) == len(list(named.parameters())) == 0
 
 
 def record(name, make, variant="", **entries):

@@ -91,6 +91,15 @@ def check_one_sample():
         np.testing.assert_array_equal(layer(x).detach(), layer(x.unsqueeze(0))[0].detach())
 
 
+def check_empty_batch():
+    """A batch of none gives one of none, and gradients of 0."""
+    for layer in (nn.Conv2d(2, 3, 3), nn.ConvTranspose2d(2, 3, 3), nn.DeformConv2d(2, 3, padding=0)):
+        y = layer(weft.ones(0, 2, 5, 5))
+        assert y.shape[:2] == (0, 3) and y.numpy().size == 0
+        y.sum().backward()
+        np.testing.assert_array_equal(layer.weight.grad, np.zeros(layer.weight.shape))
+
+
 def check_starts():
     """The parameters start in torch's interval."""
     for ours, theirs in (
@@ -359,7 +368,12 @@ RECORDS = [
             ),
         },
         bad=bad_calls(nn.DilatedConv2d, 2),
-        checks={"activation": check_activation, "one sample": check_one_sample, "start": check_starts},
+        checks={
+            "activation": check_activation,
+            "one sample": check_one_sample,
+            "start": check_starts,
+            "empty": check_empty_batch,
+        },
     ),
     separable("DepthwiseSeparableConv2d", bad=True, padding=1),
     separable("DepthwiseSeparableConv2d", "norm_act", norm_act=True, stride=2, depth_multiplier=2),

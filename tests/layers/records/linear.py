@@ -27,6 +27,16 @@ def check_activations():
     assert abs(lazy(x * 100).detach().numpy()).max() <= 1
 
 
+def check_fused():
+    """Bias and activation are part of the product's kernel: one launch."""
+    x, layer = weft.randn(16, 8), nn.Linear(8, 8, activation="gelu")
+    step = weft.compile(lambda x: layer(x))
+    step(x)
+    before = weft.counters()["launches"]
+    step(x)
+    assert weft.counters()["launches"] - before == 1
+
+
 # ---- LocallyConnected2d ---------------------------------------------------------------------------------------------
 
 
@@ -221,6 +231,7 @@ RECORDS = [
         make=lambda: nn.Linear(5, 3, activation="gelu"),
         inputs=lambda draw: (draw.normal(4, 5),),
         oracle=of_torch(lambda: torch.nn.Linear(5, 3), call=lambda module, x: torch.nn.functional.gelu(module(x))),
+        checks={"fused": check_fused},
         bad=[Bad(call=lambda layer: nn.Linear(2, 2, activation="bogus"), match="'bogus'", error=weft.RangeError)],
     ),
     LayerRecord(

@@ -1,7 +1,6 @@
 """Records of spiking neurons."""
 
 import math
-import warnings
 
 import numpy as np
 import torch
@@ -9,12 +8,10 @@ import torch
 import weft
 import weft.nn as nn
 import weft.nn.functional as F
-from tests.layers.oracles import of_numpy
+from tests.layers.oracles import load, of_numpy
 from tests.layers.record import Bad, LayerRecord
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import snntorch
+snntorch = load("snntorch")
 
 
 def _integrate(options, state, current, free):

@@ -212,7 +212,7 @@ def register_parametrization(
         known.append(parametrization)
         known.unsafe = known.unsafe or unsafe
         return module
-    original = module._parameters.get(tensor_name)
+    original: Tensor | None = module._parameters.get(tensor_name)
     original = module._buffers.get(tensor_name) if original is None else original
     if original is None:
         given = f"{tensor_name!r}, which {type(module).__name__} does not have"
