@@ -41,6 +41,7 @@ COPIED_BYTES = 1 << 18  # what is copied in about the time that it takes to run 
 SMALL = 1024  # bytes up to which a copy is cheaper than memory that stays in use
 _consumed: list[weakref.ref[Any]] = []
 _assigned: dict[int, weakref.ref[Any]] = {}  # cells assigned in place whose value was not computed yet
+_companions: weakref.WeakKeyDictionary[Node, list[weakref.ref[Any]]] = weakref.WeakKeyDictionary()  # `compute_with`
 
 
 def remember_consumed(tensor: TensorCell) -> None:
@@ -63,12 +64,22 @@ def take_consumed() -> list[Any]:
     return [tensor for tensor in alive if tensor._node is not None and tensor._node.buffer is None]
 
 
+def compute_with(cells: Iterable[TensorCell], value: TensorCell) -> None:
+    """Let `cells`, which were assigned in place, be computed together with `value`, or with what is made of it.
+
+    For state that nobody reads in a training loop, such as running statistics: it would wait for many steps, and keep
+    everything that it was made of.
+    """
+    if STATE.trace is None and value._node is not None and value._node.buffer is None:
+        _companions.setdefault(value._node, []).extend([weakref.ref(cell) for cell in cells])
+
+
 def evaluate(tensors: Iterable[TensorCell]) -> None:
     """Compute the values of several tensors as one program: `weft.eval(a, b)`.
 
-    Computed with them: cells that were assigned in place and lie on the way; below a tensor that `backward()` may still
-    be called on, the values that its gradient will read; and what took more than a little arithmetic and somebody else
-    holds. So nothing is computed twice.
+    Computed with them: cells that were assigned in place and lie on the way, or belong to it (`compute_with`); below a
+    tensor that `backward()` may still be called on, the values that its gradient will read; and what took more than a
+    little arithmetic and somebody else holds. So nothing is computed twice.
     """
     tensors = list(tensors)
     if STATE.trace is not None:
@@ -89,8 +100,16 @@ def evaluate(tensors: Iterable[TensorCell]) -> None:
 
 
 def _assigned_below(roots: list[Node]) -> list[Any]:
-    """Cells that were assigned in place and lie on the way to `roots`; from now on they count as computed."""
-    on_the_way = set(toposort(roots)) if _assigned else set()
+    """Cells that were assigned in place and lie on the way to `roots`, or are computed with something that does; from
+    now on they count as computed."""
+    if not _assigned:
+        return []
+    on_the_way = set(toposort(roots))
+    if _companions:
+        nodes = [node for node in list(_companions) if node in on_the_way]
+        taken = [cell for node in nodes for ref in _companions.pop(node, ()) if (cell := ref()) is not None]
+        roots = [*roots, *[cell._node for cell in taken if id(cell) in _assigned]]
+        on_the_way = set(toposort(roots)) if taken else on_the_way
     references = list(_assigned.values())  # at once: other threads assign, too
     cells = [cell for ref in references if (cell := ref()) is not None and cell._node in on_the_way]
     for cell in cells:

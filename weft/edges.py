@@ -47,6 +47,10 @@ class Adjacency(NamedTuple):
         """How many nodes edges may start from."""
         return self.colptr.shape[0] - 1
 
+    def to(self, device: Any) -> Adjacency:
+        """The same graph on another device."""
+        return Adjacency(*[part.to(device) for part in self])
+
     def rows(self) -> Tensor:
         """The target of every edge, int32.
 

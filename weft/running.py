@@ -6,6 +6,7 @@ writes are assignments to cells, so inside `weft.compile` they are part of the p
 
 from __future__ import annotations
 
+from weft.cell import compute_with
 from weft.errors import GraphError, problem
 from weft.ops import batchnorm
 from weft.ops.registry import operation
@@ -42,6 +43,7 @@ def _followed(
     for running, new in ((running_mean, mean), (running_var, variance)):
         if running is not None:
             running.copy_(running * (1.0 - momentum) + (new.detach() * momentum).to(running.dtype))
+    compute_with([running for running in (running_mean, running_var) if running is not None], value)
     return value
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch  # noqa: F401
+import torch
 
 FOLDER = Path(__file__).parents[1] / "programs"
 STEPS = 20

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
-import importlib.util
 import inspect
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from types import CodeType
 from typing import Any
 
 import weft
-from tests.kernels.names import Kernel
+from tests.layers.records import records
 from tests.records import RECORDS, Record
 from tests.records.record import Inputs, samples_for
 from weft.namespaces import function_of
@@ -109,11 +108,9 @@ def runs_on_gpus(test: str) -> bool:
 @functools.cache
 def layer_records() -> frozenset[str]:
     """The layers that have a record."""
-    if importlib.util.find_spec("tests.layers.records") is None:
-        return frozenset()
-    return frozenset(record.name for record in importlib.import_module("tests.layers.records").records())
+    return frozenset(record.name for record in records())
 
 
-def is_pending(kernel: Kernel) -> bool:
-    """Whether a kernel is provided by a layer or an optimizer that does not exist yet."""
-    return kernel.operation.startswith(("nn.", "optim.")) and resolve(kernel.operation) is None
+def family_of(layer: str) -> str:
+    """The file of a layer, and of its records."""
+    return weft.nn.get(layer).__module__.rpartition(".")[2]

@@ -250,8 +250,8 @@ CATALOGUE: dict[str, tuple[Kernel, ...]] = {
     "A14 3-D/mesh": (
         of("upsample3d_nearest", F + "interpolate", "interpolate_nearest_3d"),
         grad("upsample3d_nearest_backward", F + "interpolate", "interpolate_nearest_3d"),
-        of("mesh_conv_forward", "nn.MeshConv", layers=("MeshConv",)),
-        grad("mesh_conv_backward", "nn.MeshConv", layers=("MeshConv",)),
+        of("mesh_conv_forward", "nn.MeshEdgeConv", layers=("MeshEdgeConv",)),
+        grad("mesh_conv_backward", "nn.MeshEdgeConv", layers=("MeshEdgeConv",)),
         of("spiral_conv_forward", "nn.SpiralConv", layers=("SpiralConv",)),
         grad("spiral_conv_backward", "nn.SpiralConv", layers=("SpiralConv",)),
     ),

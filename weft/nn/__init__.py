@@ -219,10 +219,10 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "TransformerEncoderLayer",
     ),
     "embedding": ("Embedding", "EmbeddingBag", "TimeEmbedding"),
-    "gating": (),
-    "experts": (),
-    "memory": (),
-    "lora": (),
+    "gating": ("GatedLinearUnit", "SqueezeExcitation", "SwiGLU"),
+    "experts": ("Expert", "MoE"),
+    "memory": ("ContinuumMemory", "MemoryRead", "MemoryWrite"),
+    "lora": ("LoRAEmbedding", "LoRALinear"),
     "message_passing": ("MPNNConv", "MessagePassing"),
     "graph": (
         "DirectedGraphConv",
@@ -289,7 +289,7 @@ _OTHERS = {
     "summary": ("summary",),
     "support": ("supports",),
 }
-_SUBMODULES = ("functional", "init", "utils")
+_SUBMODULES = ("functional", "init", "lora", "utils")
 _WHERE = {name: file for table in (_OTHERS, CONTENTS) for file, names in table.items() for name in names}
 
 __all__ = sorted([*_WHERE, *_SUBMODULES])  # noqa: PLE0605

@@ -50,6 +50,10 @@ class AnomalyDetector(Module):
     (tensor(0.0250), tensor(False))
     """
 
+    ema: Tensor
+    scores: Tensor
+    count: Tensor  # how many scores there were
+
     def __init__(
         self, threshold: float = 0.5, smoothing: float = 0.1, window: int = 100, device: Any = None, dtype: Any = None
     ):
@@ -60,7 +64,7 @@ class AnomalyDetector(Module):
         self.threshold, self.smoothing, self.window = threshold, smoothing, window
         self.ema = Buffer(zeros((), device=device, dtype=dtype))
         self.scores = Buffer(zeros(window, device=device, dtype=dtype))
-        self.count = Buffer(zeros((), device=device, dtype=int64))  # how many scores there were
+        self.count = Buffer(zeros((), device=device, dtype=int64))
 
     @property
     def is_anomaly(self) -> Tensor:

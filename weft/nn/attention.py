@@ -77,6 +77,10 @@ class KeyValueCache(Module):
     ((1, 2, 8, 4), tensor([0, 1, 2]), tensor(3))
     """
 
+    keys: Tensor
+    values: Tensor
+    length: Tensor
+
     def __init__(self, batch: int, num_heads: int, max_len: int, head_dim: int, device: Any = None, dtype: Any = None):
         super().__init__()
         self.max_len = max_len
@@ -165,15 +169,22 @@ class _Projected(Module):
         like = self.out_proj.weight
         return KeyValueCache(batch, self.num_kv_heads, max_len, self.head_dim, device=like.device, dtype=like.dtype)
 
+    def _check(self, query: Tensor, key: Tensor, value: Tensor, single: bool = False) -> None:
+        """All three have a batch (with `single`, or none has) and the features that the layer was made for."""
+        inputs, widths = (query, key, value), (self.embed_dim, self.kdim, self.vdim)
+        ranks = {x.ndim for x in inputs}
+        if ranks not in ({3}, {2} if single else {3}) or tuple(x.shape[-1] for x in inputs) != widths:
+            given = f"query {query.shape}, key {key.shape}, value {value.shape}"
+            axes = "three axes, or two without a batch," if single else "three axes"
+            expected = f"{axes} and {widths[0]}, {widths[1]} and {widths[2]} features"
+            raise problem(ShapeError, type(self).__name__, given, expected)
+
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None, is_causal: bool,
         need_weights: bool, key_padding_mask: Tensor | None = None, cache: KeyValueCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         """Batch first: [N, L, E] and the weights [N, heads, L, S] or None; masks with True for what is left out."""
-        who, given = type(self).__name__, f"query {query.shape}, key {key.shape}, value {value.shape}"
-        widths = (self.embed_dim, self.kdim, self.vdim)
-        if any(x.ndim != 3 for x in (query, key, value)) or (query.shape[2], key.shape[2], value.shape[2]) != widths:
-            raise problem(ShapeError, who, given, f"three axes and {widths[0]}, {widths[1]} and {widths[2]} features")
+        who = type(self).__name__
         change = None
         if cache is not None:
             if attn_mask is not None or key_padding_mask is not None or self.bias_k is not None or self.add_zero_attn:
@@ -253,14 +264,15 @@ class MultiheadAttention(_Projected):
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         key = query if key is None else key
         value = key if value is None else value
-        single = query.ndim == 2 and key.ndim == 2 and value.ndim == 2
+        self._check(query, key, value, single=True)
+        single = query.ndim == 2
         if is_causal and attn_mask is None and cache is None:
             given, expected = "is_causal=True without attn_mask", "the causal mask as attn_mask, too"
             raise problem(RangeError, "MultiheadAttention", given, expected)
         if single:
             query, key, value = _alike(query, key, value, lambda x: x.unsqueeze(0))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-        elif not self.batch_first and query.ndim == key.ndim == value.ndim == 3:
+        elif not self.batch_first:
             query, key, value = batch_first(query, key, value)
         y, weights = self._attend(
             query, key, value, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal,
@@ -307,6 +319,7 @@ class SelfAttention(_Projected):
         self, x: Tensor, mask: Tensor | None = None, key_mask: Tensor | None = None, is_causal: bool = False,
         need_weights: bool = False, cache: KeyValueCache | None = None,
     ) -> Any:  # fmt: skip
+        self._check(x, x, x)
         y, weights = self._attend(
             x, x, x, attn_mask=_with_causal(_left_out(mask), is_causal), key_padding_mask=_left_out(key_mask),
             is_causal=is_causal and mask is None, need_weights=need_weights, cache=cache,
@@ -323,7 +336,7 @@ def _with_causal(mask: Tensor | None, is_causal: bool) -> Tensor | None:
     return mask | later if mask.dtype.kind == "b" else mask.masked_fill(later, float("-inf"))
 
 
-@layer("L050", aliases=("GQA",), oracle="torch scaled_dot_product_attention(enable_gqa=True) between torch Linears")
+@layer("", aliases=("GQA",), oracle="torch scaled_dot_product_attention(enable_gqa=True) between torch Linears")
 class GroupedQueryAttention(_Projected):
     """Self-attention in which groups of query heads share keys and values: query head h reads key head ⌊h·G/H⌋.
     G = 1 is multi-query attention, G = H is `SelfAttention`.
@@ -372,6 +385,7 @@ class CrossAttention(_Projected):
         self, x: Tensor, context: Tensor, mask: Tensor | None = None, key_mask: Tensor | None = None,
         need_weights: bool = False,
     ) -> Any:  # fmt: skip
+        self._check(x, context, context)
         y, weights = self._attend(
             x, context, context, attn_mask=_left_out(mask), key_padding_mask=_left_out(key_mask), is_causal=False,
             need_weights=need_weights,

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weft.autograd import no_grad
 from weft.errors import ShapeError, problem
 from weft.nn.module import Module
 from weft.state import STATE
 from weft.tensor import Tensor
+
+
+def set_rows(module: Module, values: dict[str, Tensor]) -> None:
+    """Assign buffers. Where the number of rows stays, they are written in place, so that compiled functions go on."""
+    with no_grad():
+        for name, value in values.items():
+            old = getattr(module, name)
+            if old.shape == value.shape:
+                old.copy_(value)
+            else:
+                setattr(module, name, value)
 
 
 def fit_rows(module: Module, rows: int, make: Callable[[int], dict[str, Tensor]]) -> None:
@@ -18,8 +30,7 @@ def fit_rows(module: Module, rows: int, make: Callable[[int], dict[str, Tensor]]
         return
     if STATE.trace is not None:
         held = len(getattr(module, next(iter(names))))
-        who = type(module).__name__
         given, expected = f"{rows} rows inside {STATE.trace.where}", f"{held}, as many as its state has"
-        raise problem(ShapeError, who, given, expected, f"call reset(batch_size={rows}) first")
-    for name, value in make(rows).items():
-        setattr(module, name, value)
+        fix = f"call reset(batch_size={rows}) first"
+        raise problem(ShapeError, type(module).__name__, given, expected, fix)
+    set_rows(module, make(rows))

@@ -11,14 +11,16 @@ from weft.errors import RangeError, ShapeError, problem
 from weft.functions import cat, where
 from weft.nn.module import Module
 from weft.nn.recurrence import alive_mask
+from weft.nn.recurrent import RNNBase
 from weft.nn.registry import layer
+from weft.nn.utils.rnn import PackedSequence
 from weft.tensor import Tensor
 
-MERGES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "concat": lambda one, other: cat([one, other], -1),
-    "sum": lambda one, other: one + other,
-    "mul": lambda one, other: one * other,
-    "ave": lambda one, other: (one + other) / 2,
+MERGES: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
+    "concat": lambda one, other, axis: cat([one, other], axis),
+    "sum": lambda one, other, axis: one + other,
+    "mul": lambda one, other, axis: one * other,
+    "ave": lambda one, other, axis: (one + other) / 2,
 }
 
 
@@ -27,7 +29,7 @@ class Bidirectional(Module):
     """y = merge(layer(x), reverse(twin(reverse(x)))): a copy of a layer with parameters of its own reads the sequence
     from its end.
 
-    merge: 'concat' (the last axis), 'sum', 'mul', 'ave' (the mean), or None for the pair of outputs. `layer` maps
+    merge: 'concat' (of the features), 'sum', 'mul', 'ave' (the mean), or None for the pair of outputs. `layer` maps
     sequences to outputs, or to outputs and states as the recurrent layers do; then this layer's states are the pair of
     the two layers'. Shape: [B, T, ...], or [T, B, ...] if `layer.batch_first` is False. With `lengths` each sequence is
     reversed within its length. Schuster and Paliwal 1997.
@@ -52,8 +54,7 @@ class Bidirectional(Module):
     def forward(self, input: Tensor, state: Any = None, lengths: Any = None) -> Any:
         """The merged outputs, and the pair of states if the layer has states. `state` is such a pair."""
         time = 1 if getattr(self.forward_layer, "batch_first", True) else 0
-        if input.ndim < 2:
-            raise problem(ShapeError, "Bidirectional", f"input of shape {list(input.shape)}", "axes of batch and time")
+        self._check(input)
         if state is not None and len(state) != 2:
             raise problem(ShapeError, "Bidirectional", f"{len(state)} states", "a pair, one for each direction")
         order = self._order(lengths, input, time)
@@ -67,8 +68,18 @@ class Bidirectional(Module):
         one, other = (result[0] if has_states else result for result in results)
         if getattr(self.forward_layer, "return_sequences", True):
             other = reverse(other, order, time)
-        merged = (one, other) if self.merge is None else MERGES[self.merge](one, other)
+        axis = getattr(self.forward_layer, "feature_axis", -1)
+        merged = (one, other) if self.merge is None else MERGES[self.merge](one, other, axis)
         return (merged, (results[0][1], results[1][1])) if has_states else merged
+
+    def _check(self, x: Any) -> None:
+        if isinstance(x, PackedSequence):
+            expected, fix = "padded input", "pass it with lengths=, see nn.utils.rnn.pad_packed_sequence"
+            raise problem(ShapeError, "Bidirectional", "a PackedSequence", expected, fix)
+        if x.ndim < (3 if isinstance(self.forward_layer, RNNBase) else 2):
+            raise problem(
+                ShapeError, "Bidirectional", f"input of shape {list(x.shape)}", "axes of batch and time first"
+            )
 
     def _order(self, lengths: Any, x: Tensor, time: int) -> Tensor | None:
         """Where each step of the reversed sequences comes from, [T, B]; None where all have full length."""

@@ -11,15 +11,15 @@ from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
-from weft.nn.recurrence import States, alive_mask, masked_input, run, zero_state
+from weft.nn.recurrence import States, alive_mask, check_dtype, masked_input, run, zero_state
 from weft.nn.registry import layer
 from weft.tensor import Tensor
 
 
 @layer("L044", aliases=("ConvLSTMLayer",), oracle="an explicit loop over torch's conv2d; torch.nn.LSTM on 1 x 1 images")
 class ConvLSTM2d(Module):
-    """(i, f, g, o) = W_ih * x_t + b_ih + W_hh * h + b_hh; c' = σ(f) ⊙ c + σ(i) ⊙ tanh(g); h' = σ(o) ⊙ tanh(c'): an LSTM
-    whose products are convolutions of stride 1 that keep the size.
+    """(i, f, g, o) = W_ih * x_t + b_ih + W_hh * h + b_hh; c' = sigmoid(f) ⊙ c + sigmoid(i) ⊙ tanh(g);
+    h' = sigmoid(o) ⊙ tanh(c'): an LSTM whose products are convolutions of stride 1 that keep the size.
 
     `peephole` adds W_ci ⊙ c to i, W_cf ⊙ c to f and W_co ⊙ c' to o; these weights are [hidden, H, W], so `size=(H, W)`
     has to be given. Shape: input [B, T, C, H, W], states (h, c) [B, hidden, H, W] (0 by default); gives outputs [B, T,
@@ -31,6 +31,8 @@ class ConvLSTM2d(Module):
     >>> y.shape, h.shape
     ((2, 5, 4, 8, 8), (2, 4, 8, 8))
     """
+
+    feature_axis = -3  # of the outputs, see `Bidirectional`
 
     def __init__(
         self, in_channels: int, hidden_channels: int, kernel_size: int | tuple[int, int] = 3, bias: bool = True,
@@ -98,6 +100,7 @@ class ConvLSTM2d(Module):
             size = f" and [H, W] = {list(self.size or ())}" if self.peephole else ""
             expected = f"[B, T, C, H, W] with C = in_channels = {self.in_channels}{size}"
             raise problem(ShapeError, "ConvLSTM2d", f"input of shape {list(x.shape)}", expected)
+        check_dtype("ConvLSTM2d", x, self.weight_ih)
         if x.shape[1] == 0:
             raise problem(ShapeError, "ConvLSTM2d", f"input of shape {list(x.shape)}", "at least one time step")
         expected_state = (x.shape[0], self.hidden_channels, *x.shape[3:])
@@ -105,6 +108,7 @@ class ConvLSTM2d(Module):
             if tuple(one.shape) != expected_state or len(state) != 2:
                 given = f"{len(state)} states, one of shape {list(one.shape)}"
                 raise problem(ShapeError, "ConvLSTM2d", given, f"(h, c), each {list(expected_state)}")
+            check_dtype("ConvLSTM2d", one, x)
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.hidden_channels}, kernel_size={self.kernel_size}"

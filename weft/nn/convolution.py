@@ -13,7 +13,7 @@ from weft.creation import empty
 from weft.errors import RangeError, ShapeError, problem
 from weft.nn import functional as F
 from weft.nn import init
-from weft.nn.epilogue import Activation, activate, check_activation
+from weft.nn.activation import make_activation
 from weft.nn.module import Module
 from weft.nn.normalization import BatchNorm2d
 from weft.nn.parameter import Parameter
@@ -42,7 +42,7 @@ class _ConvNd(Module):
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes, padding: Sizes | str,
         dilation: Sizes, output_padding: Sizes, groups: int, bias: bool, padding_mode: str, device: Any, dtype: Any,
-        activation: Activation,
+        activation: Any,
     ):  # fmt: skip
         super().__init__()
         who = type(self).__name__
@@ -64,11 +64,11 @@ class _ConvNd(Module):
                 raise problem(RangeError, who, f"padding={padding!r}", "'same', 'valid' or numbers")
             if padding == "same" and any(one != 1 for one in self.stride):
                 raise problem(RangeError, who, f"padding='same' with stride {self.stride}", "stride 1")
-            self.padding: tuple[int, ...] | str = padding
+            self.padding: Any = padding
         else:
             self.padding = _repeat(who, padding, self.rank, "padding", 0)
         self.padding_mode = padding_mode
-        self.activation = check_activation(who, activation)
+        self.activation = make_activation(activation)
         channels = (in_channels, out_channels // groups) if self.transposed else (out_channels, in_channels // groups)
         self.weight = Parameter(empty(*channels, *self.kernel_size, device=device, dtype=dtype))
         self.register_parameter("bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None)
@@ -94,8 +94,6 @@ class _ConvNd(Module):
             text += ", bias=False"
         if self.padding_mode != "zeros":
             text += f", padding_mode={self.padding_mode}"
-        if isinstance(self.activation, str):
-            text += f", activation={self.activation!r}"
         return text
 
 
@@ -119,7 +117,7 @@ class _Conv(_ConvNd):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, 0, groups, bias, padding_mode, device,
@@ -127,12 +125,12 @@ class _Conv(_ConvNd):
         )  # fmt: skip
 
     def forward(self, input: Tensor) -> Tensor:
-        padding = self.padding
+        padding: Any = self.padding
         if self.padding_mode != "zeros":
             input, padding = F.pad(input, self._pads(), self.padding_mode), 0
         function = type(self).function
         y = function(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
-        return activate(y, self.activation)
+        return y if self.activation is None else self.activation(y)
 
     def _pads(self) -> list[int]:
         """The padding of each axis before and after, in `F.pad`'s order: the last axis first."""
@@ -141,7 +139,7 @@ class _Conv(_ConvNd):
         if self.padding == "same":
             totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
             return [pad for total in reversed(totals) for pad in (total // 2, total - total // 2)]
-        return [pad for one in reversed(self.padding) for pad in (one, one)]  # type: ignore[list-item]
+        return [pad for one in reversed(self.padding) for pad in (one, one)]
 
 
 class _ConvTranspose(_ConvNd):
@@ -165,7 +163,7 @@ class _ConvTranspose(_ConvNd):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         who = type(self).__name__
         if padding_mode != "zeros":
@@ -181,7 +179,7 @@ class _ConvTranspose(_ConvNd):
         extra = self.output_padding if output_size is None else self._extra(input, output_size)
         function = type(self).function
         y = function(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
-        return activate(y, self.activation)
+        return y if self.activation is None else self.activation(y)
 
     def _extra(self, input: Tensor, output_size: Sequence[int]) -> tuple[int, ...]:
         """The output padding that gives `output_size`: several sizes have the same convolution."""
@@ -191,7 +189,7 @@ class _ConvTranspose(_ConvNd):
         columns = zip(
             tuple(input.shape)[-self.rank :], self.stride, self.padding, self.dilation, self.kernel_size, strict=True
         )
-        least = tuple([(n - 1) * s - 2 * int(p) + d * (k - 1) + 1 for n, s, p, d, k in columns])
+        least = tuple([(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, s, p, d, k in columns])
         most = tuple([low + s - 1 for low, s in zip(least, self.stride, strict=True)])
         if len(wanted) != self.rank or any(
             not low <= one <= high for low, one, high in zip(least, wanted, most, strict=True)
@@ -209,7 +207,7 @@ class Conv1d(_Conv):
     in_channels / groups, k], bias [out_channels]. Arguments as in `Conv2d`.
 
     >>> weft.nn.Conv1d(2, 4, kernel_size=3, padding="same")(weft.ones(1, 2, 7)).shape
-    Size([1, 4, 7])
+    (1, 4, 7)
     """
 
     rank = 1
@@ -225,12 +223,12 @@ class Conv2d(_Conv):
     there. `activation`, a name or a function, is applied to the result.
 
     Shape: input [B, in_channels, H, W] or [in_channels, H, W], output [B, out_channels, OH, OW]; weight [out_channels,
-    in_channels / groups, kH, kW], bias [out_channels]. Both start as U(-1/√n, 1/√n), n = in_channels / groups · kH · kW.
+    in_channels / groups, kH, kW], bias [out_channels]. Both start as U(-1/√n, 1/√n), n = in_channels / groups · kH·kW.
 
     LeCun et al., Gradient-based learning applied to document recognition (1998).
 
     >>> weft.nn.Conv2d(3, 8, 3, stride=2, padding=1)(weft.ones(2, 3, 9, 9)).shape
-    Size([2, 8, 5, 5])
+    (2, 8, 5, 5)
     """
 
     rank = 2
@@ -245,7 +243,7 @@ class Conv3d(_Conv):
     in_channels / groups, kD, kH, kW], bias [out_channels].
 
     >>> weft.nn.Conv3d(1, 2, 3)(weft.ones(1, 1, 4, 5, 6)).shape
-    Size([1, 2, 2, 3, 4])
+    (1, 2, 2, 3, 4)
     """
 
     rank = 3
@@ -260,7 +258,7 @@ class ConvTranspose1d(_ConvTranspose):
     [in_channels, out_channels / groups, k], bias [out_channels].
 
     >>> weft.nn.ConvTranspose1d(2, 4, 3, stride=2)(weft.ones(1, 2, 5)).shape
-    Size([1, 4, 11])
+    (1, 4, 11)
     """
 
     rank = 1
@@ -281,7 +279,7 @@ class ConvTranspose2d(_ConvTranspose):
 
     >>> layer = weft.nn.ConvTranspose2d(3, 2, 3, stride=2, padding=1)
     >>> layer(weft.ones(1, 3, 4, 4)).shape, layer(weft.ones(1, 3, 4, 4), output_size=(8, 8)).shape
-    (Size([1, 2, 7, 7]), Size([1, 2, 8, 8]))
+    ((1, 2, 7, 7), (1, 2, 8, 8))
     """
 
     rank = 2
@@ -296,7 +294,7 @@ class ConvTranspose3d(_ConvTranspose):
     groups, kD, kH, kW], bias [out_channels].
 
     >>> weft.nn.ConvTranspose3d(1, 2, 2, stride=2)(weft.ones(1, 1, 2, 2, 2)).shape
-    Size([1, 2, 4, 4, 4])
+    (1, 2, 4, 4, 4)
     """
 
     rank = 3
@@ -310,7 +308,7 @@ class DilatedConv2d(Conv2d):
     Shape: as in `Conv2d`. Yu & Koltun, Multi-scale context aggregation by dilated convolutions (2016).
 
     >>> weft.nn.DilatedConv2d(1, 1, 3)(weft.ones(1, 1, 9, 9)).shape
-    Size([1, 1, 5, 5])
+    (1, 1, 5, 5)
     """
 
     def __init__(
@@ -327,7 +325,7 @@ class DilatedConv2d(Conv2d):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, padding_mode, device,
@@ -349,7 +347,7 @@ class DepthwiseSeparableConv2d(Module):
 
     >>> layer = weft.nn.DepthwiseSeparableConv2d(4, 8, padding=1, norm_act=True)
     >>> layer(weft.rand(2, 4, 5, 5)).shape
-    Size([2, 8, 5, 5])
+    (2, 8, 5, 5)
     """
 
     def __init__(
@@ -366,7 +364,7 @@ class DepthwiseSeparableConv2d(Module):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         super().__init__()
         if not isinstance(depth_multiplier, int) or depth_multiplier < 1:
@@ -380,14 +378,14 @@ class DepthwiseSeparableConv2d(Module):
         self.norm1 = BatchNorm2d(wide, **like) if norm_act else None
         self.pointwise = Conv2d(wide, out_channels, 1, bias=bias, **like)
         self.norm2 = BatchNorm2d(out_channels, **like) if norm_act else None
-        self.activation = check_activation(type(self).__name__, activation)
+        self.activation = make_activation(activation)
 
     def forward(self, input: Tensor) -> Tensor:
         x = self.depthwise(input)
         x = x if self.norm1 is None else F.relu(self.norm1(x))
         x = self.pointwise(x)
         x = x if self.norm2 is None else F.relu(self.norm2(x))
-        return activate(x, self.activation)
+        return x if self.activation is None else self.activation(x)
 
 
 @layer("L037", aliases=("SeparableConvolutionalLayer", "SeparableConv2D"), oracle="two torch.nn.Conv2d")
@@ -399,7 +397,7 @@ class SeparableConv2d(DepthwiseSeparableConv2d):
     Chollet, Xception (2017); Keras calls it SeparableConv2D.
 
     >>> weft.nn.SeparableConv2d(4, 8, 3, stride=2)(weft.ones(1, 4, 7, 7)).shape
-    Size([1, 8, 3, 3])
+    (1, 8, 3, 3)
     """
 
     def __init__(
@@ -415,7 +413,7 @@ class SeparableConv2d(DepthwiseSeparableConv2d):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         super().__init__(
             in_channels, out_channels, kernel_size, stride, padding, dilation, depth_multiplier, bias, False, device,
@@ -437,7 +435,7 @@ class DeformConv2d(Module):
     Dai et al., Deformable convolutional networks (2017); Zhu et al., v2: more deformable, better results (2019).
 
     >>> weft.nn.DeformConv2d(2, 4)(weft.ones(1, 2, 5, 5)).shape
-    Size([1, 4, 5, 5])
+    (1, 4, 5, 5)
     """
 
     def __init__(
@@ -455,7 +453,7 @@ class DeformConv2d(Module):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         super().__init__()
         who = type(self).__name__
@@ -471,7 +469,7 @@ class DeformConv2d(Module):
         self.stride = _repeat(who, stride, 2, "stride", 1)
         self.padding = _repeat(who, padding, 2, "padding", 0)
         self.dilation = _repeat(who, dilation, 2, "dilation", 1)
-        self.activation = check_activation(who, activation)
+        self.activation = make_activation(activation)
         taps = math.prod(self.kernel_size) * deform_groups
         geometry = (self.kernel_size, self.stride, self.padding, self.dilation)
         like: dict[str, Any] = {"device": device, "dtype": dtype}
@@ -500,12 +498,13 @@ class DeformConv2d(Module):
         if mask is None and self.conv_mask is not None:
             mask = self.conv_mask(input).sigmoid()
         columns = F.deform_unfold(input, offset, mask, self.kernel_size, self.stride, self.padding, self.dilation)
-        batch, _, _, *space = columns.shape
-        rows = columns.reshape(batch, self.groups, -1, math.prod(space))  # [B, g, in/g·k, OH·OW]
-        weight = self.weight.reshape(self.groups, self.out_channels // self.groups, -1)  # [g, out/g, in/g·k]
+        batch, channels, taps, *space = columns.shape
+        inner = channels // self.groups * taps
+        rows = columns.reshape(batch, self.groups, inner, math.prod(space))  # [B, g, in/g·k, OH·OW]
+        weight = self.weight.reshape(self.groups, self.out_channels // self.groups, inner)  # [g, out/g, in/g·k]
         y = (weight @ rows).reshape(batch, self.out_channels, *space)
         y = y if self.bias is None else y + self.bias.reshape(-1, 1, 1)
-        return activate(y, self.activation)
+        return y if self.activation is None else self.activation(y)
 
     def extra_repr(self) -> str:
         return (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.creation import tensor
-from weft.errors import RangeError, problem
+from weft.errors import GraphError, RangeError, problem
 from weft.functions import cat, scatter_max, scatter_mean, scatter_sum, segment_reduce, where
 from weft.nn.linear import Linear
 from weft.nn.message_passing import (
@@ -23,6 +23,7 @@ from weft.nn.message_passing import (
 from weft.nn.module import Module
 from weft.nn.parameter import Buffer
 from weft.nn.registry import layer
+from weft.state import STATE
 from weft.tensor import Tensor
 
 
@@ -150,6 +151,9 @@ def _pool(reduce: str, x: Tensor, batch: Tensor | None, size: int | None) -> Ten
         rowptr = tensor([0, x.shape[0]], device=x.device)
         return segment_reduce(x, rowptr, reduce)
     if size is None:
+        if STATE.trace is not None:
+            given = "a batch without the number of graphs inside a compiled function"
+            raise problem(GraphError, f"{reduce} pool", given, "a number", "pass size (num_graphs of GraphReadout)")
         size = int(batch.max()) + 1 if batch.numel() else 0
     if reduce == "max":
         return scatter_max(x, batch, size).values

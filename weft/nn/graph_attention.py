@@ -73,7 +73,7 @@ class _Attention(Module):
 
 @layer("L063", aliases=("GraphAttentionLayer",), oracle="torch_geometric.nn.GATConv")
 class GATConv(_Attention):
-    """s_ij = LeakyReLU(a_src·W x_j + a_dst·W x_i),  alpha = softmax of s over edges into i,  y_i = Σ_j alpha_ij W x_j + b.
+    """s_ij = LeakyReLU(a_src·W x_j + a_dst·W x_i), alpha = softmax of s over edges to i, y_i = Σ_j alpha_ij W x_j + b.
 
     For each head; heads are concatenated, or averaged with `concat=False` (Veličković et al. 2018). Every node has one
     self-loop unless `add_self_loops=False`. Dropout acts on alpha in training.
@@ -218,7 +218,8 @@ class GraphTransformerLayer(Module):
         need_features("GraphTransformerLayer", x, self.in_channels)
         graph, _ = graph_of("GraphTransformerLayer", edge_index, x.shape[0])
         query, key, value = [
-            lin(x).reshape(x.shape[0], self.heads, -1) for lin in (self.lin_query, self.lin_key, self.lin_value)
+            lin(x).reshape(-1, self.heads, self.out_channels // self.heads)
+            for lin in (self.lin_query, self.lin_key, self.lin_value)
         ]
         query = query / math.sqrt(query.shape[-1])
         scores = (graph.targets(query) * graph.sources(key)).sum(-1)  # [E, heads]

@@ -16,7 +16,7 @@ from weft.functions import where
 from weft.looping import loop
 from weft.nn import functional as F
 from weft.nn.anomaly import anomaly_score
-from weft.nn.batch_state import fit_rows
+from weft.nn.batch_state import fit_rows, set_rows
 from weft.nn.module import Module
 from weft.nn.parameter import Buffer
 from weft.nn.registry import layer
@@ -47,6 +47,12 @@ class SpatialPooler(Module):
     >>> pooler.learn((weft.rand(3, 20) < 0.5)).sum(1)
     tensor([5., 5., 5.])
     """
+
+    permanence: Tensor
+    active_duty: Tensor
+    overlap_duty: Tensor
+    boost: Tensor
+    step: Tensor
 
     def __init__(
         self,
@@ -198,7 +204,8 @@ class TemporalMemory(Module):
     its own; a batch of another size starts anew. After a step, `predictive_columns` [B, column_count] are those
     expected next, and `anomaly` [B] is the part of the active columns that was not expected. Buffers of fixed capacity:
     presyn, int32 [cells, max_segments, max_synapses], -1 where there is no synapse; permanence of the same shape; used
-    [cells, max_segments], the step at which a segment learned last. It has no gradient.
+    [cells, max_segments], the step at which a segment learned last. It has no gradient. Growing is most of the work:
+    `max_active_columns`, if given, is how many columns are active at most (more raise), and it is done for no more.
 
     >>> memory = weft.nn.TemporalMemory(8, 4, activation_threshold=2, min_threshold=1, max_new_synapses=4)
     >>> first, second = weft.zeros(1, 8), weft.zeros(1, 8)
@@ -210,6 +217,16 @@ class TemporalMemory(Module):
     >>> memory.anomaly
     tensor([0.])
     """
+
+    presyn: Tensor
+    permanence: Tensor
+    used: Tensor
+    step: Tensor
+    active: Tensor
+    winner: Tensor
+    connected_count: Tensor
+    potential_count: Tensor
+    anomaly: Tensor
 
     def __init__(
         self,
@@ -225,6 +242,7 @@ class TemporalMemory(Module):
         predicted_dec: float = 0.0,
         max_segments: int = 16,
         max_synapses: int = 32,
+        max_active_columns: int | None = None,
         device: Any = None,
         dtype: Any = None,
     ):
@@ -233,11 +251,15 @@ class TemporalMemory(Module):
         if min(sizes) < 1 or max_new_synapses < 0 or not 0 < initial_perm <= 1:
             given = f"sizes and thresholds {sizes}, max_new_synapses={max_new_synapses}, initial_perm={initial_perm}"
             raise problem(RangeError, "TemporalMemory", given, "at least 1 of each, and 0 < initial_perm <= 1")
+        if max_active_columns is not None and max_active_columns < 1:
+            given = f"max_active_columns={max_active_columns}"
+            raise problem(RangeError, "TemporalMemory", given, "at least 1, or None for all")
         self.column_count, self.cells_per_column = column_count, cells_per_column
         self.activation_threshold, self.min_threshold = activation_threshold, min_threshold
         self.initial_perm, self.connected, self.max_new_synapses = initial_perm, connected, max_new_synapses
         self.perm_inc, self.perm_dec, self.predicted_dec = perm_inc, perm_dec, predicted_dec
         self.max_segments, self.max_synapses = max_segments, max_synapses
+        self.max_active_columns = column_count if max_active_columns is None else min(max_active_columns, column_count)
         self.cells = column_count * cells_per_column
         shape = (self.cells, max_segments, max_synapses)
         self.presyn = Buffer(full(shape, -1, device=device, dtype=int32))
@@ -261,8 +283,7 @@ class TemporalMemory(Module):
 
     def reset(self, batch_size: int | None = None) -> None:
         """Forget what came before, for the next sequences: `batch_size` of them, or as many as there were."""
-        for name, value in self._fresh(len(self.active) if batch_size is None else batch_size).items():
-            setattr(self, name, value)
+        set_rows(self, self._fresh(len(self.active) if batch_size is None else batch_size))
 
     @property
     def predictive(self) -> Tensor:
@@ -288,6 +309,9 @@ class TemporalMemory(Module):
         with no_grad():
             fit_rows(self, len(columns), self._fresh)
             columns = columns != 0
+            if learns and self.max_active_columns < self.column_count:  # more of them raise: an index out of range
+                fits = ones(self.max_active_columns + 1, dtype=bool_, device=columns.device)
+                columns = columns & fits[columns.sum(-1, keepdim=True)]
             self.anomaly = anomaly_score(columns, self.predictive_columns, self.permanence.dtype)
             synapses = _Synapses(self.presyn, self.permanence, self.used, self.step)
             cells = _Cells(self.active, self.winner, self.connected_count, self.potential_count)
@@ -354,7 +378,8 @@ class TemporalMemory(Module):
         presyn, permanence = where(keeps, presyn, -1), where(keeps, adapted, 0.0)
         room = where(fresh, self.max_new_synapses, (self.max_new_synapses - before.potential).clamp_min(0))
         wanted = where(learns | fresh, room, 0)
-        presyn, permanence = self._grow(presyn, permanence, wanted, before.winner, priority)
+        if self.max_new_synapses:
+            presyn, permanence = self._grow_in(columns, presyn, permanence, wanted, before.winner, priority)
         step = step + 1
         return _Synapses(presyn, permanence, where(learns | fresh, step, used), step)
 
@@ -363,22 +388,41 @@ class TemporalMemory(Module):
         age = where(exists, used, -1)
         return _first_largest(-age) & cells.unsqueeze(1)
 
+    def _grow_in(
+        self, columns: Tensor, presyn: Tensor, permanence: Tensor, wanted: Tensor, winner: Tensor, priority: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """`_grow` in the active columns: others want nothing."""
+        count = self.max_active_columns
+        if count == self.column_count:
+            return self._grow(presyn, permanence, wanted, winner, priority)
+        order = (~columns).to(int32).argsort(stable=True)  # the active columns first
+        place = order.argsort()
+        is_taken, shape = (place < count)[:, None, None], (self.column_count, -1, self.max_synapses)
+        old = [one.reshape(shape) for one in (presyn, permanence)]
+        some = [one[order[:count]].flatten(0, 1) for one in (*old, wanted.reshape(shape[:2]))]
+        new = self._grow(some[0], some[1], some[2], winner, priority)  # [count · segments of a column, synapses]
+        both = [
+            where(is_taken, grown.reshape(count, *shape[1:])[place.clamp_max(count - 1)], one).reshape(presyn.shape)
+            for grown, one in zip(new, old, strict=True)
+        ]
+        return both[0], both[1]
+
     def _grow(
         self, presyn: Tensor, permanence: Tensor, wanted: Tensor, winner: Tensor, priority: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Up to `wanted` [cells, segments] synapses to winners that a segment is not connected to."""
+        """Up to `wanted` [*] synapses to winners that a segment is not connected to, of segments [*, synapses]."""
         limit = min(self.cells, self.max_synapses + self.max_new_synapses)  # of these as many are new as can be wanted
-        order = where(winner, priority, 2.0).argsort(stable=True)[:limit]  # winners in random order [limit]
-        known = presyn.unsqueeze(-1) == order.to(int32)  # [cells, segments, synapses, limit]
-        is_new = winner[order] & ~known.any(-2)  # [cells, segments, limit]
+        order = where(winner, priority, 2.0).argsort(stable=True)[:limit]  # winners in random order
+        source = order.to(int32)
+        is_new = winner[order] & ~(presyn.unsqueeze(-1) == source).any(-2)  # [*, limit]
         number = is_new.to(int32).cumsum(-1) - 1  # of each new one
-        strength = where(presyn >= 0, permanence, -1.0)
-        rank = _ascending_rank(strength).to(int32)  # empty places first, then the weakest synapses
-        takes = is_new.unsqueeze(-2) & (number.unsqueeze(-2) == rank.unsqueeze(-1))
-        takes = takes & (rank < wanted.unsqueeze(-1)).unsqueeze(-1)  # [cells, segments, synapses, limit]
-        grown = takes.any(-1)
-        source = where(takes, order.to(int32), 0).sum(-1).to(int32)
-        return where(grown, source, presyn), where(grown, self.initial_perm, permanence)
+        turn = arange(min(self.max_new_synapses, self.max_synapses), device=presyn.device).unsqueeze(1)
+        is_next = is_new.unsqueeze(-2) & (number.unsqueeze(-2) == turn)  # [*, turns, limit]
+        chosen = where(is_next, source, 0).sum(-1).to(int32)  # the new ones in their order
+        rank = _ascending_rank(where(presyn >= 0, permanence, -1.0))  # empty places first, then the weakest synapses
+        grows = rank < where(is_new.sum(-1) < wanted, is_new.sum(-1), wanted).unsqueeze(-1)
+        taken = chosen.gather(-1, rank.clamp_max(len(turn) - 1))
+        return where(grows, taken, presyn), where(grows, self.initial_perm, permanence)
 
     # ---- 3: what is expected next ----------------------------------------------------------------------------------
 

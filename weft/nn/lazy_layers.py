@@ -16,7 +16,6 @@ from weft.nn.convolution import (
     ConvTranspose3d,
     Sizes,
 )
-from weft.nn.epilogue import Activation
 from weft.nn.lazy import LazyModuleMixin, UninitializedBuffer, UninitializedParameter, infer_size
 from weft.nn.normalization import (
     BatchNorm1d,
@@ -34,6 +33,9 @@ from weft.tensor import Tensor
 class _LazyConvNd(LazyModuleMixin):
     """A convolution that takes in_channels from its first input."""
 
+    weight: Any
+    bias: Any
+
     def _leave_open(self, bias: bool, device: Any, dtype: Any) -> None:
         """Put parameters without a shape in place of those for no channels."""
         self.weight = UninitializedParameter(device=device, dtype=dtype)
@@ -45,7 +47,7 @@ class _LazyConvNd(LazyModuleMixin):
         if self.in_channels and not self.has_uninitialized_params():
             super().reset_parameters()  # type: ignore[misc]
 
-    def initialize_parameters(self, input: Tensor, *_: Any, **__: Any) -> None:  # type: ignore[override]
+    def initialize_parameters(self, input: Tensor, *_: Any, **__: Any) -> None:
         """Take in_channels from an input."""
         who, channels = type(self).__name__, input.shape[-self.rank - 1] if input.ndim > self.rank else 0
         if input.ndim not in (self.rank + 1, self.rank + 2):
@@ -83,7 +85,7 @@ class _LazyConv(_LazyConvNd):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         super().__init__(
             0, out_channels, kernel_size, stride, padding, dilation, groups, False, padding_mode, device, dtype,
@@ -107,7 +109,7 @@ class _LazyConvTranspose(_LazyConvNd):
         device: Any = None,
         dtype: Any = None,
         *,
-        activation: Activation = None,
+        activation: Any = None,
     ):
         super().__init__(
             0, out_channels, kernel_size, stride, padding, output_padding, groups, False, dilation, padding_mode,
@@ -122,7 +124,7 @@ class LazyConv1d(_LazyConv, Conv1d):
 
     >>> layer = weft.nn.LazyConv1d(4, 3)
     >>> layer(weft.ones(1, 2, 5)).shape, layer.in_channels
-    (Size([1, 4, 3]), 2)
+    ((1, 4, 3), 2)
     """
 
     cls_to_become = Conv1d
@@ -134,7 +136,7 @@ class LazyConv2d(_LazyConv, Conv2d):
 
     >>> layer = weft.nn.LazyConv2d(4, 3)
     >>> layer(weft.ones(1, 2, 5, 5)).shape, layer.in_channels
-    (Size([1, 4, 3, 3]), 2)
+    ((1, 4, 3, 3), 2)
     """
 
     cls_to_become = Conv2d
@@ -146,7 +148,7 @@ class LazyConv3d(_LazyConv, Conv3d):
 
     >>> layer = weft.nn.LazyConv3d(4, 3)
     >>> layer(weft.ones(1, 2, 5, 5, 5)).shape, layer.in_channels
-    (Size([1, 4, 3, 3, 3]), 2)
+    ((1, 4, 3, 3, 3), 2)
     """
 
     cls_to_become = Conv3d
@@ -158,7 +160,7 @@ class LazyConvTranspose1d(_LazyConvTranspose, ConvTranspose1d):
 
     >>> layer = weft.nn.LazyConvTranspose1d(4, 3)
     >>> layer(weft.ones(1, 2, 5)).shape, layer.in_channels
-    (Size([1, 4, 7]), 2)
+    ((1, 4, 7), 2)
     """
 
     cls_to_become = ConvTranspose1d
@@ -170,7 +172,7 @@ class LazyConvTranspose2d(_LazyConvTranspose, ConvTranspose2d):
 
     >>> layer = weft.nn.LazyConvTranspose2d(4, 3)
     >>> layer(weft.ones(1, 2, 5, 5)).shape, layer.in_channels
-    (Size([1, 4, 7, 7]), 2)
+    ((1, 4, 7, 7), 2)
     """
 
     cls_to_become = ConvTranspose2d
@@ -182,7 +184,7 @@ class LazyConvTranspose3d(_LazyConvTranspose, ConvTranspose3d):
 
     >>> layer = weft.nn.LazyConvTranspose3d(4, 3)
     >>> layer(weft.ones(1, 2, 5, 5, 5)).shape, layer.in_channels
-    (Size([1, 4, 7, 7, 7]), 2)
+    ((1, 4, 7, 7, 7), 2)
     """
 
     cls_to_become = ConvTranspose3d
@@ -218,7 +220,7 @@ class _LazyNorm(LazyModuleMixin):
         if self.num_features and not self.has_uninitialized_params():
             super().reset_parameters()  # type: ignore[misc]
 
-    def initialize_parameters(self, input: Tensor) -> None:  # type: ignore[override]
+    def initialize_parameters(self, input: Tensor) -> None:
         """Take num_features from an input."""
         self._check(input)
         channels = input.shape[self._channel_axis(input)]
@@ -242,7 +244,7 @@ class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
 
     >>> layer = weft.nn.LazyBatchNorm1d()
     >>> layer(weft.rand(4, 3)).shape, layer.num_features
-    (Size([4, 3]), 3)
+    ((4, 3), 3)
     """
 
     cls_to_become = BatchNorm1d
@@ -254,7 +256,7 @@ class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
 
     >>> layer = weft.nn.LazyBatchNorm2d()
     >>> layer(weft.rand(2, 3, 4, 4)).shape, layer.num_features
-    (Size([2, 3, 4, 4]), 3)
+    ((2, 3, 4, 4), 3)
     """
 
     cls_to_become = BatchNorm2d
@@ -266,7 +268,7 @@ class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
 
     >>> layer = weft.nn.LazyBatchNorm3d()
     >>> layer(weft.rand(2, 3, 2, 2, 2)).shape, layer.num_features
-    (Size([2, 3, 2, 2, 2]), 3)
+    ((2, 3, 2, 2, 2), 3)
     """
 
     cls_to_become = BatchNorm3d
@@ -278,7 +280,7 @@ class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
 
     >>> layer = weft.nn.LazyInstanceNorm1d()
     >>> layer(weft.rand(4, 3, 5)).shape, layer.num_features
-    (Size([4, 3, 5]), 3)
+    ((4, 3, 5), 3)
     """
 
     cls_to_become = InstanceNorm1d
@@ -290,7 +292,7 @@ class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
 
     >>> layer = weft.nn.LazyInstanceNorm2d()
     >>> layer(weft.rand(2, 3, 4, 4)).shape, layer.num_features
-    (Size([2, 3, 4, 4]), 3)
+    ((2, 3, 4, 4), 3)
     """
 
     cls_to_become = InstanceNorm2d
@@ -302,7 +304,7 @@ class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
 
     >>> layer = weft.nn.LazyInstanceNorm3d()
     >>> layer(weft.rand(2, 3, 2, 2, 2)).shape, layer.num_features
-    (Size([2, 3, 2, 2, 2]), 3)
+    ((2, 3, 2, 2, 2), 3)
     """
 
     cls_to_become = InstanceNorm3d

@@ -104,7 +104,12 @@ def activated(x: Tensor, activation: Activation) -> Tensor:
     """The layer's activation: None, the name of one in `nn.functional`, or a function."""
     if activation is None:
         return x
-    return getattr(F, activation)(x) if isinstance(activation, str) else activation(x)
+    if not isinstance(activation, str):
+        return activation(x)
+    if not hasattr(F, activation):
+        expected = "the name of a function in nn.functional, such as 'relu', a function or None"
+        raise problem(RangeError, "activation", f"{activation!r}", expected)
+    return getattr(F, activation)(x)
 
 
 class MLP(Module):
@@ -147,9 +152,10 @@ def edge_linear(linear: Linear, graph: Adjacency, *parts: tuple[str, Tensor]) ->
 
 
 @functools.cache
-def _names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """What a method takes, without self."""
-    return tuple(inspect.signature(function).parameters)[1:]
+def _arguments(function: Callable[..., Any]) -> tuple[tuple[str, bool], ...]:
+    """What a method takes, without self: names, and whether they have a default."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    return tuple((one.name, one.default is not one.empty) for one in parameters)
 
 
 @layer(oracle="torch_geometric.nn.SimpleConv")
@@ -191,15 +197,26 @@ class MessagePassing(Module):
         graph, weights = self.graph(edge_index, values["x"])
         if weights is not None and values.get("edge_weight", self) is None:
             values["edge_weight"] = weights  # a matrix lists its edges in the order of the graph
-        needed = [name for name in _names(type(self).message) if name in values or name[:-2] in values]
+        needed = self._needed("message", values)
         messages = self.message(**{name: self._at_edges(graph, name, values) for name in needed})
-        kept = {name: values[name] for name in _names(type(self).update)[1:] if name in values}
+        kept = {name: values[name] for name in self._needed("update", values)}
         return self.update(self.aggregate(messages, graph), **kept)
 
     def graph(self, edge_index: Tensor | Adjacency, x: Any) -> tuple[Adjacency, Tensor | None]:
         """The sorted edges between nodes with the features `x` (or a pair), and the weights that a dense matrix has."""
         source, target = x if isinstance(x, tuple) else (x, x)
         return graph_of(type(self).__name__, edge_index, target.shape[0], source.shape[0])
+
+    def _needed(self, method: str, values: dict[str, Any]) -> list[str]:
+        """The arguments of `message` or `update` that are among the values, under the name or at one end of edges."""
+        found = []
+        for name, has_default in _arguments(getattr(type(self), method))[method == "update" :]:
+            if name in values or (method == "message" and name[-2:] in ("_i", "_j") and name[:-2] in values):
+                found.append(name)
+            elif not has_default:
+                given, fix = f"values named {', '.join(values)}", f"give propagate() what {method}() calls {name!r}"
+                raise problem(RangeError, f"{type(self).__name__}.propagate", given, f"one for {name!r}", fix)
+        return found
 
     def _at_edges(self, graph: Adjacency, name: str, values: dict[str, Any]) -> Any:
         if name in values:

@@ -157,8 +157,8 @@ class Module:
                     given = f"{value.dtype.name}{list(value.shape)} for the buffer {name!r} inside {trace.where}"
                     expected = f"what it holds, {old.dtype.name}{list(old.shape)}"
                     raise problem(ShapeError, type(self).__name__, given, expected, "assign it outside, or cast it")
-                with no_grad():
-                    old.copy_(value)
+                trace.release_flags(old)  # a value that requires grad carries its gradient until the trace ends
+                old.copy_(value)
             return
         self._buffers[name] = value
 
@@ -498,7 +498,16 @@ class Module:
     # ---- copies, and what people see -------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        """What copies and pickles hold: of a buffer that was computed from parameters only its value."""
+        state = dict(self.__dict__)
+        if any(buffer is not None and not buffer.is_leaf for buffer in self._buffers.values()):
+            state["_buffers"] = Registered(
+                {
+                    name: buffer if buffer is None or buffer.is_leaf else buffer.detach()
+                    for name, buffer in self._buffers.items()
+                }
+            )
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -506,7 +515,7 @@ class Module:
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         made = memo[id(self)] = type(self).__new__(type(self))
-        made.__setstate__({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        made.__setstate__({name: copy.deepcopy(value, memo) for name, value in self.__getstate__().items()})
         return made
 
     def extra_repr(self) -> str:
@@ -518,7 +527,7 @@ class Module:
 
     def __repr__(self) -> str:
         extra = self.extra_repr().split("\n") if self.extra_repr() else []
-        below = [f"({name}): " + _indent(repr(child)) for name, child in self._modules.items()]
+        below = [f"({name}): " + indent(repr(child)) for name, child in self._modules.items()]
         if len(extra) == 1 and not below:
             return f"{self._get_name()}({extra[0]})"
         inside = "".join(f"  {line}\n" for line in [*extra, *below])
@@ -554,7 +563,8 @@ class LoadResult(NamedTuple):
         return f"LoadResult(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
-def _indent(text: str) -> str:
+def indent(text: str) -> str:
+    """All lines but the first by two spaces further in."""
     first, *rest = text.split("\n")
     return "\n".join([first, *("  " + line for line in rest)])
 

@@ -10,8 +10,9 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from weft.cell import compute_with
 from weft.creation import empty, ones, zeros
-from weft.dtypes import int64
+from weft.dtypes import float32, int64
 from weft.errors import RangeError, ShapeError, problem
 from weft.nn import functional as F
 from weft.nn import init
@@ -36,6 +37,8 @@ class _NormBase(Module):
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.affine, self.track_running_stats = affine, track_running_stats
         self._make_state(affine, affine and bias, device, dtype)
+        if track_running_stats:
+            self.register_load_state_dict_pre_hook(_add_counter)
 
     def _make_state(self, weight: bool, bias: bool, device: Any, dtype: Any) -> None:
         size, like = self.num_features, {"device": device, "dtype": dtype}
@@ -75,6 +78,12 @@ class _NormBase(Module):
         )
 
 
+def _add_counter(module: _NormBase, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Before a state_dict is loaded: files that PyTorch wrote before 2018 have no num_batches_tracked."""
+    if prefix + "running_mean" in state:
+        state.setdefault(prefix + "num_batches_tracked", module.num_batches_tracked)
+
+
 class _BatchNorm(_NormBase):
     """Normalization over the batch and all places; see `BatchNorm2d`."""
 
@@ -101,12 +110,16 @@ class _BatchNorm(_NormBase):
         if self.training and self.track_running_stats:
             self.num_batches_tracked.add_(1)
             if momentum is None:  # the plain average of all batches
-                momentum = 1.0 / self.num_batches_tracked.to(self.running_mean.dtype)
+                count_dtype = float32 if self.running_mean.dtype.is_narrow else self.running_mean.dtype
+                momentum = 1.0 / self.num_batches_tracked.to(count_dtype)
         use_batch = self.training or self.running_mean is None
         mean = self.running_mean if not self.training or self.track_running_stats else None
         var = self.running_var if not self.training or self.track_running_stats else None
         factor = 0.0 if momentum is None else momentum
-        return F.batch_norm(input, mean, var, self.weight, self.bias, use_batch, factor, self.eps)
+        output = F.batch_norm(input, mean, var, self.weight, self.bias, use_batch, factor, self.eps)
+        if self.training and self.track_running_stats:
+            compute_with([self.num_batches_tracked], output)
+        return output
 
 
 @layer("", aliases=("BatchNorm1D",))
@@ -116,7 +129,7 @@ class BatchNorm1d(_BatchNorm):
     Shape: input and output [B, C] or [B, C, L]; weight γ and bias β [C].
 
     >>> weft.nn.BatchNorm1d(3)(weft.rand(4, 3)).shape
-    Size([4, 3])
+    (4, 3)
     """
 
     ranks = (2, 3)
@@ -137,7 +150,7 @@ class BatchNorm2d(_BatchNorm):
 
     >>> layer = weft.nn.BatchNorm2d(3)
     >>> layer(weft.rand(2, 3, 4, 4)).shape, layer.num_batches_tracked.item()
-    (Size([2, 3, 4, 4]), 1)
+    ((2, 3, 4, 4), 1)
     """
 
     ranks = (4,)
@@ -150,7 +163,7 @@ class BatchNorm3d(_BatchNorm):
     Shape: input and output [B, C, D, H, W]; weight γ and bias β [C].
 
     >>> weft.nn.BatchNorm3d(3)(weft.rand(2, 3, 2, 2, 2)).shape
-    Size([2, 3, 2, 2, 2])
+    (2, 3, 2, 2, 2)
     """
 
     ranks = (5,)
@@ -240,7 +253,7 @@ class _InstanceNorm(_NormBase):
         x = input.unsqueeze(0) if single else input
         y = F.instance_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias,
-            self.training or not self.track_running_stats, self.momentum, self.eps,
+            self.training or not self.track_running_stats, self.momentum or 0.0, self.eps,
         )  # fmt: skip
         return y.squeeze(0) if single else y
 
@@ -252,7 +265,7 @@ class InstanceNorm1d(_InstanceNorm):
     Shape: input and output [B, C, L] or [C, L].
 
     >>> weft.nn.InstanceNorm1d(3)(weft.rand(4, 3, 5)).shape
-    Size([4, 3, 5])
+    (4, 3, 5)
     """
 
     ranks = (2, 3)
@@ -270,7 +283,7 @@ class InstanceNorm2d(_InstanceNorm):
     Ulyanov et al., Instance normalization (2016).
 
     >>> weft.nn.InstanceNorm2d(3)(weft.rand(2, 3, 4, 4)).shape
-    Size([2, 3, 4, 4])
+    (2, 3, 4, 4)
     """
 
     ranks = (3, 4)
@@ -283,7 +296,7 @@ class InstanceNorm3d(_InstanceNorm):
     Shape: input and output [B, C, D, H, W] or [C, D, H, W].
 
     >>> weft.nn.InstanceNorm3d(3)(weft.rand(2, 3, 2, 2, 2)).shape
-    Size([2, 3, 2, 2, 2])
+    (2, 3, 2, 2, 2)
     """
 
     ranks = (4, 5)
@@ -345,8 +358,8 @@ class RMSNorm(Module):
 
     Zhang & Sennrich, Root mean square layer normalization (2019).
 
-    >>> weft.nn.RMSNorm(2)(weft.tensor([[3.0, 3.0]]))
-    tensor([[1.0000, 1.0000]], grad_fn=...)
+    >>> weft.nn.RMSNorm(2, elementwise_affine=False)(weft.tensor([[3.0, 3.0]]))
+    tensor([[1., 1.]])
     """
 
     def __init__(
@@ -394,7 +407,7 @@ class GroupNorm(Module):
     Wu & He, Group normalization (2018).
 
     >>> weft.nn.GroupNorm(2, 4)(weft.rand(2, 4, 3, 3)).shape
-    Size([2, 4, 3, 3])
+    (2, 4, 3, 3)
     """
 
     def __init__(
@@ -437,7 +450,9 @@ class GroupNorm(Module):
 
 @layer("", learns="-")
 class LocalResponseNorm(Module):
-    """y_c = x_c / (k + α/size · Σ_{c'} x_{c'}²)^β, the sum over the `size` channels around c; those beyond the ends count 0.
+    """y_c = x_c / (k + α/size · Σ_{c'} x_{c'}²)^β, the sum over the `size` channels around c.
+
+    Channels beyond the ends count as 0.
 
     Shape: input and output [B, C, *]. Krizhevsky et al., ImageNet classification with deep CNNs (2012).
 
@@ -466,7 +481,7 @@ class CrossMapLRN2d(Module):
     Shape: input and output [B, C, H, W].
 
     >>> weft.nn.CrossMapLRN2d(3)(weft.ones(1, 4, 2, 2)).shape
-    Size([1, 4, 2, 2])
+    (1, 4, 2, 2)
     """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1):

@@ -120,7 +120,10 @@ class Uninitialized(_Registered):
 
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
         """Take a shape, and memory that is still to be filled. The tensor stays the same object."""
-        form = {"device": self.device if device is None else device, "dtype": self.dtype if dtype is None else dtype}
+        form: dict[str, Any] = {
+            "device": self.device if device is None else device,
+            "dtype": self.dtype if dtype is None else dtype,
+        }
         self.__class__ = self.becomes  # type: ignore[assignment]
         with no_grad():
             self._assign(empty(*shape, **form).node)

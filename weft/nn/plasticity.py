@@ -9,7 +9,7 @@ from weft.creation import empty, zeros
 from weft.errors import RangeError, ShapeError, problem
 from weft.nn import functional as F
 from weft.nn import init
-from weft.nn.batch_state import fit_rows
+from weft.nn.batch_state import fit_rows, set_rows
 from weft.nn.module import Module
 from weft.nn.parameter import Buffer
 from weft.nn.registry import layer
@@ -42,6 +42,10 @@ class SynapticPlasticity(Module):
     >>> round(layer.weight.item(), 6)
     0.502375
     """
+
+    weight: Tensor
+    pre_trace: Tensor
+    post_trace: Tensor
 
     def __init__(
         self,
@@ -77,8 +81,7 @@ class SynapticPlasticity(Module):
 
     def reset(self, batch_size: int | None = None) -> None:
         """Clear the traces; `batch_size` says for how many rows, by default as many as there were."""
-        for name, value in self._traces(len(self.pre_trace) if batch_size is None else batch_size).items():
-            setattr(self, name, value)
+        set_rows(self, self._traces(len(self.pre_trace) if batch_size is None else batch_size))
 
     def _traces(self, rows: int) -> dict[str, Tensor]:
         like: dict[str, Any] = {"dtype": self.weight.dtype, "device": self.weight.device}

@@ -10,7 +10,7 @@ from weft.errors import RangeError, ShapeError, problem
 from weft.looping import loop
 from weft.nn import functional as F
 from weft.nn import init
-from weft.nn.batch_state import fit_rows
+from weft.nn.batch_state import fit_rows, set_rows
 from weft.nn.module import Module
 from weft.nn.parameter import Buffer, Parameter
 from weft.nn.registry import layer
@@ -38,6 +38,8 @@ class RBM(Module):
     ((4, 3), (4,))
     """
 
+    chain: Tensor
+
     def __init__(self, n_visible: int, n_hidden: int, device: Any = None, dtype: Any = None):
         super().__init__()
         if min(n_visible, n_hidden) < 1:
@@ -62,7 +64,7 @@ class RBM(Module):
 
     def reset(self, batch_size: int | None = None) -> None:
         """Start new chains, for `batch_size` rows or as many as there were, and forget the momentum."""
-        self.chain = self._start(len(self.chain) if batch_size is None else batch_size)["chain"]
+        set_rows(self, self._start(len(self.chain) if batch_size is None else batch_size))
         for velocity in (self.weight_velocity, self.visible_velocity, self.hidden_velocity):
             velocity.zero_()
 

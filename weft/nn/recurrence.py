@@ -49,7 +49,8 @@ def rnn_step(activation: Callable[[Tensor], Tensor]) -> Callable[[Weights], Step
 
 
 def lstm_step(w: Weights) -> Step:
-    """(i, f, g, o) = gates + W_hh h; c' = σ(f) c + σ(i) tanh(g); h' = σ(o) tanh(c'), projected by W_hr if there is one."""
+    """(i, f, g, o) = gates + W_hh h; c' = sigmoid(f) c + sigmoid(i) tanh(g); h' = sigmoid(o) tanh(c'), projected by
+    W_hr if there is one."""
 
     def step(states: States, gates: Tensor) -> tuple[States, Tensor]:
         h, c = states
@@ -64,7 +65,7 @@ def lstm_step(w: Weights) -> Step:
 
 
 def gru_step(w: Weights) -> Step:
-    """r and z = σ(their gates + W_hh h + b_hh); n = tanh(n's gate + r (W_hn h + b_hn)); h' = (1 - z) n + z h."""
+    """r and z = sigmoid(their gates + W_hh h + b_hh); n = tanh(n's gate + r (W_hn h + b_hn)); h' = (1 - z) n + z h."""
 
     def step(states: States, gates: Tensor) -> tuple[States, Tensor]:
         (h,) = states
@@ -134,7 +135,7 @@ def alive_mask(who: str, lengths: Any, steps: int, batch: int, device: Any) -> T
         if lengths.shape != (batch,):
             given = f"lengths of shape {list(lengths.shape)}"
             raise problem(ShapeError, who, given, f"one for each of {batch} sequences")
-        found = lengths.to(int64)
+        found = lengths.to(device).to(int64)
     else:
         found = make_tensor(host_lengths(who, lengths, batch, steps), device=device)
     return arange(steps, device=device).unsqueeze(1) < found
@@ -151,3 +152,12 @@ def masked_input(x: Tensor, alive: Tensor | None) -> tuple[Tensor, Tensor | None
 def zero_state(batch: int, *sizes: int, like: Tensor) -> Tensor:
     """A first state."""
     return zeros(batch, *sizes, dtype=like.dtype, device=like.device)
+
+
+def check_dtype(who: str, given: Tensor, expected: Tensor) -> None:
+    """Raise unless a tensor has the dtype of another."""
+    if given.dtype is not expected.dtype:
+        raise problem(
+            DTypeError, who, f"{given.dtype.name} for a layer of {expected.dtype.name}", "one dtype",
+            f"cast the input with .to(weft.{expected.dtype.name}), or the layer",
+        )  # fmt: skip

@@ -18,7 +18,7 @@ from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
-from weft.nn.recurrence import CELLS, States, Weights, alive_mask, masked_input, project, run, zero_state
+from weft.nn.recurrence import CELLS, States, Weights, alive_mask, check_dtype, masked_input, project, run, zero_state
 from weft.nn.registry import layer
 from weft.nn.utils.rnn import PackedSequence, packed_like, padded_rows
 from weft.tensor import Tensor
@@ -28,9 +28,19 @@ class RNNBase(Module):
     """What RNN, LSTM and GRU share: parameters, layers, directions, packed and padded sequences.
 
     `mode` is 'RNN_TANH', 'RNN_RELU', 'LSTM' or 'GRU'. Parameters of layer k (with '_reverse' for the second direction):
-    weight_ih_l{k} [gates H, F], weight_hh_l{k} [gates H, H], bias_ih_l{k} and bias_hh_l{k} [gates H], gates stacked; all
+    weight_ih_l{k} [gates H, F], weight_hh_l{k} [gates H, H], bias_ih_l{k} and bias_hh_l{k} [gates H], gates stacked,
     start as U(-1/√H, 1/√H).
     """
+
+    mode: str
+    input_size: int
+    hidden_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    dropout: float
+    bidirectional: bool
+    proj_size: int
 
     def __init__(
         self, mode: str, input_size: int, hidden_size: int, num_layers: int = 1, bias: bool = True,
@@ -98,47 +108,47 @@ class RNNBase(Module):
             of an LSTM a pair (h, c).
         lengths: how many steps of each padded sequence count, [B]; as if they had been packed. Outputs beyond are 0.
         """
-        who, packed = type(self).__name__, None
-        is_single, is_transposed = False, False
         if isinstance(input, PackedSequence):
-            if lengths is not None:
-                raise problem(ShapeError, who, "a PackedSequence and lengths", "one of them")
-            packed, order = input, input.sorted_indices
-            self._check_input(packed.data, "[N, F]", (2,))
-            x, lengths = padded_rows(packed)  # [T, B, F]
-        else:
-            self._check_input(input, "[B, T, F]" if self.batch_first else "[T, B, F]", (2, 3))
-            is_single = input.ndim == 2
-            is_transposed = self.batch_first and not is_single
-            x = input.unsqueeze(1) if is_single else input.transpose(0, 1) if is_transposed else input
-            order = None
-        steps, batch = x.shape[0], x.shape[1]
-        if steps == 0:
-            raise problem(ShapeError, who, f"input of shape {list(input.shape)}", "at least one time step")
-        x, alive = masked_input(x, alive_mask(who, lengths, steps, batch, x.device))
-        states = self._first_states(hx, x, batch, is_single)
-        if states is not None and order is not None:
-            states = tuple(one.index_select(1, order) for one in states)
-        y, last = self._run_layers(x, states, alive)
-        if packed is not None:
-            y = packed_like(y, packed)
-            if packed.unsorted_indices is not None:
-                last = tuple(one.index_select(1, packed.unsorted_indices) for one in last)
-        elif is_single:
+            return self._forward_packed(input, hx, lengths)
+        self._check_input(input, "[B, T, F]" if self.batch_first else "[T, B, F]", (2, 3))
+        is_single = input.ndim == 2
+        is_transposed = self.batch_first and not is_single
+        x = input.unsqueeze(1) if is_single else input.transpose(0, 1) if is_transposed else input  # [T, B, F]
+        y, last = self._run_layers(x, self._first_states(hx, x, is_single), lengths)
+        if is_single:
             y, last = y.squeeze(1), tuple(one.squeeze(1) for one in last)
         elif is_transposed:
             y = y.transpose(0, 1)
         return y, last if self.mode == "LSTM" else last[0]
 
-    def _run_layers(self, x: Tensor, states: States | None, alive: Tensor | None) -> tuple[Tensor, States]:
+    def _forward_packed(self, packed: PackedSequence, hx: Any, lengths: Any) -> tuple[PackedSequence, Any]:
+        """The sequences are padded, run as they are sorted, and packed again."""
+        if lengths is not None:
+            raise problem(ShapeError, type(self).__name__, "a PackedSequence and lengths", "one of them")
+        self._check_input(packed.data, "[N, F]", (2,))
+        x, lengths = padded_rows(packed)  # [T, B, F]
+        states = self._first_states(hx, x, False)
+        if states is not None and packed.sorted_indices is not None:
+            states = tuple(one.index_select(1, packed.sorted_indices) for one in states)
+        y, last = self._run_layers(x, states, lengths)
+        if packed.unsorted_indices is not None:
+            last = tuple(one.index_select(1, packed.unsorted_indices) for one in last)
+        return packed_like(y, packed), last if self.mode == "LSTM" else last[0]
+
+    def _run_layers(self, x: Tensor, states: States | None, lengths: Any) -> tuple[Tensor, States]:
         """x [T, B, F] and states [layers * directions, B, H] to y [T, B, directions H] and the last states."""
+        steps, batch = x.shape[0], x.shape[1]
+        if steps == 0:
+            given = f"input of {batch} sequences without a time step"
+            raise problem(ShapeError, type(self).__name__, given, "at least one time step")
+        x, alive = masked_input(x, alive_mask(type(self).__name__, lengths, steps, batch, x.device))
         cell, last = CELLS[self.mode], []
-        zero = [zero_state(x.shape[1], size, like=x) for size in self._state_sizes()]
+        zero = [zero_state(batch, size, like=x) for size in self._state_sizes()]
         for level in range(self.num_layers):
             outputs = []
             for direction in range(self.num_directions):
                 number = level * self.num_directions + direction
-                weights = Weights(*[None if name is None else getattr(self, name) for name in self._names(number)])
+                weights = self._weights(number)
                 first = tuple(zero) if states is None else tuple(one[number] for one in states)
                 gates = project(self.mode, x, weights)
                 end, y = run(cell.step(weights), first, gates, alive, reverse=direction == 1)
@@ -149,6 +159,11 @@ class RNNBase(Module):
                 x = F.dropout(x, self.dropout, self.training)
         return x, tuple(stack(parts) for parts in zip(*last, strict=True))
 
+    def _weights(self, number: int) -> Weights:
+        """The parameters of one layer and direction."""
+        found: list[Any] = [None if name is None else getattr(self, name) for name in self._names(number)]
+        return Weights(*found)
+
     def _state_sizes(self) -> list[int]:
         """The widths of the states: h, and of an LSTM c."""
         return [self.proj_size or self.hidden_size, self.hidden_size][: CELLS[self.mode].states]
@@ -158,9 +173,9 @@ class RNNBase(Module):
         if x.ndim not in ranks or x.shape[-1] != self.input_size:
             expected = f"{layout}{' or [T, F]' if len(ranks) > 1 else ''} with F = input_size = {self.input_size}"
             raise problem(ShapeError, who, f"input of shape {list(x.shape)}", expected)
-        _check_dtype(who, x, self.weight_ih_l0)
+        check_dtype(who, x, self.weight_ih_l0)
 
-    def _first_states(self, hx: Any, x: Tensor, batch: int, is_single: bool) -> States | None:
+    def _first_states(self, hx: Any, x: Tensor, is_single: bool) -> States | None:
         """The given states as [layers * directions, B, H] each, checked; None for zeros."""
         if hx is None:
             return None
@@ -170,10 +185,10 @@ class RNNBase(Module):
             raise problem(ShapeError, who, f"{len(given)} states", "a pair (h, c)")
         count = self.num_layers * self.num_directions
         for one, size in zip(given, sizes, strict=True):
-            expected = (count, size) if is_single else (count, batch, size)
+            expected = (count, size) if is_single else (count, x.shape[1], size)
             if tuple(one.shape) != expected:
                 raise problem(ShapeError, who, f"a state of shape {list(one.shape)}", f"{list(expected)}")
-            _check_dtype(who, one, x)
+            check_dtype(who, one, x)
         return tuple(one.unsqueeze(1) for one in given) if is_single else given
 
     def extra_repr(self) -> str:
@@ -190,14 +205,6 @@ def _check_sizes(who: str, **sizes: Any) -> None:
             raise problem(DTypeError, who, f"{name}={value!r}", "an int")
         if value < 1:
             raise problem(RangeError, who, f"{name}={value}", "at least 1")
-
-
-def _check_dtype(who: str, given: Tensor, expected: Tensor) -> None:
-    if given.dtype is not expected.dtype:
-        raise problem(
-            DTypeError, who, f"{given.dtype.name} for a layer of {expected.dtype.name}", "one dtype",
-            f"cast the input with .to(weft.{expected.dtype.name}), or the layer",
-        )  # fmt: skip
 
 
 @layer("L047", aliases=("RecurrentLayer",))
@@ -233,7 +240,8 @@ def _check_nonlinearity(who: str, name: Any) -> None:
 
 @layer("L046", aliases=("LSTMLayer",))
 class LSTM(RNNBase):
-    """(i, f, g, o) = W_ih x_t + b_ih + W_hh h_{t-1} + b_hh; c_t = σ(f) ⊙ c_{t-1} + σ(i) ⊙ tanh(g); h_t = σ(o) ⊙ tanh(c_t).
+    """(i, f, g, o) = W_ih x_t + b_ih + W_hh h_{t-1} + b_hh; c_t = sigmoid(f) ⊙ c_{t-1} + sigmoid(i) ⊙ tanh(g);
+    h_t = sigmoid(o) ⊙ tanh(c_t).
 
     With `proj_size` P the output and the state h are W_hr h_t, of width P. Shape: input [T, B, F] ([B, T, F] with
     `batch_first`), states (h, c) [layers * directions, B, H]; gives outputs [T, B, directions H] and the last (h, c).
@@ -257,8 +265,8 @@ class LSTM(RNNBase):
 
 @layer("L045", aliases=("GRULayer",))
 class GRU(RNNBase):
-    """r = σ(W_ir x_t + b_ir + W_hr h_{t-1} + b_hr), z likewise; n = tanh(W_in x_t + b_in + r ⊙ (W_hn h_{t-1} + b_hn));
-    h_t = (1 - z) ⊙ n + z ⊙ h_{t-1}.
+    """r = sigmoid(W_ir x_t + b_ir + W_hr h_{t-1} + b_hr), z likewise;
+    n = tanh(W_in x_t + b_in + r ⊙ (W_hn h_{t-1} + b_hn)); h_t = (1 - z) ⊙ n + z ⊙ h_{t-1}.
 
     Shape: input [T, B, F] ([B, T, F] with `batch_first`), h [layers * directions, B, H]; gives outputs [T, B,
     directions H] and the last h. `dropout` acts between stacked layers, while training. Cho 2014.
@@ -282,7 +290,7 @@ class GRU(RNNBase):
 
 
 class RNNCellBase(Module):
-    """What the cells share: parameters weight_ih [gates H, F], weight_hh [gates H, H], bias_ih and bias_hh [gates H]."""
+    """What the cells share: parameters weight_ih [gates H, F], weight_hh [gates H, H], bias_ih, bias_hh [gates H]."""
 
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool, num_chunks: int, device: Any = None, dtype: Any = None
@@ -305,11 +313,11 @@ class RNNCellBase(Module):
 
     def _advance(self, mode: str, x: Tensor, hx: Any) -> States:
         """The states after one step; `hx` is a tuple of states or None."""
-        who, is_single = type(self).__name__, x.ndim == 1
+        who = type(self).__name__
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
             expected = f"[B, F] or [F] with F = input_size = {self.input_size}"
             raise problem(ShapeError, who, f"input of shape {list(x.shape)}", expected)
-        _check_dtype(who, x, self.weight_ih)
+        check_dtype(who, x, self.weight_ih)
         expected_state = (*x.shape[:-1], self.hidden_size)
         states: States = CELLS[mode].states * (zero_state(*expected_state, like=x),) if hx is None else hx
         if len(states) != CELLS[mode].states:
@@ -351,8 +359,8 @@ class RNNCell(RNNCellBase):
 
 @layer()
 class LSTMCell(RNNCellBase):
-    """(i, f, g, o) = W_ih x + b_ih + W_hh h + b_hh; c' = σ(f) ⊙ c + σ(i) ⊙ tanh(g); h' = σ(o) ⊙ tanh(c'): one step of
-    `LSTM`.
+    """(i, f, g, o) = W_ih x + b_ih + W_hh h + b_hh; c' = sigmoid(f) ⊙ c + sigmoid(i) ⊙ tanh(g);
+    h' = sigmoid(o) ⊙ tanh(c'): one step of `LSTM`.
 
     Shape: input [B, F] or [F], states (h, c) [B, H] or [H] (0 by default); gives (h', c').
 
@@ -371,7 +379,7 @@ class LSTMCell(RNNCellBase):
 
 @layer()
 class GRUCell(RNNCellBase):
-    """r = σ(W_ir x + b_ir + W_hr h + b_hr), z likewise; n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn));
+    """r = sigmoid(W_ir x + b_ir + W_hr h + b_hr), z likewise; n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn));
     h' = (1 - z) ⊙ n + z ⊙ h: one step of `GRU`.
 
     Shape: input [B, F] or [F], h [B, H] or [H] (0 by default); gives h'.

@@ -1,4 +1,4 @@
-"""Blocks with a path around them: residual, densely connected and gated ones, and RepVGG's, which becomes one convolution."""
+"""Blocks with a path around them: residual, densely connected and gated ones, and RepVGG's."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.autograd import no_grad
-from weft.functions import cat
 from weft.errors import GraphError, RangeError, ShapeError, problem
+from weft.functions import cat
 from weft.nn import functional as F
 from weft.nn import init
+from weft.nn.activation import make_activation
 from weft.nn.containers import Sequential
 from weft.nn.convolution import Conv2d
-from weft.nn.epilogue import Activation, activate, check_activation
 from weft.nn.linear import Linear
 from weft.nn.module import Module
 from weft.nn.normalization import BatchNorm2d
@@ -46,7 +46,7 @@ class BasicBlock(Module):
     He et al., Deep residual learning for image recognition (2016).
 
     >>> weft.nn.BasicBlock(4, 8, stride=2)(weft.rand(2, 4, 6, 6)).shape
-    Size([2, 8, 3, 3])
+    (2, 8, 3, 3)
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Bottleneck(Module):
     He et al., Deep residual learning for image recognition (2016).
 
     >>> weft.nn.Bottleneck(8, 2, stride=2)(weft.rand(2, 8, 6, 6)).shape
-    Size([2, 8, 3, 3])
+    (2, 8, 3, 3)
     """
 
     expansion = 4
@@ -120,7 +120,7 @@ class DenseNetLayer(Module):
     Huang et al., Densely connected convolutional networks (2017).
 
     >>> weft.nn.DenseNetLayer(4, 2)(weft.rand(2, 4, 5, 5)).shape
-    Size([2, 2, 5, 5])
+    (2, 2, 5, 5)
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class DenseBlock(Module):
     Huang et al., Densely connected convolutional networks (2017).
 
     >>> weft.nn.DenseBlock(2, 4, growth_rate=3)(weft.rand(2, 4, 5, 5)).shape
-    Size([2, 10, 5, 5])
+    (2, 10, 5, 5)
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class DenseBlock(Module):
 
 @layer("L081", aliases=("TransitionLayer",), oracle="torchvision's _Transition, written with torch.nn modules")
 class Transition(Module):
-    """y = avg_pool2(conv1(ReLU(BN(x)))): between dense blocks, ⌊in_channels · compression⌋ channels and half the extents.
+    """y = avg_pool2(conv1(ReLU(BN(x)))): between dense blocks, fewer channels and half the extents.
 
     Shape: input [B, in_channels, H, W], output [B, ⌊in_channels · compression⌋, ⌊H/2⌋, ⌊W/2⌋]; norm, conv as in
     torchvision.
@@ -180,7 +180,7 @@ class Transition(Module):
     Huang et al., Densely connected convolutional networks (2017).
 
     >>> weft.nn.Transition(6)(weft.rand(2, 6, 4, 4)).shape
-    Size([2, 3, 2, 2])
+    (2, 3, 2, 2)
     """
 
     def __init__(self, in_channels: int, compression: float = 0.5, device: Any = None, dtype: Any = None):
@@ -208,34 +208,38 @@ class Highway(Module):
     Srivastava, Greff & Schmidhuber, Highway networks (2015).
 
     >>> weft.nn.Highway(4)(weft.ones(2, 4)).shape
-    Size([2, 4])
+    (2, 4)
     """
 
     def __init__(
-        self, size: int, activation: Activation = "relu", gate_bias: float = -2.0, device: Any = None,
+        self, size: int, activation: Any = "relu", gate_bias: float = -2.0, device: Any = None,
         dtype: Any = None,
     ):  # fmt: skip
         super().__init__()
         self.transform = Linear(size, size, device=device, dtype=dtype)
         self.gate = Linear(size, size, device=device, dtype=dtype)
-        self.activation = check_activation("Highway", activation)
+        self.activation = make_activation(activation)
         init.constant_(self.gate.bias, gate_bias)
 
     def forward(self, input: Tensor) -> Tensor:
         gate = self.gate(input).sigmoid()
-        return gate * activate(self.transform(input), self.activation) + (1 - gate) * input
+        x = self.transform(input)
+        x = x if self.activation is None else self.activation(x)
+        return gate * x + (1 - gate) * input
 
 
 @layer("L078", oracle="basicsr's ResidualDenseBlock, written with torch.nn modules")
 class ResidualDenseBlock(Module):
-    """y = x + scale · x₅ with x_k = LeakyReLU₀.₂(conv_k([x, x₁, ..., x_{k-1}])) for k = 1 to 4 and x₅ = conv₅([x, ..., x₄]).
+    """y = x + scale · x₅, where x_k = LeakyReLU(conv_k([x, x₁, ..., x_{k-1}])) for k < 5 and x₅ = conv₅([x, ..., x₄]).
+
+    The slope of LeakyReLU is 0.2.
 
     Shape: input and output [B, nf, H, W]; conv1 to conv5, 3×3 with a bias; the first four make gc channels.
 
     Wang et al., ESRGAN (2018).
 
     >>> weft.nn.ResidualDenseBlock(4, 2)(weft.ones(1, 4, 5, 5)).shape
-    Size([1, 4, 5, 5])
+    (1, 4, 5, 5)
     """
 
     def __init__(self, nf: int = 64, gc: int = 32, scale: float = 0.2, device: Any = None, dtype: Any = None):
@@ -262,7 +266,7 @@ class RRDB(Module):
     Wang et al., ESRGAN (2018).
 
     >>> weft.nn.RRDB(4, 2)(weft.ones(1, 4, 5, 5)).shape
-    Size([1, 4, 5, 5])
+    (1, 4, 5, 5)
     """
 
     def __init__(self, nf: int = 64, gc: int = 32, scale: float = 0.2, device: Any = None, dtype: Any = None):
@@ -283,16 +287,16 @@ class Residual(Module):
     Shape: those of `fn` and `shortcut`, whose results must have the same shape.
 
     >>> weft.nn.Residual(weft.nn.Linear(3, 3), activation="relu")(weft.ones(2, 3)).shape
-    Size([2, 3])
+    (2, 3)
     """
 
     def __init__(
         self, fn: Callable[[Tensor], Tensor], shortcut: Callable[[Tensor], Tensor] | None = None,
-        activation: Activation = None,
+        activation: Any = None,
     ):  # fmt: skip
         super().__init__()
         self.fn, self.shortcut = fn, shortcut
-        self.activation = check_activation("Residual", activation)
+        self.activation = make_activation(activation)
 
     def forward(self, input: Tensor) -> Tensor:
         x = self.fn(input)
@@ -300,7 +304,8 @@ class Residual(Module):
         if x.shape != around.shape:
             given = f"fn(x) of shape {tuple(x.shape)} and shortcut(x) of shape {tuple(around.shape)}"
             raise problem(ShapeError, "Residual", given, "equal shapes", "give a shortcut that changes the shape")
-        return activate(around + x, self.activation)
+        y = around + x
+        return y if self.activation is None else self.activation(y)
 
 
 @layer("", oracle="the sum of its branches, written with torch.nn modules")
@@ -319,17 +324,17 @@ class RepVGGBlock(Module):
     >>> x = weft.rand(1, 3, 5, 5)
     >>> y = block(x)
     >>> weft.allclose(block.fuse()(x), y, atol=1e-6), [name for name, _ in block.named_children()]
-    (True, ['conv'])
+    (True, ['activation', 'conv'])
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, stride: int = 1, groups: int = 1, activation: Activation = "relu",
+        self, in_channels: int, out_channels: int, stride: int = 1, groups: int = 1, activation: Any = "relu",
         device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__()
         like: dict[str, Any] = {"device": device, "dtype": dtype}
         self.in_channels, self.out_channels, self.stride, self.groups = in_channels, out_channels, stride, groups
-        self.activation = check_activation("RepVGGBlock", activation)
+        self.activation = make_activation(activation)
         self.conv3 = _conv(3, in_channels, out_channels, stride, groups=groups, **like)
         self.bn3 = BatchNorm2d(out_channels, **like)
         self.conv1 = _conv(1, in_channels, out_channels, stride, groups=groups, **like)
@@ -343,10 +348,11 @@ class RepVGGBlock(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         if self.is_fused:
-            return activate(self.conv(input), self.activation)
-        y = self.bn3(self.conv3(input)) + self.bn1(self.conv1(input))
-        y = y if self.bn is None else y + self.bn(input)
-        return activate(y, self.activation)
+            y = self.conv(input)
+        else:
+            y = self.bn3(self.conv3(input)) + self.bn1(self.conv1(input))
+            y = y if self.bn is None else y + self.bn(input)
+        return y if self.activation is None else self.activation(y)
 
     def fuse(self) -> RepVGGBlock:
         """Replace the branches by one convolution with the results that they have in evaluation; returns the block."""

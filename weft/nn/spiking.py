@@ -125,7 +125,8 @@ class Spiking(Module):
 
     def initial_state(self, like: Tensor) -> State:
         """The state of neurons at rest, for a current [B, ..., out_features]."""
-        shape, kind = (len(like), self.out_features), {"dtype": like.dtype, "device": like.device}
+        shape = (len(like), self.out_features)
+        kind: dict[str, Any] = {"dtype": like.dtype, "device": like.device}
         values = tuple([full(shape, value, **kind) for value in NEURONS[self.neuron][0]])
         return (*values, zeros(*shape, **kind)) if self.refractory else values
 

@@ -13,7 +13,7 @@ from weft.looping import loop
 from weft.nn import init
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
-from weft.nn.recurrence import zero
+from weft.nn.recurrence import check_dtype, zero
 from weft.nn.registry import layer
 from weft.tensor import Tensor
 
@@ -116,6 +116,7 @@ class CRF(Module):
         if emissions.ndim != 3 or emissions.shape[2] != self.num_tags or emissions.shape[1] == 0:
             expected = f"[B, T, K] with T of at least 1 and K = num_tags = {self.num_tags}"
             raise problem(ShapeError, "CRF", f"emissions of shape {list(emissions.shape)}", expected)
+        check_dtype("CRF", emissions, self.start)
         batch, steps = emissions.shape[:2]
         if mask is None:
             mask = ones(batch, steps, dtype=bool_, device=emissions.device)

@@ -46,7 +46,7 @@ class FeedForward(Module):
         self.linear1 = Linear(d_model, width, bias=bias, device=device, dtype=dtype)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(width, d_model, bias=bias, device=device, dtype=dtype)
-        self.activation = make_activation(activation)
+        self.activation: Any = make_activation(activation)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
@@ -72,7 +72,7 @@ class _Layer(Module):
             self.add_module(f"norm{number}", LayerNorm(d_model, eps=layer_norm_eps, **like))
         for number in range(1, norms + 1):
             self.add_module(f"dropout{number}", Dropout(dropout))
-        self.activation = make_activation(activation)
+        self.activation: Any = make_activation(activation)
 
     def _sublayer(self, number: int, x: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
         """x + drop(change(norm(x))), or norm(x + drop(change(x)))."""

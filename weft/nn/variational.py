@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from weft.errors import RangeError, ShapeError, problem
+from weft.errors import ShapeError, problem
 from weft.functions import where
-from weft.nn import functional as F
 from weft.nn.linear import Linear
 from weft.nn.module import Module
 from weft.nn.registry import layer
@@ -73,8 +72,8 @@ class Reconstruction(Module):
     """y = out_act(W3 act(W2 act(W1 x))): three Linears with biases, the decoder of the capsule network (Sabour et al.
     2017).
 
-    Shape: input [*, in_features], output [*, out_features]; fc1, fc2, fc3 are Linears. The activations are names of
-    `nn.functional`, functions of a tensor, or None.
+    Shape: input [*, in_features], output [*, out_features]; fc1, fc2, fc3 are Linears. The activations are names,
+    functions of a tensor, or None.
 
     >>> decoder = weft.nn.Reconstruction(16, 8, 8, 4)
     >>> decoder(weft.ones(2, 16)).shape
@@ -93,24 +92,13 @@ class Reconstruction(Module):
         dtype: Any = None,
     ):
         super().__init__()
-        self.fc1 = Linear(in_features, hidden1, device=device, dtype=dtype)
-        self.fc2 = Linear(hidden1, hidden2, device=device, dtype=dtype)
-        self.fc3 = Linear(hidden2, out_features, device=device, dtype=dtype)
-        _activation(hidden_act), _activation(out_act)  # unknown names are told here
-        self.hidden_act, self.out_act = hidden_act, out_act
+        like: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.fc1 = Linear(in_features, hidden1, activation=hidden_act, **like)
+        self.fc2 = Linear(hidden1, hidden2, activation=hidden_act, **like)
+        self.fc3 = Linear(hidden2, out_features, activation=out_act, **like)
 
     def forward(self, input: Tensor) -> Tensor:
-        act, last = _activation(self.hidden_act), _activation(self.out_act)
-        return last(self.fc3(act(self.fc2(act(self.fc1(input))))))
-
-
-def _activation(given: str | Callable[[Tensor], Tensor] | None) -> Callable[[Tensor], Tensor]:
-    if given is None:
-        return lambda input: input
-    found = getattr(F, given, None) if isinstance(given, str) else given
-    if not callable(found):
-        raise problem(RangeError, "Reconstruction", f"the activation {given!r}", "a function of nn.functional, or None")
-    return found
+        return self.fc3(self.fc2(self.fc1(input)))
 
 
 @layer("L103", aliases=("RepParameterizationLayer", "ReparameterizationLayer"), learns="-", oracle="the drawn noise")

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.creation import arange, tensor
-from weft.errors import GraphError, RangeError, ShapeError, problem
+from weft.errors import RangeError, ShapeError, problem
 from weft.functions import cat, stack
 from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.containers import ModuleList
 from weft.nn.convolution import Conv2d
-from weft.nn.linear import Linear
+from weft.nn.linear import LazyLinear, Linear
 from weft.nn.module import Module
+from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
-from weft.state import STATE
 from weft.tensor import Tensor
 
 SPYNET_WIDTHS = (32, 64, 32, 16)
@@ -25,18 +25,18 @@ SPYNET_WIDTHS = (32, 64, 32, 16)
 class _Localization(Module):
     """The affine map of an image: channel mean, Linear(H·W, 32), tanh, Linear(32, 6), which starts as the identity."""
 
-    def __init__(self, height: int, width: int, device: Any = None, dtype: Any = None):
+    def __init__(self, size: tuple[int, int] | None, device: Any = None, dtype: Any = None):
         super().__init__()
-        self.size = (height, width)
-        self.fc1 = Linear(height * width, 32, device=device, dtype=dtype)
+        if size is None:
+            self.fc1: Linear = LazyLinear(32, device=device, dtype=dtype)
+        else:
+            self.fc1 = Linear(size[0] * size[1], 32, device=device, dtype=dtype)
         self.fc2 = Linear(32, 6, device=device, dtype=dtype)
         init.zeros_(self.fc2.weight)
-        self.fc2.bias = type(self.fc2.bias)(tensor([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], device=device, dtype=dtype))
+        identity = tensor([1.0, 0.0, 0.0, 0.0, 1.0, 0.0], device=device, dtype=dtype)
+        self.fc2.bias = Parameter(identity.to(self.fc2.weight.dtype))
 
     def forward(self, input: Tensor) -> Tensor:
-        if tuple(input.shape[2:]) != self.size:
-            given, expected = f"shape {tuple(input.shape)}", f"[B, C, {self.size[0]}, {self.size[1]}]"
-            raise problem(ShapeError, "SpatialTransformer", given, expected, "give a localization of your own")
         return self.fc2(self.fc1(input.mean(1).flatten(1)).tanh())
 
 
@@ -47,8 +47,8 @@ class SpatialTransformer(Module):
 
     Shape: input [B, C, H, W], output [B, C, *output_size], by default [B, C, H, W]. `localization` is a module that
     gives [B, 2, 3] or [B, 6]; None stands for the mean over channels, Linear(H·W, 32), tanh and Linear(32, 6), which
-    starts as the identity. It is made for images of `input_size`, or, without one, of the size of the first input; in
-    that case call the layer once before its parameters are given to an optimizer, or to `weft.compile`.
+    starts as the identity. The first Linear is for images of `input_size`, or, without one, lazy: it takes the size
+    of the first input.
 
     >>> layer = weft.nn.SpatialTransformer(input_size=(4, 4))
     >>> x = weft.rand(1, 2, 4, 4)
@@ -70,31 +70,18 @@ class SpatialTransformer(Module):
         super().__init__()
         self.output_size, self.mode, self.padding_mode = output_size, mode, padding_mode
         self.align_corners = align_corners
-        if localization is None and input_size is not None:
-            localization = _Localization(*input_size, device=device, dtype=dtype)
-        self.add_module("localization", localization)
+        self.localization = _Localization(input_size, device, dtype) if localization is None else localization
 
     def forward(self, input: Tensor) -> Tensor:
         if input.ndim != 4:
             raise problem(ShapeError, "SpatialTransformer", f"shape {tuple(input.shape)}", "[B, C, H, W]")
-        theta = self._made(input)(input)
+        theta = self.localization(input)
         if tuple(theta.shape) not in ((len(input), 2, 3), (len(input), 6)):
             given = f"{tuple(theta.shape)} from the localization"
             raise problem(ShapeError, "SpatialTransformer", given, f"[{len(input)}, 2, 3] or [{len(input)}, 6]")
         size = (*input.shape[:2], *(self.output_size or input.shape[2:]))
         grid = F.affine_grid(theta.reshape(-1, 2, 3), size, align_corners=self.align_corners)
         return F.grid_sample(input, grid, self.mode, self.padding_mode, align_corners=self.align_corners)
-
-    def _made(self, input: Tensor) -> Module:
-        """The localization; the default one is made for the size of the first input."""
-        if self.localization is None:
-            if STATE.trace is not None:
-                given, expected = f"its first input inside {STATE.trace.where}", "a layer that has its parameters"
-                fix = "give input_size=(H, W), or call the layer once before"
-                raise problem(GraphError, "SpatialTransformer", given, expected, fix)
-            made = _Localization(*input.shape[2:], device=input.device, dtype=input.dtype)
-            self.localization = made.train(self.training)
-        return self.localization
 
     def extra_repr(self) -> str:
         return f"output_size={self.output_size}, mode={self.mode!r}, padding_mode={self.padding_mode!r}"

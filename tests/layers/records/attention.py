@@ -114,6 +114,20 @@ def fully_masked_rows_have_no_gradient():
         assert not np.isnan(layer.in_proj_weight.grad.numpy()).any()
 
 
+def the_flag_says_what_the_mask_says():
+    """`is_causal` changes no result: with padding, with added keys, with and without weights."""
+    weft.manual_seed(0)
+    x, later, padding = weft.randn(2, 3, 4), weft.tensor(LATER), weft.tensor(PADDING)
+    for options in ({}, {"add_zero_attn": True}, {"add_bias_kv": True}, {"num_kv_heads": 1, "rope_base": 10.0}):
+        layer = nn.MultiheadAttention(4, 2, batch_first=True, **options)
+        for given in (None, padding):
+            expected = layer(x, x, x, given, True, later)[0].detach().numpy()
+            for need_weights in (False, True):
+                y, weights = layer(x, x, x, given, need_weights, later, is_causal=True)
+                np.testing.assert_allclose(y.detach().numpy(), expected, rtol=1e-5, atol=1e-6)
+                assert (weights is None) is not need_weights
+
+
 def dropout_acts_in_training_only():
     weft.manual_seed(0)
     layer = nn.MultiheadAttention(4, 2, dropout=0.5)
@@ -236,6 +250,7 @@ RECORDS = [
             ),
             "rows that see nothing": fully_masked_rows_have_no_gradient,
             "dropout": dropout_acts_in_training_only,
+            "the flag": the_flag_says_what_the_mask_says,
         },
     ),
     multihead(

@@ -38,6 +38,14 @@ def _given(value: Any) -> Any:
     return weft.tensor(value, dtype=weft.float32) if isinstance(value, np.ndarray) else value
 
 
+def _given(value: Any) -> Any:
+    return weft.tensor(value, dtype=weft.float32) if isinstance(value, np.ndarray) else value
+
+
+def _word(value: Any) -> str:
+    return str(value) if isinstance(value, (int, float, str)) else "..."
+
+
 def _like_torch(
     name: str,
     inputs: Callable[[Draw], tuple[Any, ...]],
@@ -48,7 +56,7 @@ def _like_torch(
     """A record for every set of arguments of a loss that torch has, and one without a reduction."""
     found = []
     for chosen in (*options, {"reduction": "sum"}, {"reduction": "none"}):
-        ours = {key: weft.tensor(value, dtype=weft.float32) if isinstance(value, np.ndarray) else value for key, value in chosen.items()}  # fmt: skip
+        ours = {key: _given(value) for key, value in chosen.items()}
         theirs = {key: torch.tensor(value) if isinstance(value, np.ndarray) else value for key, value in chosen.items()}
 
         def make(ours: Mapping[str, Any] = ours) -> Any:
@@ -60,9 +68,7 @@ def _like_torch(
         found.append(
             LayerRecord(
                 name=name,
-                variant=",".join(
-                    f"{key}={'...' if isinstance(value, np.ndarray) else value}" for key, value in chosen.items()
-                ),
+                variant=",".join(f"{key}={_word(value)}" for key, value in chosen.items()),
                 make=make,
                 inputs=inputs,
                 oracle=of_torch(torchs),

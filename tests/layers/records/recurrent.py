@@ -12,13 +12,14 @@ import weft
 import weft.nn as nn
 from tests.layers.oracles import of_torch, to_torch
 from tests.layers.record import Bad, Case, LayerRecord
+from weft.nn.utils.rnn import pack_sequence
 
 T, B, F, H = 5, 3, 4, 3
 KINDS = ("RNN", "LSTM", "GRU")
 SEQUENCE = frozenset({"batch", "sequence"})
 
 
-def record(kind: str, variant: str = "", inputs: Any = None, oracle: Any = None, **options: Any) -> LayerRecord:
+def record(kind: str, variant: str = "", checks: Any = None, **options: Any) -> LayerRecord:
     """A recurrent layer with some options, beside torch's."""
     size = (F, H + 1) if options.get("proj_size") else (F, H)
     time = 1 if options.get("batch_first") else 0
@@ -27,13 +28,14 @@ def record(kind: str, variant: str = "", inputs: Any = None, oracle: Any = None,
         name=kind,
         variant=variant,
         make=lambda: getattr(nn, kind)(*size, **options),
-        inputs=inputs or (lambda draw: (draw.normal(*shape),)),
-        oracle=oracle or of_torch(lambda: getattr(torch.nn, kind)(*size, **options)),
+        inputs=lambda draw: (draw.normal(*shape),),
+        oracle=of_torch(lambda: getattr(torch.nn, kind)(*size, **options)),
         traits=SEQUENCE,
         batch_axes=(1 - time,),
         sequence_axis=time,
         bad=BAD if not variant else (),
         no_bad="" if not variant else "as without options",
+        checks=checks or {},
     )
 
 
@@ -62,7 +64,7 @@ def states_of(layer: Any, batch: int, size: int) -> Any:
     return (state, state) if isinstance(layer, nn.LSTM) else state
 
 
-# ---- lengths, beside packed sequences --------------------------------------------------------------------------------
+# ---- lengths, beside packed sequences -------------------------------------------------------------------------------
 
 
 def packed(module: Any, x: Any, hx: Any, lengths: list[int]) -> Any:
@@ -114,7 +116,7 @@ def with_lengths(kind: str) -> LayerRecord:
     )
 
 
-# ---- other checks ----------------------------------------------------------------------------------------------------
+# ---- other checks ---------------------------------------------------------------------------------------------------
 
 
 def check_dropout(kind: str) -> None:
@@ -136,6 +138,9 @@ def check_dropout(kind: str) -> None:
     by_hand = second(weft.nn.functional.dropout(first(x)[0], 0.5))[0].numpy()
     weft.manual_seed(5)
     np.testing.assert_allclose(layer(x)[0].numpy(), by_hand, rtol=1e-5, atol=1e-6)
+    weft.manual_seed(5)
+    compiled = weft.compile(lambda x: layer(x)[0].detach())(x)
+    np.testing.assert_allclose(compiled.numpy(), by_hand, rtol=1e-5, atol=1e-6)
 
 
 def check_initial(kind: str) -> None:
@@ -147,23 +152,9 @@ def check_initial(kind: str) -> None:
 
 
 RECORDS = [
-    *[record(kind) for kind in KINDS],
-    *[record(kind, "batch first", batch_first=True) for kind in KINDS],
-    *[record(kind, "no bias", bias=False) for kind in KINDS],
-    *[record(kind, "two layers", num_layers=2, bidirectional=True) for kind in KINDS],
-    record("RNN", "relu", nonlinearity="relu"),
-    record("LSTM", "projections", num_layers=2, bidirectional=True, proj_size=2),
-    *[with_lengths(kind) for kind in KINDS],
     *[
-        LayerRecord(
-            name=kind,
-            variant="one sequence",
-            make=lambda kind=kind: getattr(nn, kind)(F, H, batch_first=True),
-            inputs=lambda draw: (draw.normal(T, F),),
-            oracle=of_torch(lambda kind=kind: getattr(torch.nn, kind)(F, H, batch_first=True)),
-            traits=frozenset({"sequence"}),
-            sequence_axis=0,
-            no_bad="as with a batch",
+        record(
+            kind,
             checks={
                 "dropout": functools.partial(check_dropout, kind),
                 "initial values": functools.partial(check_initial, kind),
@@ -171,6 +162,20 @@ RECORDS = [
         )
         for kind in KINDS
     ],
+    *[record(kind, "batch first, no bias", batch_first=True, bias=False) for kind in KINDS],
+    *[with_lengths(kind) for kind in KINDS],
+    record("RNN", "relu", nonlinearity="relu"),
+    record("LSTM", "projections", num_layers=2, bidirectional=True, proj_size=2),
+    LayerRecord(
+        name="GRU",
+        variant="one sequence",
+        make=lambda: nn.GRU(F, H, batch_first=True),
+        inputs=lambda draw: (draw.normal(T, F),),
+        oracle=of_torch(lambda: torch.nn.GRU(F, H, batch_first=True)),
+        traits=frozenset({"sequence"}),
+        sequence_axis=0,
+        no_bad="as with a batch",
+    ),
 ]
 
 
@@ -190,7 +195,7 @@ def cell(kind: str, variant: str = "", **options: Any) -> LayerRecord:
         name=kind,
         variant=variant,
         make=lambda: getattr(nn, kind)(F, H, **options),
-        inputs=inputs if variant != "no state" else lambda draw: (draw.normal(B, F),),
+        inputs=inputs if variant != "no bias, no state" else lambda draw: (draw.normal(B, F),),
         oracle=of_torch(lambda: getattr(torch.nn, kind)(F, H, **options)),
         traits=frozenset() if variant == "one sample" else frozenset({"batch"}),
         edges={"batch of one": Case(inputs=one)},
@@ -214,17 +219,53 @@ CELL_BAD = [
 RECORDS += [
     cell(f"{kind}Cell", variant, **options)
     for kind in KINDS
-    for variant, options in (("", {}), ("no bias", {"bias": False}), ("one sample", {}), ("no state", {}))
+    for variant, options in (("", {}), ("no bias, no state", {"bias": False}))
 ]
-RECORDS.append(cell("RNNCell", "relu", nonlinearity="relu"))
+RECORDS += [cell("RNNCell", "relu", nonlinearity="relu"), cell("LSTMCell", "one sample")]
 
 
-# ---- two directions --------------------------------------------------------------------------------------------------
+# ---- two directions -------------------------------------------------------------------------------------------------
 
 
 def renamed(key: str) -> str:
     side, name = key.split(".")
     return name if side == "forward_layer" else f"{name}_reverse"
+
+
+def check_two_states() -> None:
+    """States of both directions are passed on, and those of the layer's copy are its own."""
+    torch.manual_seed(0)
+    theirs = torch.nn.LSTM(F, H, batch_first=True, bidirectional=True)
+    ours = nn.Bidirectional(nn.LSTM(F, H, batch_first=True))
+    ours.load_state_dict({key: theirs.state_dict()[renamed(key)] for key in ours.state_dict()})
+    random = np.random.default_rng(0)
+    x, h, c = (random.normal(size=shape).astype(np.float32) for shape in ((B, T, F), (2, B, H), (2, B, H)))
+    first = tuple((weft.tensor(h[k : k + 1]), weft.tensor(c[k : k + 1])) for k in range(2))
+    y, (one, other) = ours(weft.tensor(x), first)
+    z, state = theirs(torch.tensor(x), (torch.tensor(h), torch.tensor(c)))
+    np.testing.assert_allclose(y.detach().numpy(), z.detach().numpy(), rtol=1e-5, atol=1e-6)
+    for k in range(2):
+        pair = np.concatenate([one[k].detach().numpy(), other[k].detach().numpy()])
+        np.testing.assert_allclose(pair, state[k].detach().numpy(), rtol=1e-5, atol=1e-6)
+    fresh = nn.Bidirectional(nn.GRU(F, H))
+    assert not np.array_equal(fresh.forward_layer.weight_hh_l0.numpy(), fresh.backward_layer.weight_hh_l0.numpy())
+
+
+def check_other_layers() -> None:
+    """Layers without states, and layers over images, whose features are not the last axis."""
+    x = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
+    sums = nn.Bidirectional(nn.Lambda(lambda x: x.cumsum(1)), merge=None)
+    one, other = sums(weft.tensor(x))
+    np.testing.assert_allclose(one.numpy(), x.cumsum(1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(other.numpy(), x[:, ::-1].cumsum(1)[:, ::-1], rtol=1e-5, atol=1e-6)
+    for is_sequence in (True, False):
+        images = nn.Bidirectional(nn.ConvLSTM2d(2, 3, return_sequences=is_sequence))
+        x = weft.randn(2, 4, 2, 3, 3)
+        y, _ = images(x)
+        last = images.backward_layer(x.flip(1))[0]
+        last = last.flip(1) if is_sequence else last
+        expected = weft.cat([images.forward_layer(x)[0], last], 2 if is_sequence else 1)
+        np.testing.assert_allclose(y.detach().numpy(), expected.detach().numpy(), rtol=1e-6)
 
 
 def both_directions(kind: str, merge: str | None, variant: str, lengths: list[int] | None = None) -> LayerRecord:
@@ -255,17 +296,18 @@ def both_directions(kind: str, merge: str | None, variant: str, lengths: list[in
         ),
         traits=SEQUENCE,
         edges=edges,
+        checks={} if variant else {"states": check_two_states, "other layers": check_other_layers},
         bad=[
             Bad(call=lambda layer: layer(weft.ones(2, 3, F + 1)), match=r"forward_layer.*input_size = 4"),
-            Bad(call=lambda layer: layer(weft.ones(4)), match=r"axes of batch and time", error=weft.ShapeError),
+            Bad(call=lambda layer: layer(weft.ones(5, F)), match="axes of batch and time", error=weft.ShapeError),
+            Bad(call=lambda layer: layer(pack_sequence([weft.ones(5, F)])), match="Fix: pass it with lengths="),
             Bad(call=lambda layer: type(layer)(nn.RNN(2, 2), "add"), match="merge='add'", error=weft.RangeError),
         ],
     )
 
 
 RECORDS += [
-    both_directions("LSTM", "concat", ""),
-    both_directions("GRU", "sum", "sum"),
+    both_directions("GRU", "sum", ""),
     both_directions("RNN", "mul", "mul"),
     both_directions("GRU", "ave", "ave"),
     both_directions("LSTM", None, "two results"),
@@ -273,7 +315,7 @@ RECORDS += [
 ]
 
 
-# ---- images ----------------------------------------------------------------------------------------------------------
+# ---- images ---------------------------------------------------------------------------------------------------------
 
 
 def conv_lstm(state: Any, x: Any, first: Any = None, lengths: Any = None) -> Any:
@@ -324,11 +366,7 @@ def images(variant: str, inputs: Any = None, oracle: Any = None, **options: Any)
         oracle=oracle or (lambda state, inputs, training: conv_lstm(state, *inputs)),
         traits=SEQUENCE | {"window"},
         edges={"odd sizes": Case(inputs=lambda draw: (draw.normal(2, 3, 2, *options.get("size", (5, 1))),))}
-        | (
-            {}
-            if inputs is None
-            else {name: "as without lengths" for name in ("batch of one", "sequence of one", "nan")}
-        ),
+        | ({} if inputs is None else dict.fromkeys(("batch of one", "sequence of one", "nan"), "as without lengths")),
         bad=[
             Bad(call=lambda layer: layer(weft.ones(2, 3, 3, 3, 4)), match=r"\[2, 3, 3, 3, 4\].*in_channels = 2"),
             Bad(call=lambda layer: layer(weft.ones(2, 2, 3, 4)), match=r"\[B, T, C, H, W\]", error=weft.ShapeError),
@@ -351,8 +389,7 @@ def last_output(state: Any, inputs: Any, training: bool) -> Any:
 RECORDS += [
     images(""),
     images("peephole", peephole=True, size=(3, 4), kernel_size=(1, 3)),
-    images("no bias", bias=False, kernel_size=2),
-    images("last output", return_sequences=False, oracle=last_output),
+    images("no bias, last output", bias=False, kernel_size=2, return_sequences=False, oracle=last_output),
     images(
         "lengths",
         inputs=lambda draw: (draw.normal(2, 3, 2, 3, 4), tuple(draw.normal(2, 3, 3, 4) for _ in range(2)), [2, 3]),

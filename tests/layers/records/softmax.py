@@ -80,7 +80,7 @@ def check_mask_gradient():
 
 
 def check_gumbel():
-    """Hard draws fall on each class as often as softmax says, soft ones sum to 1, and the gradient is the soft one's."""
+    """Hard draws fall on each class as often as softmax says; soft ones sum to 1; both have the soft one's gradient."""
     logits = weft.tensor([0.0, 1.0, -1.0])
     weft.manual_seed(0)
     drawn = nn.GumbelSoftmax(hard=True)(logits.expand(4000, 3)).numpy()
@@ -200,7 +200,7 @@ RECORDS = [
                 inputs=lambda draw: (draw.normal(3, 4, 2), np.zeros((4, 1), bool)),
                 oracle=of_function(lambda z, m: torch.zeros_like(z)),
             ),
-            "nan": "a masked entry is 0 even where a row has a NaN, unlike in the oracle: see the record without broadcast",
+            "nan": "masked entries are 0 even in a row with a NaN, unlike the oracle's: see the first record",
         },
         no_bad="as without broadcasting",
     ),

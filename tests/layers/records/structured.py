@@ -15,7 +15,7 @@ from tests.layers.record import Bad, Case, LayerRecord
 K, T, B = 3, 4, 3
 
 
-# ---- the conditional random field, beside all of its paths ------------------------------------------------------------
+# ---- the conditional random field, beside all of its paths ----------------------------------------------------------
 
 
 def path_score(state: Any, e: np.ndarray, path: Any) -> float:
@@ -135,6 +135,7 @@ def check_tagger() -> None:
 
 
 CRF_BAD = [
+    Bad(call=lambda layer: layer(weft.ones(2, 3, K, dtype=weft.float64)), match="float64 for a layer of float32"),
     Bad(call=lambda layer: layer(weft.ones(2, 3, K + 1)), match=r"\[2, 3, 4\].*num_tags = 3", error=weft.ShapeError),
     Bad(call=lambda layer: layer(weft.ones(2, 0, K)), match="T of at least 1", error=weft.ShapeError),
     Bad(call=lambda layer: layer(weft.ones(1, 2, K), weft.tensor([[0, 3]])), match="the index 3", error=IndexError),
@@ -197,7 +198,7 @@ RECORDS = [
 ]
 
 
-# ---- a module at every time step --------------------------------------------------------------------------------------
+# ---- a module at every time step ------------------------------------------------------------------------------------
 
 
 def by_step(state: Any, inputs: tuple[Any, ...], training: bool) -> torch.Tensor:

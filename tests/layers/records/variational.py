@@ -99,7 +99,7 @@ RECORDS = [
         inputs=lambda draw: (draw.normal(4, 5),),
         oracle=of_torch(_Decoder),
         bad=[
-            Bad(call=lambda layer: layer(weft.ones(2, 4)), match=r"\(2, 4\).*\(4, 5\)", error=weft.ShapeError),
+            Bad(call=lambda layer: layer(weft.ones(2, 4)), match=r"fc1.*\[2, 4\].*\[\*, 5\]", error=weft.ShapeError),
             Bad(call=lambda layer: nn.Reconstruction(5, hidden_act="blue"), match="'blue'", error=weft.RangeError),
         ],
     ),

@@ -85,5 +85,5 @@ def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
 
 def _rebuild(plain: type, names: tuple[str, ...], is_parametrized: bool) -> Any:
     """An empty module; pickled files name this function: it stays where it is."""
-    made = _class_with(plain, names, is_parametrized)
+    made: Any = _class_with(plain, names, is_parametrized)
     return made.__new__(made)

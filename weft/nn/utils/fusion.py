@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from weft.creation import ones_like, zeros_like
 from weft.errors import GraphError, ShapeError, problem
-from weft.functions import ones_like, zeros_like
 from weft.nn.parameter import Parameter
 from weft.tensor import Tensor
 
@@ -33,9 +33,8 @@ def fuse_conv_bn_eval(conv: Conv, bn: _BatchNorm, transpose: bool = False) -> Co
     """
     _check("fuse_conv_bn_eval", conv, bn)
     made = copy.deepcopy(conv)
-    statistics: Any = (bn.running_mean, bn.running_var)
     made.weight, made.bias = fuse_conv_bn_weights(
-        conv.weight, conv.bias, *statistics, bn.eps, bn.weight, bn.bias, transpose
+        conv.weight, conv.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias, transpose
     )
     return made
 
@@ -52,9 +51,14 @@ def fuse_conv_bn_weights(
 ) -> tuple[Parameter, Parameter]:
     """The weight and bias of a convolution followed by BatchNorm with these parameters and statistics."""
     scale = _scale(bn_rm, bn_rv, bn_eps, bn_w)
-    shape = [1] * conv_w.ndim
-    shape[1 if transpose else 0] = -1
-    weight = (conv_w * scale.reshape(shape)).to(conv_w.dtype)
+    ones = (1,) * (conv_w.ndim - 2)
+    if transpose:  # [in, out / groups, ...]: every group of inputs has its own outputs
+        ins, per_group = conv_w.shape[:2]
+        groups = scale.numel() // per_group
+        rows = conv_w.reshape(groups, ins // groups, *conv_w.shape[1:]) * scale.reshape(groups, 1, per_group, *ones)
+        weight = rows.reshape(conv_w.shape).to(conv_w.dtype)
+    else:
+        weight = (conv_w * scale.reshape(-1, 1, *ones)).to(conv_w.dtype)
     return _parameters(conv_w, conv_b, bn_rm, bn_b, scale, weight)
 
 
@@ -71,8 +75,9 @@ def fuse_linear_bn_eval(linear: Dense, bn: _BatchNorm) -> Dense:
         given = f"out_features={linear.out_features} and num_features={bn.num_features}"
         raise problem(ShapeError, "fuse_linear_bn_eval", given, "equal numbers, or num_features=1")
     made = copy.deepcopy(linear)
-    statistics: Any = (bn.running_mean, bn.running_var)
-    made.weight, made.bias = fuse_linear_bn_weights(linear.weight, linear.bias, *statistics, bn.eps, bn.weight, bn.bias)
+    made.weight, made.bias = fuse_linear_bn_weights(
+        linear.weight, linear.bias, bn.running_mean, bn.running_var, bn.eps, bn.weight, bn.bias
+    )
     return made
 
 
@@ -86,6 +91,7 @@ def fuse_linear_bn_weights(
     bn_b: Tensor | None,
 ) -> tuple[Parameter, Parameter]:
     """The weight and bias of a dense layer followed by BatchNorm with these parameters and statistics."""
+    bn_rm = bn_rm.expand(linear_w.shape[0])  # one channel stands for all features
     scale = _scale(bn_rm, bn_rv, bn_eps, bn_w)
     weight = (linear_w * scale.unsqueeze(-1)).to(linear_w.dtype)
     return _parameters(linear_w, linear_b, bn_rm, bn_b, scale, weight)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 from weft.autograd import no_grad
@@ -15,12 +14,12 @@ from weft.random import get_rng_state, set_rng_state
 Made = TypeVar("Made", bound=Module)
 
 
-def skip_init(module_cls: Callable[..., Made], *args: Any, **kwargs: Any) -> Made:
+def skip_init(module_cls: type[Made], *args: Any, **kwargs: Any) -> Made:
     """`module_cls(*args, **kwargs)` with parameters and buffers of any values: none is drawn or computed. For models
     whose weights are loaded next.
 
     >>> weft.nn.utils.skip_init(weft.nn.Linear, 3, 2).weight.shape
-    Size([2, 3])
+    (2, 3)
     """
     if not (isinstance(module_cls, type) and issubclass(module_cls, Module)):
         raise problem(RangeError, "skip_init", f"{module_cls!r}", "a class of modules")

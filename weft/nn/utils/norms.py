@@ -141,8 +141,8 @@ class _SpectralNorm(_Norm):
 def spectral_norm(
     module: Made, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None
 ) -> Made:
-    """Let a weight of `module` be W / σ with the parameter `weight_orig` and the buffers `weight_u` and `weight_v`; every
-    call in training makes `n_power_iterations`. See `nn.SpectralNorm`.
+    """Let a weight of `module` be W / σ with the parameter `weight_orig` and the buffers `weight_u` and `weight_v`;
+    every call in training makes `n_power_iterations`. See `nn.SpectralNorm`.
 
     >>> layer = weft.nn.utils.spectral_norm(weft.nn.Linear(4, 6))
     >>> list(layer.state_dict())

@@ -6,6 +6,8 @@ orthogonal matrix to a free one) is computed on the host.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from weft.creation import eye, tensor
@@ -21,7 +23,7 @@ def householder_product(below: Tensor) -> Tensor:
     The product is I - V S⁻¹ Vᵀ with S = VᵀV above the diagonal and half of it on it.
     """
     n, k = below.shape[-2:]
-    like = {"dtype": below.dtype, "device": below.device}
+    like: dict[str, Any] = {"dtype": below.dtype, "device": below.device}
     v = below.tril(-1) + eye(n, k, **like)
     products = v.mT @ v
     s = products.triu(1) + products * eye(k, **like) * 0.5
@@ -33,7 +35,7 @@ def invert_triangular(upper: Tensor) -> Tensor:
     every step, by [[A, B], [0, C]]⁻¹ = [[A⁻¹, -A⁻¹ B C⁻¹], [0, C⁻¹]]."""
     k, lead = upper.shape[-1], tuple(upper.shape[:-2])
     size = 1 << (k - 1).bit_length()
-    like = {"dtype": upper.dtype, "device": upper.device}
+    like: dict[str, Any] = {"dtype": upper.dtype, "device": upper.device}
     if size > k:
         corner = eye(size, **like)[k:, k:].expand(*lead, size - k, size - k)
         right = upper.new_zeros((*lead, k, size - k))
@@ -53,7 +55,7 @@ def invert_triangular(upper: Tensor) -> Tensor:
 
 
 def cayley(skew: Tensor) -> Tensor:
-    """(I - A/2)⁻¹ (I + A/2) of a skew-symmetric A [*, n, n], by elimination. No rows need to be exchanged: the symmetric
+    """(I - A/2)⁻¹ (I + A/2) of a skew-symmetric A [*, n, n], by elimination without exchanging rows: the symmetric
     part of I - A/2 is I, so that every pivot is at least 1."""
     n = skew.shape[-1]
     identity = eye(n, dtype=skew.dtype, device=skew.device)

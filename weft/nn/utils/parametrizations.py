@@ -146,14 +146,14 @@ class _WeightNorm(Module):
 
 
 def weight_norm(module: Made, name: str = "weight", dim: int | None = 0) -> Made:
-    """Let a weight of `module` be g v / |v|: its length g (original0) and its direction v (original1) are learned apart.
-    The norm is that of each slice along `dim`, or of all with None.
+    """Let a weight of `module` be g v / |v|: length g (original0) and direction v (original1) are learned
+    apart. The norm is that of each slice along `dim`, or of all with None.
 
     Salimans & Kingma, Weight normalization (2016).
 
     >>> layer = weft.nn.utils.parametrizations.weight_norm(weft.nn.Linear(4, 6))
     >>> layer.parametrizations.weight.original0.shape, layer.parametrizations.weight.original1.shape
-    (Size([6, 1]), Size([6, 4]))
+    ((6, 1), (6, 4))
     """
     _tensor_of("weight_norm", module, name)
     parametrize.register_parametrization(module, name, _WeightNorm(dim), unsafe=True)

@@ -212,7 +212,7 @@ def register_parametrization(
         known.append(parametrization)
         known.unsafe = known.unsafe or unsafe
         return module
-    original = module._parameters.get(tensor_name)
+    original: Tensor | None = module._parameters.get(tensor_name)
     original = module._buffers.get(tensor_name) if original is None else original
     if original is None:
         given = f"{tensor_name!r}, which {type(module).__name__} does not have"
@@ -273,7 +273,7 @@ def type_before_parametrizations(module: Module) -> type:
 def transfer_parametrizations_and_params(
     from_module: Module, to_module: Module, tensor_name: str | None = None
 ) -> Module:
-    """Give `to_module` the parametrizations of `from_module`, of one tensor or of all, and copies of their originals."""
+    """Give `to_module` the parametrizations of `from_module`, of one tensor or of all, and their originals."""
     import copy
 
     if not is_parametrized(from_module):

@@ -37,6 +37,13 @@ class _Fields(NamedTuple):
     unsorted_indices: Tensor | None
 
 
+class _Known(NamedTuple):
+    """What decides shapes, on the host: `batch_sizes`, and `unsorted_indices` if there are any."""
+
+    sizes: np.ndarray
+    inverse: np.ndarray | None
+
+
 class PackedSequence(_Fields):
     """Sequences without padding: all first steps, then all second steps, and so on, longest sequence first.
 
@@ -46,7 +53,7 @@ class PackedSequence(_Fields):
     `lengths=` of the recurrent layers takes tensors, too.
     """
 
-    _sizes: tuple[int, ...] | None  # batch_sizes on the host, where they are known
+    _known: _Known | None
 
     def __new__(
         cls, data: Any, batch_sizes: Any = None, sorted_indices: Any = None, unsorted_indices: Any = None
@@ -59,14 +66,14 @@ class PackedSequence(_Fields):
         if unsorted_indices is None:
             unsorted_indices = invert_permutation(sorted_indices)
         made = super().__new__(cls, data, batch_sizes, sorted_indices, unsorted_indices)
-        made._sizes = None
+        made._known = None
         return made
 
     def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
         """The data on another device or in another dtype; the indices follow the data, batch_sizes stay."""
         data = self.data.to(*args, **kwargs)
-        order = [None if one is None else one.to(data.device) for one in (self.sorted_indices, self.unsorted_indices)]
-        return _packed(data, self.batch_sizes, self._sizes, *order)
+        order, inverse = (None if one is None else one.to(data.device) for one in self[2:])
+        return _packed(data, self.batch_sizes, order, inverse, self._known)
 
     def cpu(self) -> PackedSequence:
         """On the CPU."""
@@ -108,23 +115,24 @@ class PackedSequence(_Fields):
 
 
 def _packed(
-    data: Tensor, batch_sizes: Tensor, sizes: tuple[int, ...] | None, order: Tensor | None, inverse: Tensor | None
+    data: Tensor, batch_sizes: Tensor, order: Tensor | None, inverse: Tensor | None, known: _Known | None
 ) -> PackedSequence:
     made = PackedSequence(data, batch_sizes, order, inverse)
-    made._sizes = sizes
+    made._known = known
     return made
 
 
-def sizes_of(packed: PackedSequence) -> tuple[int, ...]:
-    """How many sequences have each step, as numbers."""
-    if packed._sizes is None:
+def known_numbers(packed: PackedSequence) -> _Known:
+    """How many sequences have each step, and where each stood, as numbers of the host."""
+    if packed._known is None:
         if STATE.trace is not None:
             raise problem(
-                GraphError, "PackedSequence", "one from outside of a compiled function, whose lengths are not known there",
+                GraphError, "PackedSequence", "one from outside, whose lengths a compiled function does not know",
                 "one that is packed inside", "pass padded input and lengths= to the layer",
             )  # fmt: skip
-        packed._sizes = tuple(packed.batch_sizes.tolist())
-    return packed._sizes
+        inverse = packed.unsorted_indices
+        packed._known = _Known(packed.batch_sizes.numpy(), None if inverse is None else inverse.numpy())
+    return packed._known
 
 
 def host_lengths(who: str, lengths: Any, batch: int, steps: int) -> np.ndarray:
@@ -180,40 +188,44 @@ def pack_padded_sequence(
     place = order[np.concatenate([np.arange(size) for size in sizes])] if len(sizes) else order
     rows = place * steps + time if batch_first else time * batch + place
     data = _rows(input.reshape(batch * steps, *input.shape[2:]), rows)
-    sorted_indices = None if enforce_sorted else make_tensor(order, device=input.device)
-    unsorted_indices = None if enforce_sorted else make_tensor(np.argsort(order), device=input.device)
-    return _packed(data, make_tensor(sizes, device="cpu"), tuple(sizes.tolist()), sorted_indices, unsorted_indices)
+    batch_sizes = make_tensor(sizes, device="cpu")
+    if enforce_sorted:
+        return _packed(data, batch_sizes, None, None, _Known(sizes, None))
+    inverse = np.argsort(order)
+    indices = [make_tensor(one, device=input.device) for one in (order, inverse)]
+    return _packed(data, batch_sizes, indices[0], indices[1], _Known(sizes, inverse))
 
 
 def _rows(table: Tensor, rows: np.ndarray) -> Tensor:
     return table.index_select(0, make_tensor(rows, device=table.device))
 
 
-def padded_rows(packed: PackedSequence, padding_value: float = 0.0, steps: int | None = None) -> tuple[Tensor, Any]:
-    """The sequences as they are sorted, padded: [T, B, *], and the lengths as an array."""
-    sizes = np.array(sizes_of(packed))
+def padded_rows(
+    packed: PackedSequence, padding_value: float = 0.0, steps: int | None = None, unsort: bool = False
+) -> tuple[Tensor, np.ndarray]:
+    """The sequences padded, [T, B, *], and their lengths; as they are sorted, or as they were before with `unsort`."""
+    sizes, inverse = known_numbers(packed)
     steps = len(sizes) if steps is None else steps
-    batch = int(sizes[0])
-    lengths = (sizes[:, None] > np.arange(batch)).sum(0)
-    first = np.cumsum(sizes) - sizes  # the row of each step's first sequence
-    first = np.concatenate([first, np.zeros(steps - len(sizes), first.dtype)])
+    place = np.arange(sizes[0]) if inverse is None or not unsort else inverse  # of each sequence within a step
+    lengths = (sizes[:, None] > place).sum(0)
+    first = np.zeros(steps, np.int64)  # the row of each step's first sequence
+    first[1 : len(sizes)] = np.cumsum(sizes)[:-1]
     is_valid = np.arange(steps)[:, None] < lengths  # [T, B]
-    rows = np.where(is_valid, first[:, None] + np.arange(batch), 0)
+    rows = np.where(is_valid, first[:, None] + place, 0)
     data = packed.data
-    padded = _rows(data, rows.reshape(-1)).reshape(steps, batch, *data.shape[1:])
+    padded = _rows(data, rows.reshape(-1)).reshape(*rows.shape, *data.shape[1:])
     if not is_valid.all():
-        valid = make_tensor(is_valid, device=data.device).reshape(steps, batch, *(1 for _ in data.shape[1:]))
+        valid = make_tensor(is_valid, device=data.device).reshape(*rows.shape, *(1 for _ in data.shape[1:]))
         padded = where(valid, padded, full((), padding_value, dtype=data.dtype, device=data.device))
     return padded, lengths
 
 
 def packed_like(padded: Tensor, packed: PackedSequence) -> PackedSequence:
     """The steps of `padded` [T, B, *] that `packed` has, packed like it."""
-    sizes = sizes_of(packed)
     batch = padded.shape[1]
-    rows = np.concatenate([step * batch + np.arange(size) for step, size in enumerate(sizes)])
+    rows = np.concatenate([step * batch + np.arange(size) for step, size in enumerate(known_numbers(packed).sizes)])
     data = _rows(padded.reshape(-1, *padded.shape[2:]), rows)
-    return _packed(data, packed.batch_sizes, sizes, packed.sorted_indices, packed.unsorted_indices)
+    return _packed(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices, packed._known)
 
 
 def pad_packed_sequence(
@@ -227,16 +239,12 @@ def pad_packed_sequence(
     (tensor([[1, 2, 3],
             [4, 0, 0]]), tensor([3, 1]))
     """
-    steps = len(sizes_of(sequence))
+    steps = len(known_numbers(sequence).sizes)
     if total_length is not None and total_length < steps:
         given = f"total_length={total_length} and a sequence of length {steps}"
         raise problem(RangeError, "pad_packed_sequence", given, "at least the length of the longest sequence")
-    padded, lengths = padded_rows(sequence, padding_value, total_length)
-    order = sequence.unsorted_indices
-    found = make_tensor(lengths, device="cpu")
-    if order is not None:
-        padded, found = padded.index_select(1, order), found.index_select(0, order.to("cpu"))
-    return (padded.transpose(0, 1) if batch_first else padded), found
+    padded, lengths = padded_rows(sequence, padding_value, total_length, unsort=True)
+    return (padded.transpose(0, 1) if batch_first else padded), make_tensor(lengths, device="cpu")
 
 
 def pad_sequence(

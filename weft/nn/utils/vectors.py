@@ -15,7 +15,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
     >>> layer = weft.nn.Linear(3, 2)
     >>> weft.nn.utils.parameters_to_vector(layer.parameters()).shape
-    Size([8])
+    (8,)
     """
     flat = [param.reshape(-1) for param in parameters]
     if not flat:
