@@ -138,7 +138,7 @@ class TensorAttributes:
 
     @data.setter
     def data(self: Any, value: Any) -> None:
-        if not isinstance(value, TensorAttributes):
+        if not _is_tensor(value):
             raise problem(DTypeError, "data", f"a {type(value).__name__}", "a tensor", "convert it with weft.tensor")
         if _shows(value, self):
             return  # `x.data += y` has written already when it assigns
@@ -219,6 +219,10 @@ def _rebind(tensor: Any, node: Any) -> None:
     """Give a tensor a value of another form."""
     tensor._assign(node)
     tensor._owned = None
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, TensorAttributes)
 
 
 def _shows(view: Any, tensor: Any) -> bool:
