@@ -296,10 +296,10 @@ class ParameterDict(Module):
     ['a']
     """
 
-    def __init__(self, values: Any = None):
+    def __init__(self, parameters: Any = None):
         super().__init__()
         self._keys: tuple[str, ...] = ()
-        self.update(values or {})
+        self.update(parameters or {})
 
     def __getitem__(self, key: str) -> Any:
         if key not in self._keys:
