@@ -6,6 +6,7 @@
 #   make bench-compile   how long growing programs take to compile
 #   make replay  which kernels and plans a change reaches (ARGS=--record: they are meant)
 #   make fuzz    random graphs, GRAPHS=20000 of them, and 1,500 more on emulated GPUs
+#   make kernels docs/kernels.md, from the list of kernels
 #   make opinfo  torch's own samples of its operators (ARGS=softmax: one, ARGS=--report: totals, worst first)
 #   make test-gpu, make sanitize-gpu, make bench-gpu: on a machine with an NVIDIA GPU; install nothing
 # Pass options with ARGS, for example: make demo ARGS="--epochs 10", make test ARGS="-k softmax".
@@ -16,11 +17,11 @@ BIN := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
-.PHONY: help demo test smoke replay fuzz opinfo stubs layers lint format bench bench-compile bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help demo test smoke replay fuzz opinfo kernels stubs layers lint format bench bench-compile bench-gpu test-gpu sanitize-gpu clean
 .NOTPARALLEL:
 
 help:
-	@sed -n '2,11s/^# *//p' Makefile
+	@sed -n '2,12s/^# *//p' Makefile
 
 demo: $(VENV)/.has-run
 	$(BIN)/python -m weft.demo $(ARGS)
@@ -43,6 +44,10 @@ fuzz: $(VENV)/.has-test
 # Torch's samples of its operators: values, gradients, dtypes, methods, errors. ARGS="softmax" shows one in detail.
 opinfo: $(VENV)/.has-test
 	$(BIN)/python -m tests.opinfo --jobs $(JOBS) $(ARGS)
+
+# docs/kernels.md: every kernel of the specification, what provides it and what covers it.
+kernels: $(VENV)/.has-test
+	$(BIN)/python -m tests.kernels
 
 # What type checkers and editors know of the operations.
 stubs: $(VENV)/.has-run

@@ -49,7 +49,7 @@ from weft.size import Size
 
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import func, linalg, optim, signal, special
+from weft import func, linalg, optim, signal, special, utils
 from weft.boundary import install as _install
 from weft.einops_backend import install as _install_einops
 
@@ -164,6 +164,7 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "utils",
     "value_and_grad",
     "zeros",
     "zeros_like",

@@ -20,10 +20,11 @@ from weft.errors import WeftError, hide_frames
 # Modules whose public functions users call, and the namespaces that show them under shorter names.
 MODULES = (
     "attention", "autograd", "compiled", "counting", "creation", "decompositions", "device", "dtypes", "edges",
-    "evaluation", "function", "interop", "kernel", "looping", "matrices", "optim.clip", "precision", "printing",
-    "random", "running", "settings", "signal.windows", "cuda", "snapshot", "testing", "window_functions",
+    "evaluation", "function", "interop", "kernel", "looping", "matrices", "optim.clip", "optim.penalties",
+    "optim.swa_utils", "precision", "printing", "random", "running", "settings", "signal.windows", "cuda", "snapshot",
+    "testing", "window_functions",
 )  # fmt: skip
-NAMESPACES = ("", "autograd", "functions", "linalg", "nn.functional", "optim", "testing")
+NAMESPACES = ("", "autograd", "functions", "linalg", "nn.functional", "optim", "optim.swa_utils", "testing")
 # Classes whose public methods users call.
 CLASSES = {
     "tensor": ("Tensor",),
@@ -32,9 +33,38 @@ CLASSES = {
     "compiled": ("Compiled",),
     "function": ("Context", "Function"),
     "kernel": ("Kernel", "_Decorator"),
-    "optim.adam": ("Adam", "AdamW"),
-    "optim.optimizer": ("Group", "Optimizer"),
-    "optim.sgd": ("SGD",),
+    "optim.adafactor": ("Adafactor",),
+    "optim.adam": ("Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam"),
+    "optim.adaptive": ("Adadelta", "Adagrad", "RMSprop", "Rprop"),
+    "optim.averaging": ("ExponentialMovingAverage", "StochasticWeightAverage", "_Average"),
+    "optim.groups": ("Group",),
+    "optim.large_batch": ("LAMB", "LARS"),
+    "optim.lbfgs": ("LBFGS",),
+    "optim.lr_scheduler": (
+        "ChainedScheduler",
+        "ConstantLR",
+        "CosineAnnealingLR",
+        "CosineAnnealingWarmRestarts",
+        "CyclicLR",
+        "ExponentialLR",
+        "LRScheduler",
+        "LambdaLR",
+        "LinearLR",
+        "MultiStepLR",
+        "MultiplicativeLR",
+        "OneCycleLR",
+        "PolynomialLR",
+        "ReduceLROnPlateau",
+        "SequentialLR",
+        "StepLR",
+        "Warmup",
+        "_WithRules",
+        "_WithSchedulers",
+    ),
+    "optim.muon": ("Muon",),
+    "optim.optimizer": ("Optimizer",),
+    "optim.sgd": ("ASGD", "NAG", "SGD"),
+    "optim.swa_utils": ("SWALR",),
     "device": ("DeviceType",),
     "random": ("Generator",),
 }

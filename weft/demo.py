@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import weft
-import weft.nn.functional as F
+import weft.nn as nn
 from weft.data import digits
 
 SIZES = (digits.PIXELS, 128, 64, digits.CLASSES)
@@ -44,22 +44,12 @@ class Report:
     accuracy: float
 
 
-def make_parameters(sizes: tuple[int, ...], rng: np.random.Generator, device: str | None) -> list[weft.Tensor]:
-    """Weight (out, in) and bias (out,) per layer, uniform in +-1/sqrt(in), as torch.nn.Linear starts them."""
-    parameters = []
-    for wide, narrow in pairwise(sizes):
-        for shape in ((narrow, wide), (narrow,)):
-            values = rng.uniform(-1, 1, shape) / np.sqrt(wide)
-            parameters.append(weft.tensor(values.astype(np.float32), device=device, requires_grad=True))
-    return parameters
-
-
-def network(x: weft.Tensor, parameters: list[weft.Tensor]) -> weft.Tensor:
+def make_model(sizes: tuple[int, ...], device: str | None) -> nn.Sequential:
     """(N, 64) pixels to (N, 10) logits."""
-    *hidden, last = zip(parameters[::2], parameters[1::2], strict=True)
-    for weight, bias in hidden:
-        x = F.relu(F.linear(x, weight, bias))
-    return F.linear(x, *last)
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(sizes):
+        layers += [nn.Linear(wide, narrow, device=device), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
 
 
 def train(
@@ -74,14 +64,16 @@ def train(
     rng = np.random.default_rng(seed)
     train_x, train_y = (weft.tensor(array, device=device) for array in digits.load("train"))
     test_x, test_y = (weft.tensor(array, device=device) for array in digits.load("test"))
-    parameters = make_parameters(SIZES, rng, device)
-    optimizer = weft.optim.AdamW(parameters, lr=2e-3, weight_decay=1e-2)
+    weft.manual_seed(seed)
+    model = make_model(SIZES, device)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = weft.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-2)
 
     @weft.compile
     def step(rows: weft.Tensor) -> weft.Tensor:
-        loss = F.cross_entropy(network(train_x[rows], parameters), train_y[rows])
+        loss = criterion(model(train_x[rows]), train_y[rows])
         loss.backward()
-        weft.optim.clip_grad_norm_(parameters, 1.0)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         return loss
@@ -103,13 +95,13 @@ def train(
         on_epoch(last_loss)
 
     with weft.no_grad():
-        guesses = network(test_x, parameters).argmax(1)
+        guesses = model(test_x).argmax(1)
         accuracy = (guesses == test_y).float().mean().item()
     total = weft.counters()
     replayed = max(1, (epochs - 1) * steps_per_epoch)
     return Report(
         device=str(train_x.device),
-        parameters=sum(int(np.prod(parameter.shape)) for parameter in parameters),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps=epochs * steps_per_epoch,
         kernels_per_step=len(step.plan.kernels()),
         kernels_compiled=int(total["kernels_compiled"] - before["kernels_compiled"]),

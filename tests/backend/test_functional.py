@@ -194,7 +194,7 @@ def test_attention_weights_drop_in_training_only():
     assert np.abs(weights(True).numpy().sum(-1) - 1).max() > 0.05
 
 
-# What torch.nn.functional has and Weft does not: helpers of torch's own, and products of grouped or scaled 8-bit floats.
+# What torch.nn.functional has and Weft does not: torch's own helpers, and products of grouped or scaled 8-bit floats.
 NOT_FUNCTIONS = {"assert_int_or_pair", "boolean_dispatch", "handle_torch_function", "has_torch_function"}
 WITHOUT_COUNTERPART = {"grouped_mm", "scaled_grouped_mm", "scaled_mm"}
 
@@ -254,19 +254,18 @@ def close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_focal_loss_and_its_gradient():
+@pytest.mark.parametrize(("alpha", "gamma"), [(0.25, 2.0), (0.6, 1.5), (0.25, 0.0)])
+def test_focal_loss_and_its_gradient(alpha, gamma):
     """dz = (2y - 1) a (1 - p)^g (g p log p - (1 - p)), of negatives too."""
     rng = np.random.default_rng(1)
     z, y = rng.normal(size=(4, 5)) * 3, (rng.random((4, 5)) < 0.5).astype(float)
-    for alpha, gamma in ((0.25, 2.0), (0.6, 1.5), (0.25, 0.0)):
-        value, (slope,) = loss_and_gradients(
-            lambda z: F.sigmoid_focal_loss(z, weft.tensor(y), alpha, gamma, reduction="sum"),
-            z,  # noqa: B023
-        )
-        s = 1 / (1 + np.exp(-z))
-        p, a = np.where(y == 1, s, 1 - s), np.where(y == 1, alpha, 1 - alpha)
-        close(value, (-a * (1 - p) ** gamma * np.log(p)).sum())
-        close(slope, (2 * y - 1) * a * (1 - p) ** gamma * (gamma * p * np.log(p) - (1 - p)))
+    s = 1 / (1 + np.exp(-z))
+    p, a = np.where(y == 1, s, 1 - s), np.where(y == 1, alpha, 1 - alpha)
+    value, (slope,) = loss_and_gradients(
+        lambda z: F.sigmoid_focal_loss(z, weft.tensor(y), alpha, gamma, reduction="sum"), z
+    )
+    close(value, (-a * (1 - p) ** gamma * np.log(p)).sum())
+    close(slope, (2 * y - 1) * a * (1 - p) ** gamma * (gamma * p * np.log(p) - (1 - p)))
 
 
 def test_focal_loss_of_classes_and_its_gradient():

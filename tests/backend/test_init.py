@@ -11,14 +11,10 @@ import torch
 import weft
 from weft.nn import init
 
+pytestmark = pytest.mark.usefixtures("on_each_device")  # which starts the random stream anew
 INIT = torch.nn.init
 SHAPES = [(3, 5), (7, 1), (4, 3, 2), (4, 6, 3, 3), (2, 3, 1, 2, 4)]
 NAMES = [name for name in INIT.__all__ if name.endswith("_")]
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    weft.manual_seed(3)
 
 
 def test_every_function_of_torch_is_there_with_its_parameters():
@@ -164,8 +160,8 @@ def test_dirac(shape, groups):
 
 
 CALLS = {
-    "trunc_normal_": (), "sparse_": (0.5,), "constant_": (2.0,), "dirac_": (), "uniform_": (), "normal_": (), "eye_": (),
-    "ones_": (), "zeros_": (), "xavier_uniform_": (), "xavier_normal_": (), "kaiming_uniform_": (),
+    "trunc_normal_": (), "sparse_": (0.5,), "constant_": (2.0,), "dirac_": (), "uniform_": (), "normal_": (),
+    "eye_": (), "ones_": (), "zeros_": (), "xavier_uniform_": (), "xavier_normal_": (), "kaiming_uniform_": (),
     "kaiming_normal_": (), "orthogonal_": (),
 }  # fmt: skip
 

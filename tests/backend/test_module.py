@@ -1,6 +1,7 @@
 """nn.Module beside torch's: registration, traversal, state, moves, hooks, copies, what people see."""
 
 import copy
+import pathlib
 import pickle
 from collections import OrderedDict
 
@@ -256,6 +257,15 @@ def test_state_dict_round_trips(pair):
     assert vars_["scale"] is ours.scale and ours.state_dict()["scale"] is not ours.scale
 
 
+def test_memory_of_others_is_copied_at_once():
+    """What was loaded stays, though the other library writes to its memory before it is used."""
+    for given in (torch.ones(2, 2), np.ones((2, 2), np.float32)):
+        layer = nn.Linear(2, 2, bias=False)
+        layer.load_state_dict({"weight": given})
+        given[:] = 7
+        assert layer.weight.tolist() == [[1, 1], [1, 1]]
+
+
 def test_load_reports_all_that_does_not_fit(pair):
     ours, _ = pair
     before = ours.scale.numpy().copy()
@@ -378,7 +388,7 @@ def test_errors_name_the_layer(pair):
         Outer()(weft.ones(2, 5))
     text = str(caught.value)
     assert text.startswith("encoder.blocks.0.first (Linear(in_features=3, out_features=3, bias=True)): ")
-    assert "(2, 5)" in text and "(3, 3)" in text
+    assert "[2, 5]" in text and "[*, 3]" in text
     step = weft.compile(lambda x: nn.Sequential(ours)(x))
     with pytest.raises(weft.ShapeError, match=r"0\.blocks\.0\.first"):
         step(weft.ones(2, 5))
@@ -443,6 +453,14 @@ def test_functional_call():
         weft.func.functional_call(model, {"nope": weight}, weft.tensor(x))
     with pytest.raises(weft.GraphError, match="nothing for"):
         weft.func.functional_call(model, {"0.weight": weight}, weft.tensor(x), strict=True)
+
+
+def test_no_file_of_the_package_hides_a_name():
+    """An import of `weft.nn.x` sets the attribute `x` of `weft.nn`: no function or class may be called so."""
+    model = nn.Linear(3, 2)
+    assert str(model.summary((3,))) == str(nn.summary(model, (3,)))
+    files = {path.stem for path in pathlib.Path(nn.__file__).parent.iterdir()}
+    assert files & set(nn.__all__) == set(nn._SUBMODULES)
 
 
 def test_summary_computes_nothing():

@@ -157,8 +157,10 @@ def check_gradient(record: LayerRecord) -> None:
     and that of torch, where torch has the layer."""
     if not record.differentiable:
         raise NotApplicable("its results have no gradient")
+    if record.own_gradient:
+        raise NotApplicable("its gradient is a rule of its own: see its own checks")
     layer = make_layer(record).double()
-    inputs = tensors(record.inputs(Draw()), weft.float64, requires_grad=True)
+    inputs = _with_gradients(record, weft.float64)
     points = [leaf for leaf in tree.flatten(inputs)[0] if isinstance(leaf, weft.Tensor) and leaf.requires_grad]
     points += [param for param in layer.parameters() if param.requires_grad]
     if not points:
@@ -195,6 +197,14 @@ def check_gradient(record: LayerRecord) -> None:
         assert abs(numeric - analytic) <= record.gradient_rtol * max(size, 1.0) * 10, (
             f"{record.id}: the gradient along a direction is {analytic}, by differences {numeric}"
         )
+
+
+def _with_gradients(record: LayerRecord, dtype: Any) -> tuple[Any, ...]:
+    """The inputs as tensors; those that are no constants require grad."""
+    return tuple(
+        tensors(value, dtype, requires_grad=number not in record.constants)
+        for number, value in enumerate(record.inputs(Draw()))
+    )
 
 
 def _restore(layer: Any, buffers: dict[str, weft.Tensor]) -> None:
@@ -400,7 +410,7 @@ def check_gpu(record: LayerRecord) -> None:
     for device in (weft.default_device(), weft.get_device("cpu")):
         with weft.device(device):
             layer = make_layer(record)
-            inputs = tensors(record.inputs(Draw()), requires_grad=record.differentiable)
+            inputs = _with_gradients(record, weft.float32) if record.differentiable else tensors(record.inputs(Draw()))
             weft.manual_seed(3)
             result = layer(*inputs)
             grads: list[Any] = []

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.layers.record import Oracle
+
+
+class _Missing:
+    """Stands for a package that is not installed: what needs it is skipped."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        pytest.skip(f"{self._name} is not installed: pip install 'weft[test]'")
+
+
+def load(name: str) -> Any:
+    """An optional oracle. Those that warn when they are imported are let warn; GPU machines may not have them."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            return _Missing(name)
 
 
 def to_torch(value: Any) -> Any:
@@ -28,6 +51,11 @@ def of_torch(make: Callable[[], Any], rename: Callable[[str], str] | None = None
     same, after `rename` where the layer's keys are others). `call(module, *inputs)` replaces a plain call."""
 
     def oracle(state: Mapping[str, np.ndarray], inputs: tuple[Any, ...], training: bool) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what torch has to say about its own arguments
+            return run(state, inputs, training)
+
+    def run(state: Mapping[str, np.ndarray], inputs: tuple[Any, ...], training: bool) -> Any:
         module = make().double().train(training)
         module.load_state_dict({(rename or str)(key): to_torch(np.asarray(value)) for key, value in state.items()})
         given = to_torch(inputs)

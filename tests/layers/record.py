@@ -82,6 +82,7 @@ class LayerRecord:
     bad: wrong inputs. Every record has at least one, or says in `no_bad` why nothing can be wrong.
     checks: further properties, by name; each gets no argument.
     differentiable: False for layers whose outputs have no gradient.
+    constants: positions of inputs that are numbers and have no gradient, such as targets of -1 and 1.
     """
 
     name: str
@@ -97,6 +98,8 @@ class LayerRecord:
     no_bad: str = ""
     checks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     differentiable: bool = True
+    constants: frozenset[int] = frozenset()
+    own_gradient: bool = False  # backward is a rule of its own (a surrogate): see `checks` instead of differences
     training: bool = True  # the mode in which forward is compared
     rtol: float = 1e-5
     atol: float = 1e-6

@@ -10,6 +10,7 @@ from tests.records import (
     functional,
     graphs,
     indexing,
+    kernels,
     movement,
     network,
     norms,
@@ -25,7 +26,7 @@ GROUPS = {
     module.__name__.rpartition(".")[2]: module.RECORDS
     for module in (
         elementwise, reduce, movement, network, conv, order, indexing, algebra, windows, norms, attention, graphs,
-        edges, statistics, assembly, functional, special,
+        edges, statistics, assembly, functional, special, kernels,
     )
 }  # fmt: skip
 RECORDS: list[Record] = [record for group in GROUPS.values() for record in group]

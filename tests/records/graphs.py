@@ -5,6 +5,7 @@ import numpy as np
 import weft
 from tests.records.oracle import torch
 from tests.records.record import FLOATS, NARROW, NUMBERS, Record, T, sample
+from weft.edges import sort_edges
 
 ROWS = T(dtype="int64", values=[2, 0, 2, 1, 2], grad=False)  # three rows of four get something
 INT32 = T(dtype="int32", values=[2, 0, 2, 1, 2], grad=False)
@@ -76,6 +77,34 @@ def aggregated(reduce):
     return Record(
         f"aggregate_{reduce}", ours, theirs, [sample(T((4, 3)), T((6,))), sample(T((4,)), T((6,)))], without=NARROW
     )
+
+
+def both_directions():
+    """Edges sorted in the plan, with weights in the given order, and the same edges turned round."""
+
+    def ours(x, weight, pairs):
+        graph = sort_edges(pairs, 4)
+        turned, ordered = graph.transposed(), graph.reorder(weight)
+        return weft.aggregate(x, graph, ordered), weft.aggregate(x, turned, graph.by_source(ordered))
+
+    def theirs(x, weight, pairs):
+        rows = weight.reshape(-1, *(1,) * (x.dim() - 1))
+        return tuple(torch_reduce("sum")(x[a] * rows, b, 4) for a, b in ((pairs[0], pairs[1]), (pairs[1], pairs[0])))
+
+    edges, none = [T(dtype="int64", values=values, grad=False) for values in (EDGES, np.zeros((2, 0)))]
+    samples = [sample(T((4, 3)), T((6,)), edges), sample(T((4,)), T((6,)), edges), sample(T((4, 2)), T((0,)), none)]
+    bad = weft.tensor([[0, 1], [1, 4]])
+    errors = [
+        (lambda: sort_edges(bad, 4).rowptr.numpy(), weft.IndexRangeError, "sort_edges at .*: given the index 4"),
+        (lambda: sort_edges(bad[0], 4), weft.ShapeError, r"sort_edges: given an edge index of shape \(2,\)"),
+        (lambda: sort_edges(bad.float(), 4), weft.DTypeError, "sort_edges: given a float32 tensor"),
+        (
+            lambda: weft.adjacency(EDGES, 4).reorder(weft.ones(5)),
+            weft.ShapeError,
+            r"reorder: given values of shape \(5,\) for 6 edges",
+        ),
+    ]
+    return Record("aggregate_edge_index", ours, theirs, samples, without=NARROW, errors=errors)
 
 
 EDGES = np.array([[0, 1, 2, 3, 0, 1], [2, 0, 2, 1, 1, 2]])  # node 3 receives nothing
@@ -247,5 +276,6 @@ RECORDS = [
         ],
         without=NARROW,  # several roundings
     ),
+    both_directions(),
     *[aggregated(reduce) for reduce in ("sum", "mean", "max", "min")],
 ]

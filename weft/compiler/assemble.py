@@ -18,7 +18,7 @@ from weft.compiler.block_product import by_blocks
 from weft.compiler.decompose import copy_of, decompose, number_for, numbers_for
 from weft.compiler.expand import expand_heavy, spell_out
 from weft.compiler.explain import Explained, explained
-from weft.compiler.fuse import fuse
+from weft.compiler.fuse import Fused, fuse
 from weft.compiler.join import joined
 from weft.compiler.loops import Relocation, Turn, last_entries, program_of, settle
 from weft.compiler.lower import Lowered, lower, lower_epilogue, result_nodes
@@ -30,6 +30,7 @@ from weft.compiler.plan import Gemm, Launch, LibraryCall, Place, Plan, Repeat, S
 from weft.compiler.products import absorb
 from weft.compiler.program import Program
 from weft.compiler.region import Region, is_fold
+from weft.compiler.rows import RowsConflict, spell_out_rows
 from weft.compiler.sharing import Sharing
 from weft.compiler.simplify import reshape, simplify
 from weft.compiler.tables import lower_scatter, lower_segment
@@ -59,11 +60,11 @@ def assemble(
     The program of a `turn` of a loop has a slot for each output. `notes`, if given, gets what each step computes; the
     steps after the last note are copies.
     """
-    program, outputs = _prepare(program, device, turn)
-    nodes = toposort(outputs, set(program.leaves).__contains__)
+    try:
+        program, outputs, fused, storage = _divide(program, device, turn, notes is None)
+    except RowsConflict:
+        program, outputs, fused, storage = _divide(program, device, turn, False)
     written = {write.output for write in program.writes}
-    fused = fuse(nodes, outputs, program.leaves, written, _changing(program))
-    storage = memory.assign(fused, program, outputs)
     result_nodes(
         fused.regions,
         [base_of(node) for node in outputs]
@@ -85,6 +86,16 @@ def assemble(
     if notes is not None:
         notes.extend([explained(region, assembly.place) for region in order])
     return assembly.plan(outputs, written)
+
+
+def _divide(
+    program: Program, device: Device, turn: bool, rows_in_place: bool
+) -> tuple[Program, list[Node], Fused, Storage]:
+    """The program in the form that the fuser takes, its regions and their memory."""
+    program, outputs = _prepare(program, device, turn, rows_in_place)
+    nodes = toposort(outputs, set(program.leaves).__contains__)
+    fused = fuse(nodes, outputs, program.leaves, {write.output for write in program.writes}, _changing(program))
+    return program, outputs, fused, memory.assign(fused, program, outputs)
 
 
 def _changing(program: Program) -> set[Node]:
@@ -115,12 +126,14 @@ def _turn(region: Region, device: Device) -> Turn:
     return Turn(loop, picks, plan, [slot for slot, _ in outputs])
 
 
-def _prepare(program: Program, device: Device, turn: bool) -> tuple[Program, list[Node]]:
+def _prepare(program: Program, device: Device, turn: bool, rows_in_place: bool = True) -> tuple[Program, list[Node]]:
     """The program over stand-ins for its leaves, and its outputs in the form that the fuser takes."""
     stand_ins = {leaf: placeholder(leaf.shape, leaf.dtype, leaf.device) for leaf in program.leaves}
     numbers = {node: number_for(node, slot) for slot, node in enumerate(program.numbers)}
     starts = numbers_for(program.positions)
-    outputs = spell_out(program.nodes, program.outputs, program.leaves, device, starts)
+    outputs = spell_out_rows(program, rows_in_place)
+    nodes = program.nodes if outputs is program.outputs else toposort(outputs, stand_ins.__contains__)
+    outputs = spell_out(nodes, outputs, program.leaves, device, starts)
     nodes = program.nodes if outputs is program.outputs else toposort(outputs, stand_ins.__contains__)
     outputs = simplify(nodes, outputs, {**stand_ins, **numbers})
     program = replace(program, leaves=list(stand_ins.values()))
@@ -397,11 +410,13 @@ class _Assembly:
 def _traffic(region: Region) -> int:
     """Bytes that a region reads and writes, each element once."""
     total = 0
+    rows, *inner = region.shape or (1,)
+    most = math.prod(region.shape) if region.pointers is None else max(math.prod(inner), rows * math.prod(inner[1:]))
     reached: dict[Node, int] = {}
     for node, at in region.accesses:
         if node in region.reads:
             axes = {axis for index in at for axis in ix.axes_of(index)}
-            elements = min(node.size, math.prod(axis.extent for axis in axes))
+            elements = min(node.size, math.prod(axis.extent for axis in axes), most)
             reached[node] = max(reached.get(node, 0), elements)
     for node in region.reads:
         total += reached.get(node, node.size) * node.dtype.itemsize

@@ -16,6 +16,7 @@ from weft.compiler.loops import last_entries
 from weft.compiler.plan import Interval
 from weft.compiler.program import Program, slice_offset
 from weft.compiler.region import FORMS, Region, is_fold
+from weft.compiler.rows import RowsConflict, reads_own_rows
 from weft.compiler.windows import base_of
 from weft.graph.node import Node
 from weft.kernels import index as ix
@@ -72,6 +73,12 @@ def _donate(fused: Fused, program: Program, outputs: Sequence[Node], storage: St
         base_of(node) for position, node in enumerate(outputs) if position not in {w.output for w in program.writes}
     }
     for value, windows in groups.items():
+        if value.op == "write_rows":
+            leaf = windows[0][0]
+            if not _in_place(fused, program, value, leaf, 0):
+                raise RowsConflict
+            storage.roots[value] = (program.leaves[leaf], 0)
+            continue
         target = _target(program, value, windows)
         if target is not None and value not in taken and value not in wanted:
             leaf, offset = target
@@ -158,6 +165,8 @@ def _in_place(fused: Fused, program: Program, value: Node, leaf: int, offset: in
 
 def _reads_what_it_writes(region: Region, value: Node, nodes: dict[Node, int], offset: int) -> bool:
     """Every access to the donated memory in the writing region is to the very element that is written there."""
+    if value.op == "write_rows":
+        return reads_own_rows(region, value, nodes, offset)
     if region.template is not None and region.template.replaces is not None:
         touched = [node for node in nodes if node in region.reads]
         return touched == [region.template.replaces] and nodes[touched[0]] == offset and value is region.anchor

@@ -51,6 +51,7 @@ class Trace:
         self.modules: dict[int, Any] = {}  # modules that were called or looked at, by identity
         self.module_writes: set[tuple[int, str]] = set()  # (identity, attribute) of plain attributes assigned to them
         self.training_read: set[int] = set()  # those of them whose `training` was asked for
+        self.flags: dict[int, tuple[Any, bool, bool]] = {}  # buffers that were assigned: what their flags were
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
         self._grad_enabled = True
@@ -63,6 +64,8 @@ class Trace:
     def __exit__(self, kind: Any, *_: Any) -> None:
         STATE.trace = self._outer
         STATE.grad_enabled = self._grad_enabled  # a replay would not switch it: `set_grad_enabled` ends here
+        for tensor, requires_grad, is_leaf in self.flags.values():
+            tensor._requires_grad, tensor.is_leaf = (False, True) if kind is None else (requires_grad, is_leaf)
         for context in self.contexts:
             context.__dict__.clear()
         if kind is not None:
@@ -108,6 +111,11 @@ class Trace:
         cell.node = node
         cell.written = True
 
+    def is_written(self, tensor: Any) -> bool:
+        """Whether a tensor from outside was assigned here."""
+        cell = self.cells.get(id(tensor))
+        return cell is not None and cell.written
+
     def created(self, tensor: Any) -> None:
         """Remember a tensor made here; it may leave only as a result or an assignment."""
         key = id(tensor)
@@ -122,6 +130,12 @@ class Trace:
             self.grads[id(tensor)] = (tensor, tensor._grad)
             if not written:
                 self.grads_read.append((tensor, tensor._grad))
+
+    def release_flags(self, tensor: Any) -> None:
+        """Make a tensor from outside a plain one, which an assignment may make part of a gradient until the trace
+        ends; then it is a plain one again."""
+        self.flags.setdefault(id(tensor), (tensor, tensor._requires_grad, tensor.is_leaf))
+        tensor._requires_grad, tensor.is_leaf = False, True
 
     def draw(self, generator: Any, device: Any, count: int = 1) -> tuple[Node, int]:
         """The state node and the number of the first of `count` random draws."""

@@ -19,7 +19,7 @@ from weft.graph.primitives import PRIMITIVES
 from weft.kernels import index as ix
 from weft.kernels import math as kernel_math
 from weft.kernels import narrow
-from weft.kernels.index import Axis
+from weft.kernels.index import Axis, Index
 from weft.kernels.language import BufferParam, Expr, IndexValue, Literal, Load, Op, ScalarParam, Store, Var
 
 STATUS = Node()  # stands for the plan's status words among the buffers of a kernel
@@ -71,7 +71,20 @@ class Builder:
         strides = self.source.strides.get(sink) or row_major(sink.shape)
         if sink.dtype.is_narrow:
             value = narrow.packed(value, sink.dtype)
+        if sink.op == "write_rows":
+            return self._store_row(sink, at, strides, value)
         return Store(self.buffer(sink, written=True), address(at, strides, 0), value)
+
+    def _store_row(self, sink: Node, at: Indices, strides: tuple[int, ...], value: Expr) -> Store:
+        """An element of a row that goes where the index says: nowhere, if that is behind the table."""
+        (extent,) = sink.attrs
+        row = self.int64_of(self.value(sink.srcs[1], at, ()))
+        bound = self.whole(f"limit{len(self.definitions)}", extent)
+        loaded = Axis(f"g{len(self.definitions)}", extent, "value")
+        last = Op("sub", (bound, Literal(1, int64)), int64)
+        self.definitions[loaded.name] = Op("max", (Op("min", (row, last), int64), Literal(0, int64)), int64)
+        place = address((Index(((loaded, 1),), 0), *at[1:]), strides, 0)
+        return Store(self.buffer(sink, written=True), place, value, Op("lt", (row, bound), bool_))
 
     def buffer(self, node: Node, written: bool = False) -> str:
         param = self.buffers.get(node)
@@ -168,6 +181,8 @@ class Builder:
             return self._gather(node, at, conditions)
         if op == "in_range":
             return self._in_range(node, at, conditions)
+        if op == "write_rows":
+            return self.value(node.srcs[0], at, conditions)
         if op in MOVEMENT:
             moved, when = self._moved(node, at)
             if not when:

@@ -202,7 +202,9 @@ def _gather(node: Node, g: Node) -> Gradients:
 
 def _neighbours(node: Node, g: Node) -> Gradients:
     """As `_gather`; the transposed structure says which rows of `g` belong together: they are summed by segments."""
-    _, _, pointers, order = node.srcs
+    _, col, pointers, order = node.srcs
+    if pointers.op == "iota":  # segments of one row each: a permutation and its inverse
+        return make("neighbours", (g, order, pointers, col)), None, None, None
     return segment("sum", gather(g, order, 0), pointers, node.site), None, None, None
 
 

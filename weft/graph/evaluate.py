@@ -181,6 +181,14 @@ def _bitcast(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.nd
     return stored.reshape(node.shape).view(node.dtype.numpy)
 
 
+def _replace_rows(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    x, index, rows = arrays
+    there = index < len(x)
+    out = x.copy()
+    out[index[there]] = rows[there]
+    return out
+
+
 def _scatter(fold: str) -> Evaluation:
     return lambda node, arrays, dtype: _fold_rows(node, fold, arrays[0], arrays[1], dtype)
 
@@ -334,6 +342,7 @@ EVALUATIONS: dict[str, Evaluation] = {
     "neighbours": lambda node, arrays, dtype: np.take(
         arrays[0], np.clip(arrays[1], 0, max(len(arrays[0]) - 1, 0)), axis=0
     ),
+    "replace_rows": _replace_rows,
     "scatter_add": _scatter("sum"),
     "scatter_max": _scatter("max"),
     "scatter_min": _scatter("min"),

@@ -247,6 +247,12 @@ def _scatter(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple
     return (attrs[0], *src.shape[1:]), src.dtype
 
 
+def _replace_rows(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
+    x, index, rows = srcs
+    assert index.dtype.kind in "iu" and rows.shape == (index.size, *x.shape[1:]) and rows.dtype is x.dtype, srcs
+    return x.shape, x.dtype
+
+
 def _dot(srcs: tuple[Node, ...], attrs: tuple, dtype: DType | None) -> tuple[Shape, DType]:
     a, b = srcs
     assert a.dtype is b.dtype and a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2], srcs
@@ -355,6 +361,7 @@ _ROWS: list[tuple[str, str, int | None, Rule]] = [
     ("gather", "gather", 2, _gather),
     ("neighbours", "gather", 4, _neighbours),
     ("scatter_add scatter_max scatter_min scatter_prod", "scatter", 2, _scatter),
+    ("replace_rows", "update", 3, _replace_rows),
     ("segment_sum segment_max segment_min", "segment", 2, _segment),
     ("segment_rows", "rows", 1, _segment_rows),
     ("dot", "dot", 2, _dot),

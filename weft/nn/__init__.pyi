@@ -18,7 +18,7 @@ from weft.nn.parameter import Buffer as Buffer
 from weft.nn.parameter import Parameter as Parameter
 from weft.nn.registry import get as get
 from weft.nn.registry import layers as layers
-from weft.nn.summary import summary as summary
+from weft.nn.summarize import summary as summary
 from weft.nn.support import supports as supports
 
 CONTENTS: dict[str, tuple[str, ...]]

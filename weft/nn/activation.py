@@ -244,15 +244,13 @@ class Softplus(_Numbers):
 
 
 @layer(learns="-")
-class Softshrink(_Numbers):
+class Softshrink(Module):
     """y = x - lambd above lambd, x + lambd below -lambd, 0 between: what minimises (x - y)² / 2 + lambd |y|
     (Donoho 1995).
 
     >>> weft.nn.Softshrink()(weft.tensor([-1.0, 0.2, 2.0]))
     tensor([-0.5000,  0.0000,  1.5000])
     """
-
-    _shown = ("lambd",)
 
     def __init__(self, lambd: float = 0.5):
         super().__init__()
@@ -261,16 +259,17 @@ class Softshrink(_Numbers):
     def forward(self, input: Tensor) -> Tensor:
         return F.softshrink(input, self.lambd)
 
+    def extra_repr(self) -> str:
+        return f"{self.lambd}"
+
 
 @layer(learns="-")
-class Hardshrink(_Numbers):
+class Hardshrink(Module):
     """y = x where |x| > lambd, else 0.
 
     >>> weft.nn.Hardshrink()(weft.tensor([-1.0, 0.2, 2.0]))
     tensor([-1.,  0.,  2.])
     """
-
-    _shown = ("lambd",)
 
     def __init__(self, lambd: float = 0.5):
         super().__init__()
@@ -278,6 +277,9 @@ class Hardshrink(_Numbers):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardshrink(input, self.lambd)
+
+    def extra_repr(self) -> str:
+        return f"{self.lambd}"
 
 
 @layer(learns="-")
@@ -441,7 +443,7 @@ class Activation(Module):
     def __init__(self, name: str, **arguments: Any):
         super().__init__()
         self.name = name
-        self.function = make_activation(name, **arguments)
+        self.function: Any = make_activation(name, **arguments)
 
     def forward(self, input: Tensor) -> Tensor:
         return self.function(input)

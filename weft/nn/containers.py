@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from weft.errors import DTypeError, IndexRangeError, problem
-from weft.nn.module import Module
+from weft.nn.module import Module, indent
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
 from weft.state import STATE
@@ -169,6 +170,16 @@ class ModuleList(_Numbered):
 
     def __add__(self, other: Iterable[Module]) -> ModuleList:
         return ModuleList([*self, *other])
+
+    def __repr__(self) -> str:
+        """As other modules, with neighbours that look the same on one line: `(0-3): 4 x Linear(...)`."""
+        lines, start = [], 0
+        for text, group in itertools.groupby(map(repr, self)):
+            count = len(list(group))
+            label = f"({start}): " if count == 1 else f"({start}-{start + count - 1}): {count} x "
+            lines.append(f"  {label}{indent(text)}\n")
+            start += count
+        return f"{self._get_name()}(" + ("\n" + "".join(lines) if lines else "") + ")"
 
     def __iadd__(self, other: Iterable[Module]) -> ModuleList:
         return self.extend(other)
@@ -344,6 +355,21 @@ class ParameterDict(Module):
     def get(self, key: str, default: Any = None) -> Any:
         """The parameter under a key, or `default`."""
         return getattr(self, key) if key in self._keys else default
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The parameter under a key; `default` is put there if there is none."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def copy(self) -> ParameterDict:
+        """Another dict with the same parameters."""
+        return ParameterDict(dict(self.items()))
+
+    def clear(self) -> None:
+        """Take all parameters out."""
+        for key in self:
+            del self[key]
 
     def pop(self, key: str) -> Any:
         """Take a parameter out."""

@@ -19,17 +19,13 @@ from weft.random import Generator
 from weft.sampling import fill_orthogonal, fill_sparse, fill_truncated_normal
 from weft.tensor import Tensor
 
-_LINEAR = [
-    "linear",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "conv_transpose3d",
-    "sigmoid",
-]
-_GAINS = {**dict.fromkeys(_LINEAR, 1.0), "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0), "selu": 0.75}
+_CONVOLUTIONS = [f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)]
+_GAINS = {
+    **dict.fromkeys(["linear", *_CONVOLUTIONS, "sigmoid"], 1.0),
+    "tanh": 5.0 / 3.0,
+    "relu": math.sqrt(2.0),
+    "selu": 0.75,
+}
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:

@@ -34,7 +34,7 @@ def _draw_uniform(fan_in: int, *params: Parameter | None) -> None:
             init.uniform_(param, -bound, bound)
 
 
-@layer("L026", aliases=("DenseLayer", "Dense", "FullyConnected", "FullyConnectedLayer"))
+@layer("L026 L027", aliases=("DenseLayer", "Dense", "FullyConnected", "FullyConnectedLayer"))
 class Linear(Module):
     """y = f(x Wᵀ + b); f is `activation`, a name or a function, and none by default.
 
@@ -83,6 +83,7 @@ class LazyLinear(LazyModuleMixin, Linear):
     """
 
     cls_to_become = Linear
+    weight: Any
 
     def __init__(
         self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None, *, activation: Any = None
@@ -98,7 +99,7 @@ class LazyLinear(LazyModuleMixin, Linear):
         if self.in_features and not self.has_uninitialized_params():
             super().reset_parameters()
 
-    def initialize_parameters(self, input: Tensor) -> None:  # type: ignore[override]
+    def initialize_parameters(self, input: Tensor) -> None:
         """Take in_features from an input."""
         infer_size(self, "in_features", input.shape[-1], self.weight, 1)
         if self.has_uninitialized_params():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from weft.autograd import no_grad
-from weft.creation import as_tensor
+from weft.creation import tensor
 from weft.errors import ShapeError
 from weft.interop import from_dlpack
 from weft.nn import parameter
@@ -147,7 +147,7 @@ def _load_own(
         elif assign:
             writes.append(partial(_replace, module, name, value, old))
         else:
-            writes.append(partial(old.copy_, value))
+            writes.append(partial(old.copy_, value.to(old.device)))
     if _has_extra(module):
         key = prefix + EXTRA
         if key in state:
@@ -158,12 +158,14 @@ def _load_own(
 
 
 def as_value(value: Any) -> Tensor:
-    """A tensor for what a state_dict holds: a tensor of Weft's or of another library, or an array."""
+    """A tensor for what a state_dict holds: a tensor of Weft's or of another library, or an array. Memory of others is
+    copied now: they may write to it before the value is used."""
     if isinstance(value, Tensor):
         return value.detach()
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
-        return from_dlpack(value.detach() if hasattr(value, "detach") else value)
-    return as_tensor(np.asarray(value))
+        value = value.detach() if hasattr(value, "detach") else value
+        return from_dlpack(value.cpu() if hasattr(value, "cpu") else value, copy=True)
+    return tensor(np.asarray(value))
 
 
 def _replace(module: Module, name: str, value: Tensor, old: Tensor) -> None:

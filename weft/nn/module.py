@@ -7,7 +7,6 @@ one version (`state.MODULES`), so that compiled functions see it; while a functi
 from __future__ import annotations
 
 import copy
-import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
@@ -158,8 +157,8 @@ class Module:
                     given = f"{value.dtype.name}{list(value.shape)} for the buffer {name!r} inside {trace.where}"
                     expected = f"what it holds, {old.dtype.name}{list(old.shape)}"
                     raise problem(ShapeError, type(self).__name__, given, expected, "assign it outside, or cast it")
-                with no_grad():
-                    old.copy_(value)
+                trace.release_flags(old)  # a value that requires grad carries its gradient until the trace ends
+                old.copy_(value)
             return
         self._buffers[name] = value
 
@@ -376,20 +375,24 @@ class Module:
         return self
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Give every parameter, its gradient and every buffer the value `fn(tensor)`. All keep their identity, so that
-        optimizers and compiled functions go on with them."""
-        tensors: dict[int, Tensor] = {}
-        for module in self.modules() if recurse else [self]:
-            for tensor in itertools.chain(module._parameters.values(), module._buffers.values()):
-                if tensor is not None:
-                    tensors[id(tensor)] = tensor
-                    if tensor._grad is not None:
-                        tensors[id(tensor._grad)] = tensor._grad
+        """Give every parameter, its gradient and every buffer the value `fn(tensor)`. Parameters keep their identity,
+        so that optimizers go on with them; a buffer that changes is another tensor, as the old one may be somebody's."""
+        modules = list(self.modules()) if recurse else [self]
+        params = {id(one): one for module in modules for one in module._parameters.values() if one is not None}
+        buffers: dict[int, tuple[Tensor, Tensor]] = {}  # old and new; shared ones stay shared
         with no_grad():
-            for tensor in tensors.values():
-                new = fn(tensor.detach())
-                if (new.dtype, new.device) != (tensor.dtype, tensor.device):
-                    tensor._assign(new.node)
+            for param in params.values():
+                for tensor in (param, param._grad):
+                    if tensor is not None:
+                        new = fn(tensor.detach())
+                        if (new.dtype, new.device) != (tensor.dtype, tensor.device):
+                            tensor._assign(new.node)
+            for module in modules:
+                for name, old in module._buffers.items():
+                    if old is not None:
+                        new = buffers.setdefault(id(old), (old, fn(old)))[1]
+                        if new is not old:
+                            dict.__setitem__(module._buffers, name, new)
         MODULES.bump()
         return self
 
@@ -495,7 +498,16 @@ class Module:
     # ---- copies, and what people see -------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        """What copies and pickles hold: of a buffer that was computed from parameters only its value."""
+        state = dict(self.__dict__)
+        if any(buffer is not None and not buffer.is_leaf for buffer in self._buffers.values()):
+            state["_buffers"] = Registered(
+                {
+                    name: buffer if buffer is None or buffer.is_leaf else buffer.detach()
+                    for name, buffer in self._buffers.items()
+                }
+            )
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -503,7 +515,7 @@ class Module:
 
     def __deepcopy__(self: Self, memo: dict[int, Any]) -> Self:
         made = memo[id(self)] = type(self).__new__(type(self))
-        made.__setstate__({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
+        made.__setstate__({name: copy.deepcopy(value, memo) for name, value in self.__getstate__().items()})
         return made
 
     def extra_repr(self) -> str:
@@ -515,7 +527,7 @@ class Module:
 
     def __repr__(self) -> str:
         extra = self.extra_repr().split("\n") if self.extra_repr() else []
-        below = [f"({name}): " + _indent(repr(child)) for name, child in self._modules.items()]
+        below = [f"({name}): " + indent(repr(child)) for name, child in self._modules.items()]
         if len(extra) == 1 and not below:
             return f"{self._get_name()}({extra[0]})"
         inside = "".join(f"  {line}\n" for line in [*extra, *below])
@@ -523,7 +535,7 @@ class Module:
 
     def summary(self, *shapes: Any, **options: Any) -> Any:
         """See `nn.summary`."""
-        from weft.nn.summary import summary
+        from weft.nn.summarize import summary
 
         return summary(self, *shapes, **options)
 
@@ -551,7 +563,8 @@ class LoadResult(NamedTuple):
         return f"LoadResult(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
-def _indent(text: str) -> str:
+def indent(text: str) -> str:
+    """All lines but the first by two spaces further in."""
     first, *rest = text.split("\n")
     return "\n".join([first, *("  " + line for line in rest)])
 

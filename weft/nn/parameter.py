@@ -120,7 +120,10 @@ class Uninitialized(_Registered):
 
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
         """Take a shape, and memory that is still to be filled. The tensor stays the same object."""
-        form = {"device": self.device if device is None else device, "dtype": self.dtype if dtype is None else dtype}
+        form: dict[str, Any] = {
+            "device": self.device if device is None else device,
+            "dtype": self.dtype if dtype is None else dtype,
+        }
         self.__class__ = self.becomes  # type: ignore[assignment]
         with no_grad():
             self._assign(empty(*shape, **form).node)
@@ -130,6 +133,10 @@ class Uninitialized(_Registered):
     def shape(self) -> Any:
         fix = "call the module once, then its shape is known"
         raise problem(ShapeError, type(self).__name__, "a question for its shape", "one that has values", fix)
+
+    def numel(self) -> int:
+        """Not known yet: raises, as `shape` does."""
+        return self.shape.numel()
 
     def detach(self) -> Any:
         """Itself: there is no value to share."""

@@ -112,10 +112,16 @@ class _AdaptiveMaxPool(_Pool):
 class _MaxUnpool(_Pool):
     """Base of the inverses of the maximum pools."""
 
+    _axes: int
+
     def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0):
         super().__init__()
-        self.kernel_size, self.stride = kernel_size, kernel_size if stride is None else stride
-        self.padding = padding
+        self.kernel_size, self.stride = self._all(kernel_size), self._all(kernel_size if stride is None else stride)
+        self.padding = self._all(padding)
+
+    def _all(self, value: Sizes) -> tuple[int, ...]:
+        """One number for each axis."""
+        return (value,) * self._axes if isinstance(value, int) else tuple(value)
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         return type(self)._function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
@@ -414,6 +420,7 @@ class MaxUnpool1d(_MaxUnpool):
     (1, 1, 4)
     """
 
+    _axes = 1
     _function = staticmethod(F.max_unpool1d)
 
 
@@ -429,6 +436,7 @@ class MaxUnpool2d(_MaxUnpool):
     (1, 1, 4, 4)
     """
 
+    _axes = 2
     _function = staticmethod(F.max_unpool2d)
 
 
@@ -444,6 +452,7 @@ class MaxUnpool3d(_MaxUnpool):
     (1, 1, 4, 4, 4)
     """
 
+    _axes = 3
     _function = staticmethod(F.max_unpool3d)
 
 

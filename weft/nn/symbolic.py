@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from weft import tree
+from weft.creation import zeros
+from weft.dtypes import DType
 from weft.recording import record_result
 from weft.tensor import Tensor
 
@@ -17,6 +21,14 @@ if TYPE_CHECKING:
     from weft.nn.module import Module
 
 in_use = False  # whether there ever was a symbol: without, calls do not look for them
+
+
+@dataclass(frozen=True)
+class Form:
+    """What is left of a recorded value in a pickle."""
+
+    shape: tuple[int, ...]
+    dtype: DType
 
 
 class Symbol:
@@ -27,6 +39,18 @@ class Symbol:
         in_use = True
         self.module, self.args, self.kwargs = module, args, kwargs
         self.value = value  # of the right form; a recorded result that is never computed
+
+    def __getstate__(self) -> dict[str, Any]:
+        leaves, structure = tree.flatten(self.value)
+        forms = [Form(tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        return {**self.__dict__, "value": tree.unflatten(structure, forms)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        global in_use
+        in_use = True
+        leaves, structure = tree.flatten(state["value"])
+        values = [zeros(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, Form) else leaf for leaf in leaves]
+        self.__dict__.update(state, value=tree.unflatten(structure, values))
 
     @property
     def shape(self) -> tuple[int | None, ...]:

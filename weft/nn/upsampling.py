@@ -164,9 +164,11 @@ class Upsample(Module):
     ):  # fmt: skip
         super().__init__()
         self.size, self.mode, self.align_corners = size, mode, align_corners
-        self.scale_factor = tuple(map(float, scale_factor)) if isinstance(scale_factor, (tuple, list)) else (
-            float(scale_factor) if scale_factor else None
-        )  # fmt: skip
+        self.scale_factor: Any = scale_factor
+        if isinstance(scale_factor, (int, float)):
+            self.scale_factor = float(scale_factor)
+        elif scale_factor is not None:
+            self.scale_factor = tuple(map(float, scale_factor))
         self.recompute_scale_factor = recompute_scale_factor
 
     def forward(self, input: Tensor) -> Tensor:

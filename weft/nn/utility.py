@@ -229,10 +229,11 @@ class Reshape(Module):
     def forward(self, input: Tensor) -> Tensor:
         inside = math.prod(input.shape[1:])
         known = math.prod(size for size in self.shape if size != -1)
-        if not input.ndim or (inside % known if -1 in self.shape and known else inside != known):
+        fits = (known and inside % known == 0) if -1 in self.shape else inside == known
+        if not input.ndim or not fits:
             expected = f"[B, *] that fits [B, {', '.join(map(str, self.shape))}]"
             raise problem(ShapeError, "Reshape", f"shape {list(input.shape)}", expected)
-        return input.reshape(input.shape[0], *self.shape)
+        return input.reshape(input.shape[0], *[inside // known if size == -1 else size for size in self.shape])
 
     def extra_repr(self) -> str:
         return ", ".join(map(str, self.shape))

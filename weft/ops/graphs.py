@@ -9,7 +9,7 @@ from a maximum or minimum; the gradient of those goes to the first edge that has
 
 from __future__ import annotations
 
-from weft.dtypes import bool_
+from weft.dtypes import bool_, int32
 from weft.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
@@ -18,6 +18,8 @@ from weft.ops.common import need_float, need_integer, normal_axis, same_device
 from weft.ops.indexing import user_site
 from weft.ops.reduce import ValuesIndices
 from weft.ops.registry import operation
+from weft.ops.scans import cumsum
+from weft.ops.sorting import argsort
 
 # --- by index --------------------------------------------------------------------------------------------------------
 
@@ -213,6 +215,45 @@ def neighbours(x: Node, col: Node, colptr: Node, order: Node, who: str = "source
         nodes = colptr.size - 1
         raise problem(ShapeError, who, f"a tensor of shape {x.shape}", f"one row for each of {nodes} nodes")
     return make("neighbours", (x, col, colptr, order), site=user_site())
+
+
+def permuted(x: Node, order: Node, inverse: Node) -> Node:
+    """Rows of `x` in an order whose inverse is known: the gradient is picked by the inverse, not scattered."""
+    need_integer("reorder", order)
+    if not x.shape or x.shape[0] != order.size:
+        given = f"values of shape {x.shape} for {order.size} edges"
+        raise problem(ShapeError, "reorder", given, "one row for each edge")
+    return neighbours(x, order, build.iota((order.size + 1,), 0, x.device, int32), inverse, "reorder")
+
+
+def sort_edges(edge_index: Node, num_nodes: int, num_sources: int | None = None) -> tuple[Node, ...]:
+    """The fields of `weft.Adjacency` for `edge_index` [2, E] (sources, targets), in their order."""
+    need_integer("sort_edges", edge_index)
+    if len(edge_index.shape) != 2 or edge_index.shape[0] != 2:
+        given = f"an edge index of shape {edge_index.shape}"
+        raise problem(ShapeError, "sort_edges", given, "[2, edges]: sources, targets")
+    source, target = [
+        build.reshape(build.narrow(edge_index, 0, row, row + 1), edge_index.shape[1:]) for row in range(2)
+    ]
+    edge = build.cast(argsort(target), int32)
+    col = build.gather(build.cast(source, int32), edge, 0)
+    order = build.cast(argsort(col), int32)
+    rowptr = _pointers(target, num_nodes)
+    colptr = _pointers(source, num_nodes if num_sources is None else num_sources)
+    return rowptr, col, colptr, order, edge, _inverse(edge), _inverse(order)
+
+
+def _pointers(index: Node, count: int) -> Node:
+    """Where the entries of each of `count` rows begin when `index` is sorted; checks the range of the index."""
+    ones = build.full(index.shape, 1, int32, index.device)
+    lengths = build.scatter_add(index, ones, count, user_site())
+    first = build.full((1,), 0, int32, index.device)
+    return build.concat([first, cumsum(lengths, 0, dtype=int32)], 0)
+
+
+def _inverse(order: Node) -> Node:
+    """The permutation that undoes `order`."""
+    return build.scatter("max", order, build.iota(order.shape, 0, order.device, int32), order.size)
 
 
 def targets(x: Node, rowptr: Node, count: int) -> Node:

@@ -165,11 +165,13 @@ def binary_cross_entropy_with_logits(
     who = "binary_cross_entropy_with_logits"
     reduction = reduction_of(who, size_average, reduce, reduction)
     z, y = _pair(who, input, target)
+    if pos_weight is not None:
+        z, y, pos_weight = meet(who, z, y, pos_weight)
     below = lt(z, 0.0)
     tail = unary("log1p", unary("exp", select(below, z, neg(z))))  # log(1 + e^-|z|), with the right slope at 0
     above = add(tail, select(below, neg(z), 0.0))  # -log s(z)
     if pos_weight is not None:
-        above = mul(add(mul(sub(meet(who, z, pos_weight)[1], 1.0), y), 1.0), above)  # 1 + (w - 1) y
+        above = mul(add(mul(sub(pos_weight, 1.0), y), 1.0), above)  # 1 + (w - 1) y
     loss = add(mul(sub(1.0, y), z), above)
     loss = loss if weight is None else mul(*meet(who, loss, weight))
     return _reduced(who, loss, reduction)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
@@ -41,7 +42,8 @@ def gradient(
     axes = [normal_axis(who, axis, rank) for axis in given]
     if len(set(axes)) != len(axes):
         raise problem(ShapeError, who, f"dim={dim}", "each axis once")
-    steps = list(spacing) if isinstance(spacing, (tuple, list)) else [1.0 if spacing is None else spacing] * len(axes)
+    several = isinstance(spacing, (tuple, list))
+    steps: list[Any] = list(spacing) if several else [1.0 if spacing is None else spacing] * len(axes)  # type: ignore[arg-type]
     if isinstance(spacing, Node) or len(steps) != len(axes):
         raise problem(ShapeError, who, f"spacing for {len(steps)} axes", f"a number, or a list for {len(axes)} axes")
     for axis in axes:
@@ -61,7 +63,7 @@ def _slope(x: Node, axis: int, step: Node | float, edge_order: int) -> Node:
 
     def of_two(start: int) -> Node:
         rise = sub(part(x, start + 1, 1), part(x, start, 1))
-        return div(rise, step if gaps is None else part(gaps, start, 1))  # type: ignore[arg-type]
+        return div(rise, step if gaps is None else part(gaps, start, 1))
 
     def of_three(start: int, count: int, place: int) -> Node:
         """At the first, the second or the third of three neighbours, `count` times."""

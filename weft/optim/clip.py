@@ -1,7 +1,8 @@
-"""Gradient clipping over all gradients as one vector, as torch.nn.utils."""
+"""Gradient clipping over all gradients as one vector, as torch.nn.utils. `foreach` is accepted and changes nothing."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import weft
@@ -10,7 +11,13 @@ from weft.optim.flat import buckets, join, split
 from weft.tensor import Tensor
 
 
-def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float, error_if_nonfinite: bool = False) -> Tensor:
+def clip_grad_norm_(
+    parameters: Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
     """Scale all gradients by min(1, max_norm / (norm + 1e-6)); returns the norm, which stays on the device.
 
     >>> import weft
@@ -21,41 +28,93 @@ def clip_grad_norm_(params: Tensor | Iterable[Tensor], max_norm: float, error_if
     >>> round(float((w.grad * w.grad).sum()), 4)
     1.0
     """
-    with weft.no_grad():
-        grads = _grads(params)
-        if not grads:
-            return weft.zeros(())
-        groups = [[grads[k] for k in positions] for positions in buckets(grads)]
-        flats = [join(group) for group in groups]
-        flats = [flat.float() if flat.dtype.is_narrow else flat for flat in flats]  # squares leave float16 soon
-        total = sum([(flat * flat).sum() for flat in flats[1:]], (flats[0] * flats[0]).sum())
-        norm = total.sqrt()
-        if error_if_nonfinite and not bool(norm.isfinite()):
-            raise problem(
-                GraphError,
-                "clip_grad_norm_",
-                "gradients whose norm is not finite",
-                "finite gradients",
-                "look for NaN or Inf",
-            )
-        scale = (max_norm / (norm + 1e-6)).minimum(1.0)
-        for group, flat in zip(groups, flats, strict=True):
-            _assign(group, flat * scale)
-        return norm
+    grads = _grads(parameters)
+    norm = _total_norm("clip_grad_norm_", grads, norm_type, error_if_nonfinite)
+    _scale(grads, max_norm, norm)
+    return norm
 
 
-def clip_grad_value_(params: Tensor | Iterable[Tensor], clip_value: float | tuple[float, float]) -> None:
+def get_total_norm(
+    tensors: Tensor | Iterable[Tensor],
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """The norm of all tensors as one vector: (Σ|x|^p)^(1/p), or the largest |x| for norm_type=inf.
+
+    >>> weft.optim.get_total_norm([weft.tensor([3.0]), weft.tensor([4.0])]).item()
+    5.0
+    """
+    every = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    return _total_norm("get_total_norm", every, norm_type, error_if_nonfinite)
+
+
+def clip_grads_with_norm_(
+    parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None
+) -> None:
+    """Scale all gradients by min(1, max_norm / (total_norm + 1e-6)), with a norm that was computed before.
+
+    >>> w = weft.ones(2, requires_grad=True)
+    >>> (w * 4.0).sum().backward()
+    >>> weft.optim.clip_grads_with_norm_(w, 1.0, weft.tensor(2.0))
+    >>> [round(value, 4) for value in w.grad.tolist()]
+    [2.0, 2.0]
+    """
+    _scale(_grads(parameters), max_norm, total_norm)
+
+
+def clip_grad_value_(
+    parameters: Tensor | Iterable[Tensor], clip_value: float | tuple[float, float], foreach: bool | None = None
+) -> None:
     """Clamp every element of all gradients to [-clip_value, clip_value], or to (low, high)."""
     low, high = clip_value if isinstance(clip_value, tuple) else (-clip_value, clip_value)
     with weft.no_grad():
-        grads = _grads(params)
+        grads = _grads(parameters)
         for positions in buckets(grads):
             group = [grads[k] for k in positions]
             _assign(group, join(group).clamp(low, high))
 
 
-def _grads(params: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    every = [params] if isinstance(params, Tensor) else list(params)
+def _total_norm(who: str, tensors: list[Tensor], norm_type: float, error_if_nonfinite: bool) -> Tensor:
+    if not tensors:
+        return weft.zeros(())
+    order = float(norm_type)
+    with weft.no_grad():
+        device = tensors[0].device
+        flats = [_wide(join([tensors[k] for k in positions])) for positions in buckets(tensors)]
+        if order == 2.0:
+            sums = [(flat * flat).sum().to(device) for flat in flats]
+            norm = sum(sums[1:], sums[0]).sqrt()
+        elif math.isinf(order):
+            ends = [(flat.abs().amax() if order > 0 else flat.abs().amin()).to(device) for flat in flats]
+            norm = weft.stack(ends).amax() if order > 0 else weft.stack(ends).amin()
+        elif order == 0.0:  # of the tensors' own norms, as torch: how many tensors are not zero everywhere
+            norm = sum([(tensor != 0.0).any().to(device).to(flats[0].dtype) for tensor in tensors], weft.zeros(()))
+        else:
+            sums = [(flat.abs() ** order).sum().to(device) for flat in flats]
+            norm = sum(sums[1:], sums[0]) ** (1.0 / order)
+        if error_if_nonfinite and not bool(norm.isfinite()):
+            given = "gradients whose norm is not finite"
+            raise problem(GraphError, who, given, "finite gradients", "look for NaN or Inf")
+        return norm
+
+
+def _scale(grads: list[Tensor], max_norm: float, norm: Tensor) -> None:
+    with weft.no_grad():
+        for positions in buckets(grads):
+            group = [grads[k] for k in positions]
+            flat = _wide(join(group))
+            scale = (max_norm / (norm.to(flat.device) + 1e-6)).minimum(1.0)
+            _assign(group, flat * scale)
+
+
+def _wide(flat: Tensor) -> Tensor:
+    """Squares leave float16 soon."""
+    return flat.float() if flat.dtype.is_narrow else flat
+
+
+def _grads(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    every = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     return [param.grad for param in every if param.grad is not None]
 
 

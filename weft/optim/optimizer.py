@@ -6,134 +6,138 @@ Hyper-parameters are tensor elements, so a learning rate can change between repl
 
 from __future__ import annotations
 
+import copy
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
-
-import numpy as np
 
 import weft
 from weft.errors import GraphError, RangeError, ShapeError, problem
 from weft.locks import CopyableLock
-from weft.optim.flat import buckets, join, pack, split
-from weft.state import STATE, VERSION
+from weft.optim.flat import buckets, join, split
+from weft.optim.groups import SEEN, STEP, SUM, Bucket, Group, outside_of_traces, plain_number
+from weft.row_updates import Rows, replace_rows, row_gradient, take_rows, unique_rows
+from weft.state import STATE
 from weft.tensor import Tensor, take_consumed
 
-
-class Group(dict):
-    """One parameter group: a dict of hyper-parameters and 'params'. Setting a number writes it to the device."""
-
-    def __init__(
-        self, options: Mapping[str, Any], order: tuple[str, ...], state_of: Callable[[Group], tuple[str, ...]]
-    ):
-        super().__init__(options)
-        self.order = order
-        self.state_of = state_of
-        self.buckets: list[Bucket] = []
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Group, ({}, (), None), (dict(self), self.order, self.state_of, self.buckets)
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        """Of a copy: its numbers are in its buckets already."""
-        options, self.order, self.state_of, self.buckets = state
-        self.update(options)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        super().__setitem__(key, value)
-        VERSION.bump()
-        for bucket in self.buckets:
-            bucket.write_hyper(self.numbers())
-            bucket.add_state(self.state_of(self))
-
-    def choice(self, name: str) -> bool:
-        """Whether a hyper-parameter takes part in the update; a compiled step is traced anew when that changes."""
-        if STATE.trace is not None:
-            return STATE.trace.guard(lambda: bool(self[name]))
-        return bool(self[name])
-
-    def numbers(self) -> list[float]:
-        """The numeric hyper-parameters in the optimizer's order; a pair such as `betas` gives two."""
-        out: list[float] = []
-        for name in self.order:
-            value = self[name]
-            out.extend(map(float, value) if isinstance(value, tuple | list) else [float(value)])
-        return out
-
-
-class Bucket:
-    """The parameters of a group that share dtype and device, with their state as flat vectors.
-
-    The update of 16-bit parameters is computed in float32, where their state stays: 0.999 would round to 1 in bfloat16.
-    """
-
-    def __init__(self, params: list[Tensor], numbers: list[float], state_names: tuple[str, ...]):
-        self.params = params
-        dtype, device = weft.float32 if params[0].dtype.is_narrow else params[0].dtype, params[0].device
-        total = sum(param.numel() for param in params)
-        self.hyper = weft.tensor(np.array(numbers, dtype.numpy), device=device)
-        self.steps = weft.zeros(len(params), dtype=dtype, device=device)  # updates made so far, per parameter
-        self.hyper.name, self.steps.name = "optimizer hyper-parameters", "optimizer steps"
-        self.together = True  # whether all parameters have made the same number of updates
-        self.total = total
-        self.state: dict[str, Tensor] = {}
-        self.add_state(state_names)
-        weft.eval(self.steps)
-        pack(params)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Of a copy: its parameters are moved into one piece of memory, like those of the original."""
-        self.__dict__.update(state)
-        pack(self.params)
-
-    def add_state(self, names: tuple[str, ...]) -> None:
-        """Zeros for state vectors that are not there yet."""
-        for name in names:
-            if name not in self.state:
-                self.state[name] = weft.zeros(self.total, dtype=self.hyper.dtype, device=self.hyper.device)
-                self.state[name].name = f"optimizer {name}"
-                weft.eval(self.state[name])
-
-    def write_hyper(self, numbers: list[float]) -> None:
-        self.hyper.copy_(weft.tensor(np.array(numbers, self.hyper.dtype.numpy), device=self.hyper.device))
+Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
+State = dict[str, Tensor]
 
 
 class Optimizer:
-    """Base class. `params` is an iterable of tensors or of dicts with 'params' and own hyper-parameters.
+    """Base class. `params` is an iterable of tensors, of (name, tensor) pairs as `model.named_parameters()` gives, or
+    of dicts with either of these under 'params' and hyper-parameters of their own.
 
-    Subclasses set `hyper` (names in order), `state_names`, and define
-    `update(group, p, g, h, t, state) -> (new p, {name: new state})` on flat vectors; `h` maps hyper-parameter names to
-    device scalars, `t` is the step count starting at 1.
+    An optimizer of one's own sets `hyper` (names in order) and `state_names`, and defines `update` on flat vectors: `p`
+    and `g` are all parameters and gradients of a group, one after the other; `h` maps names of hyper-parameters to
+    device scalars (a pair `betas` to `betas1` and `betas2`), `t` counts updates from 1, `state` holds vectors that
+    begin as zeros. It returns the new parameters and the new state. Groups, `maximize`, `update_every`, saving, loading
+    and `weft.compile` work with it as with any other.
+
+    >>> class Momentum(weft.optim.Optimizer):
+    ...     hyper, state_names = ("lr", "mu"), ("velocity",)
+    ...
+    ...     def __init__(self, params, lr=0.1, mu=0.9):
+    ...         super().__init__(params, {"lr": lr, "mu": mu})
+    ...
+    ...     def update(self, group, p, g, h, t, state):
+    ...         velocity = h["mu"] * state["velocity"] - h["lr"] * g
+    ...         return p + velocity, {"velocity": velocity}
+    >>> w = weft.tensor([1.0], requires_grad=True)
+    >>> optimizer = Momentum([w], lr=0.25)
+    >>> for _ in range(2):
+    ...     optimizer.zero_grad()
+    ...     (w * w).sum().backward()
+    ...     optimizer.step()
+    >>> round(w.item(), 4)
+    -0.2
+
+    Hyper-parameters that decide which form the update has (`if group.choice("nesterov")`) are read by `group.choice` or
+    `group.constant`: then a compiled step is traced anew when they change. What is one number for each parameter is
+    named in `number_names`. `group.split(p)` gives the tensors behind a flat vector.
     """
 
     hyper: tuple[str, ...] = ()
     state_names: tuple[str, ...] = ()
+    number_names: tuple[str, ...] = ()
+    saves_steps = True  # whether the count of updates is part of the state_dict, as in torch's
 
-    def __init__(self, params: Iterable[Tensor] | Iterable[dict], defaults: Mapping[str, Any]):
+    def __init__(self, params: Params, defaults: Mapping[str, Any]):
         self.defaults = dict(defaults)
         self.param_groups: list[Group] = []
+        self._own_state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self._step_lock = CopyableLock()  # a step outside weft.compile assigns its tensors one after the other
-        given = [params] if isinstance(params, Tensor) else list(params)
+        given = self._listed(params)
         if not given:
             raise problem(
                 GraphError, type(self).__name__, "no parameters", "at least one tensor", "pass model parameters"
             )
         groups = given if isinstance(given[0], dict) else [{"params": given}]
         for group in groups:
-            self.add_param_group(group)  # type: ignore[arg-type]
+            self.add_param_group(group)
 
-    def add_param_group(self, options: Mapping[str, Any]) -> None:
+    def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Add parameters with hyper-parameters of their own."""
-        params = [options["params"]] if isinstance(options["params"], Tensor) else list(options["params"])
+        if not isinstance(param_group, Mapping) or "params" not in param_group:
+            given = f"{param_group!r:.80}" if not isinstance(param_group, Mapping) else "a group without 'params'"
+            raise problem(
+                GraphError, type(self).__name__, given, "a dict with 'params'", "{'params': [...], 'lr': 0.1}"
+            )
+        params = self._listed(param_group["params"])
+        options = {key: plain_number(value) for key, value in param_group.items()}
+        named = [isinstance(param, tuple) for param in params]
+        if any(named):
+            params, options["param_names"] = self._unnamed(params)
+        others = self.param_groups[0] if self.param_groups else None
+        if others is not None and ("param_names" in others) != ("param_names" in options):
+            raise problem(
+                GraphError, type(self).__name__, "groups with and without names",
+                "(name, tensor) pairs in all groups or in none", "use named_parameters() for all of them",
+            )  # fmt: skip
         known = {id(param) for group in self.param_groups for param in group["params"]}
         for param in params:
             self._check(param, known)
             known.add(id(param))
-        group = Group({**self.defaults, **options, "params": params}, self.hyper, self._state_of)
-        numbers = group.numbers()
-        for positions in buckets(params):
-            group.buckets.append(Bucket([params[k] for k in positions], numbers, self._state_of(group)))
+        defaults = {key: plain_number(value) for key, value in self.defaults.items()}
+        options["params"] = params
+        group = Group({"params": params, **defaults, **options}, self.hyper, self._state_of)
+        self._check_group(group)
+        with outside_of_traces():
+            group.buckets = self._make_buckets(group)
         self.param_groups.append(group)
+
+    def _listed(self, params: Any) -> list[Any]:
+        if isinstance(params, Tensor):
+            return [params]
+        if isinstance(params, set | frozenset) or not isinstance(params, Iterable):
+            given = f"a {type(params).__name__} as parameters"
+            raise problem(GraphError, type(self).__name__, given, "a list or another iterable with an order")
+        return list(params)
+
+    def _unnamed(self, params: list[Any]) -> tuple[list[Tensor], list[str]]:
+        """The tensors and the names of (name, tensor) pairs."""
+        for param in params:
+            if not isinstance(param, tuple) or len(param) != 2 or not isinstance(param[0], str):
+                given = f"a {type(param).__name__} among pairs"
+                expected = "(name, tensor) pairs, or tensors, but not both"
+                raise problem(GraphError, type(self).__name__, given, expected, "use named_parameters()")
+        names = [name for name, _ in params]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise problem(GraphError, type(self).__name__, f"the name {twice!r} twice", "each name once")
+        return [param for _, param in params], names
+
+    def _make_buckets(self, group: Group) -> list[Bucket]:
+        numbers, names, params = group.numbers(), self._state_of(group), group["params"]
+        made = []
+        alone = [[k] for k, param in enumerate(params) if id(param) in group.tables]
+        rest = [k for k, param in enumerate(params) if id(param) not in group.tables]
+        joined = [[rest[k] for k in positions] for positions in buckets([params[k] for k in rest])]
+        for positions in [*joined, *alone]:
+            chosen = [params[k] for k in positions]
+            made.append(Bucket(chosen, numbers, names, self.number_names, self._shape_of))
+        return made
 
     def _check(self, param: Any, known: set[int]) -> None:
         who = type(self).__name__
@@ -145,10 +149,24 @@ class Optimizer:
             )
         if id(param) in known:
             raise problem(GraphError, who, "the same tensor twice", "each parameter once", "remove the duplicate")
+        if param.dtype.kind != "f":
+            raise problem(GraphError, who, f"a {param.dtype.name} tensor", "floats", "convert it with .float()")
+
+    def _check_group(self, group: Group) -> None:
+        """Refuse hyper-parameters that no update can use."""
+        every = group.get("update_every", 1)
+        if not isinstance(every, int) or every < 1:
+            raise problem(RangeError, type(self).__name__, f"update_every {every!r}", "an integer of at least 1")
 
     def _state_of(self, group: Group) -> tuple[str, ...]:
         """Names of the state vectors that this group's hyper-parameters call for."""
         return self.state_names
+
+    def _shape_of(self, name: str, param: Tensor) -> tuple[int, ...] | None:
+        """The shape of a parameter's share of a state vector; None where it has no such state."""
+        return param.shape
+
+    # ---- steps ---------------------------------------------------------------------------------------------------
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients, or set them to zero."""
@@ -158,16 +176,26 @@ class Optimizer:
             elif param.grad is not None:
                 param.grad.zero_()
 
-    def step(self) -> None:
-        """Update all parameters that have a gradient. Outside a compiled function this computes everything pending."""
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update all parameters that have a gradient. Outside a compiled function this computes everything pending.
+
+        `closure`, if given, is called first: it computes the gradients and returns the loss, which is returned.
+        """
+        loss = None
+        if closure is not None:
+            with weft.enable_grad():
+                loss = closure()
         with self._step_lock:
             self._step()
+        return loss
 
     def _step(self) -> None:
         fresh: list[Tensor] = []
         later: list[tuple[list[Tensor], Tensor]] = []
         with weft.no_grad():
             for group in self.param_groups:
+                if any(bucket.is_moved() for bucket in group.buckets) or self._separate_tables(group):
+                    self._follow(group)
                 for bucket in group.buckets:
                     self._step_bucket(group, bucket, fresh, later)
         if STATE.trace is not None:
@@ -178,9 +206,63 @@ class Optimizer:
                 for tensor, part in zip(tensors, split(flat, tensors), strict=True):
                     tensor._assign(part.node)
 
+    def _follow(self, group: Group) -> None:
+        """Parameters have gone to another dtype or device: their state goes with them."""
+        places = {id(param): (bucket, k) for bucket in group.buckets for k, param in enumerate(bucket.params)}
+        with outside_of_traces():
+            group.buckets = self._make_buckets(group)
+            for bucket in group.buckets:
+                bucket.take_from([places[id(param)] for param in bucket.params])
+
+    # ---- tables of which few rows have a gradient --------------------------------------------------------------------
+
+    def _changes_only_rows(self, group: Group) -> bool:
+        """Whether an element whose gradient is zero stays as it is, and so does its state."""
+        return False
+
+    def _has_rows(self, group: Group, param: Tensor) -> bool:
+        """Whether a compiled step may update just some rows of a parameter."""
+        if STATE.trace is None or param.grad is None or param.ndim < 2 or group.constant("update_every", 1) != 1:
+            return False
+        return self._changes_only_rows(group) and row_gradient(param.grad)
+
+    def _separate_tables(self, group: Group) -> bool:
+        """Note tables that are to lie in buckets of their own; whether there are new ones."""
+        if STATE.trace is None or not self._changes_only_rows(group):
+            return False
+        found = False
+        for bucket in group.buckets:
+            if len(bucket.params) > 1 and not any(map(STATE.trace.is_written, bucket.tensors())):
+                new = [param for param in bucket.params if self._has_rows(group, param)]
+                group.tables |= {id(param) for param in new}
+                found = found or bool(new)
+        return found
+
+    def _step_rows(self, group: Group, bucket: Bucket) -> None:
+        """Update the rows of a table that have a gradient; nothing else of it is read or written."""
+        (param,), active = bucket.params, [0]
+        assert param.grad is not None
+        rows = unique_rows(param.grad)
+        work, shape = bucket.hyper.dtype, param.shape
+        bucket.check_together(active)
+        tables = {name: bucket.state[name].reshape(shape) for name in self._state_of(group)}
+        state = {name: take_rows(table, rows.index).reshape(-1) for name, table in tables.items()}
+        p, g = take_rows(param.detach(), rows.index).reshape(-1).to(work), rows.values.reshape(-1).to(work)
+        group.tensors, group.bucket = [param], bucket
+        new_p, new_state = self._computed(group, bucket, active, p, g, state, _choose_new)
+        group.tensors, group.bucket = [], None
+        like = rows.values.shape
+        param._assign(replace_rows(param.detach(), Rows(rows.index, new_p.to(param.dtype).reshape(like))))
+        for name, value in new_state.items():
+            changed = Tensor(replace_rows(tables[name], Rows(rows.index, value.reshape(like))))
+            bucket.state[name]._assign(changed.reshape(-1).node)
+
     def _step_bucket(self, group: Group, bucket: Bucket, fresh: list[Tensor], later: list) -> None:
-        active = [k for k, param in enumerate(bucket.params) if param.grad is not None]
+        active = [k for k, param in enumerate(bucket.params) if param.grad is not None and param.numel()]
         if not active:
+            return
+        if len(bucket.params) == 1 and bucket.together and self._has_rows(group, bucket.params[0]):
+            self._step_rows(group, bucket)
             return
         params = [bucket.params[k] for k in active]
         grads = [grad for param in params if (grad := param.grad) is not None]
@@ -192,89 +274,111 @@ class Optimizer:
                 )  # fmt: skip
         work, dtype = bucket.hyper.dtype, params[0].dtype
         p, g = join([param.detach() for param in params]).to(work), join(grads)
-        wanted = self._state_of(group)
-        state = {name: self._pick(bucket.state[name], bucket.params, active) for name in wanted}
-        t = self._count(bucket, active)
-        h = {name: bucket.hyper[k] for k, name in enumerate(self._hyper_names(group))}
-        new_p, new_state = self.update(group, p, g.to(work), h, t, state)
-        new_p = new_p.to(dtype)
-        for name, value in new_state.items():
-            whole = self._merge(bucket.state[name], value, bucket.params, active)
-            bucket.state[name]._assign(whole.node)
+        group.tensors, group.bucket = params, bucket
+        bucket.check_together(active)
+        every = group.constant("update_every", 1)
+        new_p = self._updated(group, bucket, active, p, g.to(work), every).to(dtype)
+        group.tensors, group.bucket = [], None
         if STATE.trace is not None:
             for param, part in zip(params, split(new_p, params), strict=True):
                 param._assign(part.node)
             return
-        fresh += [new_p, g, bucket.steps, *bucket.state.values()]
+        fresh += [new_p, g, *bucket.numbers.values(), *bucket.state.values()]
         later += [(params, new_p), (grads, g)]
 
-    @staticmethod
-    def _count(bucket: Bucket, active: list[int]) -> Tensor:
-        """Count this update; returns the number of updates: one number, or a vector like the flat parameters."""
-        if len(active) < len(bucket.params):
-            bucket.together = False
-        if STATE.trace is not None:
-            STATE.trace.guard(lambda: bucket.together)
-        if bucket.together:
-            steps = bucket.steps + 1.0
-            bucket.steps._assign(steps.node)
-            return steps[0]
-        each = [bucket.steps[k] + 1.0 if k in active else bucket.steps[k] for k in range(len(bucket.params))]
-        bucket.steps._assign(weft.stack(each).node)
-        return weft.cat([each[k].expand(bucket.params[k].numel()) for k in active])
+    def _updated(self, group: Group, bucket: Bucket, active: list[int], p: Tensor, g: Tensor, every: int) -> Tensor:
+        """The new parameters, after the state was assigned. With `update_every` above 1, gradients are added up and in
+        most calls everything else stays: which call it is, the device counts, so that a compiled step is the same."""
+        keep = _choose_new
+        if every > 1:
+            bucket.add_state([SUM])
+            bucket.add_numbers([SEEN])
+            seen = bucket.read_number(SEEN, active) + 1.0
+            g = bucket.read_state(SUM, active) + g
+            due = seen == float(every)
+            bucket.write_number(SEEN, weft.where(due, 0.0, seen), active)
+            bucket.write_state(SUM, weft.where(due, 0.0, g), active)
 
-    def _hyper_names(self, group: Group) -> list[str]:
-        names: list[str] = []
-        for name in self.hyper:
-            value = group[name]
-            names.extend([f"{name}{k + 1}" for k in range(len(value))] if isinstance(value, tuple | list) else [name])
-        return names
+            def keep(new: Tensor, old: Tensor) -> Tensor:
+                return weft.where(due, new, old)
 
-    @staticmethod
-    def _pick(flat: Tensor, params: list[Tensor], active: list[int]) -> Tensor:
-        if len(active) == len(params):
-            return flat
-        parts = split(flat, params)
-        return join([parts[k] for k in active])
+        state = {name: bucket.read_state(name, active) for name in self._state_of(group)}
+        new_p, new_state = self._computed(group, bucket, active, p, g, state, keep)
+        for name, value in new_state.items():
+            bucket.write_state(name, keep(value, state[name]), active)
+        return keep(new_p, p)
 
-    @staticmethod
-    def _merge(flat: Tensor, value: Tensor, params: list[Tensor], active: list[int]) -> Tensor:
-        if len(active) == len(params):
-            return value
-        parts = split(flat, params)
-        for k, part in zip(active, split(value, [params[k] for k in active]), strict=True):
-            parts[k] = part
-        return join(parts)
+    def _computed(
+        self, group: Group, bucket: Bucket, active: list[int], p: Tensor, g: Tensor, state: State,
+        keep: Callable[[Tensor, Tensor], Tensor],
+    ) -> tuple[Tensor, State]:  # fmt: skip
+        """What `update` makes of parameters, gradients and state; numbers are assigned."""
+        if group.choice("maximize"):
+            g = -g
+        state = {**state, **{name: bucket.read_number(name, active) for name in self.number_names}}
+        steps = bucket.read_number(STEP, active)
+        t = steps + 1.0
+        h = {name: bucket.hyper[k] for k, name in enumerate(group.names())}
+        new_p, new_state = self.update(group, p, g, h, t, state)
+        bucket.write_number(STEP, keep(t, steps), active)
+        for name in self.number_names:
+            if name in new_state:
+                bucket.write_number(name, keep(new_state[name], state[name]), active)
+        return new_p, {name: value for name, value in new_state.items() if name not in self.number_names}
 
-    def update(self, group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor], t: Tensor, state: dict[str, Tensor]):
+    def update(
+        self, group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor], t: Tensor, state: State
+    ) -> tuple[Tensor, State]:
         """New parameters and new state, as flat vectors. Subclasses define it."""
         raise TypeError(f"{type(self).__name__} must define update()")
+
+    # ---- saving and loading ----------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Mapping[Tensor, dict[str, Any]]:
+        """The state of each parameter that was updated, by parameter. An optimizer whose class defines `step` keeps its
+        own state here, as in PyTorch: `self.state[p]["count"] = 1`."""
+        if self._keeps_own_state():
+            return self._own_state
+        params = [param for group in self.param_groups for param in group["params"]]
+        saved = self.state_dict()["state"]
+        return {param: saved[k] for k, param in enumerate(params) if k in saved}
+
+    def _keeps_own_state(self) -> bool:
+        return type(self).update is Optimizer.update
 
     def state_dict(self) -> dict[str, Any]:
         """Step counts, state per parameter and hyper-parameters, in torch's layout, as tensors and numbers.
 
-        All of one moment: a step that another thread makes is in all of it or in nothing.
+        All of one moment: a step that another thread makes is in all of it or in nothing. Parameters that were not
+        updated yet have no state.
         """
         with self._step_lock:
-            buckets = [bucket for group in self.param_groups for bucket in group.buckets]
-            taken = iter(weft.snapshot([(bucket.state, bucket.steps) for bucket in buckets]))
+            every = [bucket for group in self.param_groups for bucket in group.buckets]
+            taken = iter(weft.snapshot([(bucket.state, bucket.numbers) for bucket in every]))
         state: dict[int, dict[str, Any]] = {}
         groups, number = [], 0
         for group in self.param_groups:
             index = {id(param): number + k for k, param in enumerate(group["params"])}
             number += len(index)
             for bucket in group.buckets:
-                vectors, steps = next(taken)
-                for name, flat in vectors.items():
-                    for param, part in zip(bucket.params, split(flat.clone(), bucket.params), strict=True):
-                        state.setdefault(index[id(param)], {})[name] = part
-                for k, param in enumerate(bucket.params):
-                    state.setdefault(index[id(param)], {})["step"] = steps[k].clone()
+                for param, entry in zip(bucket.params, bucket.saved(*next(taken)), strict=True):
+                    if not self.saves_steps:
+                        entry.pop(STEP, None)
+                    if entry:
+                        state[index[id(param)]] = entry
+            for param in group["params"]:
+                if self._own_state.get(param):
+                    state[index[id(param)]] = _copied(self._own_state[param])
             groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": list(index.values())})
-        return {"state": state, "param_groups": groups}
+        return {"state": dict(sorted(state.items())), "param_groups": groups}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned (or the same layout from torch, with arrays for tensors)."""
+        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
+            given = str(list(state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
+            expected = "a dict with 'state' and 'param_groups'"
+            raise problem(GraphError, "load_state_dict", given, expected, "pass what state_dict() returned")
         groups, state = state_dict["param_groups"], state_dict["state"]
         counts = [len(group["params"]) for group in groups]
         if counts != [len(group["params"]) for group in self.param_groups]:
@@ -282,38 +386,59 @@ class Optimizer:
                 ShapeError, "load_state_dict", f"groups of {counts} parameters",
                 f"groups of {[len(group['params']) for group in self.param_groups]}", "load into the same model",
             )  # fmt: skip
+        self._check_kinds(state)
         for group, saved in zip(self.param_groups, groups, strict=True):
-            for key, value in saved.items():
-                if key != "params":
-                    group[key] = value
+            missing = [name for name in self.hyper if name not in saved]
+            if missing:
+                given = f"groups without {', '.join(map(repr, missing))}"
+                expected = f"hyper-parameters of {type(self).__name__}"
+                raise problem(GraphError, "load_state_dict", given, expected, "load into the same kind of optimizer")
+            group.update({key: _copied(value) for key, value in saved.items() if key != "params"})
             index = {id(param): number for param, number in zip(group["params"], saved["params"], strict=True)}
+            entries = {key: state.get(number) or {} for key, number in index.items()}
+            if any(SUM in entry for entry in entries.values()):
+                for bucket in group.buckets:
+                    bucket.add_state([SUM])
+                    bucket.add_numbers([SEEN])
             for bucket in group.buckets:
-                self._load_bucket(bucket, [state.get(index[id(param)], {}) for param in bucket.params])
+                bucket.load([entries[id(param)] for param in bucket.params])
+            if self._keeps_own_state():
+                for param in group["params"]:
+                    self._own_state[param] = _copied(entries[id(param)])
 
-    @staticmethod
-    def _load_bucket(bucket: Bucket, saved: list[Mapping[str, Any]]) -> None:
-        with weft.no_grad():
-            for name, flat in bucket.state.items():
-                pairs = zip(saved, bucket.params, strict=True)
-                arrays = [_part(entry.get(name), param, name) for entry, param in pairs]
-                if any(name in entry for entry in saved):
-                    flat.copy_(weft.tensor(np.concatenate(arrays).astype(flat.dtype.numpy), device=flat.device))
-            # Optimizers that count nothing save no step; state that was saved is proof of at least one.
-            steps = [float(np.asarray(entry.get("step", 1.0 if entry else 0.0))) for entry in saved]
-            bucket.steps.copy_(weft.tensor(np.array(steps, bucket.steps.dtype.numpy), device=bucket.steps.device))
-            bucket.together = len(set(steps)) == 1
-            VERSION.bump()
+    def _check_kinds(self, state: Mapping[int, Mapping[str, Any]]) -> None:
+        """Refuse the state of another kind of optimizer."""
+        if self._keeps_own_state():
+            return
+        saved = {name for entry in state.values() for name, value in entry.items() if value is not None} - {STEP, SEEN}
+        known = {name for group in self.param_groups for bucket in group.buckets for name in bucket.state}
+        known |= {SUM, *self.state_names, *self.number_names}
+        if saved and not saved & known:
+            given = f"state named {', '.join(sorted(saved))}"
+            expected = f"{', '.join(sorted(known - {SUM})) or 'no state'}, as {type(self).__name__} keeps it"
+            raise problem(GraphError, "load_state_dict", given, expected, "load into the same kind of optimizer")
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for number, group in enumerate(self.param_groups):
+            lines.append(f"Parameter Group {number}")
+            lines += [f"    {key}: {group[key]}" for key in sorted(group) if key not in ("params", "param_names")]
+        return "\n".join([*lines, ")"])
 
 
-def _part(value: Any, param: Tensor, name: str) -> np.ndarray:
-    """One parameter's share of a state vector, from what was saved."""
-    if value is None:
-        return np.zeros(param.numel())
-    array = np.asarray(value)
-    if array.shape != param.shape:
-        given, expected = f"{name} of shape {array.shape}", f"{param.shape}, the shape of its parameter"
-        raise problem(ShapeError, "load_state_dict", given, expected, "load into the same model")
-    return array.reshape(-1)
+def _choose_new(new: Tensor, old: Tensor) -> Tensor:
+    return new
+
+
+def _copied(value: Any) -> Any:
+    """A copy of saved state, in which tensors are tensors of their own."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, Mapping):
+        return {key: _copied(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return list(map(_copied, value))
+    return copy.copy(value)
 
 
 def check_numbers(who: str, **numbers: float) -> None:
@@ -321,3 +446,9 @@ def check_numbers(who: str, **numbers: float) -> None:
     for name, value in numbers.items():
         if not value >= 0.0:
             raise problem(RangeError, who, f"{name} {value}", "a number that is not negative", f"choose {name} >= 0")
+
+
+def check_betas(who: str, betas: tuple[float, float], name: str = "betas", example: str = "(0.9, 0.999)") -> None:
+    """Refuse rates of averages that are not below one."""
+    if not (len(betas) == 2 and all(0.0 <= beta < 1.0 for beta in betas)):
+        raise problem(RangeError, who, f"{name} {tuple(betas)}", "two numbers in [0, 1)", f"try {example}")

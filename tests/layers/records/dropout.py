@@ -115,7 +115,7 @@ RECORDS = [
     *[
         LayerRecord(
             name=name,
-            make=lambda cls=getattr(nn, name): cls(0.3),
+            make=lambda name=name: getattr(nn, name)(0.3),
             inputs=lambda draw, shape=shape: (draw.normal(3, 4, *shape[2:]),),
             random=True,
             edges=EVAL,
@@ -131,7 +131,7 @@ RECORDS = [
     *[
         LayerRecord(
             name=name,
-            make=lambda cls=getattr(nn, name): cls(0.3),
+            make=lambda name=name: getattr(nn, name)(0.3),
             inputs=lambda draw, shape=shape: (draw.normal(3, 4, *shape[2:]),),
             random=True,
             edges=EVAL,

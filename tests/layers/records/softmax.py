@@ -80,7 +80,7 @@ def check_mask_gradient():
 
 
 def check_gumbel():
-    """Hard draws fall on each class as often as softmax says, soft ones sum to 1, and the gradient is the soft one's."""
+    """Hard draws fall on each class as often as softmax says; soft ones sum to 1; both have the soft one's gradient."""
     logits = weft.tensor([0.0, 1.0, -1.0])
     weft.manual_seed(0)
     drawn = nn.GumbelSoftmax(hard=True)(logits.expand(4000, 3)).numpy()
@@ -101,7 +101,10 @@ def check_gumbel():
 
 def check_adaptive_prediction():
     """All log-probabilities and the most probable classes are torch's."""
-    layer, oracle = nn.AdaptiveLogSoftmaxWithLoss(6, 9, [3, 5], 2.0), torch.nn.AdaptiveLogSoftmaxWithLoss(6, 9, [3, 5], 2.0)
+    layer, oracle = (
+        nn.AdaptiveLogSoftmaxWithLoss(6, 9, [3, 5], 2.0),
+        torch.nn.AdaptiveLogSoftmaxWithLoss(6, 9, [3, 5], 2.0),
+    )
     layer.load_state_dict(oracle.state_dict())
     x = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
     expected = oracle.log_prob(torch.tensor(x)).detach()
@@ -197,7 +200,7 @@ RECORDS = [
                 inputs=lambda draw: (draw.normal(3, 4, 2), np.zeros((4, 1), bool)),
                 oracle=of_function(lambda z, m: torch.zeros_like(z)),
             ),
-            "nan": "a masked entry is 0 even where a row has a NaN, unlike in the oracle: see the record without broadcast",
+            "nan": "masked entries are 0 even in a row with a NaN, unlike the oracle's: see the first record",
         },
         no_bad="as without broadcasting",
     ),
@@ -207,7 +210,7 @@ RECORDS = [
         inputs=lambda draw: (draw.normal(3, 4),),
         random=True,
         checks={"distribution and gradient": check_gumbel},
-        bad=[Bad(call=lambda layer: nn.GumbelSoftmax(0.0), match="temperature=0.0", error=weft.RangeError)],
+        bad=[Bad(call=lambda layer: nn.GumbelSoftmax(0.0), match="tau=0.0", error=weft.RangeError)],
     ),
     LayerRecord(
         name="GumbelSoftmax",
@@ -255,7 +258,11 @@ RECORDS = [
         oracle=adaptive(),
         checks={"all classes": check_adaptive_prediction},
         bad=[
-            Bad(call=lambda layer: layer(weft.ones(2, 5), weft.zeros(2).long()), match=r"\[2, 5\]", error=weft.ShapeError),
+            Bad(
+                call=lambda layer: layer(weft.ones(2, 5), weft.zeros(2).long()),
+                match=r"\[2, 5\]",
+                error=weft.ShapeError,
+            ),
             Bad(call=lambda layer: layer(weft.ones(2, 6), weft.tensor([0, 9])), match="9", error=IndexError),
             Bad(
                 call=lambda layer: nn.AdaptiveLogSoftmaxWithLoss(6, 9, [5, 3]),

@@ -1,0 +1,560 @@
+"""What optimizers share: groups, names, closures, accumulation, frozen and moved parameters, clipping, bad input."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from weft.attributes import _rebind
+
+pytestmark = pytest.mark.usefixtures("on_each_device")
+
+SHAPES = [(5, 3), (4,), (), (3, 4)]
+BOTH_WAYS = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+OPTIONS = {
+    "SGD": {"lr": 0.05, "momentum": 0.9, "dampening": 0.5},
+    "NAG": {"lr": 0.05},
+    "ASGD": {"lr": 0.05, "lambd": 0.1},
+    "Adam": {"lr": 0.05, "amsgrad": True},
+    "AdamW": {"lr": 0.05},
+    "NAdam": {"lr": 0.05},
+    "RAdam": {"lr": 0.05},
+    "Adamax": {"lr": 0.05},
+    "RMSprop": {"lr": 0.05, "momentum": 0.5, "centered": True},
+    "Adagrad": {"lr": 0.05},
+    "Adadelta": {"lr": 1.0},
+    "Rprop": {"lr": 0.05},
+    "Lion": {"lr": 0.05},
+    "LARS": {"lr": 0.05, "trust": 0.1, "weight_decay": 0.1},
+    "LAMB": {"lr": 0.05},
+    "Adafactor": {"lr": 0.05},
+    "Muon": {"lr": 0.05},
+}  # fmt: skip
+EVERY_KIND = pytest.mark.parametrize("kind", OPTIONS)
+
+
+def arrays(dtype="float64", seed=0):
+    rng = np.random.default_rng(seed)
+    return [np.asarray(rng.uniform(-1, 1, shape), dtype) for shape in SHAPES]
+
+
+def leaves(given=None):
+    return [weft.tensor(array, requires_grad=True) for array in (arrays() if given is None else given)]
+
+
+def for_kind(kind, params):
+    return [param for param in params if kind != "Muon" or param.ndim == 2]
+
+
+def loss_of(params, target):
+    return sum([((param - (target + 2.0)) ** 2).sum() * (0.25 + 0.1 * k) for k, param in enumerate(params)])
+
+
+def make(kind, params, **more):
+    return getattr(weft.optim, kind)(params, **OPTIONS[kind], **more)
+
+
+def one_step(params, optimizer, target):
+    optimizer.zero_grad()
+    loss = loss_of(params, target)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def stepping(params, optimizer, compiled):
+    def step(target):
+        return one_step(params, optimizer, target)
+
+    return weft.compile(step) if compiled else step
+
+
+def assert_same(ours, expected, **tolerance):
+    for one, two in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(one.numpy(), two.numpy(), **(tolerance or {"rtol": 1e-12, "atol": 1e-12}))
+
+
+# ---- update_every ---------------------------------------------------------------------------------------------------
+
+
+@BOTH_WAYS
+@EVERY_KIND
+def test_every_third_call_makes_an_update_with_the_sum_of_gradients(kind, compiled):
+    ours, expected = for_kind(kind, leaves()), for_kind(kind, leaves())
+    optimizer, other = make(kind, [{"params": ours, "update_every": 3}]), make(kind, expected)
+    step = stepping(ours, optimizer, compiled)
+    targets = np.sin(np.arange(10))
+    before = [param.numpy().copy() for param in ours]
+    for number, target in enumerate(targets):
+        step(weft.tensor(target))
+        if number % 3 == 2:
+            other.zero_grad()
+            sum([loss_of(expected, float(t)) for t in targets[number - 2 : number + 1]]).backward()
+            other.step()
+        elif number < 2:
+            assert all((param.numpy() == value).all() for param, value in zip(ours, before, strict=True))
+        assert_same(ours, expected)
+    if compiled:
+        assert step.retraces == []
+    saved = optimizer.state_dict()["state"][0]
+    assert saved["accumulated"].item() == 1.0
+    assert "step" not in saved or saved["step"].item() == 3.0
+
+
+def test_accumulation_is_bit_for_bit_the_same_compiled_and_eager_and_goes_on_after_loading():
+    results = []
+    for compiled in (False, True):
+        params = leaves()
+        optimizer = make("AdamW", [{"params": params, "update_every": 4}])
+        step = stepping(params, optimizer, compiled)
+        for number in range(6):
+            step(weft.tensor(0.1 * number, dtype=weft.float64))
+        saved, params = optimizer.state_dict(), leaves([param.numpy() for param in params])
+        optimizer = make("AdamW", [{"params": params, "update_every": 4}])
+        optimizer.load_state_dict(saved)
+        step = stepping(params, optimizer, compiled)
+        for number in range(6, 9):
+            step(weft.tensor(0.1 * number, dtype=weft.float64))
+        results.append([param.numpy() for param in params])
+    whole = leaves()
+    optimizer = make("AdamW", [{"params": whole, "update_every": 4}])
+    step = stepping(whole, optimizer, True)
+    for number in range(9):
+        step(weft.tensor(0.1 * number, dtype=weft.float64))
+    for one, two, three in zip(*results, whole, strict=True):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, three.numpy())
+
+
+def test_groups_accumulate_each_at_its_own_pace_and_the_pace_may_change():
+    params, expected = leaves(), [torch.tensor(array, requires_grad=True) for array in arrays()]
+    optimizer = weft.optim.SGD([{"params": params[:2], "update_every": 2}, {"params": params[2:]}], lr=0.05)
+    other = [torch.optim.SGD(expected[:2], lr=0.05), torch.optim.SGD(expected[2:], lr=0.05)]
+    step = weft.compile(lambda target: one_step(params, optimizer, target))
+    for number in range(8):
+        if number == 4:
+            optimizer.param_groups[0]["update_every"] = 1
+        step(weft.tensor(0.3, dtype=weft.float64))
+        other[1].zero_grad()
+        loss_of(expected, 0.3).backward()
+        other[1].step()
+        if number % 2 or number >= 4:
+            other[0].step()
+            other[0].zero_grad()
+        for one, two in zip(params, expected, strict=True):
+            np.testing.assert_allclose(one.numpy(), two.detach().numpy(), rtol=1e-12)
+    assert len(step.retraces) == 1  # the new pace
+
+
+# ---- moved, frozen and missing --------------------------------------------------------------------------------------
+
+
+def move(params, dtype=None, device=None):
+    """What `Module.to` does: another value under the same tensor."""
+    for param in params:
+        with weft.no_grad():
+            _rebind(param, param.detach().to(device=device or param.device, dtype=dtype or param.dtype).node)
+        param.grad = None
+
+
+@BOTH_WAYS
+@EVERY_KIND
+def test_parameters_of_another_dtype_go_on_with_their_state(kind, compiled):
+    """float32 to float64: the same as an optimizer that was given the float32 numbers in float64."""
+    ours = for_kind(kind, leaves(arrays("float32")))
+    optimizer = make(kind, ours)
+    step = stepping(ours, optimizer, compiled)
+    for number in range(3):
+        step(weft.tensor(0.1 * number))
+    expected = leaves([param.numpy().astype("float64") for param in ours])
+    other = make(kind, expected)
+    other.load_state_dict(optimizer.state_dict())
+    move(ours, weft.float64)
+    other_step = stepping(expected, other, compiled)
+    for number in range(3):
+        target = weft.tensor(0.2 * number, dtype=weft.float64)
+        step(target)
+        other_step(target)
+        assert all(param.dtype is weft.float64 for param in ours)
+        assert_same(ours, expected)
+    assert all(flat.dtype is weft.float64 for flat in optimizer.param_groups[0].buckets[0].state.values())
+
+
+def test_parameters_on_another_device_go_on_with_their_state():
+    ours, expected = leaves(), leaves()
+    optimizer, other = make("Adam", ours), make("Adam", expected)
+    for number in range(6):
+        if number == 2:
+            move(ours[:2], device="reference")
+        if number == 4:
+            move(ours, device="reference")
+        for params, one in ((ours, optimizer), (expected, other)):
+            one.zero_grad()
+            for param in params:
+                ((param - 2.0) ** 2).sum().backward()
+            one.step()
+        assert_same(ours, expected)
+    assert [len(group.buckets) for group in optimizer.param_groups] == [1]
+    assert str(optimizer.param_groups[0].buckets[0].hyper.device).startswith("reference")
+
+
+@BOTH_WAYS
+def test_frozen_parameters_stay_and_go_on_when_they_are_unfrozen(compiled):
+    ours, theirs = leaves(), [torch.tensor(array, requires_grad=True) for array in arrays()]
+    optimizer, expected = weft.optim.Adam(ours, lr=0.05), torch.optim.Adam(theirs, lr=0.05)
+    step = stepping(ours, optimizer, compiled)
+    for number in range(7):
+        for params in (ours, theirs):
+            params[1].requires_grad_(not 2 <= number < 5)
+        frozen = ours[1].numpy().copy()
+        step(weft.tensor(0.1 * number, dtype=weft.float64))
+        expected.zero_grad()
+        loss_of(theirs, 0.1 * number).backward()
+        expected.step()
+        for one, two in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(one.numpy(), two.detach().numpy(), rtol=1e-12)
+        assert (ours[1].numpy() == frozen).all() == (2 <= number < 5)
+
+
+def test_two_steps_in_one_function_of_which_the_second_updates_less():
+    ours, theirs = leaves(), [torch.tensor(array, requires_grad=True) for array in arrays()]
+    optimizer, expected = weft.optim.Adam(ours, lr=0.05), torch.optim.Adam(theirs, lr=0.05)
+
+    def both(params, optimizer):
+        for used in (params, params[1:3]):
+            optimizer.zero_grad()
+            loss_of(used, 0.3).backward()
+            optimizer.step()
+
+    step = weft.compile(lambda: both(ours, optimizer))
+    for _ in range(4):
+        step()
+        both(theirs, expected)
+        for one, two in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(one.numpy(), two.detach().numpy(), rtol=1e-12)
+
+
+def test_several_optimizers_over_one_model():
+    ours, theirs = leaves(), [torch.tensor(array, requires_grad=True) for array in arrays()]
+    pair = weft.optim.SGD(ours[:2], lr=0.05, momentum=0.9), weft.optim.AdamW(ours[2:], lr=0.02)
+    expected = torch.optim.SGD(theirs[:2], lr=0.05, momentum=0.9), torch.optim.AdamW(theirs[2:], lr=0.02)
+
+    @weft.compile
+    def step(target):
+        loss_of(ours, target).backward()
+        for optimizer in pair:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for number in range(5):
+        step(weft.tensor(0.1 * number, dtype=weft.float64))
+        loss_of(theirs, 0.1 * number).backward()
+        for optimizer in expected:
+            optimizer.step()
+            optimizer.zero_grad()
+    for one, two in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one.numpy(), two.detach().numpy(), rtol=1e-12)
+    assert step.retraces == []
+
+
+def test_an_empty_parameter_does_no_harm():
+    w, empty = weft.ones(2, requires_grad=True), weft.ones(0, 3, requires_grad=True)
+    optimizer = weft.optim.Adam([w, empty], lr=0.5)
+    for _ in range(2):
+        optimizer.zero_grad()
+        ((w * w).sum() + empty.sum()).backward()
+        optimizer.step()
+    assert w.tolist()[0] < 0.1 and empty.shape == (0, 3)
+
+
+# ---- closures, names, groups ----------------------------------------------------------------------------------------
+
+
+@BOTH_WAYS
+def test_a_closure_computes_the_gradients_and_its_loss_is_returned(compiled):
+    w = weft.tensor([2.0], requires_grad=True)
+    optimizer = weft.optim.SGD([w], lr=0.25)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (w * w).sum()
+        loss.backward()
+        return loss
+
+    def step():
+        with weft.no_grad():
+            return optimizer.step(closure)
+
+    step = weft.compile(step) if compiled else step
+    assert [step().item() for _ in range(3)] == [4.0, 1.0, 0.25]
+    assert optimizer.step() is None
+
+
+def test_named_parameters():
+    named = [(f"layer.{k}", param) for k, param in enumerate(leaves())]
+    theirs = [(name, torch.tensor(param.numpy(), requires_grad=True)) for name, param in named]
+    optimizer, expected = weft.optim.AdamW(iter(named)), torch.optim.AdamW(theirs)
+    saved, other = optimizer.state_dict()["param_groups"], expected.state_dict()["param_groups"]
+    assert saved[0]["param_names"] == other[0]["param_names"] == [f"layer.{k}" for k in range(4)]
+    assert saved[0].keys() == other[0].keys()
+    assert optimizer.param_groups[0]["params"][1] is named[1][1]
+    groups = weft.optim.SGD([{"params": named[:2], "lr": 0.5}, {"params": named[2:]}], lr=0.1).param_groups
+    assert [(group["param_names"], group["lr"]) for group in groups] == [
+        (["layer.0", "layer.1"], 0.5), (["layer.2", "layer.3"], 0.1),
+    ]  # fmt: skip
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert "layer" not in repr(optimizer) and "weight_decay: 0.01" in repr(optimizer)
+
+
+def test_the_state_of_a_parameter():
+    w = weft.ones(2, requires_grad=True)
+    optimizer = weft.optim.Adam([w])
+    assert optimizer.state == {} and optimizer.state_dict()["state"] == {}
+    (w * 3.0).sum().backward()
+    optimizer.step()
+    assert optimizer.state[w]["exp_avg"].tolist() == pytest.approx([0.3, 0.3])
+
+
+def test_split_decay():
+    named = [
+        ("a.weight", weft.ones(2, 3)),
+        ("a.bias", weft.ones(3)),
+        ("embedding", weft.ones(4, 2)),
+        ("scale", weft.ones(())),
+    ]
+
+    class Model:
+        def named_parameters(self):
+            return iter(named)
+
+    groups = weft.optim.split_decay(Model(), 0.1)
+    assert [([name for name, _ in group["params"]], group["weight_decay"]) for group in groups] == [
+        (["a.weight", "embedding"], 0.1), (["a.bias", "scale"], 0.0),
+    ]  # fmt: skip
+    groups = weft.optim.split_decay(named, 0.1, no_decay=["embed"])
+    assert [name for name, _ in groups[1]["params"]] == ["a.bias", "embedding", "scale"]
+    tensors = [tensor for _, tensor in named]
+    assert [len(group["params"]) for group in weft.optim.split_decay(tensors, 0.1)] == [2, 2]
+    assert len(weft.optim.split_decay(tensors[:1], 0.1)) == 1
+
+
+def test_rates_given_as_tensors_are_read_once():
+    w = weft.tensor([1.0], requires_grad=True)
+    optimizer = weft.optim.SGD([w], lr=weft.tensor(0.25))
+    (w * w).sum().backward()
+    optimizer.step()
+    assert w.item() == 0.5 and optimizer.param_groups[0]["lr"] == 0.25
+
+
+def test_a_group_is_a_dict_whose_numbers_are_on_the_device():
+    w = weft.tensor([1.0], requires_grad=True)
+    optimizer = weft.optim.SGD([w], lr=0.25)
+    optimizer.param_groups[0].update(lr=0.5)
+    assert optimizer.param_groups[0].setdefault("lr", 7.0) == 0.5
+    (w * w).sum().backward()
+    optimizer.step()
+    assert w.item() == 0.0
+
+    def step():
+        optimizer.param_groups[0]["lr"] = 1.0
+        optimizer.step()
+
+    with pytest.raises(weft.WeftError, match=r"param_groups: given 'lr' set inside weft\.compile"):
+        weft.compile(step)()
+
+
+def test_an_optimizer_in_pytorchs_style():
+    """A class that defines `step` itself and keeps its state under `self.state`."""
+
+    class Plain(weft.optim.Optimizer):
+        def __init__(self, params, lr=0.1):
+            super().__init__(params, {"lr": lr})
+
+        def step(self, closure=None):
+            with weft.no_grad():
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        state = self.state[p]
+                        state["count"] = state.get("count", 0) + 1
+                        p.add_(p.grad, alpha=-group["lr"])
+
+    w = weft.tensor([1.0], requires_grad=True)
+    optimizer = Plain([w], lr=0.25)
+    (w * w).sum().backward()
+    optimizer.step()
+    assert w.item() == 0.5 and optimizer.state_dict()["state"] == {0: {"count": 1}}
+    other = Plain([weft.ones(1, requires_grad=True)])
+    other.load_state_dict(optimizer.state_dict())
+    assert list(other.state.values()) == [{"count": 1}]
+
+
+# ---- bad input ------------------------------------------------------------------------------------------------------
+
+
+def leaf(*shape):
+    return weft.ones(*(shape or (2,)), requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda o: o.Adam({leaf()}), "Adam: given a set as parameters"),
+        (lambda o: o.Adam(3), "Adam: given a int as parameters"),
+        (lambda o: o.Adam([("a", leaf()), leaf()]), "Adam: given a Tensor among pairs"),
+        (lambda o: o.Adam([("a", leaf()), ("a", leaf())]), "Adam: given the name 'a' twice"),
+        (lambda o: o.Adam([{"params": [("a", leaf())]}, {"params": [leaf()]}]), "Adam: given groups with"),
+        (lambda o: o.Adam([{"lr": 1.0}]), "Adam: given a group without 'params'"),
+        (lambda o: o.SGD([weft.ones(2, dtype=weft.int32)]), "SGD: given a int32 tensor"),
+        (lambda o: o.SGD([{"params": [leaf()], "update_every": 0}]), "SGD: given update_every 0"),
+        (lambda o: o.NAdam([leaf()], betas=(1.0, 0.9)), r"NAdam: given betas \(1.0, 0.9\)"),
+        (lambda o: o.NAdam([leaf()], momentum_decay=-1), "NAdam: given momentum_decay -1"),
+        (lambda o: o.RAdam([leaf()], lr=-1), "RAdam: given lr -1"),
+        (lambda o: o.Adamax([leaf()], eps=-1), "Adamax: given eps -1"),
+        (lambda o: o.RMSprop([leaf()], alpha=-1), "RMSprop: given alpha -1"),
+        (lambda o: o.Adagrad([leaf()], lr_decay=-1), "Adagrad: given lr_decay -1"),
+        (lambda o: o.Adadelta([leaf()], rho=2.0), "Adadelta: given rho 2.0"),
+        (lambda o: o.Rprop([leaf()], etas=(1.2, 0.5)), r"Rprop: given etas \(1.2, 0.5\)"),
+        (lambda o: o.Lion([leaf()], betas=(0.9, -1)), r"Lion: given betas \(0.9, -1\)"),
+        (lambda o: o.LARS([leaf()], lr=0.1, trust=-1), "LARS: given trust -1"),
+        (lambda o: o.LAMB([leaf()], clamp=-1.0), "LAMB: given clamp -1.0"),
+        (lambda o: o.ASGD([leaf()], weight_decay=-1), "ASGD: given weight_decay -1"),
+        (lambda o: o.Adafactor([leaf()], d=0.5), "Adafactor: given d 0.5"),
+        (lambda o: o.Adafactor([leaf()], beta2_decay=0.5), "Adafactor: given beta2_decay 0.5"),
+        (lambda o: o.Muon([leaf(2, 2, 2)]), r"Muon: given a parameter of shape \(2, 2, 2\)"),
+        (lambda o: o.Muon([leaf(2, 2)], adjust_lr_fn="x"), "Muon: given adjust_lr_fn 'x'"),
+        (lambda o: o.Muon([leaf(2, 2)], ns_steps=100), "Muon: given ns_steps 100"),
+        (lambda o: o.LBFGS([leaf()], line_search_fn="x"), "LBFGS: given line_search_fn 'x'"),
+        (lambda o: o.LBFGS([{"params": [leaf()]}, {"params": [leaf()]}]), "LBFGS: given several parameter groups"),
+        (lambda o: o.SGD([leaf()]).load_state_dict({"model": 1}), r"load_state_dict: given \['model'\]"),
+        (lambda o: o.SGD([leaf()]).load_state_dict(3), "load_state_dict: given int"),
+        (lambda o: o.split_decay([3], 0.1), "split_decay: given a int"),
+        (lambda o: o.ExponentialMovingAverage([]), "ExponentialMovingAverage: given no tensors"),
+        (lambda o: o.ExponentialMovingAverage([leaf()], decay=2.0), "ExponentialMovingAverage: given decay 2.0"),
+        (lambda o: o.swa_utils.get_ema_multi_avg_fn(-1.0), "swa_utils: given decay -1.0"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(call, message):
+    with pytest.raises(weft.WeftError, match=message):
+        call(weft.optim)
+
+
+def test_the_state_of_another_optimizer_is_refused():
+    w = leaf()
+    adam = weft.optim.Adam([w])
+    (w * 2).sum().backward()
+    adam.step()
+    with pytest.raises(weft.WeftError, match="load_state_dict: given state named exp_avg, exp_avg_sq"):
+        weft.optim.Adagrad([leaf()]).load_state_dict(adam.state_dict())
+    with pytest.raises(weft.WeftError, match="load_state_dict: given groups without 'alpha', 'momentum'"):
+        weft.optim.RMSprop([leaf()]).load_state_dict(weft.optim.Adam([leaf()]).state_dict())
+
+
+def test_a_parameter_of_another_shape_is_refused():
+    w = leaf()
+    optimizer = weft.optim.Adam([w])
+    w.data = weft.ones(3)
+    (w * 2).sum().backward()
+    with pytest.raises(weft.WeftError, match=r"step: given a parameter of shape \(3,\); expected \(2,\)"):
+        optimizer.step()
+
+
+# ---- clipping and penalties -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [1.0, 2.0, 3.0, 0.5, 0.0, float("inf"), -float("inf")])
+@pytest.mark.parametrize("max_norm", [0.3, 1e4])
+def test_clipping_by_other_norms(order, max_norm):
+    ours, theirs = leaves(), [torch.tensor(array, requires_grad=True) for array in arrays()]
+    loss_of(ours, 0.3).backward()
+    loss_of(theirs, 0.3).backward()
+    total = weft.optim.get_total_norm([param.grad for param in ours], order)
+    expected = torch.nn.utils.get_total_norm([param.grad for param in theirs], order)
+    np.testing.assert_allclose(total.item(), expected.item(), rtol=1e-6)
+    norm = weft.optim.clip_grad_norm_(ours, max_norm, order, foreach=True)
+    torch.nn.utils.clip_grad_norm_(theirs, max_norm, order)
+    np.testing.assert_allclose(norm.item(), expected.item(), rtol=1e-6)
+    for one, two in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one.grad.numpy(), two.grad.numpy(), rtol=1e-6)
+
+
+def test_clipping_with_a_norm_of_ones_own():
+    ours, theirs = leaves(), [torch.tensor(array, requires_grad=True) for array in arrays()]
+    loss_of(ours, 0.3).backward()
+    loss_of(theirs, 0.3).backward()
+    weft.optim.clip_grads_with_norm_(ours, 1.0, weft.tensor(4.0, dtype=weft.float64))
+    torch.nn.utils.clip_grads_with_norm_(theirs, 1.0, torch.tensor(4.0, dtype=torch.float64))
+    for one, two in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one.grad.numpy(), two.grad.numpy(), rtol=1e-12)
+
+
+@BOTH_WAYS
+def test_penalties(compiled):
+    ours, theirs = leaves(), [torch.tensor(array, requires_grad=True) for array in arrays()]
+    with weft.no_grad():
+        ours[2].zero_()
+    theirs[2].data.zero_()
+
+    def penalty():
+        for param in ours:
+            param.grad = None
+        loss = weft.optim.l1_penalty(ours, 0.3) + weft.optim.l2_penalty(ours, 0.7)
+        loss = loss + weft.optim.elastic_penalty(ours, 0.1, 0.2)
+        loss.backward()
+        return loss
+
+    loss = (weft.compile(penalty) if compiled else penalty)()
+    expected = sum([0.4 * param.abs().sum() + 0.45 * (param * param).sum() for param in theirs])
+    expected.backward()
+    np.testing.assert_allclose(loss.item(), expected.item(), rtol=1e-12)
+    for one, two in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one.grad.numpy(), two.grad.numpy(), rtol=1e-12)
+    assert weft.optim.l1_penalty([], 0.1).item() == 0.0
+
+
+# ---- long loops -----------------------------------------------------------------------------------------------------
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("kind", ["NAdam", "LAMB", "Adafactor"])
+def test_memory_does_not_grow(kind, compiled):
+    params = leaves()
+    optimizer = make(kind, [{"params": params, "update_every": 2}])
+    scheduler = weft.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
+    ema = weft.optim.ExponentialMovingAverage(params)
+    step = stepping(params, optimizer, compiled)
+    target = weft.tensor(0.1, dtype=weft.float64)
+
+    def run(count):
+        for _ in range(count):
+            step(target)
+            ema.update()
+            scheduler.step()
+        weft.eval(*params)
+
+    run(20)
+    before = usage()
+    run(1000 if compiled else 100)
+    after = usage()
+    assert after[1] == before[1]
+    assert after[0] - before[0] < 50
+
+
+def usage():
+    gc.collect()
+    counters = weft.counters()
+    return len(gc.get_objects()), {name: counters[name] for name in ("traces", "plans_built", "kernels_compiled")}
+
+
+def test_the_data_of_a_parameter_may_be_any_tensor():
+    """Of a parameter, which is a class of its own, too."""
+    w = weft.nn.Parameter(weft.ones(2))
+    optimizer = weft.optim.Adam([w], lr=0.5)
+    for form in (weft.tensor([3.0, 4.0]), weft.tensor([5.0, 6.0], dtype=weft.float64), w.detach() + 1.0):
+        w.data = form
+        optimizer.zero_grad()
+        (w * w).sum().backward()
+        optimizer.step()
+        np.testing.assert_allclose(w.numpy(), form.numpy() - 0.5, atol=0.1)
+    assert w.dtype is weft.float32 and 7.0 not in w and w[0] in w

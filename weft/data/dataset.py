@@ -1,0 +1,124 @@
+"""Datasets: things with a length and items, or things that can be iterated over. After `torch.utils.data`."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from weft.errors import IndexRangeError, RangeError, ShapeError, problem
+from weft.random import Generator
+from weft.sampling import randperm
+from weft.tensor import Tensor
+
+
+class Dataset:
+    """Something with items: subclasses define `__getitem__(index)` and `__len__()`.
+
+    >>> class Squares(weft.utils.data.Dataset):
+    ...     def __getitem__(self, index):
+    ...         return index**2
+    ...
+    ...     def __len__(self):
+    ...         return 4
+    >>> len(Squares() + Squares())
+    8
+    """
+
+    def __getitem__(self, index: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} has no __getitem__")
+
+    def __add__(self, other: Dataset) -> ConcatDataset:
+        return ConcatDataset([self, other])
+
+
+class IterableDataset(Dataset):
+    """Something that is iterated over: subclasses define `__iter__()`."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError(f"{type(self).__name__} has no __iter__")
+
+
+class TensorDataset(Dataset):
+    """Rows of tensors of the same length: item k is (t[k] for each tensor).
+
+    >>> weft.utils.data.TensorDataset(weft.ones(3, 2), weft.arange(3))[1]
+    (tensor([1., 1.]), tensor(1))
+    """
+
+    def __init__(self, *tensors: Tensor):
+        lengths = [len(tensor) for tensor in tensors]
+        if len(set(lengths)) > 1:
+            raise problem(ShapeError, "TensorDataset", f"tensors of lengths {lengths}", "equal lengths")
+        self.tensors = tensors
+
+    def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
+        return tuple(tensor[index] for tensor in self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+
+class Subset(Dataset):
+    """The items of a dataset at some positions."""
+
+    def __init__(self, dataset: Any, indices: Sequence[int]):
+        self.dataset, self.indices = dataset, indices
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, list):
+            return self.dataset[[self.indices[one] for one in index]]
+        return self.dataset[self.indices[index]]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class ConcatDataset(Dataset):
+    """Datasets one after the other."""
+
+    def __init__(self, datasets: Iterable[Any]):
+        self.datasets = list(datasets)
+        self.cumulative_sizes = list(itertools.accumulate(len(one) for one in self.datasets))
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1] if self.cumulative_sizes else 0
+
+    def __getitem__(self, index: int) -> Any:
+        count = len(self)
+        if not -count <= index < count:
+            raise problem(IndexRangeError, "ConcatDataset", f"index {index} into {count} items", "one of them")
+        index %= count
+        number = bisect.bisect_right(self.cumulative_sizes, index)
+        return self.datasets[number][index - (self.cumulative_sizes[number - 1] if number else 0)]
+
+
+class ChainDataset(IterableDataset):
+    """Iterable datasets one after the other."""
+
+    def __init__(self, datasets: Iterable[Any]):
+        self.datasets = list(datasets)
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain.from_iterable(self.datasets)
+
+
+def random_split(dataset: Any, lengths: Sequence[float], generator: Generator | None = None) -> list[Subset]:
+    """Split a dataset at random into parts of these lengths, or fractions that add up to 1.
+
+    >>> [len(part) for part in weft.utils.data.random_split(range(10), [0.8, 0.2])]
+    [8, 2]
+    """
+    total = len(dataset)
+    counts = [int(length) for length in lengths]
+    if abs(sum(lengths) - 1) < 1e-9 and all(0 <= length <= 1 for length in lengths):
+        counts = [int(total * length) for length in lengths]
+        for k in range(total - sum(counts)):
+            counts[k % len(counts)] += 1
+    if sum(counts) != total:
+        given = f"lengths {list(lengths)} for {total} items"
+        raise problem(RangeError, "random_split", given, f"numbers that add up to {total}, or fractions that do to 1")
+    order = randperm(total, generator=generator).tolist()
+    ends = list(itertools.accumulate(counts))
+    return [Subset(dataset, order[end - count : end]) for count, end in zip(counts, ends, strict=True)]

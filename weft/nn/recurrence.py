@@ -1,0 +1,163 @@
+"""One step of each recurrent cell, and how a layer runs it over time; used by the layers and cells of `recurrent`.
+
+A step is `states, output = step(states, gates)`: `gates` is what the input contributes to this time step, computed for
+all steps by one product. `run` is a `weft.loop`, so one step is compiled, whatever the length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from weft.creation import arange, full, zeros
+from weft.creation import tensor as make_tensor
+from weft.dtypes import int64
+from weft.errors import DTypeError, ShapeError, problem
+from weft.functions import where
+from weft.looping import loop
+from weft.nn import functional as F
+from weft.nn.utils.rnn import host_lengths
+from weft.state import STATE
+from weft.tensor import Tensor
+
+States = tuple[Tensor, ...]
+Step = Callable[[States, Tensor], tuple[States, Tensor]]
+
+
+class Weights(NamedTuple):
+    """The parameters of one layer and direction, gates stacked: ih [gates H, F], hh [gates H, H], biases [gates H],
+    and of an LSTM with projections hr [P, H]."""
+
+    ih: Tensor
+    hh: Tensor
+    bias_ih: Tensor | None = None
+    bias_hh: Tensor | None = None
+    hr: Tensor | None = None
+
+
+def rnn_step(activation: Callable[[Tensor], Tensor]) -> Callable[[Weights], Step]:
+    """h' = activation(gates + W_hh h)."""
+
+    def make(w: Weights) -> Step:
+        def step(states: States, gates: Tensor) -> tuple[States, Tensor]:
+            h = activation(gates + F.linear(states[0], w.hh))
+            return (h,), h
+
+        return step
+
+    return make
+
+
+def lstm_step(w: Weights) -> Step:
+    """(i, f, g, o) = gates + W_hh h; c' = sigmoid(f) c + sigmoid(i) tanh(g); h' = sigmoid(o) tanh(c'), projected by
+    W_hr if there is one."""
+
+    def step(states: States, gates: Tensor) -> tuple[States, Tensor]:
+        h, c = states
+        i, f, g, o = (gates + F.linear(h, w.hh)).chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        if w.hr is not None:
+            h = F.linear(h, w.hr)
+        return (h, c), h
+
+    return step
+
+
+def gru_step(w: Weights) -> Step:
+    """r and z = sigmoid(their gates + W_hh h + b_hh); n = tanh(n's gate + r (W_hn h + b_hn)); h' = (1 - z) n + z h."""
+
+    def step(states: States, gates: Tensor) -> tuple[States, Tensor]:
+        (h,) = states
+        r_x, z_x, n_x = gates.chunk(3, -1)
+        r_h, z_h, n_h = F.linear(h, w.hh, w.bias_hh).chunk(3, -1)
+        z = (z_x + z_h).sigmoid()
+        n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
+        h = (1 - z) * n + z * h
+        return (h,), h
+
+    return step
+
+
+class Cell(NamedTuple):
+    """What tells one kind of recurrent layer from another."""
+
+    gates: int
+    states: int
+    step: Callable[[Weights], Step]
+
+
+CELLS = {
+    "RNN_TANH": Cell(1, 1, rnn_step(Tensor.tanh)),
+    "RNN_RELU": Cell(1, 1, rnn_step(F.relu)),
+    "LSTM": Cell(4, 2, lstm_step),
+    "GRU": Cell(3, 1, gru_step),
+}
+
+
+def project(mode: str, x: Tensor, w: Weights) -> Tensor:
+    """What the input contributes to the gates, at all time steps: [*, F] to [*, gates H]. Both biases are added here,
+    except for the GRU's second one, which is inside the product with r."""
+    bias = w.bias_ih
+    if bias is not None and mode != "GRU":
+        bias = bias + w.bias_hh
+    return F.linear(x, w.ih, bias)
+
+
+def run(step: Step, first: States, gates: Any, alive: Tensor | None, reverse: bool = False) -> tuple[States, Tensor]:
+    """The last states and all outputs [T, B, *]. Where `alive` [T, B, 1, ...] is False, states stay and outputs are 0;
+    so a reversed run begins at the last step of each sequence."""
+    if alive is None:
+        return loop(step, first, gates, reverse=reverse)
+
+    def masked(states: States, now: tuple[Any, Tensor]) -> tuple[States, Tensor]:
+        gates, alive = now
+        new, output = step(states, gates)
+        kept = tuple(where(alive, one, old) for one, old in zip(new, states, strict=True))
+        return kept, where(alive, output, zero(output))
+
+    return loop(masked, first, (gates, alive), reverse=reverse)
+
+
+def zero(like: Tensor) -> Tensor:
+    """A zero of the dtype and on the device of a tensor."""
+    return full((), 0.0, dtype=like.dtype, device=like.device)
+
+
+def alive_mask(who: str, lengths: Any, steps: int, batch: int, device: Any) -> Tensor | None:
+    """[T, B]: whether a sequence has a step t. None for no lengths. Values are checked, unless they are those of a
+    tensor inside `weft.compile`: there a length of 0 leaves the first state, and one beyond T counts as T."""
+    if lengths is None:
+        return None
+    if isinstance(lengths, Tensor) and STATE.trace is not None:
+        if lengths.dtype.kind not in "iu":
+            raise problem(DTypeError, who, f"lengths of {lengths.dtype.name}", "integers")
+        if lengths.shape != (batch,):
+            given = f"lengths of shape {list(lengths.shape)}"
+            raise problem(ShapeError, who, given, f"one for each of {batch} sequences")
+        found = lengths.to(device).to(int64)
+    else:
+        found = make_tensor(host_lengths(who, lengths, batch, steps), device=device)
+    return arange(steps, device=device).unsqueeze(1) < found
+
+
+def masked_input(x: Tensor, alive: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Input [T, B, *] with zeros for padding, whatever was there, and the mask with axes like the input's."""
+    if alive is None:
+        return x, None
+    alive = alive.reshape(*alive.shape, *(1 for _ in x.shape[2:]))
+    return where(alive, x, zero(x)), alive
+
+
+def zero_state(batch: int, *sizes: int, like: Tensor) -> Tensor:
+    """A first state."""
+    return zeros(batch, *sizes, dtype=like.dtype, device=like.device)
+
+
+def check_dtype(who: str, given: Tensor, expected: Tensor) -> None:
+    """Raise unless a tensor has the dtype of another."""
+    if given.dtype is not expected.dtype:
+        raise problem(
+            DTypeError, who, f"{given.dtype.name} for a layer of {expected.dtype.name}", "one dtype",
+            f"cast the input with .to(weft.{expected.dtype.name}), or the layer",
+        )  # fmt: skip
