@@ -179,6 +179,6 @@ def test_layers(command):
     for name in ("Linear", "dense_layer", "L026"):
         code, output = command("layers", name)
         assert code == 0 and output.startswith("nn.Linear(in_features, out_features, bias=True")
-        assert "y = x Wᵀ + b" in output and "learns by        gradient" in output and "DenseLayer" in output
+        assert "x Wᵀ + b" in output and "learns by        gradient" in output and "DenseLayer" in output
     code, output = command("layers", "Softma")
     assert code == 1 and "no layer is called 'Softma'" in output and "LogSoftmax" in output

@@ -41,7 +41,7 @@ def find(found: dict[str, dict[str, Any]], name: str) -> str | None:
     """The layer that has a name, an alias, or a number of the specification."""
     wanted = name.replace("_", "").lower()
     for key, entry in found.items():
-        if wanted in [one.replace("_", "").lower() for one in (key, entry["number"], *entry["aliases"])]:
+        if wanted in [one.replace("_", "").lower() for one in (key, *entry["number"].split(), *entry["aliases"])]:
             return key
     return None
 
