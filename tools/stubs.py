@@ -1,12 +1,13 @@
 """Stubs for type checkers and editors, from the table of operations: `make stubs` writes them, a test compares them.
 
-`weft/functions.pyi`, `weft/nn/functional.pyi` and `weft/special.pyi` have the functions, `weft/nn/__init__.pyi` the
-layers, `weft/methods.pyi` the methods
-of `Tensor`, and `tests/artifacts/public-names.txt` all public names.
+`weft/functions.pyi`, `weft/nn/functional.pyi` and `weft/special.pyi` have the functions, `weft/methods.pyi` the methods
+of `Tensor`, the `__init__.pyi` of `nn`, `nn.utils` and `optim` what these packages export, and
+`tests/artifacts/public-names.txt` all public names.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import sys
@@ -164,14 +165,14 @@ def method_stub() -> str:
     return HEAD + "\n" + "\n".join(lines)
 
 
-def layer_stub() -> str:
-    """`weft.nn`, whose files are loaded when one of their names is first used."""
-    from weft import nn
-
+def contents_stub(package: str) -> str:
+    """A package whose files are loaded when one of their names is first used."""
+    space = importlib.import_module(package)
     lines = ['"""Written by `make stubs` from the table of contents; not to be edited."""\n']
-    lines += [f"from weft.nn import {name} as {name}" for name in nn._SUBMODULES]
-    for name, file in sorted(nn._WHERE.items(), key=lambda item: (item[1], item[0])):
-        lines.append(f"from weft.nn.{file} import {name} as {name}")
+    lines += [f"from {package} import {name} as {name}" for name in getattr(space, "_SUBMODULES", ())]
+    for file, names in {**getattr(space, "_OTHERS", {}), **space.CONTENTS}.items():
+        module = file if "." in file else f"{package}.{file}"
+        lines += [f"from {module} import {name} as {name}" for name in names]
     return "\n".join([*lines, "", "CONTENTS: dict[str, tuple[str, ...]]", ""])
 
 
@@ -199,7 +200,9 @@ FILES = {
     "weft/methods.pyi": method_stub,
     "weft/nn/functional.pyi": lambda: function_stub("functional"),
     "tests/artifacts/public-names.txt": names,
-    "weft/nn/__init__.pyi": layer_stub,
+    "weft/nn/__init__.pyi": lambda: contents_stub("weft.nn"),
+    "weft/nn/utils/__init__.pyi": lambda: contents_stub("weft.nn.utils"),
+    "weft/optim/__init__.pyi": lambda: contents_stub("weft.optim"),
     "weft/special.pyi": lambda: function_stub("special"),
 }
 

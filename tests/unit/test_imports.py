@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2] / "weft"
 
 BASE = {
     "dtypes", "errors", "state", "counting", "disk", "digest", "singletons", "interpreter", "locks", "references",
+    "contents",
 }  # fmt: skip
 # Room -> what its modules may import, beside the base rooms and the room itself. A dotted name allows that module only.
 ALLOWED: dict[str, set[str]] = {

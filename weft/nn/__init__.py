@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
+from weft.contents import load_lazily
 from weft.nn import functional  # noqa: F401
 
 # Files of this package and the names that they export; a file is loaded when one of its names is first used.
@@ -290,21 +288,4 @@ _OTHERS = {
     "support": ("supports",),
 }
 _SUBMODULES = ("functional", "init", "lora", "utils")
-_WHERE = {name: file for table in (_OTHERS, CONTENTS) for file, names in table.items() for name in names}
-
-__all__ = sorted([*_WHERE, *_SUBMODULES])  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        value = getattr(importlib.import_module(f"weft.nn.{_WHERE[name]}"), name)
-    elif name in _SUBMODULES:
-        value = importlib.import_module(f"weft.nn.{name}")
-    else:
-        raise AttributeError(f"module 'weft.nn' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__, __all__ = load_lazily(__name__, {**_OTHERS, **CONTENTS}, _SUBMODULES)

@@ -1,48 +1,20 @@
 """Optimizers: updates as flat tensor expressions over all parameters of a group, one kernel however many there are."""
 
-from weft.optim import lr_scheduler, swa_utils
-from weft.optim.adafactor import Adafactor
-from weft.optim.adam import Adam, Adamax, AdamW, Lion, NAdam, RAdam
-from weft.optim.adaptive import Adadelta, Adagrad, RMSprop, Rprop
-from weft.optim.averaging import ExponentialMovingAverage, StochasticWeightAverage
-from weft.optim.clip import clip_grad_norm_, clip_grad_value_, clip_grads_with_norm_, get_total_norm
-from weft.optim.large_batch import LAMB, LARS
-from weft.optim.lbfgs import LBFGS
-from weft.optim.muon import Muon
-from weft.optim.optimizer import Optimizer
-from weft.optim.penalties import elastic_penalty, l1_penalty, l2_penalty, split_decay
-from weft.optim.sgd import ASGD, NAG, SGD
+from weft.contents import load_lazily
 
-__all__ = [
-    "ASGD",
-    "LAMB",
-    "LARS",
-    "LBFGS",
-    "NAG",
-    "SGD",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "ExponentialMovingAverage",
-    "Lion",
-    "Muon",
-    "NAdam",
-    "Optimizer",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "StochasticWeightAverage",
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "clip_grads_with_norm_",
-    "elastic_penalty",
-    "get_total_norm",
-    "l1_penalty",
-    "l2_penalty",
-    "lr_scheduler",
-    "split_decay",
-    "swa_utils",
-]
+# Files of this package and the names that they export; a file is loaded when one of its names is first used.
+CONTENTS: dict[str, tuple[str, ...]] = {
+    "optimizer": ("Optimizer",),
+    "sgd": ("ASGD", "NAG", "SGD"),
+    "adam": ("Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam"),
+    "adaptive": ("Adadelta", "Adagrad", "RMSprop", "Rprop"),
+    "large_batch": ("LAMB", "LARS"),
+    "muon": ("Muon",),
+    "adafactor": ("Adafactor",),
+    "lbfgs": ("LBFGS",),
+    "clip": ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"),
+    "penalties": ("elastic_penalty", "l1_penalty", "l2_penalty", "split_decay"),
+    "averaging": ("ExponentialMovingAverage", "StochasticWeightAverage"),
+}
+_SUBMODULES = ("lr_scheduler", "swa_utils")
+__getattr__, __dir__, __all__ = load_lazily(__name__, CONTENTS, _SUBMODULES)

@@ -1,14 +1,5 @@
-"""`torch.utils` by name. `data` is loaded when it is first used."""
+"""`torch.utils` by name."""
 
-from __future__ import annotations
+from weft.contents import load_lazily
 
-import importlib
-from typing import Any
-
-__all__ = ["data"]
-
-
-def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return importlib.import_module(f"weft.utils.{name}")
-    raise AttributeError(f"module 'weft.utils' has no attribute {name!r}")
+__getattr__, __dir__, __all__ = load_lazily(__name__, {}, ["data"])

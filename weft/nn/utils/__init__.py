@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from weft.contents import load_lazily
 
 CONTENTS: dict[str, tuple[str, ...]] = {
     "weft.optim.clip": ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"),
@@ -21,21 +20,4 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "weft.nn.utils.init": ("skip_init",),
 }
 _SUBMODULES = ("parametrizations", "parametrize", "rnn", "stateless")
-_WHERE = {name: file for file, names in CONTENTS.items() for name in names}
-
-__all__ = sorted([*_WHERE, *_SUBMODULES])  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        value = getattr(importlib.import_module(_WHERE[name]), name)
-    elif name in _SUBMODULES:
-        value = importlib.import_module(f"weft.nn.utils.{name}")
-    else:
-        raise AttributeError(f"module 'weft.nn.utils' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__, __all__ = load_lazily(__name__, CONTENTS, _SUBMODULES)

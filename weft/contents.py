@@ -1,0 +1,30 @@
+"""Packages whose files are loaded when one of their names is first used, so that `import weft` stays quick."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+
+def load_lazily(
+    package: str, contents: Mapping[str, Iterable[str]], submodules: Iterable[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package. `contents` has the names that each file exports, by the
+    name of the file, or of a module elsewhere; `submodules` are files that are names themselves."""
+    where = {name: file if "." in file else f"{package}.{file}" for file, names in contents.items() for name in names}
+    where_modules = {name: f"{package}.{name}" for name in submodules}
+    public = sorted([*where, *where_modules])
+
+    def get(name: str) -> Any:
+        if name in where:
+            value = getattr(importlib.import_module(where[name]), name)
+        elif name in where_modules:
+            value = importlib.import_module(where_modules[name])
+        else:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return get, lambda: list(public), public
