@@ -1,6 +1,7 @@
 """What users write. Type checkers find nothing wrong here (tests/unit/test_typing.py)."""
 
 import weft
+import weft.nn as nn
 import weft.nn.functional as F
 from weft import Tensor
 
@@ -46,3 +47,27 @@ def update(parameter: Tensor, rate: float) -> Tensor:
 
 
 update(w, 0.1)
+
+
+class Net(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, width, bias=False)
+        self.norm = nn.LayerNorm(width)
+        self.blocks = nn.ModuleList([nn.Linear(width, width) for _ in range(2)])
+        self.scale = nn.Parameter(weft.ones(width))
+
+    def forward(self, x: weft.Tensor) -> weft.Tensor:
+        x = F.gelu(self.norm(self.first(x)))
+        for block in self.blocks:
+            x = x + block(x)
+        return x * self.scale
+
+
+model = Net(8).float().to("cpu")
+optimizer = weft.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+scheduler = weft.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)
+criterion = nn.CrossEntropyLoss(label_smoothing=0.1)
+cost: weft.Tensor = criterion(model(weft.ones(2, 4)), weft.tensor([0, 1]))
+nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+state: dict[str, weft.Tensor] = dict(model.state_dict())

@@ -1,6 +1,7 @@
 """What users get wrong: type checkers find every line that ends in `# wrong` (tests/unit/test_typing.py)."""
 
 import weft
+import weft.nn as nn
 import weft.nn.functional as F
 
 x = weft.ones(2, 3)
@@ -20,3 +21,7 @@ weft.sofmax(x, 1)  # wrong
 x.permute(1, "0")  # wrong
 x.add_(x, beta=2)  # wrong
 F.max_pool2d(x, kernel=2)  # wrong
+nn.Linear("4", 8)  # wrong
+nn.Conv2d(3, 8, kernel=3)  # wrong
+weft.optim.AdamW([x], learning_rate=1e-3)  # wrong
+nn.Lineer(4, 8)  # wrong
