@@ -38,7 +38,7 @@ class TensorAttributes:
         """Whether any element equals a number, or what a tensor is after broadcasting."""
         if isinstance(element, complex):
             return not element.imag and element.real in self
-        if not isinstance(element, (type(self), *NUMBERS)):
+        if not isinstance(element, (TensorAttributes, *NUMBERS)):
             raise problem(DTypeError, "in", f"a {type(element).__name__}", "a number or a tensor")
         return bool((self == element).any().item())
 
@@ -138,7 +138,7 @@ class TensorAttributes:
 
     @data.setter
     def data(self: Any, value: Any) -> None:
-        if not isinstance(value, type(self)):
+        if not _is_tensor(value):
             raise problem(DTypeError, "data", f"a {type(value).__name__}", "a tensor", "convert it with weft.tensor")
         if _shows(value, self):
             return  # `x.data += y` has written already when it assigns
@@ -219,6 +219,10 @@ def _rebind(tensor: Any, node: Any) -> None:
     """Give a tensor a value of another form."""
     tensor._assign(node)
     tensor._owned = None
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, TensorAttributes)
 
 
 def _shows(view: Any, tensor: Any) -> bool:

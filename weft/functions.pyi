@@ -78,6 +78,7 @@ __all__ = [
     'clamp_min',
     'clip',
     'clone',
+    'cmplt',
     'column_stack',
     'combinations',
     'concat',
@@ -85,6 +86,7 @@ __all__ = [
     'conv1d',
     'conv2d',
     'conv3d',
+    'conv_tbc',
     'conv_transpose1d',
     'conv_transpose2d',
     'conv_transpose3d',
@@ -128,6 +130,7 @@ __all__ = [
     'exp2',
     'expm1',
     'feature_alpha_dropout',
+    'fill',
     'fix',
     'flatten',
     'flip',
@@ -145,6 +148,7 @@ __all__ = [
     'gcd',
     'ge',
     'ger',
+    'gradient',
     'greater',
     'greater_equal',
     'group_norm',
@@ -202,6 +206,7 @@ __all__ = [
     'masked_scatter',
     'masked_select',
     'matmul',
+    'matrix_exp',
     'matrix_power',
     'max',
     'max_pool1d',
@@ -215,6 +220,7 @@ __all__ = [
     'min',
     'minimum',
     'mm',
+    'mod',
     'mode',
     'moveaxis',
     'movedim',
@@ -230,9 +236,11 @@ __all__ = [
     'nanquantile',
     'nansum',
     'narrow',
+    'native_channel_shuffle',
     'ne',
     'neg',
     'negative',
+    'nextafter',
     'nonzero',
     'norm',
     'normal',
@@ -256,6 +264,7 @@ __all__ = [
     'randint_like',
     'randperm',
     'ravel',
+    'recip',
     'reciprocal',
     'relu',
     'remainder',
@@ -285,6 +294,7 @@ __all__ = [
     'select_scatter',
     'selu',
     'sgn',
+    'shrink',
     'sigmoid',
     'sign',
     'signbit',
@@ -305,6 +315,7 @@ __all__ = [
     'std',
     'std_mean',
     'sub',
+    'subsample',
     'subtract',
     'sum',
     'swapaxes',
@@ -656,6 +667,10 @@ def clone(input: Tensor) -> Tensor:
     """The same value in a tensor of its own; gradients pass."""
     ...
 
+def cmplt(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """a < b, bool."""
+    ...
+
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:
     """Vectors as the columns of a matrix."""
     ...
@@ -685,6 +700,10 @@ def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: in
 
 def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
     """Cross-correlation over the last three axes: input [N, C, D, H, W], weight [O, C / groups, KD, KH, KW]."""
+    ...
+
+def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """`conv1d` with time first: input [L, N, C], weight [K, C, O], bias [O], `pad` zeros at both ends; [L', N, O]."""
     ...
 
 def conv_transpose1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1) -> Tensor:
@@ -865,6 +884,10 @@ def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False,
     """`alpha_dropout` of whole channels of [N, C, ...]."""
     ...
 
+def fill(input: Tensor, value: Tensor | float) -> Tensor:
+    """`value`, a number or a tensor without axes, in the shape and dtype of `input`."""
+    ...
+
 def fix(input: Tensor) -> Tensor:
     """The whole part of x, towards 0; the gradient is 0."""
     ...
@@ -938,6 +961,11 @@ def ge(input: Tensor | float, other: Tensor | float) -> Tensor:
 
 def ger(input: Tensor, vec2: Tensor) -> Tensor:
     """[M] and [N] to the [M, N] products of each with each."""
+    ...
+
+def gradient(input: Tensor, *, spacing: float | Sequence[float | Tensor] | None = None, dim: int | Sequence[int] | None = None, edge_order: int = 1) -> tuple[Tensor, ...]:
+    """The slope along each axis of `dim`, of all axes unless given, by differences of second order; at both ends of
+    order `edge_order`, 1 or 2. `spacing` is one distance for all axes, one for each, or the coordinates along each."""
     ...
 
 def greater(input: Tensor | float, other: Tensor | float) -> Tensor:
@@ -1172,6 +1200,10 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     column on the right, and that axis is dropped from the result."""
     ...
 
+def matrix_exp(input: Tensor) -> Tensor:
+    """The exponential of square matrices [..., n, n], by a Taylor polynomial of A / 2^s, squared s times."""
+    ...
+
 def matrix_power(input: Tensor, n: int) -> Tensor:
     """The product of `n` square matrices `input`; the identity for 0, and the inverses' product for negative `n`."""
     ...
@@ -1273,6 +1305,11 @@ def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """[M, K] @ [K, N]."""
     ...
 
+def mod(input: Tensor | float, other: Tensor | float) -> Tensor:
+    """The exact rest of a / b with the sign of the divisor, as Python's %. With an infinite divisor it is a, or b where
+    the signs differ; by zero it is NaN, or 0 for integers."""
+    ...
+
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     """The most frequent element along `dim`, of several the smallest, and where it stands last."""
     ...
@@ -1340,6 +1377,10 @@ def narrow(input: Tensor, dim: int, start: int | Tensor, length: int) -> Tensor:
     can be read but not written."""
     ...
 
+def native_channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """The channels of [N, C, ...] dealt out anew: channel (g, i) of `groups` groups goes to (i, g)."""
+    ...
+
 def ne(input: Tensor | float, other: Tensor | float) -> Tensor:
     """a != b, bool."""
     ...
@@ -1350,6 +1391,11 @@ def neg(input: Tensor) -> Tensor:
 
 def negative(input: Tensor) -> Tensor:
     """-x."""
+    ...
+
+def nextafter(input: Tensor, other: Tensor) -> Tensor:
+    """The next float after `input` in the direction of `other`: `other` itself where both are equal, NaN where one is
+    NaN. The gradient is that of `input`, and 0 where both are equal."""
     ...
 
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
@@ -1470,6 +1516,10 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: DTypeLike = .
 
 def ravel(input: Tensor) -> Tensor:
     """All elements in one axis."""
+    ...
+
+def recip(input: Tensor) -> Tensor:
+    """1 / x."""
     ...
 
 def reciprocal(input: Tensor) -> Tensor:
@@ -1618,6 +1668,11 @@ def sgn(input: Tensor) -> Tensor:
     """-1, 0 or 1: `sign`, as there are no complex numbers."""
     ...
 
+def shrink(input: Tensor, *bounds: Sequence[int] | None) -> Tensor:
+    """The part from `start` to before `end` of every axis, given as a pair for each; None keeps an axis. The gradient
+    is padded with zeros."""
+    ...
+
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + e^-x), from e^-|x| so that nothing overflows."""
     ...
@@ -1697,6 +1752,17 @@ def std_mean(input: Tensor, dim: int | Sequence[int] | None = None, unbiased: bo
 
 def sub(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:
     """a - alpha * b."""
+    ...
+
+@overload
+def subsample(input: Tensor, *strides: int | Sequence[int]) -> Tensor:
+    """Every s-th element of every axis, from the first on: an extent n becomes n / s, rounded up. The gradient is 0
+    between them."""
+    ...
+@overload
+def subsample(input: Tensor, strides: Sequence[int]) -> Tensor:
+    """Every s-th element of every axis, from the first on: an extent n becomes n / s, rounded up. The gradient is 0
+    between them."""
     ...
 
 def subtract(input: Tensor | float, other: Tensor | float, *, alpha: float = 1) -> Tensor:

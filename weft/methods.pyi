@@ -530,6 +530,14 @@ class TensorMethods:
         """The same value in a tensor of its own; gradients pass."""
         ...
 
+    def cmplt(self, other: Tensor | float) -> Tensor:
+        """a < b, bool."""
+        ...
+
+    def cmplt_(self, other: Tensor | float) -> Tensor:
+        """`cmplt`, in place."""
+        ...
+
     def combinations(self, r: int = 2, with_replacement: bool = False) -> Tensor:
         """All choices of `r` elements of a vector, as rows in the order of the elements."""
         ...
@@ -1200,6 +1208,10 @@ class TensorMethods:
         column on the right, and that axis is dropped from the result."""
         ...
 
+    def matrix_exp(self) -> Tensor:
+        """The exponential of square matrices [..., n, n], by a Taylor polynomial of A / 2^s, squared s times."""
+        ...
+
     def matrix_power(self, n: int) -> Tensor:
         """The product of `n` square matrices `input`; the identity for 0, and the inverses' product for negative `n`."""
         ...
@@ -1258,6 +1270,15 @@ class TensorMethods:
 
     def mm(self, mat2: Tensor) -> Tensor:
         """[M, K] @ [K, N]."""
+        ...
+
+    def mod(self, other: Tensor | float) -> Tensor:
+        """The exact rest of a / b with the sign of the divisor, as Python's %. With an infinite divisor it is a, or b where
+        the signs differ; by zero it is NaN, or 0 for integers."""
+        ...
+
+    def mod_(self, other: Tensor | float) -> Tensor:
+        """`mod`, in place."""
         ...
 
     def mode(self, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
@@ -1367,6 +1388,15 @@ class TensorMethods:
         """`negative`, in place."""
         ...
 
+    def nextafter(self, other: Tensor) -> Tensor:
+        """The next float after `input` in the direction of `other`: `other` itself where both are equal, NaN where one is
+        NaN. The gradient is that of `input`, and 0 where both are equal."""
+        ...
+
+    def nextafter_(self, other: Tensor) -> Tensor:
+        """`nextafter`, in place."""
+        ...
+
     def nonzero(self, *, as_tuple: bool = False) -> Any:
         """The indices of the elements that are not zero: [count, rank] int64, in row-major order; with `as_tuple`, one
         vector for each axis."""
@@ -1473,6 +1503,14 @@ class TensorMethods:
 
     def ravel(self) -> Tensor:
         """All elements in one axis."""
+        ...
+
+    def recip(self) -> Tensor:
+        """1 / x."""
+        ...
+
+    def recip_(self) -> Tensor:
+        """`recip`, in place."""
         ...
 
     def reciprocal(self) -> Tensor:
@@ -1622,6 +1660,11 @@ class TensorMethods:
         """`sgn`, in place."""
         ...
 
+    def shrink(self, *bounds: Sequence[int] | None) -> Tensor:
+        """The part from `start` to before `end` of every axis, given as a pair for each; None keeps an axis. The gradient
+        is padded with zeros."""
+        ...
+
     def sigmoid(self) -> Tensor:
         """1 / (1 + e^-x), from e^-|x| so that nothing overflows."""
         ...
@@ -1720,6 +1763,17 @@ class TensorMethods:
 
     def sub_(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:
         """`sub`, in place."""
+        ...
+
+    @overload
+    def subsample(self, *strides: int | Sequence[int]) -> Tensor:
+        """Every s-th element of every axis, from the first on: an extent n becomes n / s, rounded up. The gradient is 0
+        between them."""
+        ...
+    @overload
+    def subsample(self, strides: Sequence[int]) -> Tensor:
+        """Every s-th element of every axis, from the first on: an extent n becomes n / s, rounded up. The gradient is 0
+        between them."""
         ...
 
     def subtract(self, other: Tensor | float, *, alpha: float = 1) -> Tensor:

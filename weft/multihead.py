@@ -80,25 +80,18 @@ def multi_head_attention_forward(
         query, key, value = (x.unsqueeze(1) for x in (query, key, value))
         key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
     out, shares = attend(
-        *batch_first(query, key, value), num_heads,
+        query, key, value, num_heads,
         (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else in_proj_weight, in_proj_bias,
         out_proj_weight, out_proj_bias, bias_k=bias_k, bias_v=bias_v, add_zero_attn=add_zero_attn,
         dropout_p=dropout_p if training else 0.0, key_padding_mask=key_padding_mask, attn_mask=attn_mask,
         is_causal=is_causal, need_weights=need_weights, static_k=static_k, static_v=static_v, generator=generator,
+        batch_first=False,
     )  # fmt: skip
-    out = out.transpose(0, 1)
     out = out.squeeze(1) if single else out
     if shares is None:
         return out, None
     shares = shares.mean(1) if average_attn_weights else shares
     return out, shares.squeeze(0) if single else shares
-
-
-def batch_first(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[L, N, E] as [N, L, E], or the other way; what is one tensor stays one, so that it is projected at once."""
-    moved = query.transpose(0, 1)
-    keys = moved if key is query else key.transpose(0, 1)
-    return moved, keys, moved if value is query else keys if value is key else value.transpose(0, 1)
 
 
 def attend(
@@ -111,6 +104,7 @@ def attend(
     out_weight: Tensor,
     out_bias: Tensor | None,
     *,
+    batch_first: bool = True,
     num_kv_heads: int | None = None,
     bias_k: Tensor | None = None,
     bias_v: Tensor | None = None,
@@ -126,28 +120,30 @@ def attend(
     generator: Generator | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of query [N, L, E] to key and value [N, S, ...] between its projections: [N, L, E], and with
-    `need_weights` the weights [N, heads, L, S], else None.
+    `need_weights` the weights [N, heads, L, S], else None. Without `batch_first` inputs and output are [L, N, ...].
 
     `num_kv_heads` G < heads shares keys and values: head h reads head h * G // heads. `change` gets query, key and
     value [N, heads or G, length, D] and returns others: rotary embeddings, or keys of earlier calls. `is_causal` is
     used instead of `attn_mask` where the attention kernel takes it, and is enough on its own. Masks as in
     `multi_head_attention_forward`; a query that sees no key gets 0 from attention.
     """
-    batch, targets, width = query.shape
+    axis = 1 if batch_first else 0  # of the sequence
+    batch, targets, width = query.shape[1 - axis], query.shape[axis], query.shape[2]
     groups, depth = num_kv_heads or num_heads, width // num_heads
     if key.shape[:2] != value.shape[:2] or (not isinstance(weights, tuple) and key.shape != value.shape):
         raise problem(ShapeError, WHO, f"key {key.shape} and value {value.shape}", "the same length and batch")
-    if key.shape[0] != batch:
-        raise problem(ShapeError, WHO, f"a query for a batch of {batch}, keys for {key.shape[0]}", "one batch")
+    if key.shape[1 - axis] != batch:
+        raise problem(ShapeError, WHO, f"a query for a batch of {batch}, keys for {key.shape[1 - axis]}", "one batch")
     if (bias_k is None) != (bias_v is None) or (bias_k is not None and (static_k is not None or static_v is not None)):
         raise problem(RangeError, WHO, "bias_k, bias_v and static_k or static_v", "both biases, or none of them")
     q, k, v = _projected((query, key, value), weights, bias, (width, groups * depth, groups * depth))
     if bias_k is not None and bias_v is not None:
-        k = _cat([k, bias_k.reshape(1, 1, groups * depth).expand(batch, 1, groups * depth)], 1)
-        v = _cat([v, bias_v.reshape(1, 1, groups * depth).expand(batch, 1, groups * depth)], 1)
-    q = q.reshape(batch, targets, num_heads, depth).transpose(1, 2)  # [N, heads, L, D]
-    k = _heads("static_k", k, static_k, groups, depth)
-    v = _heads("static_v", v, static_v, groups, depth)
+        more_shape = (batch, 1, groups * depth) if batch_first else (1, batch, groups * depth)
+        k = _cat([k, bias_k.reshape(1, 1, groups * depth).expand(*more_shape)], axis)
+        v = _cat([v, bias_v.reshape(1, 1, groups * depth).expand(*more_shape)], axis)
+    q = _heads(q, axis, num_heads, depth)  # [N, heads, L, D]
+    k = _heads(k, axis, groups, depth) if static_k is None else _static("static_k", static_k, batch, groups, depth)
+    v = _heads(v, axis, groups, depth) if static_v is None else _static("static_v", static_v, batch, groups, depth)
     if change is not None:
         q, k, v = change(q, k, v)
     if add_zero_attn:
@@ -172,7 +168,8 @@ def attend(
         attended = scaled_dot_product_attention(
             q, k, v, total, dropout_p, is_causal, enable_gqa=shared, generator=generator
         )
-    return _linear(attended.transpose(1, 2).reshape(batch, targets, width), out_weight, out_bias), shares
+    merged = attended.permute(0, 2, 1, 3) if batch_first else attended.permute(2, 0, 1, 3)
+    return _linear(merged.reshape(*query.shape), out_weight, out_bias), shares
 
 
 def _shares(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -233,11 +230,14 @@ def _projected(
     return [_linear(x, w, b) for x, w, b in zip(inputs, weights, biases, strict=True)]
 
 
-def _heads(name: str, own: Tensor, given: Tensor | None, heads: int, depth: int) -> Tensor:
-    """[N, S, heads * D] as [N, heads, S, D], or what was given instead, [N * heads, S, D]."""
-    batch = own.shape[0]
-    if given is None:
-        return own.reshape(batch, own.shape[1], heads, depth).transpose(1, 2)
+def _heads(x: Tensor, axis: int, heads: int, depth: int) -> Tensor:
+    """[N, S, heads * D], or with the sequence on axis 0, as [N, heads, S, D]."""
+    split = x.reshape(*x.shape[:2], heads, depth)
+    return split.permute(0, 2, 1, 3) if axis == 1 else split.permute(1, 2, 0, 3)
+
+
+def _static(name: str, given: Tensor, batch: int, heads: int, depth: int) -> Tensor:
+    """Keys or values [N * heads, S, D] that were given instead, as [N, heads, S, D]."""
     if given.ndim != 3 or given.shape[0] != batch * heads or given.shape[2] != depth:
         raise problem(ShapeError, WHO, f"{name} of shape {given.shape}", f"[{batch * heads}, S, {depth}]")
     return given.reshape(batch, heads, given.shape[1], depth)

@@ -7,7 +7,7 @@ rows are read and written.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from weft.dtypes import int64
 from weft.graph import build
@@ -19,7 +19,8 @@ MIN_TABLE = 1 << 14  # elements from which a table is updated by rows
 TABLE_PER_ENTRY = 4  # rows of the table for each entry of the index, at least
 
 
-class Rows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rows:
     """Rows of a table: their numbers [R], the number of all rows where there is nothing, and values [R, ...]."""
 
     index: Tensor

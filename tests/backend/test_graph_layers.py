@@ -326,7 +326,7 @@ def test_errors_of_what_layers_are_given():
         weft.RangeError, match=r"Lacking.propagate: given values named x, edge_weight; expected one for"
     ):
         Lacking()(x, pairs)
-    with pytest.raises(weft.RangeError, match="activation: given 'rellu'"):
+    with pytest.raises(weft.RangeError, match="given the name 'rellu'"):
         nn.GCNConv(2, 2, activation="rellu")(x, pairs)
     with pytest.raises(weft.GraphError, match="without the number of graphs"):
         weft.compile(lambda x, batch: nn.global_add_pool(x, batch))(x, weft.tensor([0, 0, 1]))

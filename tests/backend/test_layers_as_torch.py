@@ -26,10 +26,12 @@ PAIRS = [
 
 
 def arguments(function):
-    """Names and defaults of what is given by position or name; `*args` that take nothing do not count."""
+    """Names and defaults of what is given by position or name; `*args` that take nothing do not count. A function as a
+    default is compared by its name."""
     kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     found = list(inspect.signature(function).parameters.values())[1:]
-    return [(one.name, one.default) for one in found if one.kind not in kinds]
+    defaults = [one.default.__name__ if inspect.isfunction(one.default) else one.default for one in found]
+    return [(one.name, default) for one, default in zip(found, defaults, strict=True) if one.kind not in kinds]
 
 
 @pytest.mark.parametrize("name", SHARED)

@@ -1,6 +1,7 @@
 """nn.Module beside torch's: registration, traversal, state, moves, hooks, copies, what people see."""
 
 import copy
+import pathlib
 import pickle
 from collections import OrderedDict
 
@@ -452,6 +453,14 @@ def test_functional_call():
         weft.func.functional_call(model, {"nope": weight}, weft.tensor(x))
     with pytest.raises(weft.GraphError, match="nothing for"):
         weft.func.functional_call(model, {"0.weight": weight}, weft.tensor(x), strict=True)
+
+
+def test_no_file_of_the_package_hides_a_name():
+    """An import of `weft.nn.x` sets the attribute `x` of `weft.nn`: no function or class may be called so."""
+    model = nn.Linear(3, 2)
+    assert str(model.summary((3,))) == str(nn.summary(model, (3,)))
+    files = {path.stem for path in pathlib.Path(nn.__file__).parent.iterdir()}
+    assert files & set(nn.__all__) == set(nn._SUBMODULES)
 
 
 def test_summary_computes_nothing():

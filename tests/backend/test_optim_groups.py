@@ -545,3 +545,16 @@ def usage():
     gc.collect()
     counters = weft.counters()
     return len(gc.get_objects()), {name: counters[name] for name in ("traces", "plans_built", "kernels_compiled")}
+
+
+def test_the_data_of_a_parameter_may_be_any_tensor():
+    """Of a parameter, which is a class of its own, too."""
+    w = weft.nn.Parameter(weft.ones(2))
+    optimizer = weft.optim.Adam([w], lr=0.5)
+    for form in (weft.tensor([3.0, 4.0]), weft.tensor([5.0, 6.0], dtype=weft.float64), w.detach() + 1.0):
+        w.data = form
+        optimizer.zero_grad()
+        (w * w).sum().backward()
+        optimizer.step()
+        np.testing.assert_allclose(w.numpy(), form.numpy() - 0.5, atol=0.1)
+    assert w.dtype is weft.float32 and 7.0 not in w and w[0] in w

@@ -163,6 +163,32 @@ def test_what_needs_the_whole_table_gets_it(case):
         np.testing.assert_allclose(one, two, rtol=1e-12, atol=1e-9)
 
 
+def test_what_is_traced_by_rows_sees_options_that_end_that():
+    start = np.random.default_rng(0).normal(size=(4000, 8))
+    table, expected = weft.tensor(start, requires_grad=True), torch.tensor(start, requires_grad=True)
+    optimizer, other = weft.optim.SGD([table], lr=0.1), torch.optim.SGD([expected], lr=0.1)
+    step = weft.compile(lookup_step(table, optimizer))
+    g = np.random.default_rng(1).normal(size=(3, 8))
+    for number in range(8):
+        if number == 2:
+            optimizer.param_groups[0]["weight_decay"] = other.param_groups[0]["weight_decay"] = 0.1
+        if number == 4:
+            optimizer.param_groups[0]["weight_decay"] = other.param_groups[0]["weight_decay"] = 0.0
+            optimizer.param_groups[0]["update_every"] = 2
+        step(weft.tensor([number, 7, 7]), weft.tensor(g))
+        (torch.nn.functional.embedding(torch.tensor([number, 7, 7]), expected) * torch.tensor(g)).sum().backward()
+        if number < 4 or number % 2:
+            other.step()
+            other.zero_grad()
+        np.testing.assert_allclose(table.numpy(), expected.detach().numpy(), rtol=1e-12)
+
+
+def test_rows_can_be_verified():
+    table = weft.ones(4000, 8, requires_grad=True)
+    optimizer = weft.optim.Adagrad([table], lr=0.5)
+    weft.testing.verify(lookup_step(table, optimizer), weft.tensor([1, 2, 2]), weft.ones(3, 8))
+
+
 def test_an_index_outside_the_table_is_told_and_other_rows_stay_right():
     table = weft.ones(4000, 8, requires_grad=True)
     step = weft.compile(lookup_step(table, weft.optim.SGD([table], lr=0.5)))

@@ -23,6 +23,15 @@ T, B, WIDTH, HIDDEN = 6, 4, 3, 5
 DIRECTIONS = {"num_layers": 2, "bidirectional": True}
 
 
+@pytest.fixture(autouse=True)
+def one_torch_thread():
+    """Its threads wait for each other at every step."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(count)
+
+
 def pair(kind, *sizes, **options):
     """Our layer and torch's, in float64, with the same weights."""
     torch.manual_seed(0)
@@ -131,16 +140,6 @@ def test_small_sizes(kind, time, batch):
     compare_gradients(ours, theirs, [(x, their_x)])
 
 
-@pytest.fixture
-def one_torch_thread():
-    """Its threads wait for each other at every step."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(count)
-
-
-@pytest.mark.usefixtures("one_torch_thread")
 @pytest.mark.parametrize("kind", KINDS)
 def test_500_steps_in_float32(kind):
     ours, theirs = pair(kind, WIDTH, HIDDEN)

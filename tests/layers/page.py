@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 CATALOGUE = ROOT / "weft" / "nn" / "catalogue.json"
 PAGE = ROOT / "docs" / "layers.md"
 BACKENDS = ("cpu", "cuda")  # that exist; every record runs on each of them
+DEVICES = Path(__file__).parent / "devices.json"  # what `make test-gpu` found: by backend, the layers that passed
 
 HEAD = """# Layers
 
@@ -29,13 +30,13 @@ them. This page is generated: `make layers` writes it, and a test fails when it 
 terminal, `weft layers NAME` one layer with its shapes and an example.
 
 Every layer has a record in tests/layers/records and passes the layer harness (tests/layers/checks.py) on the CPU by
-`make test` and on an NVIDIA GPU by `make test-gpu`: values against the oracle named here, gradients against central
+`make test`; `make test-gpu` runs it on an NVIDIA GPU: values against the oracle named here, gradients against central
 differences in float64, SGD and Adam compiled and not, 1000 steps without a transfer or more memory, state_dict, copies
 and dtypes, bfloat16, wrong inputs, and the edge cases of its kind.
 
 Columns per backend: forward, backward, update, resident weights (a training step moves nothing between host and
-device). A dash: the layer has none (no gradient, no parameters that learn by one). OpenCL, WebGPU and HIP have no
-backend yet.
+device). A dash: the layer has none (no gradient, no parameters that learn by one). A question mark: not yet shown on
+that backend (tests/layers/devices.json has what was shown, when and where). OpenCL, WebGPU and HIP have no backend yet.
 """
 
 
@@ -65,6 +66,8 @@ def describe(layer: Layer, record: LayerRecord) -> dict[str, Any]:
 
 def _cells(instance: Any, backend: str, record: LayerRecord, learned: bool) -> list[str]:
     """Forward, backward, update, resident: 'yes', '-' or the reason against it."""
+    if backend != "cpu" and record.name not in _shown(backend):
+        return ["not shown yet"] * 4
     device = weft.get_device("cpu") if backend == "cpu" else _Kind(backend)
     reasons = [instance.prevents(device, training) for training in (False, True)]
     if reasons[0]:
@@ -72,6 +75,12 @@ def _cells(instance: Any, backend: str, record: LayerRecord, learned: bool) -> l
     backward = "yes" if record.differentiable and not reasons[1] else (reasons[1] or "-")
     update = backward if learned else "-"
     return ["yes", backward, update, "yes"]
+
+
+def _shown(backend: str) -> list[str]:
+    """The layers that passed on a backend which not every machine has."""
+    found = json.loads(DEVICES.read_text()) if DEVICES.exists() else {}
+    return found.get(backend, {}).get("layers", [])
 
 
 class _Kind:
@@ -91,7 +100,7 @@ def catalogue() -> dict[str, dict[str, Any]]:
 
 def page(found: dict[str, dict[str, Any]]) -> str:
     """docs/layers.md."""
-    specified = {entry["number"] for entry in found.values() if entry["number"]}
+    specified = {number for entry in found.values() for number in entry["number"].split()}
     lines = [HEAD.format(count=len(found), specified=len(specified))]
     family = ""
     for name, entry in found.items():
@@ -120,7 +129,7 @@ def _names(entry: dict[str, Any]) -> str:
 
 
 def _short(cells: list[str]) -> str:
-    marks = {"yes": "✓", "-": "-"}
+    marks = {"yes": "✓", "-": "-", "not shown yet": "?"}
     return " ".join(marks.get(cell, "✗") for cell in cells)
 
 

@@ -205,6 +205,24 @@ def adam(make: Make) -> list[Tensor]:
     return [*losses, *params]
 
 
+def rows(make: Make) -> list[Tensor]:
+    """Compiled steps that write the rows of two tables which have a gradient, in place."""
+    n = make.size(9, 700)
+    tables = make(2100, 8, grad=True), make(2100, 8, grad=True)
+    sgd, adagrad = weft.optim.SGD([tables[0]], lr=0.1), weft.optim.Adagrad([tables[1]], lr=0.1)
+
+    def step(index: Tensor, g: Tensor) -> None:
+        for table, optimizer in zip(tables, (sgd, adagrad), strict=True):
+            (F.embedding(index, table) * g).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    run = step if make.device.kind == "reference" else weft.compile(step)
+    for _ in range(2):
+        run(make.labels(100, min(n, 500)), make(min(n, 500), 8))
+    return [table.detach() for table in tables]
+
+
 def graphs(make: Make) -> list[Tensor]:
     """Rows folded by segments and by index, with and without features, and a softmax over edges; gradients too."""
     nodes, count = make.size(6, 300), make.size(20, 2000)
@@ -243,7 +261,7 @@ PROGRAMS: dict[str, Callable[[Make], list[Tensor]]] = {
     program.__name__: program
     for program in (
         elementwise, functions, random, softmax_long, softmax_short, layer_norm, layer_norm_short, cross_entropy, sums,
-        split_sum, embedding, movement, integers, casts, narrow, small_integers, linear, adam, graphs, windows,
+        split_sum, embedding, movement, integers, casts, narrow, small_integers, linear, adam, rows, graphs, windows,
         attended,
     )
 }  # fmt: skip

@@ -170,3 +170,15 @@ def test_doctor_survives_what_is_broken(command, monkeypatch):
     monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
     code, output = command("doctor")
     assert code == 1 and "no such luck" in output and "pip install 'llvmlite>=0.50'" in output
+
+
+def test_layers(command):
+    code, output = command("layers")
+    assert code == 0 and "Linear " in output and "L026" in output and "layers NAME" in output
+    assert all(f"L{number:03d}" in output for number in range(1, 107))
+    for name in ("Linear", "dense_layer", "L026"):
+        code, output = command("layers", name)
+        assert code == 0 and output.startswith("nn.Linear(in_features, out_features, bias=True")
+        assert "y = x Wᵀ + b" in output and "learns by        gradient" in output and "DenseLayer" in output
+    code, output = command("layers", "Softma")
+    assert code == 1 and "no layer is called 'Softma'" in output and "LogSoftmax" in output

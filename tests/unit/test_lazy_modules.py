@@ -62,6 +62,27 @@ def test_weights_that_were_loaded_are_checked_against_the_first_input():
         layer(weft.ones(1, 4))
 
 
+def test_a_state_dict_of_some_parameters_is_not_enough():
+    layer = nn.LazyLinear(2)
+    layer.load_state_dict({"weight": weights()["weight"]}, strict=False)
+    with pytest.raises(weft.errors.GraphError, match="LazyLinear: given values for weight only"):
+        layer(weft.ones(1, 3))
+
+
+def test_a_summary_counts_what_the_first_call_makes():
+    shared = nn.LazyLinear(4, bias=False)
+    table = nn.summary(nn.Sequential(nn.LazyLinear(4), shared, shared, nn.LazyLinear(2)), (3,))
+    assert table.parameters == table.trainable == (3 * 4 + 4) + 4 * 4 + (4 * 2 + 2)
+    assert [row.kind for row in table.rows] == ["Sequential", "Linear", "Linear", "Linear"]
+
+
+def test_the_size_is_not_known_before():
+    weight = nn.LazyLinear(2).weight
+    for ask in (lambda: weight.shape, lambda: weight.numel()):
+        with pytest.raises(weft.ShapeError, match="call the module once"):
+            ask()
+
+
 def test_states_without_shapes():
     empty = nn.LazyLinear(2).state_dict()
     assert all(is_lazy(value) for value in empty.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import re
 from importlib import resources
 from typing import Any
 
@@ -46,25 +47,28 @@ def find(found: dict[str, dict[str, Any]], name: str) -> str | None:
 
 
 def _print_table(found: dict[str, dict[str, Any]], console: Console) -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in ("layer", "number", "family", "learns by", "what it computes"):
-        table.add_column(column, no_wrap=column != "what it computes", overflow="fold")
+    """Family by family: name, number and what a layer computes, a line each."""
+    width = max(map(len, found))
+    family = ""
     for name, entry in found.items():
-        table.add_row(name, entry["number"], entry["family"], entry["learns"], _first(entry["equation"]))
-    console.print(table)
-    console.print(f"{len(found)} layers. `weft layers NAME` shows one.")
+        if entry["family"] != family:
+            family = entry["family"]
+            console.print(f"\n{family.replace('_', ' ')}", style="bold")
+        line = f"  {name:<{width}}  {entry['number']:<4}  {_first(entry['equation'])}"
+        console.print(line, markup=False, no_wrap=True, overflow="ellipsis", crop=True)
+    console.print(f"\n{len(found)} layers. `weft layers NAME` shows one.")
 
 
 def _first(text: str) -> str:
     """The first sentence."""
-    return text.split(". ")[0].rstrip(".") + "."
+    return re.split(r"(?<!\bal)(?<!\.\.)\. (?=[A-Z`])", text)[0].rstrip(".") + "."
 
 
 def _print_layer(name: str, entry: dict[str, Any], console: Console) -> None:
     import weft.nn as nn
 
     cls = getattr(nn, name)
-    console.print(f"nn.{name}{inspect.signature(cls)}", markup=False)
+    console.print(f"nn.{name}{_signature(cls)}", markup=False)
     console.print()
     console.print(inspect.getdoc(cls) or "", markup=False)
     console.print()
@@ -77,6 +81,9 @@ def _print_layer(name: str, entry: dict[str, Any], console: Console) -> None:
         "checked against": entry["oracle"],
     }
     for backend, cells in entry["backends"].items():
+        if len(set(cells)) == 1 and cells[0] not in ("yes", "-"):
+            rows[backend] = cells[0]
+            continue
         rows[backend] = ", ".join(_cell(what, cell) for what, cell in zip(COLUMNS, cells, strict=True))
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
@@ -85,6 +92,13 @@ def _print_layer(name: str, entry: dict[str, Any], console: Console) -> None:
         if text:
             table.add_row(key, text)
     console.print(table, markup=False)
+
+
+def _signature(cls: type) -> str:
+    """The arguments of a class, without the quotes of postponed annotations."""
+    parameters = list(inspect.signature(cls).parameters.values())
+    plain = [one.replace(annotation=inspect.Parameter.empty) for one in parameters]
+    return str(inspect.Signature(plain))
 
 
 def _cell(what: str, cell: str) -> str:

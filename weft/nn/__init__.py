@@ -286,7 +286,7 @@ _OTHERS = {
     "lazy": ("LazyModuleMixin",),
     "parameter": ("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"),
     "registry": ("get", "layers"),
-    "summary": ("summary",),
+    "summarize": ("summary",),
     "support": ("supports",),
 }
 _SUBMODULES = ("functional", "init", "lora", "utils")

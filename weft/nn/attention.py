@@ -6,9 +6,10 @@ from typing import Any
 
 from weft.autograd import no_grad
 from weft.creation import arange, empty, full, zeros
+from weft.dtypes import DType, float32, float64
 from weft.errors import RangeError, ShapeError, problem
 from weft.functions import stack
-from weft.multihead import attend, batch_first
+from weft.multihead import attend
 from weft.nn import functional as F
 from weft.nn import init
 from weft.nn.linear import Linear
@@ -24,8 +25,8 @@ class RotaryEmbedding(Module):
     product of a query and a key depends on the distance of their positions.
 
     Shape: input [..., T, dim], output the same. `positions` [T] or [..., T] replaces 0..T-1. Sines and cosines of the
-    first `max_len` positions are kept as a table (a buffer that is not saved), computed on the device; other positions
-    are computed as they come. After Su et al., "RoFormer" (2021).
+    first `max_len` positions are kept as a table (a buffer that is not saved), computed on the device; other positions,
+    and those for float64, are computed as they come. After Su et al., "RoFormer" (2021).
 
     >>> rotary = weft.nn.RotaryEmbedding(2)
     >>> rotary(weft.tensor([[1.0, 0.0], [1.0, 0.0]]))  # positions 0 and 1: no turn, then one radian
@@ -38,24 +39,25 @@ class RotaryEmbedding(Module):
         if dim < 2 or dim % 2:
             raise problem(RangeError, "RotaryEmbedding", f"dim={dim}", "an even number of features: pairs are rotated")
         self.dim, self.base, self.max_len = dim, base, max_len
-        cos, sin = self._angles(arange(max_len, device=device))
+        cos, sin = self._angles(arange(max_len, device=device), float32)
         self.register_buffer("cos", cos if dtype is None else cos.to(dtype), persistent=False)
         self.register_buffer("sin", sin if dtype is None else sin.to(dtype), persistent=False)
 
-    def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine for positions [..., T]: [..., T, dim / 2], in float32."""
-        rates = self.base ** (arange(0, self.dim, 2, device=positions.device).float() * (-1.0 / self.dim))
-        angles = positions.float().unsqueeze(-1) * rates
+    def _angles(self, positions: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
+        """Cosine and sine for positions [..., T]: [..., T, dim / 2]."""
+        rates = self.base ** (arange(0, self.dim, 2, device=positions.device).to(dtype) * (-1.0 / self.dim))
+        angles = positions.to(dtype).unsqueeze(-1) * rates
         return angles.cos(), angles.sin()
 
     def forward(self, input: Tensor, positions: Tensor | None = None) -> Tensor:
         length, width = input.shape[-2:] if input.ndim > 1 else (0, 0)
         if width != self.dim:
             raise problem(ShapeError, "RotaryEmbedding", f"an input of shape {input.shape}", f"[..., T, {self.dim}]")
-        if positions is None and length <= self.max_len:
+        if positions is None and length <= self.max_len and input.dtype is not float64:
             cos, sin = self.cos[:length], self.sin[:length]
         else:
-            cos, sin = self._angles(arange(length, device=input.device) if positions is None else positions)
+            at = arange(length, device=input.device) if positions is None else positions
+            cos, sin = self._angles(at, float64 if input.dtype is float64 else float32)
         cos, sin = cos.to(input.dtype), sin.to(input.dtype)
         even, odd = input[..., 0::2], input[..., 1::2]
         return stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
@@ -66,8 +68,8 @@ class RotaryEmbedding(Module):
 
 class KeyValueCache(Module):
     """Keys and values of earlier calls, for decoding token by token: room for `max_len` positions, and how many are
-    filled. `append` writes the new ones behind them. The shapes stay, so one compiled step serves all positions;
-    attention reads the whole room and masks what is empty. The cache has no gradient.
+    filled. `append` writes the new ones behind them. The shapes stay, so one compiled step serves all positions; each
+    step reads and writes the whole room, and attention masks what is empty. The cache has no gradient.
 
     Shape: keys and values [batch, heads, max_len, depth], length a number. See `make_cache` of attention layers.
 
@@ -182,15 +184,17 @@ class _Projected(Module):
     def _attend(
         self, query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None, is_causal: bool,
         need_weights: bool, key_padding_mask: Tensor | None = None, cache: KeyValueCache | None = None,
+        batch_first: bool = True,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Batch first: [N, L, E] and the weights [N, heads, L, S] or None; masks with True for what is left out."""
+        """[N, L, E] ([L, N, E] without `batch_first`) and the weights [N, heads, L, S] or None; masks with True for
+        what is left out."""
         who = type(self).__name__
         change = None
         if cache is not None:
             if attn_mask is not None or key_padding_mask is not None or self.bias_k is not None or self.add_zero_attn:
                 expected = "a cache alone: its queries see all positions up to their own"
                 raise problem(RangeError, who, "a cache with a mask, add_bias_kv or add_zero_attn", expected)
-            positions = cache.length + arange(query.shape[1], device=query.device)
+            positions = cache.length + arange(query.shape[1 if batch_first else 0], device=query.device)
             room = arange(cache.max_len, device=query.device)
             attn_mask, is_causal = room > positions.unsqueeze(1), False  # [L, max_len]
 
@@ -210,7 +214,7 @@ class _Projected(Module):
             self.in_proj_bias, self.out_proj.weight, self.out_proj.bias, num_kv_heads=self.num_kv_heads,
             bias_k=self.bias_k, bias_v=self.bias_v, add_zero_attn=self.add_zero_attn,
             dropout_p=self.dropout if self.training else 0.0, key_padding_mask=key_padding_mask, attn_mask=attn_mask,
-            is_causal=is_causal, need_weights=need_weights, change=change,
+            is_causal=is_causal, need_weights=need_weights, change=change, batch_first=batch_first,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
@@ -272,13 +276,11 @@ class MultiheadAttention(_Projected):
         if single:
             query, key, value = _alike(query, key, value, lambda x: x.unsqueeze(0))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-        elif not self.batch_first:
-            query, key, value = batch_first(query, key, value)
         y, weights = self._attend(
             query, key, value, attn_mask=attn_mask, key_padding_mask=key_padding_mask, is_causal=is_causal,
-            need_weights=need_weights, cache=cache,
+            need_weights=need_weights, cache=cache, batch_first=single or self.batch_first,
         )  # fmt: skip
-        y = y.squeeze(0) if single else y if self.batch_first else y.transpose(0, 1)
+        y = y.squeeze(0) if single else y
         if weights is None:
             return y, None
         weights = weights.mean(1) if average_attn_weights else weights

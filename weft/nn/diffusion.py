@@ -13,7 +13,8 @@ from weft.errors import RangeError, ShapeError, problem
 from weft.functions import cat, segment_reduce, where
 from weft.nn import functional as F
 from weft.nn import init
-from weft.nn.message_passing import Activation, activated, degrees, graph_of, need_features, need_sizes
+from weft.nn.activation import make_activation
+from weft.nn.message_passing import activated, degrees, graph_of, need_features, need_sizes
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
@@ -43,7 +44,7 @@ class DiffusionConv(Module):
 
     def __init__(
         self, in_channels: int, out_channels: int, num_times: int = 4, num_eigen: int = 128, t_min: float = 0.01,
-        t_max: float = 1.0, bias: bool = True, kind: str = "heat", num_steps: int = 2, activation: Activation = None,
+        t_max: float = 1.0, bias: bool = True, kind: str = "heat", num_steps: int = 2, activation: Any = None,
         device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__()
@@ -55,7 +56,7 @@ class DiffusionConv(Module):
         if not 0 < t_min <= t_max:
             raise problem(RangeError, who, f"t_min={t_min} and t_max={t_max}", "0 < t_min <= t_max")
         self.in_channels, self.out_channels, self.kind = in_channels, out_channels, kind
-        self.num_eigen, self.num_steps, self.activation = num_eigen, num_steps, activation
+        self.num_eigen, self.num_steps, self.activation = num_eigen, num_steps, make_activation(activation)
         self.t_min, self.t_max = t_min, t_max
         blocks = num_times if kind == "heat" else 2 * num_steps + 1
         self.weight = Parameter(empty(out_channels, in_channels * blocks, device=device, dtype=dtype))
@@ -149,5 +150,5 @@ def laplacian_eigenpairs(laplacian: Tensor, k: int, mass: Tensor | None = None) 
     root = np.sqrt(weights)
     symmetric = (matrix + matrix.T) / 2 / np.outer(root, root)
     values, vectors = np.linalg.eigh(symmetric)  # of M^(-1/2) L M^(-1/2)
-    made = {"dtype": laplacian.dtype, "device": laplacian.device}
+    made: dict[str, Any] = {"dtype": laplacian.dtype, "device": laplacian.device}
     return tensor(values[:k], **made), tensor((vectors / root[:, None])[:, :k], **made)

@@ -29,11 +29,13 @@ __all__ = [
     'binary_cross_entropy_with_logits',
     'capsule_margin_loss',
     'celu',
+    'celu_',
     'channel_shuffle',
     'contrastive_loss',
     'conv1d',
     'conv2d',
     'conv3d',
+    'conv_tbc',
     'conv_transpose1d',
     'conv_transpose2d',
     'conv_transpose3d',
@@ -47,12 +49,15 @@ __all__ = [
     'dropout2d',
     'dropout3d',
     'elu',
+    'elu_',
     'embedding',
     'embedding_bag',
     'feature_alpha_dropout',
     'fold',
     'fractional_max_pool2d',
+    'fractional_max_pool2d_with_indices',
     'fractional_max_pool3d',
+    'fractional_max_pool3d_with_indices',
     'gaussian_kl',
     'gaussian_nll_loss',
     'gelu',
@@ -64,6 +69,7 @@ __all__ = [
     'hardsigmoid',
     'hardswish',
     'hardtanh',
+    'hardtanh_',
     'hinge_embedding_loss',
     'huber_loss',
     'instance_norm',
@@ -72,6 +78,7 @@ __all__ = [
     'l1_loss',
     'layer_norm',
     'leaky_relu',
+    'leaky_relu_',
     'linear',
     'linear_cross_entropy',
     'local_response_norm',
@@ -96,6 +103,7 @@ __all__ = [
     'multi_margin_loss',
     'multilabel_margin_loss',
     'multilabel_soft_margin_loss',
+    'native_channel_shuffle',
     'nll_loss',
     'normalize',
     'one_hot',
@@ -108,16 +116,20 @@ __all__ = [
     'prelu',
     'relu',
     'relu6',
+    'relu_',
     'rms_norm',
     'rrelu',
+    'rrelu_',
     'scaled_dot_product_attention',
     'selu',
+    'selu_',
     'sigmoid',
     'sigmoid_focal_loss',
     'silu',
     'smooth_l1_loss',
     'soft_margin_loss',
     'softmax',
+    'softmax_focal_loss',
     'softmin',
     'softplus',
     'softshrink',
@@ -125,6 +137,7 @@ __all__ = [
     'tanh',
     'tanhshrink',
     'threshold',
+    'threshold_',
     'triplet_margin_loss',
     'triplet_margin_with_distance_loss',
     'unfold',
@@ -232,6 +245,10 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x above 0, alpha * (e^(x / alpha) - 1) below."""
     ...
 
+def celu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """`celu`, in place."""
+    ...
+
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """The channels of [N, C, ...] dealt out anew: channel (g, i) of `groups` groups goes to (i, g)."""
     ...
@@ -252,6 +269,10 @@ def conv2d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: in
 
 def conv3d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] | str = 0, dilation: int | Sequence[int] = 1, groups: int = 1) -> Tensor:
     """Cross-correlation over the last three axes: input [N, C, D, H, W], weight [O, C / groups, KD, KH, KW]."""
+    ...
+
+def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
+    """`conv1d` with time first: input [L, N, C], weight [K, C, O], bias [O], `pad` zeros at both ends; [L', N, O]."""
     ...
 
 def conv_transpose1d(input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, output_padding: int | Sequence[int] = 0, groups: int = 1, dilation: int | Sequence[int] = 1) -> Tensor:
@@ -310,6 +331,10 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """x above 0, alpha * (e^x - 1) below."""
     ...
 
+def elu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """`elu`, in place."""
+    ...
+
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False) -> Tensor:
     """Rows of `weight` [count, width] by number: `input` [...] gives [..., width].
     The row `padding_idx` gets no gradient. With `max_norm` the rows that are used are first scaled, in place, to a
@@ -335,8 +360,16 @@ def fractional_max_pool2d(input: Tensor, kernel_size: int | Sequence[int], outpu
     or follows from `_random_samples` [N, C, 2] in [0, 1)."""
     ...
 
+def fractional_max_pool2d_with_indices(input: Tensor, kernel_size: int | Sequence[int], output_size: int | Sequence[int] | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> ValuesIndices:
+    """`fractional_max_pool2d` with the places of the maxima, whatever `return_indices` says."""
+    ...
+
 def fractional_max_pool3d(input: Tensor, kernel_size: int | Sequence[int], output_size: int | Sequence[int] | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
     """The maxima of windows along each of the last three axes; see `fractional_max_pool2d`."""
+    ...
+
+def fractional_max_pool3d_with_indices(input: Tensor, kernel_size: int | Sequence[int], output_size: int | Sequence[int] | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> ValuesIndices:
+    """`fractional_max_pool3d` with the places of the maxima, whatever `return_indices` says."""
     ...
 
 def gaussian_kl(mean: Tensor, log_variance: Tensor, reduction: str = 'mean') -> Tensor:
@@ -389,6 +422,10 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     """`input` held between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
     ...
 
+def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """`hardtanh`, in place."""
+    ...
+
 def hinge_embedding_loss(input: Tensor, target: Tensor, margin: float = 1.0, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """input where the target is 1, max(0, margin - input) where it is -1."""
     ...
@@ -423,6 +460,10 @@ def layer_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Ten
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """x above 0, negative_slope * x below."""
+    ...
+
+def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """`leaky_relu`, in place."""
     ...
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -550,6 +591,10 @@ def multilabel_soft_margin_loss(input: Tensor, target: Tensor, weight: Tensor | 
     """The mean over classes [..., C] of binary cross entropy from logits."""
     ...
 
+def native_channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """The channels of [N, C, ...] dealt out anew: channel (g, i) of `groups` groups goes to (i, g)."""
+    ...
+
 def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, ignore_index: int = -100, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
     """-input[class] from log-probabilities [N, K, ...] and labels [N, ...]; see `cross_entropy`."""
     ...
@@ -603,6 +648,10 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6)."""
     ...
 
+def relu_(input: Tensor) -> Tensor:
+    """`relu`, in place."""
+    ...
+
 def rms_norm(input: Tensor, normalized_shape: Sequence[int] | int, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight over the last axes; `eps` is the dtype's epsilon unless given."""
     ...
@@ -612,12 +661,20 @@ def rrelu(input: Tensor, lower: float = 0.125, upper: float = 0.3333333333333333
     is their mean."""
     ...
 
+def rrelu_(input: Tensor, lower: float = 0.125, upper: float = 0.3333333333333333, training: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """`rrelu`, in place."""
+    ...
+
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False, *, causal: str | None = None, generator: Generator | None = None) -> Tensor:
     """softmax(scale * query @ keyᵀ + mask) @ value, in memory linear in the number of keys."""
     ...
 
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """The scaled `elu` that keeps mean 0 and variance 1."""
+    ...
+
+def selu_(input: Tensor) -> Tensor:
+    """`selu`, in place."""
     ...
 
 def sigmoid(input: Tensor) -> Tensor:
@@ -643,6 +700,12 @@ def soft_margin_loss(input: Tensor, target: Tensor, size_average: bool | None = 
 
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DTypeLike | None = None) -> Tensor:
     """`softmax`; without `dim`, along axis 0 of tensors of rank 0, 1 and 3, else along axis 1."""
+    ...
+
+def softmax_focal_loss(input: Tensor, target: Tensor, alpha: float | Tensor | None = 0.25, gamma: float = 2.0, reduction: str = 'mean', ignore_index: int = -100) -> Tensor:
+    """-alpha (1 - p)^gamma log p, where p is the softmax of logits [N, K, ...] (or [K]) at integer labels [N, ...].
+    `alpha` is one number for all classes, or one for each class [K]; None is 1. Labels that are `ignore_index` give 0,
+    and the mean divides by the number of the others."""
     ...
 
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DTypeLike | None = None) -> Tensor:
@@ -671,6 +734,10 @@ def tanhshrink(input: Tensor) -> Tensor:
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """x above `threshold`, `value` at and below it; NaN stays NaN."""
+    ...
+
+def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
+    """`threshold`, in place."""
     ...
 
 def triplet_margin_loss(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, p: float = 2.0, eps: float = 1e-06, swap: bool = False, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:

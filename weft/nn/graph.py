@@ -12,18 +12,18 @@ from weft.errors import RangeError, ShapeError, problem
 from weft.functions import segment_reduce, where
 from weft.nn import functional as F
 from weft.nn import init
+from weft.nn.activation import make_activation
 from weft.nn.containers import ModuleDict
 from weft.nn.linear import Linear
 from weft.nn.message_passing import (
-    MLP,
     REDUCTIONS,
-    Activation,
     MessagePassing,
     activated,
     degrees,
     glorot,
     graph_of,
     last_self_loop,
+    make_mlp,
     need_features,
     need_sizes,
 )  # fmt: skip
@@ -49,12 +49,12 @@ class GCNConv(MessagePassing):
 
     def __init__(
         self, in_channels: int, out_channels: int, bias: bool = True, add_self_loops: bool = True,
-        normalize: bool = True, activation: Activation = None, device: Any = None, dtype: Any = None,
+        normalize: bool = True, activation: Any = None, device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__("sum")
         need_sizes("GCNConv", in_channels=in_channels, out_channels=out_channels)
         self.in_channels, self.out_channels = in_channels, out_channels
-        self.add_self_loops, self.normalize, self.activation = add_self_loops, normalize, activation
+        self.add_self_loops, self.normalize, self.activation = add_self_loops, normalize, make_activation(activation)
         self.lin = Linear(in_channels, out_channels, bias=False, device=device, dtype=dtype)
         self.register_parameter("bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None)
         self.reset_parameters()
@@ -114,11 +114,11 @@ class SAGEConv(MessagePassing):
 
     def __init__(
         self, in_channels: int, out_channels: int, aggr: str = "mean", normalize: bool = False, bias: bool = True,
-        activation: Activation = None, device: Any = None, dtype: Any = None,
+        activation: Any = None, device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__(aggr)
         need_sizes("SAGEConv", in_channels=in_channels, out_channels=out_channels)
-        self.in_channels, self.normalize, self.activation = in_channels, normalize, activation
+        self.in_channels, self.normalize, self.activation = in_channels, normalize, make_activation(activation)
         self.lin_l = Linear(in_channels, out_channels, bias, device=device, dtype=dtype)
         self.lin_r = Linear(in_channels, out_channels, bias=False, device=device, dtype=dtype)
 
@@ -135,7 +135,7 @@ class SAGEConv(MessagePassing):
 
 @layer("L065", aliases=("GraphIsomorphismLayer",), oracle="torch_geometric.nn.GINConv with the same MLP")
 class GINConv(MessagePassing):
-    """y_i = MLP((1 + ε) x_i + Σ_j x_j), MLP = Linear(in → hidden), ReLU, Linear(hidden → out) (Xu et al. 2019).
+    """y_i = make_mlp((1 + ε) x_i + Σ_j x_j), MLP = Linear(in → hidden), ReLU, Linear(hidden → out) (Xu et al. 2019).
 
     ε is a parameter with `train_eps`, else a buffer; hidden is `out` unless given.
     Shape: x [N, in], edge_index as in MessagePassing; output [N, out]; nn.0.*, nn.2.*: the MLP; eps [1].
@@ -147,14 +147,14 @@ class GINConv(MessagePassing):
 
     def __init__(
         self, in_channels: int, out_channels: int, hidden: int | None = None, eps: float = 0.0,
-        train_eps: bool = False, activation: Activation = None, device: Any = None, dtype: Any = None,
+        train_eps: bool = False, activation: Any = None, device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__("sum")
         need_sizes("GINConv", in_channels=in_channels, out_channels=out_channels, hidden=hidden)
-        self.in_channels, self.activation = in_channels, activation
+        self.in_channels, self.activation = in_channels, make_activation(activation)
         start = tensor([eps], device=device, dtype=dtype)
         self.eps = Parameter(start) if train_eps else Buffer(start)
-        self.nn = MLP(in_channels, hidden or out_channels, out_channels, device, dtype)
+        self.nn = make_mlp(in_channels, hidden or out_channels, out_channels, device, dtype)
 
     def forward(self, x: Tensor, edge_index: Any) -> Tensor:  # type: ignore[override]
         need_features("GINConv", x, self.in_channels)
@@ -167,7 +167,7 @@ class GINConv(MessagePassing):
     oracle="torch_geometric.nn.NNConv with the same MLP",
 )
 class EdgeConditionedConv(MessagePassing):
-    """y_i = W_root x_i + aggr_j x_j W(e_ij) + b, with W(e) = MLP(e) as a matrix [in, out].
+    """y_i = W_root x_i + aggr_j x_j W(e_ij) + b, with W(e) = make_mlp(e) as a matrix [in, out].
 
     The MLP is Linear(edge_dim → hidden), ReLU, Linear(hidden → in · out) (Simonovsky & Komodakis 2017; Gilmer et al.
     2017). Also called NNConv.
@@ -181,22 +181,22 @@ class EdgeConditionedConv(MessagePassing):
 
     def __init__(
         self, in_channels: int, out_channels: int, edge_dim: int, hidden: int = 64, aggr: str = "sum",
-        bias: bool = True, activation: Activation = None, device: Any = None, dtype: Any = None,
+        bias: bool = True, activation: Any = None, device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__(aggr)
         need_sizes(
             "EdgeConditionedConv", in_channels=in_channels, out_channels=out_channels, edge_dim=edge_dim, hidden=hidden
         )
         self.in_channels, self.out_channels, self.edge_dim = in_channels, out_channels, edge_dim
-        self.activation = activation
+        self.activation = make_activation(activation)
         self.register_parameter("bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None)
-        self.nn = MLP(edge_dim, hidden, in_channels * out_channels, device, dtype)
+        self.nn = make_mlp(edge_dim, hidden, in_channels * out_channels, device, dtype)
         self.lin = Linear(in_channels, out_channels, bias=False, device=device, dtype=dtype)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
-        for linear in (self.nn.first, self.nn.last, self.lin):
+        for linear in (self.nn[0], self.nn[2], self.lin):
             linear.reset_parameters()
         if self.bias is not None:
             init.zeros_(self.bias)
@@ -228,14 +228,14 @@ class DirectedGraphConv(MessagePassing):
 
     def __init__(
         self, in_channels: int, out_channels: int, alpha: float = 0.5, aggr: str = "mean", root_weight: bool = True,
-        bias: bool = True, learn_alpha: bool = False, activation: Activation = None, device: Any = None,
+        bias: bool = True, learn_alpha: bool = False, activation: Any = None, device: Any = None,
         dtype: Any = None,
     ):  # fmt: skip
         super().__init__(aggr)
         need_sizes("DirectedGraphConv", in_channels=in_channels, out_channels=out_channels)
         if not 0 <= alpha <= 1 or (learn_alpha and alpha in (0, 1)):
             raise problem(RangeError, "DirectedGraphConv", f"alpha={alpha}", "a number between 0 and 1")
-        self.in_channels, self.alpha, self.activation = in_channels, alpha, activation
+        self.in_channels, self.alpha, self.activation = in_channels, alpha, make_activation(activation)
         logit = None
         if learn_alpha:
             logit = Parameter(tensor(math.log(alpha / (1 - alpha)), device=device, dtype=dtype))
@@ -251,8 +251,9 @@ class DirectedGraphConv(MessagePassing):
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
-        for linear in self.children():
-            linear.reset_parameters()
+        for linear in (self.lin_in, self.lin_out, self.lin_self):
+            if linear is not None:
+                linear.reset_parameters()
         if self.bias is not None:
             init.uniform_(self.bias, -1 / math.sqrt(self.in_channels), 1 / math.sqrt(self.in_channels))
 
@@ -290,12 +291,12 @@ class HeteroGraphConv(Module):
 
     def __init__(
         self, in_dims: Mapping[str, int], out_channels: int, edge_types: Sequence[EdgeType],
-        num_bases: int | None = None, bias: bool = True, activation: Activation = None, device: Any = None,
+        num_bases: int | None = None, bias: bool = True, activation: Any = None, device: Any = None,
         dtype: Any = None,
     ):  # fmt: skip
         super().__init__()
         need_sizes("HeteroGraphConv", out_channels=out_channels, num_bases=num_bases, **in_dims)
-        self.in_dims, self.out_channels, self.activation = dict(in_dims), out_channels, activation
+        self.in_dims, self.out_channels, self.activation = dict(in_dims), out_channels, make_activation(activation)
         self.edge_types = tuple((source, name, target) for source, name, target in edge_types)
         for relation in self.edge_types:
             for kind in (relation[0], relation[2]):

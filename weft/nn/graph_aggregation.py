@@ -9,10 +9,10 @@ from typing import Any
 from weft.creation import tensor
 from weft.errors import GraphError, RangeError, problem
 from weft.functions import cat, scatter_max, scatter_mean, scatter_sum, segment_reduce, where
+from weft.nn.activation import make_activation
 from weft.nn.linear import Linear
 from weft.nn.message_passing import (
     REDUCTIONS,
-    Activation,
     MessagePassing,
     activated,
     degrees,
@@ -59,7 +59,7 @@ class PNAConv(MessagePassing):
         self, in_channels: int, out_channels: int, deg: Any,
         aggregators: Sequence[str] = ("mean", "min", "max", "std"),
         scalers: Sequence[str] = ("identity", "amplification", "attenuation"), edge_dim: int | None = None,
-        activation: Activation = None, device: Any = None, dtype: Any = None,
+        activation: Any = None, device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__("sum")
         need_sizes("PNAConv", in_channels=in_channels, out_channels=out_channels, edge_dim=edge_dim)
@@ -67,7 +67,7 @@ class PNAConv(MessagePassing):
             for name in names:
                 if name not in known:
                     raise problem(RangeError, "PNAConv", f"{name!r}", f"one of {', '.join(sorted(known))}")
-        self.in_channels, self.edge_dim, self.activation = in_channels, edge_dim, activation
+        self.in_channels, self.edge_dim, self.activation = in_channels, edge_dim, make_activation(activation)
         self.aggregators, self.scalers = tuple(aggregators), tuple(scalers)
         counts = [float(count) for count in (deg.tolist() if hasattr(deg, "tolist") else deg)]
         mean = sum(math.log(degree + 1) * count for degree, count in enumerate(counts)) / max(sum(counts), 1.0)
@@ -84,7 +84,7 @@ class PNAConv(MessagePassing):
         self.post = Linear(blocks * in_channels, out_channels, device=device, dtype=dtype)
         self.lin = Linear(out_channels, out_channels, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None) -> Tensor:
         need_features("PNAConv", x, self.in_channels)
         graph, _ = self.graph(edge_index, x)
         parts = [("target", x), ("source", x)]
@@ -173,14 +173,14 @@ class GraphReadout(Module):
     """
 
     def __init__(
-        self, in_features: int, out_features: int, pool: str | None = "mean", activation: Activation = None,
+        self, in_features: int, out_features: int, pool: str | None = "mean", activation: Any = None,
         device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__()
         need_sizes("GraphReadout", in_features=in_features, out_features=out_features)
         if pool not in ("mean", "sum", "max", None):
             raise problem(RangeError, "GraphReadout", f"pool={pool!r}", "'mean', 'sum', 'max' or None")
-        self.in_features, self.pool, self.activation = in_features, pool, activation
+        self.in_features, self.pool, self.activation = in_features, pool, make_activation(activation)
         self.lin = Linear(in_features, out_features, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, batch: Tensor | None = None, num_graphs: int | None = None) -> Tensor:

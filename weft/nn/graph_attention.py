@@ -11,18 +11,19 @@ from weft.errors import RangeError, ShapeError, problem
 from weft.functions import maximum, segment_reduce, where
 from weft.nn import functional as F
 from weft.nn import init
+from weft.nn.activation import make_activation
 from weft.nn.linear import Linear
 from weft.nn.message_passing import (
-    MLP,
-    Activation,
     activated,
     glorot,
     graph_of,
     last_self_loop,
+    make_mlp,
     need_features,
     need_sizes,
 )  # fmt: skip
 from weft.nn.module import Module
+from weft.nn.normalization import LayerNorm
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
 from weft.tensor import Tensor
@@ -50,13 +51,13 @@ class _Attention(Module):
 
     def __init__(
         self, in_channels: int, out_channels: int, heads: int, concat: bool, negative_slope: float, dropout: float,
-        add_self_loops: bool, activation: Activation,
+        add_self_loops: bool, activation: Any,
     ):  # fmt: skip
         super().__init__()
         need_sizes(type(self).__name__, in_channels=in_channels, out_channels=out_channels, heads=heads)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.negative_slope, self.dropout, self.add_self_loops = negative_slope, dropout, add_self_loops
-        self.activation = activation
+        self.activation = make_activation(activation)
 
     def _attend(self, graph: Adjacency, scores: Tensor, values: Tensor, own: Tensor | None) -> Tensor:
         out = attend(graph, scores, values, own, self.dropout if self.training else 0.0)  # [N, heads, out]
@@ -87,7 +88,7 @@ class GATConv(_Attention):
 
     def __init__(
         self, in_channels: int, out_channels: int, heads: int = 1, concat: bool = True, negative_slope: float = 0.2,
-        dropout: float = 0.0, add_self_loops: bool = True, bias: bool = True, activation: Activation = None,
+        dropout: float = 0.0, add_self_loops: bool = True, bias: bool = True, activation: Any = None,
         device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__(in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops, activation)
@@ -129,7 +130,7 @@ class GATv2Conv(_Attention):
 
     def __init__(
         self, in_channels: int, out_channels: int, heads: int = 1, concat: bool = True, negative_slope: float = 0.2,
-        dropout: float = 0.0, add_self_loops: bool = True, bias: bool = True, activation: Activation = None,
+        dropout: float = 0.0, add_self_loops: bool = True, bias: bool = True, activation: Any = None,
         device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__(in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops, activation)
@@ -157,23 +158,6 @@ class GATv2Conv(_Attention):
 
     def _scores(self, pairs: Tensor) -> Tensor:
         return (F.leaky_relu(pairs, self.negative_slope) * self.att).sum(-1)
-
-
-class Norm(Module):
-    """Layer normalization of the last axis, with torch.nn.LayerNorm's parameters."""
-
-    def __init__(self, width: int, device: Any = None, dtype: Any = None):
-        super().__init__()
-        self.weight = Parameter(empty(width, device=device, dtype=dtype))
-        self.bias = Parameter(empty(width, device=device, dtype=dtype))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        init.ones_(self.weight)
-        init.zeros_(self.bias)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.layer_norm(input, self.weight.shape, self.weight, self.bias)
 
 
 @layer("L067", oracle="torch_geometric.nn.TransformerConv, torch.nn.LayerNorm and Linear; NumPy with edge features")
@@ -211,8 +195,8 @@ class GraphTransformerLayer(Module):
         self.lin_out = Linear(out_channels, out_channels, **make)
         self.lin_edge = None if edge_dim is None else Linear(edge_dim, heads, bias=False, **make)
         self.lin_skip = None if in_channels == out_channels else Linear(in_channels, out_channels, **make)
-        self.ffn = MLP(out_channels, ffn_mult * out_channels, out_channels, **make)
-        self.norm1, self.norm2 = [Norm(out_channels, **make) if norm else None for _ in range(2)]
+        self.ffn = make_mlp(out_channels, ffn_mult * out_channels, out_channels, **make)
+        self.norm1, self.norm2 = [LayerNorm(out_channels, **make) if norm else None for _ in range(2)]
 
     def forward(self, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None) -> Tensor:
         need_features("GraphTransformerLayer", x, self.in_channels)
@@ -232,12 +216,12 @@ class GraphTransformerLayer(Module):
         mixed = attend(graph, scores, value, own).flatten(1)
         skip = x if self.lin_skip is None else self.lin_skip(x)
         h = self._normed(self.norm1, skip + self.lin_out(self._dropped(mixed)))
-        return self._normed(self.norm2, h + self.ffn.last(self._dropped(F.relu(self.ffn.first(h)))))
+        return self._normed(self.norm2, h + self.ffn[2](self._dropped(F.relu(self.ffn[0](h)))))
 
     def _dropped(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
 
-    def _normed(self, norm: Norm | None, x: Tensor) -> Tensor:
+    def _normed(self, norm: LayerNorm | None, x: Tensor) -> Tensor:
         return x if norm is None else norm(x)
 
     def extra_repr(self) -> str:

@@ -62,6 +62,13 @@ class LazyModuleMixin(_Base):
         return Module.__call__(self, *args, **kwargs)
 
     def _infer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        loaded = self.__dict__.get("_loaded", [])
+        if loaded and self.has_uninitialized_params():
+            given, fix = (
+                f"values for {', '.join(loaded)} only by load_state_dict",
+                "call the module before, or load all",
+            )
+            raise problem(GraphError, type(self).__name__, given, "values for all parameters, or none", fix)
         # While a function is traced, parameters are made beside the trace: they are state that outlives it.
         trace, STATE.trace = STATE.trace, None
         try:
@@ -72,7 +79,7 @@ class LazyModuleMixin(_Base):
             given = "parameters without a shape after initialize_parameters()"
             raise problem(GraphError, type(self).__name__, given, "none", "materialize all of them there")
         if self.cls_to_become is not None:
-            _take_hook_away(self)
+            _clean_up(self)
             self.__class__ = self.cls_to_become  # type: ignore[assignment]
 
 
@@ -91,8 +98,11 @@ def _materialize_for(module: Any, state: Any, prefix: str, *_: Any) -> None:
         key = prefix + name
         if is_lazy(value) and key in state and not is_lazy(state[key]):
             value.materialize(tuple(as_value(state[key]).shape))
+            module.__dict__.setdefault("_loaded", []).append(name)
 
 
-def _take_hook_away(module: Module) -> None:
+def _clean_up(module: Module) -> None:
+    """Take away what only a lazy module has."""
+    module.__dict__.pop("_loaded", None)
     kept = tuple(hook for hook in module._state_hooks if hook[2] is not _materialize_for)
     module.__dict__["_state_hooks"] = kept

@@ -12,7 +12,8 @@ from weft.errors import IndexRangeError, ShapeError, problem
 from weft.functions import stack, where
 from weft.nn import functional as F
 from weft.nn import init
-from weft.nn.message_passing import Activation, activated, need_features, need_sizes
+from weft.nn.activation import make_activation
+from weft.nn.message_passing import activated, need_features, need_sizes
 from weft.nn.module import Module
 from weft.nn.parameter import Buffer, Parameter
 from weft.nn.registry import layer
@@ -108,12 +109,12 @@ class MeshEdgeConv(Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, bias: bool = True, activation: Activation = None,
+        self, in_channels: int, out_channels: int, bias: bool = True, activation: Any = None,
         device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__()
         need_sizes("MeshEdgeConv", in_channels=in_channels, out_channels=out_channels)
-        self.in_channels, self.out_channels, self.activation = in_channels, out_channels, activation
+        self.in_channels, self.out_channels, self.activation = in_channels, out_channels, make_activation(activation)
         self.weight = Parameter(empty(out_channels, in_channels, 5, device=device, dtype=dtype))
         self.register_parameter("bias", Parameter(empty(out_channels, device=device, dtype=dtype)) if bias else None)
         self.reset_parameters()
@@ -121,8 +122,9 @@ class MeshEdgeConv(Module):
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
         bound = 1 / math.sqrt(5 * self.in_channels)
-        for parameter in self.parameters():
-            init.uniform_(parameter, -bound, bound)
+        for parameter in (self.weight, self.bias):
+            if parameter is not None:
+                init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor, neighbors: Tensor) -> Tensor:
         _need_rows("MeshEdgeConv", x, self.in_channels, "edges")
@@ -149,7 +151,7 @@ class SpiralConv(Module):
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, indices: Any, bias: bool = True, activation: Activation = None,
+        self, in_channels: int, out_channels: int, indices: Any, bias: bool = True, activation: Any = None,
         device: Any = None, dtype: Any = None,
     ):  # fmt: skip
         super().__init__()
@@ -162,7 +164,7 @@ class SpiralConv(Module):
         if wrong.size:
             given = f"the index {wrong[0]}"
             raise problem(IndexRangeError, "SpiralConv", given, f"0 to {len(spirals) - 1}, or -1 for none")
-        self.in_channels, self.out_channels, self.activation = in_channels, out_channels, activation
+        self.in_channels, self.out_channels, self.activation = in_channels, out_channels, make_activation(activation)
         self.indices = Buffer(tensor(spirals.astype(np.int64), device=device))
         width = in_channels * spirals.shape[1]
         self.weight = Parameter(empty(out_channels, width, device=device, dtype=dtype))
@@ -172,8 +174,9 @@ class SpiralConv(Module):
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
         bound = 1 / math.sqrt(self.weight.shape[1])
-        for parameter in self.parameters():
-            init.uniform_(parameter, -bound, bound)
+        for parameter in (self.weight, self.bias):
+            if parameter is not None:
+                init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor) -> Tensor:
         _need_rows("SpiralConv", x, self.in_channels, "vertices", self.indices.shape[0])

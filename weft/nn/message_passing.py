@@ -13,20 +13,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from weft.creation import arange, empty
+from weft.creation import arange
 from weft.dynamic import nonzero
 from weft.edges import Adjacency, adjacency, sort_edges
 from weft.errors import RangeError, ShapeError, problem
 from weft.functions import segment_reduce, stack, where
 from weft.nn import functional as F
 from weft.nn import init
+from weft.nn.activation import ReLU
+from weft.nn.containers import Sequential
 from weft.nn.linear import Linear
 from weft.nn.module import Module
-from weft.nn.parameter import Parameter
+from weft.nn.recurrent import GRUCell
 from weft.nn.registry import layer
 from weft.tensor import Tensor
 
-Activation = str | Callable[[Tensor], Tensor] | None
 REDUCTIONS = {"sum": "sum", "add": "sum", "mean": "mean", "max": "max", "min": "min"}
 
 # ---- edges ----------------------------------------------------------------------------------------------------------
@@ -100,36 +101,15 @@ def degrees(graph: Adjacency, dtype: Any) -> Tensor:
     return (graph.rowptr[1:] - graph.rowptr[:-1]).to(dtype)
 
 
-def activated(x: Tensor, activation: Activation) -> Tensor:
-    """The layer's activation: None, the name of one in `nn.functional`, or a function."""
-    if activation is None:
-        return x
-    if not isinstance(activation, str):
-        return activation(x)
-    if not hasattr(F, activation):
-        expected = "the name of a function in nn.functional, such as 'relu', a function or None"
-        raise problem(RangeError, "activation", f"{activation!r}", expected)
-    return getattr(F, activation)(x)
+def activated(x: Tensor, activation: Callable[[Tensor], Tensor] | None) -> Tensor:
+    """The layer's activation of its result, where it has one."""
+    return x if activation is None else activation(x)
 
 
-class MLP(Module):
-    """Linear, ReLU, Linear; with the state_dict keys of a Sequential of these three: 0.weight, 0.bias, 2.weight, ..."""
-
-    def __init__(self, inputs: int, hidden: int, outputs: int, device: Any = None, dtype: Any = None):
-        super().__init__()
-        self.add_module("0", Linear(inputs, hidden, device=device, dtype=dtype))
-        self.add_module("2", Linear(hidden, outputs, device=device, dtype=dtype))
-
-    @property
-    def first(self) -> Linear:
-        return getattr(self, "0")
-
-    @property
-    def last(self) -> Linear:
-        return getattr(self, "2")
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self.last(F.relu(self.first(input)))
+def make_mlp(inputs: int, hidden: int, outputs: int, device: Any = None, dtype: Any = None) -> Sequential:
+    """Linear, ReLU, Linear."""
+    make = {"device": device, "dtype": dtype}
+    return Sequential(Linear(inputs, hidden, **make), ReLU(), Linear(hidden, outputs, **make))
 
 
 def edge_linear(linear: Linear, graph: Adjacency, *parts: tuple[str, Tensor]) -> Tensor:
@@ -244,31 +224,6 @@ class MessagePassing(Module):
 # ---- a network of its own for messages, a GRU for updates -----------------------------------------------------------
 
 
-class GRUUpdate(Module):
-    """h' = (1 - z) n + z h, with torch.nn.GRUCell's parameters, gates and state_dict keys."""
-
-    def __init__(self, inputs: int, hidden: int, device: Any = None, dtype: Any = None):
-        super().__init__()
-        self.weight_ih = Parameter(empty(3 * hidden, inputs, device=device, dtype=dtype))
-        self.weight_hh = Parameter(empty(3 * hidden, hidden, device=device, dtype=dtype))
-        self.bias_ih = Parameter(empty(3 * hidden, device=device, dtype=dtype))
-        self.bias_hh = Parameter(empty(3 * hidden, device=device, dtype=dtype))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the parameters anew."""
-        bound = 1 / math.sqrt(self.weight_hh.shape[1])
-        for parameter in self.parameters():
-            init.uniform_(parameter, -bound, bound)
-
-    def forward(self, input: Tensor, hidden: Tensor) -> Tensor:
-        reset, update, new = F.linear(input, self.weight_ih, self.bias_ih).chunk(3, -1)
-        reset_h, update_h, new_h = F.linear(hidden, self.weight_hh, self.bias_hh).chunk(3, -1)
-        gate = (update + update_h).sigmoid()
-        candidate = (new + (reset + reset_h).sigmoid() * new_h).tanh()
-        return (1 - gate) * candidate + gate * hidden
-
-
 @layer("L069", aliases=("MessagePassingLayer",), oracle="torch: MLP, index_add and GRUCell")
 class MPNNConv(MessagePassing):
     """m_i = aggr_j MLP([x_j ‖ x_i ‖ e_ij]),  y_i = GRUCell(m_i, h_i),  h_i = x_i if in == out else W_p x_i.
@@ -289,21 +244,21 @@ class MPNNConv(MessagePassing):
         need_sizes("MPNNConv", in_channels=in_channels, out_channels=out_channels, message_dim=message_dim)
         self.in_channels, self.out_channels, self.edge_dim = in_channels, out_channels, edge_dim
         width = message_dim or out_channels
-        self.mlp = MLP(2 * in_channels + edge_dim, width, width, device, dtype)
+        self.mlp = make_mlp(2 * in_channels + edge_dim, width, width, device, dtype)
         self.lin = None
         if in_channels != out_channels:
             self.lin = Linear(in_channels, out_channels, bias=False, device=device, dtype=dtype)
-        self.gru = GRUUpdate(width, out_channels, device, dtype)
+        self.gru = GRUCell(width, out_channels, device=device, dtype=dtype)
 
-    def forward(self, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(self, x: Tensor, edge_index: Any, edge_attr: Tensor | None = None) -> Tensor:
         need_features("MPNNConv", x, self.in_channels)
         graph, _ = self.graph(edge_index, x)
         parts = [("source", x), ("target", x)]
         if self.edge_dim:
             need_features("MPNNConv", edge_attr, self.edge_dim, "edge features", "edges")
             parts.append(("edge", graph.reorder(edge_attr)))  # type: ignore[arg-type]
-        hidden = F.relu(edge_linear(self.mlp.first, graph, *parts))  # [E, message_dim]
-        messages = self.aggregate(self.mlp.last(hidden), graph)
+        hidden = F.relu(edge_linear(self.mlp[0], graph, *parts))  # [E, message_dim]
+        messages = self.aggregate(self.mlp[2](hidden), graph)
         return self.gru(messages, x if self.lin is None else self.lin(x))
 
     def extra_repr(self) -> str:

@@ -375,7 +375,7 @@ class Module:
 
     def _apply(self: Self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Give every parameter, its gradient and every buffer the value `fn(tensor)`. Parameters keep their identity,
-        so that optimizers go on with them; a buffer that changes is another tensor, as the old one may be somebody's."""
+        so that optimizers go on with them; a buffer that changes is another tensor: the old one may be somebody's."""
         modules = list(self.modules()) if recurse else [self]
         params = {id(one): one for module in modules for one in module._parameters.values() if one is not None}
         buffers: dict[int, tuple[Tensor, Tensor]] = {}  # old and new; shared ones stay shared
@@ -534,7 +534,7 @@ class Module:
 
     def summary(self, *shapes: Any, **options: Any) -> Any:
         """See `nn.summary`."""
-        from weft.nn.summary import summary
+        from weft.nn.summarize import summary
 
         return summary(self, *shapes, **options)
 

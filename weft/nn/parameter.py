@@ -134,6 +134,10 @@ class Uninitialized(_Registered):
         fix = "call the module once, then its shape is known"
         raise problem(ShapeError, type(self).__name__, "a question for its shape", "one that has values", fix)
 
+    def numel(self) -> int:
+        """Not known yet: raises, as `shape` does."""
+        return self.shape.numel()
+
     def detach(self) -> Any:
         """Itself: there is no value to share."""
         return self

@@ -17,9 +17,9 @@ from weft.nn.registry import layer
 from weft.tensor import Tensor
 
 
-def _check_temperature(who: str, temperature: float) -> float:
+def _check_temperature(who: str, temperature: float, name: str = "temperature") -> float:
     if not temperature > 0:
-        raise problem(RangeError, who, f"temperature={temperature!r}", "a number above 0")
+        raise problem(RangeError, who, f"{name}={temperature!r}", "a number above 0")
     return temperature
 
 
@@ -181,7 +181,7 @@ class GumbelSoftmax(Module):
 
     def __init__(self, tau: float = 1.0, hard: bool = False, dim: int = -1):
         super().__init__()
-        self.tau, self.hard, self.dim = _check_temperature("GumbelSoftmax", tau), hard, dim
+        self.tau, self.hard, self.dim = _check_temperature("GumbelSoftmax", tau, "tau"), hard, dim
 
     def forward(self, logits: Tensor) -> Tensor:
         return F.gumbel_softmax(logits, self.tau, self.hard, dim=self.dim)
@@ -190,7 +190,7 @@ class GumbelSoftmax(Module):
         return f"tau={self.tau}, hard={self.hard}, dim={self.dim}"
 
 
-@layer(aliases=("SparsemaxLayer",), learns="-", oracle="the projection onto the simplex in NumPy")
+@layer("X04", learns="-", oracle="the projection onto the simplex in NumPy")
 class Sparsemax(Module):
     """p = argmin ‖p - z‖² over the simplex = max(z - θ, 0): with z₍₁₎ ≥ z₍₂₎ ≥ ... along `dim`,
     k = max{j: 1 + j z₍ⱼ₎ > Σ_{i≤j} z₍ᵢ₎} and θ = (Σ_{i≤k} z₍ᵢ₎ - 1) / k (Martins & Astudillo 2016).
@@ -220,7 +220,7 @@ class Sparsemax(Module):
         return f"dim={self.dim}"
 
 
-@layer(aliases=("Entmax",), learns="-", oracle="the exact solution in NumPy, found by bisection")
+@layer("X04", aliases=("Entmax",), learns="-", oracle="the exact solution in NumPy, found by bisection")
 class Entmax15(Module):
     """p = max(z / 2 - θ, 0)², θ such that the p along `dim` sum to 1: entmax of order 1.5, between softmax and
     sparsemax (Peters et al. 2019).

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.creation import arange, full
+from weft.dtypes import float32, float64
 from weft.errors import RangeError, ShapeError, problem
 from weft.functions import stack
 from weft.nn import functional as F
@@ -388,8 +389,9 @@ class PositionalEncoding(Module):
             raise problem(RangeError, "PositionalEncoding", f"d_model={d_model}, max_len={max_len}", "positive numbers")
         self.d_model, self.max_len = d_model, max_len
         self.dropout = Dropout(dropout)
-        rates = 10000.0 ** (arange(0, d_model, 2, device=device).float() * (-1.0 / d_model))
-        angles = arange(max_len, device=device).float().unsqueeze(1) * rates  # [max_len, ⌈d/2⌉]
+        exact = float64 if dtype is float64 else float32
+        rates = 10000.0 ** (arange(0, d_model, 2, device=device).to(exact) * (-1.0 / d_model))
+        angles = arange(max_len, device=device).to(exact).unsqueeze(1) * rates  # [max_len, ⌈d/2⌉]
         table = stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :d_model]
         self.register_buffer("pe", table if dtype is None else table.to(dtype))
 

@@ -58,7 +58,8 @@ class AveragedModel(Module):
 
     def update_parameters(self, model: Module) -> None:
         """Take the present parameters of `model` into the average."""
-        averages, currents = list(self.module.parameters()), list(model.parameters())
+        averages: list[Tensor] = list(self.module.parameters())
+        currents: list[Tensor] = list(model.parameters())
         kept, buffers_now = list(self.module.buffers()), list(model.buffers())
         with weft.no_grad():
             if self.use_buffers:

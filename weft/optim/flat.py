@@ -7,6 +7,7 @@ result is a view; so an update written for one long vector is one kernel over a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import weft
 from weft.tensor import Tensor
@@ -17,8 +18,8 @@ def join(tensors: Sequence[Tensor]) -> Tensor:
     return weft.cat([tensor.reshape(-1) for tensor in tensors])
 
 
-def split(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Cut a vector into tensors with the shapes of `like`."""
+def split(flat: Tensor, like: Sequence[Any]) -> list[Tensor]:
+    """Cut a vector into tensors with the shapes of `like`, which have `shape` and `numel()`."""
     parts, at = [], 0
     for tensor in like:
         size = tensor.numel()

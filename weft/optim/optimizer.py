@@ -222,9 +222,9 @@ class Optimizer:
 
     def _has_rows(self, group: Group, param: Tensor) -> bool:
         """Whether a compiled step may update just some rows of a parameter."""
-        if STATE.trace is None or param.grad is None or group.get("update_every", 1) != 1:
+        if STATE.trace is None or param.grad is None or param.ndim < 2 or group.constant("update_every", 1) != 1:
             return False
-        return param.ndim >= 2 and self._changes_only_rows(group) and row_gradient(param.grad)
+        return self._changes_only_rows(group) and row_gradient(param.grad)
 
     def _separate_tables(self, group: Group) -> bool:
         """Note tables that are to lie in buckets of their own; whether there are new ones."""
@@ -322,8 +322,9 @@ class Optimizer:
         new_p, new_state = self.update(group, p, g, h, t, state)
         bucket.write_number(STEP, keep(t, steps), active)
         for name in self.number_names:
-            bucket.write_number(name, keep(new_state.pop(name), state[name]), active)
-        return new_p, new_state
+            if name in new_state:
+                bucket.write_number(name, keep(new_state[name], state[name]), active)
+        return new_p, {name: value for name, value in new_state.items() if name not in self.number_names}
 
     def update(
         self, group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor], t: Tensor, state: State
@@ -375,9 +376,9 @@ class Optimizer:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned (or the same layout from torch, with arrays for tensors)."""
         if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
-            given = list(state_dict) if isinstance(state_dict, Mapping) else type(state_dict).__name__
+            given = str(list(state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
             expected = "a dict with 'state' and 'param_groups'"
-            raise problem(GraphError, "load_state_dict", f"{given}", expected, "pass what state_dict() returned")
+            raise problem(GraphError, "load_state_dict", given, expected, "pass what state_dict() returned")
         groups, state = state_dict["param_groups"], state_dict["state"]
         counts = [len(group["params"]) for group in groups]
         if counts != [len(group["params"]) for group in self.param_groups]:

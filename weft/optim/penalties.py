@@ -64,7 +64,8 @@ def split_decay(model: Any, weight_decay: float, no_decay: Iterable[str] = ()) -
     """
     every = list(model.named_parameters() if hasattr(model, "named_parameters") else model)
     parts = tuple([no_decay] if isinstance(no_decay, str) else no_decay)
-    decayed, rest = [], []
+    decayed: list[Any] = []
+    rest: list[Any] = []
     for param in every:
         name, tensor = param if isinstance(param, tuple) else ("", param)
         if not isinstance(tensor, Tensor):

@@ -154,6 +154,8 @@ def scores_depend_on_distance():
     scores = (rotary(q) @ rotary(k).T).numpy()  # 12 positions: more than the table has
     for lag in (0, 1, 5):
         np.testing.assert_allclose(np.diag(scores, -lag), scores[lag, 0], rtol=1e-4, atol=1e-4)
+    x = np.random.default_rng(0).normal(size=(12, 8))
+    np.testing.assert_allclose(rotary(weft.tensor(x)).numpy(), rotation({}, x), rtol=1e-12, atol=1e-12)  # float64
     positions = weft.arange(3) + 9
     np.testing.assert_allclose(rotary(q[:3], positions).numpy(), rotary(q)[9:].numpy(), rtol=1e-5, atol=1e-5)
 

@@ -210,7 +210,7 @@ RECORDS = [
         inputs=lambda draw: (draw.normal(3, 4),),
         random=True,
         checks={"distribution and gradient": check_gumbel},
-        bad=[Bad(call=lambda layer: nn.GumbelSoftmax(0.0), match="temperature=0.0", error=weft.RangeError)],
+        bad=[Bad(call=lambda layer: nn.GumbelSoftmax(0.0), match="tau=0.0", error=weft.RangeError)],
     ),
     LayerRecord(
         name="GumbelSoftmax",

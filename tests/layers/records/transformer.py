@@ -116,6 +116,12 @@ def table(state, x):
     return x + np.where(np.arange(width) % 2 == 0, np.sin(angles), np.cos(angles))
 
 
+def table_in_float64_is_exact():
+    x = np.zeros((1, 12, 5))
+    layer = nn.PositionalEncoding(5, max_len=12, dtype=weft.float64)
+    np.testing.assert_allclose(layer(weft.tensor(x)).numpy(), table({}, x), rtol=1e-12, atol=1e-12)
+
+
 def patches(state, x):
     y = torch.nn.functional.conv2d(
         torch.tensor(x), torch.tensor(state["proj.weight"]), torch.tensor(state["proj.bias"]), (2, 3)
@@ -288,5 +294,6 @@ RECORDS = [
             Bad(call=lambda layer: layer(weft.ones(2, 13, 5)), match=r"at most 12, 5"),
             Bad(call=lambda layer: type(layer)(0), match="d_model=0"),
         ],
+        checks={"float64": table_in_float64_is_exact},
     ),
 ]

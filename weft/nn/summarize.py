@@ -11,6 +11,7 @@ from weft.creation import zeros
 from weft.dtypes import float32
 from weft.errors import ShapeError, problem, size_text
 from weft.nn.module import Module
+from weft.nn.parameter import Parameter
 from weft.recording import record_result
 from weft.tensor import Tensor
 
@@ -99,8 +100,9 @@ def summary(model: Module, *inputs: Any, batch_size: int = 1, dtypes: Sequence[A
         value if isinstance(value, Tensor) else _placeholder(value, batch_size, kinds[k] if k < len(kinds) else None)
         for k, value in enumerate(inputs)
     )
-    rows = _rows(model)
-    by_module = {id(module): row for row, module in rows}
+    modules = dict(model.named_modules())
+    rows = [Row(path, "") for path in modules]
+    by_module = {id(module): row for row, module in zip(rows, modules.values(), strict=True)}
     handles = []
     for module in model.modules():
         handles.append(module.register_forward_hook(lambda one, _, result: _note(by_module[id(one)], one, result)))
@@ -109,7 +111,8 @@ def summary(model: Module, *inputs: Any, batch_size: int = 1, dtypes: Sequence[A
     finally:
         for handle in handles:
             handle.remove()
-    return Summary([row for row, _ in rows])
+    _count(rows, list(modules.values()))  # now that lazy modules have shapes
+    return Summary(rows)
 
 
 def _placeholder(shape: Any, batch_size: int, dtype: Any) -> Tensor:
@@ -120,22 +123,19 @@ def _placeholder(shape: Any, batch_size: int, dtype: Any) -> Tensor:
     return zeros(batch_size, *shape, dtype=dtype or float32)
 
 
-def _rows(model: Module) -> list[tuple[Row, Module]]:
-    """A row for every module, with the parameters that no module before it has."""
+def _count(rows: list[Row], modules: list[Module]) -> None:
+    """What every module is, and the parameters and buffers that no module before it has."""
     seen: set[int] = set()
-    rows = []
-    for path, module in model.named_modules():
-        row = Row(path, type(module).__name__)
+    for row, module in zip(rows, modules, strict=True):
+        row.kind = type(module).__name__
         for tensor in (*module._parameters.values(), *module._buffers.values()):
             if tensor is None or id(tensor) in seen:
                 continue
             seen.add(id(tensor))
             row.nbytes += tensor.numel() * tensor.dtype.itemsize
-        own = {id(param): param for param in module._parameters.values() if param is not None}
-        row.parameters = sum(param.numel() for param in own.values())
-        row.trainable = sum(param.numel() for param in own.values() if param.requires_grad)
-        rows.append((row, module))
-    return rows
+            if isinstance(tensor, Parameter):
+                row.parameters += tensor.numel()
+                row.trainable += tensor.numel() * tensor.requires_grad
 
 
 def _note(row: Row, module: Module, result: Any) -> None:
