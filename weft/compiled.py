@@ -25,6 +25,7 @@ from weft.compiler.report import PlanReport
 from weft.compiler.trace import Trace
 from weft.counting import COUNTERS
 from weft.errors import GraphError, OutOfMemoryError, WeftError, hide_frames, problem
+from weft.graph.build import stop_gradient
 from weft.graph.node import Node, leaf
 from weft.graph.numbers import HostNumber, Tape, numbers_in
 from weft.locks import SECTIONS, new_rlock
@@ -372,6 +373,7 @@ class Compiled:
                 reads = watch.captures.reads
                 result = reads.run(self.function, args, kwargs)
                 reads.take_modules(trace.modules, trace.training_read, trace.module_writes)
+                _write_buffers(trace)
             returned, structure = tree.flatten(result)
             nodes = [value.node if isinstance(value, Tensor) else None for value in returned]
             kept = _kept_grads(trace)
@@ -488,6 +490,14 @@ def _stand_ins(
         values.append(value)
     args, kwargs = tree.unflatten(structure, values)
     return args, kwargs, bound, sources
+
+
+def _write_buffers(trace: Trace) -> None:
+    """Write what the function assigned to buffers of modules into those that the modules have. All values are those of
+    the end of the function: two buffers may have changed places."""
+    replaced = [(buffer, Tensor(stop_gradient(value.node))) for buffer, value in trace.restore_buffers()]
+    for buffer, value in replaced:
+        buffer.copy_(value)
 
 
 def _kept_grads(trace: Trace) -> list[tuple[Any, Any, Node | None]]:

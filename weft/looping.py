@@ -59,6 +59,10 @@ class LoopTrace(Trace):
             )  # fmt: skip
         tensor._node = node
 
+    def replace_buffer(self, registry: dict[str, Any], name: str, value: Any) -> None:
+        """A buffer of a module lies outside, too."""
+        self.write(registry[name], value.node)
+
     def touch_grad(self, tensor: Any, written: bool = False) -> None:
         if self._outer is not None and id(tensor) not in self.made:
             self._outer.touch_grad(tensor, written)

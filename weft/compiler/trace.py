@@ -51,7 +51,9 @@ class Trace:
         self.modules: dict[int, Any] = {}  # modules that were called or looked at, by identity
         self.module_writes: set[tuple[int, str]] = set()  # (identity, attribute) of plain attributes assigned to them
         self.training_read: set[int] = set()  # those of them whose `training` was asked for
-        self.flags: dict[int, tuple[Any, bool, bool]] = {}  # buffers that were assigned: what their flags were
+        self.buffers: dict[
+            tuple[int, str], tuple[dict[str, Any], str, Any]
+        ] = {}  # of modules: where, and what was there
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
         self._grad_enabled = True
@@ -64,10 +66,9 @@ class Trace:
     def __exit__(self, kind: Any, *_: Any) -> None:
         STATE.trace = self._outer
         STATE.grad_enabled = self._grad_enabled  # a replay would not switch it: `set_grad_enabled` ends here
-        for tensor, requires_grad, is_leaf in self.flags.values():
-            tensor._requires_grad, tensor.is_leaf = (False, True) if kind is None else (requires_grad, is_leaf)
         for context in self.contexts:
             context.__dict__.clear()
+        self.restore_buffers()
         if kind is not None:
             self.restore_grads()
 
@@ -131,12 +132,6 @@ class Trace:
             if not written:
                 self.grads_read.append((tensor, tensor._grad))
 
-    def release_flags(self, tensor: Any) -> None:
-        """Make a tensor from outside a plain one, which an assignment may make part of a gradient until the trace
-        ends; then it is a plain one again."""
-        self.flags.setdefault(id(tensor), (tensor, tensor._requires_grad, tensor.is_leaf))
-        tensor._requires_grad, tensor.is_leaf = False, True
-
     def draw(self, generator: Any, device: Any, count: int = 1) -> tuple[Node, int]:
         """The state node and the number of the first of `count` random draws."""
         key = (id(generator), device)
@@ -160,6 +155,25 @@ class Trace:
         shape, dtype, device = tensor._form_now()
         cell = self.cells[id(tensor)] = Cell(tensor, placeholder(shape, dtype, device))
         return cell
+
+    def replace_buffer(self, registry: dict[str, Any], name: str, value: Any) -> None:
+        """Let a module have another tensor as its buffer until the trace ends. What was read from it before stays what
+        it was, as it does without a trace."""
+        self.buffers.setdefault((id(registry), name), (registry, name, registry[name]))
+        dict.__setitem__(registry, name, value)
+
+    def first_buffer(self, registry: dict[str, Any], name: str) -> Any:
+        """What a buffer was before the function replaced it."""
+        _, _, first = self.buffers.get((id(registry), name), (registry, name, registry[name]))
+        return first
+
+    def restore_buffers(self) -> list[tuple[Any, Any]]:
+        """Give modules their buffers back; returns each with what the function put in its place."""
+        replaced = [(first, registry[name]) for registry, name, first in self.buffers.values()]
+        for registry, name, first in self.buffers.values():
+            dict.__setitem__(registry, name, first)
+        self.buffers = {}
+        return replaced
 
     def restore_grads(self) -> None:
         for tensor, grad in self.grads.values():

@@ -34,7 +34,9 @@ class AnomalyStatistics(NamedTuple):
 @layer("L089", aliases=("AnomalyDetectorLayer",), learns="-", oracle="NumPy: 1 - |actual and predicted| / |actual|")
 class AnomalyDetector(Module):
     """score_b = 1 - |actual_b ∧ predicted_b| / |actual_b|, 0 where nothing is active: the raw anomaly score of
-    hierarchical temporal memory (Ahmad et al. 2017). Every call also updates, in either mode,
+    hierarchical temporal memory (Ahmad et al. 2017).
+
+    Every call also updates, in either mode,
 
     - ema ← smoothing · mean(score) + (1 - smoothing) · ema, and
     - scores, a ring of the last `window` scores, of which `statistics()` tells mean, std (population), min and max.

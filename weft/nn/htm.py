@@ -176,8 +176,10 @@ class _Cells(NamedTuple):
 
 @layer("L099", aliases=("TemporalMemoryLayer",), learns="HTM", oracle="NumPy: the same rule in loops, to the bit")
 class TemporalMemory(Module):
-    """active cells of the active columns: those that were predicted, or all of them where none was (Hawkins & Ahmad
-    2016). A cell is predicted (predictive) when one of its segments has at least `activation_threshold` connected
+    """Active cells: in every active column those that were predicted, or all of them where none was (Hawkins & Ahmad
+    2016).
+
+    A cell is predicted (predictive) when one of its segments has at least `activation_threshold` connected
     synapses (permanence >= connected) to active cells; a segment with at least `min_threshold` synapses, connected or
     not, to active cells is matching. The same input so has other cells in another context.
 

@@ -107,7 +107,7 @@ class Module:
             self._need_init("parameters")
             self._forget(name, "_parameters")
             self.register_parameter(name, value)
-        elif isinstance(value, Buffer):
+        elif isinstance(value, Buffer) and not (STATE.trace is not None and name in space.get("_buffers", ())):
             self._need_init("buffers")
             self._forget(name, "_buffers")
             self.register_buffer(name, value, value.persistent)
@@ -144,21 +144,20 @@ class Module:
                 self.__dict__[other].pop(name, None)
 
     def _set_buffer(self, name: str, value: Any) -> None:
-        """Assign a buffer. Inside a compiled function that writes the buffer in place."""
+        """Assign a buffer. A compiled function writes the buffer in place when it ends; until then it reads the new
+        value, and what it has read before stays what it was."""
         if value is not None and not isinstance(value, Tensor):
             given = f"a {type(value).__name__} for the buffer {name!r}"
             raise problem(DTypeError, type(self).__name__, given, "a Tensor or None", "use weft.tensor(value)")
-        old = self._buffers[name]
         trace = STATE.trace
+        old = self._buffers[name] if trace is None else trace.first_buffer(self._buffers, name)
         if trace is not None and old is not None and value is not None and not trace.is_made(old):
             trace.modules[id(self)] = self
-            if value is not old:
-                if (value.shape, value.dtype) != (old.shape, old.dtype):
-                    given = f"{value.dtype.name}{list(value.shape)} for the buffer {name!r} inside {trace.where}"
-                    expected = f"what it holds, {old.dtype.name}{list(old.shape)}"
-                    raise problem(ShapeError, type(self).__name__, given, expected, "assign it outside, or cast it")
-                trace.release_flags(old)  # a value that requires grad carries its gradient until the trace ends
-                old.copy_(value)
+            if (value.shape, value.dtype) != (old.shape, old.dtype):
+                given = f"{value.dtype.name}{list(value.shape)} for the buffer {name!r} inside {trace.where}"
+                expected = f"what it holds, {old.dtype.name}{list(old.shape)}"
+                raise problem(ShapeError, type(self).__name__, given, expected, "assign it outside, or cast it")
+            trace.replace_buffer(self._buffers, name, value)
             return
         self._buffers[name] = value
 

@@ -45,8 +45,10 @@ class _Spike(Function):
 
 @layer("L096", aliases=("SpikingLayer",), learns="S", oracle="snntorch.Leaky for lif with reset 'subtract'; NumPy")
 class Spiking(Module):
-    """I_t = x_t Wᵀ + b drives one neuron per output; the outputs are its spikes, 0 or 1. One step is 1 ms for
-    izhikevich and adex, 0.01 ms for hodgkin_huxley.
+    """I_t = x_t Wᵀ + b, U_t = β U_{t-1} (1 - S_{t-1}) + I_t, S_t = [U_t >= θ]: leaky integrate-and-fire neurons, or
+    others, that are driven by a current; the outputs are their spikes, 0 or 1.
+
+    One step is 1 ms for izhikevich and adex, 0.01 ms for hodgkin_huxley.
 
     - lif: U_t = β U_{t-1} (1 - S_{t-1}) + I_t with reset 'zero', or β U_{t-1} + I_t - θ S_{t-1} with 'subtract',
       β = 1 - 1/tau; S_t = [U_t >= θ], θ = threshold. `if` is the same with β = 1.

@@ -6,6 +6,7 @@ import numpy as np
 
 import weft
 import weft.nn as nn
+from tests.layers.checks import check_rule
 from tests.layers.oracles import of_numpy
 from tests.layers.record import Bad, Case, LayerRecord
 
@@ -449,6 +450,7 @@ RECORDS = [
             "first synapses": _first_synapses,
             "sparse and stable": _sparse_and_stable,
             "eval never learns": _pooler_eval,
+            "a thousand steps": check_rule(_pooler, np.eye(2, 12)),
         },
     ),
     LayerRecord(
@@ -477,6 +479,11 @@ RECORDS = [
                 error=weft.ShapeError,
             ),
         ],
-        checks={"twin": _memory_is_its_twin, "contexts": _contexts, "sequences apart": _sequences_apart},
+        checks={
+            "twin": _memory_is_its_twin,
+            "contexts": _contexts,
+            "sequences apart": _sequences_apart,
+            "a thousand steps": check_rule(_memory, np.eye(3, 10)),
+        },
     ),
 ]

@@ -4,6 +4,7 @@ import numpy as np
 
 import weft
 import weft.nn as nn
+from tests.layers.checks import check_rule
 from tests.layers.oracles import of_numpy
 from tests.layers.record import Bad, LayerRecord
 
@@ -122,6 +123,7 @@ RECORDS = [
             "hebb": _hebb,
             "eval never learns": _eval_never_learns,
             "reset": _reset,
+            "a thousand steps": check_rule(lambda: nn.SynapticPlasticity(3, 2), np.eye(1, 3), np.eye(1, 2)),
         },
     )
 ]

@@ -6,6 +6,7 @@ import numpy as np
 
 import weft
 import weft.nn as nn
+from tests.layers.checks import check_rule
 from tests.layers.oracles import of_numpy
 from tests.layers.record import Bad, LayerRecord
 
@@ -144,6 +145,12 @@ def _samples_have_their_probabilities():
     np.testing.assert_allclose(found, _sigmoid(h[0] @ weight + b), atol=0.015)
 
 
+def _persistent():
+    layer = nn.RBM(5, 3)
+    layer.reset(batch_size=4)
+    return layer
+
+
 RECORDS = [
     LayerRecord(
         name="RBM",
@@ -168,6 +175,7 @@ RECORDS = [
             "likelihood rises": _likelihood_rises,
             "samples": _samples_have_their_probabilities,
             "eval never learns": _eval_never_learns,
+            "a thousand steps": check_rule(_persistent, np.eye(4, 5), k=2, momentum=0.5, persistent=True),
         },
     )
 ]
