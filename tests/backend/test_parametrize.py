@@ -60,7 +60,7 @@ def choose(name, /, **options):
     return lambda layer, is_ours: getattr(ours if is_ours else theirs, name)(layer, **options)
 
 
-def older(name, **options):
+def older(name, /, **options):
     def apply(layer, is_ours):
         if is_ours:
             return getattr(nn.utils, name)(layer, **options)
@@ -391,3 +391,30 @@ def test_removing_the_older_norms():
         getattr(nn.utils, f"remove_{name}")(layer)
         assert type(layer) is nn.Linear and sorted(layer.state_dict()) == ["bias", "weight"] and not layer._hooks
         np.testing.assert_allclose(layer(x).detach(), expected, rtol=1e-6)
+
+
+def test_lazy_layers_are_called_first():
+    for apply in (nn.utils.weight_norm, nn.utils.spectral_norm, ours.weight_norm, ours.spectral_norm, ours.orthogonal):
+        layer = nn.LazyLinear(3)
+        with pytest.raises(weft.GraphError, match=r"'weight' of LazyLinear.*no shape.*call the module once"):
+            apply(layer)
+        layer(weft.ones(2, 3))
+        assert apply(layer)(weft.ones(2, 3)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    "apply", [older("weight_norm", name="weight_hh_l0"), choose("weight_norm", name="weight_hh_l0")]
+)
+def test_a_weight_of_a_recurrent_layer(apply):
+    layer, oracle = apply(nn.LSTM(3, 4).double(), True), apply(torch.nn.LSTM(3, 4).double(), False)
+    assert list(layer.state_dict()) == list(oracle.state_dict())
+    oracle.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in layer.state_dict().items()})
+    x = np.random.default_rng(0).normal(size=(5, 2, 3))
+    call = weft.compile(lambda x: layer(x)[0])
+    for _ in range(2):
+        expected = oracle(torch.from_numpy(x))[0].detach().numpy()
+        np.testing.assert_allclose(call(weft.tensor(x)).detach(), expected, rtol=1e-10)
+        with weft.no_grad(), torch.no_grad():
+            for one, other in zip(layer.parameters(), oracle.parameters(), strict=True):
+                one.mul_(1.5)
+                other.mul_(1.5)

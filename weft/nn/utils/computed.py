@@ -11,7 +11,9 @@ from __future__ import annotations
 import functools
 from typing import Any, Protocol
 
+from weft.errors import GraphError, problem
 from weft.nn.module import Module
+from weft.nn.parameter import is_lazy
 from weft.state import MODULES
 
 
@@ -45,6 +47,13 @@ def stop_computing(module: Module, name: str) -> None:
 def plain_class(module: Module) -> type:
     """The class of a module without computed attributes."""
     return type(module).__dict__.get("_plain_class", type(module))
+
+
+def need_shape(who: str, module: Module, name: str, tensor: Any) -> None:
+    """Raise for a tensor of a lazy module that was not called yet."""
+    if is_lazy(tensor):
+        given = f"{name!r} of {type(module).__name__}, which has no shape yet"
+        raise problem(GraphError, who, given, "a tensor with a shape", "call the module once before")
 
 
 def _set_rules(module: Module, new: dict[str, Rule]) -> None:

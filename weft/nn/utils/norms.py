@@ -13,7 +13,7 @@ from weft.errors import GraphError, RangeError, problem
 from weft.nn import functional as F
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
-from weft.nn.utils.computed import compute, rules, stop_computing
+from weft.nn.utils.computed import compute, need_shape, rules, stop_computing
 from weft.nn.utils.parametrizations import default_dim, norm_except, rows_first, scaled
 from weft.random import randn
 from weft.tensor import Tensor
@@ -56,6 +56,7 @@ def _parameter(who: str, module: Module, name: str) -> Parameter:
     if param is None:
         given = f"{name!r}, which {type(module).__name__} does not have"
         raise problem(GraphError, who, given, "the name of a parameter")
+    need_shape(who, module, name, param)
     return param
 
 

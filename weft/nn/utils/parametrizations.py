@@ -12,6 +12,7 @@ from weft.nn import functional as F
 from weft.nn.module import Module
 from weft.nn.utils import orthogonal_maps as maps
 from weft.nn.utils import parametrize
+from weft.nn.utils.computed import need_shape
 from weft.random import randn
 from weft.tensor import Tensor
 
@@ -25,6 +26,7 @@ def _tensor_of(who: str, module: Module, name: str) -> Tensor:
     if not isinstance(weight, Tensor):
         given = f"{name!r}, which {type(module).__name__} does not have"
         raise problem(GraphError, who, given, "the name of a parameter or buffer")
+    need_shape(who, module, name, weight)
     return weight
 
 

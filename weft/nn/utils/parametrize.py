@@ -15,7 +15,7 @@ from weft.errors import DTypeError, GraphError, ShapeError, problem
 from weft.nn.containers import ModuleDict, ModuleList
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
-from weft.nn.utils.computed import compute, plain_class, rules, stop_computing
+from weft.nn.utils.computed import compute, need_shape, plain_class, rules, stop_computing
 from weft.state import STATE
 from weft.tensor import Tensor
 
@@ -217,6 +217,7 @@ def register_parametrization(
     if original is None:
         given = f"{tensor_name!r}, which {type(module).__name__} does not have"
         raise problem(GraphError, who, given, "the name of a parameter or buffer")
+    need_shape(who, module, tensor_name, original)
     made = ParametrizationList([parametrization], original, unsafe)
     delattr(module, tensor_name)
     if not is_parametrized(module):
