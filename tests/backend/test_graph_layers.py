@@ -316,6 +316,15 @@ def test_no_nodes_and_indices_of_int32(name):
     np.testing.assert_array_equal(layer(x, weft.tensor(pairs.astype(np.int32))).numpy(), expected)
 
 
+@pytest.mark.parametrize("row", [0, 1])
+def test_an_index_that_int32_would_wrap_round_is_refused(row):
+    pairs = np.array([[0, 1, 2], [1, 2, 0]])
+    pairs[row, 1] = 2**32 + 1
+    for run in (layer := nn.SAGEConv(2, 2), weft.compile(lambda *given: layer(*given))):
+        with pytest.raises(weft.IndexRangeError, match="given the index"):
+            run(weft.tensor(X[:3, :2]), weft.tensor(pairs)).numpy()
+
+
 def test_errors_of_what_layers_are_given():
     class Lacking(nn.MessagePassing):
         def message(self, x_j, z_i):

@@ -19,7 +19,7 @@ from weft.ops.indexing import user_site
 from weft.ops.reduce import ValuesIndices
 from weft.ops.registry import operation
 from weft.ops.scans import cumsum
-from weft.ops.sorting import argsort
+from weft.ops.sorting import argsort, searchsorted
 
 # --- by index --------------------------------------------------------------------------------------------------------
 
@@ -235,12 +235,20 @@ def sort_edges(edge_index: Node, num_nodes: int, num_sources: int | None = None)
     source, target = [
         build.reshape(build.narrow(edge_index, 0, row, row + 1), edge_index.shape[1:]) for row in range(2)
     ]
-    edge = build.cast(argsort(target), int32)
-    col = build.gather(build.cast(source, int32), edge, 0)
+    edge = build.cast(argsort(_as_int32(target)), int32)
+    col = build.gather(_as_int32(source), edge, 0)
     order = build.cast(argsort(col), int32)
     rowptr = _pointers(target, num_nodes)
-    colptr = _pointers(source, num_nodes if num_sources is None else num_sources)
+    columns = build.iota(((num_nodes if num_sources is None else num_sources) + 1,), 0, col.device, int32)
+    colptr = searchsorted(build.gather(col, order, 0), columns, out_int32=True)  # `neighbours` checks the range of col
     return rowptr, col, colptr, order, edge, _inverse(edge), _inverse(order)
+
+
+def _as_int32(index: Node) -> Node:
+    """As int32, for keys of half the size. What does not fit becomes the nearest that does, and stays out of range."""
+    if index.dtype.itemsize <= int32.itemsize:
+        return build.cast(index, int32)
+    return build.cast(build.binary("min", build.binary("max", index, -(2**31)), 2**31 - 1), int32)
 
 
 def _pointers(index: Node, count: int) -> Node:
