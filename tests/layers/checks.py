@@ -270,7 +270,7 @@ def check_update(record: LayerRecord) -> None:
 
 
 def check_training(record: LayerRecord) -> None:
-    """The layer learns: the loss of a compiled step falls. A thousand more steps take no memory."""
+    """The layer learns: the loss of a compiled step falls. A thousand steps take no memory, or a hundred of variants."""
     layer = _can_train(record)
     optimizer = weft.optim.Adam(layer.parameters(), lr=record.learning_rate)
     step = _training(record, layer, optimizer, compiled=True)
@@ -280,8 +280,8 @@ def check_training(record: LayerRecord) -> None:
     if not record.random:
         assert last.item() < 0.95 * first or first < 1e-6, f"{record.id}: the loss was {first} and is {last.item()}"
     step()
-    last = repeat_step(step, 1000 - 43, record.id)
-    assert np.isfinite(last.item()), f"{record.id}: the loss is not finite after 1000 steps"
+    last = repeat_step(step, (100 if record.variant else 1000) - 42, record.id)
+    assert np.isfinite(last.item()), f"{record.id}: the loss is not finite in the end"
 
 
 def repeat_step(step: Any, count: int, what: str) -> Any:
