@@ -270,7 +270,7 @@ def check_update(record: LayerRecord) -> None:
 
 
 def check_training(record: LayerRecord) -> None:
-    """The layer learns: the loss of a compiled step falls. A thousand steps take no memory, or a hundred of variants."""
+    """The layer learns: the loss of a compiled step falls. 1000 steps take no memory, or 100 of variants."""
     layer = _can_train(record)
     optimizer = weft.optim.Adam(layer.parameters(), lr=record.learning_rate)
     step = _training(record, layer, optimizer, compiled=True)

@@ -19,7 +19,7 @@ from weft.ops.indexing import user_site
 from weft.ops.reduce import ValuesIndices
 from weft.ops.registry import operation
 from weft.ops.scans import cumsum
-from weft.ops.sorting import argsort, searchsorted
+from weft.ops.sorting import argsort
 
 # --- by index --------------------------------------------------------------------------------------------------------
 
@@ -239,8 +239,7 @@ def sort_edges(edge_index: Node, num_nodes: int, num_sources: int | None = None)
     col = build.gather(_as_int32(source), edge, 0)
     order = build.cast(argsort(col), int32)
     rowptr = _pointers(target, num_nodes)
-    columns = build.iota(((num_nodes if num_sources is None else num_sources) + 1,), 0, col.device, int32)
-    colptr = searchsorted(build.gather(col, order, 0), columns, out_int32=True)  # `neighbours` checks the range of col
+    colptr = _pointers(source, num_nodes if num_sources is None else num_sources)
     return rowptr, col, colptr, order, edge, _inverse(edge), _inverse(order)
 
 
