@@ -7,9 +7,11 @@ are also compared with those of the CPU.
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import pickle
 import re
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -288,15 +290,43 @@ def repeat_step(step: Any, count: int, what: str) -> Any:
     """Run a compiled function that has run before `count` times more, without a trace, a transfer or more memory; its
     last result."""
     last = step()  # a result is held before and after
-    before, counted = _memory_in_use(), weft.counters()
-    for _ in range(count - 1):
-        last = step()
+    counted = weft.counters()
+    with _Allocations() as allocations:
+        for _ in range(count - 1):
+            last = step()
+        grown = allocations.bytes_held()
     after = weft.counters()
     for name in ("traces", "plans_built", "uploads", "downloads"):
         assert after[name] == counted[name], f"{what}: {after[name] - counted[name]} {name} in {count} steps"
-    assert _memory_in_use() <= before, f"{what}: memory grew"
+    assert grown <= 2 * sum(leaf.numel() * leaf.dtype.itemsize for leaf in leaves_of(last)), f"{what}: memory grew"
     assert step.retraces == [], step.retraces
     return last
+
+
+class _Allocations:
+    """What the default device allocates while a block runs, and how much of it is still held."""
+
+    def __enter__(self) -> _Allocations:
+        self.backend = weft.default_device().backend
+        self.slabs: list[weakref.ref[Slab]] = []
+        self.methods = {name: getattr(self.backend, name) for name in ("allocate", "arena")}
+        for name, method in self.methods.items():
+            setattr(self.backend, name, functools.partial(self._note, method))
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for name in self.methods:
+            delattr(self.backend, name)  # the class's own is seen again
+
+    def _note(self, method: Callable[[int], Slab], nbytes: int) -> Slab:
+        slab = method(nbytes)
+        self.slabs.append(weakref.ref(slab))
+        return slab
+
+    def bytes_held(self) -> int:
+        """Bytes allocated in the block that are not free again."""
+        gc.collect(1)  # cycles made in the block
+        return sum(slab.nbytes for reference in self.slabs if (slab := reference()) is not None)
 
 
 def check_rule(make: Callable[[], Any], *inputs: np.ndarray, **options: Any) -> Callable[[], None]:
@@ -312,15 +342,6 @@ def check_rule(make: Callable[[], Any], *inputs: np.ndarray, **options: Any) -> 
         assert all(np.isfinite(value).all() for value in arrays_of(list(layer.state_dict().values())))
 
     return check
-
-
-def _memory_in_use() -> int:
-    """Bytes of the default device's memory that tensors and plans hold."""
-    gc.collect()
-    backend = weft.default_device().backend
-    if hasattr(backend, "bytes_in_use"):
-        return backend.bytes_in_use
-    return sum(one.nbytes for one in gc.get_objects() if isinstance(one, Slab))
 
 
 def check_compiled(record: LayerRecord) -> None:
