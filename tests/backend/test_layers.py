@@ -1,10 +1,12 @@
 """Every layer of the catalogue through the layer harness (tests/layers)."""
 
+import inspect
+
 import pytest
 import torch  # noqa: F401  (the oracle: without it this file is not collected)
 
 import weft.nn as nn
-from tests.layers.checks import CHECKS, NotApplicable, applies, check_edge
+from tests.layers.checks import CHECKS, NotApplicable, applies, check_edge, make_layer
 from tests.layers.page import files
 from tests.layers.record import COLUMNS
 from tests.layers.records import records
@@ -68,3 +70,21 @@ def test_every_layer_of_the_specification_is_there(number):
         assert nn.get(name), name
     numbers = {part for entry in nn.layers().values() for part in entry.number.split()}
     assert number in numbers, f"no layer is registered as {number}"
+
+
+# They have no tensors of their own, only those of what they are given.
+WRAPPERS = {
+    "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Expert", "MoE", "Model", "LoRALinear",
+    "LoRAEmbedding", "SpectralNorm", "FractionalMaxPool2d", "FractionalMaxPool3d", "Bidirectional", "Residual",
+    "TimeDistributed", "TransformerEncoder", "TransformerDecoder",
+}  # fmt: skip
+
+
+def test_layers_take_a_device_and_a_dtype_and_say_where_they_run():
+    first = {record.name: record for record in reversed(RECORDS)}
+    for name, record in first.items():
+        layer = make_layer(record)
+        assert layer.supports("cpu") and layer.supports("cpu", training=False), name
+        floats = [*layer.parameters(), *[one for one in layer.buffers() if one.dtype.kind == "f"]]
+        if floats and name not in WRAPPERS:
+            assert {"device", "dtype"} <= set(inspect.signature(getattr(nn, name)).parameters), name
