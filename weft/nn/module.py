@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from weft.autograd import no_grad
 from weft.dtypes import DType
-from weft.errors import DTypeError, GraphError, ShapeError, WeftError, problem
+from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
 from weft.nn import hooks, loading, parameter, symbolic
 from weft.nn.parameter import Buffer, Parameter
 from weft.nn.paths import add_path
@@ -79,6 +79,7 @@ class Module:
             return self.forward(*args, **kwargs)
         except WeftError as error:
             add_path(error, self)
+            hide_frames(error)
             raise
 
     # ---- attributes ------------------------------------------------------------------------------------------------
@@ -151,9 +152,9 @@ class Module:
             raise problem(DTypeError, type(self).__name__, given, "a Tensor or None", "use weft.tensor(value)")
         trace = STATE.trace
         old = self._buffers[name] if trace is None else trace.first_buffer(self._buffers, name)
-        if trace is not None and old is not None and value is not None and not trace.is_made(old):
+        if trace is not None and (old is None or not trace.is_made(old)):
             trace.modules[id(self)] = self
-            if (value.shape, value.dtype) != (old.shape, old.dtype):
+            if old is not None and value is not None and (value.shape, value.dtype) != (old.shape, old.dtype):
                 given = f"{value.dtype.name}{list(value.shape)} for the buffer {name!r} inside {trace.where}"
                 expected = f"what it holds, {old.dtype.name}{list(old.shape)}"
                 raise problem(ShapeError, type(self).__name__, given, expected, "assign it outside, or cast it")
@@ -186,11 +187,6 @@ class Module:
     def training(self, mode: bool) -> None:
         self.__dict__["_training"] = mode
         MODULES.bump()
-
-    @property
-    def _own_forward(self) -> Any:
-        """`forward` where it was assigned to this very module; compiled functions look at it."""
-        return self.__dict__.get("forward")
 
     # ---- registration ----------------------------------------------------------------------------------------------
 
@@ -243,9 +239,7 @@ class Module:
         if remove_duplicate and self in memo:
             return
         memo.add(self)
-        trace = STATE.trace
-        if trace is not None:
-            trace.modules[id(self)] = self
+        note_module(self)
         yield prefix, self
         for name, child in self._modules.items():
             if child is not None:
@@ -259,9 +253,11 @@ class Module:
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The submodules with their names; each once."""
         seen: set[Module] = set()
+        note_module(self)
         for name, child in self._modules.items():
             if child is not None and child not in seen:
                 seen.add(child)
+                note_module(child)
                 yield name, child
 
     def children(self) -> Iterator[Module]:
@@ -270,6 +266,7 @@ class Module:
 
     def _named(self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
+        note_module(self)
         owners = (
             self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else iter([(prefix, self)])
         )
@@ -310,6 +307,7 @@ class Module:
                 given = f"the path {target!r}, of which {type(module).__name__} has no {name!r}"
                 raise AttributeError(str(problem(GraphError, "get_submodule", given, f"one of {known}")))
             module = found
+            note_module(module)
         return module
 
     def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
@@ -333,6 +331,7 @@ class Module:
     def _get(self, kind: str, target: str, what: str) -> Any:
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
+        note_module(module)
         if name not in module.__dict__[kind]:
             raise AttributeError(f"{type(module).__name__} has no {what} {name!r}")
         return module.__dict__[kind][name]
@@ -560,6 +559,12 @@ class LoadResult(NamedTuple):
         if not self.missing_keys and not self.unexpected_keys:
             return "<All keys matched successfully>"
         return f"LoadResult(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+
+
+def note_module(module: Any) -> None:
+    """While a function is traced, let it know of a module that it looks at."""
+    if STATE.trace is not None and module is not None:
+        STATE.trace.modules[id(module)] = module
 
 
 def indent(text: str) -> str:
