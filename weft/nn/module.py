@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from weft.autograd import no_grad
 from weft.dtypes import DType
@@ -21,6 +21,7 @@ from weft.nn.registered import Registered
 from weft.state import MODULES, STATE
 from weft.tensor import Tensor, destination
 
+_NOTHING = object()
 Self = TypeVar("Self", bound="Module")
 
 
@@ -50,7 +51,7 @@ class Module:
     _modules: Registered[Module | None]
     _non_persistent: frozenset[str]
     _training: bool
-    call_super_init = False
+    _version: int | None = None  # of the layout of its state_dict
 
     def __init__(self) -> None:
         self._prepare()
@@ -102,8 +103,9 @@ class Module:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        MODULES.bump()
         space = self.__dict__
+        if space.get(name, _NOTHING) is not value:
+            MODULES.bump()
         if isinstance(value, Parameter):
             self._need_init("parameters")
             self._forget(name, "_parameters")
@@ -163,6 +165,7 @@ class Module:
         self._buffers[name] = value
 
     def __delattr__(self, name: str) -> None:
+        self._need_init("or delete anything")
         MODULES.bump()
         for kind in ("_parameters", "_buffers", "_modules"):
             if name in self.__dict__[kind]:
@@ -185,8 +188,9 @@ class Module:
 
     @training.setter
     def training(self, mode: bool) -> None:
-        self.__dict__["_training"] = mode
-        MODULES.bump()
+        if self.__dict__.get("_training") is not mode:
+            self.__dict__["_training"] = mode
+            MODULES.bump()
 
     # ---- registration ----------------------------------------------------------------------------------------------
 
@@ -382,8 +386,9 @@ class Module:
             for param in params.values():
                 for tensor in (param, param._grad):
                     if tensor is not None:
-                        new = fn(tensor.detach())
-                        if (new.dtype, new.device) != (tensor.dtype, tensor.device):
+                        old = tensor.detach()
+                        new = fn(old)
+                        if new is not old:
                             tensor._assign(new.node)
             for module in modules:
                 for name, old in module._buffers.items():
@@ -462,11 +467,31 @@ class Module:
         parameters themselves."""
         return loading.state_dict(self, *args, destination=destination, prefix=prefix, keep_vars=keep_vars)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> LoadResult:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> loading.LoadResult:
         """Take over the values of a `state_dict`, PyTorch's included: tensors of any library, or arrays. `strict` asks
         for exactly the module's own keys; with `assign` the tensors themselves become parameters and buffers, with
         their dtypes and devices."""
-        return LoadResult(*loading.load(self, state_dict, strict, assign))
+        return loading.load(self, state_dict, strict, assign)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """This module's own part of `state_dict()`, without those below it; subclasses may add to it."""
+        loading.save_own(self, destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load this module's own part of a state_dict; subclasses may change `state_dict` first. `local_metadata` has
+        the `_version` that the module had when it was saved."""
+        loading.load_own(self, state_dict, prefix, missing_keys, error_msgs)
 
     def get_extra_state(self) -> Any:
         """State besides tensors, for `state_dict()`; subclasses that have some define this and `set_extra_state`."""
@@ -547,18 +572,6 @@ class Module:
         """Why this module itself, without those below it, cannot run on `device`; None where it can. Layers that need
         something which not every device has define it."""
         return None
-
-
-class LoadResult(NamedTuple):
-    """What `load_state_dict` found: keys of the module that were missing, and keys that it does not have."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
-
-    def __repr__(self) -> str:
-        if not self.missing_keys and not self.unexpected_keys:
-            return "<All keys matched successfully>"
-        return f"LoadResult(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
 def note_module(module: Any) -> None:
