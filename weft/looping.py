@@ -59,6 +59,12 @@ class LoopTrace(Trace):
             )  # fmt: skip
         tensor._node = node
 
+    def note_write(self, module: Any, name: str) -> None:
+        """Remember that a plain attribute of a module is assigned."""
+        super().note_write(module, name)
+        if self._outer is not None:
+            self._outer.note_write(module, name)
+
     def replace_buffer(self, registry: dict[str, Any], name: str, value: Any) -> None:
         """A buffer of a module lies outside, too."""
         self.write(registry[name], value.node)

@@ -10,11 +10,27 @@ from weft.autograd import no_grad
 from weft.compiler.trace import Trace
 from weft.tensor import Tensor
 
+_NOTHING = object()
+
 
 class Recording(Trace):
     """A trace that is thrown away: nothing that the function assigns is kept, no random number is drawn."""
 
     where = "the recording of shapes"
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self._before: dict[tuple[int, str], tuple[Any, Any]] = {}  # modules and attributes that were assigned
+
+    def note_write(self, module: Any, name: str) -> None:
+        self._before.setdefault((id(module), name), (module, module.__dict__.get(name, _NOTHING)))
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for (_, name), (module, value) in self._before.items():
+            module.__dict__.pop(name, None)
+            if value is not _NOTHING:
+                module.__dict__[name] = value
 
 
 def record_result(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 import copy
 import pathlib
 import pickle
+import warnings
 from collections import OrderedDict
 
 import numpy as np
@@ -536,3 +537,133 @@ def test_models_of_symbols():
     with pytest.raises(weft.GraphError, match=r"1 inputs.*2"):
         model(a)
     assert nn.Input((None, 3))(weft.ones(2, 7, 3)).shape == (2, 7, 3)
+
+
+def test_hooks_after_loading_and_overridden_loading_are_torchs():
+    logs = []
+    for library in (weft, torch):
+        log = []
+
+        class Part(library.nn.Module):
+            _version = 2
+
+            def __init__(self, name, below=None, library=library, log=log):
+                super().__init__()
+                self.w = library.nn.Parameter(library.zeros(1))
+                self.label, self.more = name, 0
+                self.below = below
+                self.log = log
+
+                def loaded(module, keys):
+                    log.append((name, module.w.item()))
+                    keys.missing_keys.clear()
+
+                self.register_load_state_dict_post_hook(loaded)
+
+            def _save_to_state_dict(self, destination, prefix, keep_vars):
+                super()._save_to_state_dict(destination, prefix, keep_vars)
+                destination[prefix + "more"] = self.w.detach() + 1
+
+            def _load_from_state_dict(self, state_dict, prefix, local_metadata, *args):
+                self.more = state_dict.pop(prefix + "more").item()
+                self.log.append((self.label, local_metadata.get("version")))
+                super()._load_from_state_dict(state_dict, prefix, local_metadata, *args)
+
+        model = Part("outer", Part("inner"))
+        state = model.state_dict()
+        log.append(sorted(state))
+        state["w"] += 5
+        del state["below.w"]
+        result = model.load_state_dict(state)  # the hook takes the missing key out
+        log += [list(result.missing_keys), model.w.item(), model.more]
+        logs.append(log)
+    assert logs[0] == logs[1]
+
+
+def test_gradients_for_hooks_are_in_the_places_of_the_arguments():
+    logs = []
+    for library in (weft, torch):
+
+        class Product(library.nn.Module):
+            def forward(self, a, number, b):
+                return (a * b * number, number)
+
+        log = []
+        layer = Product()
+        layer.register_full_backward_hook(
+            lambda module, given, out, log=log: log.append([None if g is None else g.tolist() for g in (*given, *out)])
+        )
+        a, b = library.ones(1), library.ones(1, requires_grad=True)
+        layer(a, 2.0, b)[0].sum().backward()
+        weight = library.ones(1, requires_grad=True)
+        layer.forward = lambda x, weight=weight: x * weight
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that no input requires grad
+            layer(library.ones(1)).sum().backward()
+        logs.append(log)
+    assert logs[0] == logs[1]
+
+
+def test_errors_of_loading_are_torchs_kinds():
+    layer = nn.Linear(2, 2)
+    with pytest.raises(RuntimeError, match="missing: bias"):
+        layer.load_state_dict({"weight": weft.ones(2, 2)})
+    counting = nn.BatchNorm1d(2)
+    state = dict(counting.state_dict(), num_batches_tracked=weft.ones(1, dtype=weft.int64))
+    counting.load_state_dict(state)
+    assert counting.num_batches_tracked.item() == 1
+    given = nn.Parameter(weft.zeros(2, 2))
+    layer.load_state_dict({"weight": given, "bias": weft.zeros(2)}, assign=True)
+    assert layer.weight is given
+
+
+def test_summaries_of_ordinary_models():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            self.last = x * 2
+            return x
+
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), Counting()).double()
+    assert nn.summary(model, (4,)).rows[-1].shapes == [(1, 3)]
+    assert model.training and model[2].calls == 0 and not hasattr(model[2], "last")
+
+
+def test_inputs_of_a_model_by_name():
+    a, b = nn.Input((1,)), nn.Input((1,))
+    model = nn.Model({"a": a, "b": b}, a - b)
+    one, two = weft.ones(1, 1), weft.full((1, 1), 2.0)
+    assert model(two, b=one).item() == model(b=one, a=two).item() == model({"b": one, "a": two}).item() == 1.0
+    with pytest.raises(weft.GraphError, match="inputs a"):
+        model(two, a=one)
+    with pytest.raises(weft.GraphError, match="typo"):
+        model(one, two, typo=3)
+
+
+def test_symbols_of_several_results_powers_and_parts():
+    x = nn.Input((3, 4))
+    rows, _ = nn.LSTM(4, 2, batch_first=True)(x)
+    model = nn.Model(x, {"square": rows**2, "first": rows[:, 0]})
+    assert "several results" in repr(nn.LSTM(4, 2, batch_first=True)(x))
+    again = pickle.loads(pickle.dumps(model))
+    value = weft.ones(2, 3, 4)
+    for key, result in model(value).items():
+        np.testing.assert_allclose(again(value)[key].detach().numpy(), result.detach().numpy())
+
+
+def test_parameters_that_are_gone_do_not_wait():
+    nn.parameter.compute_waiting()
+    for _ in range(10):
+        nn.Parameter(weft.rand(2) * 2)
+    assert len(nn.parameter._waiting) == 0
+
+
+def test_apply_gives_parameters_their_values():
+    layer = nn.Linear(1, 1, bias=False)
+    before = layer.weight.item()
+    layer._apply(lambda tensor: tensor * 2)
+    assert layer.weight.item() == 2 * before

@@ -156,6 +156,10 @@ class Trace:
         cell = self.cells[id(tensor)] = Cell(tensor, placeholder(shape, dtype, device))
         return cell
 
+    def note_write(self, module: Any, name: str) -> None:
+        """Remember that a plain attribute of a module is assigned."""
+        self.module_writes.add((id(module), name))
+
     def replace_buffer(self, registry: dict[str, Any], name: str, value: Any) -> None:
         """Let a module have another tensor as its buffer until the trace ends. What was read from it before stays what
         it was, as it does without a trace."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from weft.errors import IndexRangeError, RangeError, ShapeError, problem
 from weft.random import Generator
 from weft.sampling import randperm
 from weft.tensor import Tensor
 
+Item = TypeVar("Item")
 
-class Dataset:
+
+class Dataset(Generic[Item]):
     """Something with items: subclasses define `__getitem__(index)` and `__len__()`.
 
     >>> class Squares(weft.utils.data.Dataset):
@@ -33,7 +35,7 @@ class Dataset:
         return ConcatDataset([self, other])
 
 
-class IterableDataset(Dataset):
+class IterableDataset(Dataset[Item]):
     """Something that is iterated over: subclasses define `__iter__()`."""
 
     def __iter__(self) -> Iterator[Any]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from weft.creation import tensor
-from weft.data.dataset import IterableDataset, TensorDataset
+from weft.data.dataset import IterableDataset, Subset, TensorDataset
 from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 from weft.dtypes import float64, int64
 from weft.errors import DTypeError, RangeError, problem
 from weft.functions import stack
 from weft.random import Generator
 from weft.tensor import Tensor
+
+Item = TypeVar("Item")
 
 
 def default_collate(batch: list[Any]) -> Any:
@@ -49,11 +51,11 @@ def default_collate(batch: list[Any]) -> Any:
     raise problem(DTypeError, "default_collate", given, "tensors, arrays, numbers, strings or containers of them")
 
 
-class DataLoader:
+class DataLoader(Generic[Item]):
     """The batches of a dataset. With `num_workers` that many threads fetch the next batches meanwhile, in order.
 
     `pin_memory`, `persistent_workers`, `multiprocessing_context`, `worker_init_fn`, `timeout` and `pin_memory_device`
-    are taken for PyTorch's sake and change nothing: workers are threads.
+    are PyTorch's and have no effect here: workers are threads.
 
     >>> data = weft.utils.data.TensorDataset(weft.arange(5))
     >>> [batch.tolist() for (batch,) in weft.utils.data.DataLoader(data, batch_size=2)]
@@ -91,7 +93,7 @@ class DataLoader:
         self.batch_sampler: Any = batch_sampler
         if batch_sampler is None and batch_size is not None and not isinstance(dataset, IterableDataset):
             self.batch_sampler = BatchSampler(self.sampler, batch_size, drop_last)
-        self._whole_rows = collate_fn is None and type(dataset) is TensorDataset
+        self._whole_rows = collate_fn is None and _has_rows(dataset)
         self.collate_fn = collate_fn or (default_collate if self.batch_sampler is not None or batch_size else _same)
 
     @staticmethod
@@ -159,6 +161,13 @@ class DataLoader:
             size = self.batch_size or 1
             return count // size if self.drop_last else -(-count // size)
         return len(self.batch_sampler if self.batch_sampler is not None else self.sampler)
+
+
+def _has_rows(dataset: Any) -> bool:
+    """Whether a list of positions gives whole rows at once."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset) is TensorDataset
 
 
 def _same(item: Any) -> Any:

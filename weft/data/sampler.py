@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from weft.creation import as_tensor
 from weft.dtypes import float64
@@ -11,8 +11,10 @@ from weft.errors import RangeError, problem
 from weft.random import Generator, randint
 from weft.sampling import multinomial, randperm
 
+Item = TypeVar("Item")
 
-class Sampler:
+
+class Sampler(Generic[Item]):
     """Positions of items, in some order: subclasses define `__iter__()`, and `__len__()` where it is known."""
 
     def __iter__(self) -> Iterator[Any]:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from weft.errors import DTypeError, IndexRangeError, problem
+from weft.errors import DTypeError, IndexRangeError, RangeError, problem
 from weft.nn.module import Module, indent, note_module
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
@@ -80,6 +80,9 @@ class _Numbered(Module):
         if not -count <= index <= count:
             given = f"index {index} into {count} modules"
             raise problem(IndexRangeError, f"{type(self).__name__}.insert", given, f"an index from {-count} to {count}")
+        if not all(name.isdigit() for name in self._modules):
+            given = f"modules with names of their own: {', '.join(self._modules)}"
+            raise problem(RangeError, f"{type(self).__name__}.insert", given, "modules that are numbered")
         modules = list(self._modules.values())
         modules.insert(index, module)
         self._modules.clear()

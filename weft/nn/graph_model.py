@@ -27,11 +27,11 @@ class Input(Module, Symbol):
     tensor([[2., 2., 2., 2.]])
     """
 
-    def __init__(self, shape: Sequence[int | None], dtype: DType = float32):
+    def __init__(self, shape: Sequence[int | None], dtype: DType = float32, device: Any = None):
         Module.__init__(self)
         self.sizes = tuple(shape)
         self._dtype = dtype
-        value = zeros(BATCH, *[1 if size is None else size for size in self.sizes], dtype=dtype)
+        value = zeros(BATCH, *[1 if size is None else size for size in self.sizes], dtype=dtype, device=device)
         symbolic.in_use = True
         self.args, self.kwargs, self.value = (), {}, value
 
@@ -106,7 +106,12 @@ class Model(Module):
         if len(args) == 1 and not kwargs and len(self.inputs) > 1 and isinstance(args[0], (list, tuple, dict)):
             given = args[0]
             args, kwargs = ((), given) if isinstance(given, dict) else (tuple(given), {})
-        args = (*args, *[kwargs[name] for name in self._input_names if name in kwargs])
+        names = self._input_names
+        wrong = [name for name in kwargs if name not in names[len(args) :]]
+        if wrong:
+            expected = f"inputs by name among {', '.join(names)}, each once" if names else "inputs by position"
+            raise problem(GraphError, "Model", f"the inputs {', '.join(wrong)}", expected)
+        args = (*args, *[kwargs[name] for name in names[len(args) :] if name in kwargs])
         if len(args) != len(self.inputs):
             raise problem(GraphError, "Model", f"{len(args)} inputs", f"{len(self.inputs)}")
         values = {id(symbol): symbol.module(value) for symbol, value in zip(self.inputs, args, strict=True)}

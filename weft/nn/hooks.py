@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from weft.autograd import Function
+from weft.creation import zeros_like
 from weft.errors import GraphError, problem
 from weft.state import MODULES
 from weft.tensor import Tensor
@@ -139,7 +140,7 @@ class _GradientHooks:
         self.has_inputs = False
 
     def inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments; where one requires grad, all tensors among them are tapped."""
+        """The arguments, with those tensors tapped that require grad."""
         self.count = len(args)
         self.has_inputs = any(isinstance(value, Tensor) and value.requires_grad for value in args)
         return tuple(self._tap(list(args), self._see_inputs)) if self.has_inputs else args
@@ -159,10 +160,12 @@ class _GradientHooks:
 
     @staticmethod
     def _tap(values: list[Any], see: Callable[[tuple[Any, ...]], Any]) -> list[Any]:
-        places = [k for k, value in enumerate(values) if isinstance(value, Tensor) and value.dtype.kind == "f"]
+        places = [k for k, value in enumerate(values) if isinstance(value, Tensor) and value.requires_grad]
+        floats = [k for k, value in enumerate(values) if isinstance(value, Tensor) and value.dtype.kind == "f"]
+        rest = {k: values[k] for k in floats if k not in places}  # PyTorch's hooks get zeros for them
 
         def seen(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-            found = dict(zip(places, gradients, strict=True))
+            found = dict(zip(places, gradients, strict=True)) | {k: zeros_like(value) for k, value in rest.items()}
             answer = see(tuple(found.get(k) for k in range(len(values))))
             return tuple(answer[k] for k in places)
 

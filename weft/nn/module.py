@@ -1,7 +1,8 @@
 """Module: the base class of layers and models, with PyTorch's habits.
 
-A module keeps its parameters, buffers and submodules in three dicts, by attribute name. Every change of a module bumps
-one version (`state.MODULES`), so that compiled functions see it; while a function is traced, its modules are noted.
+A module keeps its parameters, buffers and submodules in three dicts, by attribute name. Whatever changes a module, but
+for writes to its `__dict__`, bumps one version (`state.MODULES`), so that compiled functions see it; while a function
+is traced, its modules are noted.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Module:
             self._set_buffer(name, value)
         else:
             if STATE.trace is not None:
-                STATE.trace.module_writes.add((id(self), name))
+                STATE.trace.note_write(self, name)
             object.__setattr__(self, name, value)
 
     def _need_init(self, what: str) -> None:

@@ -1,11 +1,13 @@
 """Parameter and Buffer: tensors that a module registers when they are assigned to one of its attributes.
 
 A parameter that is made from a lazy value, such as a random draw, is computed together with all others that wait: the
-whole model is initialised by one plan, when a module is first called or a value first read.
+whole model is initialised by one plan when a module is first called, saved or loaded. A value that is read before that
+is computed alone.
 """
 
 from __future__ import annotations
 
+import copy
 import weakref
 from typing import Any
 
@@ -16,7 +18,7 @@ from weft.errors import DTypeError, ShapeError, problem
 from weft.state import STATE
 from weft.tensor import Tensor
 
-_waiting: list[weakref.ref[Tensor]] = []  # made from values that are not computed yet
+_waiting: dict[int, weakref.ref[Tensor]] = {}  # made from values that are not computed yet, in order
 
 
 class _Registered(Tensor):
@@ -33,7 +35,7 @@ class _Registered(Tensor):
         if requires_grad:
             self.requires_grad_()
         if self._node is not None and self._node.buffer is None and STATE.trace is None:
-            _waiting.append(weakref.ref(self))
+            wait_for(self)
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
         from weft.copying import deep_copy
@@ -52,7 +54,7 @@ class _Registered(Tensor):
     def _like(self, value: Tensor) -> Any:
         """The same kind of tensor, with another value."""
         made = type(self)(value, self._requires_grad)
-        made.__dict__.update(self.__dict__)
+        made.__dict__.update(copy.copy(self.__dict__))
         made.name = self.name
         return made
 
@@ -103,11 +105,17 @@ class Buffer(_Registered):
         self.persistent = persistent
 
 
+def wait_for(tensor: Tensor) -> None:
+    """Let a tensor be computed by the next `compute_waiting`."""
+    key = id(tensor)
+    _waiting[key] = weakref.ref(tensor, lambda _: _waiting.pop(key, None))
+
+
 def compute_waiting() -> None:
     """Compute the values of all parameters that were made from lazy values, in one plan."""
     if not _waiting:
         return
-    tensors = [tensor for reference in _waiting if (tensor := reference()) is not None]
+    tensors = [tensor for reference in list(_waiting.values()) if (tensor := reference()) is not None]
     _waiting.clear()
     evaluate([tensor for tensor in tensors if tensor._node is not None and tensor._node.buffer is None])
 
@@ -127,7 +135,7 @@ class Uninitialized(_Registered):
         self.__class__ = self.becomes  # type: ignore[assignment]
         with no_grad():
             self._assign(empty(*shape, **form).node)
-        _waiting.append(weakref.ref(self))
+        wait_for(self)
 
     @property
     def shape(self) -> Any:

@@ -96,8 +96,11 @@ def summary(model: Module, *inputs: Any, batch_size: int = 1, dtypes: Sequence[A
     232 B of parameters and buffers, 40 B of results
     """
     kinds = list(dtypes or [])
+    like = next((param for param in model.parameters() if param.dtype.kind == "f"), None)
     given = tuple(
-        value if isinstance(value, Tensor) else _placeholder(value, batch_size, kinds[k] if k < len(kinds) else None)
+        value
+        if isinstance(value, Tensor)
+        else _placeholder(value, batch_size, kinds[k] if k < len(kinds) else None, like)
         for k, value in enumerate(inputs)
     )
     modules = dict(model.named_modules())
@@ -106,21 +109,27 @@ def summary(model: Module, *inputs: Any, batch_size: int = 1, dtypes: Sequence[A
     handles = []
     for module in model.modules():
         handles.append(module.register_forward_hook(lambda one, _, result: _note(by_module[id(one)], one, result)))
+    training = [module for module in model.modules() if module.training]
+    model.eval()  # a batch of one has no statistics
     try:
         record_result(model, given, {})
     finally:
+        for module in training:
+            module.training = True
         for handle in handles:
             handle.remove()
     _count(rows, list(modules.values()))  # now that lazy modules have shapes
     return Summary(rows)
 
 
-def _placeholder(shape: Any, batch_size: int, dtype: Any) -> Tensor:
+def _placeholder(shape: Any, batch_size: int, dtype: Any, like: Tensor | None) -> Tensor:
+    """Zeros of a shape, in the dtype and on the device of the model's parameters unless a dtype is given."""
     if not isinstance(shape, (tuple, list)) or not all(isinstance(size, int) for size in shape):
         raise problem(
             ShapeError, "summary", f"{shape!r}", "a shape without the batch, such as (3, 32, 32), or a tensor"
         )
-    return zeros(batch_size, *shape, dtype=dtype or float32)
+    dtype = dtype or (float32 if like is None else like.dtype)
+    return zeros(batch_size, *shape, dtype=dtype, device=None if like is None else like.device)
 
 
 def _count(rows: list[Row], modules: list[Module]) -> None:

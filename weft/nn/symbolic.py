@@ -71,6 +71,8 @@ class Symbol:
         return Lambda(function)(*args)
 
     def __repr__(self) -> str:
+        if not isinstance(self.value, Tensor):
+            return f"Symbol(several results, of {type(self.module).__name__})"
         return f"Symbol({list(self.shape)}, {self.value.dtype}, of {type(self.module).__name__})"
 
     def __iter__(self) -> Iterator[Symbol]:
@@ -79,7 +81,7 @@ class Symbol:
         return (self[k] for k in range(len(self.value)))
 
     def __getitem__(self, key: Any) -> Any:
-        return self._derive(lambda x: x[key], self)
+        return self._derive(operator.itemgetter(key), self)
 
     def __add__(self, other: Any) -> Any:
         return self._derive(operator.add, self, other)
@@ -108,6 +110,9 @@ class Symbol:
     def __matmul__(self, other: Any) -> Any:
         return self._derive(operator.matmul, self, other)
 
+    def __pow__(self, other: Any) -> Any:
+        return self._derive(operator.pow, self, other)
+
     def __neg__(self) -> Any:
         return self._derive(operator.neg, self)
 
@@ -127,6 +132,8 @@ def replace_symbols(value: Any, new: Callable[[Symbol], Any]) -> Any:
     """Nested lists, tuples and dicts with `new(symbol)` for every symbol."""
     if isinstance(value, Symbol):
         return new(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(replace_symbols(one, new) for one in value))
     if isinstance(value, (list, tuple)):
         return type(value)(replace_symbols(one, new) for one in value)
     if isinstance(value, dict):
