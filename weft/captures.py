@@ -219,11 +219,14 @@ class Guards:
         if self.once:
             return False
         version = MODULES.value
+        is_changed = False
         for guard in self.guards:
             if guard.versioned and version == self._modules:
                 # The version covers which object lies there. What lies inside an array or a container it does not.
-                if guard.has_contents() and not guard.accepts(guard.value):
-                    return False
+                if guard.has_contents():
+                    if not guard.accepts(guard.value):
+                        return False
+                    is_changed = is_changed or guard.kind == "all items"
                 continue
             if guard.kind == "absent":
                 if _is_there(guard):
@@ -235,9 +238,11 @@ class Guards:
                 return False
             if not guard.accepts(value):
                 return False
-            guard.value = value
+            if value is not guard.value or guard.kind == "all items":  # items may be equal and not the same
+                guard.value, is_changed = value, True
         self._modules = version
-        self._refresh()
+        if is_changed:
+            self._refresh()
         return True
 
     def difference(self) -> str:
