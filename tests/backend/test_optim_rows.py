@@ -235,6 +235,19 @@ def test_a_table_that_was_updated_by_rows_can_be_saved_loaded_and_updated_eagerl
     )
 
 
+def test_adagrad_without_epsilon_updates_the_whole_table():
+    """Elements that never had a gradient become 0/0 then, compiled as eagerly."""
+
+    def train(compiled):
+        table = weft.ones(5000, 4).requires_grad_()
+        optimizer = weft.optim.Adagrad([table], lr=0.5, eps=0.0)
+        step = lookup_step(table, optimizer)
+        (weft.compile(step) if compiled else step)(weft.tensor([1, 2]), weft.ones(2, 4))
+        return table.detach().numpy()
+
+    np.testing.assert_array_equal(train(True), train(False))
+
+
 @KINDS
 @pytest.mark.parametrize("after", ["two steps", "backward", "backward through the whole table"])
 def test_gradients_after_an_update_of_rows_in_the_same_function(kind, after):
