@@ -21,7 +21,8 @@ from weft.nn.module import Module
 from weft.nn.parameter import Buffer
 from weft.nn.registry import layer
 from weft.random import rand
-from weft.tensor import Tensor
+from weft.state import STATE
+from weft.tensor import Tensor, evaluate
 
 WEAK_DUTY = 0.001  # of the largest overlap duty cycle: columns below it get stronger synapses
 
@@ -132,6 +133,7 @@ class SpatialPooler(Module):
             state = (self.permanence, self.active_duty, self.overlap_duty, self.boost, self.step)
             state, active = loop(self._learn_row, state, input != 0)
             self.permanence, self.active_duty, self.overlap_duty, self.boost, self.step = state
+            compute_now(*state, active)
             return active
 
     def _learn_row(self, state: tuple[Tensor, ...], row: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -324,7 +326,9 @@ class TemporalMemory(Module):
             else:
                 cells = loop(lambda same, x: (same, self._step_row(x, synapses)), self.step, (columns, cells))[1]
             self.active, self.winner, self.connected_count, self.potential_count = cells
-            return self.active.to(self.permanence.dtype)
+            output = self.active.to(self.permanence.dtype)
+            compute_now(*synapses, *cells, self.anomaly, output)
+            return output
 
     def _step_row(self, x: tuple[Tensor, _Cells], synapses: _Synapses) -> _Cells:
         """One sequence's step without learning."""
@@ -436,6 +440,12 @@ class TemporalMemory(Module):
 
     def extra_repr(self) -> str:
         return f"column_count={self.column_count}, cells_per_column={self.cells_per_column}"
+
+
+def compute_now(*tensors: Tensor) -> None:
+    """Compute a new state, unless it is being traced: a chain of steps whose results are not read does not grow."""
+    if STATE.trace is None:
+        evaluate(tensors)
 
 
 def _first_largest(values: Tensor) -> Tensor:
