@@ -375,7 +375,7 @@ def test_learning_whose_results_are_not_read(kind):
         x = weft.rand(1, 8) < 0.5
     weft.eval(x)
     step = layer if kind.endswith("learn") else layer.learn
-    for _ in range(3):
+    for _ in range(10):
         step(x)
     built = weft.counters()["plans_built"]
     for _ in range(20):
