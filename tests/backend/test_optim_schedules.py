@@ -457,3 +457,22 @@ def test_optimizers_follow_a_model_that_moves():
         for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
             np.testing.assert_allclose(one.numpy(), two.detach().numpy(), rtol=1e-4, atol=1e-5)
     assert optimizer.param_groups[0]["param_names"][0] == "0.weight"
+
+
+@pytest.mark.parametrize("kind", ["avg_fn", "multi_avg_fn"])
+def test_the_first_values_are_copied_without_a_call(kind):
+    """As in torch: a function of one's own may divide by the count."""
+    seen = []
+
+    def average(old, new, count):
+        seen.append(int(count))
+        if kind == "avg_fn":
+            return old + (new - old) / int(count)
+        for one, two in zip(old, new, strict=True):
+            one.copy_(two)
+
+    model = weft.nn.Linear(2, 1, bias=False)
+    averaged = swa_utils.AveragedModel(model, **{kind: average})
+    for _ in range(3):
+        averaged.update_parameters(model)
+    assert seen == [1, 2]

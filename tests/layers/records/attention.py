@@ -160,6 +160,27 @@ def scores_depend_on_distance():
     np.testing.assert_allclose(rotary(q[:3], positions).numpy(), rotary(q)[9:].numpy(), rtol=1e-5, atol=1e-5)
 
 
+def heads_share_the_positions_of_their_batch():
+    """positions [B, T] for x [B, H, T, D], also where there are as many heads as batches."""
+    rotary = nn.RotaryEmbedding(4)
+    for batch, heads in ((2, 2), (2, 3), (3, 1)):
+        x = np.random.default_rng(0).normal(size=(batch, heads, 5, 4)).astype(np.float32)
+        at = np.arange(batch * 5).reshape(batch, 5)
+        expected = rotation({}, x, at[:, None])
+        np.testing.assert_allclose(rotary(weft.tensor(x), weft.tensor(at)).numpy(), expected, rtol=1e-4, atol=1e-5)
+        five = rotary(weft.tensor(x).unsqueeze(1).expand(-1, batch, -1, -1, -1), weft.tensor(at)).numpy()
+        np.testing.assert_allclose(five, np.repeat(expected[:, None], batch, 1), rtol=1e-4, atol=1e-5)
+
+
+def tables_keep_their_precision():
+    """A model that was bfloat16 for a while, or is, has the tables of float32."""
+    x = weft.randn(6, 8)
+    expected = nn.RotaryEmbedding(8)(x).numpy()
+    np.testing.assert_array_equal(nn.RotaryEmbedding(8).bfloat16().float()(x).numpy(), expected)
+    np.testing.assert_array_equal(nn.RotaryEmbedding(8, dtype=weft.float16)(x).numpy(), expected)
+    assert nn.RotaryEmbedding(8).bfloat16()(x.to(weft.bfloat16)).dtype is weft.bfloat16
+
+
 def grouped(state, x, mask, is_causal=False, base=None):
     """torch's attention with shared heads between projections: 4 heads, 2 of keys."""
     state, x = {key: to_torch(value) for key, value in state.items()}, torch.tensor(x)
@@ -237,6 +258,10 @@ RECORDS = [
             Bad(
                 call=lambda layer: layer(*[weft.ones(3, 2, 4)] * 3, weft.ones(3, 2).bool()),
                 match=r"key_padding_mask of shape \(3, 2\).*\(2, 3\)",
+            ),
+            Bad(
+                call=lambda layer: layer(weft.ones(1, 2, 4), weft.ones(3, 2, 4), cache=layer.make_cache(2, 9)),
+                match="a cache with 1 queries and 3 keys.*as many keys as queries",
             ),
             Bad(
                 call=lambda layer: layer(*[weft.ones(3, 2, 4)] * 3, cache=layer.make_cache(1, 3)),
@@ -442,7 +467,11 @@ RECORDS = [
             Bad(call=lambda layer: layer(weft.ones(2, 3, 5)), match=r"\(2, 3, 5\).*\[..., T, 6\]"),
             Bad(call=lambda layer: type(layer)(5), match="dim=5"),
         ],
-        checks={"scores depend on distance": scores_depend_on_distance},
+        checks={
+            "scores depend on distance": scores_depend_on_distance,
+            "positions of a batch": heads_share_the_positions_of_their_batch,
+            "precision of the tables": tables_keep_their_precision,
+        },
     ),
 ]
 
