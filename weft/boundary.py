@@ -15,16 +15,16 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from weft import contents
 from weft.errors import WeftError, hide_frames
 
 # Modules whose public functions users call, and the namespaces that show them under shorter names.
 MODULES = (
     "attention", "autograd", "compiled", "counting", "creation", "decompositions", "device", "dtypes", "edges",
-    "evaluation", "function", "interop", "kernel", "looping", "matrices", "optim.clip", "optim.penalties",
-    "optim.swa_utils", "precision", "printing", "random", "running", "settings", "signal.windows", "cuda", "snapshot",
-    "testing", "window_functions",
+    "evaluation", "function", "interop", "kernel", "looping", "matrices", "precision", "printing", "random", "running",
+    "settings", "signal.windows", "cuda", "snapshot", "testing", "window_functions",
 )  # fmt: skip
-NAMESPACES = ("", "autograd", "functions", "linalg", "nn.functional", "optim", "optim.swa_utils", "testing")
+NAMESPACES = ("", "autograd", "functions", "linalg", "nn.functional", "testing")
 # Classes whose public methods users call.
 CLASSES = {
     "tensor": ("Tensor",),
@@ -33,41 +33,30 @@ CLASSES = {
     "compiled": ("Compiled",),
     "function": ("Context", "Function"),
     "kernel": ("Kernel", "_Decorator"),
+    "device": ("DeviceType",),
+    "random": ("Generator",),
+}
+# The same in packages whose files are loaded when they are used (`weft.contents`): they are covered then.
+LAZY_MODULES = ("optim.clip", "optim.penalties", "optim.swa_utils")
+LAZY_CLASSES = {
     "optim.adafactor": ("Adafactor",),
     "optim.adam": ("Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam"),
     "optim.adaptive": ("Adadelta", "Adagrad", "RMSprop", "Rprop"),
     "optim.averaging": ("ExponentialMovingAverage", "StochasticWeightAverage", "_Average"),
+    "optim.cycles": ("CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR"),
     "optim.groups": ("Group",),
     "optim.large_batch": ("LAMB", "LARS"),
     "optim.lbfgs": ("LBFGS",),
-    "optim.lr_scheduler": (
-        "ChainedScheduler",
-        "ConstantLR",
-        "CosineAnnealingLR",
-        "CosineAnnealingWarmRestarts",
-        "CyclicLR",
-        "ExponentialLR",
-        "LRScheduler",
-        "LambdaLR",
-        "LinearLR",
-        "MultiStepLR",
-        "MultiplicativeLR",
-        "OneCycleLR",
-        "PolynomialLR",
-        "ReduceLROnPlateau",
-        "SequentialLR",
-        "StepLR",
-        "Warmup",
-        "_WithRules",
-        "_WithSchedulers",
-    ),
+    "optim.lr_scheduler": ("ChainedScheduler", "ReduceLROnPlateau", "SequentialLR", "Warmup", "_WithSchedulers"),
     "optim.muon": ("Muon",),
     "optim.optimizer": ("Optimizer",),
+    "optim.scheduler": (
+        "ConstantLR", "CosineAnnealingLR", "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR", "MultiStepLR",
+        "MultiplicativeLR", "PolynomialLR", "StepLR", "_WithRules",
+    ),
     "optim.sgd": ("ASGD", "NAG", "SGD"),
     "optim.swa_utils": ("SWALR",),
-    "device": ("DeviceType",),
-    "random": ("Generator",),
-}
+}  # fmt: skip
 # Methods that do it themselves, that the user's class defines, or that no error of ours can come from.
 LEFT_OUT = {
     "Tensor": {"__init__", "__hash__"},
@@ -77,6 +66,9 @@ LEFT_OUT = {
     "_Decorator": {"__getattr__", "__dir__"},
     "Generator": {"draw"},
 }
+
+
+_covered: set[str] = set()  # modules that were seen to
 
 
 def entry(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -104,20 +96,35 @@ def is_entry(function: Any) -> bool:
 def install() -> None:
     """Make entries of everything public that is not one yet."""
     wrapped: dict[Any, Any] = {}  # functions, and the entries that took their places
-    for name, classes in CLASSES.items():
-        for kind in classes:
-            wrapped |= _wrap_methods(getattr(importlib.import_module(f"weft.{name}"), kind), LEFT_OUT.get(kind, ()))
-    for name in MODULES:
-        module = importlib.import_module(f"weft.{name}")
-        for key, value in list(vars(module).items()):
-            if not key.startswith("_") and _is_own(value, module.__name__):
-                wrapped[value] = entry(value)
-                setattr(module, key, wrapped[value])
+    for name in (*CLASSES, *MODULES):
+        wrapped |= _cover(name, CLASSES.get(name, ()), name in MODULES)
     for name in NAMESPACES:
         space = sys.modules[f"weft.{name}".rstrip(".")]
         for key, value in list(vars(space).items()):
             if isinstance(value, types.FunctionType) and value in wrapped:
                 setattr(space, key, wrapped[value])
+    contents.LOADED.append(_cover_loaded)
+
+
+def _cover_loaded() -> None:
+    """The same for what was loaded since: called when a package has loaded one of its files."""
+    for name in {*LAZY_CLASSES, *LAZY_MODULES} - _covered:
+        if f"weft.{name}" in sys.modules:
+            _cover(name, LAZY_CLASSES.get(name, ()), name in LAZY_MODULES)
+
+
+def _cover(name: str, classes: Iterable[str], with_functions: bool) -> dict[Any, Any]:
+    """Make entries of the methods of some classes of a module, and of its functions; by what they were."""
+    wrapped: dict[Any, Any] = {}
+    module = importlib.import_module(f"weft.{name}")
+    _covered.add(name)
+    for kind in classes:
+        wrapped |= _wrap_methods(getattr(module, kind), LEFT_OUT.get(kind, ()))
+    for key, value in list(vars(module).items()) if with_functions else ():
+        if not key.startswith("_") and _is_own(value, module.__name__):
+            wrapped[value] = entry(value)
+            setattr(module, key, wrapped[value])
+    return wrapped
 
 
 def _is_own(value: Any, module: str) -> bool:

@@ -94,7 +94,7 @@ class Guard:
 
     def __init__(self, parent: Guard | None, root: Any, key: Any, is_attribute: bool, path: tuple):
         self.parent, self.root, self.key, self.is_attribute, self.path = parent, root, key, is_attribute, path
-        self.kind = "identity"  # or value, number, items, all items, object, alias, array, absent
+        self.kind = "identity"  # or value, equal, number, items, all items, object, alias, array, absent
         self.value: Any = None  # what lay there when last looked at
         self.form: Any = None  # what has to stay the same
         self.versioned = False  # lies in a module: looked at only when the version of all modules has changed
@@ -132,6 +132,8 @@ class Guard:
             container.__dict__[key] = value
         elif isinstance(container, FunctionType):
             setattr(container, key, value)
+        elif (registry := _registry_of(container, key)) is not None:
+            dict.__setitem__(registry, key, value)
         else:
             owner = _owner(container, key)
             if isinstance(owner, type):
@@ -162,6 +164,8 @@ class Guard:
                 return value is (self.value if self.form is None else self.form.value)
             case "number":
                 return type(value) is self.form
+            case "equal":
+                return value == self.form
             case "object":
                 return type(value) is self.form
             case "value":
@@ -171,6 +175,12 @@ class Guard:
             case "items":
                 return isinstance(value, _CONTAINERS) and _shape(value) == self.form
         return isinstance(value, _CONTAINERS) and _items(value) == self.form
+
+    def has_contents(self) -> bool:
+        """Whether the value may change without being replaced. The dicts of a module bump the version themselves."""
+        if self.kind not in ("items", "all items", "array"):
+            return False
+        return not (self.key in REGISTRIES and _is_module(self.container))
 
     def name(self) -> str:
         """The place, for people."""
@@ -194,7 +204,15 @@ class Guards:
         self._names: dict[str, Any] = {}
         self._used: list[list[str]] = []  # the names that each of the generated functions reads
         self._modules = MODULES.value  # the version of all modules for which these guards hold
+        self.assigns_to_modules = any(_is_module(guard.container) for guard, _ in effects)
         self.check, self.numbers = self._generate()
+
+    def bump_modules(self) -> None:
+        """Let others look at modules that this function has assigned to. It need not look itself."""
+        is_current = self._modules == MODULES.value
+        MODULES.bump()
+        if is_current:
+            self._modules = MODULES.value
 
     def verify(self) -> bool:
         """Whether every guard holds, by value; then `check` knows the present objects."""
@@ -203,9 +221,12 @@ class Guards:
         version = MODULES.value
         for guard in self.guards:
             if guard.versioned and version == self._modules:
+                # The version covers which object lies there. What lies inside an array or a container it does not.
+                if guard.has_contents() and not guard.accepts(guard.value):
+                    return False
                 continue
             if guard.kind == "absent":
-                if hasattr(guard.container, guard.key):
+                if _is_there(guard):
                     return False
                 continue
             try:
@@ -225,7 +246,7 @@ class Guards:
             return "the function changes a container that it reads"
         for guard in self.guards:
             if guard.kind == "absent":
-                if hasattr(guard.container, guard.key):
+                if _is_there(guard):
                     return f"{guard.name()} was not there"
                 continue
             try:
@@ -293,7 +314,7 @@ class Guards:
                 numbers.append(found)
             elif not guard.versioned and not (isinstance(guard.container, tuple) and not guard.is_attribute):
                 terms.append(f"{found} is {here}")  # the items of a tuple never change
-            if not (guard.versioned and _is_module(guard.container) and guard.key in REGISTRIES):
+            if guard.has_contents():
                 terms += _contents(guard, here, number, names)
         space: dict[str, Any] = {"is_": operator.is_, "gone": _MISSING, "item": dict.__getitem__, "array": _array}
         for name, text, otherwise in (
@@ -384,9 +405,23 @@ def _is_object(value: Any) -> bool:
     return hasattr(value, "__dict__") or any("__slots__" in vars(base) for base in type(value).__mro__)
 
 
+def _is_there(guard: Guard) -> bool:
+    """Whether an attribute that was absent is there: of a module's method, among its own attributes."""
+    if _is_module(guard.container) and guard.kind == "absent" and hasattr(type(guard.container), guard.key):
+        return guard.key in guard.container.__dict__
+    return hasattr(guard.container, guard.key)
+
+
 def _is_module(value: Any) -> bool:
     """Whether a value is an `nn.Module`, which has guards of its own."""
     return hasattr(type(value), "_is_weft_module")
+
+
+def _registry_of(module: Any, name: str) -> dict[str, Any] | None:
+    """Which of its dicts a module has a parameter, buffer or submodule in; None for any other attribute."""
+    if not _is_module(module):
+        return None
+    return next((module.__dict__[one] for one in REGISTRIES if name in module.__dict__[one]), None)
 
 
 def _owner(value: Any, name: str) -> Any:
@@ -434,6 +469,8 @@ class _Scan:
             value = reference()
             if value is None:
                 del self.reads.objects[key]
+            elif _is_module(value):
+                self.reads.see_module(value)
             elif _is_object(value) and id(value) not in self._seen:
                 self._seen[id(value)] = None
                 self._children(None, value)
@@ -448,14 +485,18 @@ class _Scan:
         and other attributes. Of a class of the user's those attributes that the code names, else all."""
         self._seen[id(module)] = None
         space, word = module.__dict__, f"the {type(module).__qualname__}'s"
-        names = {"_hooks", "_own_forward", *REGISTRIES}
+        names = {"__class__", "_hooks", *REGISTRIES}
         if id(module) in self.reads.training_read:
             names.add("_training")
         by_name = self.attributes | self.methods | self.changed
-        everything = any(base.__module__.startswith("weft.") for base in type(module).__mro__[:-2])
+        everything = self.reads.is_dynamic or any(
+            base.__module__.startswith("weft.") for base in type(module).__mro__[:-2]
+        )
         names |= {name for name in space if (everything or name in by_name) and name not in MODULE_INTERNALS}
         for name in sorted(names):
             self._versioned(module, name, word)
+        for name in sorted({"forward", *by_name} - names):
+            self._method(module, name, word)
         for registry in REGISTRIES:
             for name in space[registry]:
                 self._versioned(module, name, word)
@@ -468,12 +509,29 @@ class _Scan:
                 self._absent(None, module, name)
                 self.guards[-1].versioned = True
 
+    def _method(self, module: Any, name: str, word: str) -> None:
+        """A method is that of the class, and no other was assigned to the module, nor to a class of the user's."""
+        owner = next((base for base in type(module).__mro__ if name in vars(base)), None)
+        if owner is None or not hasattr(type(vars(owner)[name]), "__get__"):
+            return
+        own = Guard(None, module, name, True, (word, id(module), name))
+        own.kind, own.versioned = "absent", True
+        self.guards.append(own)
+        if not belongs_to_library(owner.__module__) and (id(owner), name) not in self._roots:
+            self._roots.add((id(owner), name))
+            guard = Guard(None, type(module), name, True, ("the class", id(owner), f"{owner.__qualname__}.{name}"))
+            guard.value = guard.fetch()
+            self.guards.append(guard)
+
     def _versioned(self, module: Any, name: str, word: str) -> None:
         guard = Guard(None, module, name, True, (word, id(module), name))
         guard.versioned = True
         value = guard.fetch()
-        if name in ("_hooks", "_own_forward"):
-            guard.value, guard.form = value, id(value)
+        if name == "_hooks":
+            guard.kind, guard.value, guard.form = "equal", value, value
+            self.guards.append(guard)
+        elif name == "__class__":
+            guard.value = value
             self.guards.append(guard)
         elif name in REGISTRIES:
             guard.kind, guard.value, guard.form = "items", value, _shape(value)
@@ -523,8 +581,8 @@ class _Scan:
         elif guard.kind == "identity":
             if _draws(value):
                 self.reads.impure.add("numpy.random")
-            elif _is_module(value) and not guard.versioned:
-                self.reads.see_module(value)  # a variable or an item that the code names
+            elif _is_module(value) and not (guard.versioned and _registry_of(guard.container, guard.key) is not None):
+                self.reads.see_module(value)  # a variable, an attribute or an item that the code names
 
     def _child(self, parent: Guard | None, container: Any, key: Any, is_attribute: bool, value: Any) -> None:
         if parent is None:
@@ -674,12 +732,12 @@ class Watch:
         """Take the stand-ins away, and note what the function has assigned."""
         self.tape.close()
         for guard in self.before:
+            if guard.kind == "absent":
+                self._changed = self._changed or _is_there(guard)
+                continue
             try:
                 now = guard.fetch()
             except _MISSING:
-                self._changed = self._changed or guard.kind != "absent"
-                continue
-            if guard.kind == "absent":
                 self._changed = True
                 continue
             stand_in = self.sources.get(guard.path)

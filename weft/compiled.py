@@ -53,9 +53,10 @@ class Compiled:
     """A function compiled by `weft.compile`; call it like the function. `retraces` says why it was traced again."""
 
     def __init__(self, function: Callable, donate: Sequence[int] = ()):
-        functools.update_wrapper(self, function)
+        is_module = hasattr(type(function), "_is_weft_module")
+        functools.update_wrapper(self, function, updated=() if is_module else functools.WRAPPER_UPDATES)
         self.function = function
-        self.name = getattr(function, "__qualname__", repr(function))
+        self.name = getattr(function, "__qualname__", type(function).__name__)
         self.variants: list[Variant] = []
         self.last: Variant | None = None
         self.donate = frozenset(donate)
@@ -99,16 +100,9 @@ class Compiled:
             finally:
                 self._busy = None
 
-    def __getattr__(self, name: str) -> Any:
-        """A compiled module has the attributes and methods of the module."""
-        function = self.__dict__.get("function")
-        if hasattr(type(function), "_is_weft_module"):
-            return getattr(function, name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         """Of a model with a compiled method, say: what was compiled for the original is compiled anew."""
-        return Compiled(copy.deepcopy(self.function, memo), sorted(self.donate))
+        return type(self)(copy.deepcopy(self.function, memo), sorted(self.donate))
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Like functions, those that a module has under their name are pickled by name."""
@@ -116,7 +110,7 @@ class Compiled:
         known: Any = sys.modules.get(getattr(self, "__module__", ""))
         for part in name.split("."):
             known = getattr(known, part, None)
-        return name if known is self else (Compiled, (self.function, sorted(self.donate)))
+        return name if known is self else (type(self), (self.function, sorted(self.donate)))
 
     def _gave_up_memory(self, error: OutOfMemoryError) -> bool:
         """Forget all variants, whose memory another may need; whether there were any. The error holds none of it."""
@@ -425,7 +419,37 @@ def compile(function: Callable | None = None, *, donate: Sequence[int] = ()) -> 
         return functools.partial(compile, donate=donate)
     if not callable(function):
         raise problem(GraphError, "weft.compile", f"a {type(function).__name__}", "a function of tensors")
-    return Compiled(function, donate)
+    return (CompiledModule if hasattr(type(function), "_is_weft_module") else Compiled)(function, donate)
+
+
+class CompiledModule(Compiled):
+    """A module compiled by `weft.compile`: it is called like the module and has its attributes and methods."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.__dict__["function"], name)
+        if name in _RETURN_SELF:  # `model = weft.compile(model).eval()` is still compiled
+
+            @functools.wraps(value)
+            def call(*args: Any, **kwargs: Any) -> CompiledModule:
+                value(*args, **kwargs)
+                return self
+
+            return call
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OWN_NAMES or name.startswith("__"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.function, name, value)
+
+
+_RETURN_SELF = frozenset({
+    "train", "eval", "to", "type", "float", "double", "half", "bfloat16", "cpu", "cuda", "requires_grad_", "apply",
+})  # fmt: skip
+_OWN_NAMES = frozenset({
+    "function", "name", "variants", "last", "donate", "retraces", "section", "_busy", "_captures", "_numbers", "_fixed",
+})  # fmt: skip
 
 
 def memory_report(function: Callable, *args: Any, **kwargs: Any) -> MemoryReport:
@@ -495,7 +519,13 @@ def _stand_ins(
 def _write_buffers(trace: Trace) -> None:
     """Write what the function assigned to buffers of modules into those that the modules have. All values are those of
     the end of the function: two buffers may have changed places."""
-    replaced = [(buffer, Tensor(stop_gradient(value.node))) for buffer, value in trace.restore_buffers()]
+    found = trace.restore_buffers()
+    for name, buffer, value in found:
+        if buffer is None or value is None:
+            given = f"the buffer {name!r}, which is {'None' if buffer is None else 'set to None'}"
+            expected = "a buffer that has a value before the call and after it"
+            raise problem(GraphError, f"weft.compile({trace.name})", given, expected, "give it a tensor before")
+    replaced = [(buffer, Tensor(stop_gradient(value.node))) for _, buffer, value in found]
     for buffer, value in replaced:
         buffer.copy_(value)
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+LOADED: list[Callable[[], None]] = []  # called when a file was loaded
+
 
 def load_lazily(
     package: str, contents: Mapping[str, Iterable[str]], submodules: Iterable[str] = ()
@@ -18,12 +20,12 @@ def load_lazily(
     public = sorted([*where, *where_modules])
 
     def get(name: str) -> Any:
-        if name in where:
-            value = getattr(importlib.import_module(where[name]), name)
-        elif name in where_modules:
-            value = importlib.import_module(where_modules[name])
-        else:
+        if name not in where and name not in where_modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = importlib.import_module(where.get(name) or where_modules[name])
+        for call in LOADED:
+            call()
+        value = getattr(module, name) if name in where else module
         setattr(sys.modules[package], name, value)
         return value
 

@@ -20,6 +20,10 @@ class ShapeError(WeftError, ValueError):
     """Shapes, axes or sizes that do not fit."""
 
 
+class StateDictError(ShapeError, RuntimeError):
+    """A state_dict that does not fit a module."""
+
+
 class NoAxesError(ShapeError, TypeError):
     """A tensor without axes where Python asks for elements: `len(x)`, `for v in x`."""
 

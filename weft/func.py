@@ -8,7 +8,7 @@ from typing import Any
 
 from weft.autograd import grad, value_and_grad
 from weft.errors import GraphError, problem
-from weft.state import MODULES
+from weft.state import MODULES, STATE
 from weft.tensor import Tensor
 
 __all__ = ["functional_call", "grad", "value_and_grad"]
@@ -61,6 +61,10 @@ def _replaced(module: Any, given: dict[str, Tensor], tie_weights: bool, strict: 
             if name not in values and registry[key] is not None and id(registry[key]) in shared:
                 values[name] = shared[id(registry[key])]
     before = [(*places[name], places[name][0][places[name][1]]) for name in values]
+    # What a trace has noted of buffers that are replaced here is about the module's own.
+    noted: dict[tuple[int, str], Any] = {} if STATE.trace is None else STATE.trace.buffers
+    keys = [(id(registry), key) for registry, key, _ in before]
+    own = {key: noted.pop(key) for key in keys if key in noted}
     try:
         for name, value in values.items():
             registry, key = places[name]
@@ -69,5 +73,7 @@ def _replaced(module: Any, given: dict[str, Tensor], tie_weights: bool, strict: 
         yield
     finally:
         for registry, key, value in before:
+            noted.pop((id(registry), key), None)  # assigned in the call: they end with it
             dict.__setitem__(registry, key, value)
+        noted.update(own)
         MODULES.bump()

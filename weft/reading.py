@@ -51,6 +51,7 @@ class Loads:
     changed: frozenset[str]  # of any kind: loaded to have a method called that only changes a container
     stored: frozenset[str]  # globals, variables of enclosing functions and attributes that are assigned
     chains: frozenset[tuple[str, str]]  # (global, attribute loaded from it)
+    is_dynamic: bool  # it may load attributes by names that are computed
 
 
 @dataclass(slots=True)
@@ -85,6 +86,7 @@ def loads_of(code: CodeType) -> Loads:
             code, frozenset(found.globals), frozenset(found.free) & frozenset(code.co_freevars),
             frozenset(found.attributes), frozenset(found.optional), frozenset(found.methods),
             frozenset(found.changed), frozenset(found.stored), frozenset(found.chains),
+            bool(found.globals & {"getattr", "vars"}) or "__dict__" in found.attributes,
         )  # fmt: skip
     return known
 
@@ -193,6 +195,11 @@ class Reads:
                 self.objects[id(value)] = weakref.ref(value)
             except TypeError:
                 return  # reachable by another way, or by none that can be followed
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether attributes may be read by names that are not in the code."""
+        return any(loads.is_dynamic for loads, _ in self.codes.values())
 
     def see_module(self, module: Any) -> None:
         """Know an `nn.Module` that the function reads."""

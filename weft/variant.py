@@ -145,6 +145,11 @@ class Variant:
         """Assign what the function assigns to variables, attributes and items that it reads."""
         for guard, value in self.captured.effects:
             guard.put(value if self.numbers is None else self.numbers.plain(value))
+        if self.captured.assigns_to_modules:  # other compiled functions are to look
+            current = self.version == VERSION.value
+            self.captured.bump_modules()
+            if current:
+                self.version = VERSION.value
 
     def take_back_effects(self) -> None:
         """What the trace assigned is as it was, since no run follows: the next run assigns it."""

@@ -167,9 +167,9 @@ class Trace:
         _, _, first = self.buffers.get((id(registry), name), (registry, name, registry[name]))
         return first
 
-    def restore_buffers(self) -> list[tuple[Any, Any]]:
-        """Give modules their buffers back; returns each with what the function put in its place."""
-        replaced = [(first, registry[name]) for registry, name, first in self.buffers.values()]
+    def restore_buffers(self) -> list[tuple[str, Any, Any]]:
+        """Give modules their buffers back; returns for each its name, itself and what the function put in its place."""
+        replaced = [(name, first, registry[name]) for registry, name, first in self.buffers.values()]
         for registry, name, first in self.buffers.values():
             dict.__setitem__(registry, name, first)
         self.buffers = {}

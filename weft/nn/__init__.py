@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.contents import load_lazily
+from weft.contents import load_lazily as _load_lazily
 from weft.nn import functional  # noqa: F401
 
 # Files of this package and the names that they export; a file is loaded when one of its names is first used.
@@ -288,4 +288,4 @@ _OTHERS = {
     "support": ("supports",),
 }
 _SUBMODULES = ("functional", "init", "lora", "utils")
-__getattr__, __dir__, __all__ = load_lazily(__name__, {**_OTHERS, **CONTENTS}, _SUBMODULES)
+__getattr__, __dir__, __all__ = _load_lazily(__name__, {**_OTHERS, **CONTENTS}, _SUBMODULES)

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from weft.errors import DTypeError, IndexRangeError, problem
-from weft.nn.module import Module, indent
+from weft.nn.module import Module, indent, note_module
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
-from weft.state import STATE
 from weft.tensor import Tensor
 
 
@@ -24,14 +23,14 @@ class _Numbered(Module):
 
     def __iter__(self) -> Iterator[Any]:
         for module in list(self._modules.values()):
-            _note(module)
+            note_module(module)
             yield module
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self._of(list(self._modules.items())[index])
         module = self._modules[self._name(index)]
-        _note(module)
+        note_module(module)
         return module
 
     def __setitem__(self, index: Any, module: Module) -> None:
@@ -95,12 +94,6 @@ class _Numbered(Module):
         return module
 
 
-def _note(module: Any) -> None:
-    """While a function is traced, let it know of a module that is handed out."""
-    if STATE.trace is not None and module is not None:
-        STATE.trace.modules[id(module)] = module
-
-
 @layer("X05", learns="-")
 class Sequential(_Numbered):
     """Modules one after the other: y = fₙ(... f₂(f₁(x))). Takes modules, a list of them, or an OrderedDict with names.
@@ -122,14 +115,14 @@ class Sequential(_Numbered):
             for name, module in modules[0].items():
                 self.add_module(name, module)
             return
-        if len(modules) == 1 and not isinstance(modules[0], Module):
+        if len(modules) == 1 and isinstance(modules[0], Iterable) and not isinstance(modules[0], Module):
             modules = tuple(modules[0])
         for number, module in enumerate(modules):
             self.add_module(str(number), module)
 
     def forward(self, input: Any) -> Any:
         for module in self._modules.values():
-            input = module(input)  # type: ignore[misc]
+            input = module(input)
         return input
 
     def add(self, module: Module) -> Sequential:
@@ -200,7 +193,7 @@ class ModuleDict(Module):
 
     def __getitem__(self, key: str) -> Any:
         module = self._modules[key]
-        _note(module)
+        note_module(module)
         return module
 
     def __setitem__(self, key: str, module: Module) -> None:

@@ -7,10 +7,10 @@ see a change by comparing one object.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from weft import tree
 from weft.autograd import Function
 from weft.errors import GraphError, problem
 from weft.state import MODULES
@@ -36,13 +36,14 @@ class ModuleHandle:
     """What the `register_*_hook` methods return: `remove()` takes the hook away, as does the end of a `with` block."""
 
     def __init__(self, module: Module, number: int):
-        self._module, self.id = module, number
+        self._module, self.id = weakref.ref(module), number
 
     def remove(self) -> None:
         """Take the hook away; once is enough."""
-        kept = tuple(hook for hook in self._module._hooks if hook.number != self.id)
-        self._module.__dict__["_hooks"] = kept
-        MODULES.bump()
+        module = self._module()
+        if module is not None:
+            module.__dict__["_hooks"] = tuple(hook for hook in module._hooks if hook.number != self.id)
+            MODULES.bump()
 
     def __enter__(self) -> ModuleHandle:
         return self
@@ -128,35 +129,49 @@ class _Tap(Function):
 
 
 class _GradientHooks:
-    """The gradients of one call: `register_full_backward_hook` and `register_full_backward_pre_hook`."""
+    """The gradients of one call: `register_full_backward_hook` and `register_full_backward_pre_hook`. Hooks get one
+    gradient per argument and per result, None for those that are no floating-point tensors."""
 
     def __init__(self, module: Module, hooks: list[Hook]):
         self.module, self.hooks = module, hooks
         self.grad_output: tuple[Any, ...] = ()
+        self.count = 0  # of arguments
         self.has_inputs = False
 
     def inputs(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, with those tensors tapped that require grad."""
-        flat, structure = tree.flatten(args)
-        wanted = [k for k, value in enumerate(flat) if isinstance(value, Tensor) and value.requires_grad]
-        self.has_inputs = bool(wanted)
-        if wanted:
-            tapped = _Tap.apply(self._see_inputs, *[flat[k] for k in wanted])
-            for k, value in zip(wanted, tapped if isinstance(tapped, tuple) else (tapped,), strict=True):
-                flat[k] = value
-        return tree.unflatten(structure, flat)
+        """The arguments; where one requires grad, all tensors among them are tapped."""
+        self.count = len(args)
+        self.has_inputs = any(isinstance(value, Tensor) and value.requires_grad for value in args)
+        return tuple(self._tap(list(args), self._see_inputs)) if self.has_inputs else args
 
     def outputs(self, result: Any) -> Any:
-        flat, structure = tree.flatten(result)
-        wanted = [k for k, value in enumerate(flat) if isinstance(value, Tensor) and value.requires_grad]
-        if not wanted:
+        """The result, or the tensors in a tuple or list of results, tapped."""
+        several = isinstance(result, (tuple, list))
+        values = list(result) if several else [result]
+        if not any(isinstance(value, Tensor) and value.requires_grad for value in values):
             return result
-        tapped = _Tap.apply(self._see_outputs, *[flat[k] for k in wanted])
-        for k, value in zip(wanted, tapped if isinstance(tapped, tuple) else (tapped,), strict=True):
-            flat[k] = value
-        return tree.unflatten(structure, flat)
+        tapped = self._tap(values, self._see_outputs)
+        return (
+            type(result)(tapped)
+            if several and not hasattr(result, "_fields")
+            else (type(result)(*tapped) if several else tapped[0])
+        )
 
-    def _see_outputs(self, gradients: tuple[Any, ...]) -> Any:
+    @staticmethod
+    def _tap(values: list[Any], see: Callable[[tuple[Any, ...]], Any]) -> list[Any]:
+        places = [k for k, value in enumerate(values) if isinstance(value, Tensor) and value.dtype.kind == "f"]
+
+        def seen(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+            found = dict(zip(places, gradients, strict=True))
+            answer = see(tuple(found.get(k) for k in range(len(values))))
+            return tuple(answer[k] for k in places)
+
+        tapped = _Tap.apply(seen, *[values[k] for k in places])
+        for k, value in zip(places, tapped if isinstance(tapped, tuple) else (tapped,), strict=True):
+            values[k] = value
+        return values
+
+    def _see_outputs(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
         for hook in self.hooks:
             if hook.kind == "backward_before":
                 answer = hook.function(self.module, gradients)
@@ -166,10 +181,10 @@ class _GradientHooks:
         if not self.has_inputs:  # nothing comes after: the gradients of the inputs are none
             for hook in self.hooks:
                 if hook.kind == "backward":
-                    hook.function(self.module, (None,), gradients)
+                    hook.function(self.module, (None,) * self.count, gradients)
         return gradients
 
-    def _see_inputs(self, gradients: tuple[Any, ...]) -> Any:
+    def _see_inputs(self, gradients: tuple[Any, ...]) -> tuple[Any, ...]:
         for hook in self.hooks:
             if hook.kind == "backward":
                 answer = hook.function(self.module, gradients, self.grad_output)

@@ -15,7 +15,7 @@ from weft.nn.loading import as_value
 from weft.nn.module import Module
 from weft.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from weft.nn.paths import add_path
-from weft.state import STATE
+from weft.state import MODULES, STATE
 
 __all__ = ["LazyModuleMixin", "UninitializedBuffer", "UninitializedParameter", "is_lazy"]
 
@@ -55,7 +55,8 @@ class LazyModuleMixin(_Base):
         if symbolic.in_use and symbolic.has_symbol(args, kwargs):
             return symbolic.call(self, args, kwargs)
         try:
-            self._infer(args, kwargs)
+            if not self.__dict__.get("_is_initialized"):
+                self._infer(args, kwargs)
         except WeftError as error:
             add_path(error, self)
             raise
@@ -78,9 +79,12 @@ class LazyModuleMixin(_Base):
         if self.has_uninitialized_params():
             given = "parameters without a shape after initialize_parameters()"
             raise problem(GraphError, type(self).__name__, given, "none", "materialize all of them there")
-        if self.cls_to_become is not None:
-            _clean_up(self)
-            self.__class__ = self.cls_to_become  # type: ignore[assignment]
+        _clean_up(self)
+        if self.cls_to_become is None:
+            self.__dict__["_is_initialized"] = True
+        else:
+            object.__setattr__(self, "__class__", self.cls_to_become)  # state that outlives a trace, too
+            MODULES.bump()
 
 
 def infer_size(module: Module, name: str, given: int, weight: Any, axis: int) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from weft.autograd import no_grad
 from weft.creation import tensor
-from weft.errors import ShapeError
+from weft.errors import GraphError, StateDictError, problem
 from weft.interop import from_dlpack
 from weft.nn import parameter
 from weft.state import MODULES
@@ -26,15 +27,22 @@ _numbers = itertools.count()
 
 
 class StateHandle:
-    """What the hooks of `state_dict` return: `remove()` takes the hook away."""
+    """What the hooks of `state_dict` return: `remove()` takes the hook away, as does the end of a `with` block."""
 
     def __init__(self, module: Module, number: int):
-        self._module, self.id = module, number
+        self._module, self.id = weakref.ref(module), number
 
     def remove(self) -> None:
         """Take the hook away; once is enough."""
-        kept = tuple(hook for hook in self._module._state_hooks if hook[1] != self.id)
-        self._module.__dict__["_state_hooks"] = kept
+        module = self._module()
+        if module is not None:
+            module.__dict__["_state_hooks"] = tuple(hook for hook in module._state_hooks if hook[1] != self.id)
+
+    def __enter__(self) -> StateHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
 
 def add_hook(module: Module, kind: str, function: Callable[..., Any]) -> StateHandle:
@@ -64,19 +72,26 @@ def state_dict(
         prefix, keep_vars = positional.get("prefix", prefix), positional.get("keep_vars", keep_vars)
     parameter.compute_waiting()
     found: OrderedDict[str, Any] = OrderedDict() if destination is None else destination
+    metadata = found.__dict__.setdefault("_metadata", OrderedDict()) if hasattr(found, "__dict__") else {}
+    metadata[prefix[:-1]] = local = {"version": module._version}
     for hook in _hooks(module, "saving"):
         hook(module, prefix, keep_vars)
-    for name, value in _own_state(module).items():
-        found[prefix + name] = value if keep_vars else value.detach()
-    if _has_extra(module):
-        found[prefix + EXTRA] = module.get_extra_state()
+    module._save_to_state_dict(found, prefix, keep_vars)
     for name, child in module._modules.items():
         if child is not None:
             child.state_dict(destination=found, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
     for hook in _hooks(module, "saved"):
-        answer = hook(module, found, prefix, {})
+        answer = hook(module, found, prefix, local)
         found = found if answer is None else answer
     return found
+
+
+def save_own(module: Module, found: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    """One module's own part of a state_dict."""
+    for name, value in _own_state(module).items():
+        found[prefix + name] = value if keep_vars else value.detach()
+    if _has_extra(module):
+        found[prefix + EXTRA] = module.get_extra_state()
 
 
 def _own_state(module: Module) -> dict[str, Tensor]:
@@ -85,38 +100,65 @@ def _own_state(module: Module) -> dict[str, Tensor]:
     return {name: value for name, value in {**module._parameters, **buffers}.items() if value is not None}
 
 
-def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -> tuple[list[str], list[str]]:
+def load(module: Module, given: Mapping[str, Any], strict: bool, assign: bool) -> LoadResult:
     """See `Module.load_state_dict`; returns the missing and the unexpected keys."""
     if not isinstance(given, Mapping):
         raise TypeError(
             f"load_state_dict: given a {type(given).__name__}; expected a dict such as state_dict() returns."
         )
     parameter.compute_waiting()
-    state = OrderedDict(given)
+    state = _Loading(given)
+    state.assign = assign
+    metadata = getattr(given, "_metadata", None) or {}
     missing: list[str] = []
     unexpected: list[str] = []
     errors: list[str] = []
-    writes: list[Callable[[], Any]] = []
-    used: set[str] = set()
-    for path, part in list(module.named_modules(remove_duplicate=False)):
-        prefix = f"{path}." if path else ""
+    parts = list(module.named_modules(remove_duplicate=False))
+    for path, part in parts:
+        prefix, local = f"{path}." if path else "", metadata.get(path, {})
         for hook in _hooks(part, "loading"):
-            hook(part, state, prefix, {}, strict, missing, unexpected, errors)
-        _load_own(part, state, prefix, missing, errors, writes, used, assign)
-    unexpected += [key for key in state if key not in used]
-    for part in module.modules():
-        for hook in _hooks(part, "loaded"):
-            hook(part, (missing, unexpected))
-    if strict and (missing or unexpected):
-        errors[:0] = _report(missing, unexpected)
-    if errors:
-        text = "".join(f"\n  {line}" for line in errors)
-        raise ShapeError(f"load_state_dict: what was given does not fit {type(module).__name__}:{text}")
+            hook(part, state, prefix, local, strict, missing, unexpected, errors)
+        part._load_from_state_dict(state, prefix, local, strict, missing, unexpected, errors)
+    unexpected += [key for key in state if key not in state.used and key not in unexpected]
+    after = [(part, hook) for _, part in reversed(parts) for hook in _hooks(part, "loaded")]
+    if errors or (strict and (missing or unexpected) and not after):
+        _refuse(module, missing if strict else [], unexpected if strict else [], errors)
     with no_grad():
-        for write in writes:
+        for write in state.writes:
             write()
     MODULES.bump()
-    return missing, unexpected
+    for part, hook in after:  # they may take keys out of the lists
+        hook(part, LoadResult(missing, unexpected))
+    if strict and (missing or unexpected):
+        _refuse(module, missing, unexpected, [])
+    return LoadResult(missing, unexpected)
+
+
+class LoadResult(NamedTuple):
+    """What `load_state_dict` found: keys of the module that were missing, and keys that it does not have."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+    def __repr__(self) -> str:
+        if not self.missing_keys and not self.unexpected_keys:
+            return "<All keys matched successfully>"
+        return f"LoadResult(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+
+
+class _Loading(OrderedDict[str, Any]):
+    """A state_dict that is being loaded, with what is to be written when all of it has been checked."""
+
+    def __init__(self, given: Mapping[str, Any]):
+        super().__init__(given)
+        self.writes: list[Callable[[], Any]] = []
+        self.used: set[str] = set()
+        self.assign = False
+
+
+def _refuse(module: Module, missing: list[str], unexpected: list[str], errors: list[str]) -> None:
+    text = "".join(f"\n  {line}" for line in [*_report(missing, unexpected), *errors])
+    raise StateDictError(f"load_state_dict: what was given does not fit {type(module).__name__}:{text}")
 
 
 def _report(missing: list[str], unexpected: list[str]) -> list[str]:
@@ -128,31 +170,34 @@ def _report(missing: list[str], unexpected: list[str]) -> list[str]:
     return lines
 
 
-def _load_own(
-    module: Module, state: Mapping[str, Any], prefix: str, missing: list[str], errors: list[str],
-    writes: list[Callable[[], Any]], used: set[str], assign: bool,
-) -> None:  # fmt: skip
+def load_own(module: Module, state: dict[str, Any], prefix: str, missing: list[str], errors: list[str]) -> None:
     """One module's own part of a state_dict: check it, and note what is to be written."""
+    if not isinstance(state, _Loading):
+        given = "a dict that did not come from load_state_dict"
+        raise problem(GraphError, "_load_from_state_dict", given, "the one that it was called with")
     for name, old in _own_state(module).items():
         key = prefix + name
         if key not in state:
             missing.append(key)
             continue
-        used.add(key)
+        state.used.add(key)
         if parameter.is_lazy(old) and parameter.is_lazy(state[key]):
             continue
         value = as_value(state[key])
+        if not old.shape and tuple(value.shape) == (1,):  # as older files have them
+            value = value.reshape(())
         if tuple(value.shape) != tuple(old.shape):
             errors.append(f"{key}: given shape {list(value.shape)}, expected {list(old.shape)}")
-        elif assign:
-            writes.append(partial(_replace, module, name, value, old))
+        elif state.assign:
+            whole = state[key] if isinstance(state[key], parameter.Parameter) else value
+            state.writes.append(partial(_replace, module, name, whole, old))
         else:
-            writes.append(partial(old.copy_, value.to(old.device)))
+            state.writes.append(partial(old.copy_, value.to(old.device)))
     if _has_extra(module):
         key = prefix + EXTRA
         if key in state:
-            used.add(key)
-            writes.append(partial(module.set_extra_state, state[key]))
+            state.used.add(key)
+            state.writes.append(partial(module.set_extra_state, state[key]))
         else:
             missing.append(key)
 
@@ -170,6 +215,7 @@ def as_value(value: Any) -> Tensor:
 
 def _replace(module: Module, name: str, value: Tensor, old: Tensor) -> None:
     if name in module._parameters:
-        module._parameters[name] = parameter.Parameter(value, old.requires_grad)
+        made = value if isinstance(value, parameter.Parameter) else parameter.Parameter(value, old.requires_grad)
+        module._parameters[name] = made
     else:
         module._buffers[name] = value

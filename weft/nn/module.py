@@ -9,11 +9,11 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from weft.autograd import no_grad
 from weft.dtypes import DType
-from weft.errors import DTypeError, GraphError, ShapeError, WeftError, problem
+from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
 from weft.nn import hooks, loading, parameter, symbolic
 from weft.nn.parameter import Buffer, Parameter
 from weft.nn.paths import add_path
@@ -21,6 +21,7 @@ from weft.nn.registered import Registered
 from weft.state import MODULES, STATE
 from weft.tensor import Tensor, destination
 
+_NOTHING = object()
 Self = TypeVar("Self", bound="Module")
 
 
@@ -50,7 +51,7 @@ class Module:
     _modules: Registered[Module | None]
     _non_persistent: frozenset[str]
     _training: bool
-    call_super_init = False
+    _version: int | None = None  # of the layout of its state_dict
 
     def __init__(self) -> None:
         self._prepare()
@@ -79,6 +80,7 @@ class Module:
             return self.forward(*args, **kwargs)
         except WeftError as error:
             add_path(error, self)
+            hide_frames(error)
             raise
 
     # ---- attributes ------------------------------------------------------------------------------------------------
@@ -101,8 +103,9 @@ class Module:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        MODULES.bump()
         space = self.__dict__
+        if space.get(name, _NOTHING) is not value:
+            MODULES.bump()
         if isinstance(value, Parameter):
             self._need_init("parameters")
             self._forget(name, "_parameters")
@@ -151,9 +154,9 @@ class Module:
             raise problem(DTypeError, type(self).__name__, given, "a Tensor or None", "use weft.tensor(value)")
         trace = STATE.trace
         old = self._buffers[name] if trace is None else trace.first_buffer(self._buffers, name)
-        if trace is not None and old is not None and value is not None and not trace.is_made(old):
+        if trace is not None and (old is None or not trace.is_made(old)):
             trace.modules[id(self)] = self
-            if (value.shape, value.dtype) != (old.shape, old.dtype):
+            if old is not None and value is not None and (value.shape, value.dtype) != (old.shape, old.dtype):
                 given = f"{value.dtype.name}{list(value.shape)} for the buffer {name!r} inside {trace.where}"
                 expected = f"what it holds, {old.dtype.name}{list(old.shape)}"
                 raise problem(ShapeError, type(self).__name__, given, expected, "assign it outside, or cast it")
@@ -162,6 +165,7 @@ class Module:
         self._buffers[name] = value
 
     def __delattr__(self, name: str) -> None:
+        self._need_init("or delete anything")
         MODULES.bump()
         for kind in ("_parameters", "_buffers", "_modules"):
             if name in self.__dict__[kind]:
@@ -184,13 +188,9 @@ class Module:
 
     @training.setter
     def training(self, mode: bool) -> None:
-        self.__dict__["_training"] = mode
-        MODULES.bump()
-
-    @property
-    def _own_forward(self) -> Any:
-        """`forward` where it was assigned to this very module; compiled functions look at it."""
-        return self.__dict__.get("forward")
+        if self.__dict__.get("_training") is not mode:
+            self.__dict__["_training"] = mode
+            MODULES.bump()
 
     # ---- registration ----------------------------------------------------------------------------------------------
 
@@ -243,9 +243,7 @@ class Module:
         if remove_duplicate and self in memo:
             return
         memo.add(self)
-        trace = STATE.trace
-        if trace is not None:
-            trace.modules[id(self)] = self
+        note_module(self)
         yield prefix, self
         for name, child in self._modules.items():
             if child is not None:
@@ -259,9 +257,11 @@ class Module:
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The submodules with their names; each once."""
         seen: set[Module] = set()
+        note_module(self)
         for name, child in self._modules.items():
             if child is not None and child not in seen:
                 seen.add(child)
+                note_module(child)
                 yield name, child
 
     def children(self) -> Iterator[Module]:
@@ -270,6 +270,7 @@ class Module:
 
     def _named(self, kind: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
+        note_module(self)
         owners = (
             self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else iter([(prefix, self)])
         )
@@ -310,6 +311,7 @@ class Module:
                 given = f"the path {target!r}, of which {type(module).__name__} has no {name!r}"
                 raise AttributeError(str(problem(GraphError, "get_submodule", given, f"one of {known}")))
             module = found
+            note_module(module)
         return module
 
     def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
@@ -333,6 +335,7 @@ class Module:
     def _get(self, kind: str, target: str, what: str) -> Any:
         path, _, name = target.rpartition(".")
         module = self.get_submodule(path)
+        note_module(module)
         if name not in module.__dict__[kind]:
             raise AttributeError(f"{type(module).__name__} has no {what} {name!r}")
         return module.__dict__[kind][name]
@@ -383,8 +386,9 @@ class Module:
             for param in params.values():
                 for tensor in (param, param._grad):
                     if tensor is not None:
-                        new = fn(tensor.detach())
-                        if (new.dtype, new.device) != (tensor.dtype, tensor.device):
+                        old = tensor.detach()
+                        new = fn(old)
+                        if new is not old:
                             tensor._assign(new.node)
             for module in modules:
                 for name, old in module._buffers.items():
@@ -463,11 +467,31 @@ class Module:
         parameters themselves."""
         return loading.state_dict(self, *args, destination=destination, prefix=prefix, keep_vars=keep_vars)
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> LoadResult:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> loading.LoadResult:
         """Take over the values of a `state_dict`, PyTorch's included: tensors of any library, or arrays. `strict` asks
         for exactly the module's own keys; with `assign` the tensors themselves become parameters and buffers, with
         their dtypes and devices."""
-        return LoadResult(*loading.load(self, state_dict, strict, assign))
+        return loading.load(self, state_dict, strict, assign)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """This module's own part of `state_dict()`, without those below it; subclasses may add to it."""
+        loading.save_own(self, destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load this module's own part of a state_dict; subclasses may change `state_dict` first. `local_metadata` has
+        the `_version` that the module had when it was saved."""
+        loading.load_own(self, state_dict, prefix, missing_keys, error_msgs)
 
     def get_extra_state(self) -> Any:
         """State besides tensors, for `state_dict()`; subclasses that have some define this and `set_extra_state`."""
@@ -550,16 +574,10 @@ class Module:
         return None
 
 
-class LoadResult(NamedTuple):
-    """What `load_state_dict` found: keys of the module that were missing, and keys that it does not have."""
-
-    missing_keys: list[str]
-    unexpected_keys: list[str]
-
-    def __repr__(self) -> str:
-        if not self.missing_keys and not self.unexpected_keys:
-            return "<All keys matched successfully>"
-        return f"LoadResult(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+def note_module(module: Any) -> None:
+    """While a function is traced, let it know of a module that it looks at."""
+    if STATE.trace is not None and module is not None:
+        STATE.trace.modules[id(module)] = module
 
 
 def indent(text: str) -> str:

@@ -4,13 +4,41 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from weft.state import MODULES
+from weft.state import MODULES, STATE
 
 Value = TypeVar("Value")
 
 
+def _noted(value: Any) -> Any:
+    """While a function is traced, let it know of a module that it takes from here."""
+    trace = STATE.trace
+    if trace is not None and hasattr(type(value), "_is_weft_module"):
+        trace.modules[id(value)] = value
+    return value
+
+
+def _note_all(registered: dict[str, Any]) -> None:
+    if STATE.trace is not None:
+        for value in dict.values(registered):
+            _noted(value)
+
+
 class Registered(dict[str, Value], Generic[Value]):
     """A dict that bumps the version of all modules whenever it is changed."""
+
+    def __getitem__(self, key: str) -> Value:
+        return _noted(super().__getitem__(key))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return _noted(super().get(key, default))
+
+    def values(self) -> Any:
+        _note_all(self)
+        return super().values()
+
+    def items(self) -> Any:
+        _note_all(self)
+        return super().items()
 
     def __setitem__(self, key: str, value: Value) -> None:
         MODULES.bump()

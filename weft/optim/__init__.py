@@ -1,6 +1,6 @@
 """Optimizers: updates as flat tensor expressions over all parameters of a group, one kernel however many there are."""
 
-from weft.contents import load_lazily
+from weft.contents import load_lazily as _load_lazily
 
 # Files of this package and the names that they export; a file is loaded when one of its names is first used.
 CONTENTS: dict[str, tuple[str, ...]] = {
@@ -17,4 +17,4 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "averaging": ("ExponentialMovingAverage", "StochasticWeightAverage"),
 }
 _SUBMODULES = ("lr_scheduler", "swa_utils")
-__getattr__, __dir__, __all__ = load_lazily(__name__, CONTENTS, _SUBMODULES)
+__getattr__, __dir__, __all__ = _load_lazily(__name__, CONTENTS, _SUBMODULES)

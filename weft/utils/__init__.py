@@ -1,5 +1,5 @@
 """`torch.utils` by name."""
 
-from weft.contents import load_lazily
+from weft.contents import load_lazily as _load_lazily
 
-__getattr__, __dir__, __all__ = load_lazily(__name__, {}, ["data"])
+__getattr__, __dir__, __all__ = _load_lazily(__name__, {}, ["data"])

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from weft.contents import load_lazily
+from weft.contents import load_lazily as _load_lazily
 
 CONTENTS: dict[str, tuple[str, ...]] = {
     "weft.optim.clip": ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"),
@@ -20,4 +20,4 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "weft.nn.utils.init": ("skip_init",),
 }
 _SUBMODULES = ("parametrizations", "parametrize", "rnn", "stateless")
-__getattr__, __dir__, __all__ = load_lazily(__name__, CONTENTS, _SUBMODULES)
+__getattr__, __dir__, __all__ = _load_lazily(__name__, CONTENTS, _SUBMODULES)
