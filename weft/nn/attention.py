@@ -24,7 +24,7 @@ _bitcast = lift(build.bitcast)
 
 @layer("", learns="-", oracle="the rotation in float64 NumPy")
 class RotaryEmbedding(Module):
-    """Rotary positions: the pair (x[2i], x[2i+1]) at position t is turned by the angle t·base^(-2i/dim), so that the
+    """Rotary positions: the pair (x[2i], x[2i+1]) at position t is rotated by the angle t·base^(-2i/dim), so that the
     product of a query and a key depends on the distance of their positions.
 
     Shape: input [..., T, dim], output the same. `positions` [T] or [B, T] (as many leading axes of the input as there
@@ -34,7 +34,7 @@ class RotaryEmbedding(Module):
     their precision when a model goes to bfloat16 and back. The result has the dtype of the input, whatever `dtype`. After Su et al., "RoFormer" (2021).
 
     >>> rotary = weft.nn.RotaryEmbedding(2)
-    >>> rotary(weft.tensor([[1.0, 0.0], [1.0, 0.0]]))  # positions 0 and 1: no turn, then one radian
+    >>> rotary(weft.tensor([[1.0, 0.0], [1.0, 0.0]]))  # positions 0 and 1: no rotation, then by one radian
     tensor([[1.0000, 0.0000],
             [0.5403, 0.8415]])
     """
@@ -75,9 +75,9 @@ class RotaryEmbedding(Module):
 
 
 class KeyValueCache(Module):
-    """Keys and values of earlier calls, for decoding token by token: room for `max_len` positions, and how many are
+    """Keys and values of earlier calls, for decoding token by token: buffers for `max_len` positions, and how many are
     filled. `append` writes the new ones behind them. The shapes stay, so one compiled step serves all positions; each
-    step reads and writes the whole room, and attention masks what is empty. The cache has no gradient.
+    step reads and writes the whole buffers, and attention masks what is empty. The cache has no gradient.
 
     Shape: keys and values [batch, heads, max_len, depth], length a number. See `make_cache` of attention layers.
 
@@ -95,8 +95,8 @@ class KeyValueCache(Module):
         super().__init__()
         self.max_len = max_len
         for name in ("keys", "values"):
-            room = zeros(batch, num_heads, max_len, head_dim, device=device, dtype=dtype)
-            self.register_buffer(name, room, persistent=False)
+            empty_buffer = zeros(batch, num_heads, max_len, head_dim, device=device, dtype=dtype)
+            self.register_buffer(name, empty_buffer, persistent=False)
         self.register_buffer("length", full((), 0, device=device), persistent=False)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,8 +104,8 @@ class KeyValueCache(Module):
         expected = (*self.keys.shape[:2], self.keys.shape[3])
         if keys.shape != values.shape or (*keys.shape[:2], keys.shape[3]) != expected or keys.shape[2] > self.max_len:
             given = f"keys {keys.shape} and values {values.shape}"
-            room = f"[{expected[0]}, {expected[1]}, at most {self.max_len}, {expected[2]}]"
-            raise problem(ShapeError, "KeyValueCache", given, room, "make the cache for this batch, and long enough")
+            form = f"[{expected[0]}, {expected[1]}, at most {self.max_len}, {expected[2]}]"
+            raise problem(ShapeError, "KeyValueCache", given, form, "make the cache for this batch, and long enough")
         positions = self.length + arange(keys.shape[2], device=keys.device)
         self.keys = self.keys.index_copy(2, positions, keys.detach())
         self.values = self.values.index_copy(2, positions, values.detach())
@@ -207,8 +207,8 @@ class _Projected(Module):
                 given = f"a cache with {query.shape[axis]} queries and {key.shape[axis]} keys"
                 raise problem(ShapeError, who, given, "as many keys as queries: those of the new tokens")
             positions = cache.length + arange(query.shape[axis], device=query.device)
-            room = arange(cache.max_len, device=query.device)
-            attn_mask, is_causal = room > positions.unsqueeze(1), False  # [L, max_len]
+            every = arange(cache.max_len, device=query.device)
+            attn_mask, is_causal = every > positions.unsqueeze(1), False  # [L, max_len]
 
         def with_positions(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             if self.rotary is not None:

@@ -382,8 +382,8 @@ class TemporalMemory(Module):
         fresh = self._new_segments(winner & ~learns.any(-1) & before.winner.any(), exists.any(-1), used)
         keeps = exists & (adapted > 0) & ~fresh.unsqueeze(-1)
         presyn, permanence = where(keeps, presyn, -1), where(keeps, adapted, 0.0)
-        room = where(fresh, self.max_new_synapses, (self.max_new_synapses - before.potential).clamp_min(0))
-        wanted = where(learns | fresh, room, 0)
+        missing = where(fresh, self.max_new_synapses, (self.max_new_synapses - before.potential).clamp_min(0))
+        wanted = where(learns | fresh, missing, 0)
         if self.max_new_synapses:
             presyn, permanence = self._grow_in(columns, presyn, permanence, wanted, before.winner, priority)
         step = step + 1
@@ -422,12 +422,12 @@ class TemporalMemory(Module):
         source = order.to(int32)
         is_new = winner[order] & ~(presyn.unsqueeze(-1) == source).any(-2)  # [*, limit]
         number = is_new.to(int32).cumsum(-1) - 1  # of each new one
-        turn = arange(min(self.max_new_synapses, self.max_synapses), device=presyn.device).unsqueeze(1)
-        is_next = is_new.unsqueeze(-2) & (number.unsqueeze(-2) == turn)  # [*, turns, limit]
+        place = arange(min(self.max_new_synapses, self.max_synapses), device=presyn.device).unsqueeze(1)
+        is_next = is_new.unsqueeze(-2) & (number.unsqueeze(-2) == place)  # [*, places, limit]
         chosen = where(is_next, source, 0).sum(-1).to(int32)  # the new ones in their order
         rank = _ascending_rank(where(presyn >= 0, permanence, -1.0))  # empty places first, then the weakest synapses
         grows = rank < where(is_new.sum(-1) < wanted, is_new.sum(-1), wanted).unsqueeze(-1)
-        taken = chosen.gather(-1, rank.clamp_max(len(turn) - 1))
+        taken = chosen.gather(-1, rank.clamp_max(len(place) - 1))
         return where(grows, taken, presyn), where(grows, self.initial_perm, permanence)
 
     # ---- 3: what is expected next ----------------------------------------------------------------------------------
