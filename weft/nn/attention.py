@@ -8,7 +8,7 @@ from weft.autograd import no_grad
 from weft.creation import arange, empty, full, zeros
 from weft.dtypes import DType, float32, float64, int32
 from weft.errors import RangeError, ShapeError, problem
-from weft.functions import stack
+from weft.functions import stack, where
 from weft.graph import build
 from weft.multihead import attend
 from weft.nn import functional as F
@@ -107,9 +107,11 @@ class KeyValueCache(Module):
             form = f"[{expected[0]}, {expected[1]}, at most {self.max_len}, {expected[2]}]"
             raise problem(ShapeError, "KeyValueCache", given, form, "make the cache for this batch, and long enough")
         positions = self.length + arange(keys.shape[2], device=keys.device)
-        self.keys = self.keys.index_copy(2, positions, keys.detach())
-        self.values = self.values.index_copy(2, positions, values.detach())
-        self.length = self.length + keys.shape[2]
+        end = self.length + keys.shape[2]
+        fits = end <= self.max_len  # else that is an error of index_copy, and a compiled step changes nothing
+        self.keys = where(fits, self.keys.index_copy(2, positions, keys.detach()), self.keys)
+        self.values = where(fits, self.values.index_copy(2, positions, values.detach()), self.values)
+        self.length = where(fits, end, self.length)
         return self.keys, self.values, positions
 
     def reset(self) -> None:

@@ -1,6 +1,7 @@
 """Records of attention: torch.nn.MultiheadAttention, and compositions of torch's scaled_dot_product_attention."""
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as TF
 
@@ -140,6 +141,20 @@ def dropout_acts_in_training_only():
     np.testing.assert_allclose(np.where(dropped == 0, 0, 2 * kept.numpy()), dropped, rtol=1e-5, atol=1e-6)
 
 
+def a_full_cache_stays_as_it_is():
+    """More than fits is an error that names the position; a compiled step has written nothing."""
+    cache = nn.KeyValueCache(1, 1, 3, 1)
+    step = weft.compile(lambda x: cache.append(x, x)[0].sum())
+    step(weft.ones(1, 1, 2, 1)).numpy()
+    for _ in range(2):
+        with pytest.raises(weft.IndexRangeError, match="the index 3 at position 1, for an axis of extent 3"):
+            step(weft.full((1, 1, 2, 1), 7.0)).numpy()
+        assert cache.length.item() == 2
+        assert cache.keys.flatten().tolist() == cache.values.flatten().tolist() == [1.0, 1.0, 0.0]
+    other = weft.compile(lambda x: cache.append(x, x)[0].sum())
+    assert other(weft.full((1, 1, 1, 1), 7.0)).item() == 9.0 and cache.length.item() == 3
+
+
 def rotation(state, x, positions=None):
     at = np.arange(x.shape[-2]) if positions is None else positions
     dim = x.shape[-1]
@@ -272,6 +287,7 @@ RECORDS = [
         checks={
             "no scores are stored": no_scores_are_stored,
             "decoding": lambda: decoding_equals_one_call(lambda: nn.MultiheadAttention(8, 2, batch_first=True)),
+            "a full cache": a_full_cache_stays_as_it_is,
             "decoding with shared heads and rotary positions": lambda: decoding_equals_one_call(
                 lambda: nn.MultiheadAttention(8, 4, batch_first=True, num_kv_heads=2, rope_base=100.0)
             ),
