@@ -21,7 +21,7 @@ from weft.graph import build
 from weft.graph.body import close, final, make_loop, stack
 from weft.graph.node import Node, placeholder
 from weft.state import STATE
-from weft.tensor import Tensor
+from weft.tensor import MAX_DEPTH, Tensor, evaluate
 
 _differentiable: weakref.WeakSet[Node] = weakref.WeakSet()  # placeholders that a gradient may flow to
 
@@ -139,6 +139,8 @@ def loop(
     requires_grad = any(value.requires_grad for value in (*first, *given)) or _any_requires_grad(constants)
     lasts = [_result(final(node, k), requires_grad) for k in range(len(first))]
     stacks = [None if y is None else _result(stack(node, position[y]), requires_grad) for y in ys]
+    if node.depth > MAX_DEPTH and STATE.trace is None:
+        evaluate([*lasts, *[value for value in stacks if value is not None]])
     return tree.unflatten(structure, lasts), tree.unflatten(y_structure, stacks)
 
 

@@ -71,5 +71,5 @@ def take_rows(table: Tensor, index: Tensor) -> Tensor:
 
 
 def replace_rows(table: Tensor, rows: Rows) -> Node:
-    """The table with other rows."""
-    return make("replace_rows", (table.node, rows.index.node, rows.values.node))
+    """The table with other rows. It is a new value without a history: a later gradient ends here."""
+    return build.stop_gradient(make("replace_rows", (table.node, rows.index.node, rows.values.node)))

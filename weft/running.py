@@ -7,6 +7,8 @@ writes are assignments to cells, so inside `weft.compile` they are part of the p
 from __future__ import annotations
 
 from weft.cell import compute_with
+from weft.creation import ones, zeros
+from weft.dtypes import float32
 from weft.errors import GraphError, problem
 from weft.ops import batchnorm
 from weft.ops.registry import operation
@@ -29,6 +31,13 @@ def _by_running(
     if running_mean is None or running_var is None:
         raise problem(GraphError, who, "no running statistics outside training", "running_mean and running_var")
     return _inference(input, running_mean, running_var, weight, bias, eps)
+
+
+def _of_nothing(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """An input without elements, which has no statistics: running ones stay, and the gradients of `weight` and `bias`
+    are 0."""
+    like = {"device": input.device, "dtype": float32 if input.dtype.is_narrow else input.dtype}
+    return _inference(input, zeros(input.shape[1], **like), ones(input.shape[1], **like), weight, bias, eps)
 
 
 def _followed(
@@ -75,6 +84,8 @@ def batch_norm(
         return input.clone()
     if not training:
         return _by_running("batch_norm", input, running_mean, running_var, weight, bias, eps)
+    if not input.numel():
+        return _of_nothing(input, weight, bias, eps)
     return _followed(running_mean, running_var, momentum, *_batch_training(input, weight, bias, eps))
 
 
@@ -92,4 +103,6 @@ def instance_norm(
     """[N, C, ...] with each channel of each sample brought to mean 0 and variance 1; the rest as in `batch_norm`."""
     if not use_input_stats:
         return _by_running("instance_norm", input, running_mean, running_var, weight, bias, eps)
+    if not input.numel() and input.ndim > 1:
+        return _of_nothing(input, weight, bias, eps)
     return _followed(running_mean, running_var, momentum, *_instance_training(input, weight, bias, eps))

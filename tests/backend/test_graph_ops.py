@@ -280,6 +280,21 @@ def test_bad_pointers_read_nothing_outside():
             weft.segment_reduce(weft.ones(2, 3), weft.tensor(pointers)).numpy()
 
 
+@pytest.mark.usefixtures("on_each_device")
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize(
+    ("offsets", "value", "place"),
+    [([0, 9], 9, 1), ([1, 2], 1, 0), ([0, 3, 1], 1, 2), ([-1, 2], -1, 0), ([0, -2], -2, 1)],
+)
+def test_bad_offsets_of_bags_are_named(offsets, value, place, mode, compiled):
+    bag = weft.nn.EmbeddingBag(5, 3, mode=mode)
+    run = weft.compile(bag) if compiled else bag
+    expected = rf"given offsets that do not rise from 0 to 4: {value} at position {place}; expected the first 0"
+    with pytest.raises(weft.IndexRangeError, match=expected):
+        run(weft.tensor([1, 2, 3, 0]), weft.tensor(offsets)).numpy()
+
+
 def test_edges_that_leave_the_graph_are_refused():
     with pytest.raises(weft.IndexRangeError, match="adjacency: given the index 3"):
         weft.adjacency([[0, 1], [1, 3]], 3)

@@ -363,3 +363,33 @@ def test_idle_workers_sleep():
     start = time.process_time()
     time.sleep(0.4)
     assert time.process_time() - start < 0.1
+
+
+@pytest.mark.parametrize("kind", ["pooler", "memory", "memory that does not learn"])
+def test_learning_whose_results_are_not_read(kind):
+    """Each step of a temporal memory or a spatial pooler computes its state: nothing is pending, by the same plan."""
+    if kind == "pooler":
+        layer, x = weft.nn.SpatialPooler(20, 30, sparsity=0.1), weft.rand(2, 20) < 0.5
+    else:
+        layer = weft.nn.TemporalMemory(8, 2, 2, 1, max_new_synapses=2, max_segments=2, max_synapses=4)
+        x = weft.rand(1, 8) < 0.5
+    weft.eval(x)
+    step = layer if kind.endswith("learn") else layer.learn
+    for _ in range(10):
+        step(x)
+    built = weft.counters()["plans_built"]
+    for _ in range(20):
+        step(x)
+        for name, buffer in layer.named_buffers():
+            assert buffer.node.buffer is not None, name
+    assert weft.counters()["plans_built"] == built
+
+
+def test_a_chain_of_loops_whose_results_are_not_read():
+    """It is computed when it becomes as long as any other chain may be, and the loop runs once for all its results."""
+    state, deepest = (weft.zeros(2), weft.ones(2)), 0
+    for _ in range(1000):
+        state, ys = weft.loop(lambda s, x: ((s[0] + s[1], s[1] + 0.0), s[0] * 2.0), state, length=2)
+        deepest = max(deepest, *(part.node.depth for part in (*state, ys)))
+    assert deepest <= 260
+    assert state[0].tolist() == [2000.0, 2000.0] and ys.tolist() == [[3996.0] * 2, [3998.0] * 2]

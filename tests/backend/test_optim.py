@@ -231,6 +231,14 @@ def test_clipping_finds_what_is_not_finite():
     with pytest.raises(weft.GraphError, match="clip_grad_norm_: given gradients whose norm is not finite"):
         weft.optim.clip_grad_norm_([w], 1.0, error_if_nonfinite=True)
 
+    @weft.compile
+    def clip():
+        return weft.optim.clip_grad_norm_([w], 1.0, error_if_nonfinite=True)
+
+    expected = r"clip_grad_norm_: given error_if_nonfinite=True inside weft\.compile.*check the norm that is returned"
+    with pytest.raises(weft.GraphError, match=expected):
+        clip()
+
 
 @BOTH_WAYS
 @pytest.mark.parametrize("case", ["sgd_all", "adamw_decay", "adam_amsgrad"])

@@ -148,6 +148,61 @@ def test_groups_accumulate_each_at_its_own_pace_and_the_pace_may_change():
     assert len(step.retraces) == 1  # the new pace
 
 
+@BOTH_WAYS
+@pytest.mark.parametrize(("first", "then"), [(3, 2), (5, 2), (3, 1)])
+def test_a_lower_pace_during_an_accumulation_uses_what_was_added_up(first, then, compiled):
+    w = weft.tensor([0.0], requires_grad=True)
+    optimizer = weft.optim.SGD([{"params": [w], "update_every": first}], lr=1.0)
+
+    def step():
+        optimizer.zero_grad()
+        w.sum().backward()
+        optimizer.step()
+
+    step = weft.compile(step) if compiled else step
+    calls, found = first - 1, []
+    for _ in range(calls):
+        step()
+    assert w.item() == 0.0
+    optimizer.param_groups[0]["update_every"] = then
+    for _ in range(2 * then + 1):
+        step()
+        found.append(-w.item())
+    assert found == [first + k // then * then for k in range(2 * then + 1)]
+
+
+@BOTH_WAYS
+def test_momentum_that_begins_later_begins_as_pytorchs(compiled):
+    """The first value of the buffer is the gradient, without dampening, however many updates were made without it."""
+    w, v = weft.tensor([1.0], requires_grad=True), torch.tensor([1.0], requires_grad=True)
+    ours = weft.optim.SGD([w], lr=0.1, dampening=0.5)
+    theirs = torch.optim.SGD([v], lr=0.1, dampening=0.5)
+
+    def step():
+        ours.zero_grad()
+        (w * w).sum().backward()
+        ours.step()
+
+    step = weft.compile(step) if compiled else step
+    for momentum in (0.0, 0.0, 0.9, 0.9, 0.0, 0.9, 0.9):
+        ours.param_groups[0]["momentum"] = theirs.param_groups[0]["momentum"] = momentum
+        step()
+        theirs.zero_grad()
+        (v * v).sum().backward()
+        theirs.step()
+        np.testing.assert_allclose(w.detach().numpy(), v.detach().numpy(), rtol=1e-6)
+
+
+def test_a_saved_buffer_that_is_none_has_not_begun():
+    w = weft.tensor([1.0], requires_grad=True)
+    optimizer = weft.optim.SGD([w], lr=1.0, momentum=0.5, dampening=0.5)
+    saved = optimizer.state_dict()
+    optimizer.load_state_dict({**saved, "state": {0: {"momentum_buffer": None}}})
+    (w * 2).sum().backward()
+    optimizer.step()
+    assert w.item() == -1.0
+
+
 # ---- moved, frozen and missing --------------------------------------------------------------------------------------
 
 
@@ -438,6 +493,62 @@ def leaf(*shape):
 def test_what_is_refused(call, message):
     with pytest.raises(weft.WeftError, match=message):
         call(weft.optim)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "message"),
+    [
+        ("SGD", "lr", None, "SGD: given lr None; expected a number"),
+        ("SGD", "lr", "x", "SGD: given lr 'x'"),
+        ("SGD", "update_every", 2.5, r"SGD: given update_every 2\.5"),
+        ("SGD", "update_every", 0, "SGD: given update_every 0"),
+        ("Adam", "betas", 0.9, r"Adam: given betas 0\.9; expected 2 numbers"),
+        ("Adam", "betas", (0.9,), r"Adam: given betas \(0\.9,\)"),
+        ("Adam", "betas", (0.9, None), r"Adam: given betas \(0\.9, None\)"),
+        ("Adam", "params", [], "param_groups: given 'params' set to another list"),
+        ("LBFGS", "update_every", 2, "LBFGS: given update_every"),
+    ],
+)
+def test_a_hyperparameter_that_is_refused_leaves_the_group_as_it_was(kind, name, value, message):
+    w = leaf()
+    optimizer = getattr(weft.optim, kind)([w], lr=0.5)
+    before = dict(optimizer.param_groups[0])
+    with pytest.raises(weft.WeftError, match=message):
+        optimizer.param_groups[0][name] = value
+    after = dict(optimizer.param_groups[0])
+    assert list(before) == list(after)
+    assert all(before[key] is after[key] for key in before)
+    optimizer.param_groups[0]["lr"] = 0.25
+
+
+def test_none_where_it_means_something():
+    for kind, name, value in (("LAMB", "clamp", None), ("Adafactor", "eps", (None, 1e-3))):
+        given = 10.0 if kind == "LAMB" else (1e-8, 1e-3)
+        optimizer = getattr(weft.optim, kind)([leaf()], **{name: given})
+        optimizer.param_groups[0][name] = value
+        assert optimizer.param_groups[0][name] == value
+
+
+@BOTH_WAYS
+def test_a_list_of_parameters_that_was_changed_is_refused(compiled):
+    w, other = leaf(), leaf()
+    optimizer = weft.optim.SGD([w])
+
+    def step():
+        optimizer.zero_grad()
+        (w * other).sum().backward()
+        optimizer.step()
+
+    step = weft.compile(step) if compiled else step
+    step()
+    optimizer.param_groups[0]["params"].append(other)
+    with pytest.raises(weft.WeftError, match=r"SGD\.step: given 2 in 'params'.*add_param_group"):
+        step()
+    optimizer.param_groups[0]["params"].pop()
+    step()
+    optimizer.param_groups[0]["params"][0] = other
+    with pytest.raises(weft.WeftError, match=r"SGD\.step: given other tensors in 'params'"):
+        optimizer.step()
 
 
 def test_the_state_of_another_optimizer_is_refused():

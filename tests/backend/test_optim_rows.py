@@ -233,3 +233,45 @@ def test_a_table_that_was_updated_by_rows_can_be_saved_loaded_and_updated_eagerl
     np.testing.assert_allclose(
         optimizer.state_dict()["state"][0]["sum"].numpy(), other.state_dict()["state"][0]["sum"].numpy(), rtol=1e-12
     )
+
+
+def test_adagrad_without_epsilon_updates_the_whole_table():
+    """Elements that never had a gradient become 0/0 then, compiled as eagerly."""
+
+    def train(compiled):
+        table = weft.ones(5000, 4).requires_grad_()
+        optimizer = weft.optim.Adagrad([table], lr=0.5, eps=0.0)
+        step = lookup_step(table, optimizer)
+        (weft.compile(step) if compiled else step)(weft.tensor([1, 2]), weft.ones(2, 4))
+        return table.detach().numpy()
+
+    np.testing.assert_array_equal(train(True), train(False))
+
+
+@KINDS
+@pytest.mark.parametrize("after", ["two steps", "backward", "backward through the whole table"])
+def test_gradients_after_an_update_of_rows_in_the_same_function(kind, after):
+    """An updated table is a leaf like any other: a second backward pass in the compiled function starts from it."""
+
+    def train(compiled):
+        weft.manual_seed(3)
+        table = weft.randn(5000, 4).requires_grad_()
+        optimizer = getattr(weft.optim, kind)([table], lr=0.5)
+
+        def step(index):
+            for _ in range(2 if after == "two steps" else 1):
+                optimizer.zero_grad()
+                (F.embedding(index, table) ** 2).mean().backward()
+                optimizer.step()
+            if after != "two steps":
+                optimizer.zero_grad()
+                read = F.embedding(index, table) if after == "backward" else table
+                (read**2).mean().backward()
+            return table.grad
+
+        run = weft.compile(step) if compiled else step
+        grads = [run(weft.tensor(index)).numpy() for index in ([1, 2, 3], [4, 2, 4999])]
+        return [*grads, table.detach().numpy()]
+
+    for found, expected in zip(train(True), train(False), strict=True):
+        np.testing.assert_array_equal(found, expected)

@@ -269,6 +269,7 @@ def sgd():
         (lambda s: s.ChainedScheduler([s.ReduceLROnPlateau(sgd())]), "ChainedScheduler: given a ReduceLROnPlateau"),
         (lambda s: s.Warmup(sgd(), 0), "Warmup: given steps 0"),
         (lambda s: s.Warmup(sgd(), 2, s.StepLR(sgd(), 1)), "Warmup: given a StepLR"),
+        (lambda s: s.Warmup(o := sgd(), 2, s.ReduceLROnPlateau(o)), "Warmup: given a ReduceLROnPlateau"),
         (lambda s: swa_utils.SWALR(sgd(), 0.1, anneal_strategy="x"), "SWALR: given anneal_strategy 'x'"),
         (lambda s: swa_utils.SWALR(sgd(), 0.1, -1), "SWALR: given anneal_epochs -1"),
     ],
@@ -457,3 +458,47 @@ def test_optimizers_follow_a_model_that_moves():
         for one, two in zip(ours.parameters(), theirs.parameters(), strict=True):
             np.testing.assert_allclose(one.numpy(), two.detach().numpy(), rtol=1e-4, atol=1e-5)
     assert optimizer.param_groups[0]["param_names"][0] == "0.weight"
+
+
+@pytest.mark.parametrize("kind", ["avg_fn", "multi_avg_fn"])
+def test_the_first_values_are_copied_without_a_call(kind):
+    """As in torch: a function of one's own may divide by the count."""
+    seen = []
+
+    def average(old, new, count):
+        seen.append(int(count))
+        if kind == "avg_fn":
+            return old + (new - old) / int(count)
+        for one, two in zip(old, new, strict=True):
+            one.copy_(two)
+
+    model = weft.nn.Linear(2, 1, bias=False)
+    averaged = swa_utils.AveragedModel(model, **{kind: average})
+    for _ in range(3):
+        averaged.update_parameters(model)
+    assert seen == [1, 2]
+
+
+AFTER_WARMUP = {
+    "chained": lambda s, o: s.ChainedScheduler([s.ExponentialLR(o, 0.5), s.ConstantLR(o, 0.25, 3)]),
+    "sequential": lambda s, o: s.SequentialLR(o, [s.ExponentialLR(o, 0.5), s.ConstantLR(o, 0.25, 2)], [2]),
+    "both": lambda s, o: s.ChainedScheduler([s.SequentialLR(o, [s.StepLR(o, 1, 0.5), s.ConstantLR(o, 1.0)], [3])]),
+    "constant": lambda s, o: s.ConstantLR(o, 0.25, 3),
+    "restarts": lambda s, o: s.CosineAnnealingWarmRestarts(o, 2),
+}
+
+
+@pytest.mark.parametrize("kind", AFTER_WARMUP)
+def test_what_follows_a_warmup_begins_at_its_own_step_0(kind):
+    def rates(scheduler, count):
+        found = scheduler.get_last_lr()[:]
+        for _ in range(count - 1):
+            scheduler.step()
+            found += scheduler.get_last_lr()
+        return found
+
+    optimizer, other = sgd(), sgd()
+    after = AFTER_WARMUP[kind](lr_scheduler, other)
+    base = other.param_groups[0]["initial_lr"]
+    found = rates(lr_scheduler.Warmup(other, 2, after), 8)
+    assert found == [base / 2, base, *rates(AFTER_WARMUP[kind](lr_scheduler, optimizer), 6)]

@@ -463,3 +463,18 @@ def test_eager_and_compiled_have_the_same_bits():
     assert loss.item() == step(other, x).item()
     for one, two in zip(layer.parameters(), other.parameters(), strict=True):
         np.testing.assert_array_equal(one.grad.numpy(), two.grad.numpy())
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+@pytest.mark.parametrize("form", ["", "Cell"])
+def test_states_of_a_wrong_kind_are_refused(kind, form):
+    layer = getattr(nn, kind + form)(3, 4)
+    x, h = (weft.ones(2, 3), weft.zeros(2, 4)) if form else (weft.ones(5, 2, 3), weft.zeros(1, 2, 4))
+    wrong = [h, (h,), (h, h, h), (h, None)] if kind == "LSTM" else [(h, h), (h,), [h], 3.0]
+    expected = r"a pair \(h, c\)" if kind == "LSTM" else "a tensor h"
+    for state in wrong:
+        with pytest.raises(weft.ShapeError, match=rf"{kind}{form}: given .*; expected {expected}"):
+            layer(x, state)
+    double = h.double()
+    with pytest.raises(weft.DTypeError, match=f"{kind}{form}: given .*float64"):
+        layer(x, (h, double) if kind == "LSTM" else double)

@@ -4,6 +4,7 @@ import gc
 
 import numpy as np
 import pytest
+import torch
 
 import weft
 import weft.nn as nn
@@ -103,3 +104,62 @@ def test_a_file_without_counters_is_loaded():
     del old["0.running_mean"]
     with pytest.raises(weft.ShapeError, match=r"missing: 0.running_mean, 0.num_batches_tracked"):
         other.load_state_dict(old)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("BatchNorm1d", (0, 3)),
+        ("BatchNorm1d", (2, 3, 0)),
+        ("BatchNorm2d", (0, 3, 4, 4)),
+        ("BatchNorm2d", (2, 3, 0, 4)),
+        ("InstanceNorm1d", (2, 3, 0)),
+    ],
+)
+def test_an_input_without_elements_leaves_the_statistics(kind, shape, compiled):
+    kept = {"affine": True, "track_running_stats": True}
+    ours, theirs = getattr(nn, kind)(3, **kept), getattr(torch.nn, kind)(3, **kept)
+    ours(weft.ones(2, *shape[1:2], *[2 for _ in shape[2:]]))
+    theirs(torch.ones(2, *shape[1:2], *[2 for _ in shape[2:]]))
+
+    def step(x):
+        y = ours(x)
+        y.sum().backward()
+        return y
+
+    x = weft.zeros(*shape)
+    y = (weft.compile(step) if compiled else step)(x)
+    their_y = theirs(torch.zeros(shape))
+    their_y.sum().backward()
+    assert y.shape == tuple(their_y.shape)
+    for name, value in theirs.state_dict().items():
+        if kind.startswith("Batch") or "num_batches" not in name:
+            np.testing.assert_allclose(ours.state_dict()[name], value, rtol=1e-6, err_msg=name)
+    for name, param in theirs.named_parameters():
+        np.testing.assert_array_equal(getattr(ours, name).grad, param.grad)
+
+
+@pytest.mark.parametrize("momentum", [0.25, None])
+def test_batches_need_not_be_counted(momentum):
+    ours, theirs = nn.BatchNorm1d(2, momentum=momentum), torch.nn.BatchNorm1d(2, momentum=momentum)
+    ours.num_batches_tracked = theirs.num_batches_tracked = None
+    batch = np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)
+    y, their_y = ours(weft.tensor(batch)), theirs(torch.tensor(batch))
+    np.testing.assert_allclose(y.detach(), their_y.detach(), rtol=1e-5, atol=1e-6)
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    np.testing.assert_allclose(ours.running_mean, theirs.running_mean, rtol=1e-6)
+    ours.load_state_dict(ours.state_dict())
+    ours.reset_running_stats()
+    assert ours.running_mean.tolist() == [0.0, 0.0]
+
+
+def test_texts_say_whether_there_is_a_bias():
+    for kind, args in (
+        ("BatchNorm2d", (3,)),
+        ("InstanceNorm1d", (3,)),
+        ("LayerNorm", ((3, 4),)),
+        ("GroupNorm", (1, 3)),
+    ):
+        for kept in ({}, {"bias": False}):
+            assert repr(getattr(nn, kind)(*args, **kept)) == repr(getattr(torch.nn, kind)(*args, **kept))

@@ -137,11 +137,9 @@ def _check_range(node: Node, arrays: Sequence[np.ndarray], known: dict[Node, np.
         if ((index < 0) | (index >= extent)).any():
             raise problem(IndexRangeError, site, *_named(node, extent, known), "check the values")
     elif node.op.startswith("segment_"):
-        pointers = arrays[-1]
-        count = node.attrs[0] if node.op == "segment_rows" else len(arrays[0])
-        if pointers[0] != 0 or pointers[-1] != count or (pointers[1:] < pointers[:-1]).any():
-            expected = f"numbers that rise from 0 to {count}"
-            raise problem(IndexRangeError, site, f"row pointers {pointers}", expected)
+        fault = ranges_of(node)[0].fault(site, arrays[-1], arrays[-1])
+        if fault is not None:
+            raise problem(IndexRangeError, site, *fault, "check the values")
 
 
 def _named(node: Node, extent: int, known: dict[Node, np.ndarray]) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """rows: writes of a few rows into a table (`replace_rows`), in the table's own memory or as a choice for all elements.
 
-Where the table with its new rows takes the place of the table itself, and nobody else asks for it, only the rows are
+Where the table with its new rows takes the place of the table itself, and has no other use, only the rows are
 stored: the node `write_rows` has their shape, lies in the memory of the table, and each row goes to the place that the
 index says. A row whose number is the table's extent goes nowhere. Numbers of rows differ.
 """
@@ -24,7 +24,7 @@ SAME_PLACE = ("reshape", "stop_gradient")  # nodes whose elements lie as those o
 
 
 class RowsConflict(Exception):
-    """Rows cannot be written in place: somebody reads the old table later."""
+    """Rows cannot be written in place: the old table is read later."""
 
 
 def spell_out_rows(program: Program, in_place: bool) -> list[Node]:

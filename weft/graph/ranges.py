@@ -42,6 +42,23 @@ class Range:
         return f"the {'label' if labels else 'index'} {value}{where}, for {of}", f"{lowest} to {self.extent - 1}"
 
 
+@dataclass(frozen=True, slots=True)
+class Pointers(Range):
+    """What a node asks of row pointers: the first is 0, none is below the one before, the last is `extent`."""
+
+    def fault(self, site: str, index: np.ndarray, given: np.ndarray) -> tuple[str, str] | None:
+        """As that of an index; the bags of `embedding_bag` have offsets, to which the last pointer may be added."""
+        before = np.concatenate([[0], index[:-1]])
+        is_wrong = (index < before) | (index > self.extent)
+        is_wrong[0] |= index[0] != 0
+        is_wrong[-1] |= index[-1] != self.extent
+        if not is_wrong.any():
+            return None
+        at, name = int(np.argmax(is_wrong)), "offset" if site.startswith("embedding_bag") else "row pointer"
+        text = f"{name}s that do not rise from 0 to {self.extent}: {index[at]} at position {at}"
+        return text, f"the first 0, none below the one before it, none above {self.extent}"
+
+
 def checked_source(node: Node) -> tuple[int, int] | None:
     """(which of a node's sources is an index that it checks, the extent of the axis), or None."""
     if node.op in ("gather", "along") and len(node.attrs) == 1:
@@ -55,6 +72,9 @@ def checked_source(node: Node) -> tuple[int, int] | None:
 
 def ranges_of(node: Node) -> list[Range]:
     """The checks that a node makes of its index: none, one, or one for each of several axes."""
+    if node.op.startswith("segment_"):
+        pointers, count = node.srcs[-1], node.attrs[0] if node.op == "segment_rows" else node.srcs[0].shape[0]
+        return [Pointers(count, pointers, pointers, False)]
     checked = checked_source(node)
     if checked is None:
         return []

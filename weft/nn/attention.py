@@ -6,9 +6,10 @@ from typing import Any
 
 from weft.autograd import no_grad
 from weft.creation import arange, empty, full, zeros
-from weft.dtypes import DType, float32, float64
+from weft.dtypes import DType, float32, float64, int32
 from weft.errors import RangeError, ShapeError, problem
-from weft.functions import stack
+from weft.functions import stack, where
+from weft.graph import build
 from weft.multihead import attend
 from weft.nn import functional as F
 from weft.nn import init
@@ -16,20 +17,24 @@ from weft.nn.linear import Linear
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
-from weft.tensor import Tensor
+from weft.tensor import Tensor, lift
+
+_bitcast = lift(build.bitcast)
 
 
 @layer("", learns="-", oracle="the rotation in float64 NumPy")
 class RotaryEmbedding(Module):
-    """Rotary positions: the pair (x[2i], x[2i+1]) at position t is turned by the angle t·base^(-2i/dim), so that the
+    """Rotary positions: the pair (x[2i], x[2i+1]) at position t is rotated by the angle t·base^(-2i/dim), so that the
     product of a query and a key depends on the distance of their positions.
 
-    Shape: input [..., T, dim], output the same. `positions` [T] or [..., T] replaces 0..T-1. Sines and cosines of the
-    first `max_len` positions are kept as a table (a buffer that is not saved), computed on the device; other positions,
-    and those for float64, are computed as they come. After Su et al., "RoFormer" (2021).
+    Shape: input [..., T, dim], output the same. `positions` [T] or [B, T] (as many leading axes of the input as there
+    are; heads share them) replaces 0..T-1. Sines and cosines of the
+    first `max_len` positions are kept as tables (buffers that are not saved), computed on the device; other positions,
+    and those for float64, are computed as they come. The tables are the bits of float32 numbers, as int32: they keep
+    their precision when a model goes to bfloat16 and back. The result has the dtype of the input, whatever `dtype`. After Su et al., "RoFormer" (2021).
 
     >>> rotary = weft.nn.RotaryEmbedding(2)
-    >>> rotary(weft.tensor([[1.0, 0.0], [1.0, 0.0]]))  # positions 0 and 1: no turn, then one radian
+    >>> rotary(weft.tensor([[1.0, 0.0], [1.0, 0.0]]))  # positions 0 and 1: no rotation, then by one radian
     tensor([[1.0000, 0.0000],
             [0.5403, 0.8415]])
     """
@@ -39,9 +44,10 @@ class RotaryEmbedding(Module):
         if dim < 2 or dim % 2:
             raise problem(RangeError, "RotaryEmbedding", f"dim={dim}", "an even number of features: pairs are rotated")
         self.dim, self.base, self.max_len = dim, base, max_len
-        cos, sin = self._angles(arange(max_len, device=device), float32)
-        self.register_buffer("cos", cos if dtype is None else cos.to(dtype), persistent=False)
-        self.register_buffer("sin", sin if dtype is None else sin.to(dtype), persistent=False)
+        for name, table in zip(
+            ("cos_bits", "sin_bits"), self._angles(arange(max_len, device=device), float32), strict=True
+        ):
+            self.register_buffer(name, _bitcast(table, int32), persistent=False)
 
     def _angles(self, positions: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
         """Cosine and sine for positions [..., T]: [..., T, dim / 2]."""
@@ -54,9 +60,11 @@ class RotaryEmbedding(Module):
         if width != self.dim:
             raise problem(ShapeError, "RotaryEmbedding", f"an input of shape {input.shape}", f"[..., T, {self.dim}]")
         if positions is None and length <= self.max_len and input.dtype is not float64:
-            cos, sin = self.cos[:length], self.sin[:length]
+            cos, sin = (_bitcast(table[:length], float32) for table in (self.cos_bits, self.sin_bits))
         else:
             at = arange(length, device=input.device) if positions is None else positions
+            while 1 < at.ndim < input.ndim - 1:  # axes between, of heads for example, share the positions
+                at = at.unsqueeze(-2)
             cos, sin = self._angles(at, float64 if input.dtype is float64 else float32)
         cos, sin = cos.to(input.dtype), sin.to(input.dtype)
         even, odd = input[..., 0::2], input[..., 1::2]
@@ -67,9 +75,9 @@ class RotaryEmbedding(Module):
 
 
 class KeyValueCache(Module):
-    """Keys and values of earlier calls, for decoding token by token: room for `max_len` positions, and how many are
+    """Keys and values of earlier calls, for decoding token by token: buffers for `max_len` positions, and how many are
     filled. `append` writes the new ones behind them. The shapes stay, so one compiled step serves all positions; each
-    step reads and writes the whole room, and attention masks what is empty. The cache has no gradient.
+    step reads and writes the whole buffers, and attention masks what is empty. The cache has no gradient.
 
     Shape: keys and values [batch, heads, max_len, depth], length a number. See `make_cache` of attention layers.
 
@@ -87,8 +95,8 @@ class KeyValueCache(Module):
         super().__init__()
         self.max_len = max_len
         for name in ("keys", "values"):
-            room = zeros(batch, num_heads, max_len, head_dim, device=device, dtype=dtype)
-            self.register_buffer(name, room, persistent=False)
+            empty_buffer = zeros(batch, num_heads, max_len, head_dim, device=device, dtype=dtype)
+            self.register_buffer(name, empty_buffer, persistent=False)
         self.register_buffer("length", full((), 0, device=device), persistent=False)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -96,12 +104,14 @@ class KeyValueCache(Module):
         expected = (*self.keys.shape[:2], self.keys.shape[3])
         if keys.shape != values.shape or (*keys.shape[:2], keys.shape[3]) != expected or keys.shape[2] > self.max_len:
             given = f"keys {keys.shape} and values {values.shape}"
-            room = f"[{expected[0]}, {expected[1]}, at most {self.max_len}, {expected[2]}]"
-            raise problem(ShapeError, "KeyValueCache", given, room, "make the cache for this batch, and long enough")
+            form = f"[{expected[0]}, {expected[1]}, at most {self.max_len}, {expected[2]}]"
+            raise problem(ShapeError, "KeyValueCache", given, form, "make the cache for this batch, and long enough")
         positions = self.length + arange(keys.shape[2], device=keys.device)
-        self.keys = self.keys.index_copy(2, positions, keys.detach())
-        self.values = self.values.index_copy(2, positions, values.detach())
-        self.length = self.length + keys.shape[2]
+        end = self.length + keys.shape[2]
+        fits = end <= self.max_len  # else that is an error of index_copy, and a compiled step changes nothing
+        self.keys = where(fits, self.keys.index_copy(2, positions, keys.detach()), self.keys)
+        self.values = where(fits, self.values.index_copy(2, positions, values.detach()), self.values)
+        self.length = where(fits, end, self.length)
         return self.keys, self.values, positions
 
     def reset(self) -> None:
@@ -194,9 +204,13 @@ class _Projected(Module):
             if attn_mask is not None or key_padding_mask is not None or self.bias_k is not None or self.add_zero_attn:
                 expected = "a cache alone: its queries see all positions up to their own"
                 raise problem(RangeError, who, "a cache with a mask, add_bias_kv or add_zero_attn", expected)
-            positions = cache.length + arange(query.shape[1 if batch_first else 0], device=query.device)
-            room = arange(cache.max_len, device=query.device)
-            attn_mask, is_causal = room > positions.unsqueeze(1), False  # [L, max_len]
+            axis = 1 if batch_first else 0
+            if key.shape[axis] != query.shape[axis]:
+                given = f"a cache with {query.shape[axis]} queries and {key.shape[axis]} keys"
+                raise problem(ShapeError, who, given, "as many keys as queries: those of the new tokens")
+            positions = cache.length + arange(query.shape[axis], device=query.device)
+            every = arange(cache.max_len, device=query.device)
+            attn_mask, is_causal = every > positions.unsqueeze(1), False  # [L, max_len]
 
         def with_positions(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             if self.rotary is not None:

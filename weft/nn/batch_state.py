@@ -29,8 +29,8 @@ def fit_rows(module: Module, rows: int, make: Callable[[int], dict[str, Tensor]]
     if all(len(getattr(module, name)) == rows for name in names):
         return
     if STATE.trace is not None:
-        held = len(getattr(module, next(iter(names))))
-        given, expected = f"{rows} rows inside {STATE.trace.where}", f"{held}, as many as its state has"
+        count = len(getattr(module, next(iter(names))))
+        given, expected = f"{rows} rows inside {STATE.trace.where}", f"{count}, as many as its state has"
         fix = f"call reset(batch_size={rows}) first"
         raise problem(ShapeError, type(module).__name__, given, expected, fix)
     set_rows(module, make(rows))

@@ -98,7 +98,7 @@ class Embedding(_Table):
         cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None, max_norm: float | None = None,
         norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
     ) -> Embedding:  # fmt: skip
-        """The layer with a given table [num_embeddings, embedding_dim], frozen unless told otherwise."""
+        """The layer with a given table [num_embeddings, embedding_dim], frozen by default."""
         rows, columns = _need_matrix("Embedding.from_pretrained", embeddings)
         return cls(
             rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight=embeddings,
@@ -145,7 +145,7 @@ class EmbeddingBag(_Table):
         scale_grad_by_freq: bool = False, mode: str = "mean", sparse: bool = False, include_last_offset: bool = False,
         padding_idx: int | None = None,
     ) -> EmbeddingBag:  # fmt: skip
-        """The layer with a given table [num_embeddings, embedding_dim], frozen unless told otherwise."""
+        """The layer with a given table [num_embeddings, embedding_dim], frozen by default."""
         rows, columns = _need_matrix("EmbeddingBag.from_pretrained", embeddings)
         made = cls(
             rows, columns, max_norm, norm_type, scale_grad_by_freq, mode, sparse, embeddings, include_last_offset,

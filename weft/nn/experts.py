@@ -129,12 +129,12 @@ class MoE(Module):
             place = (ends - needed)[flat] * rows + rank  # blocks of one expert follow each other
             outputs = self._run_blocks(_fill(tokens, order, counts, owner, first, rows, k), owner)
             return outputs.flatten(0, 1)[place].unflatten(0, (n, k)), counts
-        room = n if self.capacity_factor is None else math.ceil(self.capacity_factor * n * k / count)
+        capacity = n if self.capacity_factor is None else math.ceil(self.capacity_factor * n * k / count)
         owner = arange(count, device=tokens.device)
-        inputs = _fill(tokens, order, counts, owner, owner * 0, room, k)
+        inputs = _fill(tokens, order, counts, owner, owner * 0, capacity, k)
         outputs = stack([expert(inputs[e]) for e, expert in enumerate(self.experts)])
-        taken = outputs.flatten(0, 1)[flat * room + rank.clamp(max=room - 1)]
-        return where((rank < room).unsqueeze(1), taken, 0.0).unflatten(0, (n, k)), counts
+        taken = outputs.flatten(0, 1)[flat * capacity + rank.clamp(max=capacity - 1)]
+        return where((rank < capacity).unsqueeze(1), taken, 0.0).unflatten(0, (n, k)), counts
 
     def _block_size(self, n: int, k: int) -> int:
         """Tokens of a block; 0 where experts get one buffer each."""

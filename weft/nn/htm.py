@@ -21,7 +21,8 @@ from weft.nn.module import Module
 from weft.nn.parameter import Buffer
 from weft.nn.registry import layer
 from weft.random import rand
-from weft.tensor import Tensor
+from weft.state import STATE
+from weft.tensor import Tensor, evaluate
 
 WEAK_DUTY = 0.001  # of the largest overlap duty cycle: columns below it get stronger synapses
 
@@ -132,6 +133,7 @@ class SpatialPooler(Module):
             state = (self.permanence, self.active_duty, self.overlap_duty, self.boost, self.step)
             state, active = loop(self._learn_row, state, input != 0)
             self.permanence, self.active_duty, self.overlap_duty, self.boost, self.step = state
+            compute_now(*state, active)
             return active
 
     def _learn_row(self, state: tuple[Tensor, ...], row: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -324,7 +326,9 @@ class TemporalMemory(Module):
             else:
                 cells = loop(lambda same, x: (same, self._step_row(x, synapses)), self.step, (columns, cells))[1]
             self.active, self.winner, self.connected_count, self.potential_count = cells
-            return self.active.to(self.permanence.dtype)
+            output = self.active.to(self.permanence.dtype)
+            compute_now(*synapses, *cells, self.anomaly, output)
+            return output
 
     def _step_row(self, x: tuple[Tensor, _Cells], synapses: _Synapses) -> _Cells:
         """One sequence's step without learning."""
@@ -378,8 +382,8 @@ class TemporalMemory(Module):
         fresh = self._new_segments(winner & ~learns.any(-1) & before.winner.any(), exists.any(-1), used)
         keeps = exists & (adapted > 0) & ~fresh.unsqueeze(-1)
         presyn, permanence = where(keeps, presyn, -1), where(keeps, adapted, 0.0)
-        room = where(fresh, self.max_new_synapses, (self.max_new_synapses - before.potential).clamp_min(0))
-        wanted = where(learns | fresh, room, 0)
+        missing = where(fresh, self.max_new_synapses, (self.max_new_synapses - before.potential).clamp_min(0))
+        wanted = where(learns | fresh, missing, 0)
         if self.max_new_synapses:
             presyn, permanence = self._grow_in(columns, presyn, permanence, wanted, before.winner, priority)
         step = step + 1
@@ -418,12 +422,12 @@ class TemporalMemory(Module):
         source = order.to(int32)
         is_new = winner[order] & ~(presyn.unsqueeze(-1) == source).any(-2)  # [*, limit]
         number = is_new.to(int32).cumsum(-1) - 1  # of each new one
-        turn = arange(min(self.max_new_synapses, self.max_synapses), device=presyn.device).unsqueeze(1)
-        is_next = is_new.unsqueeze(-2) & (number.unsqueeze(-2) == turn)  # [*, turns, limit]
+        place = arange(min(self.max_new_synapses, self.max_synapses), device=presyn.device).unsqueeze(1)
+        is_next = is_new.unsqueeze(-2) & (number.unsqueeze(-2) == place)  # [*, places, limit]
         chosen = where(is_next, source, 0).sum(-1).to(int32)  # the new ones in their order
         rank = _ascending_rank(where(presyn >= 0, permanence, -1.0))  # empty places first, then the weakest synapses
         grows = rank < where(is_new.sum(-1) < wanted, is_new.sum(-1), wanted).unsqueeze(-1)
-        taken = chosen.gather(-1, rank.clamp_max(len(turn) - 1))
+        taken = chosen.gather(-1, rank.clamp_max(len(place) - 1))
         return where(grows, taken, presyn), where(grows, self.initial_perm, permanence)
 
     # ---- 3: what is expected next ----------------------------------------------------------------------------------
@@ -436,6 +440,12 @@ class TemporalMemory(Module):
 
     def extra_repr(self) -> str:
         return f"column_count={self.column_count}, cells_per_column={self.cells_per_column}"
+
+
+def compute_now(*tensors: Tensor) -> None:
+    """Compute a new state, unless it is being traced: a chain of steps whose results are not read does not grow."""
+    if STATE.trace is None:
+        evaluate(tensors)
 
 
 def _first_largest(values: Tensor) -> Tensor:

@@ -294,8 +294,8 @@ def octonion_signs() -> list[list[float]]:
     """signs[i][j] in eᵢ eⱼ = signs[i][j] e_{i ^ j}."""
     signs = [[1.0 if i == 0 or j == 0 else -1.0 for j in range(8)] for i in range(8)]  # e₀ = 1, eᵢeᵢ = -1
     for triple in _TRIPLES:
-        for turn in range(3):
-            i, j = triple[turn], triple[(turn + 1) % 3]
+        for start in range(3):
+            i, j = triple[start], triple[(start + 1) % 3]
             signs[i][j], signs[j][i] = 1.0, -1.0
     return signs
 

@@ -69,9 +69,17 @@ class _Adapter(Module):
 
     def _fold(self, sign: float, merged: bool) -> None:
         if self.merged is not merged:
+            self._check_stored()
             with no_grad():
                 self.base.weight.add_(self.delta(), alpha=sign)
             self.merged = merged
+
+    def _check_stored(self) -> None:
+        """Refuse a weight that is computed at every use, by a parametrization: what is added to it would be lost."""
+        if "weight" not in self.base._parameters and "weight" not in self.base._buffers:
+            given = f"a {type(self.base).__name__} whose weight is computed by a parametrization"
+            fix = "call remove_parametrizations(base, 'weight'), or leave the adapter unmerged"
+            raise problem(GraphError, f"{type(self).__name__}.merge", given, "a weight that is stored", fix)
 
     def extra_repr(self) -> str:
         return f"r={self.r}, alpha={self.alpha}" + (", merged" if self.merged else "")
@@ -114,9 +122,10 @@ class LoRALinear(_Adapter):
     def forward(self, input: Tensor) -> Tensor:
         if self.merged:
             return self.base(input)
-        y = F.linear(input, self.base.weight, self.base.bias)
-        y = y + F.linear(F.linear(self.dropout(input), self.lora_A), self.lora_B) * self.scaling
-        return y if self.base.activation is None else self.base.activation(y)
+        change = F.linear(F.linear(self.dropout(input), self.lora_A), self.lora_B) * self.scaling
+        if self.base.activation is None:
+            return self.base(input) + change
+        return self.base.activation(F.linear(input, self.base.weight, self.base.bias) + change)
 
 
 @layer("", oracle="torch: the Embedding plus (alpha/r) of rows of Aᵀ times Bᵀ")
@@ -226,6 +235,9 @@ def merge(model: Module) -> Module:
     """Add the changes of all adapters of a model to the weights of their bases. A weight that another layer shares is
     copied first, since that layer does not change with it."""
     uses = Counter(id(param) for _, param in model.named_parameters(remove_duplicate=False))
+    for adapter in _adapters(model):  # before any of them is changed
+        if not adapter.merged:
+            adapter._check_stored()
     for adapter in _adapters(model):
         weight = adapter.base.weight
         if uses[id(weight)] > 1 and not adapter.merged:

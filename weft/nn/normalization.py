@@ -55,7 +55,8 @@ class _NormBase(Module):
         if self.track_running_stats:
             self.running_mean.zero_()
             self.running_var.fill_(1.0)
-            self.num_batches_tracked.zero_()
+            if self.num_batches_tracked is not None:
+                self.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
         """Scale 1 and shift 0, and the running statistics forgotten."""
@@ -74,13 +75,13 @@ class _NormBase(Module):
     def extra_repr(self) -> str:
         return (
             f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
-            f"track_running_stats={self.track_running_stats}"
+            f"bias={self.bias is not None}, track_running_stats={self.track_running_stats}"
         )
 
 
 def _add_counter(module: _NormBase, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """Before a state_dict is loaded: files that PyTorch wrote before 2018 have no num_batches_tracked."""
-    if prefix + "running_mean" in state:
+    if prefix + "running_mean" in state and module.num_batches_tracked is not None:
         state.setdefault(prefix + "num_batches_tracked", module.num_batches_tracked)
 
 
@@ -107,7 +108,8 @@ class _BatchNorm(_NormBase):
             given = f"an input of {input.shape[1]} channels, shape {tuple(input.shape)}"
             raise problem(ShapeError, type(self).__name__, given, f"{self.num_features} channels in axis 1")
         momentum: Any = self.momentum
-        if self.training and self.track_running_stats:
+        counts = self.training and self.track_running_stats and self.num_batches_tracked is not None
+        if counts:
             self.num_batches_tracked.add_(1)
             if momentum is None:  # the plain average of all batches
                 count_dtype = float32 if self.running_mean.dtype.is_narrow else self.running_mean.dtype
@@ -117,7 +119,7 @@ class _BatchNorm(_NormBase):
         var = self.running_var if not self.training or self.track_running_stats else None
         factor = 0.0 if momentum is None else momentum
         output = F.batch_norm(input, mean, var, self.weight, self.bias, use_batch, factor, self.eps)
-        if self.training and self.track_running_stats:
+        if counts:
             compute_with([self.num_batches_tracked], output)
         return output
 
@@ -180,7 +182,7 @@ class SyncBatchNorm(_BatchNorm):
 
     >>> model = weft.nn.Sequential(weft.nn.BatchNorm1d(3))
     >>> weft.nn.SyncBatchNorm.convert_sync_batchnorm(model)[0]
-    SyncBatchNorm(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+    SyncBatchNorm(3, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)
     """
 
     ranks = (2, 3, 4, 5, 6, 7, 8)
@@ -345,7 +347,10 @@ class LayerNorm(Module):
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}, "
+            f"bias={self.bias is not None}"
+        )
 
 
 @layer("X08", aliases=("RMSNormLayer",))
@@ -445,7 +450,8 @@ class GroupNorm(Module):
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
-        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+        shift = self.bias is not None
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}, bias={shift}"
 
 
 @layer("", learns="-")

@@ -180,9 +180,7 @@ class RNNBase(Module):
         if hx is None:
             return None
         who, sizes = type(self).__name__, self._state_sizes()
-        given = tuple(hx) if self.mode == "LSTM" else (hx,)
-        if len(given) != len(sizes):
-            raise problem(ShapeError, who, f"{len(given)} states", "a pair (h, c)")
+        given = given_states(who, hx, len(sizes))
         count = self.num_layers * self.num_directions
         for one, size in zip(given, sizes, strict=True):
             expected = (count, size) if is_single else (count, x.shape[1], size)
@@ -197,6 +195,16 @@ class RNNBase(Module):
         }  # fmt: skip
         named = [f"{name}={getattr(self, name)}" for name, value in defaults.items() if getattr(self, name) != value]
         return ", ".join([str(self.input_size), str(self.hidden_size), *named])
+
+
+def given_states(who: str, hx: Any, count: int) -> States:
+    """The states that a user gave: a tensor where there is one, else a pair of them."""
+    given = (hx,) if count == 1 else hx
+    if not isinstance(given, tuple | list) or len(given) != count or not all(isinstance(x, Tensor) for x in given):
+        is_several = isinstance(hx, tuple | list)
+        text = f"{len(hx)} states in a {type(hx).__name__}" if is_several else f"a {type(hx).__name__} as state"
+        raise problem(ShapeError, who, text, "a tensor h" if count == 1 else "a pair (h, c)")
+    return tuple(given)
 
 
 def _check_sizes(who: str, **sizes: Any) -> None:
@@ -312,19 +320,19 @@ class RNNCellBase(Module):
             init.uniform_(param, -bound, bound)
 
     def _advance(self, mode: str, x: Tensor, hx: Any) -> States:
-        """The states after one step; `hx` is a tuple of states or None."""
+        """The states after one step; `hx` is as in forward."""
         who = type(self).__name__
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
             expected = f"[B, F] or [F] with F = input_size = {self.input_size}"
             raise problem(ShapeError, who, f"input of shape {list(x.shape)}", expected)
         check_dtype(who, x, self.weight_ih)
         expected_state = (*x.shape[:-1], self.hidden_size)
-        states: States = CELLS[mode].states * (zero_state(*expected_state, like=x),) if hx is None else hx
-        if len(states) != CELLS[mode].states:
-            raise problem(ShapeError, who, f"{len(states)} states", "a pair (h, c)")
+        count = CELLS[mode].states
+        states = count * (zero_state(*expected_state, like=x),) if hx is None else given_states(who, hx, count)
         for one in states:
             if tuple(one.shape) != expected_state:
                 raise problem(ShapeError, who, f"a state of shape {list(one.shape)}", f"{list(expected_state)}")
+            check_dtype(who, one, x)
         weights = Weights(self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         return CELLS[mode].step(weights)(states, project(mode, x, weights))[0]
 
@@ -354,7 +362,7 @@ class RNNCell(RNNCellBase):
         self.nonlinearity = nonlinearity
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        return self._advance(f"RNN_{self.nonlinearity.upper()}", input, None if hx is None else (hx,))[0]
+        return self._advance(f"RNN_{self.nonlinearity.upper()}", input, hx)[0]
 
 
 @layer()
@@ -373,7 +381,7 @@ class LSTMCell(RNNCellBase):
         super().__init__(input_size, hidden_size, bias, 4, device, dtype)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        h, c = self._advance("LSTM", input, None if hx is None else tuple(hx))
+        h, c = self._advance("LSTM", input, hx)
         return h, c
 
 
@@ -392,4 +400,4 @@ class GRUCell(RNNCellBase):
         super().__init__(input_size, hidden_size, bias, 3, device, dtype)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        return self._advance("GRU", input, None if hx is None else (hx,))[0]
+        return self._advance("GRU", input, hx)[0]

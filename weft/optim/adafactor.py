@@ -27,6 +27,7 @@ class Adafactor(Optimizer):
     """
 
     hyper = ("lr", "beta2_decay", "eps", "d", "weight_decay")
+    optional = ("eps",)
     state_names = ("row_var", "col_var", "variance")
 
     def __init__(

@@ -101,7 +101,9 @@ class Adagrad(Optimizer):
         super().__init__(params, {**rates, "initial_accumulator_value": first, **ways})
 
     def _changes_only_rows(self, group: Group) -> bool:
-        return not group.choice("weight_decay") and not group.choice("initial_accumulator_value")
+        if group.choice("weight_decay") or group.choice("initial_accumulator_value"):
+            return False
+        return group.choice("eps")  # without it, an element that never had a gradient becomes 0/0
 
     def update(
         self, group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor], t: Tensor, state: State

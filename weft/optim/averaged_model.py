@@ -10,9 +10,10 @@ import weft
 from weft.errors import GraphError, problem
 from weft.nn.module import Module
 from weft.nn.normalization import _BatchNorm
-from weft.optim.averaging import assign
+from weft.optim.averaging import assign_now
 from weft.optim.flat import buckets, join
 from weft.optim.swa_utils import get_swa_multi_avg_fn
+from weft.state import STATE
 from weft.tensor import Tensor
 
 
@@ -76,6 +77,9 @@ class AveragedModel(Module):
         """Average tensors of one dtype and device; the first values replace what was there."""
         count = count.to(averages[0].device)
         currents = [tensor.detach().to(averages[0].device) for tensor in currents]
+        if STATE.trace is None and not int(count):  # inside a compiled function the device decides, below
+            assign_now(averages, join(currents).to(averages[0].dtype))
+            return
         if self.avg_fn is not None:
             pairs = zip(averages, currents, strict=True)
             found = join([self.avg_fn(average.detach(), current, count) for average, current in pairs])
@@ -86,7 +90,7 @@ class AveragedModel(Module):
             else:
                 get_swa_multi_avg_fn()(averages, currents, count)
             found = join([average.detach() for average in averages])
-        assign(averages, weft.where(count == 0, join(currents).to(found.dtype), found))
+        assign_now(averages, weft.where(count == 0, join(currents).to(found.dtype), found))
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:

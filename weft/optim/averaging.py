@@ -13,7 +13,7 @@ from typing import Any
 
 import weft
 from weft.errors import GraphError, RangeError, ShapeError, problem
-from weft.optim.flat import buckets, join, pack, split
+from weft.optim.flat import assign, buckets, join, pack, wide
 from weft.state import STATE
 from weft.tensor import Tensor
 
@@ -26,18 +26,17 @@ def blend_(averages: Sequence[Tensor], currents: Sequence[Tensor], weight: Tenso
             old = join([tensor.detach() for tensor in chosen])
             new = join([currents[k].detach().to(old.device) for k in positions]).to(old.dtype)
             share = weight.to(device=old.device) if isinstance(weight, Tensor) else weight
-            wide = weft.float32 if old.dtype.is_narrow or old.dtype.kind != "f" else old.dtype
-            share = share.to(wide) if isinstance(share, Tensor) else share
-            mixed = old.to(wide).lerp(new.to(wide), share).to(old.dtype)
-            assign(chosen, mixed)
+            work = weft.float32 if old.dtype.is_narrow or old.dtype.kind != "f" else old.dtype
+            share = share.to(work) if isinstance(share, Tensor) else share
+            mixed = old.to(work).lerp(new.to(work), share).to(old.dtype)
+            assign_now(chosen, mixed)
 
 
-def assign(tensors: Sequence[Tensor], flat: Tensor) -> None:
-    """Write the parts of a flat vector to tensors, in place."""
+def assign_now(tensors: Sequence[Tensor], flat: Tensor) -> None:
+    """Write the parts of a flat vector to tensors, in place; outside of traces it is computed first."""
     if STATE.trace is None:
         weft.eval(flat)
-    for tensor, part in zip(tensors, split(flat, tensors), strict=True):
-        tensor._assign(part.node)
+    assign(tensors, flat)
 
 
 class _Average(abc.ABC):
@@ -49,7 +48,7 @@ class _Average(abc.ABC):
         if not self.tensors:
             raise problem(GraphError, type(self).__name__, "no tensors", "at least one", "pass model.parameters()")
         with weft.no_grad():
-            self.averages = [_wide(tensor.detach()).clone() for tensor in self.tensors]
+            self.averages = [wide(tensor.detach()).clone() for tensor in self.tensors]
             is_wide = any(tensor.dtype is weft.float64 for tensor in self.tensors)
             dtype = weft.float64 if is_wide else weft.float32
             self.count = weft.zeros((), dtype=dtype, device=self.tensors[0].device)
@@ -158,7 +157,3 @@ class StochasticWeightAverage(_Average):
 
     def _weight(self) -> Tensor:
         return 1.0 / (self.count + 1.0)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype.is_narrow else tensor

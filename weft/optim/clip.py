@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import weft
 from weft.errors import GraphError, problem
-from weft.optim.flat import buckets, join, split
+from weft.optim.flat import assign, buckets, join, listed, wide
+from weft.state import STATE
 from weft.tensor import Tensor
 
 
@@ -45,8 +46,7 @@ def get_total_norm(
     >>> weft.optim.get_total_norm([weft.tensor([3.0]), weft.tensor([4.0])]).item()
     5.0
     """
-    every = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-    return _total_norm("get_total_norm", every, norm_type, error_if_nonfinite)
+    return _total_norm("get_total_norm", listed(tensors), norm_type, error_if_nonfinite)
 
 
 def clip_grads_with_norm_(
@@ -72,7 +72,7 @@ def clip_grad_value_(
         grads = _grads(parameters)
         for positions in buckets(grads):
             group = [grads[k] for k in positions]
-            _assign(group, join(group).clamp(low, high))
+            assign(group, join(group).clamp(low, high))
 
 
 def _total_norm(who: str, tensors: list[Tensor], norm_type: float, error_if_nonfinite: bool) -> Tensor:
@@ -81,7 +81,7 @@ def _total_norm(who: str, tensors: list[Tensor], norm_type: float, error_if_nonf
     order = float(norm_type)
     with weft.no_grad():
         device = tensors[0].device
-        flats = [_wide(join([tensors[k] for k in positions])) for positions in buckets(tensors)]
+        flats = [wide(join([tensors[k] for k in positions])) for positions in buckets(tensors)]
         if order == 2.0:
             sums = [(flat * flat).sum().to(device) for flat in flats]
             norm = sum(sums[1:], sums[0]).sqrt()
@@ -93,6 +93,10 @@ def _total_norm(who: str, tensors: list[Tensor], norm_type: float, error_if_nonf
         else:
             sums = [(flat.abs() ** order).sum().to(device) for flat in flats]
             norm = sum(sums[1:], sums[0]) ** (1.0 / order)
+        if error_if_nonfinite and STATE.trace is not None:
+            given = f"error_if_nonfinite=True inside {STATE.trace.where}, where no value is known"
+            fix = "leave it away and check the norm that is returned, outside"
+            raise problem(GraphError, who, given, "error_if_nonfinite=False", fix)
         if error_if_nonfinite and not bool(norm.isfinite()):
             given = "gradients whose norm is not finite"
             raise problem(GraphError, who, given, "finite gradients", "look for NaN or Inf")
@@ -103,21 +107,10 @@ def _scale(grads: list[Tensor], max_norm: float, norm: Tensor) -> None:
     with weft.no_grad():
         for positions in buckets(grads):
             group = [grads[k] for k in positions]
-            flat = _wide(join(group))
+            flat = wide(join(group))
             scale = (max_norm / (norm.to(flat.device) + 1e-6)).minimum(1.0)
-            _assign(group, flat * scale)
-
-
-def _wide(flat: Tensor) -> Tensor:
-    """Squares leave float16 soon."""
-    return flat.float() if flat.dtype.is_narrow else flat
+            assign(group, flat * scale)
 
 
 def _grads(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    every = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-    return [param.grad for param in every if param.grad is not None]
-
-
-def _assign(tensors: list[Tensor], flat: Tensor) -> None:
-    for tensor, part in zip(tensors, split(flat.to(tensors[0].dtype), tensors), strict=True):
-        tensor._assign(part.node)
+    return [param.grad for param in listed(parameters) if param.grad is not None]

@@ -6,7 +6,7 @@ result is a view; so an update written for one long vector is one kernel over a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import weft
@@ -33,8 +33,23 @@ def pack(tensors: Sequence[Tensor]) -> None:
     with weft.no_grad():
         flat = join([tensor.detach() for tensor in tensors])
         weft.eval(flat)
-        for tensor, part in zip(tensors, split(flat, tensors), strict=True):
-            tensor._assign(part.node)
+        assign(tensors, flat)
+
+
+def assign(tensors: Sequence[Tensor], flat: Tensor) -> None:
+    """Write the parts of a flat vector to tensors of one dtype, in place."""
+    for tensor, part in zip(tensors, split(flat.to(tensors[0].dtype), tensors), strict=True):
+        tensor._assign(part.node)
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """16-bit floats as float32: their sums and squares soon leave the range, and averages lose what is small."""
+    return tensor.float() if tensor.dtype.is_narrow else tensor
+
+
+def listed(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    """One tensor, or several, as a list."""
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 
 
 def buckets(tensors: Sequence[Tensor]) -> list[list[int]]:

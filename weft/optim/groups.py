@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import numbers
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,6 +23,7 @@ from weft.optim.flat import join, pack, split
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor
 
+_ADD = "use add_param_group, or make a new optimizer"
 STEP, SEEN, SUM = "step", "accumulated", "accumulated_grad"  # names in a state_dict
 
 
@@ -46,23 +49,21 @@ class Group(dict):
     During an update it also tells which parameters the flat vectors consist of: `tensors`, `split`, `spread`.
     """
 
-    def __init__(
-        self, options: Mapping[str, Any], order: tuple[str, ...], state_of: Callable[[Group], tuple[str, ...]]
-    ):
+    def __init__(self, options: Mapping[str, Any], optimizer: Any):
         super().__init__(options)
-        self.order = order
-        self.state_of = state_of
+        self.optimizer = optimizer
+        self.params = tuple(options.get("params", ()))  # those that are in the buckets
         self.buckets: list[Bucket] = []
         self.tables: set[int] = set()  # ids of parameters that lie in buckets of their own
         self.tensors: list[Tensor] = []  # the parameters of the update in progress
         self.bucket: Bucket | None = None  # and where they lie
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Group, ({}, (), None), (dict(self), self.order, self.state_of, self.buckets)
+        return Group, ({}, None), (dict(self), self.optimizer, self.params, self.buckets)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         """Of a copy: its numbers are in its buckets already."""
-        options, self.order, self.state_of, self.buckets = state
+        options, self.optimizer, self.params, self.buckets = state
         super().update(options)
 
     # ---- a dict whose numbers are on the device ----------------------------------------------------------------
@@ -74,11 +75,21 @@ class Group(dict):
                 GraphError, "param_groups", given, "hyper-parameters that change between calls",
                 "set it, or call scheduler.step(), outside",
             )  # fmt: skip
+        if key == "params":
+            expected = "parameters that stay as they were given"
+            raise problem(GraphError, "param_groups", "'params' set to another list", expected, _ADD)
+        before = dict(self)
         super().__setitem__(key, plain_number(value))
+        try:
+            self.optimizer._check_group(self)
+        except Exception:
+            self.clear()
+            super().update(before)
+            raise
         VERSION.bump()
         for bucket in self.buckets:
             bucket.write_hyper(self.numbers())
-            bucket.add_state(self.state_of(self))
+        self.optimizer._add_state(self)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         for key, value in dict(*args, **kwargs).items():
@@ -88,6 +99,38 @@ class Group(dict):
         if key not in self:
             self[key] = default
         return self[key]
+
+    def check_params(self) -> None:
+        """Refuse a list of parameters that was changed: their state lies elsewhere."""
+        given = self["params"]
+        if STATE.trace is not None:
+            STATE.trace.guard(lambda: len(given))
+        if len(given) != len(self.params) or not all(map(operator.is_, given, self.params)):
+            text = f"{len(given)} in 'params'" if len(given) != len(self.params) else "other tensors in 'params'"
+            expected = f"the {len(self.params)} that were given"
+            raise problem(GraphError, f"{type(self.optimizer).__name__}.step", text, expected, _ADD)
+
+    def check_numbers(self, defaults: Mapping[str, Any], optional: Iterable[str]) -> None:
+        """Refuse numeric hyper-parameters that are no numbers; None only in place of None or where it is `optional`."""
+        for name in self.optimizer.hyper:
+            usual, value = defaults.get(name), self.get(name)
+            if isinstance(usual, tuple | list):
+                is_right = isinstance(value, tuple | list) and len(value) == len(usual)
+                expected, pairs = f"{len(usual)} numbers", zip(value, usual, strict=True) if is_right else ()
+            else:
+                is_right, expected, pairs = True, "a number", ((value, usual),)
+            for each, one in pairs:
+                is_none = each is None and (one is None or name in optional)
+                is_right = is_right and (is_none or isinstance(each, numbers.Real | np.ndarray))
+            if not is_right:
+                raise problem(GraphError, type(self.optimizer).__name__, f"{name} {value!r:.60}", expected)
+
+    def is_accumulating(self) -> bool:
+        """Whether gradients are added up, or were until now, so that a sum may be left for the next update."""
+        if self.constant("update_every", 1) != 1:
+            return True
+        read = lambda: any(SUM in bucket.state for bucket in self.buckets)  # noqa: E731
+        return read() if STATE.trace is None else STATE.trace.guard(read)
 
     def constant(self, name: str, default: Any = None) -> Any:
         """A hyper-parameter as a Python value; a compiled step is traced anew when it changes."""
@@ -110,7 +153,7 @@ class Group(dict):
         return [name for name, _ in self._items()]
 
     def _items(self) -> Iterator[tuple[str, Any]]:
-        for name in self.order:
+        for name in self.optimizer.hyper:
             value = self[name]
             if isinstance(value, tuple | list):
                 yield from [(f"{name}{k + 1}", each) for k, each in enumerate(value)]
@@ -358,13 +401,17 @@ class Bucket:
                 flat.copy_(weft.tensor(np.concatenate(arrays).astype(flat.dtype.numpy), device=flat.device))
             # Optimizers that count nothing save no step; state that was saved is proof of at least one.
             self.set_numbers({
-                name: np.array([_number(entry, name, 1.0 if name == STEP and entry else 0.0) for entry in saved])
+                name: np.array([_number(entry, name, 1.0 if name == STEP and _is_begun(entry) else 0.0) for entry in saved])
                 for name in self.numbers
             })  # fmt: skip
 
 
 def _values(numbers: Mapping[str, Tensor], count: int) -> dict[str, np.ndarray]:
     return {name: np.broadcast_to(each.numpy(), (count,)) for name, each in numbers.items()}
+
+
+def _is_begun(entry: Mapping[str, Any]) -> bool:
+    return any(value is not None for value in entry.values())
 
 
 def _number(entry: Mapping[str, Any], name: str, default: float) -> float:

@@ -87,6 +87,7 @@ class LAMB(Optimizer):
     """
 
     hyper = ("lr", "betas", "eps", "weight_decay", "clamp")
+    optional = ("clamp",)
     state_names = ("exp_avg", "exp_avg_sq")
 
     def __init__(

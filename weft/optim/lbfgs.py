@@ -56,7 +56,7 @@ class LBFGS(Optimizer):
 
     def _check_group(self, group: Group) -> None:
         super()._check_group(group)
-        if self.param_groups:
+        if any(other is not group for other in self.param_groups):
             raise problem(GraphError, "LBFGS", "several parameter groups", "one group", "use one list of parameters")
         if group.get("update_every", 1) != 1:
             raise problem(GraphError, "LBFGS", "update_every", "whole losses", "add up the loss in the closure")

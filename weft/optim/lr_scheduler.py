@@ -181,6 +181,12 @@ class SequentialLR(_WithSchedulers):
         first._initial_step()
         self._last_lr = first.get_last_lr()
 
+    def _restart(self) -> None:
+        self.last_epoch = 0
+        first = self._schedulers[bisect_right(self._milestones, 0)]
+        first._restart()  # the others begin with step 0 at their milestones
+        self._last_lr = first.get_last_lr()
+
     def step(self, epoch: int | None = None) -> None:
         """Go to the next step."""
         self.last_epoch += 1
@@ -210,6 +216,11 @@ class ChainedScheduler(_WithSchedulers):
         self._schedulers = list(schedulers)
         self._last_lr = self._present()
 
+    def _restart(self) -> None:
+        for scheduler in self._schedulers:
+            scheduler._restart()
+        self._last_lr = self._present()
+
     def step(self, epoch: int | None = None) -> None:
         """Go to the next step."""
         for scheduler in self._schedulers:
@@ -236,6 +247,8 @@ class Warmup(LRScheduler):
             raise problem(RangeError, "Warmup", f"steps {steps!r}", "an integer of at least 1")
         if after is not None and (not isinstance(after, LRScheduler) or after.optimizer is not optimizer):
             raise problem(GraphError, "Warmup", f"a {type(after).__name__}", "a scheduler of the same optimizer")
+        if isinstance(after, ReduceLROnPlateau):
+            raise problem(GraphError, "Warmup", "a ReduceLROnPlateau", "a scheduler whose step() takes no metric")
         self.steps, self.after = steps, after
         super().__init__(optimizer, last_epoch)
 
@@ -251,8 +264,7 @@ class Warmup(LRScheduler):
         self.last_epoch += 1
         if self.last_epoch == self.steps:
             self._set(self.base_lrs)
-            self.after.last_epoch = -1
-            self.after._initial_step()
+            self.after._restart()
         else:
             self.after.step()
         self._last_lr = self._present()

@@ -61,6 +61,7 @@ class Optimizer:
     hyper: tuple[str, ...] = ()
     state_names: tuple[str, ...] = ()
     number_names: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()  # of `hyper`: what may be None
     saves_steps = True  # whether the count of updates is part of the state_dict, as in torch's
 
     def __init__(self, params: Params, defaults: Mapping[str, Any]):
@@ -101,7 +102,7 @@ class Optimizer:
             known.add(id(param))
         defaults = {key: plain_number(value) for key, value in self.defaults.items()}
         options["params"] = params
-        group = Group({"params": params, **defaults, **options}, self.hyper, self._state_of)
+        group = Group({"params": params, **defaults, **options}, self)
         self._check_group(group)
         with outside_of_traces():
             group.buckets = self._make_buckets(group)
@@ -154,6 +155,7 @@ class Optimizer:
 
     def _check_group(self, group: Group) -> None:
         """Refuse hyper-parameters that no update can use."""
+        group.check_numbers(self.defaults, self.optional)
         every = group.get("update_every", 1)
         if not isinstance(every, int) or every < 1:
             raise problem(RangeError, type(self).__name__, f"update_every {every!r}", "an integer of at least 1")
@@ -161,6 +163,11 @@ class Optimizer:
     def _state_of(self, group: Group) -> tuple[str, ...]:
         """Names of the state vectors that this group's hyper-parameters call for."""
         return self.state_names
+
+    def _add_state(self, group: Group) -> None:
+        """Make the state vectors that hyper-parameters call for since they were changed."""
+        for bucket in group.buckets:
+            bucket.add_state(self._state_of(group))
 
     def _shape_of(self, name: str, param: Tensor) -> tuple[int, ...] | None:
         """The shape of a parameter's share of a state vector; None where it has no such state."""
@@ -194,6 +201,7 @@ class Optimizer:
         later: list[tuple[list[Tensor], Tensor]] = []
         with weft.no_grad():
             for group in self.param_groups:
+                group.check_params()
                 if any(bucket.is_moved() for bucket in group.buckets) or self._separate_tables(group):
                     self._follow(group)
                 for bucket in group.buckets:
@@ -222,7 +230,7 @@ class Optimizer:
 
     def _has_rows(self, group: Group, param: Tensor) -> bool:
         """Whether a compiled step may update just some rows of a parameter."""
-        if STATE.trace is None or param.grad is None or param.ndim < 2 or group.constant("update_every", 1) != 1:
+        if STATE.trace is None or param.grad is None or param.ndim < 2 or group.is_accumulating():
             return False
         return self._changes_only_rows(group) and row_gradient(param.grad)
 
@@ -290,12 +298,12 @@ class Optimizer:
         """The new parameters, after the state was assigned. With `update_every` above 1, gradients are added up and in
         most calls everything else stays: which call it is, the device counts, so that a compiled step is the same."""
         keep = _choose_new
-        if every > 1:
+        if group.is_accumulating():
             bucket.add_state([SUM])
             bucket.add_numbers([SEEN])
             seen = bucket.read_number(SEEN, active) + 1.0
             g = bucket.read_state(SUM, active) + g
-            due = seen == float(every)
+            due = seen >= float(every)  # it may have been lowered meanwhile
             bucket.write_number(SEEN, weft.where(due, 0.0, seen), active)
             bucket.write_state(SUM, weft.where(due, 0.0, g), active)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import weft
 from weft.errors import GraphError, problem
-from weft.optim.flat import buckets, join
+from weft.optim.flat import buckets, join, listed
 from weft.tensor import Tensor
 
 
@@ -35,16 +35,12 @@ def elastic_penalty(parameters: Tensor | Iterable[Tensor], l1: float, l2: float)
     >>> weft.optim.elastic_penalty([weft.tensor([1.0, -2.0])], 0.5, 0.5).item()
     2.75
     """
-    every = _listed(parameters)
+    every = listed(parameters)
     return l1_penalty(every, l1) + l2_penalty(every, l2)
 
 
-def _listed(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    return [parameters] if isinstance(parameters, Tensor) else list(parameters)
-
-
 def _total(parameters: Tensor | Iterable[Tensor], term: Callable[[Tensor], Tensor]) -> Tensor:
-    every = _listed(parameters)
+    every = listed(parameters)
     if not every:
         return weft.zeros(())
     terms = [term(join([every[k] for k in positions])) for positions in buckets(every)]

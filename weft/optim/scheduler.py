@@ -67,6 +67,11 @@ class LRScheduler:
         self.step()
         self._is_initial = False
 
+    def _restart(self) -> None:
+        """Begin again with step 0, from the rates that the groups have now."""
+        self.last_epoch = -1
+        self._initial_step()
+
     def state_dict(self) -> dict[str, Any]:
         """All that it knows but the optimizer; of functions, only what objects keep in their attributes."""
         return {key: value for key, value in self.__dict__.items() if key != "optimizer"}

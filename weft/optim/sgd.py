@@ -56,6 +56,13 @@ class SGD(Optimizer):
     def _state_of(self, group: Group) -> tuple[str, ...]:
         return ("momentum_buffer",) if group.choice("momentum") else ()
 
+    def _add_state(self, group: Group) -> None:
+        """Steps count the updates of the buffer, whose first one is g, not those that were made without it."""
+        for bucket in group.buckets:
+            if "momentum_buffer" not in bucket.state and self._state_of(group):
+                bucket.steps.zero_()
+        super()._add_state(group)
+
     def _changes_only_rows(self, group: Group) -> bool:
         return not group.choice("momentum") and not group.choice("weight_decay")
 

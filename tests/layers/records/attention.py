@@ -1,6 +1,7 @@
 """Records of attention: torch.nn.MultiheadAttention, and compositions of torch's scaled_dot_product_attention."""
 
 import numpy as np
+import pytest
 import torch
 import torch.nn.functional as TF
 
@@ -140,6 +141,20 @@ def dropout_acts_in_training_only():
     np.testing.assert_allclose(np.where(dropped == 0, 0, 2 * kept.numpy()), dropped, rtol=1e-5, atol=1e-6)
 
 
+def a_full_cache_stays_as_it_is():
+    """More than fits is an error that names the position; a compiled step has written nothing."""
+    cache = nn.KeyValueCache(1, 1, 3, 1)
+    step = weft.compile(lambda x: cache.append(x, x)[0].sum())
+    step(weft.ones(1, 1, 2, 1)).numpy()
+    for _ in range(2):
+        with pytest.raises(weft.IndexRangeError, match="the index 3 at position 1, for an axis of extent 3"):
+            step(weft.full((1, 1, 2, 1), 7.0)).numpy()
+        assert cache.length.item() == 2
+        assert cache.keys.flatten().tolist() == cache.values.flatten().tolist() == [1.0, 1.0, 0.0]
+    other = weft.compile(lambda x: cache.append(x, x)[0].sum())
+    assert other(weft.full((1, 1, 1, 1), 7.0)).item() == 9.0 and cache.length.item() == 3
+
+
 def rotation(state, x, positions=None):
     at = np.arange(x.shape[-2]) if positions is None else positions
     dim = x.shape[-1]
@@ -158,6 +173,27 @@ def scores_depend_on_distance():
     np.testing.assert_allclose(rotary(weft.tensor(x)).numpy(), rotation({}, x), rtol=1e-12, atol=1e-12)  # float64
     positions = weft.arange(3) + 9
     np.testing.assert_allclose(rotary(q[:3], positions).numpy(), rotary(q)[9:].numpy(), rtol=1e-5, atol=1e-5)
+
+
+def heads_share_the_positions_of_their_batch():
+    """positions [B, T] for x [B, H, T, D], also where there are as many heads as batches."""
+    rotary = nn.RotaryEmbedding(4)
+    for batch, heads in ((2, 2), (2, 3), (3, 1)):
+        x = np.random.default_rng(0).normal(size=(batch, heads, 5, 4)).astype(np.float32)
+        at = np.arange(batch * 5).reshape(batch, 5)
+        expected = rotation({}, x, at[:, None])
+        np.testing.assert_allclose(rotary(weft.tensor(x), weft.tensor(at)).numpy(), expected, rtol=1e-4, atol=1e-5)
+        five = rotary(weft.tensor(x).unsqueeze(1).expand(-1, batch, -1, -1, -1), weft.tensor(at)).numpy()
+        np.testing.assert_allclose(five, np.repeat(expected[:, None], batch, 1), rtol=1e-4, atol=1e-5)
+
+
+def tables_keep_their_precision():
+    """A model that was bfloat16 for a while, or is, has the tables of float32."""
+    x = weft.randn(6, 8)
+    expected = nn.RotaryEmbedding(8)(x).numpy()
+    np.testing.assert_array_equal(nn.RotaryEmbedding(8).bfloat16().float()(x).numpy(), expected)
+    np.testing.assert_array_equal(nn.RotaryEmbedding(8, dtype=weft.float16)(x).numpy(), expected)
+    assert nn.RotaryEmbedding(8).bfloat16()(x.to(weft.bfloat16)).dtype is weft.bfloat16
 
 
 def grouped(state, x, mask, is_causal=False, base=None):
@@ -239,6 +275,10 @@ RECORDS = [
                 match=r"key_padding_mask of shape \(3, 2\).*\(2, 3\)",
             ),
             Bad(
+                call=lambda layer: layer(weft.ones(1, 2, 4), weft.ones(3, 2, 4), cache=layer.make_cache(2, 9)),
+                match="a cache with 1 queries and 3 keys.*as many keys as queries",
+            ),
+            Bad(
                 call=lambda layer: layer(*[weft.ones(3, 2, 4)] * 3, cache=layer.make_cache(1, 3)),
                 match="KeyValueCache.*at most 3",
             ),
@@ -247,6 +287,7 @@ RECORDS = [
         checks={
             "no scores are stored": no_scores_are_stored,
             "decoding": lambda: decoding_equals_one_call(lambda: nn.MultiheadAttention(8, 2, batch_first=True)),
+            "a full cache": a_full_cache_stays_as_it_is,
             "decoding with shared heads and rotary positions": lambda: decoding_equals_one_call(
                 lambda: nn.MultiheadAttention(8, 4, batch_first=True, num_kv_heads=2, rope_base=100.0)
             ),
@@ -442,7 +483,11 @@ RECORDS = [
             Bad(call=lambda layer: layer(weft.ones(2, 3, 5)), match=r"\(2, 3, 5\).*\[..., T, 6\]"),
             Bad(call=lambda layer: type(layer)(5), match="dim=5"),
         ],
-        checks={"scores depend on distance": scores_depend_on_distance},
+        checks={
+            "scores depend on distance": scores_depend_on_distance,
+            "positions of a batch": heads_share_the_positions_of_their_batch,
+            "precision of the tables": tables_keep_their_precision,
+        },
     ),
 ]
 

@@ -1,6 +1,7 @@
 """Records of low-rank adapters: torch's layers plus the low-rank product."""
 
 import numpy as np
+import pytest
 import torch.nn.functional as TF
 
 import weft
@@ -170,6 +171,33 @@ def dropout_acts_on_the_adapter_only():
     np.testing.assert_allclose(layer(x).detach().numpy(), layer.base(x).detach().numpy(), rtol=1e-6, atol=1e-6)
 
 
+def hooks_of_the_base_run():
+    """The base is called, merged or not."""
+    layer, seen = nn.LoRALinear(nn.Linear(4, 3), r=2), []
+    layer.base.register_forward_hook(lambda module, args, output: seen.append(1) or output + 1.0)
+    x = weft.randn(5, 4)
+    before = layer(x).detach().numpy()
+    layer.merge()
+    np.testing.assert_allclose(layer(x).detach().numpy(), before, rtol=1e-5, atol=1e-6)
+    assert len(seen) == 2
+
+
+def computed_weights_are_not_merged():
+    """What is added to a weight that a parametrization computes would be lost: nothing is merged."""
+    for make in (nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm):
+        model = nn.Sequential(nn.Linear(4, 4), make(nn.Linear(4, 3))).eval()
+        model = randomize(nn.lora.add_lora(model, r=2)).eval()
+        x = weft.randn(5, 4)
+        before = model(x).detach().numpy()
+        with pytest.raises(weft.GraphError, match="weight is computed by a parametrization.*remove_parametrizations"):
+            nn.lora.merge(model)
+        assert not model[0].merged and not model[1].merged
+        np.testing.assert_array_equal(model(x).detach().numpy(), before)
+        nn.utils.parametrize.remove_parametrizations(model[1].base, "weight")
+        nn.lora.merge(model)
+        np.testing.assert_allclose(model(x).detach().numpy(), before, rtol=1e-4, atol=1e-5)
+
+
 RECORDS = [
     LayerRecord(
         name="LoRALinear",
@@ -191,6 +219,8 @@ RECORDS = [
             "attention": attention_reads_the_adapted_weight,
             "saving": adapters_are_saved_alone,
             "dropout": dropout_acts_on_the_adapter_only,
+            "hooks of the base": hooks_of_the_base_run,
+            "computed weights": computed_weights_are_not_merged,
         },
     ),
     LayerRecord(
