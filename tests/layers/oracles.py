@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.layers.record import Oracle
 
@@ -27,10 +28,13 @@ def load(name: str) -> Any:
     """An optional oracle. Those that warn when they are imported are let warn; GPU machines may not have them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        before = torch.index_select
         try:
             return importlib.import_module(name)
         except ImportError:
             return _Missing(name)
+        finally:
+            torch.index_select = before  # torch_geometric puts its own there, which refuses what torch takes
 
 
 def to_torch(value: Any) -> Any:

@@ -95,6 +95,7 @@ def test_the_table_of_primitives_has_each_once():
         "segment_prod",
         "sort_rows",
         "sort_runs",
+        "write_rows",
     }
     made = {
         name for name in PRIMITIVES if name in own or name.startswith("partial_")
