@@ -189,7 +189,7 @@ def computed_weights_are_not_merged():
         model = randomize(nn.lora.add_lora(model, r=2)).eval()
         x = weft.randn(5, 4)
         before = model(x).detach().numpy()
-        with pytest.raises(weft.GraphError, match="weight is computed by a parametrization.*remove_parametrizations"):
+        with pytest.raises(weft.GraphError, match=r"weight is computed by a parametrization.*remove_parametrizations"):
             nn.lora.merge(model)
         assert not model[0].merged and not model[1].merged
         np.testing.assert_array_equal(model(x).detach().numpy(), before)
