@@ -6,6 +6,8 @@ writes are assignments to cells, so inside `weft.compile` they are part of the p
 
 from __future__ import annotations
 
+from typing import Any
+
 from weft.cell import compute_with
 from weft.creation import ones, zeros
 from weft.dtypes import float32
@@ -36,7 +38,7 @@ def _by_running(
 def _of_nothing(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """An input without elements, which has no statistics: running ones stay, and the gradients of `weight` and `bias`
     are 0."""
-    like = {"device": input.device, "dtype": float32 if input.dtype.is_narrow else input.dtype}
+    like: dict[str, Any] = {"device": input.device, "dtype": float32 if input.dtype.is_narrow else input.dtype}
     return _inference(input, zeros(input.shape[1], **like), ones(input.shape[1], **like), weight, bias, eps)
 
 

@@ -31,7 +31,8 @@ class RotaryEmbedding(Module):
     are; heads share them) replaces 0..T-1. Sines and cosines of the
     first `max_len` positions are kept as tables (buffers that are not saved), computed on the device; other positions,
     and those for float64, are computed as they come. The tables are the bits of float32 numbers, as int32: they keep
-    their precision when a model goes to bfloat16 and back. The result has the dtype of the input, whatever `dtype`. After Su et al., "RoFormer" (2021).
+    their precision when a model goes to bfloat16 and back. The result has the dtype of the input, whatever `dtype`.
+    After Su et al., "RoFormer" (2021).
 
     >>> rotary = weft.nn.RotaryEmbedding(2)
     >>> rotary(weft.tensor([[1.0, 0.0], [1.0, 0.0]]))  # positions 0 and 1: no rotation, then by one radian

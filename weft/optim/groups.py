@@ -114,15 +114,17 @@ class Group(dict):
         """Refuse numeric hyper-parameters that are no numbers; None only in place of None or where it is `optional`."""
         for name in self.optimizer.hyper:
             usual, value = defaults.get(name), self.get(name)
+            pairs: list[tuple[Any, Any]] = [(value, usual)]
+            expected = "a number"
             if isinstance(usual, tuple | list):
-                is_right = isinstance(value, tuple | list) and len(value) == len(usual)
-                expected, pairs = f"{len(usual)} numbers", zip(value, usual, strict=True) if is_right else ()
-            else:
-                is_right, expected, pairs = True, "a number", ((value, usual),)
-            for each, one in pairs:
-                is_none = each is None and (one is None or name in optional)
-                is_right = is_right and (is_none or isinstance(each, numbers.Real | np.ndarray))
-            if not is_right:
+                is_alike = isinstance(value, tuple | list) and len(value) == len(usual)
+                pairs = list(zip(value or (), usual, strict=True)) if is_alike else []
+                expected = f"{len(usual)} numbers"
+            is_right = [
+                isinstance(each, numbers.Real | np.ndarray) or (each is None and (one is None or name in optional))
+                for each, one in pairs
+            ]
+            if not is_right or not all(is_right):
                 raise problem(GraphError, type(self.optimizer).__name__, f"{name} {value!r:.60}", expected)
 
     def is_accumulating(self) -> bool:
@@ -401,7 +403,7 @@ class Bucket:
                 flat.copy_(weft.tensor(np.concatenate(arrays).astype(flat.dtype.numpy), device=flat.device))
             # Optimizers that count nothing save no step; state that was saved is proof of at least one.
             self.set_numbers({
-                name: np.array([_number(entry, name, 1.0 if name == STEP and _is_begun(entry) else 0.0) for entry in saved])
+                name: np.array([_number(entry, name, float(name == STEP and _is_begun(entry))) for entry in saved])
                 for name in self.numbers
             })  # fmt: skip
 
