@@ -111,5 +111,5 @@ def test_every_primitive_is_drawn_or_recorded():
             results = flat(record.fn(*inputs.weft_args, **sample.kwargs))
             found.update(operations(toposort([result.node for result in results if isinstance(result, Tensor)])))
     every = {name for names, *_ in primitives._ROWS for name in names.split()}
-    every -= {"replace_rows"}  # made by optimizers in compiled functions only: tests/backend/test_row_updates.py
+    every -= {"replace_rows"}  # made by optimizers in compiled functions only: tests/unit/test_row_updates.py
     assert sorted(every - found) == []
