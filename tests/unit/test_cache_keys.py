@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import os
 import platform
 import re
 import threading
@@ -352,3 +353,14 @@ def test_descriptions_tell_values_apart():
     for nameless in (lambda: 1, object(), np.float32, (1, [object()])):
         with pytest.raises(Nameless):
             describe(nameless)
+
+
+def test_text_that_changed_under_a_running_process_names_no_plan(tmp_path):
+    """Its modules are older than the text: a later process would take its plans for those of the new text."""
+    module = tmp_path / "module.py"
+    module.write_text("x = 1\n")
+    os.utime(module, (1e9, 1e9))
+    assert plancache._weft_text(tmp_path) == plancache._weft_text.__wrapped__(tmp_path)
+    module.write_text("x = 2\n")
+    os.utime(module, (plancache._STARTED + 5, plancache._STARTED + 5))
+    assert plancache._weft_text.__wrapped__(tmp_path) is None

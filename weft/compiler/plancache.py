@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import platform
+import time
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,13 +59,18 @@ class PlanKey:
         ).hexdigest()
 
 
+_STARTED = time.time()
+
+
 @functools.cache
-def _weft_text() -> str | None:
-    """A digest of the package's text, or None where it is not to be had (bytecode only)."""
-    package = Path(__file__).parents[1]
+def _weft_text(package: Path = Path(__file__).parents[1]) -> str | None:
+    """A digest of the package's text, or None where it is not to be had (bytecode only), or was changed since this
+    process loaded it: a plan that older code made would be kept under the name of the new."""
     digest = hashlib.sha256()
     try:
         for path in sorted(package.rglob("*.py")):
+            if path.stat().st_mtime > _STARTED:
+                return None
             digest.update(path.as_posix().removeprefix(package.as_posix()).encode() + b"\0" + path.read_bytes() + b"\0")
     except OSError:
         return None
