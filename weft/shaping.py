@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from weft.dtypes import DType
 from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.graph import build
 from weft.ops import arrange
 from weft.ops import common as ops
 from weft.ops.common import as_int
@@ -178,3 +180,11 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     if not rows:
         return input[:0].reshape(0, size)
     return input[Tensor(from_host(table, input.device))]
+
+
+def bitcast(tensor: Tensor, dtype: DType) -> Tensor:
+    """The same bits as elements of another dtype of the same size."""
+    return _bitcast(tensor, dtype)
+
+
+_bitcast = lift(build.bitcast)

@@ -9,7 +9,6 @@ from weft.creation import arange, empty, full, zeros
 from weft.dtypes import DType, float32, float64, int32
 from weft.errors import RangeError, ShapeError, problem
 from weft.functions import stack, where
-from weft.graph import build
 from weft.multihead import attend
 from weft.nn import functional as F
 from weft.nn import init
@@ -17,9 +16,8 @@ from weft.nn.linear import Linear
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
-from weft.tensor import Tensor, lift
-
-_bitcast = lift(build.bitcast)
+from weft.shaping import bitcast
+from weft.tensor import Tensor
 
 
 @layer("", learns="-", oracle="the rotation in float64 NumPy")
@@ -48,7 +46,7 @@ class RotaryEmbedding(Module):
         for name, table in zip(
             ("cos_bits", "sin_bits"), self._angles(arange(max_len, device=device), float32), strict=True
         ):
-            self.register_buffer(name, _bitcast(table, int32), persistent=False)
+            self.register_buffer(name, bitcast(table, int32), persistent=False)
 
     def _angles(self, positions: Tensor, dtype: DType) -> tuple[Tensor, Tensor]:
         """Cosine and sine for positions [..., T]: [..., T, dim / 2]."""
@@ -61,7 +59,7 @@ class RotaryEmbedding(Module):
         if width != self.dim:
             raise problem(ShapeError, "RotaryEmbedding", f"an input of shape {input.shape}", f"[..., T, {self.dim}]")
         if positions is None and length <= self.max_len and input.dtype is not float64:
-            cos, sin = (_bitcast(table[:length], float32) for table in (self.cos_bits, self.sin_bits))
+            cos, sin = (bitcast(table[:length], float32) for table in (self.cos_bits, self.sin_bits))
         else:
             at = arange(length, device=input.device) if positions is None else positions
             while 1 < at.ndim < input.ndim - 1:  # axes between, of heads for example, share the positions
