@@ -63,7 +63,7 @@ class Compiled:
         self.retraces: list[str] = []
         importlib.import_module("weft.captures")  # what a trace needs is loaded here, not by `import weft`
         self.section = new_rlock()  # of the variants and their slot tables; a fork waits until it is free
-        self._busy: Any = None  # the variant that runs, or True on the way there
+        self._running: list[Any] = [None]  # the variant that runs, or True on the way there; a list is quick to set
         SECTIONS.add(self)
         self._captures: Captures | None = None
         self._numbers: set[int] = set()  # positions of int arguments that have changed: inputs of the next plan
@@ -73,11 +73,11 @@ class Compiled:
         if STATE.trace is not None:
             return self.function(*args, **kwargs)  # inside another compiled function this one is part of it
         with self.section:
-            if self._busy:
+            if self._running[0]:
                 given = "a call by a finalizer or signal handler while the same thread is inside another call of it"
                 raise problem(GraphError, self.name, given, "one call at a time", "make the call after this one")
             try:
-                self._busy = True
+                self._running[0] = True
                 variant = self.last
                 try:
                     if variant is not None and not kwargs:
@@ -98,7 +98,7 @@ class Compiled:
                 hide_frames(error)
                 raise
             finally:
-                self._busy = None
+                self._running[0] = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         """Of a model with a compiled method, say: what was compiled for the original is compiled anew."""
@@ -207,7 +207,7 @@ class Compiled:
             tensors.append(Tensor(leaf(Buffer(slab, offset, nbytes), shape, dtype, device)))
         if variant.words is not None:
             variant.send()
-        self._busy = variant
+        self._running[0] = variant
         try:
             variant.run(table)
         except OutOfMemoryError:
@@ -256,7 +256,7 @@ class Compiled:
 
     def cut_by_fork(self) -> None:
         """In a forked child: another thread was inside, and is not here. What it wrote in place has no value."""
-        variant, self._busy = self._busy, None
+        variant, self._running[0] = self._running[0], None
         self.variants, self.last = [], None
         if isinstance(variant, Variant):
             variant.spoil("half-written when this process was forked")
@@ -448,7 +448,8 @@ _RETURN_SELF = frozenset({
     "train", "eval", "to", "type", "float", "double", "half", "bfloat16", "cpu", "cuda", "requires_grad_", "apply",
 })  # fmt: skip
 _OWN_NAMES = frozenset({
-    "function", "name", "variants", "last", "donate", "retraces", "section", "_busy", "_captures", "_numbers", "_fixed",
+    "function", "name", "variants", "last", "donate", "retraces", "section", "_running", "_captures", "_numbers",
+    "_fixed",
 })  # fmt: skip
 
 
