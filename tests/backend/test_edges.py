@@ -45,7 +45,6 @@ OURS_AT_INFINITY = {
     "unique_dim": "NaN sorts last",
     "scaled_dot_product_attention": "a query of NaN gives NaN, where torch gives 0",
     "grouped_query_attention": "the same",
-    "cross_attention": "the same",
     "attention_over_no_keys": "0 over no keys, whatever the query",
     "spmm": "entries that are not there do not meet infinities",
     "batch_norm_training": "an infinite weight multiplies what is normalised; torch's meets the mean first",
