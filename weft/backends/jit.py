@@ -1,6 +1,7 @@
 """LLVM IR text to machine code in this process, compiled once: in memory by the code's hash, then on disk.
 
-llvmlite is imported when the first kernel is compiled, not before. Object files are kept by `weft.disk`, under a key
+llvmlite is imported when the first kernel is compiled, not before. Kernels are placed in memory by `CodeMemory`, the
+runtime and what that does not know by LLVM's loader. Object files are kept by `weft.disk`, under a key
 of the text that was compiled and of all else that decides the machine code (`Target`).
 """
 
@@ -8,20 +9,23 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from weft import disk
 from weft.backends import native, native_gemm
+from weft.backends.code_memory import CodeMemory
 from weft.compiler.plan import Code
 from weft.counting import COUNTERS
 from weft.digest import digest
-from weft.errors import GraphError, problem
+from weft.errors import DeviceError, GraphError, problem
 from weft.locks import new_lock
 
 OBJECT_VERSION = 3
 OPTIMIZE, RELOCATION, CODE_MODEL = 2, "pic", "small"
+MAPPINGS = 3  # of memory, for each object file that LLVM's loader takes: code, constants, data
 PASSES = ("sroa",)  # the IR is vector code already: stack slots become registers, then code is generated
 
 
@@ -69,6 +73,8 @@ class Jit:
         self.engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._target_machine(), use_lmm=True)
         # Never freed: a daemon thread may still run its code while Python shuts down.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.engine))
+        self.memory = CodeMemory()
+        self.foreign = 0  # object files that LLVM's loader took
         self.addresses: dict[str, int] = {}
         self.lock = new_lock()
 
@@ -84,12 +90,18 @@ class Jit:
         with self.lock:
             missing = {code.symbol: code for code in codes if code.symbol not in self.addresses}
             COUNTERS.kernels_reused += len(codes) - len(missing)
+            left = []
             for code in missing.values():
-                self._load(code.text)
-            if missing:
+                payload = self._object_file(code.text)
+                placed = self.memory.place(payload)
+                if placed is not None and code.symbol in placed:
+                    self.addresses[code.symbol] = placed[code.symbol]
+                else:
+                    self._add(payload, code.name)
+                    left.append(code)
+            if left:
                 self.engine.finalize_object()
-                for symbol, code in missing.items():
-                    self.addresses[symbol] = self._address(symbol, code.name)
+                self.addresses |= {code.symbol: self._address(code.symbol, code.name) for code in left}
         return [self.addresses[code.symbol] for code in codes]
 
     @functools.cached_property
@@ -97,7 +109,7 @@ class Jit:
         """The addresses of the native runtime's functions."""
         text = native.runtime_ir() + native_gemm.module_part()
         with self.lock:
-            self._load(text, counted=False)
+            self._add(self._object_file(text, counted=False), "runtime")
             self.engine.finalize_object()
             names = ("weft_run", "weft_stop", "weft_reset", "weft_sgemm", "weft_dgemm")
             return {name: self._address(name, "runtime") for name in names}
@@ -109,8 +121,8 @@ class Jit:
             raise problem(GraphError, name, f"machine code without {symbol}", "the function that was compiled")
         return found
 
-    def _load(self, text: str, counted: bool = True) -> None:
-        """Add the code of one module to the engine, from disk where it is there."""
+    def _object_file(self, text: str, counted: bool = True) -> bytes:
+        """The code of one module, from disk where it is there."""
         key = self.target.key(text)
         payload = disk.read(disk.OBJECT, key)
         if payload is None:
@@ -119,7 +131,27 @@ class Jit:
             COUNTERS.kernels_compiled += counted
         else:
             COUNTERS.kernels_from_disk += counted
+        return payload
+
+    def _add(self, payload: bytes, name: str) -> None:
+        """Hand an object file to LLVM's loader, which maps each apart: a process has only so many mappings, and LLVM
+        crashes where there are no more."""
+        if self.foreign >= self.most_foreign:
+            raise problem(
+                DeviceError, name, f"{self.foreign:,} kernels in this process", f"at most {self.most_foreign:,}",
+                "start a new process, or raise vm.max_map_count with sysctl",
+            )  # fmt: skip
+        self.foreign += 1
         self.engine.add_object_file(self.llvm.ObjectFileRef.from_data(payload))
+
+    @functools.cached_property
+    def most_foreign(self) -> int:
+        """How many object files LLVM's loader can take before this process has no mappings left."""
+        try:
+            with open("/proc/sys/vm/max_map_count", encoding="ascii") as file:
+                return int(file.read()) * 9 // 10 // MAPPINGS
+        except (OSError, ValueError):  # other systems have no such limit
+            return sys.maxsize
 
     def _compile(self, text: str) -> bytes:
         """IR to object code."""
