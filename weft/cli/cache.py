@@ -14,6 +14,11 @@ from weft import disk
 from weft.compiler.memorymap import size_text
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="default: show")
+
+
 def run(options: argparse.Namespace, console: Console) -> int:
     """Show or clear."""
     folder = disk.folder()

@@ -30,6 +30,10 @@ GOOD, BAD, LATER = Text("ok", "green"), Text("no", "red"), Text("-", "dim")
 TOLERANCE = 1e-4
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command takes nothing."""
+
+
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the findings; 1 if Weft cannot be trusted here."""
     healthy = True

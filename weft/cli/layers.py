@@ -20,6 +20,11 @@ def catalogue() -> dict[str, dict[str, Any]]:
     return json.loads(resources.files("weft.nn").joinpath("catalogue.json").read_text("utf-8"))
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("name", nargs="?", help="a layer by any of its names, such as Linear, DenseLayer or L026")
+
+
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the table, or one layer; 1 where there is none of that name."""
     found = catalogue()

@@ -1,36 +1,43 @@
-"""What the command understands. A subcommand is one module; its `run(options, console)` returns the exit code."""
+"""What the command understands. A subcommand is one module of this package: `add_arguments(parser)` says what it takes,
+`run(options, console)` does it and returns the exit code. Only the module of the chosen command is imported."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
 
 import weft
-from weft.cli import cache, doctor, layers
+
+# Name of the command, which is the name of its module, and what it does.
+COMMANDS = {
+    "cache": "show or clear the plans and kernels kept on disk",
+    "doctor": "say what Weft finds on this machine and whether it computes rightly",
+    "layers": "list the layers, or show one of them",
+}
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
-    top = argparse.ArgumentParser(prog="weft", description="Look after an installation of Weft.")
+def parser(chosen: str | None = None) -> argparse.ArgumentParser:
+    """The command line, with the arguments of the chosen command."""
+    top = argparse.ArgumentParser(prog="weft", description="Train and inspect models, look after an installation.")
     top.add_argument("--version", action="version", version=f"weft {weft.__version__}")
     commands = top.add_subparsers(metavar="command", required=True)
-    about = "show or clear the plans and kernels kept on disk"
-    one = commands.add_parser("cache", help=about, description=about.capitalize() + ".")
-    one.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="default: show")
-    one.set_defaults(run=cache.run)
-    about = "say what Weft finds on this machine and whether it computes rightly"
-    one = commands.add_parser("doctor", help=about, description=about.capitalize() + ".")
-    one.set_defaults(run=doctor.run)
-    about = "list the layers, or show one of them"
-    one = commands.add_parser("layers", help=about, description=about.capitalize() + ".")
-    one.add_argument("name", nargs="?", help="a layer by any of its names, such as Linear, DenseLayer or L026")
-    one.set_defaults(run=layers.run)
+    for name, about in COMMANDS.items():
+        one = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
+        if name == chosen:
+            module = importlib.import_module(f"weft.cli.{name}")
+            module.add_arguments(one)
+            one.set_defaults(run=module.run)
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    options = parser().parse_args(arguments)
-    return options.run(options, Console(highlight=False, soft_wrap=False))
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    chosen = next((word for word in given if not word.startswith("-")), None)
+    options = parser(chosen).parse_args(given)
+    code: int = options.run(options, Console(highlight=False, soft_wrap=False))
+    return code
