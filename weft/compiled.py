@@ -160,6 +160,8 @@ class Compiled:
         fast = variant.fast
         if fast is None or len(fast) != len(args) or STATE.grad_enabled is not variant.grad_enabled:
             return False
+        if STATE.autocast is not variant.autocast:
+            return False
         table = variant.table
         for tensor, (slot, shape, dtype, device, requires_grad) in zip(args, fast):  # noqa: B905 (slower)
             if type(tensor) is not Tensor:

@@ -84,6 +84,7 @@ class Variant:
         self.run: Callable[[Any], None] = entry.executable.run
         self.watch: Callable[[Slab, Any], None] = device.backend.watch
         self.grad_enabled = STATE.grad_enabled
+        self.autocast = STATE.autocast
         self.precision = programs.product_precision(device)
         self.default_dtype = SETTINGS.default_dtype
         self.version = -1
@@ -117,6 +118,7 @@ class Variant:
             self.spec[0] == spec[0]
             and all(map(_fits, self.spec[1], spec[1]))
             and self.grad_enabled == STATE.grad_enabled
+            and self.autocast is STATE.autocast
             and self.precision == programs.product_precision(self.device)
             and self.default_dtype is SETTINGS.default_dtype
             and self.grads_match()
@@ -135,6 +137,7 @@ class Variant:
             and self.spec[0] == other.spec[0]
             and all(map(_fits, self.spec[1], other.spec[1]))
             and self.grad_enabled == other.grad_enabled
+            and self.autocast is other.autocast
             and self.precision == other.precision
             and self.default_dtype is other.default_dtype
             and {guard.path for guard in self.captured.guards} <= {guard.path for guard in other.captured.guards}
@@ -170,6 +173,8 @@ class Variant:
                 return f"argument {position} was {_words(old)} and is {_words(new)}"
         if self.grad_enabled != STATE.grad_enabled:
             return f"gradients are {'on' if STATE.grad_enabled else 'off'} now"
+        if self.autocast is not STATE.autocast:
+            return f"it was traced {self.autocast or 'without autocast'} and runs {STATE.autocast or 'without it'}"
         if self.precision != programs.product_precision(self.device):
             return f"the precision of float32 products was {self.precision!r}"
         if self.default_dtype is not SETTINGS.default_dtype:
