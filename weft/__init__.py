@@ -32,6 +32,7 @@ from weft.evaluation import eval, numel
 from weft.functions import *
 from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy
+from weft.memory import empty_cache, memory_stats, reset_peak_memory_stats
 from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
@@ -173,8 +174,8 @@ __all__ = [
     "zeros_like",
 ]  # fmt: skip
 __all__ += [
-    "Size", "cuda", "dtype", "empty_like", "get_autocast_dtype", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode",
-    "initial_seed", "is_autocast_enabled", "is_floating_point", "is_inference_mode_enabled", "is_tensor", "seed",
+    "Size", "cuda", "dtype", "empty_cache", "empty_like", "get_autocast_dtype", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode",
+    "initial_seed", "is_autocast_enabled", "is_floating_point", "is_inference_mode_enabled", "is_tensor", "memory_stats", "reset_peak_memory_stats", "seed",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
 __all__ += functions.__all__
