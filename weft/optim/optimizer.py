@@ -63,6 +63,7 @@ class Optimizer:
     number_names: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()  # of `hyper`: what may be None
     saves_steps = True  # whether the count of updates is part of the state_dict, as in torch's
+    _skip: Tensor | None = None  # during `_step_unless`: where it is true, everything stays as it was
 
     def __init__(self, params: Params, defaults: Mapping[str, Any]):
         self.defaults = dict(defaults)
@@ -196,10 +197,27 @@ class Optimizer:
             self._step()
         return loss
 
+    def _step_unless(self, skip: Tensor) -> None:
+        """`step()` where `skip`, a bool on the device, is false; else parameters, state and counts stay."""
+        with self._step_lock:
+            self._skip = skip
+            try:
+                self._step()
+            finally:
+                self._skip = None
+
+    def _kept(self, device: Any) -> Callable[[Tensor, Tensor], Tensor]:
+        """What chooses between a new and an old value on a device."""
+        skip = self._skip
+        if skip is None:
+            return _choose_new
+        here = skip if skip.device is device else skip.to(device)
+        return lambda new, old: weft.where(here, old, new)
+
     def _step(self) -> None:
         fresh: list[Tensor] = []
         later: list[tuple[list[Tensor], Tensor]] = []
-        with weft.no_grad():
+        with weft.no_grad(), weft.autocast(enabled=False):
             for group in self.param_groups:
                 group.check_params()
                 if any(bucket.is_moved() for bucket in group.buckets) or self._separate_tables(group):
@@ -257,7 +275,9 @@ class Optimizer:
         state = {name: take_rows(table, rows.index).reshape(-1) for name, table in tables.items()}
         p, g = take_rows(param.detach(), rows.index).reshape(-1).to(work), rows.values.reshape(-1).to(work)
         group.tensors, group.bucket = [param], bucket
-        new_p, new_state = self._computed(group, bucket, active, p, g, state, _choose_new)
+        keep = self._kept(bucket.hyper.device)
+        new_p, new_state = self._computed(group, bucket, active, p, g, state, keep)
+        new_p, new_state = keep(new_p, p), {name: keep(value, state[name]) for name, value in new_state.items()}
         group.tensors, group.bucket = [], None
         like = rows.values.shape
         param._assign(replace_rows(param.detach(), Rows(rows.index, new_p.to(param.dtype).reshape(like))))
@@ -297,18 +317,19 @@ class Optimizer:
     def _updated(self, group: Group, bucket: Bucket, active: list[int], p: Tensor, g: Tensor, every: int) -> Tensor:
         """The new parameters, after the state was assigned. With `update_every` above 1, gradients are added up and in
         most calls everything else stays: which call it is, the device counts, so that a compiled step is the same."""
-        keep = _choose_new
+        keep = unless = self._kept(bucket.hyper.device)
         if group.is_accumulating():
             bucket.add_state([SUM])
             bucket.add_numbers([SEEN])
-            seen = bucket.read_number(SEEN, active) + 1.0
-            g = bucket.read_state(SUM, active) + g
+            seen_before, sum_before = bucket.read_number(SEEN, active), bucket.read_state(SUM, active)
+            seen = seen_before + 1.0
+            g = sum_before + g
             due = seen >= float(every)  # it may have been lowered meanwhile
-            bucket.write_number(SEEN, weft.where(due, 0.0, seen), active)
-            bucket.write_state(SUM, weft.where(due, 0.0, g), active)
+            bucket.write_number(SEEN, unless(weft.where(due, 0.0, seen), seen_before), active)
+            bucket.write_state(SUM, unless(weft.where(due, 0.0, g), sum_before), active)
 
             def keep(new: Tensor, old: Tensor) -> Tensor:
-                return weft.where(due, new, old)
+                return unless(weft.where(due, new, old), old)
 
         state = {name: bucket.read_state(name, active) for name in self._state_of(group)}
         new_p, new_state = self._computed(group, bucket, active, p, g, state, keep)
