@@ -49,7 +49,7 @@ from weft.size import Size
 
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import func, linalg, optim, signal, special, utils
+from weft import data, func, linalg, optim, signal, special, utils
 from weft.boundary import install as _install
 from weft.einops_backend import install as _install_einops
 
@@ -94,6 +94,7 @@ __all__ = [
     "compile",
     "counters",
     "csr",
+    "data",
     "default_device",
     "default_generator",
     "device",
