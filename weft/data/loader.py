@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -284,7 +285,9 @@ class DataLoader(Generic[Item]):
             for one in made:
                 one.close()
             raise
-        self._kept_workers = made if self._keeps_workers() else ()
+        if self._keeps_workers():
+            self._kept_workers = made
+            weakref.finalize(self, _close_all, made)
         return made
 
     def _add_wait(self, seconds: float) -> None:
@@ -317,6 +320,11 @@ class DataLoader(Generic[Item]):
         if self.is_iterable:
             return count_batches(len(self.dataset), self.batch_size or 1, self.last)
         return len(self.batch_sampler if self.batch_sampler is not None else self.sampler)
+
+
+def _close_all(workers: Sequence[Any]) -> None:
+    for one in workers:
+        one.close()
 
 
 def _row_elements(shape: Sequence[int]) -> int:

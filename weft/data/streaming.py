@@ -17,7 +17,7 @@ from weft.data.reading import END
 from weft.data.workers import Worker, WorkerError
 from weft.errors import problem
 
-JOIN_SECONDS = 5.0  # how long the end of an iteration waits for its threads; user code may be inside them
+JOIN_SECONDS = 1.0  # how long the end of an iteration waits for its threads; user code may be inside them
 
 
 class _Shared:

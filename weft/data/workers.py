@@ -92,7 +92,8 @@ class ProcessWorker:
         arguments = (theirs, source, self._index, number, start, skip, os.getpid())
         self._process = context.Process(target=_serve, args=arguments, daemon=True, name=f"weft-worker-{number}")
         try:
-            self._process.start()
+            with _interrupts_blocked():
+                self._process.start()
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             self._pipe.close()
             raise problem(
@@ -156,12 +157,25 @@ class ProcessWorker:
         return self._process.is_alive()
 
 
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Keep SIGINT from processes that are started inside: Ctrl-C goes to all of a terminal's processes, and the parent
+    is the one to end its workers."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _serve(
     pipe: Connection, source: Source, index: Any, number: int, start: Callable[[int], None] | None, skip: int,
     parent: int,
 ) -> None:  # fmt: skip
     """The loop of a worker process: it ends when it is told to, or when its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of a terminal's processes; the parent ends us
 
     def note(position: int) -> None:
         index.value = position
