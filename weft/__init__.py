@@ -51,7 +51,7 @@ from weft.size import Size
 
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import amp, func, linalg, optim, signal, special, utils
+from weft import amp, data, func, linalg, optim, signal, special, utils
 from weft.boundary import install as _install
 from weft.einops_backend import install as _install_einops
 
@@ -98,6 +98,7 @@ __all__ = [
     "compile",
     "counters",
     "csr",
+    "data",
     "default_device",
     "default_generator",
     "device",
