@@ -199,7 +199,8 @@ class GradScaler:
             skipped.copy_(skipped + record.found.to(weft.int32))
         record.stepped.add(_scope())
         if type(optimizer).step is Optimizer.step:
-            return optimizer._step_unless(record.found)
+            with optimizer.updating_if(record.found.logical_not()):
+                return optimizer.step()
         if STATE.trace is not None:  # a method of the user's, of which no part can be taken back
             given = f"{type(optimizer).__name__}, which defines step() itself, inside {STATE.trace.where}"
             raise problem(GraphError, "GradScaler.step", given, "an optimizer that defines update()", "step outside")
