@@ -482,8 +482,8 @@ class Trainer:
         return search.overfit_one_batch(self, train, steps)
 
     def find_lr(self, train: Any, min_lr: float = 1e-7, max_lr: float = 1.0, steps: int = 100) -> search.RateSearch:
-        """Train with a rate that grows from `min_lr` to `max_lr` with each step, and suggest a tenth of the rate at which
-        the loss is least. The state is put back afterwards."""
+        """Train with a rate that grows from `min_lr` to `max_lr` with each step, and suggest a tenth of the rate at
+        which the loss is least. The state is put back afterwards."""
         return search.find_lr(self, train, min_lr, max_lr, steps)
 
     def find_batch_size(self, *batch: Any, limit: int | None = None, largest: int = 65536) -> int:
