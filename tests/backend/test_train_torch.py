@@ -1,4 +1,4 @@
-"""Training as torch does it: the same initial weights, batches and hyper-parameters give the same losses, step by step."""
+"""Training as torch does it: equal initial weights, batches and hyper-parameters give equal losses, step by step."""
 
 import numpy as np
 import pytest
