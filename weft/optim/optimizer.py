@@ -225,16 +225,26 @@ class Optimizer:
         if self._keeps_own_state():
             given, expected = f"{type(self).__name__}, whose step() is its own", "an optimizer that defines update()"
             raise problem(GraphError, "updating_if", given, expected)
-        self._condition = condition
+        outer = self._condition
+        self._condition = condition if outer is None else outer & condition.to(outer.device)
         try:
             yield
         finally:
-            self._condition = None
+            self._condition = outer
+
+    def _keep(self, device: Any, due: Tensor | None = None) -> Callable[[Tensor, Tensor], Tensor]:
+        """What chooses between a new value and an old one on a device: the new one where `updating_if` and `due` say
+        so."""
+        condition = None if self._condition is None else self._condition.to(device)
+        chosen = due if condition is None else condition if due is None else due & condition
+        if chosen is None:
+            return lambda new, old: new
+        return lambda new, old: weft.where(chosen, new, old)
 
     def _step(self) -> None:
         fresh: list[Tensor] = []
         later: list[tuple[list[Tensor], Tensor]] = []
-        with weft.no_grad():
+        with weft.no_grad(), weft.autocast(enabled=False):
             for group in self.param_groups:
                 group.check_params()
                 if any(bucket.is_moved() for bucket in group.buckets) or self._separate_tables(group):
@@ -292,7 +302,7 @@ class Optimizer:
         state = {name: take_rows(table, rows.index).reshape(-1) for name, table in tables.items()}
         p, g = take_rows(param.detach(), rows.index).reshape(-1).to(work), rows.values.reshape(-1).to(work)
         group.tensors, group.bucket = [param], bucket
-        keep = _keep_if(self._condition)
+        keep = self._keep(bucket.hyper.device)
         new_p, new_state = self._computed(group, bucket, active, p, g, state, keep)
         group.tensors, group.bucket = [], None
         new_p, new_state = keep(new_p, p), {name: keep(value, state[name]) for name, value in new_state.items()}
@@ -334,7 +344,7 @@ class Optimizer:
     def _updated(self, group: Group, bucket: Bucket, active: list[int], p: Tensor, g: Tensor, every: int) -> Tensor:
         """The new parameters, after the state was assigned. With `update_every` above 1, gradients are added up and in
         most calls everything else stays: which call it is, the device counts, so that a compiled step is the same."""
-        keep = _keep_if(self._condition)
+        keep = self._keep(bucket.hyper.device)
         if group.is_accumulating():
             bucket.add_state([SUM])
             bucket.add_numbers([SEEN])
@@ -343,7 +353,7 @@ class Optimizer:
             due = seen >= float(every)  # it may have been lowered meanwhile
             bucket.write_number(SEEN, keep(weft.where(due, 0.0, seen), before), active)
             bucket.write_state(SUM, keep(weft.where(due, 0.0, g), total), active)
-            keep = _keep_if(due if self._condition is None else due & self._condition)
+            keep = self._keep(bucket.hyper.device, due)
 
         state = {name: bucket.read_state(name, active) for name in self._state_of(group)}
         new_p, new_state = self._computed(group, bucket, active, p, g, state, keep)
@@ -467,13 +477,6 @@ class Optimizer:
             lines.append(f"Parameter Group {number}")
             lines += [f"    {key}: {group[key]}" for key in sorted(group) if key not in ("params", "param_names")]
         return "\n".join([*lines, ")"])
-
-
-def _keep_if(condition: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
-    """What chooses between a new value and an old one; without a condition the new one."""
-    if condition is None:
-        return lambda new, old: new
-    return lambda new, old: weft.where(condition, new, old)
 
 
 def _copied(value: Any) -> Any:
