@@ -37,7 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "signal": {"tensor"},
     "data": {"tensor"},
     "utils": {"tensor", "data"},
-    "serialization": {"tensor"},
+    "serialization": {"tensor", "nn"},
     "amp": {"tensor", "optim"},
     "drawing": {"tensor", "nn"},
     "profiling": {"tensor", "nn", "compiler", "backends"},
@@ -67,6 +67,7 @@ EXTRA = {
     "backends.reference": {"graph"},
     "kernel": {"kernels"},
     "optim.averaged_model": {"nn"},
+    "nn.module": {"serialization"},  # Module.save and load
     "backends.vendor.cudnn": LIBRARY,
 }
 # Packages of extras by the name they are imported under, where it differs from the package's, and by the extra.
