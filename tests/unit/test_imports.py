@@ -37,7 +37,8 @@ ALLOWED: dict[str, set[str]] = {
     "signal": {"tensor"},
     "data": {"tensor"},
     "utils": {"tensor", "data"},
-    "cli": {"tensor", "nn", "optim", "data", "compiler", "backends"},
+    "config": {"tensor", "nn", "optim", "data", "train"},
+    "cli": {"tensor", "nn", "optim", "data", "train", "config", "compiler", "backends"},
 }
 # What single modules may import beyond their room: the interpreter runs graphs, not plans; users write kernels; a
 # vendor's library offers nodes in place of others.
@@ -46,6 +47,7 @@ EXTRA = {
     "backends.reference": {"graph"},
     "kernel": {"kernels"},
     "optim.averaged_model": {"nn"},
+    "nn.module": {"config.describe"},  # Module.to_config
     "backends.vendor.cudnn": LIBRARY,
 }
 # Packages of extras by the name they are imported under, where it differs from the package's, and by the extra.
