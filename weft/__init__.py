@@ -8,6 +8,7 @@ This file is the table of contents; everything is made elsewhere.
 from weft import interpreter  # refuses what is not supported
 from weft import autograd, functions, nn, testing
 from weft.edges import Adjacency, adjacency, aggregate, csr
+from weft.autocast import autocast, get_autocast_dtype, is_autocast_enabled
 from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
 from weft.compiled import compile, memory_report
 from weft.counting import counters
@@ -31,6 +32,7 @@ from weft.evaluation import eval, numel
 from weft.functions import *
 from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy
+from weft.memory import empty_cache, memory_stats, reset_peak_memory_stats
 from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
@@ -49,7 +51,7 @@ from weft.size import Size
 
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import func, linalg, optim, signal, special, utils
+from weft import amp, data, func, linalg, optim, signal, special, utils
 from weft.boundary import install as _install
 from weft.einops_backend import install as _install_einops
 
@@ -82,9 +84,11 @@ __all__ = [
     "WeftError",
     "adjacency",
     "aggregate",
+    "amp",
     "arange",
     "as_tensor",
     "asarray",
+    "autocast",
     "autograd",
     "bartlett_window",
     "bfloat16",
@@ -94,6 +98,7 @@ __all__ = [
     "compile",
     "counters",
     "csr",
+    "data",
     "default_device",
     "default_generator",
     "device",
@@ -170,8 +175,8 @@ __all__ = [
     "zeros_like",
 ]  # fmt: skip
 __all__ += [
-    "Size", "cuda", "dtype", "empty_like", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode",
-    "initial_seed", "is_floating_point", "is_inference_mode_enabled", "is_tensor", "seed",
+    "Size", "cuda", "dtype", "empty_cache", "empty_like", "get_autocast_dtype", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode",
+    "initial_seed", "is_autocast_enabled", "is_floating_point", "is_inference_mode_enabled", "is_tensor", "memory_stats", "reset_peak_memory_stats", "seed",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
 __all__ += functions.__all__

@@ -217,11 +217,12 @@ def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not callable(fn):
         raise problem(GraphError, "checkpoint", f"a {type(fn).__name__}", "a function and its arguments")
     if not args and not kwargs:
-        return functools.wraps(fn)(lambda *args, **kwargs: _checkpointed(fn, args, kwargs))
-    return _checkpointed(fn, args, kwargs)
+        return functools.wraps(fn)(lambda *args, **kwargs: run_checkpointed(fn, args, kwargs))
+    return run_checkpointed(fn, args, kwargs)
 
 
-def _checkpointed(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+def run_checkpointed(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """`fn(*args, **kwargs)`, marked so that the reverse walk computes it again."""
     inputs = [arg.node for arg in flatten((args, kwargs))[0] if isinstance(arg, Tensor)]
     since = now()
     result = fn(*args, **kwargs)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from weft.autograd import no_grad
 from weft.dtypes import DType
 from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
+from weft.function import run_checkpointed
 from weft.nn import hooks, loading, parameter, symbolic
 from weft.nn.arguments import record_call
 from weft.nn.parameter import Buffer, Parameter
@@ -54,6 +55,7 @@ class Module:
     _non_persistent: frozenset[str]
     _training: bool
     _version: int | None = None  # of the layout of its state_dict
+    checkpoint: bool | int = False  # keep only the inputs for the gradient: see `nn.utils.checkpoint`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """A module that remembers what it is made with, for those who describe or save it."""
@@ -85,11 +87,20 @@ class Module:
         try:
             if self._hooks:
                 return hooks.call_with_hooks(self, args, kwargs)
+            if self.checkpoint is not False or trace is not None:
+                return self._run_forward(args, kwargs)
             return self.forward(*args, **kwargs)
         except WeftError as error:
             add_path(error, self)
             hide_frames(error)
             raise
+
+    def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`forward`, computed again for its gradient where `checkpoint` says so; a compiled function is traced anew when
+        that changes."""
+        if STATE.trace is not None:
+            STATE.trace.guard(lambda: self.checkpoint)
+        return run_checkpointed(self.forward, args, kwargs) if self.checkpoint is True else self.forward(*args, **kwargs)
 
     # ---- attributes ------------------------------------------------------------------------------------------------
 
