@@ -67,7 +67,7 @@ EXTRA = {
     "backends.reference": {"graph"},
     "kernel": {"kernels"},
     "optim.averaged_model": {"nn"},
-    "nn.module": {"serialization"},  # Module.save and load
+    "nn.module": {"serialization", "config.describe"},  # Module.save, load and to_config
     "backends.vendor.cudnn": LIBRARY,
 }
 # Packages of extras by the name they are imported under, where it differs from the package's, and by the extra.
