@@ -32,6 +32,7 @@ from weft.functions import *
 from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy
 from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from weft.profiling.profile import profile
 from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
     Generator, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
@@ -143,6 +144,7 @@ __all__ = [
     "ones_like",
     "optim",
     "printoptions",
+    "profile",
     "rand",
     "rand_like",
     "randint",
