@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "drawing": {"tensor", "nn"},
     "profiling": {"tensor", "nn", "compiler", "backends"},
     "train": {"tensor", "nn", "optim", "data", "amp", "serialization", "drawing", "report", "compiler.memorymap"},
-    "report": {"tensor", "nn", "drawing", "profiling", "compiler.memorymap"},
+    "report": {"tensor", "nn", "drawing", "profiling", "compiler"},
     "config": {"tensor", "nn", "optim", "data", "train"},
     "cli": {
         "tensor",

@@ -82,6 +82,8 @@ class Module:
         trace = STATE.trace
         if trace is not None:
             trace.modules[id(self)] = self
+            if trace.origins is not None and trace.origins.enters(self):
+                return trace.origins.call(self, "forward", lambda: self(*args, **kwargs))
         elif parameter._waiting:
             parameter.compute_waiting()
         try:
