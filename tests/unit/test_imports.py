@@ -36,6 +36,9 @@ ALLOWED: dict[str, set[str]] = {
     "optim": {"tensor"},
     "signal": {"tensor"},
     "data": {"tensor"},
+    "amp": {"tensor", "optim", "backends.base"},
+    "cuda": {"tensor", "amp", "backends.base"},
+    "train": {"tensor", "nn", "optim", "data", "amp"},
     "utils": {"tensor", "data"},
     "cli": {"tensor", "nn", "optim", "data", "compiler", "backends"},
 }
@@ -119,7 +122,7 @@ def complaint(name: str, target: str) -> str | None:
     """Why module `name` may not import `target`, or None."""
     room, other = room_of(name), room_of(target)
     if target == "":
-        return None if room in ("nn", "optim", "data", "cli") else "the package itself is for users, not for its rooms"
+        return None if room in ("nn", "optim", "data", "amp", "train", "cli") else "the package itself is for users, not for its rooms"
     if other == "base" or other == room:
         return None
     allowed = ALLOWED[room] | EXTRA.get(name, set())
