@@ -112,7 +112,7 @@ def test_gradients_that_are_added_up_by_the_optimizer(on_each_device):
     """`update_every`: a skipped step neither counts nor adds."""
     w = weft.ones(2, requires_grad=True)
     optimizer, scaler = weft.optim.SGD([{"params": [w], "update_every": 2}], lr=1.0), GradScaler(init_scale=2.0)
-    step = weft.compile(lambda x: (_scaled(scaler, optimizer, (w * x).sum())))
+    step = weft.compile(lambda x: _scaled(scaler, optimizer, (w * x).sum()))
     for x, expected in ((0.25, 1.0), (float("inf"), 1.0), (0.5, 0.25), (1.0, 0.25), (1.0, -1.75)):
         step(weft.tensor(x))
         np.testing.assert_array_equal(w.detach().numpy(), np.full(2, expected, "f"))

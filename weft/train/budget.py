@@ -116,7 +116,7 @@ def apply(model: Module, step: Callable[..., Any], args: Sequence[Any], limit: f
         chosen = search.best()
     if chosen is None:
         given = f"{size_text(bound)} for a step that takes {size_text(without)}"
-        expected = f"at least {size_text(search.smallest)}, the smallest peak that computing again reaches"
+        expected = f"at least {search.smallest} bytes ({size_text(search.smallest)}), the least that can be reached"
         fix = "use a smaller batch, 16-bit floats (weft.autocast), or a larger budget"
         raise problem(OutOfMemoryError, "memory budget", given, expected, fix)
     modules, peak = chosen
