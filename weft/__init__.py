@@ -174,9 +174,10 @@ __all__ = [
     "zeros_like",
 ]  # fmt: skip
 __all__ += [
-    "Size", "cuda", "dtype", "empty_cache", "empty_like", "get_autocast_dtype", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode",
-    "initial_seed", "is_autocast_enabled", "is_floating_point", "is_inference_mode_enabled", "is_tensor", "memory_stats", "reset_peak_memory_stats", "seed",
-    "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
+    "Size", "cuda", "dtype", "empty_cache", "empty_like", "get_autocast_dtype", "get_default_dtype",
+    "get_num_threads", "get_rng_state", "inference_mode", "initial_seed", "is_autocast_enabled", "is_floating_point",
+    "is_inference_mode_enabled", "is_tensor", "memory_stats", "reset_peak_memory_stats", "seed", "set_default_dtype",
+    "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
 __all__ += functions.__all__
 

@@ -88,7 +88,7 @@ def test_statistics_errors():
     with pytest.raises(weft.DeviceError, match="reference, which does not count"):
         weft.memory_stats("reference")
     for call in (weft.memory_stats, weft.reset_peak_memory_stats, weft.empty_cache):
-        with pytest.raises(weft.GraphError, match="inside weft.compile"):
+        with pytest.raises(weft.GraphError, match=r"inside weft\.compile"):
             weft.compile(lambda x, call=call: (call(), x)[1])(weft.ones(1))
     weft.empty_cache("reference")
 
@@ -192,7 +192,7 @@ def test_with_hooks_buffers_and_autocast(on_each_device):
 
 
 def test_checkpoint_errors():
-    with pytest.raises(weft.GraphError, match="weft.checkpoint for functions"):
+    with pytest.raises(weft.GraphError, match=r"weft\.checkpoint for functions"):
         nn.utils.checkpoint(lambda x: x)
     with pytest.raises(weft.RangeError, match="segments=2 for a Linear"):
         nn.utils.checkpoint(nn.Linear(2, 2), segments=2)

@@ -1,4 +1,4 @@
-"""The dtypes that kernels really read under autocast, in plans for a GPU and for the CPU; training on an emulated GPU."""
+"""The dtypes that kernels read under autocast, in plans for a GPU and for the CPU; training on an emulated GPU."""
 
 import numpy as np
 import pytest
@@ -160,39 +160,41 @@ def test_losses_keep_float32_without_autocast_in_front():
     assert {name for _, inputs, outputs in steps for name in inputs | outputs} == {"float32"}
 
 
+def trained(device, dtype):
+    """Losses, weights, scale and skipped steps of three steps on a device; the second has a NaN in its input."""
+    with weft.device(device):
+        model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))
+        random = np.random.default_rng(0)
+        with weft.no_grad():
+            for param in model.parameters():
+                param.copy_(weft.tensor(random.normal(size=tuple(param.shape)).astype("f") * 0.5))
+        optimizer = weft.optim.AdamW(model.parameters(), lr=0.01)
+        scaler = weft.amp.GradScaler(init_scale=256.0)
+
+        @weft.compile
+        def step(x, y):
+            with weft.autocast(dtype=dtype):
+                loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        losses = []
+        for number in range(3):
+            x = np.random.default_rng(number).normal(size=(6, 4)).astype("f")
+            x[0, 0] = np.nan if number == 1 else x[0, 0]
+            losses.append(step(weft.tensor(x), weft.tensor(np.arange(6) % 3)).item())
+        weights = [np.array(param.detach().to("cpu")) for param in model.parameters()]
+        return losses, weights, scaler.get_scale(), scaler.skipped_steps()
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_training_on_an_emulated_gpu(dtype):
     """A compiled step with autocast, loss scaling and AdamW, beside the CPU; one of the steps is skipped."""
-    results = {}
-    for device in (FakeGpu().device, weft.get_device("cpu")):
-        with weft.device(device):
-            weft.manual_seed(0)
-            model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3)).to(device)
-            with weft.no_grad():
-                random = np.random.default_rng(0)
-                for param in model.parameters():
-                    param.copy_(weft.tensor(random.normal(size=tuple(param.shape)).astype("f") * 0.5))
-            optimizer = weft.optim.AdamW(model.parameters(), lr=0.01)
-            scaler = weft.amp.GradScaler(init_scale=256.0)
-
-            @weft.compile
-            def step(x, y):
-                with weft.autocast(dtype=dtype):
-                    loss = F.cross_entropy(model(x), y)
-                optimizer.zero_grad()
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
-                return loss
-
-            losses = []
-            for number in range(3):
-                x = np.random.default_rng(number).normal(size=(6, 4)).astype("f")
-                x[0, 0] = np.nan if number == 1 else x[0, 0]
-                losses.append(step(weft.tensor(x), weft.tensor(np.arange(6) % 3)).item())
-            weights = [np.array(param.detach().to("cpu")) for param in model.parameters()]
-            results[device.kind] = losses, weights, scaler.get_scale(), scaler.skipped_steps()
-    (losses, weights, *counts), (others, expected, *theirs) = results["fake"], results["cpu"]
+    losses, weights, *counts = trained(FakeGpu().device, dtype)
+    others, expected, *theirs = trained(weft.get_device("cpu"), dtype)
     assert counts == theirs == [128.0, 1] and np.isnan(losses[1])
     np.testing.assert_allclose([losses[0], losses[2]], [others[0], others[2]], rtol=0.02)
     for one, other in zip(weights, expected, strict=True):

@@ -1,4 +1,4 @@
-"""GradScaler: torch's, step for step, with every optimizer, in and outside of compiled functions, without a host read."""
+"""GradScaler: as torch's, step for step, with every optimizer, in and outside of compiled functions."""
 
 import copy
 import pickle

@@ -13,6 +13,7 @@ arena of its temporaries, to the byte.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -190,7 +191,7 @@ class _Search:
         ]
         inner = [one for one in runs if not any(_is_inside(other.path, one.path) for other in runs)]
         outer = [one for one in runs if not any(_is_inside(one.path, other.path) for other in runs)]
-        pairs = [[*above, *below] for above, below in zip(levels, levels[1:], strict=False)]
+        pairs = [[*above, *below] for above, below in itertools.pairwise(levels)]
         made = [*levels, inner, outer, *pairs]
         made = [sorted({one.path: one for one in family}.values(), key=lambda one: -one.kept) for family in made]
         unique: dict[tuple, list[Candidate]] = {}
