@@ -285,6 +285,7 @@ _OTHERS = {
     "parameter": ("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"),
     "registry": ("get", "layers"),
     "summarize": ("summary",),
+    "weft.drawing.network": ("plot",),
     "support": ("supports",),
 }
 _SUBMODULES = ("functional", "init", "lora", "utils")
