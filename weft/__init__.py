@@ -8,6 +8,7 @@ This file is the table of contents; everything is made elsewhere.
 from weft import interpreter  # refuses what is not supported
 from weft import autograd, functions, nn, testing
 from weft.edges import Adjacency, adjacency, aggregate, csr
+from weft.autocast import autocast, get_autocast_dtype, is_autocast_enabled
 from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
 from weft.compiled import compile, memory_report
 from weft.counting import counters
@@ -23,14 +24,15 @@ from weft.dtypes import (
     bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
 )  # fmt: skip
 from weft.errors import (
-    CopyError, DeviceError, DTypeError, GraphError, IndexRangeError, OutOfMemoryError, RangeError,
-    ShapeError, StorageError, TraceWarning, WeftError,
+    CheckpointWarning, CopyError, DeviceError, DTypeError, FileError, FileFormatError, GraphError, IndexRangeError,
+    OutOfMemoryError, RangeError, ShapeError, StorageError, TraceWarning, WeftError,
 )  # fmt: skip
 from weft.function import checkpoint
 from weft.evaluation import eval, numel
 from weft.functions import *
 from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy
+from weft.memory import empty_cache, memory_stats, reset_peak_memory_stats
 from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from weft.profiling.profile import profile
 from weft.printing import get_printoptions, printoptions, set_printoptions
@@ -50,7 +52,7 @@ from weft.size import Size
 
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import func, linalg, optim, signal, special, utils
+from weft import amp, data, func, linalg, optim, serialization, signal, special, utils
 from weft.boundary import install as _install
 from weft.einops_backend import install as _install_einops
 
@@ -83,9 +85,11 @@ __all__ = [
     "WeftError",
     "adjacency",
     "aggregate",
+    "amp",
     "arange",
     "as_tensor",
     "asarray",
+    "autocast",
     "autograd",
     "bartlett_window",
     "bfloat16",
@@ -95,6 +99,7 @@ __all__ = [
     "compile",
     "counters",
     "csr",
+    "data",
     "default_device",
     "default_generator",
     "device",
@@ -172,11 +177,25 @@ __all__ = [
     "zeros_like",
 ]  # fmt: skip
 __all__ += [
-    "Size", "cuda", "dtype", "empty_like", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode",
-    "initial_seed", "is_floating_point", "is_inference_mode_enabled", "is_tensor", "seed",
+    "Size", "cuda", "dtype", "empty_cache", "empty_like", "get_autocast_dtype", "get_default_dtype", "get_num_threads",
+    "get_rng_state", "inference_mode", "initial_seed", "is_autocast_enabled", "is_floating_point",
+    "is_inference_mode_enabled", "is_tensor", "load", "memory_stats", "reset_peak_memory_stats", "save", "seed",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
+__all__ += ["CheckpointWarning", "FileError", "FileFormatError", "serialization"]
 __all__ += functions.__all__
+
+
+_LATER = {"load": "saving", "save": "saving"}  # loaded when they are first used
+
+
+def __getattr__(name: str) -> object:
+    if name in _LATER:
+        import importlib
+
+        value = globals()[name] = getattr(importlib.import_module(f"weft.serialization.{_LATER[name]}"), name)
+        return value
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -56,12 +56,28 @@ class StorageError(WeftError, RuntimeError):
     """The memory of a tensor that was deleted, or donated to a compiled function."""
 
 
+class ConfigError(WeftError, ValueError):
+    """A configuration that cannot be read, or that describes no model or run."""
+
+
 class CopyError(WeftError, ValueError):
     """Memory that was to be shared and would have to be copied."""
 
 
+class FileFormatError(WeftError, ValueError):
+    """A file that is damaged, cut short, of another kind, or of a version that is not known."""
+
+
+class FileError(WeftError, OSError):
+    """A file that could not be written: a full disk, a folder without permission. `errno` says which."""
+
+
 class TraceWarning(UserWarning):
     """Something that a compiled function does only while it is traced, or that makes it be traced often."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint that is damaged and was left out."""
 
 
 def problem(kind: type[WeftError], who: str, given: str, expected: str = "", mend: str = "") -> WeftError:

@@ -100,6 +100,14 @@ class FakeDriver:
 
     # --- memory ---
 
+    def reserved(self) -> int:
+        self.check()
+        return self.used
+
+    def trim(self) -> None:
+        self.check()
+        self.log.append("trim")
+
     def allocate(self, nbytes: int) -> int:
         self.check()
         assert self.recording is None, "memory may not be allocated while a graph is recorded"

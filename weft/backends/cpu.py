@@ -21,7 +21,7 @@ import numpy as np
 
 from weft import dtypes
 from weft.backends import host_memory, native
-from weft.backends.base import Buffer, Device, Explain, HostWords, Slab, empty_array, raise_bad_index
+from weft.backends.base import Buffer, Device, Explain, HostWords, MemoryCounts, Slab, empty_array, raise_bad_index
 from weft.backends.jit import jit
 from weft.backends.vendor import blas
 from weft.compiler.plan import Code, Gemm, Launch, Number, Plan, Repeat, Step, code_of, launched, walk
@@ -48,6 +48,7 @@ class _Pool:
     def __init__(self) -> None:
         self.free: dict[int, list[tuple[int, np.ndarray]]] = {}
         self.kept = 0
+        self.counts = MemoryCounts()
 
     def take(self, size: int) -> tuple[int, np.ndarray]:
         """An address aligned to 64 bytes with at least `size` bytes behind it, and its owner."""
@@ -85,14 +86,17 @@ class _Pool:
 class _Block:
     """Keeps one allocation out of the pool for as long as it lives."""
 
-    __slots__ = ("block", "pool", "size")
+    __slots__ = ("block", "nbytes", "pool", "size")
 
-    def __init__(self, pool: _Pool, size: int, block: tuple[int, np.ndarray]):
+    def __init__(self, pool: _Pool, size: int, nbytes: int, block: tuple[int, np.ndarray]):
         self.pool = pool
         self.size = size
+        self.nbytes = nbytes  # that were asked for
         self.block = block
+        pool.counts.take(nbytes, size, pool.kept)
 
     def __del__(self) -> None:
+        self.pool.counts.give(self.nbytes, self.size)
         self.pool.give(self.size, self.block)
 
 
@@ -462,7 +466,7 @@ class CpuBackend:
 
     def allocate(self, nbytes: int) -> Slab:
         size = size_class(nbytes)
-        block = _Block(self.pool, size, self.pool.take(size))
+        block = _Block(self.pool, size, nbytes, self.pool.take(size))
         return Slab(self.device, nbytes, block.block[0], block)
 
     def require(self, nbytes: int) -> None:
@@ -473,6 +477,14 @@ class CpuBackend:
         """Bytes that can still be had, and bytes in all."""
         available, total = host_memory.memory()
         return available + self.pool.kept, total
+
+    def counts(self) -> tuple[MemoryCounts, int]:
+        """Of the pool, and bytes had of the system."""
+        return self.pool.counts, self.pool.counts.allocated + self.pool.kept
+
+    def empty_cache(self) -> None:
+        """Hand freed memory back to the system."""
+        self.pool.clear()
 
     def arena(self, nbytes: int) -> Slab:
         return self.allocate(nbytes)

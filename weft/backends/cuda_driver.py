@@ -155,10 +155,17 @@ class CudaDriver:
 
     def memory(self) -> tuple[int, int]:
         free, total = call("cuMemGetInfo")
-        kinds = _cuda().CUmemPool_attribute
-        reserved = int(call("cuMemPoolGetAttribute", self.pool, kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT))
+        kinds, reserved = _cuda().CUmemPool_attribute, self.reserved()
         used = int(call("cuMemPoolGetAttribute", self.pool, kinds.CU_MEMPOOL_ATTR_USED_MEM_CURRENT))
         return free + reserved - used, total
+
+    def reserved(self) -> int:
+        kinds = _cuda().CUmemPool_attribute
+        return int(call("cuMemPoolGetAttribute", self.pool, kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT))
+
+    def trim(self) -> None:
+        self.synchronise()  # what was freed in order with runs is free when they are over
+        call("cuMemPoolTrimTo", self.pool, 0)
 
     # --- memory ---
 

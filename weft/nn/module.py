@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 from weft.autograd import no_grad
 from weft.dtypes import DType
 from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
+from weft.function import run_checkpointed
 from weft.nn import hooks, loading, parameter, symbolic
+from weft.nn.arguments import record_call
 from weft.nn.parameter import Buffer, Parameter
 from weft.nn.paths import add_path
 from weft.nn.registered import Registered
@@ -53,6 +55,13 @@ class Module:
     _non_persistent: frozenset[str]
     _training: bool
     _version: int | None = None  # of the layout of its state_dict
+    checkpoint: bool | int = False  # keep only the inputs for the gradient: see `nn.utils.checkpoint`
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A module that remembers what it is made with, for those who describe or save it."""
+        made = super().__new__(cls)
+        made.__dict__["_call"] = record_call(cls, args, kwargs)
+        return made
 
     def __init__(self) -> None:
         self._prepare()
@@ -80,11 +89,20 @@ class Module:
         try:
             if self._hooks:
                 return hooks.call_with_hooks(self, args, kwargs)
+            if self.checkpoint is not False or trace is not None:
+                return self._run_forward(args, kwargs)
             return self.forward(*args, **kwargs)
         except WeftError as error:
             add_path(error, self)
             hide_frames(error)
             raise
+
+    def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`forward`, computed again for its gradient where `checkpoint` says so; a compiled function is traced anew when
+        that changes."""
+        if STATE.trace is not None:
+            STATE.trace.guard(lambda: self.checkpoint)
+        return run_checkpointed(self.forward, args, kwargs) if self.checkpoint is True else self.forward(*args, **kwargs)
 
     # ---- attributes ------------------------------------------------------------------------------------------------
 
@@ -478,6 +496,32 @@ class Module:
         their dtypes and devices."""
         return loading.load(self, state_dict, strict, assign)
 
+    def save(self, path: Any) -> None:
+        """Write the model, its layers and its weights, as one safetensors file, from which `nn.load(path)` makes it
+        again. Classes of the catalogue and containers of them can be saved, and others whose constructors got numbers,
+        texts, lists and such layers; see docs/checkpoints.md.
+
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/model.safetensors"
+        >>> weft.nn.Sequential(weft.nn.Linear(4, 2), weft.nn.ReLU()).save(path)
+        >>> weft.nn.load(path)
+        Sequential(
+          (0): Linear(in_features=4, out_features=2, bias=True)
+          (1): ReLU()
+        )
+        """
+        from weft.serialization.model_files import save
+
+        save(self, path)
+
+    def load(self, path: Any, key_map: Any = None, strict: bool = True) -> loading.LoadResult:
+        """Take over the weights of a file: of `save`, of safetensors, of torch, or of sharded weights. `key_map` gives
+        the file's names those of this module: a dict, or a function of a name; None leaves a tensor out. See
+        `serialization.load_into`."""
+        from weft.serialization.sharded import load_into
+
+        return load_into(self, path, key_map, strict)
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """This module's own part of `state_dict()`, without those below it; subclasses may add to it."""
         loading.save_own(self, destination, prefix, keep_vars)
@@ -564,6 +608,42 @@ class Module:
         from weft.nn.summarize import summary
 
         return summary(self, *shapes, **options)
+
+    def to_config(self) -> dict[str, Any]:
+        """What `nn.from_config` makes an equal model of, parameters left aside: a dict of what JSON has. A model with
+        classes of its own, or with functions, is refused; see docs/config.md.
+
+        >>> weft.nn.Linear(4, 2, bias=False).to_config()
+        {'type': 'Linear', 'in_features': 4, 'out_features': 2, 'bias': False}
+        """
+        from weft.config.describe import to_config
+
+        return to_config(self)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters of the model anew, and set buffers such as running statistics back, as when it was made.
+        Layers with parameters of their own define it.
+
+        >>> model = weft.nn.Sequential(weft.nn.Linear(1, 1), weft.nn.BatchNorm1d(1))
+        >>> weft.nn.init.zeros_(model[1].weight)
+        Parameter containing:
+        tensor([0.], requires_grad=True)
+        >>> model.reset_parameters()
+        >>> model[1].weight
+        Parameter containing:
+        tensor([1.], requires_grad=True)
+        """
+        own = [name for name, param in self._parameters.items() if param is not None]
+        if own:
+            given = f"parameters of its own, {', '.join(own)}, and no reset_parameters()"
+            fix = f"define reset_parameters() in {type(self).__name__}"
+            raise problem(GraphError, type(self).__name__, given, "a class that says how its parameters start", fix)
+        for name, child in self.named_children():
+            if "parametrizations" in child._modules:
+                given = f"{name}, whose parameters are computed by parametrizations"
+                fix = "nn.utils.parametrize.remove_parametrizations, then reset, then parametrize again"
+                raise problem(GraphError, type(self).__name__, given, "parameters that can be drawn", fix)
+            child.reset_parameters()
 
     def supports(self, device: Any = "cpu", training: bool = True) -> Any:
         """See `nn.supports`: whether the module runs on a device, and which layers prevent it."""
