@@ -1,4 +1,4 @@
-"""`weft bench`: a small fixed benchmark on each device: copying, products, and training steps of three small networks."""
+"""`weft bench`: a small fixed benchmark on each device: copying, products, training steps of three small networks."""
 
 from __future__ import annotations
 

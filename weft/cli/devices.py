@@ -1,4 +1,4 @@
-"""`weft devices`: the devices that compute here, with memory and rates. `weft doctor` says more, and what is missing."""
+"""`weft devices`: the devices that compute here, with memory and rates; `weft doctor` says what is missing."""
 
 from __future__ import annotations
 
