@@ -20,14 +20,14 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("run", help="the folder of a run")
+    parser.add_argument("folder", metavar="run", help="the folder of a run")
     parser.add_argument("--svg", metavar="FOLDER", help="write each curve as an SVG file into this folder")
     parser.add_argument("--no-report", action="store_true", help="leave report.html as it is")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the curves, write the files."""
-    found = read_run(options.run)
+    found = read_run(options.folder)
     print_curves(found, console)
     if options.svg:
         folder = Path(options.svg)
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             (folder / f"{number:02}-{name}.svg").write_text(chart, encoding="utf-8")
         console.print(f"curves: {folder}", markup=False, soft_wrap=True)
     if not options.no_report:
-        console.print(f"report: {report.write(options.run)}", markup=False, soft_wrap=True)
+        console.print(f"report: {report.write(options.folder)}", markup=False, soft_wrap=True)
     return 0
 
 
