@@ -203,6 +203,7 @@ class RunFolder(Callback):
         if importlib.util.find_spec("weft.report") is not None:
             from weft import report
 
+            report.describe_trainer(trainer)
             report.write(trainer.run)
 
 
