@@ -46,6 +46,7 @@ EXTRA = {
     "backends.reference": {"graph"},
     "kernel": {"kernels"},
     "optim.averaged_model": {"nn"},
+    "data.transforms": {"nn"},
     "backends.vendor.cudnn": LIBRARY,
 }
 # Packages of extras by the name they are imported under, where it differs from the package's, and by the extra.

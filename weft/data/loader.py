@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from weft.compiled import compile
 from weft.data.collate import default_collate
-from weft.data.dataset import IterableDataset
+from weft.data.dataset import is_stream
 from weft.data.reading import END, Source, find_rows
 from weft.data.resident import LAST, ResidentData, apply_transform, count_batches, upload_rows
 from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler, draw_positions
@@ -93,8 +93,7 @@ class DataLoader(Generic[Item]):
         self.multiprocessing_context, self.persistent_workers = multiprocessing_context, persistent_workers
         self.prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         self.batch_size = None if batch_sampler is not None else batch_size
-        is_iterable = isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__getitem__")
-        self.is_iterable = is_iterable
+        is_iterable = self.is_iterable = is_stream(dataset)
         self._orders_itself = sampler is None and batch_sampler is None and not is_iterable
         self.sampler: Any = sampler
         if sampler is None and not is_iterable:
@@ -345,7 +344,7 @@ def _check_order(
     if batch_sampler is not None and (batch_size not in (1, None) or shuffle or sampler is not None or drop_last):
         given = "a batch_sampler with batch_size, shuffle, sampler or drop_last"
         raise problem(RangeError, who, given, "the batch_sampler alone")
-    if isinstance(dataset, IterableDataset) and (shuffle or sampler is not None or batch_sampler is not None):
+    if is_stream(dataset) and (shuffle or sampler is not None or batch_sampler is not None):
         raise problem(RangeError, who, "an IterableDataset and an order", "the order of the dataset itself")
 
 
