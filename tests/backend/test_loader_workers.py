@@ -178,6 +178,33 @@ def test_what_cannot_be_sent_to_a_process():
     assert values(found) == values(data.DataLoader(tensors, 4))
 
 
+def test_threads_are_started_in_themselves():
+    begun = []
+    loader = data.DataLoader(
+        range(40), 1, num_workers=2, worker_init_fn=lambda number: begun.append((number, threading.get_ident()))
+    )
+    assert len(list(loader)) == 40
+    assert {number for number, _ in begun} <= {0, 1} and threading.get_ident() not in {one for _, one in begun}
+    assert 1 <= len(begun) == len({number for number, _ in begun})
+
+
+def test_any_order_when_it_may_be():
+    loader = data.DataLoader(Squares(), 2, num_workers=3, in_order=False)
+    assert sorted(one for _, numbers in loader for one in numbers.tolist()) == list(range(20))
+
+
+def test_workers_that_died_are_replaced():
+    loader = data.DataLoader(Squares(), 2, num_workers=1, worker="process", persistent_workers=True)
+    expected = values(loader)
+    (first,) = children()
+    os.kill(first.pid, signal.SIGKILL)
+    first.join(SECONDS)
+    assert values(loader) == expected
+    (second,) = children()
+    assert second.pid != first.pid
+    del loader
+
+
 def test_the_thread_that_reads_uses_the_default_device():
     with weft.device("reference"):
         (batch,) = list(data.DataLoader(range(2), 2, num_workers=1))

@@ -47,7 +47,7 @@ class DataLoader(Generic[Item]):
     `generator`, or from Weft's. `last`: a short last batch is kept ("keep"), dropped ("drop"), or filled with the first
     items of the epoch ("pad"). `transform`: tensor code for whole batches, such as `weft.data.transforms`, applied on
     the device. `num_workers` threads, or processes with `worker="process"`, read `prefetch_factor` batches ahead each;
-    a stream to a device has one thread at least. `wait_seconds` is the time that the consumer has waited for batches.
+    a stream to a device has one thread at least, and an iterable dataset one worker at most. `wait_seconds` is the time that the consumer has waited for batches.
 
     `pin_memory` and `pin_memory_device` are PyTorch's and have no effect: uploads go through pinned memory anyway.
 
@@ -257,11 +257,8 @@ class DataLoader(Generic[Item]):
         def make_workers() -> Sequence[Any]:
             if self.worker == "process" and workers:
                 return self._processes(source, place, workers, skip)
-            local = [LocalWorker(source, place, self.device, skip) for _ in range(workers or 1)]
-            if self.worker_init_fn is not None:
-                for number in range(workers):
-                    self.worker_init_fn(number)
-            return local
+            start = self.worker_init_fn if workers else None
+            return [LocalWorker(source, place, self.device, skip, number, start) for number in range(workers or 1)]
 
         keep = self._keeps_workers()
         ahead = max(workers, 1) * self.prefetch_factor
@@ -273,6 +270,7 @@ class DataLoader(Generic[Item]):
     def _processes(self, source: Source, place: Any, count: int, skip: int) -> Sequence[Any]:
         if self._kept_workers and all(one.is_alive for one in self._kept_workers):
             return self._kept_workers
+        _close_all(self._kept_workers)
         target = self.device or place
         made: list[Any] = []
         try:
