@@ -198,12 +198,12 @@ def _scaled(trainer: Trainer, loss: Tensor) -> Tensor:
 def update(trainer: Trainer, proceed: Tensor | None) -> None:
     """The optimizers' step, left out where `proceed` is False."""
     for optimizer in trainer.optimizers:
-        if trainer.scaler is not None:
-            trainer.scaler.step(optimizer)
-            continue
         has_update = not optimizer._keeps_own_state()
         with optimizer.updating_if(proceed) if proceed is not None and has_update else contextlib.nullcontext():
-            optimizer.step()
+            if trainer.scaler is None:
+                optimizer.step()
+            else:
+                trainer.scaler.step(optimizer)
     if trainer.scaler is not None:
         trainer.scaler.update()
 

@@ -125,7 +125,7 @@ class Trainer:
         self.precision, self.accumulate, self.on_nan, self.seed = precision, accumulate, on_nan, seed
         self.clip_norm, self.clip_value, self.regularizer = clip_norm, clip_value, regularizer
         self.scheduler, self.schedules_steps = _as_scheduler(scheduler)
-        self.scaler = weft.amp.GradScaler(self.device.kind) if precision == "fp16" else None
+        self.scaler = weft.amp.GradScaler(self.device) if precision == "fp16" else None
         self.run = None if run is None else Path(run)
         self.callbacks = tuple(callbacks)
         if self.run is not None:
@@ -134,6 +134,7 @@ class Trainer:
             if not any(isinstance(one, RunFolder) for one in self.callbacks):
                 self.callbacks = (*self.callbacks, RunFolder())
         self.meters = Meters([as_metric(metric) for metric in metrics], self.device)
+        self.meters.scaler = self.scaler
         self.history = History()
         self.epoch = self.position = self.step_count = 0
         self.is_resumed = False  # whether the present `fit` goes on with a run
@@ -166,6 +167,11 @@ class Trainer:
                 for group in optimizer.param_groups:
                     for bucket in group.buckets:
                         found += [*bucket.params, *bucket.tensors(), bucket.hyper]
+        if self.scaler is not None:  # it adapts its scale to steps that are left out
+            found += [
+                *self.scaler._state.values(),
+                *[one for r in self.scaler._records.values() for one in (r.found, r.unscaled)],
+            ]
         return found
 
     @property
@@ -179,7 +185,7 @@ class Trainer:
         return self.optimizers[0].param_groups[0]["lr"]
 
     def _apply_checkpoints(self, checkpoint: Any, budget: Any) -> None:
-        self.memory_budget = budget
+        self.memory_budget, self._is_within_budget = budget, budget is None
         if checkpoint is None or checkpoint is False:
             return
         chosen = list(self.model.children()) if checkpoint is True else []
@@ -219,6 +225,7 @@ class Trainer:
                 if requests.signal is not None:
                     self._finish_early(None, requests)
             self._call("on_train_end")
+        self._loader_state = source.state_dict() if self.position else None
         self._write_numbers()
         return self.history
 
@@ -278,9 +285,7 @@ class Trainer:
 
     def _start_epoch(self, source: Batches) -> None:
         self._began, self._waited = time.perf_counter(), source.wait_seconds
-        source.start(self.epoch, self.position)
-        if self.position and self._loader_state:
-            source.load_state_dict(self._loader_state)
+        source.start(self.epoch, self.position, self._loader_state)
         if not self.position:
             self.meters.reset()
         self._loader_state = None
@@ -377,7 +382,7 @@ class Trainer:
         metrics: dict[str, Any] = {"epoch": self.epoch, **found, "lr": self.learning_rate, "seconds": seconds}
         metrics["step"] = self.step_count
         metrics["wait_seconds"] = self.wait_seconds
-        if self.on_nan == "skip":
+        if self.on_nan == "skip" or self.scaler is not None:
             metrics["skipped"] = found.skipped
         return metrics
 
@@ -495,13 +500,15 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on, as one nested dict of tensors, numbers and strings."""
-        loader = self._source.state_dict() if self._source is not None and self.position else {}
+        loader = self._loader_state
+        if loader is None and self._source is not None and self.position:
+            loader = self._source.state_dict()
         return {
             "format": FORMAT,
             "epoch": self.epoch,
             "position": self.position,
             "step": self.step_count,
-            "loader": loader,
+            "loader": dict(loader or {}),
             "random": list(weft.default_generator.get_state()),
             "model": {name: value.clone() for name, value in weft.snapshot(self.model.state_dict()).items()},
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -533,7 +540,7 @@ class Trainer:
             callback.load_state_dict(saved)
         self.history.load_state_dict(state["history"])
         self.epoch, self.position, self.step_count = state["epoch"], state["position"], state["step"]
-        self._loader_state = state["loader"]
+        self._loader_state = state["loader"] or None
         weft.default_generator.set_state(tuple(state["random"]))
         self._has_begun = True
 
