@@ -284,6 +284,7 @@ _OTHERS = {
     "lazy": ("LazyModuleMixin",),
     "parameter": ("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"),
     "registry": ("get", "layers"),
+    "weft.serialization.model_files": ("load",),
     "summarize": ("summary",),
     "support": ("supports",),
 }

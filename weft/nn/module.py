@@ -17,6 +17,7 @@ from weft.dtypes import DType
 from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
 from weft.function import run_checkpointed
 from weft.nn import hooks, loading, parameter, symbolic
+from weft.nn.arguments import record_call
 from weft.nn.parameter import Buffer, Parameter
 from weft.nn.paths import add_path
 from weft.nn.registered import Registered
@@ -55,6 +56,12 @@ class Module:
     _training: bool
     _version: int | None = None  # of the layout of its state_dict
     checkpoint: bool | int = False  # keep only the inputs for the gradient: see `nn.utils.checkpoint`
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A module that remembers what it is made with, for those who describe or save it."""
+        made = super().__new__(cls)
+        made.__dict__["_call"] = record_call(cls, args, kwargs)
+        return made
 
     def __init__(self) -> None:
         self._prepare()
@@ -486,6 +493,32 @@ class Module:
         for exactly the module's own keys; with `assign` the tensors themselves become parameters and buffers, with
         their dtypes and devices."""
         return loading.load(self, state_dict, strict, assign)
+
+    def save(self, path: Any) -> None:
+        """Write the model, its layers and its weights, as one safetensors file, from which `nn.load(path)` makes it
+        again. Classes of the catalogue and containers of them can be saved, and others whose constructors got numbers,
+        texts, lists and such layers; see docs/checkpoints.md.
+
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/model.safetensors"
+        >>> weft.nn.Sequential(weft.nn.Linear(4, 2), weft.nn.ReLU()).save(path)
+        >>> weft.nn.load(path)
+        Sequential(
+          (0): Linear(in_features=4, out_features=2, bias=True)
+          (1): ReLU()
+        )
+        """
+        from weft.serialization.model_files import save
+
+        save(self, path)
+
+    def load(self, path: Any, key_map: Any = None, strict: bool = True) -> loading.LoadResult:
+        """Take over the weights of a file: of `save`, of safetensors, of torch, or of sharded weights. `key_map` gives
+        the file's names those of this module: a dict, or a function of a name; None leaves a tensor out. See
+        `serialization.load_into`."""
+        from weft.serialization.sharded import load_into
+
+        return load_into(self, path, key_map, strict)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """This module's own part of `state_dict()`, without those below it; subclasses may add to it."""
