@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import weft
-from weft.errors import DeviceError, GraphError, RangeError, problem
+from weft.errors import GraphError, RangeError, problem
 from weft.optim.cycles import CyclicLR, OneCycleLR
 from weft.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, Warmup
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
-from weft.train import nan, search
+from weft.train import budget, nan, search
+from weft.train.accumulate import Accumulator
 from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
 from weft.train.callbacks import Callback, calls_on_batches
 from weft.train.faults import Interrupted, NotFiniteError
@@ -124,6 +125,9 @@ class Trainer:
         self.optimizers = _as_optimizers(optimizer, self.model)
         self.precision, self.accumulate, self.on_nan, self.seed = precision, accumulate, on_nan, seed
         self.clip_norm, self.clip_value, self.regularizer = clip_norm, clip_value, regularizer
+        self.memory_budget = None if memory_budget is None else budget.parse_bytes(memory_budget)
+        self.segments: budget.Segments | None = None  # what is computed again to stay within the budget
+        self.accumulator = Accumulator(self.parameters(), loss) if accumulate > 1 and loss is not None else None
         self.scheduler, self.schedules_steps = _as_scheduler(scheduler)
         self.scaler = weft.amp.GradScaler(self.device) if precision == "fp16" else None
         self.run = None if run is None else Path(run)
@@ -146,7 +150,7 @@ class Trainer:
         self._evaluations: dict[int, tuple[Any, Steps, Meters]] = {}
         self._began = self._waited = 0.0
         self._has_begun = False
-        self._apply_checkpoints(checkpoint, memory_budget)
+        self._apply_checkpoints(checkpoint)
 
     # ---- what the compiled step asks for --------------------------------------------------------------------------
 
@@ -184,15 +188,17 @@ class Trainer:
         """The present rate of the first group."""
         return self.optimizers[0].param_groups[0]["lr"]
 
-    def _apply_checkpoints(self, checkpoint: Any, budget: Any) -> None:
-        self.memory_budget, self._is_within_budget = budget, budget is None
+    def _apply_checkpoints(self, checkpoint: Any) -> None:
         if checkpoint is None or checkpoint is False:
             return
-        chosen = list(self.model.children()) if checkpoint is True else []
-        for name in () if checkpoint is True else checkpoint:
-            chosen.append(self.model.get_submodule(name))
+        chosen = self.model.children() if checkpoint is True else map(self.model.get_submodule, checkpoint)
         for module in chosen:
             module.checkpoint = True
+
+    def _fit_into_budget(self, step: Any, args: Sequence[Any]) -> None:
+        """Choose what is computed again, before the first step."""
+        if self.memory_budget is not None and self.segments is None:
+            self.segments = budget.apply(self.model, step, args, self.memory_budget)
 
     # ---- fit ------------------------------------------------------------------------------------------------------
 
@@ -236,7 +242,7 @@ class Trainer:
         gap = math.gcd(*[callback.every for callback in (*begins, *ends)]) if begins or ends else 0
         limit = sys.maxsize if max_steps is None else max_steps
         by_step, is_resident = self.schedules_steps, isinstance(source, Resident)
-        length = source.length if is_resident else None
+        length, is_bounded = source.length if is_resident else None, self.memory_budget is not None
         while True:
             if is_resident:
                 if self.position >= length:
@@ -248,10 +254,10 @@ class Trainer:
                     return True
             if begins and self.step_count % gap == 0:
                 self._call_batch(begins, "on_batch_begin")
-            if by_step:
-                step(*batch, *present_numbers(self.optimizers))
-            else:
-                step(*batch)
+            args = (*batch, *present_numbers(self.optimizers)) if by_step else batch
+            if is_bounded:
+                self._fit_into_budget(step, args)
+            step(*args)
             self.step_count += 1
             self.position += 1
             if by_step:
@@ -430,7 +436,9 @@ class Trainer:
                 weft.manual_seed(self.seed)
         steps = self._steps_for(Streamed((), self.device))
         numbers = present_numbers(self.optimizers) if self.schedules_steps else []
-        loss = steps.streamed(*as_arguments(batch, self.device), *numbers)
+        args = (*as_arguments(batch, self.device), *numbers)
+        self._fit_into_budget(steps.streamed, args)
+        loss = steps.streamed(*args)
         self.step_count += 1
         if self.schedules_steps:
             self._step_scheduler()
@@ -642,10 +650,11 @@ def _check(loss: Any, step: Any, precision: Any, accumulate: Any, on_nan: Any, c
             raise problem(GraphError, "Trainer", f"{name} {given!r:.60}", "a function, or a loss of weft.nn")
     if precision not in PRECISIONS:
         raise problem(RangeError, "Trainer", f"precision {precision!r}", f"one of {', '.join(PRECISIONS)}")
-    if precision != "fp32" and not hasattr(weft, "autocast"):
-        raise problem(DeviceError, "Trainer", f"precision {precision!r}", "fp32")
     if not isinstance(accumulate, int) or accumulate < 1:
         raise problem(RangeError, "Trainer", f"accumulate {accumulate!r}", "an integer of at least 1")
+    if accumulate > 1 and step is not None:
+        fix = "use weft.train.accumulate.Accumulator in the step"
+        raise problem(RangeError, "Trainer", f"accumulate {accumulate} with a step", "model and loss", fix)
     if on_nan not in ("stop", "skip", "ignore"):
         raise problem(RangeError, "Trainer", f"on_nan {on_nan!r}", "'stop', 'skip' or 'ignore'")
     for given, name in ((clip_norm, "clip_norm"), (clip_value, "clip_value")):
