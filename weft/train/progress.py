@@ -39,6 +39,9 @@ class ProgressBar(Callback):
             self._bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=console, transient=True)
             self._bar.start()
 
+        if trainer.position:  # an epoch goes on
+            self.on_epoch_begin(trainer, trainer.epoch, {})
+
     def on_epoch_begin(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         self._epoch_began, self._position_before = time.perf_counter(), trainer.position
         if self._bar is not None:
@@ -48,9 +51,8 @@ class ProgressBar(Callback):
 
     def on_batch_end(self, trainer: Trainer, batch: int, metrics: Metrics) -> None:
         if self._bar is not None:
-            text = describe(
-                trainer, metrics, time.perf_counter() - self._epoch_began, trainer.position - self._position_before
-            )
+            seconds = time.perf_counter() - self._epoch_began
+            text = describe(trainer, metrics, seconds, trainer.position - self._position_before)
             left = self._seconds_left(trainer)
             text += f"  {clock(left)} left" if left is not None else ""
             self._bar.update(self._task, completed=trainer.position, text=text)

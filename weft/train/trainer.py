@@ -223,7 +223,8 @@ class Trainer:
             self._call("on_train_begin")
             while self.epoch < epochs and self.stopped is None and not self._is_done(max_steps):
                 self._start_epoch(source)
-                self._call("on_epoch_begin", self.epoch, {})
+                if not self.position:  # not where an epoch goes on
+                    self._call("on_epoch_begin", self.epoch, {})
                 if not self._run_epoch(source, max_steps, requests):  # stopped in the middle of it
                     self._finish_early(validation, requests)
                     break
@@ -231,7 +232,6 @@ class Trainer:
                 if requests.signal is not None:
                     self._finish_early(None, requests)
             self._call("on_train_end")
-        self._loader_state = source.state_dict() if self.position else None
         self._write_numbers()
         return self.history
 
@@ -265,7 +265,7 @@ class Trainer:
             if ends and self.step_count % gap == 0:
                 self._call_batch(ends, "on_batch_end")
             if requests.signal is not None or self.stopped is not None or self.step_count >= limit:
-                return length == self.position if is_resident else False
+                return source.length is not None and self.position >= source.length
 
     def _begin(self, source: Batches, epochs: int, max_steps: int | None, validation: Any, resume: Any) -> None:
         """Seed a new run, or go on with one."""
@@ -313,7 +313,8 @@ class Trainer:
 
     def _finish_early(self, validation: Any, requests: Requests) -> None:
         """In the middle of an epoch, or after a signal: what was measured so far, and a checkpoint to go on from."""
-        if self.position:
+        if self.position and self._source is not None:
+            self._loader_state = self._source.state_dict()  # before the validation, which may use the same data
             metrics = self._epoch_metrics()
             if validation is not None and requests.signal is None:
                 metrics.update({f"val_{name}": value for name, value in self.evaluate(validation).items()})
@@ -463,7 +464,9 @@ class Trainer:
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Inside, the model is in evaluation mode; afterwards each module is in the mode that it was in."""
+        """Inside, the model is in evaluation mode; afterwards each module is in the mode that it was in, and the random
+        stream where it was: training does not depend on what is evaluated in between."""
+        drawn = weft.default_generator.get_state()
         modes = [(module, module.training) for module in self.model.modules()]
         contexts = [callback.evaluating(self) for callback in self.callbacks]
         self.model.eval()
@@ -474,6 +477,7 @@ class Trainer:
                         stack.enter_context(context)
                 yield
         finally:
+            weft.default_generator.set_state(drawn)
             for module, mode in modes:
                 if module.training is not mode:
                     module.training = mode
