@@ -34,6 +34,7 @@ from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy
 from weft.memory import empty_cache, memory_stats, reset_peak_memory_stats
 from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from weft.profiling.profile import profile
 from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
     Generator, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
@@ -148,6 +149,7 @@ __all__ = [
     "ones_like",
     "optim",
     "printoptions",
+    "profile",
     "rand",
     "rand_like",
     "randint",
