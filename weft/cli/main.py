@@ -14,9 +14,15 @@ import weft
 
 # Name of the command, which is the name of its module, and what it does.
 COMMANDS = {
+    "bench": "a small benchmark on each device",
     "cache": "show or clear the plans and kernels kept on disk",
+    "devices": "list the devices, their memory and rates",
     "doctor": "say what Weft finds on this machine and whether it computes rightly",
+    "graph": "draw a network with shapes and parameters",
+    "kernels": "the kernels of a training step: sources and memory",
     "layers": "list the layers, or show one of them",
+    "plot": "the curves of a run, and its report",
+    "profile": "the time of a training step by kernel and by layer",
 }
 
 
