@@ -44,6 +44,8 @@ def make_trainer(device, schedule="step", run=None, **options):
     else:
         scheduler = weft.optim.lr_scheduler.MultiStepLR(optimizer, [2, 5, 6], gamma=0.5)
     callbacks = [EMA(0.9), EarlyStopping("loss", patience=100, restore_best=True), LearningRateMonitor()]
+    if run is not None:
+        callbacks.append(RunFolder(report=False))
     return Trainer(
         model, nn.CrossEntropyLoss(), optimizer, ["accuracy"], device=device, scheduler=scheduler, callbacks=callbacks,
         clip_norm=1.0, run=run, **options,
@@ -175,6 +177,8 @@ def test_what_a_run_folder_contains(on_each_device, tmp_path):
     assert environment["weft"] == weft.__version__ and environment["device"] == str(trainer.device)
     rows = read_rows(tmp_path / "metrics.csv")
     assert [float(row["val_accuracy"]) for row in rows] == trainer.history["val_accuracy"]
+    page = (tmp_path / "report.html").read_text()
+    assert "<svg" in page and "val_accuracy" in page and "BatchNorm1d" in page
     steps = read_rows(tmp_path / "steps.csv")
     assert [row["step"] for row in steps] == ["4", "8"] and float(steps[0]["loss"]) > 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import json
 import os
@@ -160,10 +159,11 @@ class TensorBoard(Callback):
 
 class RunFolder(Callback):
     """What a run leaves in its folder: `config.json`, `environment.json`, `metrics.csv` (epochs), `steps.csv` (every so
-    many steps), `layers.json` and `report.html`. Every Trainer with `run=` has one."""
+    many steps) and `report.html`, with what the report shows of layers, memory and kernels. Every Trainer with `run=`
+    has one; `report=False` leaves the report out."""
 
-    def __init__(self, every: int = 50):
-        self.every = every
+    def __init__(self, every: int = 50, report: bool = True):
+        self.every, self.report = every, report
         self.epochs: _Table | None = None
         self.steps: _Table | None = None
         self._began = 0.0
@@ -200,10 +200,21 @@ class RunFolder(Callback):
         self.epochs.add(metrics)
 
     def on_train_end(self, trainer: Trainer) -> None:
-        if importlib.util.find_spec("weft.report") is not None:
-            from weft import report
+        if self.report:
+            write_report(trainer)
 
-            report.write(trainer.run)
+
+def write_report(trainer: Trainer) -> Path:
+    """Write `report.html` into the run folder of a trainer. Layers, memory and kernels are measured once for a run, on
+    copies: nothing of the trainer changes."""
+    from weft import report
+
+    assert trainer.run is not None
+    if not (trainer.run / "kernels.json").exists():
+        steps = trainer.compiled_steps()
+        inputs = [weft.zeros(shape, dtype=dtype, device=trainer.device) for shape, dtype in trainer.input_forms]
+        report.describe(trainer.run, trainer.model, steps[0] if steps else None, inputs or None)
+    return report.write(trainer.run)
 
 
 def describe(trainer: Trainer) -> dict[str, Any]:

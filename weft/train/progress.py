@@ -18,10 +18,11 @@ LEFT_OUT = ("epoch", "step", "seconds", "wait_seconds", "batch_loss")
 
 
 class ProgressBar(Callback):
-    """Shows a run on the terminal. `every` is the number of steps from one reading of the loss to the next."""
+    """Shows a run on the terminal. `every` is the number of steps from one reading of the loss to the next;
+    `lines=False` leaves out the line that stays of each epoch."""
 
-    def __init__(self, every: int = 20, console: Any = None):
-        self.every, self._console = every, console
+    def __init__(self, every: int = 20, console: Any = None, lines: bool = True):
+        self.every, self._console, self.lines = every, console, lines
         self._bar: Any = None
         self._task: Any = None
         self._began = 0.0
@@ -71,6 +72,8 @@ class ProgressBar(Callback):
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         if self._bar is not None:
             self._bar.remove_task(self._task)
+        if not self.lines:
+            return
         title = f"epoch {epoch + 1}/{trainer.planned['epochs']}"
         steps = (trainer.planned["batches"] or trainer.step_count) - self._position_before
         self._shown.print(f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}", highlight=False)

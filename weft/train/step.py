@@ -80,6 +80,7 @@ def predict_and_compare(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tenso
                 ShapeError, "Trainer", given, "(inputs, target)", "pass step=, a function of (trainer, *batch)"
             )
         *inputs, target = batch
+        trainer.input_forms = [(tuple(one.shape), one.dtype) for one in inputs if isinstance(one, Tensor)]
         prediction = trainer.model(*inputs)
         loss = trainer.loss(prediction, target)
     if not isinstance(loss, Tensor) or loss.ndim:
@@ -161,6 +162,7 @@ def _in_parts(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, An
     accumulator = trainer.accumulator
     predictions = []
     for *inputs, target in accumulator.parts(batch, trainer.accumulate):
+        trainer.input_forms = [(tuple(one.shape), one.dtype) for one in inputs if isinstance(one, Tensor)]
         with trainer.casting():
             prediction = trainer.model(*inputs)
             accumulator.add(prediction, target, scaler=trainer.scaler)

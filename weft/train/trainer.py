@@ -144,6 +144,7 @@ class Trainer:
         self.is_resumed = False  # whether the present `fit` goes on with a run
         self.updates = True  # whether the step that is being traced leaves backward and update to the trainer
         self.stopped: str | None = None  # why `stop` was called
+        self.input_forms: list[tuple[tuple[int, ...], Any]] = []  # shapes and dtypes of the model's inputs
         self.planned: dict[str, Any] = {}  # epochs, batches and the like of the present fit, for callbacks
         self._source: Batches | None = None
         self._steps: dict[int, tuple[Any, Steps]] = {}  # by the identity of the data
@@ -350,6 +351,10 @@ class Trainer:
             known = data, Steps(source, lambda batch, rates, moved: train_on(self, batch, rates, moved), numbers)
             self._steps[key] = known
         return known[1]
+
+    def compiled_steps(self) -> list[Any]:
+        """The compiled training steps that have run: one for each form of batch."""
+        return [one for _, known in self._steps.values() for one in known.compiled()]
 
     # ---- schedulers -----------------------------------------------------------------------------------------------
 
