@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from weft.errors import IndexRangeError, OutOfMemoryError, WeftError
+from weft.errors import FileFormatError, IndexRangeError, OutOfMemoryError, WeftError
 
 
 class NotFiniteError(WeftError, ArithmeticError):
@@ -35,6 +35,7 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (IndexRangeError, LABELS),
     (FileNotFoundError, MISSING),
     (OutOfMemoryError, MEMORY),
+    (FileFormatError, UNREADABLE),
 )
 
 
@@ -49,11 +50,11 @@ def exit_code(error: BaseException) -> int:
     for one in _chain(error):
         if isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT):
             return DISK_FULL
-        if type(one).__name__ in ("UnidentifiedImageError", "UnreadableError"):
-            return UNREADABLE
         for kind, code in EXIT_CODES:
             if isinstance(one, kind):
                 return code
+        if any(kind.__name__ == "DataError" for kind in type(one).__mro__):  # of weft.data, which this does not load
+            return UNREADABLE
     return OTHER
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import weft
+from weft.serialization.files import failed
 from weft.train.callbacks import Callback, Metrics
 from weft.train.tensorboard import EventWriter
 
@@ -63,8 +64,11 @@ class _Table:
             self.columns += new
             self._rewrite()
             return
-        with self.path.open("a", newline="") as file:
-            file.write(self._lines([values], header=False))
+        try:
+            with self.path.open("a", newline="") as file:
+                file.write(self._lines([values], header=False))
+        except OSError as error:
+            raise failed("Trainer", self.path, error) from None
 
     def _lines(self, rows: list[dict[str, str]], header: bool) -> str:
         text = io.StringIO(newline="")
@@ -90,11 +94,14 @@ def _text(value: Any) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file under another name and rename it, so that it is never there half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-    os.replace(part, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.part")
+        with part.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.replace(part, path)
+    except OSError as error:
+        raise failed("Trainer", path, error) from None
 
 
 class CSVLogger(Callback):
