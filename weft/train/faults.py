@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from weft.data.faults import DataError
 from weft.errors import FileFormatError, IndexRangeError, OutOfMemoryError, WeftError
 
 
@@ -36,6 +37,7 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (FileNotFoundError, MISSING),
     (OutOfMemoryError, MEMORY),
     (FileFormatError, UNREADABLE),
+    (DataError, UNREADABLE),
 )
 
 
@@ -53,8 +55,6 @@ def exit_code(error: BaseException) -> int:
         for kind, code in EXIT_CODES:
             if isinstance(one, kind):
                 return code
-        if any(kind.__name__ == "DataError" for kind in type(one).__mro__):  # of weft.data, which this does not load
-            return UNREADABLE
     return OTHER
 
 
