@@ -121,7 +121,11 @@ def complaint(name: str, target: str) -> str | None:
     """Why module `name` may not import `target`, or None."""
     room, other = room_of(name), room_of(target)
     if target == "":
-        return None if room in ("nn", "optim", "data", "cli", "serialization") else "the package itself is for users, not for its rooms"
+        return (
+            None
+            if room in ("nn", "optim", "data", "cli", "serialization")
+            else "the package itself is for users, not for its rooms"
+        )
     if other == "base" or other == room:
         return None
     allowed = ALLOWED[room] | EXTRA.get(name, set())
