@@ -147,8 +147,11 @@ class CheckpointFolder:
         for path in self.path.iterdir():
             if path.name.startswith(".weft-") and path.name.endswith(files.TEMPORARY):
                 _remove_tree(path)
-            elif path.name.endswith(".replaced") and path.with_suffix("").exists():
-                _remove(path)
+            elif _NAME.fullmatch(path.name) and path.suffix:  # interrupted while step-N was saved again
+                if path.with_suffix("").exists():
+                    _remove(path)
+                else:
+                    files.os.rename(path, path.with_suffix(""))
 
     def _prune(self, newest: Path) -> None:
         steps = self._steps()

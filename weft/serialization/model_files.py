@@ -221,7 +221,7 @@ def load(path: PathLike, device: Any = None, classes: Iterable[type] = ()) -> Mo
     with _random_state_kept():
         try:
             module = build(about["architecture"], tuple(classes))
-        except WeftError:
+        except FileFormatError:
             raise
         except Exception as error:
             why = f"its architecture cannot be made ({type(error).__name__}: {error})"
