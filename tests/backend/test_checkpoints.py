@@ -26,11 +26,17 @@ ARTIFACT = ROOT / "tests" / "artifacts" / "checkpoint-1"
 
 
 def tensors(step: int) -> dict:
-    return {"w": weft.full((50,), float(step)), "half": weft.ones(3).bfloat16() * step, "flags": weft.tensor([True, False])}
+    return {
+        "w": weft.full((50,), float(step)),
+        "half": weft.ones(3).bfloat16() * step,
+        "flags": weft.tensor([True, False]),
+    }
 
 
 def save(folder, step, metric=None):
-    return folder.save(step, tensors(step), {"epoch": step // 10, "note": f"step {step}", "list": [1, None, 0.1]}, metric)
+    return folder.save(
+        step, tensors(step), {"epoch": step // 10, "note": f"step {step}", "list": [1, None, 0.1]}, metric
+    )
 
 
 def is_whole(checkpoint) -> bool:
@@ -128,7 +134,7 @@ def test_arguments_are_checked(tmp_path):
         CheckpointFolder(tmp_path / "file").save(1, {}, None)
 
 
-# ---- damage -----------------------------------------------------------------------------------------------------------
+# ---- damage ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("file", ["tensors.safetensors", "state.json"])
@@ -185,7 +191,9 @@ def test_a_later_format_is_named(tmp_path):
     folder = CheckpointFolder(tmp_path)
     path = save(folder, 1) / "state.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(weft.FileFormatError, match="it has the format 2; expected format 1. Fix: a newer Weft wrote it"):
+    with pytest.raises(
+        weft.FileFormatError, match=r"it has the format 2; expected format 1\. Fix: a newer Weft wrote it"
+    ):
         folder.load(path.parent)
 
 
@@ -202,7 +210,7 @@ def test_the_recorded_checkpoint_of_format_1_loads():
     assert generator.get_state() == (11, 4)
 
 
-# ---- full disks -------------------------------------------------------------------------------------------------------
+# ---- full disks -----------------------------------------------------------------------------------------------------
 
 
 class Failing:
@@ -264,7 +272,7 @@ def test_a_full_disk_changes_nothing(step, tmp_path, monkeypatch):
     assert failures > 10
 
 
-# ---- crashes ----------------------------------------------------------------------------------------------------------
+# ---- crashes --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", [3, 2])
@@ -347,7 +355,7 @@ def test_kill_9_at_random_moments(tmp_path):
         assert not [name for name in names(folder) if name.endswith(".tmp")]
 
 
-# ---- a run that goes on -----------------------------------------------------------------------------------------------
+# ---- a run that goes on ---------------------------------------------------------------------------------------------
 
 
 def make_run():

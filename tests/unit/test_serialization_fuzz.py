@@ -109,11 +109,15 @@ def as_array(data: bytes) -> np.ndarray:
 
 def test_safetensors_of_other_programs_load_as_the_package_loads_them():
     """There is no checksum: what is read is what the file says, and the package is the oracle for that."""
-    given = {"a.weight": torch.arange(6.0).reshape(2, 3), "b": torch.ones(3).bfloat16(), "c": torch.tensor([True, False])}
+    given = {
+        "a.weight": torch.arange(6.0).reshape(2, 3),
+        "b": torch.ones(3).bfloat16(),
+        "c": torch.tensor([True, False]),
+    }
     data = oracle.save(given, {"format": "pt", "note": "x"})
 
     def check(damaged, found):
-        expected = {name: about for name, about in safetensors.deserialize(damaged)}
+        expected = dict(safetensors.deserialize(damaged))
         assert set(expected) == set(found)
         for name, about in expected.items():
             assert about["shape"] == list(found[name].shape) and about["dtype"] == own.NAME_OF[found[name].dtype]
@@ -161,7 +165,9 @@ def test_models_load_with_the_right_data_or_not(tmp_path, content):
 
 
 def test_checkpoints_load_with_the_right_data_or_not(tmp_path, content):
-    step = CheckpointFolder(tmp_path).save(12, {"w": weft.arange(6.0), "b": weft.ones(2)}, {"epoch": 1, "a": [0.5]}, 0.25)
+    step = CheckpointFolder(tmp_path).save(
+        12, {"w": weft.arange(6.0), "b": weft.ones(2)}, {"epoch": 1, "a": [0.5]}, 0.25
+    )
 
     def check(_, found):
         assert (found.step, found.epoch, found.metric, found.state) == (12, 1, 0.25, {"epoch": 1, "a": [0.5]})
@@ -184,7 +190,13 @@ def test_checkpoints_load_with_the_right_data_or_not(tmp_path, content):
 
 def torch_file(as_zip: bool) -> tuple[bytes, dict]:
     base = torch.arange(12.0).reshape(3, 4)
-    given = {"a": base, "b": base.T, "c": torch.ones(2).bfloat16(), "n": [1, 2.5, "x", None], "d": base[:1].expand(3, 4)}
+    given = {
+        "a": base,
+        "b": base.T,
+        "c": torch.ones(2).bfloat16(),
+        "n": [1, 2.5, "x", None],
+        "d": base[:1].expand(3, 4),
+    }
     stream = io.BytesIO()
     torch.save(given, stream, _use_new_zipfile_serialization=as_zip)
     return stream.getvalue(), given
@@ -225,13 +237,21 @@ def test_streams_of_torch_load_or_not():
 
 def test_pickles_of_random_operations():
     """Programs of valid operations, in any order."""
-    from weft.serialization.torch_files import OPERATIONS
     from tests.unit.test_serialization_torch import FOUR, archive, tensor_pickle
+    from weft.serialization.torch_files import OPERATIONS
 
     rng = random.Random(8)
     codes = [bytes([code]) for code in OPERATIONS]
     parts = [b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n", b"ctorch\nSize\n", b"X\1\0\0\0a"]
-    parts += [b"ctorch\nFloatStorage\n", b"K\1", b"\x89", b"(K\1K\2t", b"X\7\0\0\0storage", b"X\1\0\0\x000", tensor_pickle()[2:-1]]
+    parts += [
+        b"ctorch\nFloatStorage\n",
+        b"K\1",
+        b"\x89",
+        b"(K\1K\2t",
+        b"X\7\0\0\0storage",
+        b"X\1\0\0\x000",
+        tensor_pickle()[2:-1],
+    ]
     good = bad = 0
     for _ in range(MUTATIONS // 2):
         program = b"".join(rng.choice(codes if rng.random() < 0.4 else parts) for _ in range(rng.randrange(1, 25)))

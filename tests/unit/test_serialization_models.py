@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import itertools
 import pickle
 import random
 import weakref
@@ -28,7 +29,7 @@ class Net(nn.Module):
 
     def __init__(self, sizes, act="relu", block=None, *, bias=True):
         super().__init__()
-        self.layers = nn.Sequential(*[nn.Linear(a, b, bias) for a, b in zip(sizes, sizes[1:], strict=False)])
+        self.layers = nn.Sequential(*[nn.Linear(a, b, bias) for a, b in itertools.pairwise(sizes)])
         self.sizes, self.act, self.block = sizes, act, block
 
     def forward(self, x):
@@ -254,7 +255,7 @@ def test_classes_are_found_among_those_that_exist(tmp_path):
     weft.serialization.save_tensors(
         tmp_path / "y", {}, {"weft.model": '{"weft.model":{"architecture":{"type":"os.system"},"frozen":[],"eval":[]}}'}
     )
-    with pytest.raises(weft.FileFormatError, match="the class 'os.system', of which there are 0 here"):
+    with pytest.raises(weft.FileFormatError, match=r"the class 'os\.system', of which there are 0 here"):
         nn.load(tmp_path / "y")
 
 
@@ -280,11 +281,11 @@ def test_architectures_that_are_wrong(tree, message, tmp_path):
 
 def test_files_without_an_architecture(tmp_path):
     weft.save({"weight": weft.ones(1)}, tmp_path / "x")
-    with pytest.raises(weft.FileFormatError, match="weights and no architecture.*call model.load"):
+    with pytest.raises(weft.FileFormatError, match=r"weights and no architecture.*call model\.load"):
         nn.load(tmp_path / "x")
 
 
-# ---- what is remembered ------------------------------------------------------------------------------------------------
+# ---- what is remembered ---------------------------------------------------------------------------------------------
 
 
 def test_arguments_have_names_and_are_as_they_were_given():

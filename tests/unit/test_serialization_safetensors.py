@@ -1,4 +1,4 @@
-"""Safetensors files: the `safetensors` package reads what Weft writes and the other way round; bad headers are refused."""
+"""Safetensors files: the `safetensors` package reads what Weft writes and vice versa; bad headers are refused."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch)
     assert counting.calls >= 6
     for at in range(1, counting.calls - 1):  # the last two flush the folder, when the file is there
         monkeypatch.setattr(files, "os", Failing(counting.real, at))
-        with pytest.raises(weft.FileError, match="a full disk while .* Fix: free some space") as caught:
+        with pytest.raises(weft.FileError, match=r"a full disk while .* Fix: free some space") as caught:
             save_tensors(path, {"a": weft.zeros(5)})
         assert caught.value.errno == errno.ENOSPC
         monkeypatch.setattr(files, "os", counting.real)

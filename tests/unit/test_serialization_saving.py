@@ -140,7 +140,7 @@ def test_json_that_flatten_state_does_not_make_is_refused(rest):
 
 def test_formats_of_later_versions_are_refused(tmp_path):
     weft.serialization.save_tensors(tmp_path / "x", {}, {"weft.format": "2"})
-    with pytest.raises(weft.FileFormatError, match="format '2'; expected format 1. Fix: a newer Weft wrote it"):
+    with pytest.raises(weft.FileFormatError, match=r"format '2'; expected format 1\. Fix: a newer Weft wrote it"):
         weft.load(tmp_path / "x")
 
 
@@ -161,7 +161,7 @@ def test_names_of_files_do_not_matter(tmp_path):
         weft.load(tmp_path / "text")
 
 
-# ---- states of the rest of Weft ---------------------------------------------------------------------------------------
+# ---- states of the rest of Weft -------------------------------------------------------------------------------------
 
 OPTIMIZERS = [name for name in weft.optim.__all__ if isinstance(getattr(weft.optim, name), type)]
 

@@ -167,7 +167,7 @@ class CheckpointFolder:
     # ---- finding -----------------------------------------------------------------------------------------------------
 
     def paths(self) -> list[Path]:
-        """The folders of all checkpoints, from the first step to the last. Whether they are damaged is not looked at."""
+        """The folders of all checkpoints, from the first step to the last; damaged ones, too."""
         return [path for _, path in self._steps()]
 
     def latest(self) -> Path | None:

@@ -2,8 +2,9 @@
 
 JSON has numbers, texts, lists and dicts of texts; these stand for themselves. What else a state_dict may hold is a dict
 with the key "$", whose value says what it is: a tensor (by the name under which it lies beside the JSON), an array, a
-tuple, a set, a dict with other keys than texts, or one with such a key; bytes, a float that is not finite (by its bits), a number of
-NumPy's, a dtype. Everything comes back with its type and its bits. Functions and objects of other classes are refused.
+tuple, a set, a dict with other keys than texts, or one with such a key; bytes, a float that is not finite (by its
+bits), a number of NumPy's, a dtype. Everything comes back with its type and its bits. Functions and objects of other
+classes are refused.
 """
 
 from __future__ import annotations
