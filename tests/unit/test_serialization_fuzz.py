@@ -238,7 +238,7 @@ def test_streams_of_torch_load_or_not():
 def test_pickles_of_random_operations():
     """Programs of valid operations, in any order."""
     from tests.unit.test_serialization_torch import FOUR, archive, tensor_pickle
-    from weft.serialization.torch_files import OPERATIONS
+    from weft.serialization.pickles import OPERATIONS
 
     rng = random.Random(8)
     codes = [bytes([code]) for code in OPERATIONS]
