@@ -24,8 +24,8 @@ from weft.dtypes import (
     bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
 )  # fmt: skip
 from weft.errors import (
-    CopyError, DeviceError, DTypeError, GraphError, IndexRangeError, OutOfMemoryError, RangeError,
-    ShapeError, StorageError, TraceWarning, WeftError,
+    CheckpointWarning, CopyError, DeviceError, DTypeError, FileError, FileFormatError, GraphError, IndexRangeError,
+    OutOfMemoryError, RangeError, ShapeError, StorageError, TraceWarning, WeftError,
 )  # fmt: skip
 from weft.function import checkpoint
 from weft.evaluation import eval, numel
@@ -34,6 +34,7 @@ from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy
 from weft.memory import empty_cache, memory_stats, reset_peak_memory_stats
 from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from weft.profiling.profile import profile
 from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
     Generator, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
@@ -51,7 +52,7 @@ from weft.size import Size
 
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import amp, data, func, linalg, optim, signal, special, utils
+from weft import amp, data, func, linalg, optim, serialization, signal, special, utils
 from weft.boundary import install as _install
 from weft.einops_backend import install as _install_einops
 
@@ -148,6 +149,7 @@ __all__ = [
     "ones_like",
     "optim",
     "printoptions",
+    "profile",
     "rand",
     "rand_like",
     "randint",
@@ -175,11 +177,25 @@ __all__ = [
     "zeros_like",
 ]  # fmt: skip
 __all__ += [
-    "Size", "cuda", "dtype", "empty_cache", "empty_like", "get_autocast_dtype", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode",
-    "initial_seed", "is_autocast_enabled", "is_floating_point", "is_inference_mode_enabled", "is_tensor", "memory_stats", "reset_peak_memory_stats", "seed",
+    "Size", "cuda", "dtype", "empty_cache", "empty_like", "get_autocast_dtype", "get_default_dtype", "get_num_threads",
+    "get_rng_state", "inference_mode", "initial_seed", "is_autocast_enabled", "is_floating_point",
+    "is_inference_mode_enabled", "is_tensor", "load", "memory_stats", "reset_peak_memory_stats", "save", "seed",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
+__all__ += ["CheckpointWarning", "FileError", "FileFormatError", "serialization"]
 __all__ += functions.__all__
+
+
+_LATER = {"load": "saving", "save": "saving"}  # loaded when they are first used
+
+
+def __getattr__(name: str) -> object:
+    if name in _LATER:
+        import importlib
+
+        value = globals()[name] = getattr(importlib.import_module(f"weft.serialization.{_LATER[name]}"), name)
+        return value
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -312,15 +312,16 @@ class Compiled:
             text = f"{self.name} has been traced again {len(self.retraces)} times. `retraces` says why:\n{reasons}"
             warn(text)
 
-    def prepared(self, args: tuple, kwargs: dict) -> tuple[Variant, list[Any]]:
-        """A variant that is ready to run, with its program, and the memory of the arguments; for `testing.verify`."""
+    def prepared(self, args: tuple, kwargs: dict, who: str, origins: Any = None) -> tuple[Variant, list[Any]]:
+        """A variant that is ready to run, with its program, and the memory of the arguments; for `testing.verify` and
+        `weft.profile`, whose `origins` get to know which module made which node."""
         if STATE.trace is not None:
-            raise problem(GraphError, f"verify({self.name})", "a call inside weft.compile", "a call outside it")
+            raise problem(GraphError, f"{who}({self.name})", "a call inside weft.compile", "a call outside it")
         from weft.captures import TRACING
 
         flat, spec = _arguments(args, kwargs)
         with TRACING:
-            variant = self._trace(flat, spec, keep=True)
+            variant = self._trace(flat, spec, keep=True, origins=origins)
         variant.resolve(flat)
         while True:
             variant.relock()
@@ -329,27 +330,30 @@ class Compiled:
                     variant.take_back_effects()
                     return variant, flat
 
-    def _trace(self, flat: list[Any], spec: tuple, keep: bool = False, make: Callable[..., Any] = build) -> Any:
-        """Run the function once with placeholders and compile what it did: a `Variant`, or what `make` makes of it. With
-        `keep` the variant has its program."""
+    def _trace(
+        self, flat: list[Any], spec: tuple, keep: bool = False, make: Callable[..., Any] = build, origins: Any = None
+    ) -> Any:
+        """Run the function once with placeholders and compile what it did: a `Variant`, or what `make` makes of it.
+        With `keep` the variant has its program; `origins` get to know which module made which node."""
         from weft.captures import Captures
 
         captures = self._captures = self._captures or Captures(self.name, self.function)
         fixed = set(self._fixed), set(captures.fixed)
         try:
-            return self._trace_until_plain(captures, flat, spec, keep, make)
+            return self._trace_until_plain(captures, flat, spec, keep, make, origins)
         except BaseException:  # nothing was wrong with the numbers
             self._fixed, captures.fixed = fixed
             raise
 
     def _trace_until_plain(
-        self, captures: Captures, flat: list[Any], spec: tuple, keep: bool, make: Callable[..., Any]
+        self, captures: Captures, flat: list[Any], spec: tuple, keep: bool, make: Callable[..., Any], origins: Any
     ) -> Any:
         """Trace with numbers that may differ from call to call, and again with those as they are that have to be."""
         from weft.captures import Watch
 
         while True:
             trace = Trace(self.name)
+            trace.origins = origins
             watch = Watch(captures, trace.tape)
             numbers = [k for k, value in enumerate(flat) if self._is_input(k, value)]
             try:

@@ -64,8 +64,20 @@ class CopyError(WeftError, ValueError):
     """Memory that was to be shared and would have to be copied."""
 
 
+class FileFormatError(WeftError, ValueError):
+    """A file that is damaged, cut short, of another kind, or of a version that is not known."""
+
+
+class FileError(WeftError, OSError):
+    """A file that could not be written: a full disk, a folder without permission. `errno` says which."""
+
+
 class TraceWarning(UserWarning):
     """Something that a compiled function does only while it is traced, or that makes it be traced often."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint that is damaged and was left out."""
 
 
 def problem(kind: type[WeftError], who: str, given: str, expected: str = "", mend: str = "") -> WeftError:

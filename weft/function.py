@@ -6,7 +6,7 @@ Both leave marks in the graph that `grad.engine` follows: a `call` with its `res
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from weft.backends.base import Device
@@ -198,6 +198,14 @@ def moved(x: Tensor, device: Device) -> Tensor:
     node = result.node
     node.buffer = node.srcs[0].srcs[0].buffer  # known at once: nobody on that device has to look at the history
     return result
+
+
+def wait_for(x: Tensor, others: Iterable[Tensor]) -> Tensor:
+    """`x` for readers that run, in a plan, after `others` were computed: an order, neither a kernel nor memory."""
+    node = x.node
+    for other in others:
+        node = make("after", (node, other.node))
+    return Tensor(node)
 
 
 def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

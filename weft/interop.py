@@ -186,6 +186,12 @@ def _adopted(who: str, array: np.ndarray, dtype: DType, device: Device, copy: bo
     return from_host(array.view(dtype.numpy) if array.dtype != dtype.numpy else array, device)
 
 
+def array_leaf(who: str, array: np.ndarray, dtype: DType, device: Device) -> Node:
+    """A leaf on the memory of an array that nobody writes to, such as a file's, or on a copy where the device needs
+    one."""
+    return _adopted(who, array, dtype, device, None)
+
+
 def _needs_copy(who: str, given: str) -> Exception:
     return problem(CopyError, who, f"{given}, and copy=False", "memory that can be shared as it is", "leave copy away")
 

@@ -30,7 +30,7 @@ from weft.state import SETTINGS, STATE, VERSION
 from weft.tensor import Tensor
 
 if TYPE_CHECKING:
-    from weft.captures import Guards
+    from weft.guards import Guards
     from weft.inputs import Inputs
 
 MAX_SPARE_BYTES = 1024  # of results up to which a second piece of memory is kept for them

@@ -33,7 +33,7 @@ class Rows:
 
     def next(self, count=None):
         size = count or self.batch_size
-        rows = self.order.index_select(0, self.position + weft.arange(size, device=self.device))
+        rows = self.order.index_select(0, (self.position + weft.arange(size, device=self.device)) % self.length)
         self.position.add_(size)
         return tuple(one.index_select(0, rows) for one in self.tensors)
 

@@ -11,6 +11,7 @@ import bisect
 import ctypes
 import functools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,6 +85,18 @@ class FakeDriver:
         self.check()
         assert self.recording is None
         self.log.append("discard")
+
+    # --- time ---
+
+    def event(self) -> list[float]:
+        return []
+
+    def mark(self, event: list[float]) -> None:
+        self.put("mark", lambda: event.append(time.perf_counter()))
+
+    def seconds_between(self, first: list[float], second: list[float]) -> float:
+        assert self.recording is None
+        return second[-1] - first[-1]
 
     # --- memory ---
 

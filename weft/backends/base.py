@@ -192,6 +192,18 @@ class Executable(Protocol):
         what the plan's `Number`s stand for."""
 
 
+@runtime_checkable
+class TimedExecutable(Executable, Protocol):
+    """What an executable of a device that computes also has, for `weft.profile`."""
+
+    def time_runs(self, slots: Any, count: int) -> float:
+        """Seconds of a run, of `count` one after the other."""
+
+    def time_steps(self, slots: Any) -> list[float]:
+        """Run once, step by step, and return the seconds of each step as `plan.walk` gives them: those inside a
+        `Repeat` for all its iterations together."""
+
+
 class Library(Protocol):
     """A vendor's library on one device: it offers to compute heavy nodes, and runs what the compiler took of it."""
 

@@ -71,6 +71,9 @@ class Driver(Protocol):
     def replay(self, graph: Any) -> None: ...
     def discard(self, graph: Any) -> None: ...
     def synchronise(self) -> None: ...
+    def event(self) -> Any: ...  # that `mark` and `seconds_between` take; dropped like any object
+    def mark(self, event: Any) -> None: ...  # note the time when all that was enqueued before is over
+    def seconds_between(self, first: Any, second: Any) -> float: ...  # of two events that are over
     def memory(self) -> tuple[int, int]: ...  # bytes that can be had, and bytes in all
     def reserved(self) -> int: ...  # bytes that this process has of the GPU, with those that wait to be used again
     def trim(self) -> None: ...  # give back what waits to be used again

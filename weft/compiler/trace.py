@@ -54,6 +54,7 @@ class Trace:
         self.buffers: dict[
             tuple[int, str], tuple[dict[str, Any], str, Any]
         ] = {}  # of modules: where, and what was there
+        self.origins: Any = None  # `compiler.origins.Origins` of what is profiled: which module made which node
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
         self._grad_enabled = True

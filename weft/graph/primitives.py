@@ -399,8 +399,8 @@ def make(
     shape, result = PRIMITIVES[op].shape_rule(srcs, attrs, dtype)
     if srcs:
         device = srcs[0].device
-        for source in srcs:
-            if source.device is not device:  # an address of one device means nothing on another
+        for source in srcs[:1] if op == "result" else srcs:  # a history may lie on another device
+            if source.device is not device:  # an address there means nothing here
                 given = f"tensors on {device} and {source.device}"
                 raise problem(DeviceError, op, given, "all on one device", "move one with .to(device)")
     return intern_node(op, srcs, attrs, shape, result, device, site)

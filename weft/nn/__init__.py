@@ -285,6 +285,7 @@ _OTHERS = {
     "lazy": ("LazyModuleMixin",),
     "parameter": ("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"),
     "registry": ("get", "layers"),
+    "weft.serialization.model_files": ("load",),
     "weft.config.model": ("from_config",),
     "summarize": ("summary",),
     "support": ("supports",),

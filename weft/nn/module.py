@@ -82,6 +82,8 @@ class Module:
         trace = STATE.trace
         if trace is not None:
             trace.modules[id(self)] = self
+            if trace.origins is not None and trace.origins.enters(self):
+                return trace.origins.call(self, "forward", lambda: self(*args, **kwargs))
         elif parameter._waiting:
             parameter.compute_waiting()
         try:
@@ -493,6 +495,32 @@ class Module:
         for exactly the module's own keys; with `assign` the tensors themselves become parameters and buffers, with
         their dtypes and devices."""
         return loading.load(self, state_dict, strict, assign)
+
+    def save(self, path: Any) -> None:
+        """Write the model, its layers and its weights, as one safetensors file, from which `nn.load(path)` makes it
+        again. Classes of the catalogue and containers of them can be saved, and others whose constructors got numbers,
+        texts, lists and such layers; see docs/checkpoints.md.
+
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/model.safetensors"
+        >>> weft.nn.Sequential(weft.nn.Linear(4, 2), weft.nn.ReLU()).save(path)
+        >>> weft.nn.load(path)
+        Sequential(
+          (0): Linear(in_features=4, out_features=2, bias=True)
+          (1): ReLU()
+        )
+        """
+        from weft.serialization.model_files import save
+
+        save(self, path)
+
+    def load(self, path: Any, key_map: Any = None, strict: bool = True) -> loading.LoadResult:
+        """Take over the weights of a file: of `save`, of safetensors, of torch, or of sharded weights. `key_map` gives
+        the file's names those of this module: a dict, or a function of a name; None leaves a tensor out. See
+        `serialization.load_into`."""
+        from weft.serialization.sharded import load_into
+
+        return load_into(self, path, key_map, strict)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """This module's own part of `state_dict()`, without those below it; subclasses may add to it."""

@@ -196,7 +196,11 @@ class Optimizer:
             with weft.enable_grad():
                 loss = closure()
         with self._step_lock:
-            self._step()
+            origins = None if STATE.trace is None else STATE.trace.origins
+            if origins is None:
+                self._step()
+            else:
+                origins.call(self, "update", self._step)
         return loss
 
     @contextlib.contextmanager

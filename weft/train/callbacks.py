@@ -305,7 +305,7 @@ class LearningRateMonitor(Callback):
 
 class EMA(Callback):
     """An exponential moving average of the weights, updated in the compiled step. Validation uses it unless
-    `validate=False`; `with callback.applied():` does elsewhere, and `swap_at_end` leaves it in the model after `fit`."""
+    `validate=False`; `with callback.applied():` does elsewhere; `swap_at_end` leaves it in the model after `fit`."""
 
     def __init__(self, decay: float = 0.999, validate: bool = True, swap_at_end: bool = False):
         self.decay, self.validate, self.swap_at_end = decay, validate, swap_at_end

@@ -32,8 +32,8 @@ def panels(series: Series) -> str:
         body = picture[picture.index("<svg") :]
         parts.append(f'<g transform="translate(0 {top:g})">{body}</g>')
         top += tall
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}">'
-    return head + "".join(parts) + "</svg>\n"
+    size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(parts)}</svg>\n'
 
 
 def _size(picture: str) -> tuple[float, float]:

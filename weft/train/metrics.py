@@ -1,7 +1,7 @@
 """Metrics: numbers about predictions that add up on the device.
 
-`update` is tensor code that writes buffers in place, so it can be a part of the compiled step; `compute` is tensor code,
-too, and its result is read when it is shown. Buffers are made by the first update, when shapes are known.
+`update` is tensor code that writes buffers in place, so it can be a part of the compiled step; `compute` is tensor
+code, too, and its result is read when it is shown. Buffers are made by the first update, when shapes are known.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class Metric(abc.ABC):
                 self.buffers[name].zero_()
 
 
-def _add(buffer: Tensor, compensation: Tensor, value: Tensor) -> None:
-    """Add to a sum what rounding does not lose: Kahan's summation, so that a million batches count alike."""
-    corrected = value.to(buffer.dtype) - compensation
-    total = buffer + corrected
-    compensation.copy_((total - buffer) - corrected)
-    buffer.copy_(total)
+def _add(total: Tensor, rest: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """A sum and what rounding took from it, after a value was added: Kahan's summation, so that a million batches count
+    alike."""
+    corrected = value - rest
+    new = total + corrected
+    return new, (new - total) - corrected
 
 
 def _float_like(value: Tensor) -> Any:
@@ -113,22 +113,27 @@ class Mean(Metric):
 
     name = "mean"
 
-    def add(self, value: Tensor, weight: float | Tensor = 1.0) -> None:
-        """Take a number into account `weight` times."""
+    def add(self, value: Tensor, weight: float | Tensor = 1.0, last: Tensor | None = None) -> None:
+        """Take a number into account `weight` times. `last` is what `last()` is to be, if not the number."""
         dtype = _float_like(value)
-        share = (
-            weight.to(dtype) if isinstance(weight, Tensor) else weft.full((), weight, dtype=dtype, device=value.device)
-        )
-        for name, term in (("total", value.to(dtype) * share), ("weight", share)):
-            total, rest = (self.buffer(name + end, (), dtype, value.device) for end in ("", " rest"))
-            _add(total, rest, term)
+        value, last = value.to(dtype), (value if last is None else last).to(dtype)
+        if not isinstance(weight, Tensor):
+            weight = weft.full((), weight, dtype=dtype, device=value.device)
+        sums = self.buffer("sums", (5,), dtype, value.device)  # one vector, so that an update is one kernel
+        total, weights = _add(sums[0], sums[1], value * weight), _add(sums[2], sums[3], weight.to(dtype))
+        sums.copy_(weft.stack([*total, *weights, last]))
+
+    def last(self) -> Tensor:
+        """The number that was added last."""
+        return self.buffers["sums"][4]
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """The mean of the predictions themselves."""
         self.add(prediction.mean(), prediction.numel())
 
     def compute(self) -> Tensor:
-        return self.buffers["total"] / self.buffers["weight"]
+        sums = self.buffers["sums"]
+        return sums[0] / sums[2]
 
 
 # ---- classes -------------------------------------------------------------------------------------------------------
@@ -187,11 +192,12 @@ class Accuracy(_OfClasses):
         self._count(guess == truth, counts)
 
     def _count(self, right: Tensor, counts: Tensor) -> None:
-        for name, which in (("right", right & counts), ("seen", counts)):
-            self.buffer(name, (), weft.int64, right.device).add_(which.long().sum())
+        which = weft.stack([right & counts, counts])
+        self.buffer("right and seen", (2,), weft.int64, right.device).add_(which.long().sum(1))
 
     def compute(self) -> Tensor:
-        return self.buffers["right"].double() / self.buffers["seen"].double()
+        sums = self.buffers["right and seen"].double()
+        return sums[0] / sums[1]
 
 
 class TopK(Accuracy):

@@ -1,5 +1,5 @@
-"""The progress bar: a line per epoch, with loss, metrics, samples per second, the time that steps waited for data, device
-memory and the estimated end. Without a terminal, one line of text per epoch."""
+"""The progress bar: a line per epoch, with loss, metrics, samples per second, the time that steps waited for data,
+device memory and the estimated end. Without a terminal, one line of text per epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to find out before a run: a learning rate, a batch size, whether a model learns at all, where gradients vanish."""
+"""What to find out before a run: a learning rate, a batch size, whether a model learns, where gradients vanish."""
 
 from __future__ import annotations
 

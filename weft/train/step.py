@@ -8,6 +8,7 @@ gathered inside the plan, so a step has no argument but, with a scheduler that a
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,153 +16,14 @@ import weft
 from weft import tree
 from weft.errors import GraphError, ShapeError, problem
 from weft.optim.clip import clip_grad_norm_, clip_grad_value_
-from weft.optim.groups import outside_of_traces
 from weft.state import STATE
 from weft.tensor import Tensor
 from weft.train.batches import Batches, Resident
-from weft.train.metrics import Mean, Metric
+from weft.train.meters import Meters
 from weft.train.nan import keep_unless
 
 if TYPE_CHECKING:
     from weft.train.trainer import Trainer
-
-
-class Meters:
-    """The sums of a run in device buffers: the mean loss, the loss of the last step, metrics, what a custom step
-    returned, and which step was the first whose loss was not finite. `read` brings all of it to the host at once."""
-
-    def __init__(self, metrics: Sequence[Metric], device: Any):
-        self.metrics, self.device = list(metrics), device
-        self.loss = Mean("loss")
-        self.means: dict[str, Mean] = {}  # of what a custom step returned beside the loss
-        self.last: Tensor | None = None
-        with outside_of_traces():
-            self.counts = {
-                name: weft.zeros((), dtype=weft.int64, device=device) for name in ("steps", "first_bad", "skipped")
-            }
-            weft.eval(*self.counts.values())
-        self._readers: dict[tuple[str, ...], Any] = {}
-
-    def note(self, loss: Tensor, good: Tensor | None, rows: int) -> None:
-        """Take the loss of a step into account; where `good` is False it counts as skipped."""
-        value, weight = loss.detach(), float(rows)
-        steps, first, skipped = self.counts["steps"], self.counts["first_bad"], self.counts["skipped"]
-        steps.add_(1)
-        if good is None:
-            self.loss.add(value, weight)
-        else:
-            first.copy_(weft.where((first == 0) & ~good, steps, first))
-            skipped.add_((~good).long())
-            self.loss.add(weft.where(good, value, 0.0), weft.where(good, weight, 0.0))
-        if self.last is None:
-            with outside_of_traces():
-                self.last = weft.zeros((), dtype=value.dtype, device=value.device)
-                weft.eval(self.last)
-        self.last.copy_(value)
-
-    def note_values(self, values: dict[str, Tensor], rows: int) -> None:
-        """Take further numbers of a step into account."""
-        for name, value in values.items():
-            mean = self.means.setdefault(name, Mean(name))
-            mean.add(value.detach().mean() if value.ndim else value.detach(), float(rows))
-
-    def sources(self) -> list[Metric]:
-        """Everything that has a value, the loss first."""
-        found = [self.loss, *self.means.values(), *self.metrics]
-        return [metric for metric in found if metric.buffers]
-
-    def read(self) -> Readings:
-        """The present values, by one download."""
-        present = self.sources()
-        names = tuple(metric.name for metric in present)
-        if names not in self._readers:
-            self._readers[names] = _Reader(self, present)
-        return self._readers[names]()
-
-    def reset(self) -> None:
-        """Forget the sums; which step was the first bad one stays."""
-        for metric in (self.loss, *self.means.values(), *self.metrics):
-            metric.reset()
-
-    def tensors(self) -> list[Tensor]:
-        found = [*self.counts.values(), *[value for metric in self.sources() for value in metric.buffers.values()]]
-        return found if self.last is None else [*found, self.last]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "loss": self.loss.state_dict(),
-            "means": {name: mean.state_dict() for name, mean in self.means.items()},
-            "metrics": [metric.state_dict() for metric in self.metrics],
-            "counts": {name: value.clone() for name, value in weft.snapshot(self.counts).items()},
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.loss.load_state_dict(state["loss"], self.device)
-        for name, saved in state["means"].items():
-            self.means.setdefault(name, Mean(name)).load_state_dict(saved, self.device)
-        if len(state["metrics"]) != len(self.metrics):
-            given = f"the state of {len(state['metrics'])} metrics"
-            raise problem(GraphError, "Trainer.load_state_dict", given, f"that of {len(self.metrics)}")
-        for metric, saved in zip(self.metrics, state["metrics"], strict=True):
-            metric.load_state_dict(saved, self.device)
-        with weft.no_grad():
-            for name, value in state["counts"].items():
-                self.counts[name].copy_(weft.as_tensor(value, device=self.device))
-
-
-class Readings(dict):
-    """Values by name; `first_bad` is the number of the first step whose loss was not finite (0: none), `skipped` how
-    many there were, `last` the loss of the last step."""
-
-    first_bad = 0
-    skipped = 0
-    last = float("nan")
-
-
-class _Reader:
-    """Packs all values into one vector on the device, downloads it and takes it apart."""
-
-    def __init__(self, meters: Meters, present: list[Metric]):
-        self.meters, self.present = meters, present
-        self.shapes: list[tuple[str, tuple[int, ...]]] = []
-        self.pack = weft.compile(self._pack)
-
-    def _pack(self) -> Tensor:
-        """Counts, the last loss, and the values of all metrics."""
-        with weft.no_grad():
-            last = self.meters.last
-            counts = [self.meters.counts["first_bad"], self.meters.counts["skipped"]]
-            values = [metric.compute() for metric in self.present]
-            self.shapes = [(metric.name, value.shape) for metric, value in zip(self.present, values, strict=True)]
-            return weft.cat(
-                [each.double().reshape(-1) for each in (*counts, *([] if last is None else [last]), *values)]
-            )
-
-    def __call__(self) -> Readings:
-        numbers = self.pack().tolist()
-        found = Readings()
-        found.first_bad, found.skipped = int(numbers[0]), int(numbers[1])
-        at = 2
-        if self.meters.last is not None:
-            found.last, at = numbers[2], 3
-        for name, shape in self.shapes:
-            size = 1
-            for extent in shape:
-                size *= extent
-            part = numbers[at : at + size]
-            found[name] = part[0] if not shape else _nested(part, shape)
-            at += size
-        return found
-
-
-def _nested(flat: list[float], shape: tuple[int, ...]) -> list[Any]:
-    if len(shape) == 1:
-        return flat
-    size = len(flat) // shape[0] if shape[0] else 0
-    return [_nested(flat[k * size : (k + 1) * size], shape[1:]) for k in range(shape[0])]
-
-
-# ---- one step -------------------------------------------------------------------------------------------------------
 
 
 class Steps:
@@ -262,7 +124,7 @@ def train_on(trainer: Trainer, batch: tuple[Any, ...], numbers: Sequence[float],
             good = good & norm.isfinite() if good is not None and trainer.scaler is None else good
     proceed = good
     if good is not None and trainer.on_nan == "stop":  # nothing changes any more after the first bad step
-        proceed = good & (trainer.meters.counts["first_bad"] == 0)
+        proceed = good & ~trainer.meters.has_stopped()
     if trainer.updates:
         update(trainer, proceed)
     for optimizer in trainer.optimizers:
@@ -275,9 +137,7 @@ def train_on(trainer: Trainer, batch: tuple[Any, ...], numbers: Sequence[float],
             callback.in_step(trainer)
         trainer.meters.note(loss, good, rows)
         trainer.meters.note_values(values, rows)
-        if prediction is not None and target is not None:
-            for metric in trainer.meters.metrics:
-                metric.update(_detached(prediction), target)
+        trainer.meters.note_predictions(prediction, target)
     return loss.detach()
 
 
@@ -304,7 +164,7 @@ def _in_parts(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, An
     cuts = [rows * k // count for k in range(count + 1)]
     leaves, structure = tree.flatten(batch)
     losses, predictions = [], []
-    for start, end in zip(cuts[:-1], cuts[1:], strict=True):
+    for start, end in itertools.pairwise(cuts):
         part = tree.unflatten(structure, [leaf[start:end] if _has_rows(leaf, rows) else leaf for leaf in leaves])
         loss, prediction, _, _ = predict_and_compare(trainer, part)
         loss = loss * ((end - start) / rows)
@@ -370,6 +230,4 @@ def evaluate_on(trainer: Trainer, meters: Meters, batch: tuple[Any, ...]) -> Non
         rows = rows_of(batch)
         meters.note(loss, None, rows)
         meters.note_values(values, rows)
-        if prediction is not None and target is not None:
-            for metric in meters.metrics:
-                metric.update(prediction, target)
+        meters.note_predictions(prediction, target)

@@ -27,9 +27,15 @@ from weft.train.callbacks import Callback, calls_on_batches
 from weft.train.faults import Interrupted, NotFiniteError
 from weft.train.history import History
 from weft.train.interrupts import Requests, listening
+from weft.train.meters import Meters, Readings
 from weft.train.metrics import as_metric
 from weft.train.step import (
-    Meters, Readings, Steps, compute_gradients, evaluate_on, predict_and_compare, present_numbers, train_on,
+    Steps,
+    compute_gradients,
+    evaluate_on,
+    predict_and_compare,
+    present_numbers,
+    train_on,
 )  # fmt: skip
 
 PRECISIONS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
@@ -402,8 +408,7 @@ class Trainer:
         if self._source is not None and position >= 0:
             batch = self._source.take(self.epoch, position)
             where = "first: " + nan.find_first(self.model, lambda: predict_and_compare(self, batch)[0])
-        with weft.no_grad():
-            self.meters.counts["first_bad"].zero_()  # whoever goes on, does
+        self.meters.forget_bad()  # whoever goes on, does
         given = f"a loss that is not finite in step {step} (epoch {self.epoch}, batch {position}); {where}"
         fix = "lower the learning rate or set clip_norm; parameters are those before that step"
         return problem(NotFiniteError, "Trainer", given, "a finite loss", f'{fix}. on_nan="skip" leaves such steps out')
@@ -477,8 +482,8 @@ class Trainer:
         return search.overfit_one_batch(self, train, steps)
 
     def find_lr(self, train: Any, min_lr: float = 1e-7, max_lr: float = 1.0, steps: int = 100) -> search.RateSearch:
-        """Train with a rate that grows from `min_lr` to `max_lr` with each step, and suggest a tenth of the rate at which
-        the loss is least. The state is put back afterwards."""
+        """Train with a rate that grows from `min_lr` to `max_lr` with each step, and suggest a tenth of the rate at
+        which the loss is least. The state is put back afterwards."""
         return search.find_lr(self, train, min_lr, max_lr, steps)
 
     def find_batch_size(self, *batch: Any, limit: int | None = None, largest: int = 65536) -> int:

@@ -1,0 +1,334 @@
+"""`Module.save` and `nn.load`: a model, its layers and its weights, in one file without code.
+
+The file is a safetensors file with the tensors of `state_dict()` under their names, so that `weft.load`, `Module.load`
+and other programs read the weights. In the metadata is the architecture (`weft.model`): `{"type": name, arguments...}`,
+nested, from `nn.arguments`. Before it is written, the model is made again from it, and compared: what was changed after
+the constructors ran, and would be lost, is an error when the model is saved and not a surprise when it is loaded.
+
+`nn.load` imports nothing that a file names. A class is one of the catalogue, or one that exists in the process already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from weft.autograd import no_grad
+from weft.device import Device
+from weft.device import get
+from weft.errors import FileFormatError, GraphError, WeftError, problem
+from weft.nn import functional
+from weft.nn.arguments import constructor_arguments
+from weft.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
+from weft.nn.module import Module
+from weft.nn.parameter import Parameter, is_lazy
+from weft.nn.registry import LAYERS, layers
+from weft.random import default_generator
+from weft.serialization import files
+from weft.serialization.files import PathLike, as_path, damaged
+from weft.serialization.nested import flatten_state, unflatten_state
+from weft.serialization.safetensors import TensorFile, open_tensors, save_tensors
+from weft.serialization.saving import check_format, state_metadata, state_of
+from weft.tensor import Tensor
+
+MODEL_KEY = "weft.model"
+FUNCTION = "$function"
+
+Tree = dict[str, Any]
+
+
+# ---- saving ----------------------------------------------------------------------------------------------------------
+
+
+def save(module: Module, path: PathLike) -> None:
+    """See `Module.save`."""
+    where = as_path("save", path)
+    about = {
+        "architecture": describe(module),
+        "frozen": [name for name, param in module.named_parameters() if not param.requires_grad],
+        "eval": [name for name, part in module.named_modules() if not part.training],
+    }
+    weights, rest = flatten_state(module.state_dict())
+    others, model = flatten_state({MODEL_KEY: about})
+    if set(weights) & set(others):
+        raise problem(GraphError, "save", f"a parameter called {next(iter(set(weights) & set(others)))!r}", "another")
+    text = json.dumps(model, separators=(",", ":"), allow_nan=False)
+    save_tensors(where, {**weights, **others}, {**state_metadata(rest), MODEL_KEY: text})
+
+
+def describe(module: Module) -> Tree:
+    """A tree from which `build` makes an equal model; an error with the reason where there is none."""
+    reasons = []
+    for way in (_by_arguments, _by_config):
+        try:
+            with _random_state_kept():
+                tree = way(module)
+                _compare(module, build(tree))
+            return tree
+        except WeftError as error:
+            reasons.append(error)
+        except Exception as error:  # a constructor of the user's
+            reasons.append(_refusal(module, f"whose constructor fails when it is called again ({error})"))
+    raise reasons[0]
+
+
+def _refusal(module: Module, why: str, fix: str = "") -> WeftError:
+    fix = fix or "save its weights: weft.save(model.state_dict(), path), and make the model in code"
+    given, expected = f"a {type(module).__name__} {why}", "a model that its constructor's arguments describe"
+    return problem(GraphError, "Module.save", given, expected, fix)
+
+
+def _by_config(module: Module) -> Tree:
+    """Models that are put together after their constructor has run: their configuration."""
+    return {"config": module.to_config()}  # type: ignore[operator]
+
+
+def _by_arguments(module: Module) -> Tree:
+    cls = type(module)
+    children = {name: child for name, child in module._modules.items() if child is not None}
+    if cls.__init__ in (Sequential.__init__, ModuleList.__init__) and list(children) == _numbers(len(children)):
+        arguments: Tree = {"modules": list(children.values())}
+    elif cls.__init__ in (Sequential.__init__, ModuleDict.__init__):
+        arguments = {"modules": OrderedDict(children) if issubclass(cls, Sequential) else children}
+    elif cls in (ParameterList, ParameterDict):
+        forms = {name: _form(value) for name, value in module._parameters.items()}
+        arguments = {"values": list(forms.values())} if cls is ParameterList else {"parameters": forms}
+    else:
+        try:
+            arguments = constructor_arguments(module)
+        except GraphError as error:
+            raise _refusal(module, f"({error})") from None
+    if "type" in arguments:
+        raise _refusal(module, "whose constructor has an argument called 'type'")
+    return {
+        "type": _class_name(cls),
+        **{name: _encode(module, name, value) for name, value in arguments.items() if name != "device"},
+    }
+
+
+def _numbers(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
+def _form(value: Any) -> Any:
+    """A parameter of the same form: its values are among the weights."""
+    return value if value is None else {"$parameter": list(value.shape), "dtype": value.dtype.name}
+
+
+def _encode(module: Module, name: str, value: Any) -> Any:
+    """An argument as part of the tree; `flatten_state` takes numbers, texts, tensors and dtypes as they are."""
+    if isinstance(value, Module):
+        return _by_arguments(value)
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return type(value)(_encode(module, name, one) for one in value)
+    if isinstance(value, dict):
+        if "$parameter" not in value and ("type" in value or FUNCTION in value):
+            raise _refusal(module, f"whose argument {name!r} is a dict with the key 'type'")
+        return type(value)((key, _encode(module, name, one)) for key, one in value.items())
+    if isinstance(value, Device):
+        raise _refusal(module, f"whose argument {name!r} is a device")
+    if callable(value):
+        known = getattr(value, "__name__", "")
+        if getattr(functional, known, None) is value:
+            return {FUNCTION: known}
+        raise _refusal(module, f"whose argument {name!r} is a function, {known or type(value).__name__}")
+    return value
+
+
+def _class_name(cls: type) -> str:
+    entry = LAYERS.get(cls.__name__)
+    return cls.__name__ if entry is not None and entry.cls is cls else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _compare(module: Module, made: Module) -> None:
+    """Refuse a model that differs from what its tree makes."""
+    fix = "make it so in its constructor, or save its weights with weft.save(model.state_dict(), path)"
+    for what, look in _LOOKS.items():
+        own, other = look(module), look(made)
+        if own != other:
+            name = next(key for key in {**own, **other} if own.get(key) != other.get(key))
+            inside = f" at {name!r}" if name else ""
+            why = f"whose {what}{inside} is {own.get(name)}, where its constructor makes {other.get(name)}"
+            raise _refusal(module, why, fix)
+
+
+def _layers(module: Module) -> dict[str, str]:
+    return {
+        path: f"{type(part).__module__}.{type(part).__qualname__}({part.extra_repr()})"
+        for path, part in module.named_modules(remove_duplicate=False)
+    }
+
+
+def _shapes(module: Module) -> dict[str, Any]:
+    found: dict[str, Any] = {name: "a buffer" for name, _ in _persistent(module)}
+    for name, param in module.named_parameters(remove_duplicate=False):
+        found[name] = "not known yet" if is_lazy(param) else f"of shape {list(param.shape)}"
+    return found
+
+
+def _persistent(module: Module) -> Iterator[tuple[str, Tensor]]:
+    for path, part in module.named_modules(remove_duplicate=False):
+        for name, value in part._buffers.items():
+            if value is not None and name not in part._non_persistent:
+                yield f"{path}.{name}" if path else name, value
+
+
+def _sharing(module: Module) -> dict[str, str]:
+    """For parameters and layers that occur several times: where they are first."""
+    first: dict[int, str] = {}
+    every = [*module.named_modules(remove_duplicate=False), *module.named_parameters(remove_duplicate=False)]
+    for name, value in every:
+        first.setdefault(id(value), name)
+    return {name: f"the same as {first[id(value)]!r}" for name, value in every if first[id(value)] != name}
+
+
+_LOOKS = {"layer": _layers, "state": _shapes, "sharing": _sharing}
+
+
+@contextlib.contextmanager
+def _random_state_kept() -> Iterator[None]:
+    """Let models be made without a trace in the streams of random numbers."""
+    own, python, array = default_generator.get_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        default_generator.set_state(own)
+        random.setstate(python)
+        np.random.set_state(array)  # noqa: NPY002
+
+
+# ---- loading ---------------------------------------------------------------------------------------------------------
+
+
+def load(path: PathLike, device: Any = None, classes: Iterable[type] = ()) -> Module:
+    """The model that `Module.save` wrote, on `device`. Classes that are not Weft's must exist in the process: import
+    the module that defines them before, or give them as `classes`. No code of the file is run."""
+    where = as_path("nn.load", path)
+    opened = open_tensors(where)
+    check_format(opened)
+    if MODEL_KEY not in opened.metadata:
+        fix = "make the model, and call model.load(path)"
+        raise damaged("nn.load", where, "it has weights and no architecture", "a file of Module.save", fix)
+    place = get(device)
+    weights = state_of(opened, place)
+    about = _about(opened, place)
+    with _random_state_kept():
+        try:
+            module = build(about["architecture"], tuple(classes))
+        except WeftError:
+            raise
+        except Exception as error:
+            why = f"its architecture cannot be made ({type(error).__name__}: {error})"
+            raise damaged("nn.load", where, why) from error
+    return _fill(opened, module, weights, about, place)
+
+
+def _about(opened: TensorFile, device: Any) -> Tree:
+    rest = files.parse_json("nn.load", opened.path, opened.metadata[MODEL_KEY].encode(), "its architecture")
+    about = unflatten_state(opened.tensors(device), rest)
+    about = about.get(MODEL_KEY) if isinstance(about, dict) else None
+    fits = isinstance(about, dict) and set(about) == {"architecture", "frozen", "eval"}
+    if not fits or not all(isinstance(about[key], list) for key in ("frozen", "eval")):
+        raise damaged("nn.load", opened.path, "its architecture is not described as Module.save does")
+    return about
+
+
+def _fill(opened: TensorFile, module: Module, weights: Mapping[str, Any], about: Tree, device: Any) -> Module:
+    """Give a model that was just made its weights, in their dtypes."""
+    module.to(device)
+    with no_grad():
+        for name, own in [*module.named_parameters(), *module.named_buffers()]:
+            value = weights.get(name)
+            if not isinstance(value, Tensor) or is_lazy(own) or tuple(own.shape) != tuple(value.shape):
+                continue  # what does not fit is reported below
+            own._assign(value.node)  # its dtype, too; and what the constructor drew is never computed
+    missing = [name for name, param in module.named_parameters(remove_duplicate=False) if name not in weights]
+    wrong = [
+        f"{name} of shape {list(weights[name].shape)} for {list(param.shape)}"
+        for name, param in module.named_parameters()
+        if isinstance(weights.get(name), Tensor) and not is_lazy(param) and param.shape != weights[name].shape
+    ]
+    if missing or wrong:
+        raise damaged("nn.load", opened.path, f"its weights do not fit its architecture: {(missing + wrong)[0]}")
+    module.load_state_dict(weights)
+    for name in about["frozen"]:
+        module.get_parameter(name).requires_grad_(False)
+    for name in about["eval"]:
+        module.get_submodule(name).training = False
+    return module
+
+
+def build(tree: Any, classes: tuple[type, ...] = ()) -> Module:
+    """The module that a tree describes."""
+    if isinstance(tree, dict) and set(tree) == {"config"}:
+        from weft import nn
+
+        return nn.from_config(tree["config"])  # type: ignore[no-any-return]
+    if not isinstance(tree, dict) or not isinstance(tree.get("type"), str):
+        raise problem(FileFormatError, "nn.load", f"{tree!r:.100} for a layer", "a dict with its type")
+    cls: Any = _find_class(tree["type"], classes)
+    arguments = {name: _decode(value, classes) for name, value in tree.items() if name != "type"}
+    return _call(cls, arguments)
+
+
+def _call(cls: Any, arguments: dict[str, Any]) -> Module:
+    """Call a constructor with arguments by name; what `*args` takes is a list among them."""
+    import inspect
+
+    parameters = inspect.signature(cls).parameters
+    several = next((p.name for p in parameters.values() if p.kind is p.VAR_POSITIONAL), None)
+    if several is None or several not in arguments:
+        return cls(**arguments)
+    rest = dict(arguments)
+    given = rest.pop(several)
+    before = [rest.pop(p.name) for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD and p.name in rest]
+    return cls(*before, *(given if isinstance(given, (list, tuple)) else [given]), **rest)
+
+
+def _decode(value: Any, classes: tuple[type, ...]) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_decode(one, classes) for one in value)
+    if not isinstance(value, dict):
+        return value
+    if "type" in value:
+        return build(value, classes)
+    if FUNCTION in value:
+        name = value[FUNCTION]
+        if not isinstance(name, str) or name.startswith("_") or name not in functional.__all__:
+            raise problem(FileFormatError, "nn.load", f"the function {name!r:.60}", "one of nn.functional")
+        return getattr(functional, name)
+    if "$parameter" in value:
+        from weft.creation import zeros
+        from weft.dtypes import as_dtype
+
+        return Parameter(zeros(value["$parameter"], dtype=as_dtype("nn.load", value.get("dtype"))))
+    return type(value)((key, _decode(one, classes)) for key, one in value.items())
+
+
+def _find_class(name: str, classes: tuple[type, ...]) -> type:
+    """A class by the name that a file has for it, among those that exist."""
+    for cls in classes:
+        if name in (_class_name(cls), cls.__qualname__) or name.rpartition(".")[2] == cls.__qualname__:
+            return cls
+    if "." not in name:
+        entry = layers().get(name)
+        if entry is not None:
+            return entry.cls
+    found = {cls for cls in _below(Module) if f"{cls.__module__}.{cls.__qualname__}" == name}
+    if len(found) == 1:
+        return found.pop()
+    given = f"a model with the class {name!r:.200}, of which there are {len(found)} here"
+    fix = "import the module that defines it, or give it: nn.load(path, classes=[TheClass])"
+    raise problem(FileFormatError, "nn.load", given, "one", fix)
+
+
+def _below(cls: type) -> Iterator[type]:
+    for one in cls.__subclasses__():
+        yield one
+        yield from _below(one)
