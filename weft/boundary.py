@@ -22,7 +22,8 @@ from weft.errors import WeftError, hide_frames
 MODULES = (
     "attention", "autocast", "autograd", "compiled", "counting", "creation", "decompositions", "device", "dtypes",
     "edges", "evaluation", "function", "interop", "kernel", "looping", "matrices", "memory", "precision", "printing",
-    "random", "running", "settings", "signal.windows", "cuda", "snapshot", "testing", "window_functions",
+    "profiling.profile", "random", "running", "settings", "signal.windows", "cuda", "snapshot", "testing",
+    "window_functions",
 )  # fmt: skip
 NAMESPACES = ("", "autograd", "functions", "linalg", "nn.functional", "testing")
 # Classes whose public methods users call.
@@ -38,7 +39,7 @@ CLASSES = {
     "autocast": ("autocast",),
 }
 # The same in packages whose files are loaded when they are used (`weft.contents`): they are covered then.
-LAZY_MODULES = ("amp.functions", "optim.clip", "optim.penalties", "optim.swa_utils")
+LAZY_MODULES = ("amp.functions", "drawing.network", "optim.clip", "optim.penalties", "optim.swa_utils")
 LAZY_CLASSES = {
     "amp.grad_scaler": ("GradScaler",),
     "optim.adafactor": ("Adafactor",),
