@@ -25,7 +25,7 @@ from weft.data.resident import LAST, ResidentData, apply_transform, count_batche
 from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler, draw_positions
 from weft.data.seeds import ORDER, TRANSFORM, draw_seed, epoch_seed
 from weft.data.streaming import prefetch
-from weft.data.workers import LocalWorker, ProcessWorker
+from weft.data.workers import LocalWorker, start_processes
 from weft.device import default_device, get
 from weft.errors import RangeError, problem
 from weft.random import Generator
@@ -47,7 +47,8 @@ class DataLoader(Generic[Item]):
     `generator`, or from Weft's. `last`: a short last batch is kept ("keep"), dropped ("drop"), or filled with the first
     items of the epoch ("pad"). `transform`: tensor code for whole batches, such as `weft.data.transforms`, applied on
     the device. `num_workers` threads, or processes with `worker="process"`, read `prefetch_factor` batches ahead each;
-    a stream to a device has one thread at least, and an iterable dataset one worker at most. `wait_seconds` is the time that the consumer has waited for batches.
+    a stream to a device has one thread at least, and an iterable dataset one worker at most. `wait_seconds` is the time
+    that the consumer has waited for batches.
 
     `pin_memory` and `pin_memory_device` are PyTorch's and have no effect: uploads go through pinned memory anyway.
 
@@ -272,16 +273,7 @@ class DataLoader(Generic[Item]):
             return self._kept_workers
         _close_all(self._kept_workers)
         target = self.device or place
-        made: list[Any] = []
-        try:
-            for number in range(count):
-                made.append(
-                    ProcessWorker(source, target, number, self.worker_init_fn, self.multiprocessing_context, skip)
-                )
-        except BaseException:
-            for one in made:
-                one.close()
-            raise
+        made = start_processes(source, target, count, self.worker_init_fn, self.multiprocessing_context, skip)
         if self._keeps_workers():
             self._kept_workers = made
             weakref.finalize(self, _close_all, made)
