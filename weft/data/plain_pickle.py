@@ -185,13 +185,10 @@ def _build(machine: _Machine, _: Any) -> None:
     state, target = machine.pop(), machine.top()
     if isinstance(target, _DType):
         version, order, *rest = state
-        order = _text(order)
+        order = _byte_order(order)
         if version != 3 or rest != [None, None, None, -1, -1, 0]:  # neither fields nor sub-arrays
             raise ValueError("the state of a dtype")
-        if order in "<>":
-            target.value = target.value.newbyteorder(order)
-        elif order not in "|=":
-            raise ValueError(f"byte order {order!r}")
+        target.value = target.value.newbyteorder(order)
     elif isinstance(target, _Array):
         version, shape, dtype, is_fortran, content = state
         if version != 1 or type(is_fortran) is not bool:
@@ -210,6 +207,13 @@ def _array_of(content: Any, dtype: Any, shape: Any, is_fortran: bool) -> _Array:
     result = _Array()
     result.value = np.frombuffer(content, dtype.value).reshape(extents, order="F" if is_fortran else "C")
     return result
+
+
+def _byte_order(value: Any) -> Any:
+    order = _text(value)
+    if order not in ("<", ">", "|", "="):
+        raise ValueError(f"byte order {order!r}")
+    return order
 
 
 def _text(value: Any) -> str:
