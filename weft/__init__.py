@@ -52,7 +52,7 @@ from weft.size import Size
 
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import amp, data, func, linalg, optim, serialization, signal, special, utils
+from weft import amp, data, func, linalg, optim, serialization, signal, special, train, utils
 from weft.boundary import install as _install
 from weft.einops_backend import install as _install_einops
 
@@ -165,6 +165,7 @@ __all__ = [
     "special",
     "tensor",
     "testing",
+    "train",
     "tril_indices",
     "triu_indices",
     "uint8",
