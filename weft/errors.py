@@ -72,7 +72,7 @@ class FileError(WeftError, OSError):
     """A file that could not be written: a full disk, a folder without permission. `errno` says which."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # OSError would show the number and the path only
+        return str(self.args[0])  # OSError would show the number and the path alone
 
 
 class TraceWarning(UserWarning):

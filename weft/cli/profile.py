@@ -25,7 +25,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Print the tables, write the files."""
     case = steps.load(options)
     found = weft.profile(case.step, *case.args)
-    for part in parts(found, options.kernels):
+    for part in parts(found, options.kernels, console.width):
         console.print(part)
     if options.trace:
         found.save(options.trace)

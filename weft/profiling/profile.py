@@ -143,7 +143,7 @@ class Profile:
     def __rich_console__(self, console: Any, options: Any) -> Any:
         from weft.profiling.tables import parts
 
-        yield from parts(self, 20)
+        yield from parts(self, 20, options.max_width)
 
     def __str__(self) -> str:
         return self.table()

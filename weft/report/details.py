@@ -14,7 +14,6 @@ from weft.errors import WeftError
 from weft.nn.summarize import Summary
 from weft.profiling.profile import Profile, measure
 from weft.report.files import put
-from weft.tensor import Tensor
 
 SECONDS = 0.3  # of measuring, after the step was traced once more
 
@@ -24,13 +23,14 @@ def describe(run_folder: Any, model: nn.Module, step: Compiled | None = None, in
     training step, after its first call; `inputs` are tensors like those that the model is called with. Returns what
     could not be had, and why: a run does not fail because of its report."""
     folder, missing = Path(run_folder), []
-    known = None if inputs is None else tuple(inputs)
-    try:
-        put(folder / "layers.json", json.dumps(layer_rows(summarize(model, known)), indent=1))
-        if known is not None:
-            put(folder / "network.svg", nn.plot(model, input_shape=list(known)))
-    except (WeftError, RuntimeError, TypeError, ValueError, AttributeError) as error:  # a model with calls of its own
-        missing.append(f"layers: {type(error).__name__}: {error}")
+    rows = None
+    if inputs is not None:
+        try:
+            rows = layer_rows(nn.summary(model, *inputs))
+            put(folder / "network.svg", nn.plot(model, input_shape=list(inputs)))
+        except Exception as error:  # whatever the model's own code raises for inputs that it is not called with
+            missing.append(f"shapes: {type(error).__name__}: {error}")
+    put(folder / "layers.json", json.dumps(layer_rows(count_parameters(model)) if rows is None else rows, indent=1))
     if step is not None and step.last is not None:
         try:
             put(folder / "memory.json", json.dumps(memory_dict(step.plan.memory()), indent=1))
@@ -38,6 +38,23 @@ def describe(run_folder: Any, model: nn.Module, step: Compiled | None = None, in
         except (WeftError, RuntimeError) as error:
             missing.append(f"kernels: {type(error).__name__}: {error}")
     return missing
+
+
+def describe_trainer(trainer: Any) -> list[str]:
+    """`describe` for a Trainer that has a run folder and has trained, once for each folder: by its first compiled
+    step, and zeros like the inputs of a batch, which is all but its last part."""
+    if (trainer.run / "layers.json").exists() and (trainer.run / "kernels.json").exists():
+        return []
+    found = [(data, step) for data, steps in trainer._steps.values() for step in steps.compiled()]
+    if not found:
+        return describe(trainer.run, trainer.model)
+    data, step = found[0]
+    forms = [(form[1], form[2]) for form in step.last.spec[1] if form[0] == "tensor"]
+    if data is not None:  # it lies on the device: the step has no arguments, and takes rows of it
+        rows = min(data.batch_size, data.length)
+        forms = [((rows, *tensor.shape[1:]), tensor.dtype) for tensor in data.tensors]
+    inputs = [weft.zeros(*shape, dtype=dtype, device=trainer.device) for shape, dtype in forms[:-1]]
+    return describe(trainer.run, trainer.model, step, inputs)
 
 
 def profile_again(step: Compiled) -> Profile:
@@ -60,10 +77,8 @@ def _static(form: tuple) -> Any:
     return float.fromhex(form[2]) if form[1] is float else form[2]
 
 
-def summarize(model: nn.Module, inputs: tuple[Tensor, ...] | None) -> Summary:
-    """The table of layers; without inputs there are no shapes in it."""
-    if inputs is not None:
-        return nn.summary(model, *inputs)
+def count_parameters(model: nn.Module) -> Summary:
+    """The table of layers without shapes."""
     from weft.nn.summarize import Row, _count
 
     modules = dict(model.named_modules())
