@@ -469,3 +469,30 @@ def test_an_optimizer_with_a_step_of_its_own_refuses_a_condition():
 
     with pytest.raises(weft.GraphError, match="updating_if"), Own([weft.ones(1)]).updating_if(weft.tensor(True)):
         pass
+
+
+@pytest.mark.serial
+def test_fit_adds_little_to_a_loop_by_hand():
+    """By counts: of Python function calls per step over those of the compiled step itself, and of plans per epoch.
+    (`benchmarks/fit.py` measures the time; a function call takes about 0.1 us, and 50 us are promised.)"""
+    import cProfile
+    import pstats
+
+    data = Rows(make_data(640, device="cpu"), 16)
+    trainer = make_trainer(device="cpu")
+    trainer.fit(data, epochs=2)
+    step = trainer.compiled_steps()[0]
+
+    def calls(function):
+        profile = cProfile.Profile()
+        profile.runcall(function)
+        return pstats.Stats(profile).total_calls
+
+    def loop():
+        for _ in range(data.batches):
+            step()
+
+    data.start_epoch(0)
+    by_hand = calls(loop)
+    by_fit = calls(lambda: trainer.fit(data, epochs=3))
+    assert (by_fit - by_hand) / data.batches < 100  # 40 steps: what an epoch costs is in it
