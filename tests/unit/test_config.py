@@ -279,10 +279,7 @@ def test_every_argument_of_every_layer_can_be_described():
     for name, entry in nn.layers().items():
         for one in catalogue.parameters_of(entry.cls).values():
             kinds = catalogue.kinds_of(str(one.annotation), one.name)
-            assert kinds and ("any" not in [kind.form for kind in kinds] or name in catalogue.REFUSED | SPECIAL), (
-                name,
-                one,
-            )
+            assert kinds and ("any" not in [kind.form for kind in kinds] or name in catalogue.REFUSED | SPECIAL), (name, one)
     assert set(dialect.KEYS) >= {key for form in dialect.FORMS.values() for key in (*form.required, *form.optional)}
 
 

@@ -66,9 +66,7 @@ class Comparison:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument(
-        "config", nargs="?", default="samples", help="a network or run, or `samples`: the eight that ship"
-    )
+    parser.add_argument("config", nargs="?", default="samples", help="a network or run, or `samples`: the eight that ship")
     parser.add_argument("--device", action="append", help="compare with this device (default: every other one)")
     parser.add_argument("--batch", type=int, help="rows of the batch (default: what the configuration says)")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")

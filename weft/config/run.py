@@ -66,15 +66,7 @@ FIT: dict[str, Callable[[Place, Any], Any]] = {
     "validate_every": _count,
 }
 # Callbacks that a file can name; the progress bar is the command's own.
-CALLBACKS = (
-    "CSVLogger",
-    "EMA",
-    "EarlyStopping",
-    "LearningRateMonitor",
-    "ModelCheckpoint",
-    "ReduceLROnPlateau",
-    "TensorBoard",
-)
+CALLBACKS = ("CSVLogger", "EMA", "EarlyStopping", "LearningRateMonitor", "ModelCheckpoint", "ReduceLROnPlateau", "TensorBoard")
 METRICS = (
     "AUC", "IoU", "MAE", "MSE", "R2", "Accuracy", "ConfusionMatrix", "F1", "Perplexity", "Precision", "Recall", "TopK",
 )  # fmt: skip
@@ -97,15 +89,10 @@ class ClassesLast(Module):
 class Run:
     """A run as a file describes it. `tree` is checked; `folder` is where relative paths begin.
 
-    >>> run = weft.config.load_run(
-    ...     {
-    ...         "model": {"type": "Linear", "in_features": 64, "out_features": 10},
-    ...         "data": {"type": "digits"},
-    ...         "loss": "CrossEntropyLoss",
-    ...         "optimizer": {"type": "SGD", "lr": 0.1},
-    ...         "trainer": {"epochs": 1, "device": "cpu"},
-    ...     }
-    ... )
+    >>> run = weft.config.load_run({
+    ...     "model": {"type": "Linear", "in_features": 64, "out_features": 10}, "data": {"type": "digits"},
+    ...     "loss": "CrossEntropyLoss", "optimizer": {"type": "SGD", "lr": 0.1}, "trainer": {"epochs": 1, "device": "cpu"},
+    ... })
     >>> history = run.fit()
     >>> history["loss"][-1] < 2.3
     True
@@ -146,9 +133,7 @@ class Run:
     def loss(self) -> Any:
         """The loss: one of the catalogue by name, with its arguments; `classes_last` where scores are [*, classes]."""
         at, tree = self.place.at("loss"), self.tree["loss"]
-        given = (
-            {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
-        )
+        given = {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
         is_last = places.boolean(at.at("classes_last"), given.pop("classes_last", False))
         if "type" in given:
             cls = layer_class(at, places.string(at.at("type"), given["type"]))
@@ -161,9 +146,7 @@ class Run:
     def optimizer_class(self) -> tuple[Any, dict[str, Any], Place]:
         """The class of the optimizer and its arguments."""
         at, tree = self.place.at("optimizer"), self.tree["optimizer"]
-        given = (
-            {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
-        )
+        given = {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
         if "type" not in given:
             at.fail("no 'type'", "the name of an optimizer", "add 'type', such as 'AdamW'")
         known = optimizers()
