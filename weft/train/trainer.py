@@ -42,6 +42,7 @@ from weft.train.step import (
 PRECISIONS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
 BY_STEP = (OneCycleLR, CyclicLR, Warmup)  # schedules whose steps are those of the optimizer
 FORMAT = 1  # of the state_dict
+CHECKED_EVERY = 1000  # steps after which the host looks for a loss that is not finite, if nobody has looked
 
 
 class BatchMetrics(Mapping[str, Any]):
@@ -269,6 +270,8 @@ class Trainer:
                 self._step_scheduler()
             if ends and self.step_count % gap == 0:
                 self._call_batch(ends, "on_batch_end")
+            if self.step_count % CHECKED_EVERY == 0 and self.on_nan == "stop":
+                self.read()
             if requests.signal is not None or self.stopped is not None or self.step_count >= limit:
                 return source.length is not None and self.position >= source.length
 
