@@ -40,8 +40,8 @@ CLASSES = {
 }
 # The same in packages whose files are loaded when they are used (`weft.contents`): they are covered then.
 LAZY_MODULES = (
-    "amp.functions", "drawing.network", "data.arrays", "data.arrow", "data.bucketing", "data.cifar", "data.csv_files", "data.foreign", "data.idx",
-    "data.images", "data.text", "optim.clip", "optim.penalties", "optim.swa_utils",
+    "amp.functions", "drawing.network", "data.arrays", "data.arrow", "data.bucketing", "data.cifar", "data.csv_files",
+    "data.foreign", "data.idx", "data.images", "data.text", "optim.clip", "optim.penalties", "optim.swa_utils",
 )  # fmt: skip
 LAZY_CLASSES = {
     "amp.grad_scaler": ("GradScaler",),
