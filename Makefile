@@ -28,8 +28,7 @@ demo: $(VENV)/.has-run
 
 # Tests that measure time or memory run alone, after the others.
 test: $(VENV)/.has-test
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not gpu and not serial and not isolated" $(ARGS)
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "isolated and not gpu" tests/backend/test_random_graphs.py tests/unit/test_replay.py $(ARGS) || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "not gpu and not serial" $(ARGS)
 	$(BIN)/python -m pytest -m "serial and not gpu" $(ARGS) || [ $$? -eq 5 ]  # 5: ARGS chose none of them
 
 smoke: $(VENV)/.has-test

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weft import interpreter  # refuses what is not supported
 from weft import autograd, functions, nn, testing
 from weft.edges import Adjacency, adjacency, aggregate, csr
+from weft.autocast import autocast, get_autocast_dtype, is_autocast_enabled
 from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
 from weft.compiled import compile, memory_report
 from weft.counting import counters
@@ -33,7 +34,9 @@ from weft.evaluation import eval, numel
 from weft.functions import *
 from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy
+from weft.memory import empty_cache, memory_stats, reset_peak_memory_stats
 from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from weft.profiling.profile import profile
 from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
     Generator, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
@@ -51,7 +54,7 @@ from weft.size import Size
 
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import func, linalg, optim, serialization, signal, special, utils
+from weft import amp, data, func, linalg, optim, serialization, signal, special, utils
 
 if TYPE_CHECKING:
     from weft.serialization.saving import load, save
@@ -87,9 +90,11 @@ __all__ = [
     "WeftError",
     "adjacency",
     "aggregate",
+    "amp",
     "arange",
     "as_tensor",
     "asarray",
+    "autocast",
     "autograd",
     "bartlett_window",
     "bfloat16",
@@ -99,6 +104,7 @@ __all__ = [
     "compile",
     "counters",
     "csr",
+    "data",
     "default_device",
     "default_generator",
     "device",
@@ -148,6 +154,7 @@ __all__ = [
     "ones_like",
     "optim",
     "printoptions",
+    "profile",
     "rand",
     "rand_like",
     "randint",
@@ -175,8 +182,9 @@ __all__ = [
     "zeros_like",
 ]  # fmt: skip
 __all__ += [
-    "Size", "cuda", "dtype", "empty_like", "get_default_dtype", "get_num_threads", "get_rng_state", "inference_mode",
-    "initial_seed", "is_floating_point", "is_inference_mode_enabled", "is_tensor", "load", "save", "seed",
+    "Size", "cuda", "dtype", "empty_cache", "empty_like", "get_autocast_dtype", "get_default_dtype", "get_num_threads",
+    "get_rng_state", "inference_mode", "initial_seed", "is_autocast_enabled", "is_floating_point",
+    "is_inference_mode_enabled", "is_tensor", "load", "memory_stats", "reset_peak_memory_stats", "save", "seed",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
 __all__ += ["CheckpointWarning", "FileError", "FileFormatError", "serialization"]

@@ -20,8 +20,8 @@ from weft.errors import WeftError, hide_frames
 
 # Modules whose public functions users call, and the namespaces that show them under shorter names.
 MODULES = (
-    "attention", "autograd", "compiled", "counting", "creation", "decompositions", "device", "dtypes", "edges",
-    "evaluation", "function", "interop", "kernel", "looping", "matrices", "precision", "printing", "random", "running",
+    "attention", "autocast", "autograd", "compiled", "counting", "creation", "decompositions", "device", "dtypes", "edges",
+    "evaluation", "function", "interop", "kernel", "looping", "matrices", "memory", "precision", "printing", "random", "running",
     "settings", "signal.windows", "cuda", "snapshot", "testing", "window_functions",
 )  # fmt: skip
 NAMESPACES = ("", "autograd", "functions", "linalg", "nn.functional", "testing")
@@ -35,10 +35,12 @@ CLASSES = {
     "kernel": ("Kernel", "_Decorator"),
     "device": ("DeviceType",),
     "random": ("Generator",),
+    "autocast": ("autocast",),
 }
 # The same in packages whose files are loaded when they are used (`weft.contents`): they are covered then.
-LAZY_MODULES = ("optim.clip", "optim.penalties", "optim.swa_utils")
+LAZY_MODULES = ("amp.functions", "optim.clip", "optim.penalties", "optim.swa_utils")
 LAZY_CLASSES = {
+    "amp.grad_scaler": ("GradScaler",),
     "optim.adafactor": ("Adafactor",),
     "optim.adam": ("Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam"),
     "optim.adaptive": ("Adadelta", "Adagrad", "RMSprop", "Rprop"),

@@ -10,30 +10,39 @@ attributes and items that the function assigns are assigned again by each replay
 
 from __future__ import annotations
 
-import keyword
-import operator
 import os
-import re
 import sys
 import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
 from functools import partial
-from types import CellType, FunctionType, MemberDescriptorType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
 
 from weft.errors import TraceWarning
 from weft.graph.numbers import HostNumber, Tape
+from weft.guards import (
+    CONTAINERS,
+    MISSING,
+    MOST_ITEMS,
+    REGISTRIES,
+    Guard,
+    Guards,
+    is_module,
+    is_number,
+    is_object,
+    is_there,
+    is_value,
+    items_of,
+    owner_of,
+    registry_of,
+    shape_of,
+)
 from weft.reading import Reads, belongs_to_library, is_library, loads_of
-from weft.size import Size
-from weft.state import MODULES
-from weft.tensor import Tensor
 
-MOST_ITEMS = 4096  # values in one container, or bytes / 16 of one array, that are compared before each call
 MOST_SEPARATE = 32  # numbers and strings in one container that are guarded one by one and may become inputs
 
 TRACING = threading.RLock()  # while one thread traces, places may hold stand-ins that no other may take for values
@@ -48,12 +57,7 @@ def _unlock() -> None:
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_unlock)
 
-_MISSING = (LookupError, AttributeError, ValueError)  # what was read is not there any more
-_CONTAINERS = (list, tuple, dict, set, frozenset, deque)
-_NAME = re.compile(r"\b[a-z]\d+\b")  # in the generated expressions
 MODULE_INTERNALS = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent", "_training", "_state_hooks"})
-REGISTRIES = ("_parameters", "_buffers", "_modules")  # the dicts of a module
-_VALUES = (int, float, complex, str, bytes, type(None), type(...), range)
 
 
 def warn(text: str) -> None:
@@ -62,384 +66,6 @@ def warn(text: str) -> None:
     while frame.f_back is not None and is_library(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, TraceWarning, stacklevel=level)
-
-
-def frozen(value: Any) -> Any:
-    """What two values must have in common to be the same: type and value, with signs of zeros and NaNs."""
-    kind = type(value)
-    if isinstance(value, float):
-        return kind, value.hex()
-    if isinstance(value, complex):
-        return kind, value.real.hex(), value.imag.hex()
-    if isinstance(value, np.generic):
-        return kind, value.tobytes()
-    if isinstance(value, (tuple, frozenset)) and kind in (tuple, Size, frozenset):
-        return kind, kind(frozen(one) for one in value)
-    return kind, value if _is_value(value) else id(value)
-
-
-def _is_value(value: Any) -> bool:
-    return isinstance(value, (*_VALUES, np.generic)) and not isinstance(value, Enum)
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
-class Guard:
-    """One place and what lies there. `root` is what the first place of a path is in: a module's names, a cell of a
-    closure, a function, an object. `key` is the attribute's name, or the item's index or key; None for a cell."""
-
-    __slots__ = ("form", "is_attribute", "key", "kind", "parent", "path", "root", "value", "versioned")
-
-    def __init__(self, parent: Guard | None, root: Any, key: Any, is_attribute: bool, path: tuple):
-        self.parent, self.root, self.key, self.is_attribute, self.path = parent, root, key, is_attribute, path
-        self.kind = "identity"  # or value, equal, number, items, all items, object, alias, array, absent
-        self.value: Any = None  # what lay there when last looked at
-        self.form: Any = None  # what has to stay the same
-        self.versioned = False  # lies in a module: looked at only when the version of all modules has changed
-
-    @property
-    def container(self) -> Any:
-        return self.root if self.parent is None else self.parent.value
-
-    def fetch(self) -> Any:
-        """What lies there now, in the container as it was last seen."""
-        container = self.container
-        if isinstance(container, CellType):
-            return container.cell_contents
-        if self.is_attribute:
-            return getattr(container, self.key)
-        return dict.__getitem__(container, self.key) if isinstance(container, dict) else container[self.key]
-
-    def put(self, value: Any) -> None:
-        """Put a value there, past any method that a class defines for it."""
-        container, key = self.container, self.key
-        if isinstance(container, CellType):
-            container.cell_contents = value
-        elif not self.is_attribute:
-            if isinstance(container, dict):
-                dict.__setitem__(container, key, value)
-            elif isinstance(container, tuple):
-                items = [*container[:key], value, *container[key + 1 :]]
-                if self.parent is None:
-                    raise TypeError("a tuple of its own cannot be changed")
-                self.parent.value = type(container)(*items) if hasattr(container, "_fields") else tuple(items)
-                self.parent.put(self.parent.value)
-            else:
-                container[key] = value
-        elif isinstance(container, ModuleType):
-            container.__dict__[key] = value
-        elif isinstance(container, FunctionType):
-            setattr(container, key, value)
-        elif (registry := _registry_of(container, key)) is not None:
-            dict.__setitem__(registry, key, value)
-        else:
-            owner = _owner(container, key)
-            if isinstance(owner, type):
-                type.__setattr__(owner, key, value)
-            else:
-                object.__setattr__(container, key, value)
-
-    def look(self, value: Any) -> None:
-        """Take `value` for what has to stay."""
-        self.value = value
-        if _is_value(value):
-            self.kind, self.form = "value", frozen(value)
-        elif isinstance(value, np.ndarray):
-            self.kind, self.form = "array", _array(value)
-        elif isinstance(value, _CONTAINERS):
-            self.kind, self.form = "items", _shape(value)
-        elif _is_object(value):
-            self.kind, self.form = "object", type(value)
-        else:
-            self.kind, self.form = "identity", id(value)
-
-    def accepts(self, value: Any) -> bool:
-        """Whether `value`, found there now, is as good as what was there."""
-        match self.kind:
-            case "identity":
-                return value is self.value
-            case "alias":
-                return value is (self.value if self.form is None else self.form.value)
-            case "number":
-                return type(value) is self.form
-            case "equal":
-                return value == self.form
-            case "object":
-                return type(value) is self.form
-            case "value":
-                return value is self.value or (_is_value(value) and frozen(value) == self.form)
-            case "array":
-                return isinstance(value, np.ndarray) and _array(value) == self.form
-            case "items":
-                return isinstance(value, _CONTAINERS) and _shape(value) == self.form
-        return isinstance(value, _CONTAINERS) and _items(value) == self.form
-
-    def has_contents(self) -> bool:
-        """Whether the value may change without being replaced. The dicts of a module bump the version themselves."""
-        if self.kind not in ("items", "all items", "array"):
-            return False
-        return not (self.key in REGISTRIES and _is_module(self.container))
-
-    def name(self) -> str:
-        """The place, for people."""
-        if self.parent is None:
-            kind, _, word = self.path
-            return f"{kind} {word}"
-        return self.parent.name() + (f".{self.key}" if self.is_attribute else f"[{self.key!r}]")
-
-
-class Guards:
-    """All guards of one variant, parents before children, and what a call assigns.
-
-    `check()` says whether all objects are those that were seen last; `numbers()` fetches those that are inputs of the
-    plan, in order, or is None where one is gone.
-    """
-
-    def __init__(self, guards: list[Guard], effects: list[tuple[Guard, Any]], once: bool):
-        self.guards = guards
-        self.effects = effects  # (place, a HostNumber of the tape or the value) to assign
-        self.once = once  # the function changed something that it reads in a way that no replay can repeat
-        self._names: dict[str, Any] = {}
-        self._used: list[list[str]] = []  # the names that each of the generated functions reads
-        self._modules = MODULES.value  # the version of all modules for which these guards hold
-        self.assigns_to_modules = any(_is_module(guard.container) for guard, _ in effects)
-        self.check, self.numbers = self._generate()
-
-    def bump_modules(self) -> None:
-        """Let others look at modules that this function has assigned to. It need not look itself."""
-        is_current = self._modules == MODULES.value
-        MODULES.bump()
-        if is_current:
-            self._modules = MODULES.value
-
-    def verify(self) -> bool:
-        """Whether every guard holds, by value; then `check` knows the present objects."""
-        if self.once:
-            return False
-        version = MODULES.value
-        is_changed = False
-        for guard in self.guards:
-            if guard.versioned and version == self._modules:
-                # The version covers which object lies there. What lies inside an array or a container it does not.
-                if guard.has_contents():
-                    if not guard.accepts(guard.value):
-                        return False
-                    is_changed = is_changed or guard.kind == "all items"
-                continue
-            if guard.kind == "absent":
-                if _is_there(guard):
-                    return False
-                continue
-            try:
-                value = guard.fetch()
-            except _MISSING:
-                return False
-            if not guard.accepts(value):
-                return False
-            if value is not guard.value or guard.kind == "all items":  # items may be equal and not the same
-                guard.value, is_changed = value, True
-        self._modules = version
-        if is_changed:
-            self._refresh()
-        return True
-
-    def difference(self) -> str:
-        """In words, the first guard that does not hold; '' if all do."""
-        if self.once:
-            return "the function changes a container that it reads"
-        for guard in self.guards:
-            if guard.kind == "absent":
-                if _is_there(guard):
-                    return f"{guard.name()} was not there"
-                continue
-            try:
-                value = guard.fetch()
-            except _MISSING:
-                return f"{guard.name()} is gone"
-            if not guard.accepts(value):
-                if guard.kind == "value":
-                    return f"{guard.name()} was {_short(guard.value)} and is {_short(value)}"
-                return f"{guard.name()} has changed"
-            guard.value = value
-        return ""
-
-    def changed_numbers(self) -> Iterator[tuple]:
-        """The places whose numbers are others now."""
-        for guard in self.guards:
-            if guard.kind == "absent":
-                continue
-            try:
-                value = guard.fetch()
-            except _MISSING:
-                return
-            if guard.kind == "value" and _is_number(value) and _is_number(guard.value) and not guard.accepts(value):
-                yield guard.path
-            elif guard.kind != "value":
-                if not guard.accepts(value):
-                    return
-                guard.value = value
-
-    def _present(self) -> dict[str, Any]:
-        """What the generated expression compares with."""
-        names: dict[str, Any] = {}
-        for number, guard in enumerate(self.guards):
-            names[f"v{number}"] = guard.value
-            if guard.kind == "items" and isinstance(guard.value, dict):
-                names[f"k{number}"] = list(guard.value)
-            elif guard.kind == "all items":
-                names[f"k{number}"] = tuple(guard.value)
-                if isinstance(guard.value, dict):
-                    names[f"i{number}"] = tuple(guard.value.values())
-        return names
-
-    def _refresh(self) -> None:
-        """Let the generated functions know the present objects."""
-        names = self._names
-        names.update(self._present())
-        for function, used in zip((self.check, self.numbers), self._used, strict=True):
-            function.__defaults__ = tuple([names[name] for name in used])
-
-    def _generate(self) -> tuple[Callable[[], bool], Callable[[], tuple | None]]:
-        index = {id(guard): number for number, guard in enumerate(self.guards)}
-        names, terms, numbers = self._names, ["False" if self.once else "True"], []
-        names.update(self._present())
-        for number, guard in enumerate(self.guards):
-            if guard.parent is None:
-                holder = f"r{number}"
-                names[holder] = guard.root
-            else:
-                holder = f"v{index[id(guard.parent)]}"
-            here, found = f"v{number}", _expression(guard, holder, number, names)
-            if guard.kind == "absent":
-                if not guard.versioned:
-                    terms.append(f"not hasattr({holder}, {guard.key!r})")
-            elif guard.kind == "number":
-                numbers.append(found)
-            elif not guard.versioned and not (isinstance(guard.container, tuple) and not guard.is_attribute):
-                terms.append(f"{found} is {here}")  # the items of a tuple never change
-            if guard.has_contents():
-                terms += _contents(guard, here, number, names)
-        space: dict[str, Any] = {"is_": operator.is_, "gone": _MISSING, "item": dict.__getitem__, "array": _array}
-        for name, text, otherwise in (
-            ("check", " and\n  ".join(terms), "False"),
-            ("numbers", "".join(f"{found}, " for found in numbers), "None"),
-        ):
-            # What is compared lies in defaults: local variables are the fastest to reach.
-            used = [one for one in dict.fromkeys(_NAME.findall(text)) if one in names]
-            self._used.append(used)
-            parameters = ", ".join(f"{one}=None" for one in used)
-            exec(f"def {name}({parameters}):\n try:\n  return ({text})\n except gone:\n  return {otherwise}", space)
-            space[name].__defaults__ = tuple([names[one] for one in used])
-        return space["check"], space["numbers"]
-
-
-def _expression(guard: Guard, holder: str, number: int, names: dict[str, Any]) -> str:
-    """How the generated expression fetches a value."""
-    if isinstance(guard.container, CellType):
-        return f"{holder}.cell_contents"
-    if guard.is_attribute:
-        if guard.key.isidentifier() and not keyword.iskeyword(guard.key):
-            return f"{holder}.{guard.key}"
-        names[f"f{number}"] = operator.attrgetter(guard.key)
-        return f"f{number}({holder})"
-    plain = type(guard.key) in (int, str)
-    if not plain:
-        names[f"q{number}"] = guard.key
-    key = repr(guard.key) if plain else f"q{number}"
-    if isinstance(guard.container, dict) and type(guard.container) is not dict:
-        return f"item({holder}, {key})"
-    return f"{holder}[{key}]"
-
-
-def _contents(guard: Guard, here: str, number: int, names: dict[str, Any]) -> list[str]:
-    """What the generated expression asks of a mutable value besides being the same object."""
-    if guard.kind == "array":
-        names[f"b{number}"] = guard.form
-        return [f"array({here}) == b{number}"]
-    if guard.kind not in ("items", "all items") or isinstance(guard.value, (tuple, frozenset)):
-        return []
-    if guard.kind == "items":
-        if type(guard.form[1]) is tuple:
-            return [f"[*{here}] == k{number}"]
-        return [f"len({here}) == {guard.form[1]}"]
-    terms = [f"len({here}) == len(k{number})", f"all(map(is_, {here}, k{number}))"]
-    return [*terms, f"all(map(is_, {here}.values(), i{number}))"] if isinstance(guard.value, dict) else terms
-
-
-def _array(value: np.ndarray) -> tuple:
-    """What has to stay of an array; of a large one only its form (`Captures` says so)."""
-    small = value.nbytes <= 16 * MOST_ITEMS and not value.dtype.hasobject
-    return value.dtype.str, value.shape, value.tobytes() if small else id(value)
-
-
-def _shape(value: Any) -> tuple:
-    """What has to stay of a container whose items have guards of their own, or cannot have any."""
-    if isinstance(value, dict) and len(value) <= MOST_ITEMS:
-        return type(value), tuple(frozen(key) for key in value)
-    return type(value), len(value)
-
-
-def _items(value: Any) -> tuple:
-    if isinstance(value, (set, frozenset)):
-        return type(value), frozenset(frozen(one) for one in value)
-    keys = tuple(frozen(key) for key in value)
-    return type(value), keys, tuple(frozen(one) for one in value.values()) if isinstance(value, dict) else ()
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _is_object(value: Any) -> bool:
-    """Whether attributes of a value can be followed: those of Weft's and NumPy's own objects are not looked at."""
-    if isinstance(value, (Tensor, Enum, FunctionType)) or _is_module(value):
-        return False
-    if isinstance(value, ModuleType):
-        return not belongs_to_library(value.__name__)
-    if isinstance(value, type):
-        return not belongs_to_library(value.__module__)
-    if isinstance(value, partial):
-        return True
-    if isinstance(value, _CONTAINERS):
-        return False
-    if (type(value).__module__ or "").partition(".")[0] in ("weft", "numpy", "builtins"):
-        return False
-    return hasattr(value, "__dict__") or any("__slots__" in vars(base) for base in type(value).__mro__)
-
-
-def _is_there(guard: Guard) -> bool:
-    """Whether an attribute that was absent is there: of a module's method, among its own attributes."""
-    if _is_module(guard.container) and guard.kind == "absent" and hasattr(type(guard.container), guard.key):
-        return guard.key in guard.container.__dict__
-    return hasattr(guard.container, guard.key)
-
-
-def _is_module(value: Any) -> bool:
-    """Whether a value is an `nn.Module`, which has guards of its own."""
-    return hasattr(type(value), "_is_weft_module")
-
-
-def _registry_of(module: Any, name: str) -> dict[str, Any] | None:
-    """Which of its dicts a module has a parameter, buffer or submodule in; None for any other attribute."""
-    if not _is_module(module):
-        return None
-    return next((module.__dict__[one] for one in REGISTRIES if name in module.__dict__[one]), None)
-
-
-def _owner(value: Any, name: str) -> Any:
-    """Who holds an attribute that is a plain value: `value` itself, or the class that has it; None if nobody does."""
-    if name in getattr(value, "__dict__", ()) and not isinstance(value, type):
-        return value
-    for base in value.__mro__ if isinstance(value, type) else type(value).__mro__:
-        found = vars(base).get(name, _MISSING)
-        if found is not _MISSING:
-            if isinstance(found, MemberDescriptorType):
-                return value
-            return None if hasattr(type(found), "__get__") else base
-    return None
 
 
 def _draws(value: Any) -> bool:
@@ -465,7 +91,7 @@ class _Scan:
     def run(self) -> list[Guard]:
         for loads, module in list(self.reads.codes.values()):
             for name in sorted(loads.globals | loads.changed):
-                if name in module and not (name not in loads.globals and isinstance(module[name], _CONTAINERS)):
+                if name in module and not (name not in loads.globals and isinstance(module[name], CONTAINERS)):
                     self._root("the global", module, name, False)
         for function in list(self.reads.functions.values()):
             self._function(function)
@@ -474,9 +100,9 @@ class _Scan:
             value = reference()
             if value is None:
                 del self.reads.objects[key]
-            elif _is_module(value):
+            elif is_module(value):
                 self.reads.see_module(value)
-            elif _is_object(value) and id(value) not in self._seen:
+            elif is_object(value) and id(value) not in self._seen:
                 self._seen[id(value)] = None
                 self._children(None, value)
                 self._follow()
@@ -507,7 +133,7 @@ class _Scan:
                 self._versioned(module, name, word)
         if type(module).__module__.partition(".")[0] != "weft":
             for name, found in _attributes(module, by_name - names):
-                if not _is_module(found):
+                if not is_module(found):
                     self._child(None, module, name, True, found)  # of its class
         for name in sorted(self.optional):
             if not hasattr(module, name):
@@ -539,7 +165,7 @@ class _Scan:
             guard.value = value
             self.guards.append(guard)
         elif name in REGISTRIES:
-            guard.kind, guard.value, guard.form = "items", value, _shape(value)
+            guard.kind, guard.value, guard.form = "items", value, shape_of(value)
             self.guards.append(guard)
         else:
             self._add(guard, value)
@@ -567,9 +193,9 @@ class _Scan:
         guard = Guard(None, root, name, is_attribute, (kind, id(root), word or name))
         try:
             value = guard.fetch()
-        except _MISSING:
+        except MISSING:
             return
-        if not (skip_containers and isinstance(value, _CONTAINERS)):
+        if not (skip_containers and isinstance(value, CONTAINERS)):
             self._add(guard, value)
 
     def _add(self, guard: Guard, value: Any) -> None:
@@ -586,7 +212,7 @@ class _Scan:
         elif guard.kind == "identity":
             if _draws(value):
                 self.reads.impure.add("numpy.random")
-            elif _is_module(value) and not (guard.versioned and _registry_of(guard.container, guard.key) is not None):
+            elif is_module(value) and not (guard.versioned and registry_of(guard.container, guard.key) is not None):
                 self.reads.see_module(value)  # a variable, an attribute or an item that the code names
 
     def _child(self, parent: Guard | None, container: Any, key: Any, is_attribute: bool, value: Any) -> None:
@@ -597,7 +223,7 @@ class _Scan:
             self._add(Guard(parent, None, key, is_attribute, (*parent.path, key)), value)
 
     def _children(self, guard: Guard | None, value: Any) -> None:
-        if isinstance(value, _CONTAINERS) and guard is not None:
+        if isinstance(value, CONTAINERS) and guard is not None:
             self._container(guard, value)
         elif isinstance(value, partial):
             for name in ("func", "args", "keywords"):
@@ -606,7 +232,7 @@ class _Scan:
             for name, found in _attributes(value, self.attributes | self.methods | self.changed):
                 called = name in self.methods and name not in self.changed
                 if not (called and not callable(found)) and not (
-                    name in self.changed and isinstance(found, _CONTAINERS)
+                    name in self.changed and isinstance(found, CONTAINERS)
                 ):
                     self._child(guard, value, name, True, found)
             for name in sorted(self.optional):
@@ -621,13 +247,13 @@ class _Scan:
 
     def _container(self, guard: Guard, value: Any) -> None:
         items = list(value.values() if isinstance(value, dict) else value)
-        plain = all(map(_is_value, items))
+        plain = all(map(is_value, items))
         if isinstance(value, dict):
-            plain = plain and all(map(_is_value, value))
+            plain = plain and all(map(is_value, value))
         if len(items) > MOST_ITEMS:
             self.complain(guard.name(), f"a {type(value).__name__} of {len(items)} values, which are not compared")
         elif isinstance(value, (set, frozenset)) or (plain and len(items) > MOST_SEPARATE):
-            guard.kind, guard.form = "all items", _items(value)
+            guard.kind, guard.form = "all items", items_of(value)
         else:
             for key, found in value.items() if isinstance(value, dict) else enumerate(value):
                 self._child(guard, value, key, False, found)
@@ -643,7 +269,7 @@ def _attributes(value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
         if isinstance(value, ModuleType):
             if name in value.__dict__:
                 yield name, value.__dict__[name]
-        elif _owner(value, name) is not None:
+        elif owner_of(value, name) is not None:
             try:
                 yield name, getattr(value, name)
             except AttributeError:
@@ -668,7 +294,7 @@ class Captures:
 
     def takes(self, guard: Guard) -> bool:
         """Whether a number is to be an input of the plan."""
-        return guard.path in self.inputs and guard.path not in self.fixed and _is_number(guard.value)
+        return guard.path in self.inputs and guard.path not in self.fixed and is_number(guard.value)
 
     def _complain(self, place: str, what: str) -> None:
         self._warn(f"large {place}", f"{self.name} reads {place}: {what}. A later change inside it is not seen; pass it"
@@ -738,11 +364,11 @@ class Watch:
         self.tape.close()
         for guard in self.before:
             if guard.kind == "absent":
-                self._changed = self._changed or _is_there(guard)
+                self._changed = self._changed or is_there(guard)
                 continue
             try:
                 now = guard.fetch()
-            except _MISSING:
+            except MISSING:
                 self._changed = True
                 continue
             stand_in = self.sources.get(guard.path)
@@ -758,7 +384,7 @@ class Watch:
                 if type(now) is HostNumber:
                     self.tape.used.add(now._index)
                     guard.put(self.tape.values[now._index])
-                elif guard.kind == "alias" or isinstance(now, _CONTAINERS) or _is_object(now):
+                elif guard.kind == "alias" or isinstance(now, CONTAINERS) or is_object(now):
                     self._changed = True  # what lies in a new object is not known
                 self._assigned.append((guard, now))
 
@@ -776,7 +402,7 @@ class Watch:
             old, number = before.get(guard.path), self.sources.get(guard.path)
             if old is None:
                 # What was there first is not known.
-                if _is_module(guard.root):
+                if is_module(guard.root):
                     once = once or (id(guard.root), guard.key) in self.captures.reads.module_writes
                 else:
                     once = once or (guard.key in stored and guard.kind != "object")

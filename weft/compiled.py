@@ -31,7 +31,7 @@ from weft.graph.numbers import HostNumber, Tape, numbers_in
 from weft.locks import SECTIONS, new_rlock
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor, from_host
-from weft.variant import TENSOR, Variant, build
+from weft.variant import TENSOR, Variant, build, predict
 
 if TYPE_CHECKING:
     from weft.captures import Captures, Watch
@@ -152,6 +152,18 @@ class Compiled:
                 variant.take_back_effects()
             return PlanReport(variant.entry.plan, variant.device, variant.names()).memory()
 
+    def predicted(self, *args: Any, **kwargs: Any) -> MemoryReport:
+        """The same without a plan that is kept: nothing is compiled or allocated for the call, so it may be one that the
+        device has no memory for. What the function captures is computed."""
+        if STATE.trace is not None:
+            raise problem(GraphError, f"{self.name}.predicted", "a call inside weft.compile", "a call outside it")
+        from weft.captures import TRACING
+
+        with self.section:
+            flat, spec = _arguments(args, kwargs)
+            with TRACING:
+                return self._trace(flat, spec, make=predict).report
+
     # --- replay ------------------------------------------------------------------------------------------------------
 
     def _ready(self, variant: Variant, args: tuple) -> bool:
@@ -159,6 +171,8 @@ class Compiled:
         where the plan reads them."""
         fast = variant.fast
         if fast is None or len(fast) != len(args) or STATE.grad_enabled is not variant.grad_enabled:
+            return False
+        if STATE.autocast is not variant.autocast:
             return False
         table = variant.table
         for tensor, (slot, shape, dtype, device, requires_grad) in zip(args, fast):  # noqa: B905 (slower)
@@ -298,15 +312,16 @@ class Compiled:
             text = f"{self.name} has been traced again {len(self.retraces)} times. `retraces` says why:\n{reasons}"
             warn(text)
 
-    def prepared(self, args: tuple, kwargs: dict) -> tuple[Variant, list[Any]]:
-        """A variant that is ready to run, with its program, and the memory of the arguments; for `testing.verify`."""
+    def prepared(self, args: tuple, kwargs: dict, who: str, origins: Any = None) -> tuple[Variant, list[Any]]:
+        """A variant that is ready to run, with its program, and the memory of the arguments; for `testing.verify` and
+        `weft.profile`, whose `origins` get to know which module made which node."""
         if STATE.trace is not None:
-            raise problem(GraphError, f"verify({self.name})", "a call inside weft.compile", "a call outside it")
+            raise problem(GraphError, f"{who}({self.name})", "a call inside weft.compile", "a call outside it")
         from weft.captures import TRACING
 
         flat, spec = _arguments(args, kwargs)
         with TRACING:
-            variant = self._trace(flat, spec, keep=True)
+            variant = self._trace(flat, spec, keep=True, origins=origins)
         variant.resolve(flat)
         while True:
             variant.relock()
@@ -315,28 +330,34 @@ class Compiled:
                     variant.take_back_effects()
                     return variant, flat
 
-    def _trace(self, flat: list[Any], spec: tuple, keep: bool = False) -> Variant:
-        """Run the function once with placeholders and compile what it did. With `keep` the variant has its program."""
+    def _trace(
+        self, flat: list[Any], spec: tuple, keep: bool = False, make: Callable[..., Any] = build, origins: Any = None
+    ) -> Any:
+        """Run the function once with placeholders and compile what it did: a `Variant`, or what `make` makes of it.
+        With `keep` the variant has its program; `origins` get to know which module made which node."""
         from weft.captures import Captures
 
         captures = self._captures = self._captures or Captures(self.name, self.function)
         fixed = set(self._fixed), set(captures.fixed)
         try:
-            return self._trace_until_plain(captures, flat, spec, keep)
+            return self._trace_until_plain(captures, flat, spec, keep, make, origins)
         except BaseException:  # nothing was wrong with the numbers
             self._fixed, captures.fixed = fixed
             raise
 
-    def _trace_until_plain(self, captures: Captures, flat: list[Any], spec: tuple, keep: bool) -> Variant:
+    def _trace_until_plain(
+        self, captures: Captures, flat: list[Any], spec: tuple, keep: bool, make: Callable[..., Any], origins: Any
+    ) -> Any:
         """Trace with numbers that may differ from call to call, and again with those as they are that have to be."""
         from weft.captures import Watch
 
         while True:
             trace = Trace(self.name)
+            trace.origins = origins
             watch = Watch(captures, trace.tape)
             numbers = [k for k, value in enumerate(flat) if self._is_input(k, value)]
             try:
-                return self._trace_with(trace, watch, flat, spec, numbers, keep)
+                return self._trace_with(trace, watch, flat, spec, numbers, keep, make)
             except NeedsPlainNumbers as error:
                 stuck = error.entries
             except TypeError as error:  # something written in C may take only true numbers
@@ -355,8 +376,9 @@ class Compiled:
         return type(value) is float or (type(value) is int and position in self._numbers)
 
     def _trace_with(
-        self, trace: Trace, watch: Watch, flat: list[Any], spec: tuple, numbers: list[int], keep: bool
-    ) -> Variant:
+        self, trace: Trace, watch: Watch, flat: list[Any], spec: tuple, numbers: list[int], keep: bool,
+        make: Callable[..., Any],
+    ) -> Any:  # fmt: skip
         """Trace with the arguments at the positions `numbers` as numbers that may differ from call to call."""
         from weft.inputs import Inputs
 
@@ -389,7 +411,7 @@ class Compiled:
             wanted = [value for value in wanted if type(value) is HostNumber]
             inputs = Inputs(trace.tape, sources, entries, captured, wanted)
             results = [node for node in nodes if node is not None]
-            variant = build(trace, (spec[0], tuple(forms)), bound, results, kept, captured, inputs, keep)
+            variant = make(trace, (spec[0], tuple(forms)), bound, results, kept, captured, inputs, keep)
         finally:
             trace.restore_grads()  # the call that follows, if one does, sets the gradients that it computed
         variant.results, variant.structure, variant.single = constants, structure, single

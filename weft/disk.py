@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from weft.locks import new_lock
 
 DEFAULT_LIMIT = 2 << 30
-OBJECT, PLAN = "object", "plan"  # the kinds of files
-KINDS = (OBJECT, PLAN)
+OBJECT, PLAN, RATE = "object", "plan", "rate"  # the kinds of files
+KINDS = (OBJECT, PLAN, RATE)
 
 _HEADER = struct.Struct("<12sQ32s")
 _MAGIC = b"weft cache 3"

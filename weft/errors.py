@@ -56,6 +56,10 @@ class StorageError(WeftError, RuntimeError):
     """The memory of a tensor that was deleted, or donated to a compiled function."""
 
 
+class ConfigError(WeftError, ValueError):
+    """A configuration that cannot be read, or that describes no model or run."""
+
+
 class CopyError(WeftError, ValueError):
     """Memory that was to be shared and would have to be copied."""
 

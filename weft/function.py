@@ -6,7 +6,7 @@ Both leave marks in the graph that `grad.engine` follows: a `call` with its `res
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from weft.backends.base import Device
@@ -200,6 +200,14 @@ def moved(x: Tensor, device: Device) -> Tensor:
     return result
 
 
+def wait_for(x: Tensor, others: Iterable[Tensor]) -> Tensor:
+    """`x` for readers that run, in a plan, after `others` were computed: an order, neither a kernel nor memory."""
+    node = x.node
+    for other in others:
+        node = make("after", (node, other.node))
+    return Tensor(node)
+
+
 def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """`fn(*args, **kwargs)`, keeping only the inputs: what lies between is computed again when a gradient needs it.
     Without arguments, a function that does so at each call: `block = weft.checkpoint(block)`.
@@ -217,11 +225,12 @@ def checkpoint(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not callable(fn):
         raise problem(GraphError, "checkpoint", f"a {type(fn).__name__}", "a function and its arguments")
     if not args and not kwargs:
-        return functools.wraps(fn)(lambda *args, **kwargs: _checkpointed(fn, args, kwargs))
-    return _checkpointed(fn, args, kwargs)
+        return functools.wraps(fn)(lambda *args, **kwargs: run_checkpointed(fn, args, kwargs))
+    return run_checkpointed(fn, args, kwargs)
 
 
-def _checkpointed(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+def run_checkpointed(fn: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """`fn(*args, **kwargs)`, marked so that the reverse walk computes it again."""
     inputs = [arg.node for arg in flatten((args, kwargs))[0] if isinstance(arg, Tensor)]
     since = now()
     result = fn(*args, **kwargs)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.captures import Guards, frozen
 from weft.dtypes import DType, bits_of
 from weft.graph.build import fitted
 from weft.graph.numbers import HostNumber, Ref, Tape
+from weft.guards import Guards, frozen
 
 _WORDS = {
     "bool": ctypes.c_bool, "uint8": ctypes.c_uint8, "uint16": ctypes.c_uint16, "uint32": ctypes.c_uint32,

@@ -14,7 +14,7 @@ from weft import tree
 from weft.cell import LEAVES
 from weft.compiler.trace import Trace
 from weft.creation import as_tensor
-from weft.dtypes import uint32
+from weft.dtypes import DType, promote, uint32
 from weft.errors import DeviceError, GraphError, RangeError, ShapeError, WeftError, problem
 from weft.grad.engine import history
 from weft.graph import build
@@ -123,9 +123,15 @@ def loop(
         del x
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise problem(GraphError, "weft.loop", f"a {type(answer).__name__} from the function", "(state, y)")
+        dtypes = [value.dtype for value in first]
+        if STATE.autocast is not None:
+            answer, dtypes = _autocast_states(answer, structure, states)
         results, others, y_structure = _answers(answer, structure, states)
         new_states = [value.node for value in results]
         ys = [None if value is None else value.node for value in others]
+    if dtypes != [value.dtype for value in first]:  # once more, from a state that holds what a turn computes
+        wide = [value.to(dtype) for value, dtype in zip(first, dtypes, strict=True)]
+        return loop(fn, tree.unflatten(structure, wide), xs, length, reverse)
     trace.check_escapes({id(value) for value in (*states, *slices, *results, *others)})
     if length == 0:
         empty = [None if y is None else Tensor(build.full((0, *y.shape), 0, y.dtype, device)) for y in ys]
@@ -208,6 +214,22 @@ def _answers(answer: tuple, structure: Any, states: Sequence[Tensor]) -> tuple[l
     leaves, y_structure = tree.flatten(answer[1])
     others = [None if value is None else _tensor("y", value) for value in leaves]
     return results, others, y_structure
+
+
+def _autocast_states(answer: tuple, structure: Any, states: Sequence[Tensor]) -> tuple[tuple, list[DType]]:
+    """Under autocast a turn may compute its state in another float dtype than it came in: `answer` with states that are
+    no wider than they came, and the dtypes that the first state has to have so that they keep theirs."""
+    returned, new_structure = tree.flatten(_aligned(answer[0], structure))
+    if new_structure != structure or any(not isinstance(value, Tensor) for value in returned):
+        return answer, [state.dtype for state in states]
+    dtypes = []
+    for number, (old, new) in enumerate(zip(states, returned, strict=True)):
+        if old.dtype.kind == new.dtype.kind == "f" and old.dtype is not new.dtype:
+            dtypes.append(promote(old.dtype, new.dtype) or old.dtype)
+            returned[number] = new.to(old.dtype)
+        else:
+            dtypes.append(old.dtype)
+    return (tree.unflatten(structure, returned), answer[1]), dtypes
 
 
 def _aligned(value: Any, structure: Any) -> Any:

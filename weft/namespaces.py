@@ -9,6 +9,7 @@ from typing import Any
 
 from weft import boundary
 from weft.methods import TensorMethods
+from weft.ops.policy import with_policy
 from weft.ops.registry import OPERATIONS, Operation, entries
 from weft.signatures import Annotation, Described, users_signature
 from weft.tensor import Tensor, lift
@@ -22,10 +23,10 @@ def function_of(entry: Operation) -> Callable[..., Any]:
     known = _lifted.get(id(entry))
     if known is None:
         if entry.of_tensors:
-            known = boundary.entry(entry.function)
+            known = boundary.entry(with_policy(entry.name, entry.function, Tensor, Tensor.to))
             known.__wrapped__ = Described(entry.function, users_signature)  # type: ignore[attr-defined]
         else:
-            known = lift(entry.function, entry.view)
+            known = lift(entry.function, entry.view, entry.name)
         known.__name__ = known.__qualname__ = entry.name
         _lifted[id(entry)] = known
     return known

@@ -1,4 +1,4 @@
-"""What is switched on right now: gradient mode and the trace in progress, per thread. A base room; imports nothing."""
+"""What is switched on right now: gradient mode, autocast and the trace in progress, per thread. A base room; imports nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ class State(threading.local):
 
     grad_enabled: bool = True
     trace: Any = None
+    autocast: Any = None  # the `ops.policy.AutocastState` that `weft.autocast` switched on, or None
 
 
 STATE = State()

@@ -45,6 +45,7 @@ from weft.graph.node import Node, leaf, placeholder
 from weft.methods import TensorMethods
 from weft.ops import indexing, movement
 from weft.ops.common import weak_dtype
+from weft.ops.policy import with_policy
 from weft.signatures import Described, parameter_names, users_signature
 from weft.state import STATE, VERSION
 from weft.views import WRITE_INSTEAD, base_of, link, same, writable_base, write_through
@@ -59,13 +60,15 @@ MAX_DEPTH = 256  # longest chain of operations that is kept without computing it
 NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x": "input", "x1": "input", "x2": "other"}
 
 
-def lift(op: Callable[..., Any], view: str = "") -> Callable[..., Any]:
-    """The operation on tensors that `op` is on nodes.
+def lift(op: Callable[..., Any], view: str = "", name: str = "") -> Callable[..., Any]:
+    """The operation on tensors that `op` is on nodes. `name` is what it is registered as, unless that is its own name:
+    by it `ops.policy` finds what autocast does to its operands.
 
     `view` marks those whose result is a view of their first operand: 'basic' for movement that writes go through,
     'reshape' for the same where PyTorch may have to copy, else a key of `WRITE_INSTEAD`.
     """
     known, rest = parameter_names(op)
+    op = with_policy(name or op.__name__, op)
 
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:

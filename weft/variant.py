@@ -19,8 +19,8 @@ from weft import tree
 from weft.backends.base import Buffer, Device, HostWords, Slab
 from weft.compiler import program as programs
 from weft.compiler.cells import Steady, groups_of, retire, settle, steady_copy
-from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate
-from weft.compiler.memorymap import size_text, too_large
+from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate, plan_for
+from weft.compiler.memorymap import MemoryReport, memory_report, size_text, too_large
 from weft.compiler.trace import Cell, Trace
 from weft.dtypes import DType
 from weft.errors import DeviceError, GraphError, OutOfMemoryError, problem
@@ -30,7 +30,7 @@ from weft.state import SETTINGS, STATE, VERSION
 from weft.tensor import Tensor
 
 if TYPE_CHECKING:
-    from weft.captures import Guards
+    from weft.guards import Guards
     from weft.inputs import Inputs
 
 MAX_SPARE_BYTES = 1024  # of results up to which a second piece of memory is kept for them
@@ -84,6 +84,7 @@ class Variant:
         self.run: Callable[[Any], None] = entry.executable.run
         self.watch: Callable[[Slab, Any], None] = device.backend.watch
         self.grad_enabled = STATE.grad_enabled
+        self.autocast = STATE.autocast
         self.precision = programs.product_precision(device)
         self.default_dtype = SETTINGS.default_dtype
         self.version = -1
@@ -117,6 +118,7 @@ class Variant:
             self.spec[0] == spec[0]
             and all(map(_fits, self.spec[1], spec[1]))
             and self.grad_enabled == STATE.grad_enabled
+            and self.autocast is STATE.autocast
             and self.precision == programs.product_precision(self.device)
             and self.default_dtype is SETTINGS.default_dtype
             and self.grads_match()
@@ -135,6 +137,7 @@ class Variant:
             and self.spec[0] == other.spec[0]
             and all(map(_fits, self.spec[1], other.spec[1]))
             and self.grad_enabled == other.grad_enabled
+            and self.autocast is other.autocast
             and self.precision == other.precision
             and self.default_dtype is other.default_dtype
             and {guard.path for guard in self.captured.guards} <= {guard.path for guard in other.captured.guards}
@@ -170,6 +173,8 @@ class Variant:
                 return f"argument {position} was {_words(old)} and is {_words(new)}"
         if self.grad_enabled != STATE.grad_enabled:
             return f"gradients are {'on' if STATE.grad_enabled else 'off'} now"
+        if self.autocast is not STATE.autocast:
+            return f"it was traced {self.autocast or 'without autocast'} and runs {STATE.autocast or 'without it'}"
         if self.precision != programs.product_precision(self.device):
             return f"the precision of float32 products was {self.precision!r}"
         if self.default_dtype is not SETTINGS.default_dtype:
@@ -346,6 +351,27 @@ def build(
     return _Builder(trace, spec, bound, results, kept, captured, inputs).variant(with_program)
 
 
+class Prediction:
+    """The memory of a plan that was only made to know it."""
+
+    def __init__(self, report: MemoryReport):
+        self.report = report
+        self.results: list[Any] = []
+        self.structure: Any = None
+        self.single = False
+
+
+def predict(
+    trace: Trace, spec: tuple, bound: Sequence[tuple[int, Node]], results: Sequence[Node], kept: Sequence, captured: Guards,
+    inputs: Inputs, with_program: bool = False,
+) -> Prediction:  # fmt: skip
+    """`build` that ends with the plan: no kernel is compiled, and what the trace assigned is as it was."""
+    prediction = Prediction(_Builder(trace, spec, bound, results, kept, captured, inputs).report())
+    for guard, _ in reversed(captured.effects):
+        guard.put(guard.value)
+    return prediction
+
+
 class _Builder:
     """Collects a program's leaves (`bindings`), outputs and in-place targets, then compiles it."""
 
@@ -368,9 +394,15 @@ class _Builder:
         self.retained: list[Any] = []
         self.group = WriteGroup()  # of the memory that is pinned here
 
-    def variant(self, with_program: bool) -> Variant:
-        places = self._capture()
-        words, draws = self._host_words()
+    def report(self) -> MemoryReport:
+        """What the plan takes in memory."""
+        self._capture()
+        self._host_words()
+        program, _ = self._program()
+        return memory_report(plan_for(program, self.device), {})
+
+    def _program(self) -> tuple[programs.Program, list[Buffer | None]]:
+        """What the trace computes, and the memory of its leaves, after places were given."""
         for cell in self.cells:
             if cell.written:
                 self._write(cell.node, cell.placeholder)
@@ -379,7 +411,12 @@ class _Builder:
             given = "a function that returns no tensor and assigns none"
             raise problem(GraphError, f"weft.compile({self.trace.name})", given, "an effect", "return a tensor")
         located = programs.locate([*self.outputs, *self.targets.values(), *self.spans], self.bindings)
-        program, leaf_buffers = programs.build(self.outputs, located, self.targets, self.spans)
+        return programs.build(self.outputs, located, self.targets, self.spans)
+
+    def variant(self, with_program: bool) -> Variant:
+        places = self._capture()
+        words, draws = self._host_words()
+        program, leaf_buffers = self._program()
         entry = entry_for(program, self.device)
         table = self.backend.slot_table(len(entry.plan.slots) + 1)
         variant = Variant(self.trace.name, self.spec, self.captured, self.numbers, self.device, entry, table)

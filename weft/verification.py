@@ -44,7 +44,7 @@ class Checked:
 def check(function: Callable, args: tuple, kwargs: dict[str, Any]) -> list[Checked]:
     """What `weft.testing.verify` does."""
     source = function.function if isinstance(function, Compiled) else function
-    variant, flat = Compiled(source).prepared(args, kwargs)
+    variant, flat = Compiled(source).prepared(args, kwargs, "verify")
     assert variant.program is not None
     return _Run(variant.program, variant.device, variant.inputs(flat)).check()
 

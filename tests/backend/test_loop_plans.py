@@ -250,3 +250,21 @@ def test_the_reference_agrees():
 
     for a, b in zip(results("cpu"), results("reference"), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_a_constant_that_somebody_else_has_computed_is_no_input_of_a_loop():
+    """Equal constants are one node: whether another tensor of that value was computed does not change a plan."""
+    x = weft.tensor(np.arange(60, dtype=np.float32).reshape(4, 3, 5))
+    expected = np.concatenate([[np.zeros((3, 5))], np.full((3, 3, 5), 0.625)]) * x.numpy()
+
+    def run():
+        _, y = weft.loop(lambda state, item: (weft.full((3, 5), 0.625), state * item), weft.zeros(3, 5), x)
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-6)
+
+    run()
+    alone = counted("launches", run)
+    computed, waiting = weft.full((3, 5), 0.625), weft.full((3, 5), 0.625)
+    weft.eval(computed)
+    assert waiting.node.buffer is not None  # the node that the loop below uses, too
+    assert counted("plans_built", run) == 0
+    assert counted("launches", run) == alone

@@ -29,8 +29,6 @@ from weft.graph.node import toposort
 from weft.graph.show import show
 from weft.tensor import Tensor
 
-pytestmark = pytest.mark.isolated
-
 
 @pytest.fixture(scope="module", autouse=True)
 def spec_after_every_pass():

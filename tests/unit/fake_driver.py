@@ -11,6 +11,7 @@ import bisect
 import ctypes
 import functools
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,7 +86,27 @@ class FakeDriver:
         assert self.recording is None
         self.log.append("discard")
 
+    # --- time ---
+
+    def event(self) -> list[float]:
+        return []
+
+    def mark(self, event: list[float]) -> None:
+        self.put("mark", lambda: event.append(time.perf_counter()))
+
+    def seconds_between(self, first: list[float], second: list[float]) -> float:
+        assert self.recording is None
+        return second[-1] - first[-1]
+
     # --- memory ---
+
+    def reserved(self) -> int:
+        self.check()
+        return self.used
+
+    def trim(self) -> None:
+        self.check()
+        self.log.append("trim")
 
     def allocate(self, nbytes: int) -> int:
         self.check()

@@ -1,4 +1,4 @@
-"""Machine code of kernels in memory: right code, few mappings however many kernels, what LLVM's loader takes instead."""
+"""Machine code of kernels in memory: right code, few mappings for many kernels, what LLVM's loader takes instead."""
 
 from __future__ import annotations
 

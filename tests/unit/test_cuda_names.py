@@ -41,10 +41,10 @@ def test_waiting_and_giving_back(gpu):
     weft.eval(x)
     weft.cuda.synchronize()
     weft.synchronize("cuda")
-    before = gpu.held
+    before = gpu.held.allocated
     del x
     weft.cuda.empty_cache()
-    assert gpu.held < before and not gpu.dead
+    assert gpu.held.allocated < before and not gpu.dead
 
 
 def test_hooks_on_a_gpu(gpu):

@@ -38,8 +38,15 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"tensor"},
     "utils": {"tensor", "data"},
     "serialization": {"tensor", "nn"},
-    "cli": {"tensor", "nn", "optim", "data", "compiler", "backends"},
+    "amp": {"tensor", "optim", "backends.base"},
+    "drawing": {"tensor", "nn"},
+    "profiling": {"tensor", "nn", "compiler", "backends"},
+    "train": {"tensor", "nn", "optim", "data", "amp", "serialization", "drawing", "report", "compiler.memorymap"},
+    "report": {"tensor", "nn", "drawing", "profiling", "compiler"},
+    "config": {"tensor", "nn", "optim", "data", "train"},
 }
+ALLOWED["cli"] = set(ALLOWED) - {"base", "graph", "ops", "grad", "kernels", "render"}  # the top of everything
+USERS = {"nn", "optim", "data", "serialization", "amp", "drawing", "profiling", "train", "report", "config", "cli"}
 # What single modules may import beyond their room: the interpreter runs graphs, not plans; users write kernels; a
 # vendor's library offers nodes in place of others.
 LIBRARY = {"graph", "compiler.libraries", "compiler.access"}
@@ -47,7 +54,8 @@ EXTRA = {
     "backends.reference": {"graph"},
     "kernel": {"kernels"},
     "optim.averaged_model": {"nn"},
-    "nn.module": {"serialization"},  # Module.save and load
+    "cuda.amp": {"amp"},
+    "nn.module": {"serialization", "config.describe"},  # Module.save, load and to_config
     "backends.vendor.cudnn": LIBRARY,
 }
 # Packages of extras by the name they are imported under, where it differs from the package's, and by the extra.
@@ -121,11 +129,7 @@ def complaint(name: str, target: str) -> str | None:
     """Why module `name` may not import `target`, or None."""
     room, other = room_of(name), room_of(target)
     if target == "":
-        return (
-            None
-            if room in ("nn", "optim", "data", "cli", "serialization")
-            else "the package itself is for users, not for its rooms"
-        )
+        return None if room in USERS else "the package itself is for users, not for its rooms"
     if other == "base" or other == room:
         return None
     allowed = ALLOWED[room] | EXTRA.get(name, set())

@@ -14,7 +14,7 @@ from tests.replay.__main__ import main
 from tests.replay.rendering import Line, read_line
 from weft.kernels import gpu_tile
 
-pytestmark = [pytest.mark.unit, pytest.mark.isolated]
+pytestmark = pytest.mark.unit
 
 CHUNKS = 24  # tests, so that workers can share them
 

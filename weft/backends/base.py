@@ -94,6 +94,51 @@ class Device:
         return f"device({self.name!r}, {self.description!r})"
 
 
+class MemoryCounts:
+    """What a backend has allocated: bytes that were asked for (`requested`), bytes that this takes (`allocated`) and
+    pieces, now and at most since `reset_peaks`; `reserved` is what it has of the system, with what waits to be used
+    again. Additions to one attribute need no lock: no other thread of the interpreter runs in the middle of one."""
+
+    __slots__ = (
+        "allocated", "allocated_peak", "allocated_total", "pieces", "pieces_peak", "pieces_total", "requested",
+        "requested_peak", "requested_total", "reserved_peak",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.requested = self.requested_peak = self.requested_total = 0
+        self.allocated = self.allocated_peak = self.allocated_total = 0
+        self.pieces = self.pieces_peak = self.pieces_total = 0
+        self.reserved_peak = 0
+
+    def take(self, requested: int, allocated: int, waiting: int = 0) -> None:
+        """An allocation, after which `waiting` bytes are kept for reuse."""
+        self.pieces += 1
+        self.pieces_total += 1
+        self.requested += requested
+        self.requested_total += requested
+        self.allocated += allocated
+        self.allocated_total += allocated
+        if self.requested > self.requested_peak:
+            self.requested_peak = self.requested
+        if self.allocated > self.allocated_peak:
+            self.allocated_peak = self.allocated
+        if self.pieces > self.pieces_peak:
+            self.pieces_peak = self.pieces
+        if self.allocated + waiting > self.reserved_peak:
+            self.reserved_peak = self.allocated + waiting
+
+    def give(self, requested: int, allocated: int) -> None:
+        """An allocation is no longer held."""
+        self.pieces -= 1
+        self.requested -= requested
+        self.allocated -= allocated
+
+    def reset_peaks(self, reserved: int) -> None:
+        """Peaks begin anew at what is held now."""
+        self.requested_peak, self.allocated_peak, self.pieces_peak = self.requested, self.allocated, self.pieces
+        self.reserved_peak = reserved
+
+
 class DeviceLost(DeviceError):
     """What a GPU's driver raises when the device answers nothing any more, whatever call it was that found out."""
 
@@ -147,6 +192,18 @@ class Executable(Protocol):
     def run(self, slots: Any, numbers: Sequence[float] = ()) -> None:
         """Run with `slots`, a table of addresses made by `Backend.slot_table` and filled by the caller; `numbers` are
         what the plan's `Number`s stand for."""
+
+
+@runtime_checkable
+class TimedExecutable(Executable, Protocol):
+    """What an executable of a device that computes also has, for `weft.profile`."""
+
+    def time_runs(self, slots: Any, count: int) -> float:
+        """Seconds of a run, of `count` one after the other."""
+
+    def time_steps(self, slots: Any) -> list[float]:
+        """Run once, step by step, and return the seconds of each step as `plan.walk` gives them: those inside a
+        `Repeat` for all its iterations together."""
 
 
 class Library(Protocol):
@@ -204,6 +261,10 @@ class Backend(Protocol):
     def allocate(self, nbytes: int) -> Slab: ...  # OutOfMemoryError where there is none
     def require(self, nbytes: int) -> None: ...  # the same for all that a run will take, before it begins
     def memory(self) -> tuple[int, int]: ...  # bytes that can still be had, and bytes in all
+    def counts(
+        self,
+    ) -> tuple[MemoryCounts, int] | None: ...  # of memory, and bytes had of the system; None: not counted
+    def empty_cache(self) -> None: ...  # give the system back what nobody holds
     def arena(self, nbytes: int) -> Slab: ...  # for the temporaries of a plan; empty where its executable has them
     def place(self, array: np.ndarray) -> Slab: ...  # new memory with the bytes of a contiguous array
     def upload(self, buffer: Buffer, array: np.ndarray) -> None: ...

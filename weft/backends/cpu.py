@@ -13,6 +13,7 @@ import math
 import os
 import platform
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from weft import dtypes
 from weft.backends import host_memory, native
-from weft.backends.base import Buffer, Device, Explain, HostWords, Slab, empty_array, raise_bad_index
+from weft.backends.base import Buffer, Device, Explain, HostWords, MemoryCounts, Slab, empty_array, raise_bad_index
 from weft.backends.jit import jit
 from weft.backends.vendor import blas
 from weft.compiler.plan import Code, Gemm, Launch, Number, Plan, Repeat, Step, code_of, launched, walk
@@ -47,6 +48,7 @@ class _Pool:
     def __init__(self) -> None:
         self.free: dict[int, list[tuple[int, np.ndarray]]] = {}
         self.kept = 0
+        self.counts = MemoryCounts()
 
     def take(self, size: int) -> tuple[int, np.ndarray]:
         """An address aligned to 64 bytes with at least `size` bytes behind it, and its owner."""
@@ -84,14 +86,17 @@ class _Pool:
 class _Block:
     """Keeps one allocation out of the pool for as long as it lives."""
 
-    __slots__ = ("block", "pool", "size")
+    __slots__ = ("block", "nbytes", "pool", "size")
 
-    def __init__(self, pool: _Pool, size: int, block: tuple[int, np.ndarray]):
+    def __init__(self, pool: _Pool, size: int, nbytes: int, block: tuple[int, np.ndarray]):
         self.pool = pool
         self.size = size
+        self.nbytes = nbytes  # that were asked for
         self.block = block
+        pool.counts.take(nbytes, size, pool.kept)
 
     def __del__(self) -> None:
+        self.pool.counts.give(self.nbytes, self.size)
         self.pool.give(self.size, self.block)
 
 
@@ -181,7 +186,7 @@ def _word(value: float | int | bool, dtype: DType) -> int:
 class CpuExecutable:
     """A plan as a table of native steps."""
 
-    __slots__ = ("_keep", "_launches", "_lock", "_numbers", "_plan", "_run")
+    __slots__ = ("_keep", "_launches", "_lock", "_numbers", "_plan", "_run", "_step_numbers")
 
     def __init__(self, plan: Plan):
         native_runtime = runtime()
@@ -199,6 +204,7 @@ class CpuExecutable:
         self._launches = table.launches
         self._run = native_runtime.run
         self._numbers = table.numbers
+        self._step_numbers = table.step_numbers
         self._lock = new_lock()
 
     def run(self, slots: Any, numbers: Sequence[float] = ()) -> None:
@@ -213,6 +219,76 @@ class CpuExecutable:
                 words[position] = _word(numbers[number.slot], dtype)
             self._run(self._plan, slots)
 
+    def time_runs(self, slots: Any, count: int) -> float:
+        """Seconds of a run, of `count` one after the other."""
+        run, plan = self._run, self._plan
+        start = time.perf_counter()
+        for _ in range(count):
+            run(plan, slots)
+        return (time.perf_counter() - start) / count
+
+    def time_steps(self, slots: Any) -> list[float]:
+        """Run the rows of the table one by one, each as a plan of one step that is shared as in the whole plan; the
+        time of a plan without steps is taken off. Loops are walked here."""
+        plan, table, _ = self._keep
+        rows = [_Row(self._plan, table, number) for number in range(len(self._step_numbers))]
+        empty = (ctypes.c_int64 * len(native.PLAN_FIELDS))(*self._plan)
+        empty[native.PLAN_FIELDS.index("count")] = 0
+        run, clock = self._run, time.perf_counter_ns
+        spent = [0] * sum(1 for _ in walk(plan.steps))
+        calls = [0] * len(spent)
+
+        def walk_rows(first: int, last: int) -> None:
+            number = first
+            while number < last:
+                row, step = rows[number], self._step_numbers[number]
+                if step >= 0:
+                    start = clock()
+                    run(row.plan, slots)
+                    spent[step] += clock() - start
+                    calls[step] += 1
+                    number += 1
+                    continue
+                end = row.end
+                for turn in range(row.count):
+                    for slot, base, offset, stride in row.moving:
+                        slots[slot] = slots[base] + offset + turn * stride
+                    walk_rows(number + 1, end)
+                number = end + 1
+
+        walk_rows(0, len(rows))
+        idle = []
+        for _ in range(16):
+            start = clock()
+            run(empty, slots)
+            idle.append(clock() - start)
+        cost = min(idle)
+        return [max(time - count * cost, 0) * 1e-9 for time, count in zip(spent, calls, strict=True)]
+
+
+class _Row:
+    """One row of a plan's table: as a plan of its own, or as the begin of a loop with its `end`, the `count` of its
+    iterations and what is `moving`: (slot, base slot, byte offset, byte stride) each."""
+
+    __slots__ = ("count", "end", "moving", "plan")
+
+    def __init__(self, plan: Any, table: Any, number: int):
+        width = len(native.STEP_FIELDS)
+        record = dict(zip(native.STEP_FIELDS, table[number * width : (number + 1) * width], strict=True))
+        self.plan = (ctypes.c_int64 * len(native.PLAN_FIELDS))(*plan)
+        self.plan[0], self.plan[1] = ctypes.addressof(table) + 8 * number * width, 1
+        self.count, self.end, self.moving = record["tasks"], -1, []
+        if record["kind"] == native.BEGIN:
+            words = (ctypes.c_int64 * (4 * record["extent"])).from_address(record["args"])
+            self.moving = [tuple(words[at : at + 4]) for at in range(0, len(words), 4)]
+            kind = native.STEP_FIELDS.index("kind")
+            depth = 0
+            for at in range(number, len(table) // width):
+                depth += {native.BEGIN: 1, native.END: -1}.get(table[at * width + kind], 0)
+                if not depth:
+                    self.end = at
+                    break
+
 
 class _Table:
     """The rows of a plan's native form, and the words that they point to."""
@@ -226,6 +302,8 @@ class _Table:
         self.arguments: list[Any] = []
         self.numbers: list[tuple[Any, int, Number, DType]] = []  # words, position, what belongs there
         self.launches = 0
+        self.step_numbers: list[int] = []  # of each row: which step of `walk` it is, -1 for the ends of loops
+        self._walked = 0
         for step in plan.steps:
             self._add(step, 1)
 
@@ -234,6 +312,7 @@ class _Table:
         if isinstance(step, Repeat):
             self._repeat(step, times)
             return
+        number, self._walked = self._walked, self._walked + 1
         launch = launched(step)
         function = self.functions[id(launch.kernel)] if launch else 0
         words = argument_words(launch)
@@ -246,6 +325,7 @@ class _Table:
             raise problem(GraphError, "compile", f"a call of {step.library}", "a plan made for the CPU")
         if row["tasks"]:
             self.rows.append(row)
+            self.step_numbers.append(number)
             self.arguments.append(words)
             self.launches += times
             self._note_numbers(words, launch)
@@ -265,9 +345,11 @@ class _Table:
         row = {"args": ctypes.addressof(table), "extent": len(step.moving), "tasks": step.count, "serial": 1}
         row |= {"counter": step.counter, "target": len(self.rows) + 1}
         self.rows.append({"kind": native.BEGIN, **row})
+        self.step_numbers.append(-1)
         for inner in step.steps:
             self._add(inner, times * step.count)
         self.rows.append({"kind": native.END, **row})
+        self.step_numbers.append(-1)
 
 
 def argument_words(launch: Launch | None) -> Any:
@@ -384,7 +466,7 @@ class CpuBackend:
 
     def allocate(self, nbytes: int) -> Slab:
         size = size_class(nbytes)
-        block = _Block(self.pool, size, self.pool.take(size))
+        block = _Block(self.pool, size, nbytes, self.pool.take(size))
         return Slab(self.device, nbytes, block.block[0], block)
 
     def require(self, nbytes: int) -> None:
@@ -395,6 +477,14 @@ class CpuBackend:
         """Bytes that can still be had, and bytes in all."""
         available, total = host_memory.memory()
         return available + self.pool.kept, total
+
+    def counts(self) -> tuple[MemoryCounts, int]:
+        """Of the pool, and bytes had of the system."""
+        return self.pool.counts, self.pool.counts.allocated + self.pool.kept
+
+    def empty_cache(self) -> None:
+        """Hand freed memory back to the system."""
+        self.pool.clear()
 
     def arena(self, nbytes: int) -> Slab:
         return self.allocate(nbytes)

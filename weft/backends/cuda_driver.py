@@ -97,6 +97,19 @@ class _Staging:
         self.event = call("cuEventCreate", 2)  # 2: without timing
 
 
+class _Event:
+    """An event with a time. Destroyed where it is dropped, which enqueues nothing and waits for nothing."""
+
+    __slots__ = ("_destroy", "handle")
+
+    def __init__(self) -> None:
+        self.handle = call("cuEventCreate", 0)
+        self._destroy = _cuda().cuEventDestroy
+
+    def __del__(self) -> None:
+        self._destroy(self.handle)
+
+
 _current = threading.local()
 
 
@@ -142,10 +155,17 @@ class CudaDriver:
 
     def memory(self) -> tuple[int, int]:
         free, total = call("cuMemGetInfo")
-        kinds = _cuda().CUmemPool_attribute
-        reserved = int(call("cuMemPoolGetAttribute", self.pool, kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT))
+        kinds, reserved = _cuda().CUmemPool_attribute, self.reserved()
         used = int(call("cuMemPoolGetAttribute", self.pool, kinds.CU_MEMPOOL_ATTR_USED_MEM_CURRENT))
         return free + reserved - used, total
+
+    def reserved(self) -> int:
+        kinds = _cuda().CUmemPool_attribute
+        return int(call("cuMemPoolGetAttribute", self.pool, kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT))
+
+    def trim(self) -> None:
+        self.synchronise()  # what was freed in order with runs is free when they are over
+        call("cuMemPoolTrimTo", self.pool, 0)
 
     # --- memory ---
 
@@ -290,3 +310,14 @@ class CudaDriver:
 
     def synchronise(self) -> None:
         call("cuStreamSynchronize", self.stream)
+
+    # --- time ---
+
+    def event(self) -> _Event:
+        return _Event()
+
+    def mark(self, event: _Event) -> None:
+        call("cuEventRecord", event.handle, self.stream)
+
+    def seconds_between(self, first: _Event, second: _Event) -> float:
+        return call("cuEventElapsedTime", first.handle, second.handle) * 1e-3

@@ -25,7 +25,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.backends.base import Buffer, Device, DeviceLost, Explain, HostWords, Slab, empty_array, raise_bad_index
+from weft.backends.base import (
+    Buffer, Device, DeviceLost, Explain, HostWords, MemoryCounts, Slab, empty_array, raise_bad_index,
+)  # fmt: skip
 from weft.backends.gpu_plan import GpuExecutable
 from weft.compiler.plan import Code, Plan, code_of, walk
 from weft.counting import COUNTERS
@@ -69,7 +71,12 @@ class Driver(Protocol):
     def replay(self, graph: Any) -> None: ...
     def discard(self, graph: Any) -> None: ...
     def synchronise(self) -> None: ...
+    def event(self) -> Any: ...  # that `mark` and `seconds_between` take; dropped like any object
+    def mark(self, event: Any) -> None: ...  # note the time when all that was enqueued before is over
+    def seconds_between(self, first: Any, second: Any) -> float: ...  # of two events that are over
     def memory(self) -> tuple[int, int]: ...  # bytes that can be had, and bytes in all
+    def reserved(self) -> int: ...  # bytes that this process has of the GPU, with those that wait to be used again
+    def trim(self) -> None: ...  # give back what waits to be used again
 
 
 class Turn:
@@ -122,7 +129,7 @@ class _Block:
 
     def __init__(self, backend: GpuBackend, pointer: int, nbytes: int):
         self.backend, self.pointer, self.nbytes = backend, pointer, nbytes
-        backend.held += nbytes
+        backend.held.take(nbytes, nbytes)
 
     def __del__(self) -> None:
         self.backend.dead.append((self.backend.driver.free, self.pointer, self.nbytes))
@@ -164,7 +171,7 @@ class GpuBackend:
     def __init__(self, driver: Driver):
         self.driver = driver
         self.order: Turn | NoTurn = Turn(self)
-        self.held = 0  # bytes, those of the dead and of the arena included
+        self.held = MemoryCounts()  # those of the dead and of the arena included
         self.dead: deque[tuple[Callable[[Any], None], Any, int]] = deque()  # (how it is given back, what, its bytes)
         self.ran: deque[Plan] = deque(maxlen=RECENT)  # since the device was last waited for
         self.executables: weakref.WeakSet[GpuExecutable] = weakref.WeakSet()
@@ -180,14 +187,15 @@ class GpuBackend:
         """Give back what Python dropped. Its order with the work around it is right: nobody can use it any more."""
         while self.dead:
             give_back, what, nbytes = self.dead.popleft()
-            self.held -= nbytes
+            if nbytes:
+                self.held.give(nbytes, nbytes)
             give_back(what)
 
     @property
     def bytes_in_use(self) -> int:
         """By what somebody holds, between runs."""
         with self.order:
-            return self.held - self._idle_bytes
+            return self.held.allocated - self._idle_bytes
 
     def require(self, nbytes: int) -> None:
         """Nothing: a GPU's driver gives no memory that is not there."""
@@ -197,6 +205,23 @@ class GpuBackend:
         with self.order:
             available, total = self.driver.memory()
             return available + self._idle_bytes, total
+
+    def counts(self) -> tuple[MemoryCounts, int]:
+        """What tensors, plans and the arena hold, and what the driver keeps for this process."""
+        with self.order:
+            self.bury()
+            reserved = self.driver.reserved()
+            self.held.reserved_peak = max(self.held.reserved_peak, reserved)
+            return self.held, reserved
+
+    def empty_cache(self) -> None:
+        """Give the driver back what no tensor holds: what was freed, the arena, and what plans keep between runs."""
+        with self.order:
+            for executable in self.executables:
+                executable.forget()
+            self._arena = None
+            self.bury()
+            self.driver.trim()
 
     def arena(self, nbytes: int) -> Slab:
         """Nothing: a run takes `shared_arena`."""

@@ -13,6 +13,7 @@ A step that a device refuses is named, with its source; so is one that fails, wh
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -34,6 +35,10 @@ MOST_GRAPHS = 4  # graphs of one plan, each for its own addresses
 OFTEN = 8  # times that the addresses of a plan of one launch come before it is a graph, too
 PATIENCE = 8  # runs with new addresses after which the slots that change get memory of their own
 STAGED_BYTES = 1 << 20  # that may be copied for each launch that a graph saves
+TIMED_ITERATIONS = 64  # of a loop that are timed step by step; the others count as these do
+ENQUEUED_SECONDS = 2e-5  # that the host takes to enqueue a launch and its events
+BUSY_BYTES = 64 << 20  # that are cleared again and again to keep a device busy
+MOST_AHEAD = 4096  # times
 
 Table = Any  # addresses by slot
 Action = Callable[[Table], None]
@@ -167,6 +172,75 @@ class GpuExecutable:
             self._graphs.move_to_end(key)
         self.driver.replay(graph)
 
+    # --- time ---
+
+    def time_runs(self, slots: Table, count: int) -> float:
+        """Seconds of a run, of `count` one after the other, by the device's own clock."""
+        driver = self.driver
+        with self.backend.order:
+            first, last = driver.event(), driver.event()
+            driver.mark(first)
+            for _ in range(count):
+                self.run(slots)
+            driver.mark(last)
+            driver.synchronise()
+            return driver.seconds_between(first, last) / count
+
+    def time_steps(self, slots: Table) -> list[float]:
+        """Run step by step with events around each, and return the seconds of each step of `walk`. The host enqueues
+        slowly, so the device is kept busy before: meanwhile the host gets ahead, and no step waits for it. What a pair
+        of events takes is measured in the same way, and taken off."""
+        with self.backend.order:
+            arena = self.backend.shared_arena(self._arena_bytes)  # held until all is over
+            spans = _Spans(self.driver, sum(1 for _ in walk(self.plan.steps)))
+            self._keep_busy(ENQUEUED_SECONDS * (8 + _timed_launches(self.plan.steps)), slots)
+            self.run(slots)  # the caches are as after a run
+            if self._arena_bytes:
+                slots[self._arena] = arena.pointer
+            self._time(self.plan.steps, self._actions, slots, spans, 1.0)
+            return spans.seconds()
+
+    def _keep_busy(self, seconds: float, slots: Table) -> None:
+        """Enqueue work for about so long, in far less time: large memory is cleared, or the plan runs."""
+        driver, memory = self.driver, self.backend.spare(BUSY_BYTES)
+
+        def work() -> None:
+            if memory is None:
+                self.run(slots)
+            else:
+                driver.clear(memory.pointer, memory.nbytes)
+
+        first, last = driver.event(), driver.event()
+        work()
+        driver.mark(first)
+        work()
+        driver.mark(last)
+        driver.synchronise()
+        once = max(driver.seconds_between(first, last), 1e-6)
+        for _ in range(min(int(seconds / once) + 1, MOST_AHEAD)):
+            work()
+
+    def _time(
+        self, steps: Sequence[Step], actions: Sequence[tuple[Step, Action]], table: Table, spans: _Spans, factor: float
+    ) -> None:
+        following = iter(actions)
+        for step in steps:
+            if not isinstance(step, Repeat) and not _runs(step):
+                spans.at += 1
+                continue
+            _, action = next(following)
+            if isinstance(step, Repeat):
+                assert isinstance(action, _Loop)
+                self._time(step.first, action.first, table, spans, factor)
+                begin, turns = spans.at, min(step.count, TIMED_ITERATIONS)
+                for number in range(turns):
+                    spans.at = begin
+                    action.move(table, number)
+                    self._time(step.steps, action.body, table, spans, factor * step.count / turns)
+                spans.at = begin + sum(1 for _ in walk(step.steps))
+            else:
+                spans.span(functools.partial(action, table), factor)
+
     # --- slots with memory of their own ---
 
     def _watch_changes(self, slots: Table) -> None:
@@ -239,17 +313,73 @@ class GpuExecutable:
         return action
 
     def _repeat(self, step: Repeat) -> Action:
-        first, turn, wait = self._all(step.first), self._all(step.steps), self._wait
-        moving = [(m.slot, m.place.slot, m.place.offset, m.stride) for m in step.moving]
+        return _Loop(step, self._all(step.first), self._all(step.steps), self._wait)
 
-        def action(table: Table) -> None:
-            _do(first, table, wait)
-            for number in range(step.count):
-                for slot, base, offset, stride in moving:
-                    table[slot] = table[base] + offset + number * stride
-                _do(turn, table, wait)
 
-        return action
+class _Loop:
+    """A `Repeat` as an action."""
+
+    __slots__ = ("_moving", "_wait", "body", "count", "first")
+
+    def __init__(
+        self, step: Repeat, first: list[tuple[Step, Action]], body: list[tuple[Step, Action]],
+        wait: Callable[[], None] | None,
+    ):  # fmt: skip
+        self.first, self.body, self.count, self._wait = first, body, step.count, wait
+        self._moving = [(m.slot, m.place.slot, m.place.offset, m.stride) for m in step.moving]
+
+    def __call__(self, table: Table) -> None:
+        _do(self.first, table, self._wait)
+        for number in range(self.count):
+            self.move(table, number)
+            _do(self.body, table, self._wait)
+
+    def move(self, table: Table, number: int) -> None:
+        """Set the addresses of an iteration."""
+        for slot, base, offset, stride in self._moving:
+            table[slot] = table[base] + offset + number * stride
+
+
+class _Spans:
+    """Pairs of events around actions, by the number of their step."""
+
+    def __init__(self, driver: Any, count: int):
+        self._driver, self._count = driver, count
+        self._found: list[tuple[int, float, Any, Any]] = []  # (step, how often it counts, event before, event after)
+        self.at = 0
+
+    def span(self, action: Callable[[], None], factor: float) -> None:
+        """Enqueue an action between two events."""
+        before, after = self._driver.event(), self._driver.event()
+        self._driver.mark(before)
+        action()
+        self._driver.mark(after)
+        self._found.append((self.at, factor, before, after))
+        self.at += 1
+
+    def seconds(self) -> list[float]:
+        """Wait, and return the seconds of each step."""
+        empty = len(self._found)
+        for _ in range(4):
+            self.span(lambda: None, 0.0)
+        self._driver.synchronise()
+        took = [self._driver.seconds_between(before, after) for _, _, before, after in self._found]
+        cost = min(took[empty:])
+        spent = [0.0] * self._count
+        for (step, factor, _, _), time in zip(self._found[:empty], took, strict=False):
+            spent[step] += factor * max(time - cost, 0.0)
+        return spent
+
+
+def _timed_launches(steps: Sequence[Step]) -> int:
+    """How many launches `GpuExecutable.time_steps` enqueues."""
+    count = 0
+    for step in steps:
+        if isinstance(step, Repeat):
+            count += len(step.first) + min(step.count, TIMED_ITERATIONS) * _timed_launches(step.steps)
+        else:
+            count += 1
+    return count
 
 
 def _do(actions: Sequence[tuple[Step, Action]], table: Table, wait: Callable[[], None] | None) -> None:

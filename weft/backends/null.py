@@ -101,5 +101,11 @@ class NullBackend:
             "use .to('cpu')",
         )
 
+    def counts(self) -> None:
+        """Memory is not counted."""
+
+    def empty_cache(self) -> None:
+        """Nothing is kept for reuse."""
+
     def synchronise(self) -> None:
         """Nothing is ever in flight."""

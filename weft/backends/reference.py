@@ -80,6 +80,12 @@ class ReferenceBackend:
     def executable(self, plan: Plan) -> Executable:
         raise _interprets("a plan")
 
+    def counts(self) -> None:
+        """Memory is not counted."""
+
+    def empty_cache(self) -> None:
+        """Nothing is kept for reuse."""
+
     def synchronise(self) -> None:
         """Nothing is ever under way."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from weft.backends.base import Device
@@ -26,6 +26,7 @@ from weft.compiler.lower_blocks import BLOCK_ORDERINGS
 from weft.compiler.lower_order import ORDERINGS
 from weft.compiler.matmul import tiles
 from weft.compiler.memory import Storage
+from weft.compiler.origins import NOWHERE, Origins
 from weft.compiler.plan import Gemm, Launch, LibraryCall, Place, Plan, Repeat, Slot, Step
 from weft.compiler.products import absorb
 from weft.compiler.program import Program
@@ -53,17 +54,21 @@ STREAM_BYTES = 8 << 20  # a result at least this large would push everything els
 
 
 def assemble(
-    program: Program, device: Device, turn: bool = False, notes: list[Explained] | None = None
+    program: Program,
+    device: Device,
+    turn: bool = False,
+    notes: list[Explained] | None = None,
+    origins: Origins | None = None,
 ) -> tuple[Plan, list[tuple[int, int]]]:
     """The plan of a program, and for each output that is not written in place its (slot, byte offset).
 
     The program of a `turn` of a loop has a slot for each output. `notes`, if given, gets what each step computes; the
-    steps after the last note are copies.
+    steps after the last note are copies. `origins`, if given, gets what each step was made for; the plan is the same.
     """
     try:
-        program, outputs, fused, storage = _divide(program, device, turn, notes is None)
+        program, outputs, fused, storage = _divide(program, device, turn, notes is None, origins)
     except RowsConflict:
-        program, outputs, fused, storage = _divide(program, device, turn, False)
+        program, outputs, fused, storage = _divide(program, device, turn, False, origins)
     written = {write.output for write in program.writes}
     result_nodes(
         fused.regions,
@@ -85,14 +90,14 @@ def assemble(
     assembly.joins = "blocks" in device.features and notes is None
     if notes is not None:
         notes.extend([explained(region, assembly.place) for region in order])
-    return assembly.plan(outputs, written)
+    return assembly.plan(outputs, written, origins)
 
 
 def _divide(
-    program: Program, device: Device, turn: bool, rows_in_place: bool
+    program: Program, device: Device, turn: bool, rows_in_place: bool, origins: Origins | None
 ) -> tuple[Program, list[Node], Fused, Storage]:
     """The program in the form that the fuser takes, its regions and their memory."""
-    program, outputs = _prepare(program, device, turn, rows_in_place)
+    program, outputs = _prepare(program, device, turn, rows_in_place, origins)
     nodes = toposort(outputs, set(program.leaves).__contains__)
     fused = fuse(nodes, outputs, program.leaves, {write.output for write in program.writes}, _changing(program))
     return program, outputs, fused, memory.assign(fused, program, outputs)
@@ -126,29 +131,32 @@ def _turn(region: Region, device: Device) -> Turn:
     return Turn(loop, picks, plan, [slot for slot, _ in outputs])
 
 
-def _prepare(program: Program, device: Device, turn: bool, rows_in_place: bool = True) -> tuple[Program, list[Node]]:
+def _prepare(
+    program: Program, device: Device, turn: bool, rows_in_place: bool = True, origins: Origins | None = None
+) -> tuple[Program, list[Node]]:
     """The program over stand-ins for its leaves, and its outputs in the form that the fuser takes."""
+    watched: Callable[[list[Node]], list[Node]] = list if origins is None else origins.watched
     stand_ins = {leaf: placeholder(leaf.shape, leaf.dtype, leaf.device) for leaf in program.leaves}
     numbers = {node: number_for(node, slot) for slot, node in enumerate(program.numbers)}
     starts = numbers_for(program.positions)
     outputs = spell_out_rows(program, rows_in_place)
     nodes = program.nodes if outputs is program.outputs else toposort(outputs, stand_ins.__contains__)
-    outputs = spell_out(nodes, outputs, program.leaves, device, starts)
+    outputs = spell_out(watched(nodes), outputs, program.leaves, device, starts)
     nodes = program.nodes if outputs is program.outputs else toposort(outputs, stand_ins.__contains__)
-    outputs = simplify(nodes, outputs, {**stand_ins, **numbers})
+    outputs = simplify(watched(nodes), outputs, {**stand_ins, **numbers})
     program = replace(program, leaves=list(stand_ins.values()))
     _check(outputs)
     leaves = set(program.leaves)
-    outputs = settle(outputs, leaves)
+    outputs = settle(watched(toposort(outputs, leaves.__contains__)), outputs, leaves)
     _check(outputs)
-    outputs = expand_heavy(toposort(outputs, leaves.__contains__), outputs, leaves, device)
+    outputs = expand_heavy(watched(toposort(outputs, leaves.__contains__)), outputs, leaves, device)
     _check(outputs)
     apart = {_contiguous_base(node, leaves) for node in outputs} if turn else ()
-    outputs = decompose(toposort(outputs, leaves.__contains__), outputs, leaves, apart)
+    outputs = decompose(watched(toposort(outputs, leaves.__contains__)), outputs, leaves, apart)
     _check(outputs)
-    outputs = absorb(toposort(outputs, leaves.__contains__), outputs, leaves, device)
+    outputs = absorb(watched(toposort(outputs, leaves.__contains__)), outputs, leaves, device)
     if "blocks" in device.features:
-        outputs = by_blocks(toposort(outputs, leaves.__contains__), outputs, leaves)
+        outputs = by_blocks(watched(toposort(outputs, leaves.__contains__)), outputs, leaves)
     _check(outputs)
     own: set[Node] = set()
     written = {write.output for write in program.writes}
@@ -240,12 +248,20 @@ class _Assembly:
         # By identity of a nest and what is written past the caches; the nest is kept, so that no other can have it.
         self.scheduled: dict[tuple, tuple[Nest, Kernel]] = {}
 
-    def plan(self, outputs: Sequence[Node], written: set[int]) -> tuple[Plan, list[tuple[int, int]]]:
+    def plan(
+        self, outputs: Sequence[Node], written: set[int], origins: Origins | None
+    ) -> tuple[Plan, list[tuple[int, int]]]:
         steps: list[Step] = [self._step(region) for region in self.order]
         for value, leaf, offset in self.storage.copies:
             steps.append(self._copy(value, leaf, offset))
+        if origins is not None:
+            made = [origins.shares(region) for region in self.order]
+            origins.steps = made + [{origins.of(value) or NOWHERE: 1.0} for value, _, _ in self.storage.copies]
         if self.joins:
-            steps = joined(steps, self._apart, self.target)
+            groups = joined(steps, self._apart, self.target)
+            if origins is not None:
+                origins.steps = [origins.together(steps, numbers) for _, numbers in groups]
+            steps = [step for step, _ in groups]
         self.slots.append(Slot("status", 4 * len(self.sites), "status"))
         plan = Plan(tuple(steps), tuple(self.slots), tuple(self.storage.intervals), "", tuple(self.sites))
         places = [self.place(base_of(node)) for position, node in enumerate(outputs) if position not in written]

@@ -69,6 +69,19 @@ def entry_for(program: Program, device: Device) -> Entry:
     return entry
 
 
+def plan_for(program: Program, device: Device) -> Plan:
+    """The plan of a program, without compiling a kernel of it where it is not known yet."""
+    from weft.compiler import plancache
+    from weft.compiler.assemble import assemble
+
+    with _lock:
+        entry = _plans.get(program.key)
+    if entry is not None:
+        return entry.plan
+    known = plancache.load(plancache.digest_of(program, device), program)
+    return (known or assemble(program, device))[0]
+
+
 def _assembled(program: Program, device: Device) -> tuple[Plan, list[tuple[int, int]]]:
     from weft.compiler import plancache
     from weft.compiler.assemble import assemble  # the passes are loaded when the first program is compiled

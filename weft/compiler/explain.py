@@ -38,11 +38,13 @@ class Explained:
 def explained(region: Region, place: Callable[[Node], Place]) -> Explained:
     """What the step of a region reads and stores; `place` says where values lie."""
     reads = [Stored(node, place(node), row_major(node.shape)) for node in region.reads]
-    results = [Stored(node, place(node), region.strides.get(node) or row_major(node.shape)) for node in _stored(region)]
+    results = [
+        Stored(node, place(node), region.strides.get(node) or row_major(node.shape)) for node in stored_by(region)
+    ]
     return Explained(tuple(reads), tuple(results))
 
 
-def _stored(region: Region) -> list[Node]:
+def stored_by(region: Region) -> list[Node]:
     """What a region leaves in memory: not scratch, nor a fold or a product that it uses up itself."""
     product = region.anchor if len(region.sinks) > 1 and region.anchor not in region.kept_results else None
     stored = [node for node in (*region.sinks, *region.partials) if is_kept(node, region) and node is not product]

@@ -19,10 +19,10 @@ MOST_BLOCKS = 256  # of a launch that others run beside: more keep a GPU busy al
 Apart = Callable[[int, int], bool]  # whether the steps with these numbers may run at the same time
 
 
-def joined(steps: Sequence[Step], apart: Apart, target: Target) -> list[Step]:
+def joined(steps: Sequence[Step], apart: Apart, target: Target) -> list[tuple[Step, tuple[int, ...]]]:
     """The steps, small neighbours joined, as long as a block has room for the arrays of all of them, and is made of
-    whole subgroups, among which some parts may deal out rows."""
-    numbered = [_Single(step, number) for number, step in enumerate(steps)]
+    whole subgroups, among which some parts may deal out rows; each with the numbers of the steps it was made of."""
+    numbered = [_Single(step, (number,)) for number, step in enumerate(steps)]
 
     def agree(group: Sequence[_Single]) -> bool:
         parts = [_kernel(_launch(single)) for single in group]
@@ -34,18 +34,18 @@ def joined(steps: Sequence[Step], apart: Apart, target: Target) -> list[Step]:
 
     chains = _grouped(numbered, _has_one_block, agree, _one_after_the_other)
     pairs = _grouped(chains, _has_few_blocks, agree_apart, _side_by_side)
-    return [single.step for single in pairs]
+    return [(single.step, single.numbers) for single in pairs]
 
 
 @dataclass(frozen=True, slots=True)
 class _Single:
-    """A step, and its number, unless it is several steps in one."""
+    """A step, and the numbers of the steps that it was made of."""
 
     step: Step
-    number: int = -1
+    numbers: tuple[int, ...]
 
     def stands_apart(self, group: Sequence[_Single], apart: Apart) -> bool:
-        return all(apart(other.number, self.number) for other in group)
+        return all(apart(other.numbers[0], self.numbers[0]) for other in group)
 
 
 def _grouped(
@@ -62,7 +62,8 @@ def _grouped(
         if len(group) < 2:
             out.extend(group)
         else:
-            out.append(_Single(made_one(_Bound([_launch(single) for single in group]))))
+            numbers = tuple([number for single in group for number in single.numbers])
+            out.append(_Single(made_one(_Bound([_launch(single) for single in group])), numbers))
         group.clear()
 
     for single in singles:
@@ -99,7 +100,7 @@ def _has_one_block(single: _Single) -> bool:
 
 
 def _has_few_blocks(single: _Single) -> bool:
-    few = single.number >= 0 and 0 < _blocks(single.step) <= MOST_BLOCKS
+    few = len(single.numbers) == 1 and 0 < _blocks(single.step) <= MOST_BLOCKS
     return few and kernels.can_stand_beside(_kernel(_launch(single)))
 
 

@@ -22,9 +22,8 @@ from weft.graph.primitives import make
 # --- before fusing ---------------------------------------------------------------------------------------------------
 
 
-def settle(outputs: list[Node], leaves: set[Node]) -> list[Node]:
-    """The outputs, with every loop below them in the form that the fuser takes."""
-    nodes = toposort(outputs, leaves.__contains__)
+def settle(nodes: list[Node], outputs: list[Node], leaves: set[Node]) -> list[Node]:
+    """The outputs, with every loop below them in the form that the fuser takes. `nodes` is topologically sorted."""
     if not any(node.op == "loop" for node in nodes):
         return outputs
     picks = _live_picks(nodes, outputs)
@@ -87,7 +86,8 @@ class _Settled:
         stacked = [self.inner.nodes[pick.attrs[1]] for pick in picks if pick.attrs[0] == "stack"]
         roots = [*[self.inner.results[number] for number in self.kept], *stacked]
         simple = simplify(list(self.inner.nodes), roots, {node: node for node in placeholders})
-        simple = settle(simple, set(placeholders))
+        leaves = set(placeholders)
+        simple = settle(toposort(simple, leaves.__contains__), simple, leaves)
         self.results = simple[: len(self.states)]
         self.values = dict(zip(stacked, simple[len(self.states) :], strict=True))
         computed = [value for value in dict.fromkeys(self.values.values()) if value.srcs]

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 from weft.backends.base import Buffer, Device
 from weft.compiler.positions import MOST_OPEN, Position, open_axes, open_form
-from weft.compiler.simplify import scalar_of
 from weft.dtypes import float32, float64
 from weft.graph.gelu import CUBIC, LINEAR
-from weft.graph.node import Node, toposort
+from weft.graph.node import Node, scalar_of, toposort
 from weft.state import SETTINGS
 
 _PASS_THROUGH = frozenset({"stop_gradient", "variable", "checkpoint", "result", "surrogate", "keep"})

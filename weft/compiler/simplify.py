@@ -13,7 +13,7 @@ import numpy as np
 
 from weft.graph.build import const, expand
 from weft.graph.evaluate import identity
-from weft.graph.node import Node
+from weft.graph.node import Node, scalar_of
 from weft.graph.primitives import PRIMITIVES, evaluate, make
 from weft.kernels.math import FUNCTIONS
 
@@ -75,13 +75,6 @@ def spread(scalar: Node, shape: tuple[int, ...]) -> Node:
 
 def reshape(node: Node, shape: tuple[int, ...]) -> Node:
     return node if node.shape == shape else _reshape_of(node, shape)
-
-
-def scalar_of(node: Node) -> float | int | bool | None:
-    """The value of a node that is one constant everywhere, else None."""
-    while node.op in ("expand", "reshape", "permute", "flip", "slice", "unfold"):
-        node = node.srcs[0]
-    return node.attrs[0] if node.op == "const" else None
 
 
 def is_scalar(node: Node, value: float) -> bool:

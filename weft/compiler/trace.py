@@ -54,18 +54,21 @@ class Trace:
         self.buffers: dict[
             tuple[int, str], tuple[dict[str, Any], str, Any]
         ] = {}  # of modules: where, and what was there
+        self.origins: Any = None  # `compiler.origins.Origins` of what is profiled: which module made which node
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
         self._grad_enabled = True
+        self._autocast: Any = None
 
     def __enter__(self) -> Trace:
         self._outer, STATE.trace = STATE.trace, self
-        self._grad_enabled = STATE.grad_enabled
+        self._grad_enabled, self._autocast = STATE.grad_enabled, STATE.autocast
         return self
 
     def __exit__(self, kind: Any, *_: Any) -> None:
         STATE.trace = self._outer
         STATE.grad_enabled = self._grad_enabled  # a replay would not switch it: `set_grad_enabled` ends here
+        STATE.autocast = self._autocast
         for context in self.contexts:
             context.__dict__.clear()
         self.restore_buffers()

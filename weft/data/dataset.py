@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from weft.errors import IndexRangeError, RangeError, ShapeError, problem
@@ -60,6 +60,38 @@ class TensorDataset(Dataset):
 
     def __len__(self) -> int:
         return len(self.tensors[0])
+
+
+class ArrayDataset(Dataset):
+    """Rows of NumPy arrays of the same length, memory-mapped ones included: item k is (a[k] for each array), or a dict
+    where the arrays are given by name. `transform(item)` changes an item as it is read.
+
+    >>> weft.data.ArrayDataset(x=np.arange(6.0).reshape(3, 2), y=np.arange(3))[1]["x"]
+    array([2., 3.])
+    """
+
+    def __init__(self, *arrays: Any, transform: Callable[[Any], Any] | None = None, **named: Any):
+        if arrays and named:
+            raise problem(RangeError, "ArrayDataset", "arrays with and without names", "one of the two")
+        self.names = tuple(named) or None
+        self.arrays = tuple(arrays) or tuple(named.values())
+        lengths = [len(array) for array in self.arrays]
+        if len(set(lengths)) != 1:
+            raise problem(ShapeError, "ArrayDataset", f"arrays of lengths {lengths}", "equal lengths, one at least")
+        self.transform = transform
+
+    @property
+    def gives_rows(self) -> bool:
+        """Whether a list of positions gives the rows at once."""
+        return self.transform is None
+
+    def __getitem__(self, index: Any) -> Any:
+        rows = tuple(array[index] for array in self.arrays)
+        item: Any = rows if self.names is None else dict(zip(self.names, rows, strict=True))
+        return item if self.transform is None else self.transform(item)
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
 
 
 class Subset(Dataset):

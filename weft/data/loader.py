@@ -1,61 +1,55 @@
-"""DataLoader: the batches of a dataset, in order or shuffled. After `torch.utils.data.DataLoader`."""
+"""DataLoader: the batches of a dataset, in order or shuffled. After `torch.utils.data.DataLoader`.
+
+The path of one batch. An epoch begins with a seed, an epoch number and a position (0, or where a saved state says);
+the sampler draws its positions from a generator of (seed, epoch). From there a batch goes one of two ways:
+
+- A data set of tensors or arrays that fits lives on the device (`resident.py`): order, rows and augmentation are
+  computed there in one plan.
+- Anything else streams: lists of positions are tasks (`streaming.py`), workers read and collate them (`reading.py`,
+  `workers.py`), in threads or processes, and put the batch on the device; the consumer's thread applies `transform`.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+import itertools
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
-from weft.creation import tensor
-from weft.data.dataset import IterableDataset, Subset, TensorDataset
-from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler
-from weft.dtypes import float64, int64
-from weft.errors import DTypeError, RangeError, problem
-from weft.functions import stack
+from weft.compiled import compile
+from weft.data.collate import default_collate
+from weft.data.dataset import IterableDataset
+from weft.data.reading import END, Source, find_rows
+from weft.data.resident import LAST, ResidentData, apply_transform, count_batches, upload_rows
+from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler, draw_positions
+from weft.data.seeds import ORDER, TRANSFORM, draw_seed, epoch_seed
+from weft.data.streaming import prefetch
+from weft.data.workers import LocalWorker, ProcessWorker
+from weft.device import default_device, get
+from weft.errors import RangeError, problem
 from weft.random import Generator
 from weft.tensor import Tensor
+from weft.tree import flatten
+
+__all__ = ["DataLoader", "default_collate"]
 
 Item = TypeVar("Item")
-
-
-def default_collate(batch: list[Any]) -> Any:
-    """Items as one batch: tensors and arrays are stacked, numbers become tensors, containers are taken apart.
-
-    >>> weft.utils.data.default_collate([(1, 2.0), (3, 4.0)])
-    [tensor([1, 3]), tensor([2., 4.], dtype=weft.float64)]
-    """
-    first = batch[0]
-    if isinstance(first, Tensor):
-        return stack(batch)
-    if isinstance(first, (np.ndarray, np.generic)):
-        return tensor(np.stack(batch))
-    if isinstance(first, float):
-        return tensor(batch, dtype=float64)
-    if isinstance(first, int):
-        return tensor(batch) if isinstance(first, bool) else tensor(batch, dtype=int64)
-    if isinstance(first, (str, bytes)):
-        return batch
-    if isinstance(first, Mapping):
-        return {key: default_collate([one[key] for one in batch]) for key in first}
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(default_collate(list(values)) for values in zip(*batch, strict=True)))
-    if isinstance(first, (tuple, list)):
-        if any(len(one) != len(first) for one in batch):
-            lengths = sorted({len(one) for one in batch})
-            raise problem(RangeError, "default_collate", f"items of lengths {lengths}", "equal lengths")
-        return [default_collate(list(values)) for values in zip(*batch, strict=True)]
-    given = f"items of type {type(first).__name__}"
-    raise problem(DTypeError, "default_collate", given, "tensors, arrays, numbers, strings or containers of them")
+RESIDENT_SHARE = 0.5  # of a device's available memory, that a data set may take
 
 
 class DataLoader(Generic[Item]):
-    """The batches of a dataset. With `num_workers` that many threads fetch the next batches meanwhile, in order.
+    """The batches of a dataset.
 
-    `pin_memory`, `persistent_workers`, `multiprocessing_context`, `worker_init_fn`, `timeout` and `pin_memory_device`
-    are PyTorch's and have no effect here: workers are threads.
+    `device`: where batches are. A data set of tensors or arrays that takes at most half of the memory available there
+    is put there once (`resident=False` prevents it, `resident=True` demands it); others stream, uploaded ahead.
+    `seed`: of shuffles and transforms; with the epoch it decides both. Without one, each epoch draws it from
+    `generator`, or from Weft's. `last`: a short last batch is kept ("keep"), dropped ("drop"), or filled with the first
+    items of the epoch ("pad"). `transform`: tensor code for whole batches, such as `weft.data.transforms`, applied on
+    the device. `num_workers` threads, or processes with `worker="process"`, read `prefetch_factor` batches ahead each;
+    a stream to a device has one thread at least. `wait_seconds` is the time that the consumer has waited for batches.
+
+    `pin_memory` and `pin_memory_device` are PyTorch's and have no effect: uploads go through pinned memory anyway.
 
     >>> data = weft.utils.data.TensorDataset(weft.arange(5))
     >>> [batch.tolist() for (batch,) in weft.utils.data.DataLoader(data, batch_size=2)]
@@ -82,93 +76,290 @@ class DataLoader(Generic[Item]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        device: Any = None,
+        seed: int | None = None,
+        last: str | None = None,
+        transform: Callable[..., Any] | None = None,
+        worker: str = "thread",
+        resident: bool | None = None,
     ):
-        self._check(dataset, batch_size, shuffle, sampler, batch_sampler, num_workers, drop_last)
-        self.dataset, self.num_workers, self.drop_last, self.generator = dataset, num_workers, drop_last, generator
+        _check_order(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last)
+        last = ("drop" if drop_last else "keep") if last is None else last
+        _check_options(batch_size, batch_sampler, num_workers, prefetch_factor, last, drop_last, worker)
+        self.dataset, self.num_workers, self.generator, self.seed = dataset, num_workers, generator, seed
+        self.device = None if device is None else get(device)
+        self.last, self.drop_last, self.transform, self.timeout = last, last == "drop", transform, timeout
+        self.worker, self.worker_init_fn, self.in_order = worker, worker_init_fn, in_order
+        self.multiprocessing_context, self.persistent_workers = multiprocessing_context, persistent_workers
         self.prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         self.batch_size = None if batch_sampler is not None else batch_size
+        is_iterable = isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__getitem__")
+        self.is_iterable = is_iterable
+        self._orders_itself = sampler is None and batch_sampler is None and not is_iterable
         self.sampler: Any = sampler
-        if sampler is None and not isinstance(dataset, IterableDataset):
+        if sampler is None and not is_iterable:
             self.sampler = RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
         self.batch_sampler: Any = batch_sampler
-        if batch_sampler is None and batch_size is not None and not isinstance(dataset, IterableDataset):
-            self.batch_sampler = BatchSampler(self.sampler, batch_size, drop_last)
-        self._whole_rows = collate_fn is None and _has_rows(dataset)
-        self.collate_fn = collate_fn or (default_collate if self.batch_sampler is not None or batch_size else _same)
+        if batch_sampler is None and batch_size is not None and not is_iterable:
+            self.batch_sampler = BatchSampler(self.sampler, batch_size, self.drop_last)
+        self.collate_fn = collate_fn
+        self.epoch, self.position = 0, 0  # of the iteration that began last; batches given out
+        self.wait_seconds = 0.0
+        self._next_epoch = 0
+        self._loaded: dict[str, Any] | None = None  # a state to go on from
+        self._seed_now: int | None = None
+        self._is_complete = True  # whether the iteration that began last is at its end
+        self._transform_generator = Generator()
+        self._transform_plan: Any = None  # the transform, compiled
+        self._next_plan: Any = None  # the next batch of resident data, compiled
+        self._asks_resident = resident
+        self._resident: dict[str, ResidentData | None] = {}
+        self._active: ResidentData | None = None  # what counts the position, where it is not the loader
+        self._kept_workers: Sequence[Any] = ()
 
-    @staticmethod
-    def _check(
-        dataset: Any, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, num_workers: int, drop_last: bool
-    ) -> None:
-        who = "DataLoader"
-        if batch_size is not None and batch_size <= 0:
-            raise problem(RangeError, who, f"batch_size={batch_size}", "a positive number, or None")
-        if num_workers < 0:
-            raise problem(RangeError, who, f"num_workers={num_workers}", "0 or more")
-        if sampler is not None and shuffle:
-            raise problem(RangeError, who, "a sampler and shuffle=True", "one of the two")
-        if batch_sampler is not None and (batch_size not in (1, None) or shuffle or sampler is not None or drop_last):
-            given = "a batch_sampler with batch_size, shuffle, sampler or drop_last"
-            raise problem(RangeError, who, given, "the batch_sampler alone")
-        if isinstance(dataset, IterableDataset) and (shuffle or sampler is not None or batch_sampler is not None):
-            raise problem(RangeError, who, "an IterableDataset and an order", "the order of the dataset itself")
+    # ---- epochs and positions ----------------------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be this epoch. (Without it, each iteration is the next one.)"""
+        self._next_epoch = epoch
+        if self._loaded is not None and self._loaded["epoch"] != epoch:
+            self._loaded = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epoch, batches given out, seed, and draws made by the transform: what `load_state_dict` goes on from."""
+        if self._loaded is not None:
+            return dict(self._loaded)
+        if self._active is not None:
+            state = self._active.state_dict()
+            is_complete = state["position"] >= self._active.batches
+        else:
+            draws = self._transform_generator.counter
+            state = {"epoch": self.epoch, "position": self.position, "seed": self._seed_now, "draws": draws}
+            is_complete = self._is_complete or self._is_at_end()
+        if is_complete:
+            return {"epoch": self._next_epoch, "position": 0, "seed": self.seed, "draws": 0}
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Let the next iteration go on where `state_dict` was taken, within an epoch too."""
+        missing = {"epoch", "position", "seed", "draws"} - set(state)
+        if missing:
+            given = f"a state without {sorted(missing)}"
+            raise problem(RangeError, "DataLoader.load_state_dict", given, "what state_dict returned")
+        self._loaded = dict(state)
+        self._next_epoch = int(state["epoch"])
+
+    def _is_at_end(self) -> bool:
+        try:
+            return self.position >= len(self)
+        except TypeError:  # the length is not known
+            return False
+
+    def begin_epoch(self, epoch: int | None = None, data: ResidentData | None = None) -> tuple[int, int, int]:
+        """Start an epoch (the next one unless it is given): (seed, batches to leave out, draws made by then)."""
+        loaded, self._loaded = self._loaded, None
+        epoch = self._next_epoch if epoch is None else epoch
+        seed, first, draws = self.seed, 0, 0
+        if loaded is not None and loaded["epoch"] == epoch:
+            seed, first, draws = loaded["seed"], int(loaded["position"]), int(loaded["draws"])
+        if seed is None:
+            seed = draw_seed(self.generator or getattr(self.sampler or self.batch_sampler, "generator", None))
+        self.epoch, self.position, self._seed_now, self._next_epoch = epoch, first, seed, epoch + 1
+        self._active, self._is_complete = data, False
+        self._transform_generator.manual_seed(epoch_seed(seed, epoch, TRANSFORM))
+        self._transform_generator.counter = draws
+        return seed, first, draws
+
+    # ---- data on the device ------------------------------------------------------------------------------------------
+
+    def resident(self, device: Any = None) -> ResidentData | None:
+        """The data set on a device (the loader's unless given), or None where it streams: it has no arrays, an order or
+        a collate_fn of its own, or does not fit."""
+        place = get(self.device if device is None else device)
+        if place.name not in self._resident:
+            self._resident[place.name] = self._put_on(place)
+        return self._resident[place.name]
+
+    def _put_on(self, place: Any) -> ResidentData | None:
+        found = find_rows(self.dataset) if self._orders_itself and self.batch_size and not self.collate_fn else None
+        is_wanted = self._asks_resident is not False and found is not None and len(self.dataset) > 0
+        if found is None or not is_wanted or not self._fits(found, place):
+            if self._asks_resident:
+                given = f"resident=True on {place.name} for {type(self.dataset).__name__} of {len(self.dataset)} items"
+                expected = "tensors or arrays that fit there, a batch_size, and no sampler or collate_fn"
+                raise problem(RangeError, "DataLoader", given, expected)
+            return None
+        parts, chosen = found
+        if chosen is not None:
+            parts = [one[chosen] for one in parts]
+        shuffle = isinstance(self.sampler, RandomSampler)
+        data = ResidentData(
+            upload_rows(parts, place), self.batch_size or 1, shuffle, self.seed or 0, self.last, self.transform
+        )
+        data.begin_epoch = self.begin_epoch
+        return data
+
+    def _fits(self, found: tuple[Sequence[Any], Any], place: Any) -> bool:
+        parts, chosen = found
+        rows = len(self.dataset)
+        is_there = chosen is None and all(isinstance(one, Tensor) and one.device is place for one in parts)
+        nbytes = sum(one.dtype.itemsize * rows * _row_elements(one.shape) for one in parts)
+        return is_there or nbytes <= RESIDENT_SHARE * place.backend.memory()[0]
+
+    def _iterate_resident(self, data: ResidentData) -> Iterator[Any]:
+        if self._next_plan is None:
+            self._next_plan = compile(data.next)
+        for number in range(data.first, data.batches):
+            yield list(self._next_plan(data.count(number)))
+        self._is_complete = True
+
+    # ---- streams -----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        if isinstance(self.dataset, IterableDataset):
-            return self._iterate()
-        positions = self.batch_sampler if self.batch_sampler is not None else self.sampler
-        return self._prefetch(positions) if self.num_workers else map(self._fetch, positions)
+        if self.device is not None and not self.is_iterable:
+            data = self.resident()
+            if data is not None:
+                data.start_epoch(self._next_epoch)
+                return self._iterate_resident(data)
+        seed, first, _ = self.begin_epoch()
+        return self._count(self._stream(seed, first))
 
-    def _fetch(self, positions: Any) -> Any:
-        """The batch at some positions, or the item at one."""
-        if self.batch_sampler is None:
-            return self.collate_fn(self.dataset[positions])
-        if self._whole_rows:  # one gather instead of one slice per row
-            return list(self.dataset[positions])
-        return self.collate_fn([self.dataset[position] for position in positions])
+    def _count(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Batches after the transform; counts them."""
+        for batch in batches:
+            self.position += 1
+            yield self._transformed(batch)
+        self._is_complete = True
 
-    def _prefetch(self, positions: Iterable[Any]) -> Iterator[Any]:
-        waiting: deque[Future[Any]] = deque()
-        with ThreadPoolExecutor(self.num_workers) as pool:
-            try:
-                for one in positions:
-                    waiting.append(pool.submit(self._fetch, one))
-                    if len(waiting) > self.num_workers * self.prefetch_factor:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+    def _transformed(self, batch: Any) -> Any:
+        if self.transform is None:
+            return batch
+        if not all(isinstance(leaf, Tensor) for leaf in flatten(batch)[0]):
+            return apply_transform(self.transform, batch, self._transform_generator)
+        if self._transform_plan is None:
+            self._transform_plan = compile(self._apply_transform)
+        return self._transform_plan(batch)
 
-    def _iterate(self) -> Iterator[Any]:
-        if self.batch_size is None:
-            yield from map(self.collate_fn, self.dataset)
-            return
-        batch: list[Any] = []
-        for item in self.dataset:
-            batch.append(item)
-            if len(batch) == self.batch_size:
-                yield self.collate_fn(batch)
-                batch = []
-        if batch and not self.drop_last:
-            yield self.collate_fn(batch)
+    def _apply_transform(self, batch: Any) -> Any:
+        return apply_transform(self.transform, batch, self._transform_generator)
+
+    def _stream(self, seed: int, first: int) -> Iterator[Any]:
+        is_batched = self.batch_sampler is not None
+        source = Source(self.dataset, self.collate_fn, is_batched, self.batch_size, self.last)
+        place = default_device()
+        tasks: Iterator[Any]
+        if self.is_iterable:
+            tasks, skip, workers = itertools.repeat(None), first, min(self.num_workers, 1)
+        else:
+            tasks, skip, workers = itertools.islice(self._tasks(seed), first, None), 0, self.num_workers
+        if not workers and self.device is None:
+            return self._read_here(LocalWorker(source, place, None, skip), tasks)
+
+        def make_workers() -> Sequence[Any]:
+            if self.worker == "process" and workers:
+                return self._processes(source, place, workers, skip)
+            local = [LocalWorker(source, place, self.device, skip) for _ in range(workers or 1)]
+            if self.worker_init_fn is not None:
+                for number in range(workers):
+                    self.worker_init_fn(number)
+            return local
+
+        keep = self._keeps_workers()
+        ahead = max(workers, 1) * self.prefetch_factor
+        return prefetch(tasks, make_workers, ahead, self.timeout, self.in_order, keep, self._add_wait)
+
+    def _keeps_workers(self) -> bool:
+        return self.persistent_workers and self.worker == "process" and not self.is_iterable
+
+    def _processes(self, source: Source, place: Any, count: int, skip: int) -> Sequence[Any]:
+        if self._kept_workers and all(one.is_alive for one in self._kept_workers):
+            return self._kept_workers
+        target = self.device or place
+        made: list[Any] = []
+        try:
+            for number in range(count):
+                made.append(
+                    ProcessWorker(source, target, number, self.worker_init_fn, self.multiprocessing_context, skip)
+                )
+        except BaseException:
+            for one in made:
+                one.close()
+            raise
+        if self._keeps_workers():
+            self._kept_workers = made
+            weakref.finalize(self, _close_all, made)
+        return made
+
+    def _add_wait(self, seconds: float) -> None:
+        self.wait_seconds += seconds
+
+    def _read_here(self, worker: LocalWorker, tasks: Iterator[Any]) -> Iterator[Any]:
+        for task in tasks:
+            begin = time.perf_counter()
+            batch = worker.read(task)
+            self._add_wait(time.perf_counter() - begin)
+            if batch is END:
+                return
+            yield batch
+
+    def _tasks(self, seed: int) -> Iterator[Any]:
+        """The positions of each batch of the epoch, or of each item where there are no batches."""
+        order = self.batch_sampler if self.batch_sampler is not None else self.sampler
+        if hasattr(order, "set_epoch"):
+            order.set_epoch(self.epoch)
+        first: list[int] = []
+        for positions in draw_positions(order, Generator(epoch_seed(seed, self.epoch, ORDER))):
+            if self.last == "pad":
+                first = first or list(positions)
+                missing = (self.batch_size or 0) - len(positions)
+                positions = [*positions, *(first[k % len(first)] for k in range(missing))]
+            yield positions
 
     def __len__(self) -> int:
         """The number of batches."""
-        if isinstance(self.dataset, IterableDataset):
-            count = len(self.dataset)  # type: ignore[arg-type]
-            size = self.batch_size or 1
-            return count // size if self.drop_last else -(-count // size)
+        if self.is_iterable:
+            return count_batches(len(self.dataset), self.batch_size or 1, self.last)
         return len(self.batch_sampler if self.batch_sampler is not None else self.sampler)
 
 
-def _has_rows(dataset: Any) -> bool:
-    """Whether a list of positions gives whole rows at once."""
-    while type(dataset) is Subset:
-        dataset = dataset.dataset
-    return type(dataset) is TensorDataset
+def _close_all(workers: Sequence[Any]) -> None:
+    for one in workers:
+        one.close()
 
 
-def _same(item: Any) -> Any:
-    return item
+def _row_elements(shape: Sequence[int]) -> int:
+    total = 1
+    for extent in shape[1:]:
+        total *= extent
+    return total
+
+
+def _check_order(
+    dataset: Any, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool
+) -> None:
+    who = "DataLoader"
+    if batch_size is not None and batch_size <= 0:
+        raise problem(RangeError, who, f"batch_size={batch_size}", "a positive number, or None")
+    if sampler is not None and shuffle:
+        raise problem(RangeError, who, "a sampler and shuffle=True", "one of the two")
+    if batch_sampler is not None and (batch_size not in (1, None) or shuffle or sampler is not None or drop_last):
+        given = "a batch_sampler with batch_size, shuffle, sampler or drop_last"
+        raise problem(RangeError, who, given, "the batch_sampler alone")
+    if isinstance(dataset, IterableDataset) and (shuffle or sampler is not None or batch_sampler is not None):
+        raise problem(RangeError, who, "an IterableDataset and an order", "the order of the dataset itself")
+
+
+def _check_options(
+    batch_size: Any, batch_sampler: Any, num_workers: int, prefetch_factor: Any, last: str, drop_last: bool, worker: str
+) -> None:
+    who = "DataLoader"
+    if num_workers < 0:
+        raise problem(RangeError, who, f"num_workers={num_workers}", "0 or more")
+    if prefetch_factor is not None and prefetch_factor < 1:
+        raise problem(RangeError, who, f"prefetch_factor={prefetch_factor}", "1 or more")
+    if last not in LAST or (drop_last and last != "drop"):
+        raise problem(RangeError, who, f"last={last!r} and drop_last={drop_last}", f"one of {LAST}")
+    if last == "pad" and (batch_sampler is not None or batch_size is None):
+        raise problem(RangeError, who, "last='pad' without a batch_size", "a batch_size to fill")
+    if worker not in ("thread", "process"):
+        raise problem(RangeError, who, f"worker={worker!r}", "'thread' or 'process'")

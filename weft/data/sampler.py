@@ -15,10 +15,22 @@ Item = TypeVar("Item")
 
 
 class Sampler(Generic[Item]):
-    """Positions of items, in some order: subclasses define `__iter__()`, and `__len__()` where it is known."""
+    """Positions of items, in some order: subclasses define `__iter__()`, and `__len__()` where it is known.
+
+    A random sampler defines `draw(generator)` instead: the loader gives it the generator of the epoch. A sampler with
+    `set_epoch(epoch)` is told the epoch before it is iterated over.
+    """
+
+    generator: Generator | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        raise NotImplementedError(f"{type(self).__name__} has no __iter__")
+        if type(self).draw is Sampler.draw:
+            raise NotImplementedError(f"{type(self).__name__} has no __iter__")
+        return self.draw(self.generator)
+
+    def draw(self, generator: Generator | None) -> Iterator[Any]:
+        """The positions, drawn from this generator."""
+        return iter(self)
 
 
 class SequentialSampler(Sampler):
@@ -53,13 +65,13 @@ class RandomSampler(Sampler):
     def num_samples(self) -> int:
         return len(self.data_source) if self._count is None else self._count
 
-    def __iter__(self) -> Iterator[int]:
+    def draw(self, generator: Generator | None) -> Iterator[int]:
         size, count = len(self.data_source), self.num_samples
         if self.replacement:
-            yield from randint(0, size, (count,), generator=self.generator).tolist()
+            yield from randint(0, size, (count,), generator=generator, device="cpu").tolist()
             return
         while count > 0:
-            yield from randperm(size, generator=self.generator).tolist()[:count]
+            yield from randperm(size, generator=generator, device="cpu").tolist()[:count]
             count -= size
 
     def __len__(self) -> int:
@@ -72,8 +84,8 @@ class SubsetRandomSampler(Sampler):
     def __init__(self, indices: Sequence[int], generator: Generator | None = None):
         self.indices, self.generator = indices, generator
 
-    def __iter__(self) -> Iterator[int]:
-        return (self.indices[k] for k in randperm(len(self.indices), generator=self.generator).tolist())
+    def draw(self, generator: Generator | None) -> Iterator[int]:
+        return (self.indices[k] for k in randperm(len(self.indices), generator=generator, device="cpu").tolist())
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -89,11 +101,11 @@ class WeightedRandomSampler(Sampler):
         replacement: bool = True,
         generator: Generator | None = None,
     ):
-        self.weights = as_tensor(weights, dtype=float64)
+        self.weights = as_tensor(weights, dtype=float64, device="cpu")
         self.num_samples, self.replacement, self.generator = num_samples, replacement, generator
 
-    def __iter__(self) -> Iterator[int]:
-        drawn = multinomial(self.weights, self.num_samples, self.replacement, generator=self.generator)
+    def draw(self, generator: Generator | None) -> Iterator[int]:
+        drawn = multinomial(self.weights, self.num_samples, self.replacement, generator=generator)
         return iter(drawn.tolist())
 
     def __len__(self) -> int:
@@ -111,10 +123,22 @@ class BatchSampler(Sampler):
         if batch_size <= 0:
             raise problem(RangeError, "BatchSampler", f"batch_size={batch_size}", "a positive number")
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last
+        self.generator = getattr(sampler, "generator", None)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the sampler inside the epoch."""
+        if hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[list[int]]:
+        return self._batches(iter(self.sampler))
+
+    def draw(self, generator: Generator | None) -> Iterator[list[int]]:
+        return self._batches(draw_positions(self.sampler, generator))
+
+    def _batches(self, positions: Iterator[int]) -> Iterator[list[int]]:
         batch: list[int] = []
-        for index in self.sampler:
+        for index in positions:
             batch.append(index)
             if len(batch) == self.batch_size:
                 yield batch
@@ -125,3 +149,9 @@ class BatchSampler(Sampler):
     def __len__(self) -> int:
         count = len(self.sampler)  # type: ignore[arg-type]
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+
+def draw_positions(sampler: Iterable[Any], generator: Generator | None) -> Iterator[Any]:
+    """The positions of a sampler, drawn from a generator where it can be given one."""
+    is_own = isinstance(sampler, Sampler) and type(sampler).__iter__ in (Sampler.__iter__, BatchSampler.__iter__)
+    return sampler.draw(generator) if is_own else iter(sampler)  # type: ignore[attr-defined]

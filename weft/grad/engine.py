@@ -17,6 +17,7 @@ from weft.grad.loop import loop_gradients
 from weft.grad.rules import RULES, SEVERAL, Gradients
 from weft.graph.build import add, concat
 from weft.graph.node import Node
+from weft.state import STATE
 
 
 def history(roots: Iterable[Node]) -> list[Node]:
@@ -84,7 +85,8 @@ def gradients(
     for output, seed in zip(outputs, seeds, strict=True):
         give(output, seed)
     results: dict[Node, dict[int, Node]] = {}  # of each call: the gradient of every result that has one
-    for node in reversed(order):
+    origins = None if STATE.trace is None else STATE.trace.origins
+    for node in reversed(order) if origins is None else origins.reversed(order):
         if node not in between or not any(src in between for src in node.srcs):
             continue
         if node in results:
@@ -100,7 +102,10 @@ def gradients(
             for part in covers.get(node, (node.attrs[0],) if node.op == "checkpoint" else ()):
                 if part not in begun:
                     begun.add(part)
-                    copies.update(recompute(part, copies, g))
+                    again = recompute(part, copies, g)
+                    copies.update(again)
+                    if origins is not None:
+                        origins.note_copies(again)
             if node.op == "result":
                 results.setdefault(node.srcs[1], {})[node.attrs[0]] = g
                 continue

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from weft.graph.node import Node, placeholder, toposort
+from weft.graph.node import Node, placeholder, scalar_of, toposort
 from weft.graph.primitives import PRIMITIVES, make
 
 _bodies: weakref.WeakValueDictionary[tuple, Body] = weakref.WeakValueDictionary()
@@ -138,7 +138,7 @@ def close(
 
     def constant(node: Node) -> Node:
         kind = PRIMITIVES[node.op].kind
-        if kind == "movement" and node.buffer is None:
+        if kind == "movement" and (node.buffer is None or scalar_of(node) is not None):  # as `compiler.program.locate`
             return rebuilt(node, (constant(node.srcs[0]),))
         if kind == "generate" and not node.srcs:
             return node

@@ -106,6 +106,13 @@ def _new(op, srcs, attrs, shape, dtype, device, site) -> Node:
     return node
 
 
+def scalar_of(node: Node) -> float | int | bool | None:
+    """The value of a node that is one constant everywhere, else None."""
+    while node.op in ("expand", "reshape", "permute", "flip", "slice", "unfold"):
+        node = node.srcs[0]
+    return node.attrs[0] if node.op == "const" else None
+
+
 def now() -> int:
     """A number between the serials of all nodes made so far and of those still to come."""
     return next(_serial)

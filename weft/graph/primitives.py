@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.dtypes import DType, bool_, float32, int64, uint32
+from weft.errors import DeviceError, problem
 from weft.graph import attention
 from weft.graph.evaluate import EVALUATIONS, Evaluation, evaluate
 from weft.graph.node import Node, intern_node
@@ -396,7 +397,13 @@ def make(
 ) -> Node:
     """The node `op(srcs, attrs)`. `dtype` and `device` are for nodes without sources; others take them from these."""
     shape, result = PRIMITIVES[op].shape_rule(srcs, attrs, dtype)
-    return intern_node(op, srcs, attrs, shape, result, srcs[0].device if srcs else device, site)
+    if srcs:
+        device = srcs[0].device
+        for source in srcs[:1] if op == "result" else srcs:  # a history may lie on another device
+            if source.device is not device:  # an address there means nothing here
+                given = f"tensors on {device} and {source.device}"
+                raise problem(DeviceError, op, given, "all on one device", "move one with .to(device)")
+    return intern_node(op, srcs, attrs, shape, result, device, site)
 
 
 def results_of(node: Node) -> list[Node]:

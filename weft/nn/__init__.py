@@ -8,6 +8,7 @@ from weft.nn import functional  # noqa: F401
 # Files of this package and the names that they export; a file is loaded when one of its names is first used.
 CONTENTS: dict[str, tuple[str, ...]] = {
     "containers": ("ModuleDict", "ModuleList", "ParameterDict", "ParameterList", "Sequential"),
+    "grid": ("Grid",),
     "graph_model": ("Input", "Lambda", "Model"),
     "activation": (
         "Activation",
@@ -285,6 +286,7 @@ _OTHERS = {
     "parameter": ("Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter"),
     "registry": ("get", "layers"),
     "weft.serialization.model_files": ("load",),
+    "weft.config.model": ("from_config",),
     "summarize": ("summary",),
     "support": ("supports",),
 }

@@ -463,6 +463,7 @@ _NAMES = {
     **{cls.__name__.lower(): ("activation", cls.__name__) for cls in _OWN},
     **{name.lower(): (file, name) for file, names in _ELSEWHERE.items() for name in names},
 }
+ACTIVATION_NAMES = (*_NAMES, *_OTHER_NAMES)  # without underscores, in lower case
 
 
 def make_activation(activation: Any, **arguments: Any) -> Callable[..., Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 from collections import OrderedDict
@@ -9,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from weft.errors import DTypeError, IndexRangeError, RangeError, problem
+from weft.function import run_checkpointed
 from weft.nn.module import Module, indent, note_module
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
@@ -124,8 +126,13 @@ class Sequential(_Numbered):
             self.add_module(str(number), module)
 
     def forward(self, input: Any) -> Any:
-        for module in self._modules.values():
-            input = module(input)
+        modules = list(self._modules.values())
+        if self.checkpoint is True or not self.checkpoint:
+            return _in_turn(modules, input)
+        bounds = [len(modules) * k // self.checkpoint for k in range(self.checkpoint + 1)]
+        for start, stop in itertools.pairwise(bounds):
+            if start < stop:
+                input = run_checkpointed(functools.partial(_in_turn, modules[start:stop]), (input,), {})
         return input
 
     def add(self, module: Module) -> Sequential:
@@ -149,6 +156,12 @@ class Sequential(_Numbered):
         return Sequential(*[module for _ in range(count) for module in self])
 
     __rmul__ = __mul__
+
+
+def _in_turn(modules: Iterable[Any], input: Any) -> Any:
+    for module in modules:
+        input = module(input)
+    return input
 
 
 @layer(learns="-")

@@ -152,9 +152,15 @@ class GINConv(MessagePassing):
         super().__init__("sum")
         need_sizes("GINConv", in_channels=in_channels, out_channels=out_channels, hidden=hidden)
         self.in_channels, self.activation = in_channels, make_activation(activation)
+        self.first_eps = eps
         start = tensor([eps], device=device, dtype=dtype)
         self.eps = Parameter(start) if train_eps else Buffer(start)
         self.nn = make_mlp(in_channels, hidden or out_channels, out_channels, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Draw the MLP anew and set ε to its first value."""
+        init.constant_(self.eps, self.first_eps)
+        self.nn.reset_parameters()
 
     def forward(self, x: Tensor, edge_index: Any) -> Tensor:  # type: ignore[override]
         need_features("GINConv", x, self.in_channels)
@@ -256,6 +262,8 @@ class DirectedGraphConv(MessagePassing):
                 linear.reset_parameters()
         if self.bias is not None:
             init.uniform_(self.bias, -1 / math.sqrt(self.in_channels), 1 / math.sqrt(self.in_channels))
+        if self.alpha_logit is not None:
+            init.constant_(self.alpha_logit, math.log(self.alpha / (1 - self.alpha)))
 
     def forward(self, x: Tensor, edge_index: Any) -> Tensor:  # type: ignore[override]
         need_features("DirectedGraphConv", x, self.in_channels)
@@ -319,6 +327,13 @@ class HeteroGraphConv(Module):
         self.bases = Parameter(empty(num_bases, out_channels, *widths, **make))
         self.coefficients = Parameter(empty(len(self.edge_types), num_bases, **make))
         for parameter in (self.bases, self.coefficients):
+            glorot(parameter)
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
+        for child in self.children():
+            child.reset_parameters()
+        for parameter in self._parameters.values():
             glorot(parameter)
 
     def forward(self, x: Mapping[str, Tensor], edge_index: Mapping[EdgeType, Any]) -> dict[str, Tensor]:

@@ -81,7 +81,7 @@ def call_with_hooks(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any
         watch = _GradientHooks(module, gradients) if gradients else None
         if watch is not None:
             args = watch.inputs(args)
-        result = module.forward(*args, **kwargs)
+        result = module._run_forward(args, kwargs)
     except Exception:
         for hook in hooks:
             if hook.kind == "after" and hook.always_call:

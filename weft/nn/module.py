@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from weft.autograd import no_grad
 from weft.dtypes import DType
 from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
+from weft.function import run_checkpointed
 from weft.nn import hooks, loading, parameter, symbolic
 from weft.nn.arguments import record_call
 from weft.nn.parameter import Buffer, Parameter
@@ -54,6 +55,7 @@ class Module:
     _non_persistent: frozenset[str]
     _training: bool
     _version: int | None = None  # of the layout of its state_dict
+    checkpoint: bool | int = False  # keep only the inputs for the gradient: see `nn.utils.checkpoint`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """A module that remembers what it is made with, for those who describe or save it."""
@@ -80,16 +82,29 @@ class Module:
         trace = STATE.trace
         if trace is not None:
             trace.modules[id(self)] = self
+            if trace.origins is not None and trace.origins.enters(self):
+                return trace.origins.call(self, "forward", lambda: self(*args, **kwargs))
         elif parameter._waiting:
             parameter.compute_waiting()
         try:
             if self._hooks:
                 return hooks.call_with_hooks(self, args, kwargs)
+            if self.checkpoint is not False or trace is not None:
+                return self._run_forward(args, kwargs)
             return self.forward(*args, **kwargs)
         except WeftError as error:
             add_path(error, self)
             hide_frames(error)
             raise
+
+    def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`forward`, computed again for its gradient where `checkpoint` says so; a compiled function is traced anew when
+        that changes."""
+        if STATE.trace is not None:
+            STATE.trace.guard(lambda: self.checkpoint)
+        return (
+            run_checkpointed(self.forward, args, kwargs) if self.checkpoint is True else self.forward(*args, **kwargs)
+        )
 
     # ---- attributes ------------------------------------------------------------------------------------------------
 
@@ -595,6 +610,42 @@ class Module:
         from weft.nn.summarize import summary
 
         return summary(self, *shapes, **options)
+
+    def to_config(self) -> dict[str, Any]:
+        """What `nn.from_config` makes an equal model of, parameters left aside: a dict of what JSON has. A model with
+        classes of its own, or with functions, is refused; see docs/config.md.
+
+        >>> weft.nn.Linear(4, 2, bias=False).to_config()
+        {'type': 'Linear', 'in_features': 4, 'out_features': 2, 'bias': False}
+        """
+        from weft.config.describe import to_config
+
+        return to_config(self)
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters of the model anew, and set buffers such as running statistics back, as when it was made.
+        Layers with parameters of their own define it.
+
+        >>> model = weft.nn.Sequential(weft.nn.Linear(1, 1), weft.nn.BatchNorm1d(1))
+        >>> weft.nn.init.zeros_(model[1].weight)
+        Parameter containing:
+        tensor([0.], requires_grad=True)
+        >>> model.reset_parameters()
+        >>> model[1].weight
+        Parameter containing:
+        tensor([1.], requires_grad=True)
+        """
+        own = [name for name, param in self._parameters.items() if param is not None]
+        if own:
+            given = f"parameters of its own, {', '.join(own)}, and no reset_parameters()"
+            fix = f"define reset_parameters() in {type(self).__name__}"
+            raise problem(GraphError, type(self).__name__, given, "a class that says how its parameters start", fix)
+        for name, child in self.named_children():
+            if "parametrizations" in child._modules:
+                given = f"{name}, whose parameters are computed by parametrizations"
+                fix = "nn.utils.parametrize.remove_parametrizations, then reset, then parametrize again"
+                raise problem(GraphError, type(self).__name__, given, "parameters that can be drawn", fix)
+            child.reset_parameters()
 
     def supports(self, device: Any = "cpu", training: bool = True) -> Any:
         """See `nn.supports`: whether the module runs on a device, and which layers prevent it."""

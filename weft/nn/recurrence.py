@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from weft.autocast import is_autocast_enabled
 from weft.creation import arange, full, zeros
 from weft.creation import tensor as make_tensor
 from weft.dtypes import int64
@@ -155,8 +156,8 @@ def zero_state(batch: int, *sizes: int, like: Tensor) -> Tensor:
 
 
 def check_dtype(who: str, given: Tensor, expected: Tensor) -> None:
-    """Raise unless a tensor has the dtype of another."""
-    if given.dtype is not expected.dtype:
+    """Raise unless a tensor has the dtype of another; under autocast products cast what they read."""
+    if given.dtype is not expected.dtype and not (is_autocast_enabled(given.device.kind) and given.dtype.kind == "f"):
         raise problem(
             DTypeError, who, f"{given.dtype.name} for a layer of {expected.dtype.name}", "one dtype",
             f"cast the input with .to(weft.{expected.dtype.name}), or the layer",

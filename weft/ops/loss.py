@@ -8,7 +8,10 @@ when the loss is computed.
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 from weft.dtypes import int32, int64
 from weft.errors import DTypeError, RangeError, ShapeError, problem
@@ -22,8 +25,10 @@ from weft.ops.common import in_float32, meet, need_float, same_device
 from weft.ops.indexing import user_site
 from weft.ops.linalg import linear
 from weft.ops.movement import movedim
+from weft.ops.policy import with_policy
 from weft.ops.reduce import mean
 from weft.ops.registry import operation
+from weft.state import STATE
 
 
 def _reduced(who: str, loss: Node, reduction: str) -> Node:
@@ -355,8 +360,22 @@ def _soft_cross_entropy(input: Node, target: Node, weight: Node | None, reductio
     return _reduced(who, loss, reduction)
 
 
+_linear, _cross_entropy = with_policy("linear", linear), with_policy("cross_entropy", cross_entropy)
+
+
+def _in_float32_or_autocast(op: Callable[..., Any]) -> Callable[..., Any]:
+    """`in_float32`, but under autocast each part of `op` in the dtype of its own."""
+    wide = in_float32(op)
+
+    @functools.wraps(op)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (wide if STATE.autocast is None else op)(*args, **kwargs)
+
+    return call
+
+
 @operation("functional")
-@in_float32
+@_in_float32_or_autocast
 def linear_cross_entropy(
     input: Node,
     linear_weight: Node,
@@ -390,9 +409,9 @@ def linear_cross_entropy(
         raise problem(ShapeError, who, f"a linear_bias of shape {linear_bias.shape}", f"{columns}")
     count = math.prod(columns)
     bias = None if linear_bias is None else reshape(linear_bias, (count,))
-    logits = linear(input, reshape(linear_weight, (count, inner)), bias)
+    logits = _linear(input, reshape(linear_weight, (count, inner)), bias)
     logits = reshape(logits, (*input.shape[:-1], *columns))
-    return cross_entropy(
+    return _cross_entropy(
         logits,
         target,
         weight,

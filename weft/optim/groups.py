@@ -24,6 +24,7 @@ from weft.state import STATE, VERSION
 from weft.tensor import Tensor
 
 _ADD = "use add_param_group, or make a new optimizer"
+DEFERRED = ("lr", "momentum", "betas")  # what schedulers change
 STEP, SEEN, SUM = "step", "accumulated", "accumulated_grad"  # names in a state_dict
 
 
@@ -86,10 +87,25 @@ class Group(dict):
             self.clear()
             super().update(before)
             raise
+        if self.optimizer.defers_numbers and key in DEFERRED and bool(before.get(key)) == bool(value):
+            return
         VERSION.bump()
+        self.write_numbers()
+        self.optimizer._add_state(self)
+
+    def write_numbers(self) -> None:
+        """Bring the numbers to the device."""
         for bucket in self.buckets:
             bucket.write_hyper(self.numbers())
-        self.optimizer._add_state(self)
+
+    def assign_numbers(self, numbers: Sequence[float]) -> None:
+        """Inside a compiled function: compute with these numbers, which are arguments of it, in the order of
+        `numbers()`. So a rate that changes with each call costs neither an upload nor a trace."""
+        with weft.no_grad():
+            for bucket in self.buckets:
+                like = bucket.hyper
+                given = [weft.full((), number, dtype=like.dtype, device=like.device) for number in numbers]
+                like._assign(weft.stack(given).node)
 
     def update(self, *args: Any, **kwargs: Any) -> None:
         for key, value in dict(*args, **kwargs).items():

@@ -6,10 +6,11 @@ Hyper-parameters are tensor elements, so a learning rate can change between repl
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import weft
@@ -63,6 +64,8 @@ class Optimizer:
     number_names: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()  # of `hyper`: what may be None
     saves_steps = True  # whether the count of updates is part of the state_dict, as in torch's
+    defers_numbers = False  # whether rates that are set stay on the host: see `deferring_numbers`
+    _condition: Tensor | None = None  # of `updating_if`
 
     def __init__(self, params: Params, defaults: Mapping[str, Any]):
         self.defaults = dict(defaults)
@@ -193,13 +196,59 @@ class Optimizer:
             with weft.enable_grad():
                 loss = closure()
         with self._step_lock:
-            self._step()
+            origins = None if STATE.trace is None else STATE.trace.origins
+            if origins is None:
+                self._step()
+            else:
+                origins.call(self, "update", self._step)
         return loss
+
+    @contextlib.contextmanager
+    def deferring_numbers(self) -> Iterator[None]:
+        """Inside, rates that a scheduler sets are not brought to the device: whoever calls a compiled step passes them
+        as arguments (`group.assign_numbers`), or calls `group.write_numbers()` before the next step."""
+        self.defers_numbers = True
+        try:
+            yield
+        finally:
+            self.defers_numbers = False
+
+    @contextlib.contextmanager
+    def updating_if(self, condition: Tensor) -> Iterator[None]:
+        """Inside, `step()` leaves parameters, state and counts as they are where `condition`, a bool on the device, is
+        False: a step with a loss that is not finite can be left out without the host looking at it.
+
+        >>> w = weft.tensor([1.0], requires_grad=True)
+        >>> optimizer = weft.optim.SGD([w], lr=0.5, momentum=0.9)
+        >>> (w * w).sum().backward()
+        >>> with optimizer.updating_if(weft.tensor(False)):
+        ...     optimizer.step()
+        >>> w.tolist()
+        [1.0]
+        """
+        if self._keeps_own_state():
+            given, expected = f"{type(self).__name__}, whose step() is its own", "an optimizer that defines update()"
+            raise problem(GraphError, "updating_if", given, expected)
+        outer = self._condition
+        self._condition = condition if outer is None else outer & condition.to(outer.device)
+        try:
+            yield
+        finally:
+            self._condition = outer
+
+    def _keep(self, device: Any, due: Tensor | None = None) -> Callable[[Tensor, Tensor], Tensor]:
+        """What chooses between a new value and an old one on a device: the new one where `updating_if` and `due` say
+        so."""
+        condition = None if self._condition is None else self._condition.to(device)
+        chosen = due if condition is None else condition if due is None else due & condition
+        if chosen is None:
+            return lambda new, old: new
+        return lambda new, old: weft.where(chosen, new, old)
 
     def _step(self) -> None:
         fresh: list[Tensor] = []
         later: list[tuple[list[Tensor], Tensor]] = []
-        with weft.no_grad():
+        with weft.no_grad(), weft.autocast(enabled=False):
             for group in self.param_groups:
                 group.check_params()
                 if any(bucket.is_moved() for bucket in group.buckets) or self._separate_tables(group):
@@ -257,8 +306,10 @@ class Optimizer:
         state = {name: take_rows(table, rows.index).reshape(-1) for name, table in tables.items()}
         p, g = take_rows(param.detach(), rows.index).reshape(-1).to(work), rows.values.reshape(-1).to(work)
         group.tensors, group.bucket = [param], bucket
-        new_p, new_state = self._computed(group, bucket, active, p, g, state, _choose_new)
+        keep = self._keep(bucket.hyper.device)
+        new_p, new_state = self._computed(group, bucket, active, p, g, state, keep)
         group.tensors, group.bucket = [], None
+        new_p, new_state = keep(new_p, p), {name: keep(value, state[name]) for name, value in new_state.items()}
         like = rows.values.shape
         param._assign(replace_rows(param.detach(), Rows(rows.index, new_p.to(param.dtype).reshape(like))))
         for name, value in new_state.items():
@@ -297,18 +348,16 @@ class Optimizer:
     def _updated(self, group: Group, bucket: Bucket, active: list[int], p: Tensor, g: Tensor, every: int) -> Tensor:
         """The new parameters, after the state was assigned. With `update_every` above 1, gradients are added up and in
         most calls everything else stays: which call it is, the device counts, so that a compiled step is the same."""
-        keep = _choose_new
+        keep = self._keep(bucket.hyper.device)
         if group.is_accumulating():
             bucket.add_state([SUM])
             bucket.add_numbers([SEEN])
-            seen = bucket.read_number(SEEN, active) + 1.0
-            g = bucket.read_state(SUM, active) + g
+            before, total = bucket.read_number(SEEN, active), bucket.read_state(SUM, active)
+            seen, g = before + 1.0, total + g
             due = seen >= float(every)  # it may have been lowered meanwhile
-            bucket.write_number(SEEN, weft.where(due, 0.0, seen), active)
-            bucket.write_state(SUM, weft.where(due, 0.0, g), active)
-
-            def keep(new: Tensor, old: Tensor) -> Tensor:
-                return weft.where(due, new, old)
+            bucket.write_number(SEEN, keep(weft.where(due, 0.0, seen), before), active)
+            bucket.write_state(SUM, keep(weft.where(due, 0.0, g), total), active)
+            keep = self._keep(bucket.hyper.device, due)
 
         state = {name: bucket.read_state(name, active) for name in self._state_of(group)}
         new_p, new_state = self._computed(group, bucket, active, p, g, state, keep)
@@ -432,10 +481,6 @@ class Optimizer:
             lines.append(f"Parameter Group {number}")
             lines += [f"    {key}: {group[key]}" for key in sorted(group) if key not in ("params", "param_names")]
         return "\n".join([*lines, ")"])
-
-
-def _choose_new(new: Tensor, old: Tensor) -> Tensor:
-    return new
 
 
 def _copied(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """Records of the containers. Those without forward are used by a small module, written once for both libraries."""
 
 import collections
+import itertools
 
 import numpy as np
 import torch
@@ -76,6 +77,28 @@ def with_parameter_dict(nn):
             return x * self.weights["scale"] + self.weights["shift"]
 
     return Scaled()
+
+
+def grid(nn):
+    """Two rows and two columns of one layer each; in torch, the same layers in the order in which they run."""
+    parts = [nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3), nn.Sigmoid()]
+    if nn is torch.nn:
+        places = itertools.product(range(2), range(2), range(1))
+        names = ["_".join(map(str, place)) for place in places]
+        return nn.Sequential(collections.OrderedDict(zip(names, parts, strict=True)))
+    return nn.Grid(2, 2, 1, parts)
+
+
+def check_grid():
+    """Layers are set at a place, replaced, and run row by row; compiled functions see it."""
+    model = nn.Grid(2, 1, 2)
+    for number, place in enumerate(model.places()):
+        model.set_layer(*place, nn.Lambda(lambda x, k=number: x * 10 + k))
+    assert list(model.places()) == [(0, 0, 0), (0, 0, 1), (1, 0, 0), (1, 0, 1)] and len(model) == 4
+    step = weft.compile(lambda x: model(x))
+    assert step(weft.tensor([1.0])).item() == model(weft.tensor([1.0])).item() == 10123.0
+    model.set_layer(1, 0, 0, nn.Identity())
+    assert step(weft.tensor([1.0])).item() == 1013.0
 
 
 def check_sequential():
@@ -169,6 +192,16 @@ RECORDS = [
         ],
     ),
     record("Sequential", named, "named", no_bad="as numbered"),
+    record(
+        "Grid",
+        grid,
+        checks={"places": check_grid},
+        bad=[
+            Bad(call=lambda layer: layer(weft.ones(2, 3)), match=r"\[2, 3\].*\[\*, 4\]", error=weft.ShapeError),
+            Bad(call=lambda layer: layer.set_layer(2, 0, 0, nn.ReLU()), match="row=2.*0 to 1", error=IndexError),
+            Bad(call=lambda layer: nn.Grid(1, 1, 1)(weft.ones(1)), match="no layer at row 0", error=weft.GraphError),
+        ],
+    ),
     record(
         "ModuleList",
         with_list,

@@ -56,11 +56,10 @@ def _like_torch(
     """A record for every set of arguments of a loss that torch has, and one without a reduction."""
     found = []
     for chosen in (*options, {"reduction": "sum"}, {"reduction": "none"}):
-        ours = {key: _given(value) for key, value in chosen.items()}
         theirs = {key: torch.tensor(value) if isinstance(value, np.ndarray) else value for key, value in chosen.items()}
 
-        def make(ours: Mapping[str, Any] = ours) -> Any:
-            return getattr(nn, name)(**ours)
+        def make(chosen: Mapping[str, Any] = chosen) -> Any:
+            return getattr(nn, name)(**{key: _given(value) for key, value in chosen.items()})  # on the default device
 
         def torchs(theirs: Mapping[str, Any] = theirs) -> Any:
             return getattr(torch.nn, name)(**theirs)

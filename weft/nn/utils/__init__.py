@@ -18,6 +18,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     ),
     "weft.nn.utils.norms": ("remove_spectral_norm", "remove_weight_norm", "spectral_norm", "weight_norm"),
     "weft.nn.utils.init": ("skip_init",),
+    "weft.nn.utils.checkpointing": ("checkpoint",),
 }
 _SUBMODULES = ("parametrizations", "parametrize", "rnn", "stateless")
 __getattr__, __dir__, __all__ = _load_lazily(__name__, CONTENTS, _SUBMODULES)

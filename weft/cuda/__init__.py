@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-from weft import random, settings
+from weft import memory, random, settings
 from weft.backends.base import Device
 from weft.device import default_device, get, load
 from weft.dtypes import bfloat16
 
 __all__ = [
-    "current_device", "device_count", "empty_cache", "get_device_name", "is_available", "is_bf16_supported",
-    "manual_seed", "manual_seed_all", "mem_get_info", "synchronize",
+    "amp", "current_device", "device_count", "empty_cache", "get_device_name", "is_available", "is_bf16_supported",
+    "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info",
+    "memory_allocated", "memory_reserved", "memory_stats", "reset_peak_memory_stats", "synchronize",
 ]  # fmt: skip
 
 
@@ -71,9 +73,41 @@ def empty_cache() -> None:
     """Give the driver back what no tensor holds any more. The memory of compiled functions stays theirs."""
     if is_available():
         for number in range(device_count()):
-            _collect(get(number).backend)
+            memory.empty_cache(get(number))
 
 
-def _collect(backend: Any) -> None:
-    with backend.order:
-        backend.bury()
+def memory_stats(device: str | Device | int | None = None) -> dict[str, int]:
+    """`weft.memory_stats` of a GPU."""
+    return memory.memory_stats(_gpu(device))
+
+
+def reset_peak_memory_stats(device: str | Device | int | None = None) -> None:
+    """`weft.reset_peak_memory_stats` of a GPU."""
+    memory.reset_peak_memory_stats(_gpu(device))
+
+
+def memory_allocated(device: str | Device | int | None = None) -> int:
+    """Bytes that tensors and compiled functions hold on the GPU."""
+    return memory_stats(device)["allocated_bytes.all.current"]
+
+
+def max_memory_allocated(device: str | Device | int | None = None) -> int:
+    """The most bytes that they held since `reset_peak_memory_stats`."""
+    return memory_stats(device)["allocated_bytes.all.peak"]
+
+
+def memory_reserved(device: str | Device | int | None = None) -> int:
+    """Bytes that this process has of the GPU, with those that wait to be used again."""
+    return memory_stats(device)["reserved_bytes.all.current"]
+
+
+def max_memory_reserved(device: str | Device | int | None = None) -> int:
+    """The most bytes that it had since `reset_peak_memory_stats`, as far as it was looked at."""
+    return memory_stats(device)["reserved_bytes.all.peak"]
+
+
+def __getattr__(name: str) -> Any:
+    """`weft.cuda.amp` is loaded when it is first used."""
+    if name == "amp":
+        return importlib.import_module("weft.cuda.amp")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

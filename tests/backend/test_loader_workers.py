@@ -1,0 +1,224 @@
+"""Worker threads and processes: the same batches for any number of them, failures that name the sample, clean ends."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+import weft.data as data
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 20  # far more than anything here takes; a hang is a failure, not a wait
+
+
+class Squares(data.Dataset):
+    """Samples (k^2, k), and what some of them do instead."""
+
+    def __init__(self, length=20, does=None):
+        self.length, self.does = length, does or {}
+
+    def __getitem__(self, index):
+        action = self.does.get(index)
+        if action == "raise":
+            raise KeyError("no such file")
+        if action == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if action == "exit":
+            os._exit(3)
+        if action == "sleep":
+            time.sleep(60)
+        if action == "unpicklable":
+            raise type("Local", (Exception,), {})("only here")
+        return np.full(2, index**2, np.float32), index
+
+    def __len__(self):
+        return self.length
+
+
+class Stream(data.IterableDataset):
+    def __init__(self, fails_at=None):
+        self.fails_at = fails_at
+
+    def __iter__(self):
+        for k in range(7):
+            if k == self.fails_at:
+                raise ValueError("bad record")
+            yield k
+
+
+def loader_threads():
+    return [one for one in threading.enumerate() if one.name.startswith("weft-loader")]
+
+
+def children():
+    return [one for one in multiprocessing.active_children() if one.name.startswith("weft-worker")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    gc.collect()
+    assert not loader_threads() and not children()
+
+
+def values(loader):
+    return [[part.tolist() for part in batch] for batch in loader]
+
+
+WORKERS = [(0, "thread"), (1, "thread"), (3, "thread"), (2, "process")]
+
+
+def test_batches_do_not_depend_on_the_workers(on_each_device):
+    found = []
+    for workers, kind in WORKERS:
+        loader = data.DataLoader(
+            Squares(), 3, shuffle=True, seed=5, num_workers=workers, worker=kind, device=on_each_device,
+            persistent_workers=True,
+        )  # fmt: skip
+        epochs = [values(loader), values(loader)]
+        assert epochs[0] != epochs[1] and loader.wait_seconds > 0
+        found.append(epochs)
+        if kind == "process":
+            assert len(children()) == 2  # kept between epochs
+            assert next(iter(loader))[0].device == weft.get_device(on_each_device)
+            del loader
+    assert all(one == found[0] for one in found)
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_a_stream_is_read_in_order(kind):
+    loader = data.DataLoader(Stream(), 2, num_workers=2, worker=kind, last="pad")
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 0]]
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    batches.close()
+    loader.load_state_dict(state)
+    assert [batch.tolist() for batch in loader] == [[2, 3], [4, 5], [6, 0]]
+
+
+@pytest.mark.parametrize(("workers", "kind"), WORKERS)
+def test_an_error_names_the_sample(workers, kind):
+    for dataset, index, error in ((Squares(does={7: "raise"}), 7, KeyError), (Stream(fails_at=3), 3, ValueError)):
+        loader = data.DataLoader(dataset, 2, num_workers=workers, worker=kind)
+        with pytest.raises(error) as caught:
+            list(loader)
+        assert f"sample {index}" in "".join(caught.value.__notes__)
+    if kind == "process":
+        with pytest.raises(data.WorkerError, match="sample 4: (.|\n)*only here"):
+            list(data.DataLoader(Squares(does={4: "unpicklable"}), 2, num_workers=2, worker=kind))
+
+
+@pytest.mark.parametrize(("action", "how"), [("die", "killed by SIGKILL"), ("exit", "exit code 3")])
+def test_a_dead_worker_is_an_error_that_names_the_sample(action, how):
+    begin = time.monotonic()
+    loader = data.DataLoader(Squares(does={5: action}), 2, num_workers=2, worker="process")
+    with pytest.raises(data.WorkerError, match=f"{how} at sample 5"):
+        list(loader)
+    assert time.monotonic() - begin < SECONDS
+
+
+def test_a_worker_killed_from_outside():
+    loader = data.DataLoader(Squares(does={9: "sleep"}), 1, num_workers=1, worker="process")
+    batches = iter(loader)
+    for _ in range(9):
+        next(batches)
+    (process,) = children()
+    threading.Timer(0.5, os.kill, (process.pid, signal.SIGKILL)).start()
+    with pytest.raises(data.WorkerError, match="SIGKILL at sample 9"):
+        next(batches)
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_leaving_early_ends_the_workers(kind):
+    for _ in data.DataLoader(Squares(200), 1, num_workers=2, worker=kind):
+        break
+    gc.collect()
+    assert not loader_threads() and not children()
+
+
+def test_a_timeout_names_the_samples():
+    loader = data.DataLoader(Squares(does={2: "sleep"}), 2, num_workers=1, worker="process", timeout=3)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(data.WorkerError, match=r"no batch for 3 seconds, while reading samples \[2, 3\]"):
+        next(batches)
+
+
+def test_what_cannot_be_sent_to_a_process():
+    loader = data.DataLoader(Squares(), 2, collate_fn=lambda items: items, num_workers=1, worker="process")
+    with pytest.raises(weft.RangeError, match=r"cannot be sent to a process.*worker='thread'"):
+        next(iter(loader))
+    tensors = data.TensorDataset(weft.arange(6), weft.ones(6, 2))  # tensors can
+    found = data.DataLoader(tensors, 4, num_workers=1, worker="process")
+    assert values(found) == values(data.DataLoader(tensors, 4))
+
+
+def test_the_thread_that_reads_uses_the_default_device():
+    with weft.device("reference"):
+        (batch,) = list(data.DataLoader(range(2), 2, num_workers=1))
+    assert batch.device.name == "reference"
+
+
+INTERRUPTED = """
+import os, sys, time
+import weft.data as data
+
+class Slow(data.Dataset):
+    def __getitem__(self, index):
+        time.sleep(60 if index > 3 else 0)
+        return index
+
+    def __len__(self):
+        return 10
+
+if __name__ == "__main__":
+    batches = iter(data.DataLoader(Slow(), 1, num_workers=2, worker=sys.argv[1]))
+    next(batches)
+    print("ready", flush=True)
+    try:
+        for batch in batches:
+            pass
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+"""
+
+
+def is_there(group):
+    try:
+        os.killpg(group, 0)
+        return True
+    except ProcessLookupError:
+        return False
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_an_interrupt_ends_everything(kind, tmp_path):
+    script = tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED)
+    process = subprocess.Popen(
+        [sys.executable, str(script), kind], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+        output, errors = process.communicate(timeout=SECONDS)
+        assert output == "stopped\n" and errors == "" and process.returncode == 0
+        limit = time.monotonic() + SECONDS
+        while is_there(process.pid):
+            assert time.monotonic() < limit, "a process of the group is left"
+            time.sleep(0.05)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)

@@ -1,0 +1,228 @@
+"""`weft.profile`: times by kernel and by layer, without an effect on what is profiled."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn as nn
+from weft.profiling.profile import OUTSIDE, PHASES
+
+pytestmark = pytest.mark.backend
+
+
+class Block(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.norm = nn.LayerNorm(size)
+        self.up = nn.Linear(size, 2 * size)
+        self.down = nn.Linear(2 * size, size)
+
+    def forward(self, x):
+        return x + self.down(self.up(self.norm(x)).relu())
+
+
+def training(optimizer=weft.optim.AdamW, dropout=0.0):
+    model = nn.Sequential(nn.Linear(24, 32), Block(32), nn.Dropout(dropout), nn.Linear(32, 5))
+    update, loss_of = optimizer(model.parameters(), lr=0.01), nn.CrossEntropyLoss()
+
+    def step(x, y):
+        loss = loss_of(model(x), y)
+        update.zero_grad()
+        loss.backward()
+        update.step()
+        return loss
+
+    return model, step, (weft.randn(40, 24), weft.randint(0, 5, (40,)))
+
+
+def test_layers_and_kernels(on_each_device):
+    _, step, args = training()
+    compiled = weft.compile(step)
+    compiled(*args)
+    found = weft.profile(compiled, *args)
+    assert [kernel.name for kernel in found.kernels] == [one.name for one in compiled.plan.kernels()]
+    assert [kernel.bytes for kernel in found.kernels] == [one.bytes * one.times for one in compiled.plan.kernels()]
+    assert [kernel.flops for kernel in found.kernels] == [one.flops * one.times for one in compiled.plan.kernels()]
+    layers = {layer.layer: layer for layer in found.layers}
+    assert list(layers) == [
+        name for name in ("0", "1", "1.norm", "1.up", "1.down", "3", "CrossEntropyLoss", "AdamW") if name in layers
+    ]
+    assert {"0", "1.norm", "1.up", "1.down", "3", "CrossEntropyLoss", "AdamW"} <= set(layers)
+    assert layers["1.up"].kind == "Linear" and layers["1.norm"].kind == "LayerNorm"
+    assert layers["AdamW"].update > 0 == layers["AdamW"].forward
+    for name in ("0", "1.up", "1.down", "3"):
+        assert layers[name].kernels >= 2 and layers[name].update == 0
+
+
+def test_the_shares_of_a_kernel_are_one_and_layers_add_up(on_each_device):
+    _, step, args = training()
+    found = weft.profile(step, *args)
+    for kernel in found.kernels:
+        assert sum(part.share for part in kernel.layers) == pytest.approx(1)
+        assert all(part.phase in PHASES and 0 < part.share <= 1 for part in kernel.layers)
+        assert kernel.seconds >= 0 and kernel.copy_share >= 0 and kernel.multiply_share >= 0
+    assert sum(layer.seconds for layer in found.layers) == pytest.approx(found.kernel_seconds)
+
+
+def test_products_belong_to_their_layers(on_each_device):
+    """The three products of a layer, forward and for both gradients, are in its name alone."""
+    layer = nn.Linear(300, 200, bias=False)
+
+    def step(x):
+        gradients = weft.grad(layer(x).sum(), [x, layer.weight])
+        return gradients
+
+    x = weft.randn(100, 300, requires_grad=True)
+    found = weft.profile(lambda: step(x))
+    products = [kernel for kernel in found.kernels if kernel.flops >= 2 * 100 * 200 * 300]
+    assert all([part.layer for part in kernel.layers] == ["Linear"] for kernel in products)
+    assert any(part.phase == "backward" for kernel in products for part in kernel.layers)
+
+
+def test_profiling_changes_nothing(on_each_device):
+    weft.manual_seed(3)
+    model, step, args = training(dropout=0.5)
+    twin, twin_step, _ = training(dropout=0.5)
+    twin.load_state_dict(model.state_dict())
+    compiled, twin_compiled = weft.compile(step), weft.compile(twin_step)
+    weft.manual_seed(7)
+    expected = [twin_compiled(*args).item() for _ in range(4)]
+    weft.manual_seed(7)
+    losses = [compiled(*args).item() for _ in range(2)]
+    before = {name: value.numpy().copy() for name, value in model.state_dict().items()}
+    weft.profile(compiled, *args)
+    weft.profile(step, *args)
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(value.numpy(), before[name])
+    losses += [compiled(*args).item() for _ in range(2)]
+    assert losses == expected
+
+
+def test_a_function_without_modules(on_each_device):
+    found = weft.profile(lambda x: x.softmax(-1), weft.randn(8, 64))
+    assert [layer.layer for layer in found.layers] == [OUTSIDE]
+    assert len(found.kernels) == 1 and found.kernels[0].bytes == 2 * 8 * 64 * 4
+
+
+def test_loops_belong_to_their_layer(on_each_device):
+    layer = nn.LSTM(8, 16)
+    update = weft.optim.SGD(layer.parameters(), lr=0.1)
+
+    def step(x):
+        loss = layer(x)[0].square().mean()
+        update.zero_grad()
+        loss.backward()
+        update.step()
+        return loss
+
+    found = weft.profile(step, weft.randn(70, 4, 8))
+    repeated = [kernel for kernel in found.kernels if kernel.times == 70]
+    assert len(repeated) >= 3
+    assert all([part.layer for part in kernel.layers] == ["LSTM"] for kernel in repeated)
+    assert {part.phase for kernel in repeated for part in kernel.layers} == {"forward", "backward"}
+
+
+def test_a_checkpoint_computes_again_for_its_own_layers(on_each_device):
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    both = nn.Sequential(first, second)
+
+    def step(x):
+        loss = weft.checkpoint(lambda x: both(x).exp(), x).sum()
+        return weft.grad(loss, list(both.parameters()))
+
+    found = weft.profile(step, weft.randn(64, 64, requires_grad=True))
+    layers = {layer.layer for layer in found.layers}
+    assert {"0", "1"} <= layers
+    products = [kernel for kernel in found.kernels if kernel.flops >= 2 * 64**3]
+    backward = [kernel for kernel in products if kernel.layers[0].phase == "backward"]
+    assert {kernel.layers[0].layer for kernel in backward} == {"0", "1"}
+
+
+def test_names_of_several_models(on_each_device):
+    left, right = nn.Sequential(nn.Linear(8, 8)), nn.Sequential(nn.Linear(8, 8))
+    found = weft.profile(lambda x: left(x) * right(x), weft.randn(4, 8))
+    assert {layer.layer for layer in found.layers} >= {"Sequential.0", "Sequential 2.0"}
+
+
+def test_indices_out_of_range_raise(on_each_device):
+    table = nn.Embedding(10, 4)
+    with pytest.raises(weft.IndexRangeError):
+        weft.profile(lambda index: table(index), weft.tensor([1, 12]))
+
+
+def test_an_index_is_a_copy_of_its_own(on_each_device):
+    """A step that counts on in place runs many times in a profile and has counted no further afterwards."""
+    position, data = weft.tensor(0), weft.arange(10)
+
+    def step():
+        value = data[position]
+        position.add_(1)
+        return value
+
+    compiled = weft.compile(step)
+    assert compiled().item() == 0
+    weft.profile(lambda: (position.add_(0), data.sum())[1])
+    assert compiled().item() == 1 and position.item() == 2
+
+
+def test_chrome_trace(on_each_device, tmp_path):
+    _, step, args = training()
+    found = weft.profile(step, *args)
+    found.save(tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    names = {event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"}
+    assert {"kernels", "layers"} <= names and trace["displayTimeUnit"] == "ms"
+    assert all({"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"} <= set(event) for event in events)
+    kernels = [event for event in events if event["cat"] == "kernel"]
+    assert [event["name"] for event in kernels] == [kernel.name for kernel in found.kernels]
+    for row in {event["tid"] for event in events}:  # events of a row do not overlap
+        ordered = [event for event in events if event["tid"] == row]
+        for one, other in itertools.pairwise(ordered):
+            assert other["ts"] >= one["ts"] + one["dur"] - 1e-6
+    assert sum(event["dur"] for event in kernels) == pytest.approx(found.kernel_seconds * 1e6)
+    with pytest.raises(weft.RangeError, match=r"ends in \.json"):
+        found.save(tmp_path / "trace.txt")
+
+
+def test_as_text_and_as_data(on_each_device):
+    _, step, args = training()
+    found = weft.profile(step, *args)
+    text = str(found)
+    assert "1.up" in text and "CrossEntropyLoss" in text and "peak" in text and found.device in text
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data["seconds"] == found.seconds and len(data["kernels"]) == len(found.kernels)
+    assert data["layers"][0]["seconds"] == pytest.approx(found.layers[0].seconds)
+    assert "more" in found.table(most=1)
+
+
+@pytest.mark.serial
+def test_kernels_add_up_to_the_whole(on_each_device):
+    """Within the stated limits, in one of ten tries: a busy machine only ever adds to one or the other."""
+    model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
+    x = weft.randn(256, 256)
+
+    def step(x):
+        loss = model(x).square().mean()
+        return weft.grad(loss, list(model.parameters()))
+
+    assert any(weft.profile(step, x).is_consistent for _ in range(10))
+
+
+def test_not_on_devices_that_do_not_run_plans():
+    with pytest.raises(weft.DeviceError, match="runs plans"):
+        weft.profile(lambda x: x + 1, weft.ones(3, device="null"))
+    with pytest.raises(weft.GraphError, match=r"weft\.profile"):
+        weft.profile(3)
+
+    @weft.compile
+    def outer(x):
+        return weft.profile(lambda x: x + 1, x)
+
+    with pytest.raises(weft.GraphError, match=r"inside weft\.compile"):
+        outer(weft.ones(3))

@@ -1,0 +1,100 @@
+"""`weft.profile` on an emulated GPU: events around every step, loops, joined launches, unchanged plans."""
+
+from __future__ import annotations
+
+import pytest
+
+import weft
+import weft.nn as nn
+from tests.unit.fake_cuda import FakeCuda
+from tests.unit.fake_driver import FakeGpu, HandleDriver
+from weft.compiled import Compiled
+from weft.compiler.assemble import assemble
+from weft.compiler.origins import Origins
+from weft.compiler.plan import walk
+from weft.compiler.plancache import rendered
+from weft.profiling import profile as profiling
+from weft.profiling import rates
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def known_rates(monkeypatch):
+    """An emulated device needs minutes for the benchmark."""
+    monkeypatch.setattr(rates, "_measured", lambda device, dtype: 1e9)
+    monkeypatch.setattr(rates, "_known", {})
+    monkeypatch.setattr(profiling, "ROUNDS", 2)
+    monkeypatch.setattr(profiling, "LEAST_ROUNDS", 1)
+    monkeypatch.setattr("weft.backends.gpu_plan.MOST_AHEAD", 2)
+
+
+def training(device):
+    with device:
+        model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 3))
+        update = weft.optim.Adam(model.parameters(), lr=0.01)
+        args = weft.randn(5, 6), weft.tensor([0, 1, 2, 1, 0])
+        loss_of = nn.CrossEntropyLoss()
+        weft.eval(*args, *model.parameters())
+
+    def step(x, y):
+        loss = loss_of(model(x), y)
+        update.zero_grad()
+        loss.backward()
+        update.step()
+        return loss
+
+    return model, step, args
+
+
+@pytest.mark.parametrize("make", [FakeGpu, lambda: FakeGpu(kind=HandleDriver)], ids=["graphs", "handles"])
+def test_a_training_step(make):
+    backend = make()
+    model, step, args = training(backend.device)
+    before = [parameter.numpy().copy() for parameter in model.parameters()]
+    found = weft.profile(step, *args)
+    assert all((one == other.numpy()).all() for one, other in zip(before, model.parameters(), strict=True))
+    assert all(kernel.seconds > 0 for kernel in found.kernels)
+    assert {"0", "1", "2", "3", "CrossEntropyLoss", "Adam"} <= {layer.layer for layer in found.layers}
+    assert "mark" in backend.driver.log
+    assert sum(kernel.seconds for kernel in found.kernels) == pytest.approx(found.kernel_seconds)
+
+
+def test_a_loop_is_timed_by_some_of_its_iterations(monkeypatch):
+    backend = FakeGpu()
+    monkeypatch.setattr("weft.backends.gpu_plan.TIMED_ITERATIONS", 3)
+    with backend.device:
+        layer, x = nn.RNN(3, 4), weft.randn(9, 2, 3)
+        weft.eval(x, *layer.parameters())
+    found = weft.profile(lambda x: layer(x)[0], x)
+    inside = [kernel for kernel in found.kernels if kernel.times == 9]
+    assert inside and all(kernel.seconds > 0 for kernel in inside)
+
+
+def test_joined_launches_have_the_layers_of_all_their_parts():
+    backend = FakeCuda()
+    _, step, args = training(backend.device)
+    found = weft.profile(step, *args)
+    joined = [kernel for kernel in found.kernels if kernel.name.startswith(("steps_", "beside_"))]
+    assert joined
+    assert any(len({part.layer for part in kernel.layers}) > 1 for kernel in joined)
+    for kernel in found.kernels:
+        assert sum(part.share for part in kernel.layers) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("make", [FakeCuda, FakeGpu])
+def test_origins_leave_the_plan_as_it_is(make):
+    backend = make()
+    _, step, args = training(backend.device)
+    origins = Origins()
+    variant, _ = Compiled(step).prepared(args, {}, "test", origins)
+    plan, _ = assemble(variant.program, variant.device, origins=origins)
+    made = rendered(plan, backend)
+    assert _form(made) == _form(variant.entry.plan) and made.slots == variant.entry.plan.slots
+    assert len(origins.steps) == len(plan.steps)
+    assert sum(1 for _ in walk(plan.steps)) >= len(plan.steps)
+
+
+def _form(plan):
+    """The steps of a plan, kernels by their text."""
+    return [(step.kernel.text, step.places, step.scalars, step.extent, times) for step, times in walk(plan.steps)]

@@ -1,0 +1,217 @@
+"""The inverse of `from_config`: what a model would look like in a file."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from weft.config.catalogue import REFUSED, parameters_of
+from weft.config.dialect import FlatLayer, Network
+from weft.dtypes import DType
+from weft.errors import ConfigError, GraphError, problem
+from weft.nn.activation import ACTIVATION_NAMES
+from weft.nn.arguments import constructor_arguments
+from weft.nn.containers import ModuleDict, ModuleList, Sequential
+from weft.nn.graph_model import Input, Model
+from weft.nn.grid import Grid
+from weft.nn.module import Module
+from weft.nn.parameter import UninitializedParameter
+from weft.nn.registry import LAYERS
+from weft.nn.symbolic import Symbol, symbols_in
+from weft.nn.utility import Add, Identity, Multiply
+from weft.random import default_generator
+from weft.tensor import Tensor
+
+MAX_ELEMENTS = 65_536  # of a tensor that is written as numbers
+
+
+def to_config(model: Module) -> dict[str, Any]:
+    """The tree of a model. It is built once more to see that the tree describes it: parts of a model may have been
+    replaced after it was made."""
+    tree = describe(model, "")
+    _check(model, tree)
+    return tree
+
+
+def _check(model: Module, tree: dict[str, Any]) -> None:
+    """Refuse a model whose parameters and buffers are not those of its tree. The random stream stays where it is."""
+    from weft.config.model import from_config
+
+    state = default_generator.get_state()
+    try:
+        made = _shapes(from_config(tree))
+    finally:
+        default_generator.set_state(state)
+    own = _shapes(model)
+    for name in {**own, **made}:
+        if own.get(name) != made.get(name):
+            given = f"{name} of shape {own.get(name, 'none')}, where its constructor makes {made.get(name, 'none')}"
+            refuse(model, "", given, "a model as its constructors made it")
+
+
+def _shapes(model: Module) -> dict[str, tuple[int, ...]]:
+    """Shapes of parameters; of buffers, which may follow the batch, only that they are there."""
+    shapes: dict[str, tuple[int, ...]] = {name: () for name, _ in model.named_buffers(remove_duplicate=False)}
+    for name, param in model.named_parameters(remove_duplicate=False):
+        shapes[name] = () if isinstance(param, UninitializedParameter) else tuple(param.shape)
+    return shapes
+
+
+def describe(model: Module, path: str) -> dict[str, Any]:
+    """The tree of a module; `path` is that of the module within the model, for errors."""
+    if isinstance(model, Network):
+        return _network(model, path)
+    cls = type(model)
+    entry = LAYERS.get(cls.__name__)
+    if entry is None or entry.cls is not cls:
+        refuse(model, path, "a class of its own", "layers of the catalogue", "build it from nn.Sequential or nn.Model")
+    if cls.__name__ in REFUSED:
+        refuse(model, path, REFUSED[cls.__name__], "a layer that a file can describe")
+    describer = DESCRIBERS.get(cls)
+    if describer is not None:
+        return {"type": cls.__name__, **describer(model, path)}
+    found: dict[str, Any] = {"type": cls.__name__}
+    known = inspect.signature(cls).parameters
+    try:
+        arguments = constructor_arguments(model)
+    except GraphError as error:
+        refuse(model, path, str(error).rstrip("."), "a layer whose arguments are known")
+    for name, value in arguments.items():
+        param = known.get(name)
+        default = inspect.Parameter.empty if param is None else param.default
+        if name == "device" or _is_default(value, default):
+            continue
+        if param is not None and name not in parameters_of(cls):
+            refuse(model, path, f"the argument {name!r}", "arguments that a file can give")
+        found[name] = plain(model, value, f"{path}.{name}" if path else name)
+    return found
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    """Whether an argument may be left out."""
+    if value is default:
+        return True
+    return type(value) is type(default) and isinstance(value, (bool, int, float, str, tuple)) and value == default
+
+
+def plain(model: Module, value: Any, path: str) -> Any:
+    """An argument as a value of the tree."""
+    if value is None or isinstance(value, (bool, str, int)):
+        return value
+    if isinstance(value, float):
+        if math.isnan(value):
+            refuse(model, path, "the number nan", "numbers that JSON has")
+        return value if math.isfinite(value) else str(value)  # 'inf'
+    if isinstance(value, (list, tuple)):
+        return [plain(model, one, f"{path}[{k}]") for k, one in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {str(key): plain(model, one, f"{path}.{key}") for key, one in value.items()}
+    if isinstance(value, Module):
+        return describe(value, path)
+    if isinstance(value, DType):
+        return value.name
+    if isinstance(value, (Tensor, np.ndarray, np.generic)):
+        count = math.prod(value.shape)
+        if count > MAX_ELEMENTS:
+            refuse(model, path, f"a tensor of {count:,} elements", f"at most {MAX_ELEMENTS:,}")
+        return plain(model, value.tolist(), path)
+    name = getattr(value, "__name__", "")
+    if callable(value) and name.replace("_", "").lower() in ACTIVATION_NAMES:
+        return name
+    refuse(model, path, f"a {type(value).__name__}", "values that JSON has, layers, or activations by name")
+
+
+def refuse(model: Module, path: str, given: str, expected: str, fix: str = "") -> NoReturn:
+    """Raise the error for a model that no file can describe."""
+    where = f"{type(model).__name__} at {path}" if path else type(model).__name__
+    raise problem(ConfigError, "to_config", f"{where}: {given}", expected, fix)
+
+
+def _below(model: Module, path: str) -> dict[str, Any]:
+    return {
+        name: describe(one, f"{path}.{name}" if path else name)
+        for name, one in model._modules.items()
+        if one is not None
+    }
+
+
+def _numbered(model: Module, path: str) -> dict[str, Any]:
+    below = _below(model, path)
+    in_order = list(below) == [str(k) for k in range(len(below))]
+    return {"modules": list(below.values()) if in_order else below}
+
+
+def _grid(grid: Grid, path: str) -> dict[str, Any]:
+    below = [None if one is None else describe(one, f"{path}[{k}]") for k, one in enumerate(grid)]
+    return {"rows": grid.rows, "cols": grid.cols, "layers_per_cell": grid.layers_per_cell, "layers": below}
+
+
+def _model(model: Model, path: str) -> dict[str, Any]:
+    """Names of nodes are those of the file, where the model came from one, else those of the submodules."""
+    names: dict[int, str] = {}
+    by_symbol = {number: name for name, number in getattr(model, "node_names", {}).items()}
+    input_names = model._input_names or [f"input_{k}" for k in range(len(model.inputs))]
+    inputs: dict[str, Any] = {}
+    for name, symbol in zip(input_names, model.inputs, strict=True):
+        names[id(symbol)] = name
+        form = describe(symbol.module, path)
+        inputs[name] = {key: value for key, value in form.items() if key != "type"}
+    nodes: dict[str, Any] = {}
+    owners: dict[int, str] = {}
+    for number, symbol in enumerate(model._steps):
+        name = by_symbol.get(id(symbol), f"node_{number}")
+        module = _ARITHMETIC.get(getattr(symbol.module, "function", None), type(symbol.module))
+        if symbol.kwargs or not all(isinstance(one, Symbol) for one in symbol.args):
+            given = f"a call of {type(symbol.module).__name__} with arguments that are no symbols"
+            refuse(model, path, given, "calls with results of other layers only")
+        sources = [names[id(one)] for one in symbols_in(symbol.args)]
+        node: dict[str, Any] = {"from": sources[0] if len(sources) == 1 else sources}
+        if id(symbol.module) in owners:
+            node["same_as"] = owners[id(symbol.module)]
+        else:
+            of = symbol.module if module is type(symbol.module) else module()
+            node = {"layer": describe(of, f"{path}.{name}" if path else name), **node}
+            owners[id(symbol.module)] = name
+        names[id(symbol)] = name
+        nodes[name] = node
+    if isinstance(model.outputs, Symbol):
+        outputs: Any = names[id(model.outputs)]
+    elif isinstance(model.outputs, (list, tuple)) and all(isinstance(one, Symbol) for one in model.outputs):
+        outputs = [names[id(one)] for one in model.outputs]
+    else:
+        refuse(model, path, "outputs in a structure of their own", "one output or a list of them")
+    return {"inputs": inputs, "nodes": nodes, "outputs": outputs}
+
+
+def _input(symbol: Input, path: str) -> dict[str, Any]:
+    form: dict[str, Any] = {"shape": list(symbol.sizes)}
+    return form if symbol._dtype.name == "float32" else {**form, "dtype": symbol._dtype.name}
+
+
+def _network(network: Network, path: str) -> dict[str, Any]:
+    entries = [
+        dict(one.entry) if isinstance(one, FlatLayer) else describe(one, f"{path}layers[{k}]")
+        for k, one in enumerate(network)
+    ]
+    sizes = {"grid_rows": network.rows, "grid_cols": network.cols, "layers_per_cell": network.layers_per_cell}
+    head = {} if network.id is None else {"id": network.id}
+    return {**head, "batch_size": network.batch_size, **sizes, "layers": entries}
+
+
+# Layers for the operators of symbols.
+_ARITHMETIC: dict[Any, type[Module]] = {operator.add: Add, operator.mul: Multiply}
+
+DESCRIBERS: dict[type, Callable[[Any, str], dict[str, Any]]] = {
+    Sequential: _numbered,
+    ModuleList: _numbered,
+    ModuleDict: lambda model, path: {"modules": _below(model, path)},
+    Grid: _grid,
+    Model: _model,
+    Input: _input,
+    Identity: lambda model, path: {},
+}

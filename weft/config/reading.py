@@ -1,0 +1,137 @@
+"""Text, files and dicts to one tree: dicts with string keys, lists, strings, finite numbers, booleans, None."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.config.places import Place, kind_of
+from weft.errors import ConfigError, problem
+
+MAX_BYTES = 64 * 2**20  # of a file
+MAX_DEPTH = 64  # of nesting
+
+Source = str | os.PathLike[str] | Mapping[str, Any] | list[Any]
+
+
+def read(source: Source) -> tuple[Any, Place]:
+    """The tree and its place: of a dict or list, of a path, or of a text in JSON or TOML.
+
+    A string is a text if it has a `{`, a `=` or a line break, or begins with `[`; else it is a path.
+
+    >>> weft.config.read('{"type": "ReLU"}')[0] == weft.config.read("type = 'ReLU'")[0]
+    True
+    """
+    if isinstance(source, (Mapping, list, tuple)):
+        place = Place("")
+        return _checked(source, place, 0), place
+    if isinstance(source, str) and _is_text(source):
+        return _parse(source, Place(""), None), Place("")
+    if not isinstance(source, (str, os.PathLike)):
+        given, expected = f"a {type(source).__name__}", "a text, a dict, a list or a path"
+        raise problem(ConfigError, "from_config", given, expected)
+    path = Path(source)
+    place = Place(path.name)
+    return _parse(_text_of(path), place, path.suffix.lower()), place
+
+
+def _is_text(source: str) -> bool:
+    return any(sign in source for sign in "{=\n") or source.lstrip().startswith("[")
+
+
+def _text_of(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise problem(ConfigError, str(path), f"a file that cannot be read ({reason})", "a JSON or TOML file") from None
+    if len(content) > MAX_BYTES:
+        raise problem(ConfigError, str(path), f"more than {MAX_BYTES // 2**20} MiB", "a smaller file")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        given = f"bytes that are no UTF-8 text, from byte {error.start} on"
+        raise problem(ConfigError, path.name, given, "a JSON or TOML file in UTF-8") from None
+
+
+def _parse(text: str, place: Place, suffix: str | None) -> Any:
+    """Parse by the suffix of the file, else by the look of the text."""
+    if suffix == ".toml":
+        return _checked(_toml(text, place), place, 0)
+    first = text.lstrip()[:1]
+    if suffix == ".json" or first == "{":
+        return _checked(_json(text, place), place, 0)
+    if first == "[":  # a list in JSON, or a table in TOML
+        try:
+            return _checked(_json(text, place), place, 0)
+        except ConfigError as error:
+            try:
+                return _checked(tomllib.loads(text), place, 0)
+            except (tomllib.TOMLDecodeError, RecursionError):
+                raise error from None
+    return _checked(_toml(text, place), place, 0)
+
+
+def _json(text: str, place: Place) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                place.fail(f"the key {key!r} twice in one object", "each key once")
+            found[key] = value
+        return found
+
+    def constant(name: str) -> Any:
+        place.fail(f"the number {name}", "finite numbers")
+
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        where = f"text that is no JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+        raise problem(ConfigError, place.source or "from_config", where, "JSON") from None
+    except RecursionError:
+        place.fail(f"more than {MAX_DEPTH} levels of nesting", "fewer")
+    except ConfigError:
+        raise
+    except ValueError as error:  # whole numbers of more digits than Python reads
+        place.fail(f"a value that cannot be read ({error})", "JSON")
+
+
+def _toml(text: str, place: Place) -> Any:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        given = f"text that is no TOML: {error}"
+        raise problem(ConfigError, place.source or "from_config", given, "JSON or TOML") from None
+    except RecursionError:
+        place.fail(f"more than {MAX_DEPTH} levels of nesting", "fewer")
+    except ValueError as error:
+        place.fail(f"a value that cannot be read ({error})", "TOML")
+
+
+def _checked(value: Any, place: Place, depth: int) -> Any:
+    """A copy of the tree; refuses what JSON does not have."""
+    if depth > MAX_DEPTH:
+        place.fail(f"more than {MAX_DEPTH} levels of nesting", "fewer")
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            place.fail(f"the number {value}", "finite numbers")
+        return float(value)
+    if isinstance(value, (list, tuple)):
+        return [_checked(one, place.at(k), depth + 1) for k, one in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                place.fail(f"a key that is {kind_of(key)}, {key!r}", "strings as keys")
+        return {key: _checked(one, place.at(key), depth + 1) for key, one in value.items()}
+    place.fail(f"{kind_of(value)}, {value!r}", "strings, numbers, booleans, null, lists and objects")

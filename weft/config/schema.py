@@ -1,0 +1,189 @@
+"""A JSON Schema (draft 2020-12) of configurations, from the tables and signatures by which they are read."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from weft.config import catalogue, dialect
+from weft.config.catalogue import Kind, bounds, is_required, kinds_of, parameters_of
+from weft.config.places import LARGEST
+from weft.nn.activation import ACTIVATION_NAMES
+from weft.nn.registry import layers
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+LAYER: dict[str, Any] = {"$ref": "#/$defs/layer"}
+_POSITIVE = {"type": "integer", "minimum": 1, "maximum": LARGEST}
+_NATURAL = {"type": "integer", "minimum": 0, "maximum": LARGEST}
+# Keys of the dialect that are no positive whole numbers.
+_DIALECT_KEYS: dict[str, dict[str, Any]] = {
+    "activation": {"enum": list(dialect.ACTIVATIONS)},
+    "padding": _NATURAL,
+    "conv1d_padding": _NATURAL,
+    "epsilon": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+    "temperature": {"type": "number", "exclusiveMinimum": 0},
+    "softmax_variant": {"enum": list(dialect.VARIANTS)},
+    "mask": {"type": "array", "items": {"enum": [True, False, 0, 1]}},
+}
+
+
+def schema() -> dict[str, Any]:
+    """The schema of networks and runs.
+
+    >>> weft.config.schema()["$schema"]
+    'https://json-schema.org/draft/2020-12/schema'
+    """
+    return {
+        "$schema": DRAFT,
+        "title": "A network or a training run of Weft",
+        "if": {"type": "object", "required": ["model"], "not": {"required": ["type"]}},
+        "then": {"$ref": "#/$defs/run"},
+        "else": {"$ref": "#/$defs/network"},
+        "$defs": {
+            "network": _network(),
+            "run": run_schema(),
+            "layer": _layer(),
+            "dialect_layer": _dialect_layer(),
+            **{f"layer_{name}": _layer_object(name, entry.cls) for name, entry in _described().items()},
+        },
+    }
+
+
+def _described() -> dict[str, Any]:
+    return {name: entry for name, entry in layers().items() if name not in catalogue.REFUSED}
+
+
+def _network() -> dict[str, Any]:
+    """A layer of the catalogue, or the list of layers of the dialect."""
+    sizes = ("batch_size", "grid_rows", "grid_cols", "layers_per_cell")
+    properties = {
+        "id": {"type": ["string", "null"]},
+        **{key: dict(_POSITIVE) for key in sizes},
+        "layers": {"type": "array", "minItems": 1, "items": {"$ref": "#/$defs/dialect_layer"}},
+    }
+    listed = _object(properties, ["layers"])
+    return {"if": {"type": "object", "required": ["layers"], "not": {"required": ["type"]}}, "then": listed,
+            "else": LAYER}  # fmt: skip
+
+
+def _dialect_layer() -> dict[str, Any]:
+    cases = []
+    for name, form in dialect.FORMS.items():
+        keys = ("activation", *form.required, *form.optional)
+        properties = {"type": {"const": name}, **{key: _DIALECT_KEYS.get(key, _POSITIVE) for key in keys}}
+        cases.append((name, _object(properties, ["type", *form.required])))
+    conditions = [{"if": _has_type([name]), "then": one} for name, one in cases]
+    other = {"if": _has_type(list(dialect.FORMS)), "else": LAYER}
+    return {"type": "object", "required": ["type"], "allOf": [*conditions, other]}
+
+
+def _has_type(names: list[str]) -> dict[str, Any]:
+    return {"properties": {"type": {"enum": names}}, "required": ["type"]}
+
+
+def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _names(name: str, aliases: tuple[str, ...]) -> list[str]:
+    """The spellings of a layer's names that the schema knows; files may use others in case and underscores."""
+    spelled = [form for one in (name, *aliases) for form in (one, one.lower())]
+    return list(dict.fromkeys(spelled))
+
+
+def _layer() -> dict[str, Any]:
+    found = _described()
+    taken: dict[str, str] = {}
+    for name, entry in found.items():
+        for one in _names(name, entry.aliases):
+            taken.setdefault(one, name)
+    cases = [
+        {"if": _has_type([one for one, owner in taken.items() if owner == name]),
+         "then": {"$ref": f"#/$defs/layer_{name}"}}
+        for name in found
+    ]  # fmt: skip
+    described = {"type": "object", "required": ["type"], "properties": {"type": {"enum": list(taken)}}, "allOf": cases}
+    forms = {"string": {"enum": list(taken)}, "array": {"items": LAYER}, "object": described}
+    return {"type": list(forms), "allOf": [{"if": {"type": one}, "then": then} for one, then in forms.items()]}
+
+
+def _layer_object(name: str, cls: type) -> dict[str, Any]:
+    if name == "Sequential":
+        named = {"type": "object", "additionalProperties": LAYER}
+        return _object({"type": True, "modules": {"anyOf": [{"type": "array", "items": LAYER}, named]}}, ["type"])
+    if name == "Model":
+        return _model_object()
+    known = parameters_of(cls)
+    made = _object(
+        {"type": True, **{key: _parameter(one) for key, one in known.items()}},
+        ["type", *(key for key, one in known.items() if is_required(one))],
+    )
+    if name == "Activation":  # passes the rest on to the class that it names
+        made["additionalProperties"] = {"type": ["number", "boolean", "string"]}
+    summary = (inspect.getdoc(cls) or "").split("\n")[0]
+    return {"description": summary, **made} if summary else made
+
+
+def _model_object() -> dict[str, Any]:
+    shape = {"type": "array", "items": {"type": ["integer", "null"]}}
+    entry = _object({"shape": shape, "dtype": {"type": "string"}, "device": {"type": ["string", "null"]}}, ["shape"])
+    names = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+    node = _object({"layer": LAYER, "from": names, "same_as": {"type": "string"}}, ["from"])
+    return _object(
+        {
+            "type": True,
+            "inputs": {"type": "object", "minProperties": 1, "additionalProperties": {"anyOf": [shape, entry]}},
+            "nodes": {"type": "object", "additionalProperties": node},
+            "outputs": names,
+        },
+        ["type", "inputs", "nodes", "outputs"],
+    )
+
+
+def _parameter(one: inspect.Parameter) -> dict[str, Any]:
+    """The schema of one argument of a constructor."""
+    kinds = kinds_of(str(one.annotation), one.name)
+    if one.kind is inspect.Parameter.VAR_POSITIONAL:
+        return {"type": "array", "items": _any_of(one.name, kinds)}
+    made = _any_of(one.name, kinds)
+    default = one.default
+    if default is None or isinstance(default, (bool, int, float, str)):
+        return {**made, "default": default}
+    return made
+
+
+def _any_of(name: str, kinds: tuple[Kind, ...]) -> dict[str, Any]:
+    if any(kind.form == "any" for kind in kinds):
+        return {}
+    found = [_kind(name, kind) for kind in kinds]
+    return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def _kind(name: str, kind: Kind) -> dict[str, Any]:
+    """The schema of one alternative."""
+    if kind.form == "int":
+        low, high = bounds(name, "int")
+        return {"type": "integer", "minimum": int(low), "maximum": int(high)}
+    if kind.form == "float":
+        low, high = bounds(name, "float")
+        limits = {"minimum": low, "maximum": high} if low > -float("inf") else {}
+        return {"anyOf": [{"type": "number", **limits}, {"enum": list(catalogue.INFINITE)}]}
+    if kind.form == "list":
+        size = {} if kind.length is None else {"minItems": kind.length, "maxItems": kind.length}
+        return {"type": "array", "items": _any_of(name, kind.items), **size}
+    if kind.form == "object":
+        return {"type": "object", "additionalProperties": _any_of(name, kind.items)}
+    if kind.form == "module":
+        return LAYER
+    if kind.form == "activation":
+        words = "|".join(sorted("_?".join(one) for one in ACTIVATION_NAMES))
+        return {"anyOf": [{"type": "string", "pattern": f"^(?:{words})$", "description": "the name of an activation"},
+                          {"type": ["object", "array"], **LAYER}]}  # fmt: skip
+    if kind.form == "tensor":
+        return {"anyOf": [{"type": "number"}, {"type": "array"}]}
+    return {"type": {"bool": "boolean", "str": "string", "null": "null", "dtype": "string"}[kind.form]}
+
+
+def run_schema() -> dict[str, Any]:
+    """The schema of a training run."""
+    return {"type": "object", "required": ["model"], "properties": {"model": {"$ref": "#/$defs/network"}}}

@@ -1,0 +1,121 @@
+"""What reads batches from a dataset, in the loader's thread, in a worker thread or in a worker process.
+
+A `Source` is a dataset and how its items become a batch; it can be pickled and sent to a process. It notes the index of
+the sample that it is about to read, so that an error, or the death of a process, can name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from weft.data.collate import Make, collate
+from weft.data.dataset import ArrayDataset, Subset, TensorDataset
+
+END = "end"  # what a stream gives behind its last batch
+
+
+class Source:
+    """A dataset and how batches are made of its items."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[list[Any]], Any] | None,
+        is_batched: bool,
+        batch_size: int | None,
+        last: str,
+    ):
+        self.dataset, self.collate_fn, self.is_batched = dataset, collate_fn, is_batched
+        self.batch_size, self.last = batch_size, last
+        self.has_rows = collate_fn is None and is_batched and has_rows(dataset)
+
+    def read(self, positions: Any, note: Callable[[int], None], make: Make) -> Any:
+        """The batch at some positions, or the item at one."""
+        if not self.is_batched:
+            note(positions)
+            item = self.dataset[positions]
+            return item if self.collate_fn is None else self.collate_fn(item)
+        note(positions[0] if positions else -1)
+        if self.has_rows:  # one gather instead of one slice per row
+            return _make_arrays(self.dataset[positions], make)
+        fetch_all = getattr(self.dataset, "__getitems__", None)
+        if fetch_all is not None:
+            return self._batch(list(fetch_all(positions)), make)
+        items = []
+        for position in positions:
+            note(position)
+            items.append(self.dataset[position])
+        return self._batch(items, make)
+
+    def stream(self, skip: int, note: Callable[[int], None], make: Make) -> Iterator[Any]:
+        """The batches of an iterable dataset behind the first `skip`."""
+        note(0)
+        size = self.batch_size
+        items: list[Any] = []
+        first: list[Any] = []  # items to fill a short last batch with
+        for number, item in enumerate(self.dataset):
+            note(number + 1)
+            if self.last == "pad" and len(first) < (size or 0):
+                first.append(item)
+            if number < skip * (size or 1):
+                continue
+            if size is None:
+                yield item if self.collate_fn is None else self.collate_fn(item)
+                continue
+            items.append(item)
+            if len(items) == size:
+                yield self._batch(items, make)
+                items = []
+        if items and self.last != "drop":
+            if self.last == "pad":
+                items += [first[k % len(first)] for k in range((size or 1) - len(items))]
+            yield self._batch(items, make)
+
+    def _batch(self, items: list[Any], make: Make) -> Any:
+        return collate(items, make) if self.collate_fn is None else self.collate_fn(items)
+
+
+def has_rows(dataset: Any) -> bool:
+    """Whether a list of positions gives whole rows at once."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset) is TensorDataset or (isinstance(dataset, ArrayDataset) and dataset.gives_rows)
+
+
+def _make_arrays(rows: Any, make: Make) -> Any:
+    """The rows of a dataset of arrays: arrays become what `make` makes of them, tensors stay."""
+    import numpy as np
+
+    from weft.data.collate import map_leaves
+
+    made = map_leaves(rows, lambda one: make(one) if isinstance(one, np.ndarray) else one)
+    return list(made) if isinstance(made, tuple) else made
+
+
+def describe_sample(index: int) -> str:
+    """What a message says about the sample that was being read."""
+    return f"sample {index}" if index >= 0 else "no sample"
+
+
+def note_sample(error: BaseException, index: int) -> None:
+    """Add the sample's index to an error that a dataset raised."""
+    text = f"DataLoader: raised while reading {describe_sample(index)}"
+    if text not in getattr(error, "__notes__", ()):
+        error.add_note(text)
+
+
+def find_rows(dataset: Any) -> tuple[Sequence[Any], Any] | None:
+    """The arrays or tensors of a dataset of rows, and the chosen positions (None: all); None for any other dataset."""
+    import numpy as np
+
+    chosen: Any = None
+    while type(dataset) is Subset:
+        inner = np.asarray(dataset.indices, dtype=np.int64)
+        chosen = inner if chosen is None else inner[chosen]
+        dataset = dataset.dataset
+    if type(dataset) is TensorDataset:
+        return dataset.tensors, chosen
+    if isinstance(dataset, ArrayDataset) and dataset.gives_rows and dataset.names is None:
+        return dataset.arrays, chosen
+    return None

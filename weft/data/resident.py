@@ -1,0 +1,143 @@
+"""A data set that lives on a device: shuffled, indexed and augmented there, inside the compiled step.
+
+Data structures, all on the device: `tensors` (the rows), `order` (int64 [length], the order of the epoch; absent where
+nothing is shuffled) and `position` (int64 [1], the rows taken so far). `start_epoch` writes `order` and `position` in
+place by one compiled function whose only inputs are the words of a counter-based generator; `next` is tensor code that
+gathers rows, applies the transform and adds to `position` in place. Traced into a step, it needs no host transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from weft.compiled import compile
+from weft.creation import arange, tensor, zeros
+from weft.data.seeds import ORDER, TRANSFORM, drawing_from, epoch_seed
+from weft.dtypes import int64
+from weft.errors import RangeError, ShapeError, problem
+from weft.random import Generator
+from weft.sampling import randperm
+from weft.tensor import Tensor
+
+LAST = ("keep", "drop", "pad")
+
+
+def count_batches(length: int, batch_size: int, last: str) -> int:
+    """The number of batches of an epoch."""
+    return length // batch_size if last == "drop" else -(-length // batch_size)
+
+
+def apply_transform(transform: Callable[..., Any] | None, batch: Any, generator: Generator | None) -> Any:
+    """A batch after `transform`: it gets the elements of a tuple or list, or a dict or tensor as it is, and returns as
+    many; a single tensor replaces the first element. Random transforms draw from `generator`."""
+    if transform is None:
+        return batch
+    with drawing_from(generator):
+        if not isinstance(batch, (tuple, list)):
+            return transform(batch)
+        made = transform(*batch)
+    made = (made, *batch[1:]) if isinstance(made, Tensor) else tuple(made)
+    if len(made) != len(batch):
+        expected = f"{len(batch)}, as many as the batch has, or a single tensor"
+        raise problem(ShapeError, "transform", f"{len(made)} results", expected)
+    return type(batch)(made) if type(batch) in (tuple, list) else type(batch)(*made)
+
+
+class ResidentData:
+    """Rows of tensors on one device, taken batch by batch in the order of an epoch.
+
+    >>> data = weft.data.ResidentData([weft.arange(5)], batch_size=2, shuffle=False)
+    >>> step = weft.compile(lambda: data.next())
+    >>> data.start_epoch(0)
+    >>> [step()[0].tolist() for _ in range(2)], data.next(data.count(2))[0].tolist()
+    ([[0, 1], [2, 3]], [4])
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        batch_size: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        last: str = "keep",
+        transform: Callable[..., Any] | None = None,
+    ):
+        lengths = [len(one) for one in tensors]
+        if not lengths or len(set(lengths)) > 1:
+            raise problem(ShapeError, "ResidentData", f"tensors of lengths {lengths}", "equal lengths, one at least")
+        if batch_size < 1 or last not in LAST:
+            given = f"batch_size={batch_size} and last={last!r}"
+            raise problem(RangeError, "ResidentData", given, f"a positive number and one of {LAST}")
+        self.tensors = tuple(tensors)
+        self.device = tensors[0].device
+        self.length, self.batch_size, self.shuffle, self.last = lengths[0], batch_size, shuffle, last
+        self.batches = count_batches(self.length, batch_size, last)
+        self.seed, self.transform = seed, transform
+        self.epoch = 0
+        self.first = 0  # batches of the epoch that were done before `start_epoch`, when it was resumed
+        self.begin_epoch: Callable[..., tuple[int, int, int]] | None = None  # the loader's, which keeps the state
+        self.generator = Generator()  # of the transform
+        self._order_generator = Generator()
+        self.position = zeros(1, dtype=int64, device=self.device)
+        self.order = arange(self.length, dtype=int64, device=self.device) if shuffle else None
+        self._begin = compile(self._write_order)
+
+    def start_epoch(self, epoch: int) -> None:
+        """Write the order of this epoch; the position is 0, or, where the loader was given the state of this epoch,
+        the one that was saved: then `first` is the number of the batch that comes next. No host transfer."""
+        first = draws = 0
+        if self.begin_epoch is not None:
+            self.seed, first, draws = self.begin_epoch(epoch, self)
+        self._seek(epoch, first, draws)
+
+    def _seek(self, epoch: int, first: int, draws: int) -> None:
+        self.epoch, self.first = epoch, first
+        self._order_generator.manual_seed(epoch_seed(self.seed, epoch, ORDER))
+        self.generator.manual_seed(epoch_seed(self.seed, epoch, TRANSFORM))
+        self.generator.counter = draws
+        self._begin(first * self.batch_size)
+
+    def _write_order(self, start: int) -> None:
+        if self.order is not None:
+            self.order.copy_(randperm(self.length, generator=self._order_generator, device=self.device))
+        self.position.fill_(start)
+
+    def count(self, number: int) -> int:
+        """The rows of batch `number` of an epoch: `batch_size`, or fewer in the last one where it is kept as it is."""
+        if self.last != "keep":
+            return self.batch_size
+        return min(self.batch_size, self.length - number * self.batch_size)
+
+    def next(self, count: int | None = None) -> Any:
+        """The next `count` rows (`batch_size` unless given) of each tensor, after the transform; the position moves on
+        in place. Meant to be traced inside `weft.compile`. Behind the end it starts at the epoch's first row again."""
+        size = self.batch_size if count is None else count
+        rows = self.position + arange(size, dtype=int64, device=self.device)
+        if self.last == "pad":
+            rows = rows % self.length
+        if self.order is not None:
+            rows = self.order.index_select(0, rows)
+        batch = tuple(one.index_select(0, rows) for one in self.tensors)
+        self.position.add_(size)
+        return apply_transform(self.transform, batch, self.generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epoch, batches taken and draws made by the transform: exact. Reads one number from the device."""
+        done = -(-int(self.position.item()) // self.batch_size)
+        return {
+            "epoch": self.epoch,
+            "position": min(done, self.batches),
+            "seed": self.seed,
+            "draws": self.generator.counter,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self.seed = int(state["seed"])
+        self._seek(int(state["epoch"]), int(state["position"]), int(state["draws"]))
+
+
+def upload_rows(parts: Sequence[Any], device: Any) -> list[Tensor]:
+    """Tensors and NumPy arrays as tensors on a device; what is there already is not copied."""
+    return [one.to(device) if isinstance(one, Tensor) else tensor(one, device=device) for one in parts]

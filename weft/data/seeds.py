@@ -1,0 +1,60 @@
+"""Where the random numbers of data come from: a seed for each (seed, epoch, purpose), and the generator of a transform.
+
+Orders and augmentation of one epoch follow from (seed, epoch) alone, so they do not depend on the number of workers, on
+the device, or on what else was drawn in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+
+from weft.random import Generator, default_generator
+
+ORDER, TRANSFORM = 1, 2  # purposes
+_MASK = 2**64 - 1
+_ACTIVE = threading.local()  # .generator: what transforms of this thread draw from
+
+
+def epoch_seed(seed: int, epoch: int, purpose: int) -> int:
+    """A seed of 64 bits for one purpose in one epoch.
+
+    >>> epoch_seed(0, 1, ORDER) == epoch_seed(0, 1, ORDER) != epoch_seed(1, 0, ORDER)
+    True
+    """
+    state = 0
+    for part in (seed, epoch, purpose):
+        state = _finalize((state * 0xD1342543DE82EF95 + part + 0x9E3779B97F4A7C15) & _MASK)
+    return state
+
+
+def _finalize(z: int) -> int:
+    """The finaliser of splitmix64."""
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+def draw_seed(generator: Generator | None) -> int:
+    """A seed from a generator, which counts it as one draw. Computed on the host, without a device."""
+    source = generator or default_generator
+    made, counter = source.get_state()
+    source.counter = counter + 1
+    return epoch_seed(made, counter, 0)
+
+
+def current_generator() -> Generator:
+    """What transforms draw from: the loader's generator inside a loader, else Weft's default generator."""
+    return getattr(_ACTIVE, "generator", None) or default_generator
+
+
+@contextlib.contextmanager
+def drawing_from(generator: Generator | None) -> Iterator[None]:
+    """Let transforms that this thread calls inside the block draw from `generator`."""
+    before = getattr(_ACTIVE, "generator", None)
+    _ACTIVE.generator = generator
+    try:
+        yield
+    finally:
+        _ACTIVE.generator = before

@@ -1,0 +1,223 @@
+"""Workers that read batches: in the calling thread, or each in a process of its own.
+
+A `Worker` answers `read(task)`: a task is a list of positions, or None for the next batch of a stream, which ends with
+`END`. `ProcessWorker` sends tasks through a pipe to a process that it started and gets arrays back. A process that ends
+without an answer is an error at once: its sentinel is waited for together with the pipe, and the index of the sample
+that it was reading lies in memory that both processes share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol
+
+from weft.creation import tensor
+from weft.data.collate import Make, Packed, pack, to_device, unpack
+from weft.data.reading import END, Source, describe_sample, note_sample
+from weft.device import device as use_device
+from weft.errors import RangeError, WeftError, problem
+
+PARENT_CHECK_SECONDS = 2.0  # how often an idle worker process looks whether its parent is still there
+SHUTDOWN_SECONDS = 1.0  # how long a process is given to end by itself
+
+
+class WorkerError(WeftError, RuntimeError):
+    """A worker of a DataLoader that ended, or does not answer."""
+
+
+class Worker(Protocol):
+    """Something that reads batches, used by one thread at a time."""
+
+    def read(self, task: Any) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+class LocalWorker:
+    """Reads in the thread that calls it. `place` is the default device of the dataset's own code, `target` where
+    batches go (None: they stay where they are made)."""
+
+    def __init__(self, source: Source, place: Any, target: Any, skip: int = 0):
+        self.source, self.place, self.target, self.skip = source, place, target, skip
+        self.index = -1
+        self.make: Make = lambda array: tensor(array, device=target or place)
+        self._stream: Iterator[Any] | None = None
+
+    def _note(self, index: int) -> None:
+        self.index = index
+
+    def read(self, task: Any) -> Any:
+        self.index = -1
+        try:
+            with use_device(self.place):
+                batch = self._next() if task is None else self.source.read(task, self._note, self.make)
+        except Exception as error:
+            note_sample(error, self.index)
+            raise
+        return batch if batch is END or self.target is None else to_device(batch, self.target)
+
+    def _next(self) -> Any:
+        if self._stream is None:
+            self._stream = self.source.stream(self.skip, self._note, self.make)
+        return next(self._stream, END)
+
+    def close(self) -> None:
+        self._stream = None
+
+
+class ProcessWorker:
+    """Reads in a process of its own."""
+
+    def __init__(
+        self,
+        source: Source,
+        target: Any,
+        number: int,
+        start: Callable[[int], None] | None = None,
+        context: Any = None,
+        skip: int = 0,
+    ):
+        if not hasattr(context, "Process"):
+            context = multiprocessing.get_context(context or "spawn")
+        self.target, self.number = target, number
+        self._pipe, theirs = context.Pipe()
+        self._index = context.RawValue("q", -1)
+        arguments = (theirs, source, self._index, number, start, skip, os.getpid())
+        self._process = context.Process(target=_serve, args=arguments, daemon=True, name=f"weft-worker-{number}")
+        try:
+            with _interrupts_blocked():
+                self._process.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            self._pipe.close()
+            raise problem(
+                RangeError,
+                "DataLoader",
+                f"worker='process' and a dataset that cannot be sent to a process ({error})",
+                "a dataset, collate_fn and worker_init_fn that can be pickled",
+                "define them at the top level of a module, or use worker='thread'",
+            ) from None
+        finally:
+            theirs.close()
+
+    def read(self, task: Any) -> Any:
+        try:
+            self._pipe.send(task)
+            if self._pipe not in wait([self._pipe, self._process.sentinel]) and not self._pipe.poll():
+                raise self._death()
+            kind, value, text, index = pickle.loads(self._pipe.recv_bytes())
+        except (EOFError, OSError):
+            raise self._death() from None
+        if kind == "batch":
+            return unpack(value, self.target)
+        if kind == "end":
+            return END
+        if value is None:
+            given = f"worker {self.number}, which failed while it read {describe_sample(index)}: {text}"
+            raise problem(WorkerError, "DataLoader", given)
+        note_sample(value, index)
+        value.add_note(f"in worker process {self.number}:\n{text}")
+        raise value
+
+    def _death(self) -> WeftError:
+        self._process.join(SHUTDOWN_SECONDS)
+        code = self._process.exitcode
+        if code is None:
+            how = "which closed its pipe"
+        elif code < 0:
+            how = f"which was killed by {signal.Signals(-code).name}"
+        else:
+            how = f"which ended with exit code {code}"
+        given = f"worker {self.number} (process {self._process.pid}), {how} at {describe_sample(self._index.value)}"
+        fix = "look at this sample and at the memory of the machine; scripts need `if __name__ == '__main__':`"
+        return problem(WorkerError, "DataLoader", given, "workers that live as long as the loader's iterator", fix)
+
+    def close(self) -> None:
+        """End the process; a read that is under way in another thread gets an error. (The pipe is closed when nothing
+        refers to it: that thread may still wait for it.)"""
+        if self._index.value < 0:
+            with contextlib.suppress(OSError):
+                self._pipe.send(END)
+            self._process.join(SHUTDOWN_SECONDS)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join(SHUTDOWN_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Keep SIGINT from processes that are started inside: Ctrl-C goes to all of a terminal's processes, and the parent
+    is the one to end its workers."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(
+    pipe: Connection, source: Source, index: Any, number: int, start: Callable[[int], None] | None, skip: int,
+    parent: int,
+) -> None:  # fmt: skip
+    """The loop of a worker process: it ends when it is told to, or when its parent is gone."""
+
+    def note(position: int) -> None:
+        index.value = position
+
+    stream: Iterator[Any] | None = None
+    is_started = False
+    while True:
+        while not pipe.poll(PARENT_CHECK_SECONDS):
+            if os.getppid() != parent:
+                return
+        try:
+            task = pipe.recv()
+        except (EOFError, OSError):
+            return
+        if task == END:
+            return
+        try:
+            if start is not None and not is_started:
+                start(number)
+            is_started = True
+            if task is None:
+                stream = stream or source.stream(skip, note, Packed)
+                value = next(stream, END)
+            else:
+                value = source.read(task, note, Packed)
+            reply = ("end", None, "", -1) if value is END else ("batch", pack(value), "", -1)
+            payload = pickle.dumps(reply, protocol=5)
+        except Exception as error:
+            payload = _error_payload(error, index.value)
+        index.value = -1
+        try:
+            pipe.send_bytes(payload)
+        except (BrokenPipeError, ConnectionError):
+            return
+
+
+def _error_payload(error: Exception, index: int) -> bytes:
+    """An error as bytes; what cannot be sent as it is goes as text."""
+    text = "".join(traceback.format_exception(error))
+    try:
+        payload = pickle.dumps(("error", error.with_traceback(None), text, index))
+        pickle.loads(payload)
+    except Exception:
+        payload = pickle.dumps(("error", None, text, index))
+    return payload

@@ -1,0 +1,312 @@
+"""profile: `weft.profile(step, *args)`, where the time of a step goes, by kernel and by layer.
+
+The path of one call: the function is traced once more with `Origins`, which note the module that each node is made for
+(`compiler.origins`); its plan is the one that compiled calls replay. `Rehearsal` runs the plan on copies of what it
+writes, whole and step by step, in turns; of each the least time counts. The plan's own records give bytes and
+operations, `rates` what the device could do. Nothing here touches a replay.
+
+Limits: a step that runs alone starts with an idle team of threads, or between two events, so the sum of the kernels'
+times may be up to `SUM_LIMIT` times the whole and `PER_STEP` more for each step; a profile says how far it is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from weft.errors import GraphError, RangeError, problem
+
+if TYPE_CHECKING:
+    from weft.backends.base import Device
+    from weft.compiler.memorymap import MemoryReport
+    from weft.compiler.origins import Origins
+    from weft.compiler.plan import Gemm, Launch, LibraryCall
+    from weft.dtypes import DType
+    from weft.profiling.rehearsal import Rehearsal
+
+ROUNDS = 20  # of a whole run and a run step by step, at most
+LEAST_ROUNDS = 3
+SECONDS = 1.0  # after which no further round begins
+SUM_LIMIT = 1.5
+PER_STEP = 1e-5  # seconds
+OUTSIDE = "outside of modules"
+PHASES = ("forward", "backward", "update")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShare:
+    """A layer's part of a kernel: its path, the phase ('forward', 'backward' or 'update'), the share of the time."""
+
+    layer: str
+    phase: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One kernel or library call of a plan: seconds of all its `times` runs in one step, bytes moved and operations
+    done in them, and both as shares of what the device reaches."""
+
+    name: str
+    seconds: float
+    times: int
+    bytes: int
+    flops: int
+    copy_share: float
+    multiply_share: float
+    layers: tuple[LayerShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTime:
+    """The seconds of one layer, without the layers inside it, and how many kernels have a part of it."""
+
+    layer: str
+    kind: str
+    forward: float
+    backward: float
+    update: float
+    kernels: int
+
+    @property
+    def seconds(self) -> float:
+        return self.forward + self.backward + self.update
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What `weft.profile` returns; `print` shows tables. `seconds` is the whole step, measured by itself."""
+
+    name: str
+    device: str
+    description: str
+    seconds: float
+    rounds: int
+    copy_rate: float
+    multiply_rate: float
+    kernels: tuple[KernelTime, ...]
+    layers: tuple[LayerTime, ...]
+    memory: MemoryReport
+
+    @property
+    def kernel_seconds(self) -> float:
+        """The sum over all kernels, each timed alone."""
+        return sum(kernel.seconds for kernel in self.kernels)
+
+    @property
+    def bytes(self) -> int:
+        return sum(kernel.bytes for kernel in self.kernels)
+
+    @property
+    def flops(self) -> int:
+        return sum(kernel.flops for kernel in self.kernels)
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether the kernels' times add up to the whole, within the limits of the measurement."""
+        spare = PER_STEP * sum(kernel.times for kernel in self.kernels)
+        return self.seconds / SUM_LIMIT - spare <= self.kernel_seconds <= self.seconds * SUM_LIMIT + spare
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, seconds and bytes as numbers."""
+        found = {
+            field: getattr(self, field)
+            for field in ("name", "device", "description", "seconds", "kernel_seconds", "rounds", "bytes", "flops")
+        }
+        found |= {"copy_rate": self.copy_rate, "multiply_rate": self.multiply_rate, "peak_bytes": self.memory.peak}
+        found["kernels"] = [asdict(kernel) for kernel in self.kernels]
+        found["layers"] = [asdict(layer) | {"seconds": layer.seconds} for layer in self.layers]
+        return found
+
+    def chrome_trace(self) -> dict[str, Any]:
+        """The step as a trace in Chrome's format, for chrome://tracing or ui.perfetto.dev."""
+        from weft.profiling.chrome_trace import trace_of
+
+        return trace_of(self)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the Chrome trace, as JSON."""
+        if not str(path).endswith(".json"):
+            raise problem(RangeError, "save", f"the path {str(path)!r}", "a name that ends in .json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(self.chrome_trace(), file)
+
+    def table(self, most: int = 20) -> str:
+        """Both tables as text, the `most` slowest kernels in the first."""
+        from weft.profiling.tables import text
+
+        return text(self, most)
+
+    def __rich_console__(self, console: Any, options: Any) -> Any:
+        from weft.profiling.tables import parts
+
+        yield from parts(self, 20)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    __repr__ = __str__
+
+
+def profile(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
+    """Where the time of `step(*args)`, compiled, goes: by kernel and by layer.
+
+    Nothing that the step writes changes, as it runs on copies; random numbers are those of its next call. A kernel that
+    computes for several layers counts for each of them by its share of the elements that the kernel computes.
+
+    >>> layer = weft.nn.Linear(64, 32)
+    >>> found = weft.profile(lambda x: layer(x).relu().sum(), weft.ones(16, 64))
+    >>> [one.layer for one in found.layers]
+    ['Linear', 'outside of modules']
+    >>> found.seconds > 0 and found.kernels[0].flops >= 2 * 16 * 32 * 64
+    True
+    """
+    from weft.compiled import Compiled
+    from weft.compiler.assemble import assemble
+    from weft.compiler.origins import Origins
+    from weft.compiler.plan import walk
+    from weft.compiler.report import PlanReport
+    from weft.profiling.rehearsal import Rehearsal
+
+    if not callable(step):
+        raise problem(GraphError, "weft.profile", f"a {type(step).__name__}", "a function of tensors")
+    function = step if isinstance(step, Compiled) else Compiled(step)
+    origins = Origins()
+    rehearsal = Rehearsal(function, args, kwargs, "weft.profile", origins)
+    plan, _ = assemble(rehearsal.program, rehearsal.device, origins=origins)
+    names = [one.name for one, _ in walk(plan.steps)]
+    assert names == [one.name for one, _ in walk(rehearsal.plan.steps)], "a program has two plans"
+    whole, steps, rounds = _measure(rehearsal)
+    layer_names = LayerNames(list(origins.roots.values()))
+    kernels = _kernels(rehearsal, steps, _shares_by_step(rehearsal, origins), layer_names)
+    copy_rate, multiply_rate = _device_rates(rehearsal.device, _main_dtype(rehearsal))
+    memory = PlanReport(rehearsal.plan, rehearsal.device, rehearsal.names).memory()
+    return Profile(
+        function.name, rehearsal.device.name, rehearsal.device.description, whole, rounds, copy_rate, multiply_rate,
+        kernels, _layers(kernels, layer_names), memory,
+    )  # fmt: skip
+
+
+def _measure(rehearsal: Rehearsal) -> tuple[float, list[float], int]:
+    """The least time of a run, that of each step, and the number of rounds."""
+    import time
+
+    rehearsal.run(2)
+    started = time.perf_counter()
+    whole, steps = [], []
+    while len(whole) < LEAST_ROUNDS or (len(whole) < ROUNDS and time.perf_counter() - started < SECONDS):
+        whole.append(min(rehearsal.time_runs(1), rehearsal.time_runs(2)))
+        steps.append(rehearsal.time_steps())
+    return min(whole), [min(times) for times in zip(*steps, strict=True)], len(whole)
+
+
+def _device_rates(device: Device, dtype: DType) -> tuple[float, float]:
+    from weft.profiling.rates import rates
+
+    found = rates(device, dtype)
+    return found.copy, found.multiply
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def _dtype_of(step: Launch | Gemm | LibraryCall) -> DType | None:
+    """The dtype that a step multiplies in, where it says so."""
+    from weft.compiler.plan import Gemm, LibraryCall
+    from weft.dtypes import DType
+
+    if isinstance(step, Gemm):
+        return step.dtype
+    if isinstance(step, LibraryCall):
+        return next((one for one in step.config if isinstance(one, DType)), None)
+    return None
+
+
+def _main_dtype(rehearsal: Rehearsal) -> DType:
+    """The dtype in which most operations are done."""
+    from weft.compiler.plan import walk
+    from weft.dtypes import float32
+
+    found = [(step.flops * times, dtype) for step, times in walk(rehearsal.plan.steps) if (dtype := _dtype_of(step))]
+    return max(found, key=lambda pair: pair[0])[1] if found else float32
+
+
+def _shares_by_step(rehearsal: Rehearsal, origins: Origins) -> list[dict[Any, float]]:
+    """The shares of each step of `walk`: those inside a loop have the loop's."""
+    from weft.compiler.plan import walk
+
+    return [shares for step, shares in zip(rehearsal.plan.steps, origins.steps, strict=True) for _ in walk((step,))]
+
+
+def _kernels(
+    rehearsal: Rehearsal, seconds: Sequence[float], shares: Sequence[dict[Any, float]], names: LayerNames
+) -> tuple[KernelTime, ...]:
+    from weft.compiler.plan import walk
+    from weft.dtypes import float32
+    from weft.profiling.rates import raise_multiply
+
+    found = []
+    for (step, times), time in zip(walk(rehearsal.plan.steps), seconds, strict=True):
+        dtype = _dtype_of(step)
+        if dtype is not None and step.flops * times > 1 << 24 and time:  # less says little about a rate
+            raise_multiply(rehearsal.device, dtype, step.flops * times / time)
+    for (step, times), time, parts in zip(walk(rehearsal.plan.steps), seconds, shares, strict=True):
+        copy_rate, multiply_rate = _device_rates(rehearsal.device, _dtype_of(step) or float32)
+        nbytes, flops = step.bytes * times, step.flops * times
+        of_copy, of_multiply = (nbytes / time / copy_rate, flops / time / multiply_rate) if time else (0.0, 0.0)
+        layers = tuple([LayerShare(names.of(origin.module), origin.phase, part) for origin, part in parts.items()])
+        found.append(KernelTime(step.name, time, times, nbytes, flops, of_copy, of_multiply, layers))
+    return tuple(found)
+
+
+# --- layers ----------------------------------------------------------------------------------------------------------
+
+
+class LayerNames:
+    """What modules are called: by their path in the outermost module that was called, which has the name of its class,
+    as optimizers have. Where several outermost modules have modules inside, paths begin with these names."""
+
+    def __init__(self, roots: Sequence[Any]):
+        taken: dict[str, int] = {}
+        several = sum(any(True for _ in root.children()) for root in roots) > 1
+        self._paths: dict[int, str] = {}
+        self.kinds: dict[str, str] = {}
+        for root in roots:
+            own = self._numbered(type(root).__name__, taken)
+            for path, module in root.named_modules():
+                name = own if not path else f"{own}.{path}" if several else path
+                self._paths.setdefault(id(module), name)
+                self.kinds.setdefault(name, type(module).__name__)
+        self._taken = taken
+
+    @staticmethod
+    def _numbered(name: str, taken: dict[str, int]) -> str:
+        taken[name] = taken.get(name, 0) + 1
+        return name if taken[name] == 1 else f"{name} {taken[name]}"
+
+    def of(self, module: Any) -> str:
+        """The name of a module or an optimizer; `OUTSIDE` for None."""
+        if module is None:
+            return OUTSIDE
+        if id(module) not in self._paths:
+            self._paths[id(module)] = self._numbered(type(module).__name__, self._taken)
+            self.kinds[self._paths[id(module)]] = type(module).__name__
+        return self._paths[id(module)]
+
+
+def _layers(kernels: Sequence[KernelTime], names: LayerNames) -> tuple[LayerTime, ...]:
+    """The time of each layer that has any kernel, in the order of the modules."""
+    order = {name: number for number, name in enumerate(names.kinds)}
+    times: dict[str, dict[str, float]] = {}
+    counts: dict[str, int] = {}
+    for kernel in kernels:
+        for part in kernel.layers:
+            phases = times.setdefault(part.layer, dict.fromkeys(PHASES, 0.0))
+            phases[part.phase] += kernel.seconds * part.share
+        for layer in {part.layer for part in kernel.layers}:
+            counts[layer] = counts.get(layer, 0) + 1
+    ordered = sorted(times, key=lambda name: order.get(name, len(order)))
+    return tuple([LayerTime(name, names.kinds.get(name, ""), **times[name], kernels=counts[name]) for name in ordered])

@@ -1,0 +1,82 @@
+"""What can go wrong in a run, and the exit code that a command ends with for it. `docs/training.md` has the table."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from weft.errors import IndexRangeError, OutOfMemoryError, WeftError
+
+
+class NotFiniteError(WeftError, ArithmeticError):
+    """A loss that is infinite or no number."""
+
+
+class Interrupted(SystemExit):
+    """A run that was asked to stop (Ctrl-C, SIGTERM), has finished its step and has saved what it can.
+
+    The interpreter ends with the exit code that shells expect: 128 + the number of the signal.
+    """
+
+    def __init__(self, code: int, message: str):
+        super().__init__(code)
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+
+OTHER, NOT_FINITE, LABELS, MISSING, UNREADABLE, DISK_FULL, MEMORY = 1, 3, 4, 5, 6, 7, 8
+# The first that fits counts. 2 is that of arguments and configurations that are refused, as for argparse.
+EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (NotFiniteError, NOT_FINITE),
+    (IndexRangeError, LABELS),
+    (FileNotFoundError, MISSING),
+    (OutOfMemoryError, MEMORY),
+)
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code for an error that ends a run.
+
+    >>> exit_code(FileNotFoundError("no such folder")), exit_code(ValueError("anything"))
+    (5, 1)
+    """
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else OTHER
+    for one in _chain(error):
+        if isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT):
+            return DISK_FULL
+        if type(one).__name__ in ("UnidentifiedImageError", "UnreadableError"):
+            return UNREADABLE
+        for kind, code in EXIT_CODES:
+            if isinstance(one, kind):
+                return code
+    return OTHER
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An error and what caused it."""
+    found: list[BaseException] = []
+    while error is not None and error not in found:
+        found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def run_guarded(function: Callable[[], Any]) -> int:
+    """Call a function as a command does: what ends a run on purpose is a message and an exit code, not a traceback.
+    Errors of which the user cannot know the reason keep their traceback."""
+    try:
+        function()
+    except Interrupted as stop:
+        return exit_code(stop)  # its message was shown when it was raised
+    except Exception as error:
+        code = exit_code(error)
+        if code == OTHER and not isinstance(error, WeftError):
+            raise
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return code
+    return 0

@@ -1,0 +1,79 @@
+"""History: what a run measured, epoch by epoch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from weft.errors import RangeError, problem
+
+
+class History:
+    """The metrics of each epoch. `history["loss"]` is the list of one of them, `history.rows` has the dicts.
+
+    >>> history = History()
+    >>> history.add({"epoch": 0, "loss": 2.0})
+    >>> history.add({"epoch": 1, "loss": 1.0, "val_loss": 1.5})
+    >>> history["loss"], history["val_loss"], history.last["loss"]
+    ([2.0, 1.0], [1.5], 1.0)
+    """
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add the row of an epoch; a row of the same epoch, when a run goes on in the middle of one, is replaced."""
+        self.rows = [old for old in self.rows if old["epoch"] != row["epoch"]] + [dict(row)]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The row of the last epoch."""
+        return self.rows[-1] if self.rows else {}
+
+    def names(self) -> list[str]:
+        """The names of everything that was measured, in order."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def __getitem__(self, name: str) -> list[Any]:
+        if name not in self.names():
+            raise problem(RangeError, "History", f"{name!r}", f"one of {', '.join(self.names()) or 'nothing yet'}")
+        return [row[name] for row in self.rows if name in row]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value:.4g}" for name, value in self.last.items() if isinstance(value, float))
+        return f"History({len(self.rows)} epochs{': ' + values if values else ''})"
+
+    def series(self) -> dict[str, list[tuple[float, float]]]:
+        """(epoch, value) of everything that is a number, by name."""
+        left_out = {"epoch", "seconds", "step"}
+        return {
+            name: [(row["epoch"], row[name]) for row in self.rows if isinstance(row.get(name), (int, float))]
+            for name in self.names()
+            if name not in left_out and any(isinstance(row.get(name), (int, float)) for row in self.rows)
+        }
+
+    def plot(self, path: str | os.PathLike[str]) -> Path:
+        """Draw the curves into an SVG file: one panel for the losses and one for each metric, training and validation
+        together."""
+        from weft.train.charts import panels
+
+        target = Path(path)
+        target.write_text(panels(self.series()), encoding="utf-8")
+        return target
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": [dict(row) for row in self.rows]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.rows = [dict(row) for row in state["rows"]]

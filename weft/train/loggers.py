@@ -1,0 +1,243 @@
+"""Loggers: callbacks that write what a run measures into files."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import weft
+from weft.train.callbacks import Callback, Metrics
+from weft.train.tensorboard import EventWriter
+
+if TYPE_CHECKING:
+    from weft.train.trainer import Trainer
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+class _Table:
+    """A CSV file that rows are appended to, each brought to disk. Columns are those of the first row; a row with new
+    ones rewrites the file."""
+
+    def __init__(self, path: Path, separator: str = ","):
+        self.path, self.separator = path, separator
+        self.columns: list[str] = []
+        self.rows: list[dict[str, str]] = []
+        self._is_open = False
+
+    def read(self) -> None:
+        """Take over the rows of a file that is there already."""
+        if self.path.exists():
+            with self.path.open(newline="") as file:
+                reader = csv.DictReader(file, delimiter=self.separator)
+                self.rows = [dict(row) for row in reader]
+                self.columns = list(reader.fieldnames or [])
+        self._is_open = True
+
+    def keep(self, column: str, largest: float) -> None:
+        """Drop rows above a number: those of a run that is repeated from a checkpoint."""
+        kept = [row for row in self.rows if row.get(column) and float(row[column]) <= largest]
+        if len(kept) < len(self.rows):
+            self.rows = kept
+            self._rewrite()
+
+    def drop(self) -> None:
+        self.rows, self.columns, self._is_open = [], [], True
+        self.path.unlink(missing_ok=True)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        values = {name: _text(value) for name, value in row.items()}
+        self.rows.append(values)
+        new = [name for name in values if name not in self.columns]
+        if new or not self.path.exists():
+            self.columns += new
+            self._rewrite()
+            return
+        with self.path.open("a", newline="") as file:
+            file.write(self._lines([values], header=False))
+
+    def _lines(self, rows: list[dict[str, str]], header: bool) -> str:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self.columns, delimiter=self.separator, restval="", lineterminator="\n")
+        if header:
+            writer.writeheader()
+        writer.writerows(rows)
+        return text.getvalue()
+
+    def _rewrite(self) -> None:
+        write_text(self.path, self._lines(self.rows, header=True))
+
+
+def _text(value: Any) -> str:
+    return (
+        json.dumps(value)
+        if isinstance(value, (list, tuple))
+        else repr(value)
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file under another name and rename it, so that it is never there half."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    with part.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+    os.replace(part, path)
+
+
+class CSVLogger(Callback):
+    """One row per epoch: the epoch and all metrics, in a file that is brought to disk with each. `append` goes on with
+    a file that is there."""
+
+    def __init__(self, path: str | os.PathLike[str], append: bool = False, separator: str = ","):
+        self.table, self.append = _Table(Path(path), separator), append
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        if self.table._is_open:
+            return
+        self.table.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.append or trainer.is_resumed:
+            self.table.read()
+            if trainer.is_resumed:
+                self.table.keep("epoch", trainer.epoch - 1)
+        else:
+            self.table.drop()
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
+        self.table.add({"epoch": epoch, **{name: value for name, value in metrics.items() if name != "epoch"}})
+
+
+class TensorBoard(Callback):
+    """Writes metrics of each epoch, and with `every` the loss and rate of each so many steps, as TensorBoard's event
+    files: training under `train`, validation under `validation`."""
+
+    def __init__(self, folder: str | os.PathLike[str], every: int | None = None):
+        self.folder, self.by_step = Path(folder), every is not None
+        self.every = every or 1 << 62
+        self._writers: dict[str, EventWriter] = {}
+
+    def _writer(self, part: str) -> EventWriter:
+        if part not in self._writers:
+            self._writers[part] = EventWriter(self.folder / part)
+        return self._writers[part]
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        if not trainer.is_resumed:
+            self._writer("train").add_text("model", f"```\n{trainer.model!r}\n```")
+
+    def on_batch_end(self, trainer: Trainer, batch: int, metrics: Metrics) -> None:
+        if self.by_step:
+            writer = self._writer("train")
+            writer.add_scalar("batch_loss", metrics["batch_loss"], trainer.step_count)
+            writer.add_scalar("batch_lr", metrics["lr"], trainer.step_count)
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            if _is_number(value) and name not in ("epoch", "step"):
+                part = "validation" if name.startswith("val_") else "train"
+                self._writer(part).add_scalar(name.removeprefix("val_"), value, epoch)
+        for writer in self._writers.values():
+            writer.flush()
+
+    def on_train_end(self, trainer: Trainer) -> None:
+        for writer in self._writers.values():
+            writer.close()
+        self._writers = {}
+
+
+class RunFolder(Callback):
+    """What a run leaves in its folder: `config.json`, `environment.json`, `metrics.csv` (epochs), `steps.csv` (every so
+    many steps), `layers.json` and `report.html`. Every Trainer with `run=` has one."""
+
+    def __init__(self, every: int = 50):
+        self.every = every
+        self.epochs: _Table | None = None
+        self.steps: _Table | None = None
+        self._began = 0.0
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        assert trainer.run is not None
+        self._began = time.perf_counter()
+        if self.epochs is not None and self.steps is not None:
+            return
+        trainer.run.mkdir(parents=True, exist_ok=True)
+        self.epochs, self.steps = _Table(trainer.run / "metrics.csv"), _Table(trainer.run / "steps.csv")
+        if trainer.is_resumed:
+            for table, column, largest in (
+                (self.epochs, "epoch", trainer.epoch - 1),
+                (self.steps, "step", trainer.step_count),
+            ):
+                table.read()
+                table.keep(column, largest)
+        else:
+            self.epochs.drop()
+            self.steps.drop()
+        if not (trainer.run / "config.json").exists():
+            write_text(trainer.run / "config.json", json.dumps(describe(trainer), indent=2) + "\n")
+        write_text(trainer.run / "environment.json", json.dumps(environment(trainer), indent=2) + "\n")
+
+    def on_batch_end(self, trainer: Trainer, batch: int, metrics: Metrics) -> None:
+        assert self.steps is not None
+        row = {"step": trainer.step_count, "epoch": trainer.epoch, "loss": metrics["batch_loss"], "lr": metrics["lr"]}
+        row["seconds"] = round(time.perf_counter() - self._began, 6)
+        self.steps.add(row)
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
+        assert self.epochs is not None
+        self.epochs.add(metrics)
+
+    def on_train_end(self, trainer: Trainer) -> None:
+        if importlib.util.find_spec("weft.report") is not None:
+            from weft import report
+
+            report.write(trainer.run)
+
+
+def describe(trainer: Trainer) -> dict[str, Any]:
+    """The configuration of a trainer, for people; a run that was made from a file has its own."""
+    groups = [dict(group) for optimizer in trainer.optimizers for group in optimizer.param_groups]
+    options = [{key: value for key, value in group.items() if key not in ("params", "param_names")} for group in groups]
+    return {
+        "model": repr(trainer.model),
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "loss": repr(trainer.loss),
+        "optimizer": [type(optimizer).__name__ for optimizer in trainer.optimizers],
+        "groups": json.loads(json.dumps(options, default=repr)),
+        "scheduler": None if trainer.scheduler is None else type(trainer.scheduler).__name__,
+        "metrics": [metric.name for metric in trainer.meters.metrics],
+        "trainer": {
+            name: getattr(trainer, name)
+            for name in ("precision", "accumulate", "clip_norm", "clip_value", "on_nan", "seed", "memory_budget")
+        },
+        "device": str(trainer.device),
+        **{key: value for key, value in trainer.planned.items() if value is not None},
+    }
+
+
+def environment(trainer: Trainer) -> dict[str, Any]:
+    """Where a run takes place."""
+    import numpy
+
+    return {
+        "weft": weft.__version__,
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "system": platform.platform(),
+        "device": str(trainer.device),
+        "threads": weft.get_num_threads(),
+        "command": sys.argv,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }

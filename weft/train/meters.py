@@ -1,0 +1,161 @@
+"""Meters: what a run measures, in device buffers, and the one download that brings all of it to the host.
+
+Buffers: the counts of steps (int64: steps, the first bad one, skipped ones), the sums of the mean loss, and those of
+the metrics. A step writes them in place; `read` packs their values into one vector on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import weft
+from weft.errors import GraphError, problem
+from weft.optim.groups import outside_of_traces
+from weft.tensor import Tensor
+from weft.train.metrics import Mean, Metric
+
+
+class Readings(dict):
+    """Values by name; `first_bad` is the number of the first step whose loss was not finite (0: none), `skipped` how
+    many there were, `last` the loss of the last step."""
+
+    first_bad = 0
+    skipped = 0
+    last = float("nan")
+
+
+class Meters:
+    """The mean loss, metrics, further values that a custom step returned, and counts of steps."""
+
+    def __init__(self, metrics: Sequence[Metric], device: Any):
+        self.metrics, self.device = list(metrics), device
+        self.loss = Mean("loss")
+        self.means: dict[str, Mean] = {}  # of what a custom step returned beside the loss
+        with outside_of_traces():
+            self.counts = weft.zeros(3, dtype=weft.int64, device=device)  # steps, the first bad one, skipped ones
+            self.counts.name = "counts of steps"
+            weft.eval(self.counts)
+        self._readers: dict[tuple[str, ...], _Reader] = {}
+        self._reset: tuple[list[int], Any] = [], None
+
+    # ---- in the compiled step -------------------------------------------------------------------------------------
+
+    def has_stopped(self) -> Tensor:
+        """Whether there was a loss that is not finite: a bool on the device."""
+        return self.counts[1] != 0
+
+    def note(self, loss: Tensor, good: Tensor | None, rows: int) -> None:
+        """Take the loss of a step into account; where `good` is False it counts as skipped."""
+        value, weight = loss.detach(), float(rows)
+        steps, first, skipped = self.counts[0] + 1, self.counts[1], self.counts[2]
+        if good is None:
+            self.loss.add(value, weight)
+        else:
+            first = weft.where((first == 0) & ~good, steps, first)
+            skipped = skipped + (~good).long()
+            self.loss.add(weft.where(good, value, 0.0), weft.where(good, weight, 0.0), last=value)
+        self.counts.copy_(weft.stack([steps, first, skipped]))
+
+    def note_values(self, values: Mapping[str, Tensor], rows: int) -> None:
+        """Take further numbers of a step into account."""
+        for name, value in values.items():
+            self.means.setdefault(name, Mean(name)).add(value.detach().mean(), float(rows))
+
+    def note_predictions(self, prediction: Any, target: Any) -> None:
+        """Let the metrics see the predictions of a batch, if there are any."""
+        if prediction is not None and target is not None:
+            given = prediction.detach() if isinstance(prediction, Tensor) else prediction
+            for metric in self.metrics:
+                metric.update(given, target)
+
+    # ---- between steps --------------------------------------------------------------------------------------------
+
+    def sources(self) -> list[Metric]:
+        """Everything that has a value, the loss first."""
+        return [metric for metric in (self.loss, *self.means.values(), *self.metrics) if metric.buffers]
+
+    def read(self) -> Readings:
+        """The present values, by one download."""
+        if not self.loss.buffers:
+            raise problem(GraphError, "Trainer.read", "a trainer before its first step", "at least one step")
+        names = tuple(metric.name for metric in self.sources())
+        if names not in self._readers:
+            self._readers[names] = _Reader(self)
+        return self._readers[names].read()
+
+    def reset(self) -> None:
+        """Forget the sums, by one plan; the counts of steps stay."""
+        buffers = [value for metric in self.sources() for value in metric.buffers.values()]
+        if self._reset[0] != list(map(id, buffers)):
+            self._reset = list(map(id, buffers)), weft.compile(lambda: _zero(buffers))
+        if buffers:
+            self._reset[1]()
+
+    def forget_bad(self) -> None:
+        """As if no loss had been bad."""
+        with weft.no_grad():
+            self.counts[1] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "loss": self.loss.state_dict(),
+            "means": {name: mean.state_dict() for name, mean in self.means.items()},
+            "metrics": [metric.state_dict() for metric in self.metrics],
+            "counts": weft.snapshot(self.counts).clone(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if len(state["metrics"]) != len(self.metrics):
+            given = f"the state of {len(state['metrics'])} metrics"
+            raise problem(GraphError, "Trainer.load_state_dict", given, f"that of {len(self.metrics)}")
+        self.loss.load_state_dict(state["loss"], self.device)
+        for name, saved in state["means"].items():
+            self.means.setdefault(name, Mean(name)).load_state_dict(saved, self.device)
+        for metric, saved in zip(self.metrics, state["metrics"], strict=True):
+            metric.load_state_dict(saved, self.device)
+        with weft.no_grad():
+            self.counts.copy_(weft.as_tensor(state["counts"], device=self.device))
+
+
+def _zero(buffers: Sequence[Tensor]) -> None:
+    with weft.no_grad():
+        for buffer in buffers:
+            buffer.zero_()
+
+
+class _Reader:
+    """Packs all values into one vector on the device, downloads it and takes it apart."""
+
+    def __init__(self, meters: Meters):
+        self.meters, self.present = meters, meters.sources()
+        self.shapes: list[tuple[str, tuple[int, ...]]] = []
+        self.pack = weft.compile(self._pack)
+
+    def _pack(self) -> Tensor:
+        """Counts, the last loss, and the values of all metrics, the mean loss first."""
+        with weft.no_grad():
+            values = [metric.compute() for metric in self.present]
+            self.shapes = [(metric.name, value.shape) for metric, value in zip(self.present, values, strict=True)]
+            parts = [self.meters.counts, self.meters.loss.last(), *values]
+            return weft.cat([part.double().reshape(-1) for part in parts])
+
+    def read(self) -> Readings:
+        numbers = self.pack().tolist()
+        found, at = Readings(), 4
+        _, first_bad, skipped, found.last = numbers[:at]
+        found.first_bad, found.skipped = int(first_bad), int(skipped)
+        for name, shape in self.shapes:
+            size = math.prod(shape)
+            part = numbers[at : at + size]
+            found[name] = _nested(part, shape) if shape else part[0]
+            at += size
+        return found
+
+
+def _nested(flat: list[float], shape: tuple[int, ...]) -> list[Any]:
+    if len(shape) == 1:
+        return flat
+    size = math.prod(shape[1:])
+    return [_nested(flat[k * size : (k + 1) * size], shape[1:]) for k in range(shape[0])]

@@ -1,0 +1,509 @@
+"""Metrics: numbers about predictions that add up on the device.
+
+`update` is tensor code that writes buffers in place, so it can be a part of the compiled step; `compute` is tensor
+code, too, and its result is read when it is shown. Buffers are made by the first update, when shapes are known.
+"""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import weft
+from weft.errors import RangeError, ShapeError, problem
+from weft.optim.groups import outside_of_traces
+from weft.tensor import Tensor
+
+
+class Metric(abc.ABC):
+    """Base class. A metric of one's own sets `name`, and defines `update` on `self.buffer(...)`s and `compute`.
+
+    >>> class LargestError(weft.train.Metric):
+    ...     name = "largest error"
+    ...
+    ...     def update(self, prediction, target):
+    ...         largest = self.buffer("largest", (), weft.float32, prediction.device)
+    ...         largest.copy_(largest.maximum((prediction - target).abs().max()))
+    ...
+    ...     def compute(self):
+    ...         return self.buffers["largest"]
+    >>> metric = LargestError()
+    >>> metric.update(weft.tensor([1.0, 5.0]), weft.tensor([1.0, 2.0]))
+    >>> metric.compute().item()
+    3.0
+    """
+
+    name = ""
+
+    def __init__(self, name: str | None = None):
+        self.name = name or type(self).name or type(self).__name__.lower()
+        self.buffers: dict[str, Tensor] = {}
+
+    @abc.abstractmethod
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """Take a batch into account. Called inside the compiled step, without gradients."""
+
+    @abc.abstractmethod
+    def compute(self) -> Tensor:
+        """The value of everything since `reset`: a scalar, or a tensor of which each element is shown."""
+
+    def buffer(self, name: str, shape: Sequence[int], dtype: Any, device: Any) -> Tensor:
+        """A tensor that is kept between updates and begins as zeros."""
+        found = self.buffers.get(name)
+        if found is None:
+            with outside_of_traces():
+                found = weft.zeros(tuple(shape), dtype=dtype, device=device)
+                found.name = f"{self.name} {name}"
+                weft.eval(found)
+            self.buffers[name] = found
+        elif found.shape != tuple(shape):
+            given = f"a batch that asks for {name!r} of shape {list(shape)} after one of {list(found.shape)}"
+            raise problem(ShapeError, f"metric {self.name}", given, "batches with as many classes", "call reset()")
+        return found
+
+    def reset(self) -> None:
+        """Forget all batches; the buffers keep their places."""
+        with weft.no_grad():
+            for buffer in self.buffers.values():
+                buffer.zero_()
+
+    def fresh(self) -> Metric:
+        """The same metric without batches and buffers of its own, for other data."""
+        made = copy.copy(self)
+        made.buffers = {}
+        return made
+
+    def state_dict(self) -> dict[str, Any]:
+        """The buffers."""
+        return {name: value.clone() for name, value in weft.snapshot(self.buffers).items()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], device: Any = None) -> None:
+        """Take over what `state_dict` returned."""
+        with weft.no_grad():
+            for name, value in state_dict.items():
+                given = weft.as_tensor(value, device=device)
+                self.buffer(name, given.shape, given.dtype, given.device).copy_(given)
+            for name in set(self.buffers) - set(state_dict):
+                self.buffers[name].zero_()
+
+
+def _add(total: Tensor, rest: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """A sum and what rounding took from it, after a value was added: Kahan's summation, so that a million batches count
+    alike."""
+    corrected = value - rest
+    new = total + corrected
+    return new, (new - total) - corrected
+
+
+def _float_like(value: Tensor) -> Any:
+    return weft.float64 if value.dtype is weft.float64 else weft.float32
+
+
+class Mean(Metric):
+    """The mean of numbers, each weighted by how many samples it stands for.
+
+    >>> mean = Mean("loss")
+    >>> mean.add(weft.tensor(1.0), 30)
+    >>> mean.add(weft.tensor(4.0), 10)
+    >>> mean.compute().item()
+    1.75
+    """
+
+    name = "mean"
+
+    def add(self, value: Tensor, weight: float | Tensor = 1.0, last: Tensor | None = None) -> None:
+        """Take a number into account `weight` times. `last` is what `last()` is to be, if not the number."""
+        dtype = _float_like(value)
+        value, last = value.to(dtype), (value if last is None else last).to(dtype)
+        if not isinstance(weight, Tensor):
+            weight = weft.full((), weight, dtype=dtype, device=value.device)
+        sums = self.buffer("sums", (5,), dtype, value.device)  # one vector, so that an update is one kernel
+        total, weights = _add(sums[0], sums[1], value * weight), _add(sums[2], sums[3], weight.to(dtype))
+        sums.copy_(weft.stack([*total, *weights, last]))
+
+    def last(self) -> Tensor:
+        """The number that was added last."""
+        return self.buffers["sums"][4]
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        """The mean of the predictions themselves."""
+        self.add(prediction.mean(), prediction.numel())
+
+    def compute(self) -> Tensor:
+        sums = self.buffers["sums"]
+        return sums[0] / sums[2]
+
+
+# ---- classes -------------------------------------------------------------------------------------------------------
+
+
+def class_axis(who: str, prediction: Tensor, target: Tensor) -> int | None:
+    """The axis of the scores of classes: 1 as for `cross_entropy`, or the last one; None where each element is a score
+    of its own (binary)."""
+    given, wanted = tuple(prediction.shape), tuple(target.shape)
+    if given == wanted or (len(given) == len(wanted) + 1 and given == (*wanted, 1)):
+        return None
+    if len(given) == len(wanted) + 1:
+        if given[:1] + given[2:] == wanted:
+            return 1
+        if given[:-1] == wanted:
+            return len(given) - 1
+    raise problem(
+        ShapeError, f"metric {who}", f"predictions of shape {list(given)} and targets of shape {list(wanted)}",
+        "(batch, classes, ...) or (batch, ..., classes) and (batch, ...), or equal shapes for two classes",
+    )  # fmt: skip
+
+
+class _OfClasses(Metric):
+    """What metrics of classes share: `ignore_index` marks targets that do not count, `threshold` (of the scores, which
+    are logits unless said otherwise) divides two classes."""
+
+    def __init__(self, name: str | None = None, ignore_index: int = -100, threshold: float = 0.0):
+        super().__init__(name)
+        self.ignore_index, self.threshold = ignore_index, threshold
+
+    def chosen(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
+        """(predicted classes, targets, which count, number of classes), as vectors."""
+        axis = class_axis(self.name, prediction, target)
+        if axis is None:
+            guess = (prediction.reshape(-1) > self.threshold).long()
+            truth, classes = (target.reshape(-1) > 0.5).long(), 2
+            return guess, truth, weft.ones_like(truth, dtype=weft.bool), classes
+        guess, truth = prediction.argmax(axis).reshape(-1), target.reshape(-1).long()
+        counts = truth != self.ignore_index
+        return guess, weft.where(counts, truth, 0), counts, prediction.shape[axis]
+
+
+class Accuracy(_OfClasses):
+    """The share of right predictions.
+
+    >>> metric = Accuracy()
+    >>> metric.update(weft.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 1.0]]), weft.tensor([0, 1, 1]))
+    >>> round(metric.compute().item(), 4)
+    0.6667
+    """
+
+    name = "accuracy"
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        guess, truth, counts, _ = self.chosen(prediction, target)
+        self._count(guess == truth, counts)
+
+    def _count(self, right: Tensor, counts: Tensor) -> None:
+        which = weft.stack([right & counts, counts])
+        self.buffer("right and seen", (2,), weft.int64, right.device).add_(which.long().sum(1))
+
+    def compute(self) -> Tensor:
+        sums = self.buffers["right and seen"].double()
+        return sums[0] / sums[1]
+
+
+class TopK(Accuracy):
+    """The share of samples whose class is among the `k` highest scores.
+
+    >>> metric = TopK(2)
+    >>> metric.update(weft.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), weft.tensor([1, 2]))
+    >>> metric.compute().item()
+    0.5
+    """
+
+    def __init__(self, k: int = 5, name: str | None = None, ignore_index: int = -100):
+        super().__init__(name or f"top{k}", ignore_index)
+        self.k = k
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        axis = class_axis(self.name, prediction, target)
+        if axis is None or self.k > prediction.shape[axis]:
+            given = f"predictions of shape {list(prediction.shape)}"
+            raise problem(ShapeError, f"metric {self.name}", given, f"scores of at least {self.k} classes")
+        scores = prediction.movedim(axis, -1).reshape(-1, prediction.shape[axis])
+        truth = target.reshape(-1).long()
+        best = scores.topk(self.k, -1)[1]
+        self._count((best == truth.unsqueeze(-1)).any(-1), truth != self.ignore_index)
+
+
+def _counted(index: Tensor, which: Tensor, size: int) -> Tensor:
+    """How often each number below `size` occurs in `index`, where `which`."""
+    zeros = weft.zeros(size, dtype=weft.int64, device=index.device)
+    return zeros.scatter_add(0, index, which.long())
+
+
+class _Counts(_OfClasses):
+    """True positives, predicted and true members of each class."""
+
+    def __init__(
+        self, average: str | None = "macro", name: str | None = None, ignore_index: int = -100, threshold: float = 0.0
+    ):
+        super().__init__(name, ignore_index, threshold)
+        if average not in ("macro", "micro", "binary", None):
+            raise problem(
+                RangeError, f"metric {self.name}", f"average {average!r}", "'macro', 'micro', 'binary' or None"
+            )
+        self.average = average
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        guess, truth, counts, classes = self.chosen(prediction, target)
+        for name, index, which in (
+            ("hits", truth, counts & (guess == truth)), ("guessed", guess, counts), ("true", truth, counts),
+        ):  # fmt: skip
+            self.buffer(name, (classes,), weft.int64, truth.device).add_(_counted(index, which, classes))
+
+    def compute(self) -> Tensor:
+        hits, guessed, true = (self.buffers[name].double() for name in ("hits", "guessed", "true"))
+        if self.average == "micro":
+            hits, guessed, true = hits.sum(), guessed.sum(), true.sum()
+        value = self.ratio(hits, guessed, true)
+        if self.average == "binary":
+            return value[1]
+        if self.average == "macro":  # over the classes that occur
+            occurs = (guessed + true > 0).double()
+            return (value * occurs).sum() / occurs.sum()
+        return value
+
+    @abc.abstractmethod
+    def ratio(self, hits: Tensor, guessed: Tensor, true: Tensor) -> Tensor:
+        """The value from true positives, predicted members and true members; 0 where there are none."""
+
+
+def _ratio(above: Tensor, below: Tensor) -> Tensor:
+    return weft.where(below > 0, above / weft.where(below > 0, below, 1.0), 0.0)
+
+
+class Precision(_Counts):
+    """Of what was predicted as a class, the share that is of it; "macro" is the mean over classes, "micro" counts all
+    together, "binary" is class 1, None gives each class.
+
+    >>> metric = Precision(average=None)
+    >>> metric.update(weft.eye(3)[[0, 0, 1, 2]], weft.tensor([0, 1, 1, 2]))
+    >>> metric.compute().tolist()
+    [0.5, 1.0, 1.0]
+    """
+
+    name = "precision"
+
+    def ratio(self, hits: Tensor, guessed: Tensor, true: Tensor) -> Tensor:
+        return _ratio(hits, guessed)
+
+
+class Recall(_Counts):
+    """Of what is of a class, the share that was predicted as it."""
+
+    name = "recall"
+
+    def ratio(self, hits: Tensor, guessed: Tensor, true: Tensor) -> Tensor:
+        return _ratio(hits, true)
+
+
+class F1(_Counts):
+    """The harmonic mean of precision and recall."""
+
+    name = "f1"
+
+    def ratio(self, hits: Tensor, guessed: Tensor, true: Tensor) -> Tensor:
+        return _ratio(2.0 * hits, guessed + true)
+
+
+class ConfusionMatrix(_OfClasses):
+    """How often each class (row) was predicted as each (column).
+
+    >>> metric = ConfusionMatrix()
+    >>> metric.update(weft.eye(2)[[0, 1, 1]], weft.tensor([0, 0, 1]))
+    >>> metric.compute().tolist()
+    [[1, 1], [0, 1]]
+    """
+
+    name = "confusion"
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        guess, truth, counts, classes = self.chosen(prediction, target)
+        matrix = self.buffer("matrix", (classes, classes), weft.int64, truth.device)
+        matrix.add_(_counted(truth * classes + guess, counts, classes * classes).reshape(classes, classes))
+
+    def compute(self) -> Tensor:
+        return self.buffers["matrix"]
+
+
+class IoU(ConfusionMatrix):
+    """Intersection over union of predicted and true members, the mean over the classes that occur; `average=None` gives
+    each class."""
+
+    name = "iou"
+
+    def __init__(
+        self, average: str | None = "macro", name: str | None = None, ignore_index: int = -100, threshold: float = 0.0
+    ):
+        super().__init__(name, ignore_index, threshold)
+        self.average = average
+
+    def compute(self) -> Tensor:
+        matrix = self.buffers["matrix"].double()
+        hits = matrix.diagonal()
+        union = matrix.sum(0) + matrix.sum(1) - hits
+        value = _ratio(hits, union)
+        if self.average is None:
+            return value
+        occurs = (union > 0).double()
+        return (value * occurs).sum() / occurs.sum()
+
+
+class AUC(Metric):
+    """Area under the ROC curve of two classes. Scores are counted in `bins` equal intervals of [0, 1], where scores of
+    one interval are equal; `from_logits` takes the sigmoid first.
+
+    >>> metric = AUC(from_logits=False)
+    >>> metric.update(weft.tensor([0.1, 0.4, 0.35, 0.8]), weft.tensor([0, 0, 1, 1]))
+    >>> metric.compute().item()
+    0.75
+    """
+
+    name = "auc"
+
+    def __init__(self, bins: int = 2048, from_logits: bool = True, name: str | None = None):
+        super().__init__(name)
+        self.bins, self.from_logits = bins, from_logits
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        if class_axis(self.name, prediction, target) is not None:
+            given = f"predictions of shape {list(prediction.shape)} for targets of shape {list(target.shape)}"
+            raise problem(ShapeError, f"metric {self.name}", given, "one score for each target")
+        score = prediction.reshape(-1).float()
+        score = score.sigmoid() if self.from_logits else score
+        where = (score * self.bins).long().clamp(0, self.bins - 1)
+        is_one = target.reshape(-1) > 0.5
+        for name, which in (("ones", is_one), ("zeros", ~is_one)):
+            self.buffer(name, (self.bins,), weft.int64, score.device).add_(_counted(where, which, self.bins))
+
+    def compute(self) -> Tensor:
+        ones, zeros = self.buffers["ones"].double(), self.buffers["zeros"].double()
+        below = zeros.cumsum(0) - zeros  # of the other class with a lower score
+        return (ones * (below + 0.5 * zeros)).sum() / (ones.sum() * zeros.sum())
+
+
+# ---- numbers -------------------------------------------------------------------------------------------------------
+
+
+class Perplexity(Metric):
+    """exp of the mean negative log-likelihood of the targets that count, from logits.
+
+    >>> metric = Perplexity()
+    >>> metric.update(weft.zeros(3, 8), weft.tensor([0, 5, -100]))
+    >>> round(metric.compute().item(), 4)
+    8.0
+    """
+
+    name = "perplexity"
+
+    def __init__(self, name: str | None = None, ignore_index: int = -100):
+        super().__init__(name)
+        self.ignore_index = ignore_index
+        self.mean = Mean("nll")
+        self.buffers = self.mean.buffers
+
+    def fresh(self) -> Metric:
+        return Perplexity(self.name, self.ignore_index)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        axis = class_axis(self.name, prediction, target)
+        if axis is None:
+            given = f"predictions of shape {list(prediction.shape)} for targets of shape {list(target.shape)}"
+            raise problem(ShapeError, f"metric {self.name}", given, "scores of classes")
+        dtype = _float_like(prediction)
+        scores = prediction.to(dtype).movedim(axis, -1).reshape(-1, prediction.shape[axis])
+        truth = target.reshape(-1).long()
+        loss = weft.nn.functional.cross_entropy(scores, truth, ignore_index=self.ignore_index, reduction="sum")
+        count = (truth != self.ignore_index).long().sum().to(dtype)
+        self.mean.add(loss / count.maximum(1.0), count)
+
+    def compute(self) -> Tensor:
+        return self.mean.compute().exp()
+
+
+class MSE(Metric):
+    """The mean squared error.
+
+    >>> metric = MSE()
+    >>> metric.update(weft.tensor([1.0, 2.0]), weft.tensor([1.0, 4.0]))
+    >>> metric.compute().item()
+    2.0
+    """
+
+    name = "mse"
+
+    def __init__(self, name: str | None = None):
+        super().__init__(name)
+        self.mean = Mean(self.name)
+        self.buffers = self.mean.buffers
+
+    def fresh(self) -> Metric:
+        return type(self)(self.name)
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        error = _difference(self.name, prediction, target)
+        self.mean.add(self.term(error).mean(), error.numel())
+
+    def term(self, error: Tensor) -> Tensor:
+        return error.square()
+
+    def compute(self) -> Tensor:
+        return self.mean.compute()
+
+
+class MAE(MSE):
+    """The mean absolute error."""
+
+    name = "mae"
+
+    def term(self, error: Tensor) -> Tensor:
+        return error.abs()
+
+
+def _difference(who: str, prediction: Tensor, target: Tensor) -> Tensor:
+    if prediction.shape != target.shape and tuple(prediction.shape) != (*target.shape, 1):
+        given = f"predictions of shape {list(prediction.shape)} and targets of shape {list(target.shape)}"
+        raise problem(ShapeError, f"metric {who}", given, "equal shapes", "reshape one of them")
+    return prediction.reshape(-1).to(_float_like(prediction)) - target.reshape(-1).to(_float_like(prediction))
+
+
+class R2(Metric):
+    """The coefficient of determination, over all elements: 1 - Σ(y - p)² / Σ(y - mean y)².
+
+    >>> metric = R2()
+    >>> metric.update(weft.tensor([1.0, 2.0, 3.0]), weft.tensor([1.0, 2.0, 4.0]))
+    >>> round(metric.compute().item(), 4)
+    0.7857
+    """
+
+    name = "r2"
+
+    def update(self, prediction: Tensor, target: Tensor) -> None:
+        error = _difference(self.name, prediction, target)
+        truth = target.reshape(-1).to(error.dtype)
+        make = lambda name: self.buffer(name, (), error.dtype, error.device)  # noqa: E731
+        count, mean, spread, rest = make("count"), make("mean"), make("spread"), make("rest")
+        # Chan's formula joins the spread of the batch with that so far; a sum of squares would cancel.
+        size, here = float(truth.numel()), truth.mean()
+        total, step = count + size, here - mean
+        spread.copy_(spread + (truth - here).square().sum() + step.square() * count * size / total)
+        mean.copy_(mean + step * size / total)
+        count.copy_(total)
+        rest.add_(error.square().sum())
+
+    def compute(self) -> Tensor:
+        return 1.0 - self.buffers["rest"] / self.buffers["spread"]
+
+
+BY_NAME: dict[str, type[Metric]] = {
+    "accuracy": Accuracy, "top5": TopK, "precision": Precision, "recall": Recall, "f1": F1, "auc": AUC,
+    "confusion": ConfusionMatrix, "perplexity": Perplexity, "iou": IoU, "mse": MSE, "mae": MAE, "r2": R2,
+}  # fmt: skip
+
+
+def as_metric(given: Any) -> Metric:
+    """A metric, or the one of that name."""
+    if isinstance(given, Metric):
+        return given
+    if isinstance(given, str) and given in BY_NAME:
+        return BY_NAME[given]()
+    raise problem(RangeError, "Trainer", f"metric {given!r}", f"a Metric, or one of {', '.join(BY_NAME)}")

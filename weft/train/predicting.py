@@ -1,0 +1,55 @@
+"""Predictions for samples that are given as a tensor, or in batches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import weft
+from weft import tree
+from weft.errors import RangeError, problem
+from weft.tensor import Tensor
+from weft.train.batches import Resident, as_arguments, batches_of
+
+if TYPE_CHECKING:
+    from weft.train.trainer import Trainer
+
+
+def predict(trainer: Trainer, data: Any) -> Any:
+    """The model's results, joined along the first axis."""
+    if not hasattr(trainer, "_predict"):
+        trainer._predict = weft.compile(lambda *inputs: _forward(trainer, inputs))  # type: ignore[attr-defined]
+    run = trainer._predict  # type: ignore[attr-defined]
+    with trainer._evaluating(), weft.no_grad():
+        if isinstance(data, (Tensor, np.ndarray)):
+            return run(*as_arguments((data,), trainer.device))
+        results = [run(*inputs) for inputs in _inputs(trainer, data)]
+    if not results:
+        raise problem(RangeError, "Trainer.predict", "data without a batch", "at least one batch")
+    if len(results) == 1:
+        return results[0]
+    parts = [tree.flatten(result)[0] for result in results]
+    structure = tree.flatten(results[0])[1]
+    return tree.unflatten(structure, [weft.cat(column) for column in zip(*parts, strict=True)])
+
+
+def _forward(trainer: Trainer, inputs: tuple[Any, ...]) -> Any:
+    with trainer.casting():
+        return trainer.model(*inputs)
+
+
+def _inputs(trainer: Trainer, data: Any) -> Any:
+    """The inputs of each batch: all parts but the target, which is the last of several."""
+    source = batches_of(data, trainer.device)
+    source.start(0, 0)
+    if isinstance(source, Resident):
+        for number in range(source.length):
+            yield _without_target(source.data.next(source.count(number)))
+        return
+    while (batch := source.next()) is not None:  # type: ignore[attr-defined]
+        yield _without_target(batch)
+
+
+def _without_target(batch: Any) -> tuple[Any, ...]:
+    return tuple(batch[:-1]) if len(batch) > 1 else tuple(batch)

@@ -1,0 +1,113 @@
+"""The progress bar: a line per epoch, with loss, metrics, samples per second, the time that steps waited for data,
+device memory and the estimated end. Without a terminal, one line of text per epoch."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import weft
+from weft.errors import size_text
+from weft.train.callbacks import Callback, Metrics
+
+if TYPE_CHECKING:
+    from weft.train.trainer import Trainer
+
+LEFT_OUT = ("epoch", "step", "seconds", "wait_seconds", "batch_loss")
+
+
+class ProgressBar(Callback):
+    """Shows a run on the terminal. `every` is the number of steps from one reading of the loss to the next."""
+
+    def __init__(self, every: int = 20, console: Any = None):
+        self.every, self._console = every, console
+        self._bar: Any = None
+        self._task: Any = None
+        self._began = 0.0
+        self._steps_before = 0
+
+    def on_train_begin(self, trainer: Trainer) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        console = self._console or Console()
+        self._shown = console
+        self._began, self._steps_before = time.perf_counter(), trainer.step_count
+        if console.is_terminal:
+            columns = [TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn()]
+            self._bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=console, transient=True)
+            self._bar.start()
+
+    def on_epoch_begin(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
+        self._epoch_began, self._position_before = time.perf_counter(), trainer.position
+        if self._bar is not None:
+            title = f"epoch {epoch + 1}/{trainer.planned['epochs']}"
+            total = trainer.planned["batches"]
+            self._task = self._bar.add_task(title, total=total, completed=trainer.position, text="")
+
+    def on_batch_end(self, trainer: Trainer, batch: int, metrics: Metrics) -> None:
+        if self._bar is not None:
+            text = describe(
+                trainer, metrics, time.perf_counter() - self._epoch_began, trainer.position - self._position_before
+            )
+            left = self._seconds_left(trainer)
+            text += f"  {clock(left)} left" if left is not None else ""
+            self._bar.update(self._task, completed=trainer.position, text=text)
+
+    def _seconds_left(self, trainer: Trainer) -> float | None:
+        """Until the last planned step, at the pace so far."""
+        batches, steps = trainer.planned["batches"], trainer.planned["max_steps"]
+        limits = [steps] if steps is not None else []
+        if batches is not None:
+            limits.append(trainer.planned["epochs"] * batches)
+        done = trainer.step_count - self._steps_before
+        if not limits or not done:
+            return None
+        return (time.perf_counter() - self._began) / done * max(min(limits) - trainer.step_count, 0)
+
+    def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
+        if self._bar is not None:
+            self._bar.remove_task(self._task)
+        title = f"epoch {epoch + 1}/{trainer.planned['epochs']}"
+        steps = (trainer.planned["batches"] or trainer.step_count) - self._position_before
+        self._shown.print(f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}", highlight=False)
+
+    def on_train_end(self, trainer: Trainer) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        if trainer.stopped is not None:
+            self._shown.print(f"stopped: {trainer.stopped}", highlight=False)
+
+
+def describe(trainer: Trainer, metrics: Metrics, seconds: float, steps: int) -> str:
+    """The metrics and the pace as one line."""
+    parts = [
+        f"{name} {value:.4g}"
+        for name, value in metrics.items()
+        if name not in LEFT_OUT
+        and isinstance(value, (int, float))
+        and not (isinstance(value, float) and math.isnan(value))
+    ]
+    rows = getattr(getattr(trainer._source, "data", None), "batch_size", None) or getattr(
+        getattr(trainer._source, "source", None), "batch_size", None
+    )
+    if seconds > 0 and steps > 0:
+        parts.append(f"{steps * rows / seconds:,.0f} samples/s" if rows else f"{steps / seconds:,.1f} steps/s")
+    parts.append(f"waited {trainer.wait_seconds:.1f} s")
+    if hasattr(weft, "memory_stats"):
+        used = weft.memory_stats(trainer.device).get("allocated_bytes.all.current")
+        parts += [f"memory {size_text(int(used))}"] if used is not None else []
+    return "  ".join(parts)
+
+
+def clock(seconds: float) -> str:
+    """A duration as hours, minutes and seconds.
+
+    >>> clock(59.4), clock(3671)
+    ('0:59', '1:01:11')
+    """
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

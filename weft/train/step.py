@@ -1,0 +1,233 @@
+"""The compiled steps of a Trainer: one function that trains on a batch and one that evaluates it.
+
+A train step is forward, loss, backward, clipping, update and metrics in one plan. What it leaves behind is in device
+buffers: parameters, optimizer state, and the sums of `Meters`. Nothing is read here. With resident data the batch is
+gathered inside the plan, so a step has no argument but, with a scheduler that acts at each step, the rates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import weft
+from weft import tree
+from weft.errors import GraphError, ShapeError, problem
+from weft.optim.clip import clip_grad_norm_, clip_grad_value_
+from weft.state import STATE
+from weft.tensor import Tensor
+from weft.train.batches import Batches, Resident
+from weft.train.meters import Meters
+from weft.train.nan import keep_unless
+
+if TYPE_CHECKING:
+    from weft.train.trainer import Trainer
+
+
+class Steps:
+    """The compiled functions of a Trainer for one source of batches, by what they are called with."""
+
+    def __init__(self, source: Batches, function: Callable[..., Any], numbers: int):
+        self.source, self.function, self.numbers = source, function, numbers
+        self.resident: dict[int, Any] = {}  # by the number of rows
+        self.streamed = weft.compile(self._streamed)
+
+    def _streamed(self, *args: Any) -> Any:
+        cut = len(args) - self.numbers
+        return self.function(args[:cut], args[cut:], [])
+
+    def of_rows(self, rows: int) -> Any:
+        """The step that gathers the next `rows` rows itself."""
+        found = self.resident.get(rows)
+        if found is None:
+            assert isinstance(self.source, Resident)
+            data = self.source.data
+
+            def step(*numbers: float) -> Any:
+                batch = tuple(data.next(rows))
+                return self.function(batch, numbers, written_tensors())
+
+            found = self.resident[rows] = weft.compile(step)
+        return found
+
+    def compiled(self) -> list[Any]:
+        """The functions that were called so far."""
+        return [one for one in (self.streamed, *self.resident.values()) if one.last is not None]
+
+
+def written_tensors() -> list[Tensor]:
+    """What the function that is being traced has assigned so far."""
+    return [] if STATE.trace is None else [cell.tensor for cell in STATE.trace.cells.values() if cell.written]
+
+
+def rows_of(batch: Any) -> int:
+    """The number of samples of a batch: the first axis of its first tensor."""
+    for leaf in tree.flatten(batch)[0]:
+        if isinstance(leaf, Tensor) and leaf.ndim:
+            return leaf.shape[0]
+    return 1
+
+
+def predict_and_compare(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
+    """(loss, prediction, target, further values) of a batch, by the custom step or the model and the loss."""
+    with trainer.casting():
+        if trainer.step is not None:
+            return _taken_apart(trainer.step(trainer, *batch))
+        if len(batch) < 2:
+            given = f"a batch of {len(batch)} part{'s' * (len(batch) != 1)}"
+            raise problem(
+                ShapeError, "Trainer", given, "(inputs, target)", "pass step=, a function of (trainer, *batch)"
+            )
+        *inputs, target = batch
+        prediction = trainer.model(*inputs)
+        loss = trainer.loss(prediction, target)
+    if not isinstance(loss, Tensor) or loss.ndim:
+        form = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"of type {type(loss).__name__}"
+        raise problem(ShapeError, "Trainer", f"a loss {form}", "a scalar tensor", "use a loss with reduction='mean'")
+    return loss, prediction, target, {}
+
+
+def _taken_apart(result: Any) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
+    """What a custom step returned: a loss, (loss, prediction, target), or a dict with 'loss'."""
+    values: dict[str, Any] = {}
+    prediction = target = None
+    if isinstance(result, dict):
+        values = dict(result)
+        prediction, target = values.pop("prediction", None), values.pop("target", None)
+        result = values.pop("loss", None)
+    elif isinstance(result, tuple) and len(result) == 3:
+        result, prediction, target = result
+    if not isinstance(result, Tensor) or result.ndim:
+        given = f"a step that returned {type(result).__name__}"
+        expected = "a scalar loss, (loss, prediction, target), or a dict with 'loss'"
+        raise problem(GraphError, "Trainer", given, expected)
+    return result, prediction, target, values
+
+
+def train_on(trainer: Trainer, batch: tuple[Any, ...], numbers: Sequence[float], moved: Sequence[Tensor]) -> Tensor:
+    """The whole training step; `numbers` are the rates of all groups, if they are arguments, and `moved` what the
+    data has assigned to be at the next batch."""
+    assign_numbers(trainer.optimizers, numbers)
+    rows = rows_of(batch)
+    loss, prediction, target, values = compute_gradients(trainer, batch)
+    good = loss.detach().isfinite() if trainer.on_nan != "ignore" else None
+    if trainer.updates:
+        params = trainer.parameters()
+        for optimizer in trainer.optimizers if trainer.scaler is not None else ():
+            trainer.scaler.unscale_(optimizer)
+        if trainer.clip_value is not None:
+            clip_grad_value_(params, trainer.clip_value)
+        if trainer.clip_norm is not None:
+            norm = clip_grad_norm_(params, trainer.clip_norm)
+            good = good & norm.isfinite() if good is not None and trainer.scaler is None else good
+    proceed = good
+    if good is not None and trainer.on_nan == "stop":  # nothing changes any more after the first bad step
+        proceed = good & ~trainer.meters.has_stopped()
+    if trainer.updates:
+        update(trainer, proceed)
+    for optimizer in trainer.optimizers:
+        optimizer.zero_grad()
+    if proceed is not None:
+        exempt = trainer.guarded_tensors() if trainer.updates else []
+        keep_unless(proceed, [*exempt, *moved])
+    with weft.no_grad():
+        for callback in trainer.callbacks:
+            callback.in_step(trainer)
+        trainer.meters.note(loss, good, rows)
+        trainer.meters.note_values(values, rows)
+        trainer.meters.note_predictions(prediction, target)
+    return loss.detach()
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
+    """The loss of a batch, its gradients, and what the metrics need. A batch is taken in `accumulate` parts."""
+    if trainer.accumulate > 1 and trainer.step is None:
+        return _in_parts(trainer, batch)
+    loss, prediction, target, values = predict_and_compare(trainer, batch)
+    trainer.updates = loss.requires_grad  # a custom step may have made its update itself
+    total = _with_penalty(trainer, loss)
+    if trainer.updates:
+        _scaled(trainer, total).backward()
+    return total, prediction, target, values
+
+
+def _in_parts(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
+    """As above, in parts whose gradients add up to that of the batch: each counts by its share of the rows."""
+    rows = rows_of(batch)
+    count = min(trainer.accumulate, rows)
+    cuts = [rows * k // count for k in range(count + 1)]
+    leaves, structure = tree.flatten(batch)
+    losses, predictions = [], []
+    for start, end in itertools.pairwise(cuts):
+        part = tree.unflatten(structure, [leaf[start:end] if _has_rows(leaf, rows) else leaf for leaf in leaves])
+        loss, prediction, _, _ = predict_and_compare(trainer, part)
+        loss = loss * ((end - start) / rows)
+        _scaled(trainer, loss).backward()
+        losses.append(loss.detach())
+        predictions.append(_detached(prediction))
+    total = losses[0]
+    for loss in losses[1:]:
+        total = total + loss
+    trainer.updates = True
+    if trainer.regularizer is not None:
+        penalty = trainer.regularizer(trainer.parameters())
+        _scaled(trainer, penalty).backward()
+        total = total + penalty.detach()
+    is_whole = all(isinstance(one, Tensor) for one in predictions)
+    return total, weft.cat(predictions) if is_whole else None, batch[-1], {}
+
+
+def _has_rows(leaf: Any, rows: int) -> bool:
+    return isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] == rows
+
+
+def _with_penalty(trainer: Trainer, loss: Tensor) -> Tensor:
+    return loss if trainer.regularizer is None else loss + trainer.regularizer(trainer.parameters())
+
+
+def _scaled(trainer: Trainer, loss: Tensor) -> Tensor:
+    return loss if trainer.scaler is None else trainer.scaler.scale(loss)
+
+
+def update(trainer: Trainer, proceed: Tensor | None) -> None:
+    """The optimizers' step, left out where `proceed` is False."""
+    for optimizer in trainer.optimizers:
+        if trainer.scaler is not None:
+            trainer.scaler.step(optimizer)
+            continue
+        has_update = not optimizer._keeps_own_state()
+        with optimizer.updating_if(proceed) if proceed is not None and has_update else contextlib.nullcontext():
+            optimizer.step()
+    if trainer.scaler is not None:
+        trainer.scaler.update()
+
+
+def assign_numbers(optimizers: Sequence[Any], numbers: Sequence[float]) -> None:
+    """Give the groups of all optimizers their numbers, where they are arguments of the step."""
+    at = 0
+    for optimizer in optimizers if numbers else ():
+        for group in optimizer.param_groups:
+            size = len(group.names())
+            group.assign_numbers(numbers[at : at + size])
+            at += size
+
+
+def present_numbers(optimizers: Sequence[Any]) -> list[float]:
+    """The numbers of all groups, in the order of `assign_numbers`."""
+    return [number for optimizer in optimizers for group in optimizer.param_groups for number in group.numbers()]
+
+
+def evaluate_on(trainer: Trainer, meters: Meters, batch: tuple[Any, ...]) -> None:
+    """Loss and metrics of a batch, without gradients."""
+    with weft.no_grad():
+        loss, prediction, target, values = predict_and_compare(trainer, batch)
+        rows = rows_of(batch)
+        meters.note(loss, None, rows)
+        meters.note_values(values, rows)
+        meters.note_predictions(prediction, target)

@@ -1,0 +1,646 @@
+"""Trainer: fits a model to data, evaluates it and predicts with it; stops, saves and goes on.
+
+State: `model`, `optimizers`, `scheduler`, `meters` (sums on the device), `callbacks`, `history`, and the place in the
+data (`epoch`, `position`, `step_count`). All of it is one nested dict (`state_dict`), so a resumed run has the bits of
+an unbroken one. The loop is `_run_epoch`: call the compiled step, count, ask the callbacks that are due.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import weft
+from weft.errors import DeviceError, GraphError, RangeError, problem
+from weft.optim.cycles import CyclicLR, OneCycleLR
+from weft.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, Warmup
+from weft.optim.optimizer import Optimizer
+from weft.tensor import Tensor
+from weft.train import nan, search
+from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
+from weft.train.callbacks import Callback, calls_on_batches
+from weft.train.faults import Interrupted, NotFiniteError
+from weft.train.history import History
+from weft.train.interrupts import Requests, listening
+from weft.train.meters import Meters, Readings
+from weft.train.metrics import as_metric
+from weft.train.step import (
+    Steps,
+    compute_gradients,
+    evaluate_on,
+    predict_and_compare,
+    present_numbers,
+    train_on,
+)  # fmt: skip
+
+PRECISIONS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
+BY_STEP = (OneCycleLR, CyclicLR, Warmup)  # schedules whose steps are those of the optimizer
+FORMAT = 1  # of the state_dict
+
+
+class BatchMetrics(Mapping[str, Any]):
+    """The metrics of a batch, read from the device when they are first looked at."""
+
+    def __init__(self, trainer: Trainer):
+        self._trainer, self._values = trainer, None
+
+    def _read(self) -> dict[str, Any]:
+        if self._values is None:
+            found = self._trainer.read()
+            self._values = {**found, "batch_loss": found.last, "lr": self._trainer.learning_rate}
+        return self._values
+
+    def __getitem__(self, name: str) -> Any:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+
+class Trainer:
+    """Trains `model` so that `loss(model(inputs), target)` falls.
+
+    - `optimizer`: an optimizer, a list of them (for custom steps), or a function of the parameters that makes one.
+    - `metrics`: `weft.train` metrics or their names, computed on the device in the step.
+    - `device`: "auto" is the fastest device that is there; the model goes to it.
+    - `precision`: "fp32", "bf16" or "fp16": how matrix products compute; parameters keep their dtype.
+    - `accumulate`: a batch is computed in that many parts, one after the other; the gradient is that of the batch.
+    - `clip_norm`, `clip_value`: clip the gradients; `regularizer`: a function of the parameters, added to the loss.
+    - `scheduler`: stepped after each epoch; OneCycleLR, CyclicLR and Warmup after each step. (scheduler, "step") and
+      (scheduler, "epoch") say it.
+    - `step`: a function `step(trainer, *batch)` in place of model and loss. It returns the loss, (loss, prediction,
+      target), or a dict with "loss". If that requires grad the trainer goes on with backward and update; a step that
+      has made its updates itself returns it detached.
+    - `checkpoint`: recompute activations in the backward pass: True for the children of the model, or names of modules;
+      `memory_budget`: bytes, or "4 GB": as many of them as it takes.
+    - `on_nan`: what a loss that is not finite does: "stop" raises and names the layer, "skip" leaves the step out,
+      "ignore" goes on.
+    - `seed`: of the random stream when a run begins; None leaves it as it is.
+    - `run`: a folder for configuration, metrics, checkpoints and a report.
+
+    >>> weft.manual_seed(0)  # doctest: +ELLIPSIS
+    <weft.random.Generator object at ...>
+    >>> x = weft.randn(64, 2)
+    >>> model = weft.nn.Linear(2, 1)
+    >>> optimizer = weft.optim.SGD(model.parameters(), lr=0.1)
+    >>> trainer = weft.train.Trainer(model, weft.nn.MSELoss(), optimizer, device="cpu")
+    >>> history = trainer.fit([(x, x.sum(1, keepdim=True))], epochs=100)
+    >>> history["loss"][-1] < 1e-6
+    True
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        loss: Callable[..., Tensor] | None,
+        optimizer: Any,
+        metrics: Sequence[Any] = (),
+        device: Any = "auto",
+        precision: str = "fp32",
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        regularizer: Callable[..., Tensor] | None = None,
+        scheduler: Any = None,
+        callbacks: Sequence[Callback] = (),
+        step: Callable[..., Any] | None = None,
+        checkpoint: Any = None,
+        memory_budget: int | str | None = None,
+        on_nan: str = "stop",
+        seed: int | None = 0,
+        run: Any = None,
+    ):
+        self.device = weft.get_device(device)
+        self.model, self.loss, self.step = model.to(self.device), loss, step
+        _check(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
+        self.optimizers = _as_optimizers(optimizer, self.model)
+        self.precision, self.accumulate, self.on_nan, self.seed = precision, accumulate, on_nan, seed
+        self.clip_norm, self.clip_value, self.regularizer = clip_norm, clip_value, regularizer
+        self.scheduler, self.schedules_steps = _as_scheduler(scheduler)
+        self.scaler = weft.amp.GradScaler(self.device.kind) if precision == "fp16" else None
+        self.run = None if run is None else Path(run)
+        self.callbacks = tuple(callbacks)
+        if self.run is not None:
+            from weft.train.loggers import RunFolder
+
+            if not any(isinstance(one, RunFolder) for one in self.callbacks):
+                self.callbacks = (*self.callbacks, RunFolder())
+        self.meters = Meters([as_metric(metric) for metric in metrics], self.device)
+        self.history = History()
+        self.epoch = self.position = self.step_count = 0
+        self.is_resumed = False  # whether the present `fit` goes on with a run
+        self.updates = True  # whether the step that is being traced leaves backward and update to the trainer
+        self.stopped: str | None = None  # why `stop` was called
+        self.planned: dict[str, Any] = {}  # epochs, batches and the like of the present fit, for callbacks
+        self._source: Batches | None = None
+        self._steps: dict[int, tuple[Any, Steps]] = {}  # by the identity of the data
+        self._evaluations: dict[int, tuple[Any, Steps, Meters]] = {}
+        self._began = self._waited = 0.0
+        self._has_begun = False
+        self._apply_checkpoints(checkpoint, memory_budget)
+
+    # ---- what the compiled step asks for --------------------------------------------------------------------------
+
+    def casting(self) -> Any:
+        """The context in which forward and loss are computed."""
+        name = PRECISIONS[self.precision]
+        return contextlib.nullcontext() if name is None else weft.autocast(self.device.kind, getattr(weft, name))
+
+    def parameters(self) -> list[Tensor]:
+        """The parameters that the optimizers update."""
+        return [param for optimizer in self.optimizers for group in optimizer.param_groups for param in group["params"]]
+
+    def guarded_tensors(self) -> list[Tensor]:
+        """What optimizers leave as it is when a step is left out."""
+        found: list[Tensor] = []
+        for optimizer in self.optimizers:
+            if self.scaler is not None or not optimizer._keeps_own_state():
+                for group in optimizer.param_groups:
+                    for bucket in group.buckets:
+                        found += [*bucket.params, *bucket.tensors(), bucket.hyper]
+        return found
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The optimizer, or the first of several."""
+        return self.optimizers[0]
+
+    @property
+    def learning_rate(self) -> float:
+        """The present rate of the first group."""
+        return self.optimizers[0].param_groups[0]["lr"]
+
+    def _apply_checkpoints(self, checkpoint: Any, budget: Any) -> None:
+        self.memory_budget = budget
+        if checkpoint is None or checkpoint is False:
+            return
+        chosen = list(self.model.children()) if checkpoint is True else []
+        for name in () if checkpoint is True else checkpoint:
+            chosen.append(self.model.get_submodule(name))
+        for module in chosen:
+            module.checkpoint = True
+
+    # ---- fit ------------------------------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        train: Any,
+        validation: Any = None,
+        epochs: int = 1,
+        max_steps: int | None = None,
+        validate_every: int = 1,
+        resume: Any = "auto",
+    ) -> History:
+        """Train until `epochs` epochs or `max_steps` steps are done, counted from the beginning of the run.
+
+        `train` and `validation` are DataLoaders, resident data, or iterables of batches (inputs..., target). Every
+        `validate_every` epochs the validation data is evaluated. With a run folder, `resume="auto"` goes on from its
+        newest checkpoint, a path from that one, and None begins anew. Called again, `fit` goes on where it stopped.
+        """
+        source = batches_of(train, self.device)
+        self._begin(source, epochs, max_steps, validation, resume)
+        with listening() as requests:
+            self._call("on_train_begin")
+            while self.epoch < epochs and self.stopped is None and not self._is_done(max_steps):
+                self._start_epoch(source)
+                self._call("on_epoch_begin", self.epoch, {})
+                if not self._run_epoch(source, max_steps, requests):  # stopped in the middle of it
+                    self._finish_early(validation, requests)
+                    break
+                self._end_epoch(validation, validate_every, is_last=self.epoch + 1 >= epochs)
+                if requests.signal is not None:
+                    self._finish_early(None, requests)
+            self._call("on_train_end")
+        self._write_numbers()
+        return self.history
+
+    def _run_epoch(self, source: Batches, max_steps: int | None, requests: Requests) -> bool:
+        """Run the steps of an epoch from `position` on; whether it came to the end."""
+        steps = self._steps_for(source)
+        begins, ends = self._batch_callbacks()
+        gap = math.gcd(*[callback.every for callback in (*begins, *ends)]) if begins or ends else 0
+        limit = sys.maxsize if max_steps is None else max_steps
+        by_step, is_resident = self.schedules_steps, isinstance(source, Resident)
+        length = source.length if is_resident else None
+        while True:
+            if is_resident:
+                if self.position >= length:
+                    return True
+                batch, step = (), steps.of_rows(source.count(self.position))
+            else:
+                batch, step = source.next(), steps.streamed
+                if batch is None:
+                    return True
+            if begins and self.step_count % gap == 0:
+                self._call_batch(begins, "on_batch_begin")
+            if by_step:
+                step(*batch, *present_numbers(self.optimizers))
+            else:
+                step(*batch)
+            self.step_count += 1
+            self.position += 1
+            if by_step:
+                self._step_scheduler()
+            if ends and self.step_count % gap == 0:
+                self._call_batch(ends, "on_batch_end")
+            if requests.signal is not None or self.stopped is not None or self.step_count >= limit:
+                return length == self.position if is_resident else False
+
+    def _begin(self, source: Batches, epochs: int, max_steps: int | None, validation: Any, resume: Any) -> None:
+        """Seed a new run, or go on with one."""
+        self.stopped, self._source = None, source
+        self.is_resumed = self._has_begun
+        length = source.length
+        self.planned = {
+            "epochs": epochs,
+            "max_steps": max_steps,
+            "batches": length,
+            "validates": validation is not None,
+        }
+        if not self._has_begun:
+            self._has_begun = True
+            if self.seed is not None:
+                weft.manual_seed(self.seed)
+            found = self._checkpoint_to_resume(resume)
+            if found is not None:
+                self.load_state_dict(found)
+                self.is_resumed = True
+        if not self.model.training:
+            self.model.train()
+
+    def _start_epoch(self, source: Batches) -> None:
+        self._began, self._waited = time.perf_counter(), source.wait_seconds
+        source.start(self.epoch, self.position)
+        if self.position and self._loader_state:
+            source.load_state_dict(self._loader_state)
+        if not self.position:
+            self.meters.reset()
+        self._loader_state = None
+
+    _loader_state: Mapping[str, Any] | None = None
+
+    def _end_epoch(self, validation: Any, validate_every: int, is_last: bool) -> None:
+        """Read the metrics, validate, step the scheduler, call the callbacks, save."""
+        metrics = self._epoch_metrics()
+        is_due = (self.epoch + 1) % validate_every == 0 or is_last
+        if validation is not None and is_due:
+            metrics.update({f"val_{name}": value for name, value in self.evaluate(validation).items()})
+        if not self.schedules_steps:
+            self._step_scheduler(metrics)
+        self.history.add(metrics)
+        epoch, self.epoch, self.position = self.epoch, self.epoch + 1, 0
+        self._call("on_epoch_end", epoch, metrics)
+        self.save(metrics)
+
+    def _finish_early(self, validation: Any, requests: Requests) -> None:
+        """In the middle of an epoch, or after a signal: what was measured so far, and a checkpoint to go on from."""
+        if self.position:
+            metrics = self._epoch_metrics()
+            if validation is not None and requests.signal is None:
+                metrics.update({f"val_{name}": value for name, value in self.evaluate(validation).items()})
+            self.history.add(metrics)
+        path = self.save(self.history.last) if self.position else self._last_checkpoint()
+        if requests.signal is None:
+            return
+        name = {2: "Ctrl-C", 15: "SIGTERM"}.get(requests.signal, f"signal {requests.signal}")
+        where = f"saved to {path}" if path is not None else "nothing was saved, since the Trainer has no run folder"
+        how = (
+            'call fit again with the same run folder (resume="auto")'
+            if path is not None
+            else 'pass run="folder" to the Trainer, so that an interrupted run can go on'
+        )
+        message = f"Interrupted by {name} after step {self.step_count} (epoch {self.epoch}); {where}. To go on: {how}."
+        print(message, file=sys.stderr)
+        self._write_numbers()
+        raise Interrupted(128 + requests.signal, message)
+
+    def _is_done(self, max_steps: int | None) -> bool:
+        return max_steps is not None and self.step_count >= max_steps
+
+    def stop(self, reason: str = "asked to") -> None:
+        """End `fit` after the present step or epoch; for callbacks."""
+        self.stopped = reason
+
+    def _steps_for(self, source: Batches) -> Steps:
+        data = source.data if isinstance(source, Resident) else None
+        key = id(data) if data is not None else 0
+        known = self._steps.get(key)
+        if known is None or known[0] is not data:
+            numbers = len(present_numbers(self.optimizers)) if self.schedules_steps else 0
+            known = data, Steps(source, lambda batch, rates, moved: train_on(self, batch, rates, moved), numbers)
+            self._steps[key] = known
+        return known[1]
+
+    # ---- schedulers -----------------------------------------------------------------------------------------------
+
+    def _step_scheduler(self, metrics: Mapping[str, Any] | None = None) -> None:
+        if self.scheduler is None:
+            return
+        if isinstance(self.scheduler, ReduceLROnPlateau):
+            assert metrics is not None
+            self.scheduler.step(metrics.get("val_loss", metrics["loss"]))
+        elif self.schedules_steps:
+            with contextlib.ExitStack() as stack:
+                for optimizer in self.optimizers:
+                    stack.enter_context(optimizer.deferring_numbers())
+                self.scheduler.step()
+        else:
+            self.scheduler.step()
+
+    def _write_numbers(self) -> None:
+        """Rates that were arguments of steps go to the device, for whoever uses the optimizer next."""
+        if self.schedules_steps:
+            for optimizer in self.optimizers:
+                for group in optimizer.param_groups:
+                    group.write_numbers()
+
+    # ---- metrics and callbacks ------------------------------------------------------------------------------------
+
+    def read(self) -> Readings:
+        """The loss and the metrics since the epoch began: one download. Raises if a loss was not finite."""
+        found = self.meters.read()
+        if found.first_bad and self.on_nan == "stop":
+            raise self._not_finite(found.first_bad)
+        return found
+
+    def _epoch_metrics(self) -> dict[str, Any]:
+        found = self.read()
+        seconds = time.perf_counter() - self._began
+        metrics: dict[str, Any] = {"epoch": self.epoch, **found, "lr": self.learning_rate, "seconds": seconds}
+        metrics["step"] = self.step_count
+        metrics["wait_seconds"] = self.wait_seconds
+        if self.on_nan == "skip":
+            metrics["skipped"] = found.skipped
+        return metrics
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long steps of this epoch waited for data."""
+        return 0.0 if self._source is None else self._source.wait_seconds - self._waited
+
+    def _call(self, name: str, *args: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, name)(self, *args)
+
+    def _batch_callbacks(self) -> tuple[list[Callback], list[Callback]]:
+        found = [[one for one in self.callbacks if calls_on_batches(one, name)] for name in _ON_BATCH]
+        return found[0], found[1]
+
+    def _call_batch(self, callbacks: list[Callback], name: str) -> None:
+        metrics = BatchMetrics(self)
+        number = self.position - (name == "on_batch_end")
+        for callback in callbacks:
+            if self.step_count % callback.every == 0:
+                getattr(callback, name)(self, number, metrics)
+
+    def _not_finite(self, step: int) -> Exception:
+        """The error for a loss that was not finite: the batch is computed again, layer by layer."""
+        position = self.position - (self.step_count - step) - 1
+        where = "the layer is unknown: the batch is of another epoch"
+        if self._source is not None and position >= 0:
+            batch = self._source.take(self.epoch, position)
+            where = "first: " + nan.find_first(self.model, lambda: predict_and_compare(self, batch)[0])
+        self.meters.forget_bad()  # whoever goes on, does
+        given = f"a loss that is not finite in step {step} (epoch {self.epoch}, batch {position}); {where}"
+        fix = "lower the learning rate or set clip_norm; parameters are those before that step"
+        return problem(NotFiniteError, "Trainer", given, "a finite loss", f'{fix}. on_nan="skip" leaves such steps out')
+
+    # ---- other uses of the model ----------------------------------------------------------------------------------
+
+    def train_batch(self, *batch: Any) -> Tensor:
+        """One training step on a batch; returns its loss, which stays on the device."""
+        if not self.model.training:
+            self.model.train()
+        if not self._has_begun:
+            self._has_begun = True
+            if self.seed is not None:
+                weft.manual_seed(self.seed)
+        steps = self._steps_for(Streamed((), self.device))
+        numbers = present_numbers(self.optimizers) if self.schedules_steps else []
+        loss = steps.streamed(*as_arguments(batch, self.device), *numbers)
+        self.step_count += 1
+        if self.schedules_steps:
+            self._step_scheduler()
+            self._write_numbers()
+        return loss
+
+    def evaluate(self, data: Any) -> dict[str, Any]:
+        """Loss and metrics over data, with the model in evaluation mode: one download at the end."""
+        source = batches_of(data, self.device)
+        held = source.data if isinstance(source, Resident) else data
+        known = self._evaluations.get(id(held))
+        if known is None or known[0] is not held:
+            meters = Meters([metric.fresh() for metric in self.meters.metrics], self.device)
+            steps = Steps(source, lambda batch, rates, moved: evaluate_on(self, meters, batch), 0)
+            known = self._evaluations[id(held)] = held, steps, meters
+        _, steps, meters = known
+        meters.reset()
+        with self._evaluating():
+            for batch, step in _each(source, steps):
+                step(*batch)
+        return dict(meters.read())
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Inside, the model is in evaluation mode; afterwards each module is in the mode that it was in."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        contexts = [callback.evaluating(self) for callback in self.callbacks]
+        self.model.eval()
+        try:
+            with contextlib.ExitStack() as stack:
+                for context in contexts:
+                    if context is not None:
+                        stack.enter_context(context)
+                yield
+        finally:
+            for module, mode in modes:
+                if module.training is not mode:
+                    module.training = mode
+
+    def predict(self, data: Any) -> Tensor:
+        """The model's results for inputs: a tensor or array of samples, or data in batches, of which the first part of
+        each is the input. Results of several batches are joined."""
+        from weft.train.predicting import predict
+
+        return predict(self, data)
+
+    def gradient_norms(self, *batch: Any) -> dict[str, float]:
+        """The norm of the gradient of each parameter for a batch, by name; nothing is updated."""
+        return search.gradient_norms(self, as_arguments(batch, self.device), compute_gradients)
+
+    def overfit_one_batch(self, train: Any, steps: int = 100) -> search.Overfit:
+        """A sanity check: train on the first batch alone. The loss of a model and a step that work falls far. The state
+        is put back afterwards."""
+        return search.overfit_one_batch(self, train, steps)
+
+    def find_lr(self, train: Any, min_lr: float = 1e-7, max_lr: float = 1.0, steps: int = 100) -> search.RateSearch:
+        """Train with a rate that grows from `min_lr` to `max_lr` with each step, and suggest a tenth of the rate at
+        which the loss is least. The state is put back afterwards."""
+        return search.find_lr(self, train, min_lr, max_lr, steps)
+
+    def find_batch_size(self, *batch: Any, limit: int | None = None, largest: int = 65536) -> int:
+        """The largest batch size, a power of two, whose step fits into `limit` bytes (unless given 90 % of what the
+        device has free): from predicted memory, without running. `batch` is an example."""
+        return search.find_batch_size(self, as_arguments(batch, self.device), limit, largest)
+
+    # ---- saving and going on --------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the rest of the run depends on, as one nested dict of tensors, numbers and strings."""
+        loader = self._source.state_dict() if self._source is not None and self.position else {}
+        return {
+            "format": FORMAT,
+            "epoch": self.epoch,
+            "position": self.position,
+            "step": self.step_count,
+            "loader": loader,
+            "random": list(weft.default_generator.get_state()),
+            "model": {name: value.clone() for name, value in weft.snapshot(self.model.state_dict()).items()},
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "scheduler": None if self.scheduler is None else _plain(self.scheduler.state_dict()),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+            "meters": self.meters.state_dict(),
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
+            "history": self.history.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned; the model, optimizer and callbacks are of the same kinds."""
+        if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+            given = f"a state of format {state.get('format')!r}" if isinstance(state, Mapping) else "no state"
+            raise problem(GraphError, "Trainer.load_state_dict", given, f"format {FORMAT}, as state_dict() gives it")
+        for what, own in (("optimizers", self.optimizers), ("callbacks", self.callbacks)):
+            if len(state[what]) != len(own):
+                given = f"the state of {len(state[what])} {what}"
+                raise problem(GraphError, "Trainer.load_state_dict", given, f"that of {len(own)}, as this Trainer has")
+        self.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        if self.scheduler is not None and state["scheduler"] is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+        if self.scaler is not None and state["scaler"] is not None:
+            self.scaler.load_state_dict(state["scaler"])
+        self.meters.load_state_dict(dict(state["meters"]))
+        for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
+            callback.load_state_dict(saved)
+        self.history.load_state_dict(state["history"])
+        self.epoch, self.position, self.step_count = state["epoch"], state["position"], state["step"]
+        self._loader_state = state["loader"]
+        weft.default_generator.set_state(tuple(state["random"]))
+        self._has_begun = True
+
+    def _folder(self) -> Any:
+        from weft.serialization import CheckpointFolder
+
+        assert self.run is not None
+        return CheckpointFolder(self.run / "checkpoints")
+
+    def save(self, metrics: Mapping[str, Any] | None = None) -> Path | None:
+        """Write a checkpoint into the run folder; returns its path, or None without a run folder. Of the checkpoints,
+        the last three and the one with the least validation loss (or loss) are kept."""
+        if self.run is None:
+            return None
+        from weft.serialization import flatten_state
+
+        metrics = metrics or {}
+        value = metrics.get("val_loss", metrics.get("loss"))
+        tensors, state = flatten_state(self.state_dict())
+        return self._folder().save(self.step_count, tensors, state, None if value is None else float(value))
+
+    def _last_checkpoint(self) -> Path | None:
+        return None if self.run is None else self._folder().latest()
+
+    def _checkpoint_to_resume(self, resume: Any) -> Mapping[str, Any] | None:
+        """The state that a run begins with: that of the newest checkpoint, of the one at a path, or none."""
+        if resume is None or resume is False or (resume == "auto" and self.run is None):
+            return None
+        from weft.serialization import CheckpointFolder, unflatten_state
+
+        if resume in ("auto", True):
+            folder = self._folder()
+            path = folder.latest()
+            if path is None:
+                return None
+        else:
+            path = Path(resume)
+            folder = CheckpointFolder(path.parent)
+        found = folder.load(path, device=self.device)
+        return unflatten_state(found.tensors, found.state)
+
+
+_ON_BATCH = ("on_batch_begin", "on_batch_end")
+
+
+def _each(source: Batches, steps: Steps) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """(batch, compiled step) for one pass over the data."""
+    source.start(0, 0)
+    if isinstance(source, Resident):
+        for number in range(source.length):
+            yield (), steps.of_rows(source.count(number))
+        return
+    assert isinstance(source, Streamed)
+    while (batch := source.next()) is not None:
+        yield batch, steps.streamed
+
+
+def _plain(value: Any) -> Any:
+    """Containers of the standard library as dicts and lists, so that a state is plain data."""
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value
+
+
+def _as_optimizers(given: Any, model: Any) -> list[Any]:
+    if isinstance(given, (list, tuple)):
+        return [one for each in given for one in _as_optimizers(each, model)]
+    if isinstance(given, Optimizer):
+        return [given]
+    if callable(given):
+        return _as_optimizers([given(model.parameters())], model)
+    text = f"an optimizer of type {type(given).__name__}"
+    raise problem(GraphError, "Trainer", text, "one of weft.optim, or a function of the parameters that makes one")
+
+
+def _as_scheduler(given: Any) -> tuple[Any, bool]:
+    """The scheduler, and whether it acts after each step."""
+    if given is None:
+        return None, False
+    when = None
+    if isinstance(given, (tuple, list)) and len(given) == 2:
+        given, when = given
+    if not isinstance(given, LRScheduler) or when not in (None, "step", "epoch"):
+        text = f"scheduler {given!r:.60}" if when is None else f"scheduler ({type(given).__name__}, {when!r})"
+        expected = "a scheduler of weft.optim.lr_scheduler, or (scheduler, 'step' or 'epoch')"
+        raise problem(GraphError, "Trainer", text, expected)
+    if when == "step" and isinstance(given, ReduceLROnPlateau):
+        raise problem(GraphError, "Trainer", "ReduceLROnPlateau at each step", "at each epoch: it looks at a metric")
+    return given, isinstance(given, BY_STEP) if when is None else when == "step"
+
+
+def _check(loss: Any, step: Any, precision: Any, accumulate: Any, on_nan: Any, clip_norm: Any, clip_value: Any) -> None:
+    if loss is None and step is None:
+        raise problem(GraphError, "Trainer", "neither a loss nor a step", "one of them", "pass nn.CrossEntropyLoss()")
+    for given, name in ((loss, "loss"), (step, "step")):
+        if given is not None and not callable(given):
+            raise problem(GraphError, "Trainer", f"{name} {given!r:.60}", "a function, or a loss of weft.nn")
+    if precision not in PRECISIONS:
+        raise problem(RangeError, "Trainer", f"precision {precision!r}", f"one of {', '.join(PRECISIONS)}")
+    if precision != "fp32" and not hasattr(weft, "autocast"):
+        raise problem(DeviceError, "Trainer", f"precision {precision!r}", "fp32")
+    if not isinstance(accumulate, int) or accumulate < 1:
+        raise problem(RangeError, "Trainer", f"accumulate {accumulate!r}", "an integer of at least 1")
+    if on_nan not in ("stop", "skip", "ignore"):
+        raise problem(RangeError, "Trainer", f"on_nan {on_nan!r}", "'stop', 'skip' or 'ignore'")
+    for given, name in ((clip_norm, "clip_norm"), (clip_value, "clip_value")):
+        if given is not None and not given > 0:
+            raise problem(RangeError, "Trainer", f"{name} {given!r}", "a positive number, or None")
