@@ -325,6 +325,8 @@ def crash_at(at, step, path) -> int:
     child = os.fork()
     if child == 0:
         try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)  # ends a child that hangs
             files.os = Failing(at, lambda: os._exit(9))
             save(folder, step)
         finally:

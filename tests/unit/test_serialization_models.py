@@ -305,8 +305,9 @@ def test_classes_are_found_among_those_that_exist(tmp_path):
 def test_architectures_that_are_wrong(tree, message, tmp_path):
     text = '{"weft.model":{"architecture":%s,"frozen":[],"eval":[]}}' % tree  # noqa: UP031
     weft.serialization.save_tensors(tmp_path / "x", {"weight": weft.ones(3, 3)}, {"weft.model": text})
-    with pytest.raises(weft.WeftError, match=message):
+    with pytest.raises(weft.WeftError, match=message) as caught:
         nn.load(tmp_path / "x")
+    assert nn.Linear(2, 3)(weft.ones(1, 2)).shape == (1, 3) and caught.value  # which may still hold a huge model
 
 
 def test_files_without_an_architecture(tmp_path):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from weft.autograd import no_grad
@@ -126,6 +127,12 @@ def compute_waiting() -> None:
         pass  # and let go of the frames that hold all of them
     gc.collect()
     _compute(references)
+
+
+def stop_waiting(tensors: Iterable[Tensor]) -> None:
+    """Let tensors be computed by nobody but who reads them: those of a model that was refused."""
+    for tensor in tensors:
+        _waiting.pop(id(tensor), None)
 
 
 def _compute(references: list[weakref.ref[Tensor]]) -> None:

@@ -28,7 +28,7 @@ from weft.nn.arguments import constructor_arguments
 from weft.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from weft.nn.graph_model import Lambda, Model
 from weft.nn.module import Module
-from weft.nn.parameter import Parameter, is_lazy
+from weft.nn.parameter import Parameter, is_lazy, stop_waiting
 from weft.nn.registry import LAYERS, layers
 from weft.nn.symbolic import Symbol
 from weft.random import default_generator
@@ -266,7 +266,11 @@ def load(path: PathLike, device: Any = None, classes: Iterable[type] = ()) -> Mo
         except Exception as error:
             why = f"its architecture cannot be made ({type(error).__name__}: {error})"
             raise damaged("nn.load", where, why) from error
-    return _fill(opened, module, weights, about, place)
+    try:
+        return _fill(opened, module, weights, about, place)
+    except BaseException:
+        stop_waiting(module.parameters())  # the traceback holds the module, and its sizes are the file's
+        raise
 
 
 def _about(opened: TensorFile, device: Any) -> Tree:
