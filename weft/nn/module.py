@@ -102,7 +102,9 @@ class Module:
         that changes."""
         if STATE.trace is not None:
             STATE.trace.guard(lambda: self.checkpoint)
-        return run_checkpointed(self.forward, args, kwargs) if self.checkpoint is True else self.forward(*args, **kwargs)
+        return (
+            run_checkpointed(self.forward, args, kwargs) if self.checkpoint is True else self.forward(*args, **kwargs)
+        )
 
     # ---- attributes ------------------------------------------------------------------------------------------------
 

@@ -87,7 +87,15 @@ class _Zip:
         try:
             with zipfile.ZipFile(_Reader(content)) as archive:  # type: ignore[arg-type]
                 members = archive.infolist()
-        except (zipfile.BadZipFile, ValueError, OSError, struct.error, EOFError, OverflowError, NotImplementedError) as e:
+        except (
+            zipfile.BadZipFile,
+            ValueError,
+            OSError,
+            struct.error,
+            EOFError,
+            OverflowError,
+            NotImplementedError,
+        ) as e:
             raise _Refused(f"its archive is damaged ({str(e)[:100]})") from None
         names = [member.filename for member in members]
         if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
