@@ -105,8 +105,10 @@ class MemoryCounts:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, 0)
+        self.requested = self.requested_peak = self.requested_total = 0
+        self.allocated = self.allocated_peak = self.allocated_total = 0
+        self.pieces = self.pieces_peak = self.pieces_total = 0
+        self.reserved_peak = 0
 
     def take(self, requested: int, allocated: int, waiting: int = 0) -> None:
         """An allocation, after which `waiting` bytes are kept for reuse."""

@@ -17,14 +17,20 @@ from weft.errors import ConfigError, WeftError
 REFUSED = 2  # the exit code for arguments and configurations that are refused, as that of argparse
 # Name of the command, which is the name of its module, and what it does.
 COMMANDS = {
+    "bench": "a small benchmark on each device",
     "cache": "show or clear the plans and kernels kept on disk",
     "config": "print the JSON Schema of configurations, or check a file",
+    "devices": "list the devices, their memory and rates",
     "doctor": "say what Weft finds on this machine and whether it computes rightly",
     "evaluate": "loss and metrics of a trained run",
+    "graph": "draw a network with shapes and parameters",
     "init": "write a configuration to start from",
+    "kernels": "the kernels of a training step: sources and memory",
     "layers": "list the layers, or show one of them",
     "parity": "compare networks on the CPU and on other devices",
+    "plot": "the curves of a run, and its report",
     "predict": "the results of a trained run for other data",
+    "profile": "the time of a training step by kernel and by layer",
     "resume": "go on with a run that was stopped",
     "summary": "the layers of a network with shapes, parameters and memory",
     "train": "train what a configuration describes",
