@@ -182,18 +182,21 @@ __all__ += [
     "is_inference_mode_enabled", "is_tensor", "load", "memory_stats", "reset_peak_memory_stats", "save", "seed",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
-__all__ += ["CheckpointWarning", "FileError", "FileFormatError", "serialization"]
+__all__ += ["CheckpointWarning", "FileError", "FileFormatError", "config", "generation", "serialization", "train"]
 __all__ += functions.__all__
 
 
-_LATER = {"load": "saving", "save": "saving"}  # loaded when they are first used
+# Loaded when they are first used: modules, and names of a module of `weft.serialization`.
+_LATER = {"config": None, "generation": None, "load": "saving", "save": "saving", "train": None}
 
 
 def __getattr__(name: str) -> object:
     if name in _LATER:
         import importlib
 
-        value = globals()[name] = getattr(importlib.import_module(f"weft.serialization.{_LATER[name]}"), name)
+        file = _LATER[name]
+        found = importlib.import_module(f"weft.{name}" if file is None else f"weft.serialization.{file}")
+        value = globals()[name] = found if file is None else getattr(found, name)
         return value
     raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
