@@ -4,13 +4,14 @@ python examples/char_gpt.py --prompt "ROMEO:" --temperature 0.8 --text my.txt
 """
 
 import argparse
-import inspect
+from pathlib import Path
+from pydoc_data.topics import topics
 
 import weft
 from weft import nn
 from weft.data import DataLoader, TensorDataset
 from weft.generation import generate
-from weft.train import Perplexity, Trainer
+from weft.train import ProgressBar, Trainer
 
 
 class Block(nn.Module):
@@ -43,3 +44,44 @@ class CharGPT(nn.Module):
     def make_cache(self, batch, max_len):
         """What `generate` asks for: the keys and values of each block."""
         return [block.attention.make_cache(batch, max_len) for block in self.blocks]
+
+
+def next_token_loss(logits, target):
+    return nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", help="a file to learn; without one, the help pages of Python")
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--prompt", default="The ")
+    parser.add_argument("--temperature", type=float, default=0.7)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--short", action="store_true", help="few steps, for the tests")
+    options = parser.parse_args(arguments)
+
+    text = Path(options.text).read_text() if options.text else "\n".join(topics.values())[:300_000]
+    characters = sorted(set(text))
+    codes = {character: code for code, character in enumerate(characters)}
+    length, batch, steps = (32, 16, 60) if options.short else (64, 32, options.steps)
+    tokens = weft.tensor([codes[character] for character in text])
+    windows = tokens[: (len(text) - 1) // length * length].reshape(-1, length)  # [N, T], and the same one later
+    targets = tokens[1 : windows.numel() + 1].reshape(-1, length)
+
+    weft.manual_seed(0)
+    model = CharGPT(len(characters))
+    trainer = Trainer(
+        model, next_token_loss, weft.optim.AdamW(model.parameters(), lr=3e-3), device=options.device, clip_norm=1.0,
+        callbacks=[ProgressBar()],
+    )  # fmt: skip
+    loader = DataLoader(TensorDataset(windows, targets), batch, shuffle=True, seed=0, last="drop")
+    history = trainer.fit(loader, epochs=1000, max_steps=steps)
+
+    prompt = weft.tensor([[codes[character] for character in options.prompt]], device=trainer.device)
+    written = generate(model, prompt, 40 if options.short else 400, options.temperature, top_k=40, top_p=0.95)
+    print("".join(characters[code] for code in written[0].tolist()))
+    return {"loss": history["loss"][-1], "classes": len(characters), "length": written.shape[1]}
+
+
+if __name__ == "__main__":
+    main()
