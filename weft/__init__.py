@@ -5,6 +5,8 @@ This file is the table of contents; everything is made elsewhere.
 
 # ruff: noqa: F401, F403, I001
 
+from typing import TYPE_CHECKING
+
 from weft import interpreter  # refuses what is not supported
 from weft import autograd, functions, nn, testing
 from weft.edges import Adjacency, adjacency, aggregate, csr
@@ -53,6 +55,9 @@ from weft.size import Size
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
 from weft import amp, data, func, linalg, optim, serialization, signal, special, utils
+
+if TYPE_CHECKING:
+    from weft.serialization.saving import load, save
 from weft.boundary import install as _install
 from weft.einops_backend import install as _install_einops
 

@@ -2,7 +2,8 @@
 
 `autocast` only sets the thread's state (`state.STATE.autocast`); `ops.policy` has the table by operation and casts the
 operands where a registered operation is called. A compiled function has the state among its guards, so a call under
-another one is traced anew. Parameters stay in float32: what reads them reads a cast, and gradients come back through it.
+another one is traced anew. Parameters stay in float32: what reads them reads a cast, and gradients come back through
+it.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from weft.errors import WeftError, hide_frames
 
 # Modules whose public functions users call, and the namespaces that show them under shorter names.
 MODULES = (
-    "attention", "autocast", "autograd", "compiled", "counting", "creation", "decompositions", "device", "dtypes", "edges",
-    "evaluation", "function", "interop", "kernel", "looping", "matrices", "memory", "precision", "printing", "random", "running",
-    "settings", "signal.windows", "cuda", "snapshot", "testing", "window_functions",
+    "attention", "autocast", "autograd", "compiled", "counting", "creation", "decompositions", "device", "dtypes",
+    "edges", "evaluation", "function", "interop", "kernel", "looping", "matrices", "memory", "precision", "printing",
+    "random", "running", "settings", "signal.windows", "cuda", "snapshot", "testing", "window_functions",
 )  # fmt: skip
 NAMESPACES = ("", "autograd", "functions", "linalg", "nn.functional", "testing")
 # Classes whose public methods users call.

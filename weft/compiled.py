@@ -153,8 +153,8 @@ class Compiled:
             return PlanReport(variant.entry.plan, variant.device, variant.names()).memory()
 
     def predicted(self, *args: Any, **kwargs: Any) -> MemoryReport:
-        """The same without a plan that is kept: nothing is compiled or allocated for the call, so it may be one that the
-        device has no memory for. What the function captures is computed."""
+        """The same without a plan that is kept: nothing is compiled or allocated for the call, so it may be one that
+        the device has no memory for. What the function captures is computed."""
         if STATE.trace is not None:
             raise problem(GraphError, f"{self.name}.predicted", "a call inside weft.compile", "a call outside it")
         from weft.captures import TRACING

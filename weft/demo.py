@@ -1,26 +1,27 @@
-"""`python -m weft.demo`: train a digit classifier with one compiled step, and say what it took.
+"""`python -m weft.demo`: train a digit classifier with the Trainer, and say what it took.
 
-The data set goes to the device once. A step gets 64 row numbers, gathers those rows on the device, and runs forward,
-backward, clipping and the AdamW update as one plan.
+The data set goes to the device once. A step gathers the rows of its batch there, and runs forward, backward, clipping,
+the AdamW update and the metrics as one plan; nothing is moved between host and device in a step. The run leaves a
+folder with a report to open.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
-import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import weft
 import weft.nn as nn
-from weft.data import digits
+from weft.data import DataLoader, TensorDataset, digits
+from weft.train import Callback, ProgressBar, Trainer
 
 SIZES = (digits.PIXELS, 128, 64, digits.CLASSES)
 
@@ -38,13 +39,30 @@ class Report:
     compile_seconds: float
     step_seconds: float
     uploads_per_step: float
-    upload_bytes_per_step: float
     downloads_per_step: float
     loss: float
     accuracy: float
+    page: Path | None
 
 
-def make_model(sizes: tuple[int, ...], device: str | None) -> nn.Sequential:
+class Transfers(Callback):
+    """Counts what moves between host and device in the steps of each epoch."""
+
+    def __init__(self) -> None:
+        self.moved: list[tuple[float, float]] = []
+        self._before: dict[str, float] = {}
+
+    def on_epoch_begin(self, trainer: Trainer, epoch: int, metrics: Any) -> None:
+        self._before = weft.counters()
+
+    def on_batch_end(self, trainer: Trainer, batch: int, metrics: Any) -> None:
+        if batch == trainer.planned["batches"] - 1:
+            after = weft.counters()
+            uploads, downloads = (after[name] - self._before[name] for name in ("uploads", "downloads"))
+            self.moved.append((uploads, downloads))
+
+
+def make_model(sizes: tuple[int, ...], device: Any) -> nn.Sequential:
     """(N, 64) pixels to (N, 10) logits."""
     layers: list[nn.Module] = []
     for wide, narrow in pairwise(sizes):
@@ -52,67 +70,54 @@ def make_model(sizes: tuple[int, ...], device: str | None) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+def make_loader(split: str, batch: int, seed: int, device: Any) -> DataLoader:
+    """The digits, on the device. The few training samples that do not fill a batch come in another epoch."""
+    data = TensorDataset(*(weft.tensor(array, device=device) for array in digits.load(split)))
+    is_train = split == "train"
+    return DataLoader(data, batch, shuffle=is_train, seed=seed, last="drop" if is_train else "keep", device=device)
+
+
 def train(
     epochs: int = 60,
     batch: int = 64,
     seed: int = 0,
     device: str | None = None,
-    on_epoch: Callable[[float], None] = lambda loss: None,
+    callbacks: Sequence[Callback] = (),
+    run: Path | None = None,
 ) -> Report:
-    """Train for `epochs` epochs; `on_epoch(loss)` is called after each with the loss of its last step."""
+    """Train for `epochs` epochs; `run` is the folder for metrics, checkpoints and the report."""
     before = weft.counters()
-    rng = np.random.default_rng(seed)
-    train_x, train_y = (weft.tensor(array, device=device) for array in digits.load("train"))
-    test_x, test_y = (weft.tensor(array, device=device) for array in digits.load("test"))
+    place = weft.get_device(device)
     weft.manual_seed(seed)
-    model = make_model(SIZES, device)
-    criterion = nn.CrossEntropyLoss()
+    model = make_model(SIZES, place)
     optimizer = weft.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-2)
-
-    @weft.compile
-    def step(rows: weft.Tensor) -> weft.Tensor:
-        loss = criterion(model(train_x[rows]), train_y[rows])
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss
-
-    steps_per_epoch = len(train_x) // batch
-    moved = {"uploads": 0.0, "upload_bytes": 0.0, "downloads": 0.0}
-    epoch_seconds = []
-    for epoch in range(epochs):
-        # A fresh order each epoch; the few rows that do not fill a batch have their turn in another one.
-        order = rng.permutation(len(train_x))[: steps_per_epoch * batch].reshape(steps_per_epoch, batch)
-        start, counted = time.perf_counter(), weft.counters()
-        for rows in order:
-            loss = step(weft.tensor(rows, device=device))
-        after = weft.counters()
-        last_loss = loss.item()  # waits for the device, so the clock below is honest
-        if epoch > 0:
-            epoch_seconds.append(time.perf_counter() - start)
-            moved = {name: moved[name] + after[name] - counted[name] for name in moved}
-        on_epoch(last_loss)
-
-    with weft.no_grad():
-        guesses = model(test_x).argmax(1)
-        accuracy = (guesses == test_y).float().mean().item()
+    transfers = Transfers()
+    trainer = Trainer(
+        model, nn.CrossEntropyLoss(), optimizer, metrics=["accuracy"], device=place, clip_norm=1.0, seed=seed, run=run,
+        callbacks=[transfers, *callbacks],
+    )  # fmt: skip
+    data = make_loader("train", batch, seed, place)
+    history = trainer.fit(data, epochs=epochs, resume=None)
+    accuracy = trainer.evaluate(make_loader("test", 512, seed, place))["accuracy"]
     total = weft.counters()
-    replayed = max(1, (epochs - 1) * steps_per_epoch)
+    step = trainer.compiled_steps()[0]
+    later = transfers.moved[1:]
+    replayed = max(1, len(later) * len(data))
+    seconds = history["seconds"][1:]
     return Report(
-        device=str(train_x.device),
+        device=str(place),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        steps=epochs * steps_per_epoch,
+        steps=trainer.step_count,
         kernels_per_step=len(step.plan.kernels()),
         kernels_compiled=int(total["kernels_compiled"] - before["kernels_compiled"]),
         kernels_from_disk=int(total["kernels_from_disk"] - before["kernels_from_disk"]),
         compile_seconds=total["compile_seconds"] - before["compile_seconds"],
-        step_seconds=statistics.median(epoch_seconds) / steps_per_epoch if epoch_seconds else float("nan"),
-        uploads_per_step=moved["uploads"] / replayed,
-        upload_bytes_per_step=moved["upload_bytes"] / replayed,
-        downloads_per_step=moved["downloads"] / replayed,
-        loss=last_loss,
+        step_seconds=statistics.median(seconds) / len(data) if seconds else float("nan"),
+        uploads_per_step=sum(uploads for uploads, _ in later) / replayed,
+        downloads_per_step=sum(downloads for _, downloads in later) / replayed,
+        loss=history["loss"][-1],
         accuracy=accuracy,
+        page=None if run is None else run / "report.html",
     )
 
 
@@ -126,13 +131,15 @@ def show(report: Report, console: Console) -> None:
         "compile time": f"{report.compile_seconds:.2f} s",
         "step time": f"{report.step_seconds * 1e3:.3f} ms (median over epochs)",
         "downloads per step": f"{report.downloads_per_step:.2f}",
-        "uploads per step": f"{report.uploads_per_step:.2f} ({report.upload_bytes_per_step:.0f} bytes of row numbers)",
-        "last loss": f"{report.loss:.4f}",
+        "uploads per step": f"{report.uploads_per_step:.2f}",
+        "loss of the last epoch": f"{report.loss:.4f}",
         "test accuracy": f"{report.accuracy:.2%}",
     }
     for name, value in rows.items():
         table.add_row(name, value)
     console.print(table)
+    if report.page is not None:
+        console.print(f"report: {report.page}", soft_wrap=True)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -141,22 +148,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=64, help="rows per step (default 64)")
     parser.add_argument("--seed", type=int, default=0, help="of the initial parameters and the order (default 0)")
     parser.add_argument("--device", help="default: the first of weft.devices()")
+    parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="folder for the report (runs/demo)")
     options = parser.parse_args(arguments)
     if options.epochs < 1 or not 1 <= options.batch <= len(digits.load("train")[0]):
         parser.error("expected at least one epoch, and a batch between 1 and the number of training samples")
-
     console = Console()
-    columns = [TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.4f}")]
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        task = progress.add_task("training", total=options.epochs, loss=float("nan"))
-        report = train(
-            options.epochs,
-            options.batch,
-            options.seed,
-            options.device,
-            on_epoch=lambda loss: progress.update(task, advance=1, loss=loss),
-        )
-    show(report, console)
+    progress = ProgressBar(console=console, lines=False)
+    show(train(options.epochs, options.batch, options.seed, options.device, [progress], options.run), console)
 
 
 if __name__ == "__main__":

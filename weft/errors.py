@@ -71,6 +71,9 @@ class FileFormatError(WeftError, ValueError):
 class FileError(WeftError, OSError):
     """A file that could not be written: a full disk, a folder without permission. `errno` says which."""
 
+    def __str__(self) -> str:
+        return str(self.args[0])  # OSError would show the number and the path alone
+
 
 class TraceWarning(UserWarning):
     """Something that a compiled function does only while it is traced, or that makes it be traced often."""

@@ -1,4 +1,4 @@
-"""What is switched on right now: gradient mode, autocast and the trace in progress, per thread. A base room; imports nothing."""
+"""What is switched on right now: gradient mode, autocast and the trace in progress, per thread. A base room."""
 
 from __future__ import annotations
 

@@ -362,8 +362,8 @@ class Prediction:
 
 
 def predict(
-    trace: Trace, spec: tuple, bound: Sequence[tuple[int, Node]], results: Sequence[Node], kept: Sequence, captured: Guards,
-    inputs: Inputs, with_program: bool = False,
+    trace: Trace, spec: tuple, bound: Sequence[tuple[int, Node]], results: Sequence[Node], kept: Sequence,
+    captured: Guards, inputs: Inputs, with_program: bool = False,
 ) -> Prediction:  # fmt: skip
     """`build` that ends with the plan: no kernel is compiled, and what the trace assigned is as it was."""
     prediction = Prediction(_Builder(trace, spec, bound, results, kept, captured, inputs).report())

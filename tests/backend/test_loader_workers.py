@@ -114,7 +114,7 @@ def test_an_error_names_the_sample(workers, kind):
             list(loader)
         assert f"sample {index}" in "".join(caught.value.__notes__)
     if kind == "process":
-        with pytest.raises(data.WorkerError, match="sample 4: (.|\n)*only here"):
+        with pytest.raises(data.WorkerError, match=r"sample 4: (.|\n)*only here"):
             list(data.DataLoader(Squares(does={4: "unpicklable"}), 2, num_workers=2, worker=kind))
 
 
@@ -146,11 +146,26 @@ def test_leaving_early_ends_the_workers(kind):
     assert not loader_threads() and not children()
 
 
+class Blocked(data.Dataset):
+    """Sample 2 waits until it is let go."""
+
+    def __init__(self):
+        self.gate = threading.Event()
+
+    def __getitem__(self, index):
+        assert index < 2 or self.gate.wait(SECONDS)
+        return index
+
+    def __len__(self):
+        return 4
+
+
 def test_a_timeout_names_the_samples():
-    loader = data.DataLoader(Squares(does={2: "sleep"}), 2, num_workers=1, worker="process", timeout=3)
-    batches = iter(loader)
+    dataset = Blocked()
+    batches = iter(data.DataLoader(dataset, 2, num_workers=1, timeout=0.5))
     next(batches)
-    with pytest.raises(data.WorkerError, match=r"no batch for 3 seconds, while reading samples \[2, 3\]"):
+    threading.Timer(0.8, dataset.gate.set).start()
+    with pytest.raises(data.WorkerError, match=r"no batch for 0.5 seconds, while reading samples \[2, 3\]"):
         next(batches)
 
 
@@ -161,6 +176,33 @@ def test_what_cannot_be_sent_to_a_process():
     tensors = data.TensorDataset(weft.arange(6), weft.ones(6, 2))  # tensors can
     found = data.DataLoader(tensors, 4, num_workers=1, worker="process")
     assert values(found) == values(data.DataLoader(tensors, 4))
+
+
+def test_threads_are_started_in_themselves():
+    begun = []
+    loader = data.DataLoader(
+        range(40), 1, num_workers=2, worker_init_fn=lambda number: begun.append((number, threading.get_ident()))
+    )
+    assert len(list(loader)) == 40
+    assert {number for number, _ in begun} <= {0, 1} and threading.get_ident() not in {one for _, one in begun}
+    assert 1 <= len(begun) == len({number for number, _ in begun})
+
+
+def test_any_order_when_it_may_be():
+    loader = data.DataLoader(Squares(), 2, num_workers=3, in_order=False)
+    assert sorted(one for _, numbers in loader for one in numbers.tolist()) == list(range(20))
+
+
+def test_workers_that_died_are_replaced():
+    loader = data.DataLoader(Squares(), 2, num_workers=1, worker="process", persistent_workers=True)
+    expected = values(loader)
+    (first,) = children()
+    os.kill(first.pid, signal.SIGKILL)
+    first.join(SECONDS)
+    assert values(loader) == expected
+    (second,) = children()
+    assert second.pid != first.pid
+    del loader
 
 
 def test_the_thread_that_reads_uses_the_default_device():

@@ -7,7 +7,7 @@ import pytest
 
 import weft
 import weft.nn as nn
-from tests.backend.resident_data import Rows
+from weft.data import ResidentData as Rows
 from weft.train import Accuracy, Callback, NotFiniteError, Trainer
 
 pytestmark = pytest.mark.backend

@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "utils": {"tensor", "data"},
     "serialization": {"tensor", "nn"},
     "amp": {"tensor", "optim", "backends.base"},
+    "cuda": {"tensor", "amp", "backends.base"},
     "drawing": {"tensor", "nn"},
     "profiling": {"tensor", "nn", "compiler", "backends"},
     "train": {"tensor", "nn", "optim", "data", "amp", "serialization", "drawing", "report", "compiler.memorymap"},
@@ -54,8 +55,8 @@ EXTRA = {
     "backends.reference": {"graph"},
     "kernel": {"kernels"},
     "optim.averaged_model": {"nn"},
-    "cuda.amp": {"amp"},
     "nn.module": {"serialization", "config.describe"},  # Module.save, load and to_config
+    "data.transforms": {"nn"},
     "backends.vendor.cudnn": LIBRARY,
 }
 # Packages of extras by the name they are imported under, where it differs from the package's, and by the extra.

@@ -26,7 +26,7 @@ BLOCKS = {
 
 
 def test_pages_have_examples():
-    assert {"README.md", "loops.md", "memory.md", "caching.md", "custom-kernels.md", "dtypes.md"} <= {
+    assert {"README.md", "loops.md", "memory.md", "caching.md", "custom-kernels.md", "dtypes.md", "data.md"} <= {
         name for name, blocks in BLOCKS.items() if blocks
     }
 

@@ -1,10 +1,10 @@
 """GradScaler: loss scaling for float16, whose gradients would otherwise be rounded to zero.
 
 All that it decides is decided on the device. Its state is a few tensors there (`scale`, the count of good steps, the
-count of skipped ones, and for each optimizer whether its gradients were unscaled and whether one was not finite); a step
-with gradients that are not finite computes its update like any other and then keeps the old parameters and the old
-state by a select. So a whole training step with loss scaling is one compiled plan, and nothing is read by the host until
-`get_scale` or `skipped_steps` is called.
+count of skipped ones, and for each optimizer whether its gradients were unscaled and whether one was not finite). A
+step with gradients that are not finite computes its update like any other and then keeps the old parameters and the
+old state by a select. So a whole training step with loss scaling is one compiled plan, and nothing is read by the host
+until `get_scale` or `skipped_steps` is called.
 
     loss -> scale: loss * scale -> backward -> unscale_: grad / scale, found |= not finite
          -> step: new = where(found, old, new), skipped += found -> update: scale, growth count, found = 0

@@ -105,8 +105,10 @@ class MemoryCounts:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        for name in self.__slots__:
-            setattr(self, name, 0)
+        self.requested = self.requested_peak = self.requested_total = 0
+        self.allocated = self.allocated_peak = self.allocated_total = 0
+        self.pieces = self.pieces_peak = self.pieces_total = 0
+        self.reserved_peak = 0
 
     def take(self, requested: int, allocated: int, waiting: int = 0) -> None:
         """An allocation, after which `waiting` bytes are kept for reuse."""
@@ -259,7 +261,9 @@ class Backend(Protocol):
     def allocate(self, nbytes: int) -> Slab: ...  # OutOfMemoryError where there is none
     def require(self, nbytes: int) -> None: ...  # the same for all that a run will take, before it begins
     def memory(self) -> tuple[int, int]: ...  # bytes that can still be had, and bytes in all
-    def counts(self) -> tuple[MemoryCounts, int] | None: ...  # of memory, and bytes had of the system; None: not counted
+    def counts(
+        self,
+    ) -> tuple[MemoryCounts, int] | None: ...  # of memory, and bytes had of the system; None: not counted
     def empty_cache(self) -> None: ...  # give the system back what nobody holds
     def arena(self, nbytes: int) -> Slab: ...  # for the temporaries of a plan; empty where its executable has them
     def place(self, array: np.ndarray) -> Slab: ...  # new memory with the bytes of a contiguous array

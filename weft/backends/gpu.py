@@ -26,7 +26,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from weft.backends.base import (
-    Buffer, Device, DeviceLost, Explain, HostWords, MemoryCounts, Slab, empty_array, raise_bad_index,
+    Buffer,
+    Device,
+    DeviceLost,
+    Explain,
+    HostWords,
+    MemoryCounts,
+    Slab,
+    empty_array,
+    raise_bad_index,
 )  # fmt: skip
 from weft.backends.gpu_plan import GpuExecutable
 from weft.compiler.plan import Code, Plan, code_of, walk

@@ -5,18 +5,35 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 from rich.console import Console
 
 import weft
+from weft.errors import ConfigError, WeftError
 
+REFUSED = 2  # the exit code for arguments and configurations that are refused, as that of argparse
 # Name of the command, which is the name of its module, and what it does.
 COMMANDS = {
+    "bench": "a small benchmark on each device",
     "cache": "show or clear the plans and kernels kept on disk",
+    "config": "print the JSON Schema of configurations, or check a file",
+    "devices": "list the devices, their memory and rates",
     "doctor": "say what Weft finds on this machine and whether it computes rightly",
+    "evaluate": "loss and metrics of a trained run",
+    "graph": "draw a network with shapes and parameters",
+    "init": "write a configuration to start from",
+    "kernels": "the kernels of a training step: sources and memory",
     "layers": "list the layers, or show one of them",
+    "parity": "compare networks on the CPU and on other devices",
+    "plot": "the curves of a run, and its report",
+    "predict": "the results of a trained run for other data",
+    "profile": "the time of a training step by kernel and by layer",
+    "resume": "go on with a run that was stopped",
+    "summary": "the layers of a network with shapes, parameters and memory",
+    "train": "train what a configuration describes",
 }
 
 
@@ -39,5 +56,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     chosen = next((word for word in given if not word.startswith("-")), None)
     options = parser(chosen).parse_args(given)
-    code: int = options.run(options, Console(highlight=False, soft_wrap=False))
+    try:
+        code: int = options.run(options, Console(highlight=False, soft_wrap=False))
+        return code
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return report(chosen or "", error)
+
+
+def report(command: str, error: Exception) -> int:
+    """Say what went wrong and return the exit code (docs/training.md has the table); errors of which the user cannot
+    know the reason keep their traceback."""
+    from weft.train.faults import OTHER, exit_code
+
+    code = REFUSED if isinstance(error, ConfigError) else exit_code(error)
+    if code == OTHER and not isinstance(error, WeftError):
+        raise error
+    print(f"weft {command}: {error}", file=sys.stderr)
     return code

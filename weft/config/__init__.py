@@ -18,6 +18,7 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "reading": ("read",),
     "describe": ("to_config",),
     "model": ("from_config",),
+    "run": ("Run", "check", "load_run"),
     "sample_networks": ("sample", "samples"),
     "schema": ("schema",),
 }

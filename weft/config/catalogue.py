@@ -160,6 +160,7 @@ def kinds_of(annotation: str, name: str) -> tuple[Kind, ...]:
     """The alternatives that an annotation means for a parameter of this name."""
     found: list[Kind] = []
     for part in _split(annotation, "|"):
+        part = part.replace("os.PathLike[str]", "os.PathLike")
         base, _, rest = part.partition("[")
         inside = _split(rest.removesuffix("]"), ",") if rest else []
         if part == "Any":
@@ -186,8 +187,10 @@ def kinds_of(annotation: str, name: str) -> tuple[Kind, ...]:
             found.append(Kind("list", kinds_of(inside[0], name)))
         elif base == "Mapping":
             found.append(Kind("object", kinds_of(inside[1], name)))
+        elif part == "os.PathLike":
+            found.append(Kind("str"))
         else:
-            raise AssertionError(f"an annotation that no file can describe: {annotation!r} of {name!r}")
+            found.append(Kind("any"))  # the constructor checks it
     return tuple(dict.fromkeys(found))
 
 
@@ -279,8 +282,14 @@ def build(place: Place, value: Any, others: Collection[str] = ()) -> Module:
     return call(place, cls, given)
 
 
-def call(place: Place, cls: Any, given: Mapping[str, Any], known: dict[str, inspect.Parameter] | None = None) -> Any:
-    """Call a constructor with arguments of a file; `known` are its parameters that a file may give."""
+def call(
+    place: Place,
+    cls: Any,
+    given: Mapping[str, Any],
+    known: dict[str, inspect.Parameter] | None = None,
+    first: tuple[Any, ...] = (),
+) -> Any:
+    """Call a constructor with arguments of a file, after `first`; `known` are its parameters that a file may give."""
     known = parameters_of(cls) if known is None else known
     extra: dict[str, Any] = {}
     if cls.__name__ == "Activation" and isinstance(given.get("name"), str):  # passes the rest on to the class it names
@@ -299,7 +308,7 @@ def call(place: Place, cls: Any, given: Mapping[str, Any], known: dict[str, insp
             args = tuple(convert(at.at(k), name, part, kinds) for k, part in enumerate(places.array(at, value)))
         else:
             kwargs[name] = convert(at, name, value, kinds)
-    return attempt(place, cls, args, {**kwargs, **extra})
+    return attempt(place, cls, (*first, *args), {**kwargs, **extra})
 
 
 def make_activation_class(name: str) -> Any:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.amp.functions import custom_bwd, custom_fwd
-from weft.amp.grad_scaler import GradScaler as _GradScaler
-from weft.autocast import autocast as _autocast
+from weft.amp import GradScaler as _GradScaler
+from weft.amp import autocast as _autocast
+from weft.amp import custom_bwd, custom_fwd
 from weft.dtypes import DTypeLike, float16
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]

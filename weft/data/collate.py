@@ -50,7 +50,9 @@ def collate(batch: list[Any], make: Make) -> Any:
     if isinstance(first, Tensor):
         return make(_stacked([one.numpy() for one in batch])) if make is Packed else stack(batch)
     if is_torch_tensor(first):
-        return make(_stacked([_array_of_torch(one) for one in batch]))
+        return make(_stacked([array_of_torch(one) for one in batch]))
+    if isinstance(first, (np.str_, np.bytes_)):
+        return [one.item() for one in batch]
     if isinstance(first, (np.ndarray, np.generic)):
         return make(_stacked(batch))
     if isinstance(first, float):
@@ -87,7 +89,7 @@ def is_torch_tensor(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
 
 
-def _array_of_torch(value: Any) -> np.ndarray:
+def array_of_torch(value: Any) -> np.ndarray:
     value = value.detach().cpu()
     if str(value.dtype) == "torch.bfloat16":
         return from_dlpack(value.contiguous()).numpy()
@@ -122,7 +124,7 @@ def to_device(value: Any, device: Any) -> Any:
         if isinstance(one, Tensor):
             return one.to(device)
         if is_torch_tensor(one):
-            return tensor(_array_of_torch(one), device=device)
+            return tensor(array_of_torch(one), device=device)
         if isinstance(one, np.ndarray) and dtype_from_numpy(one.dtype) is not None:
             return tensor(one, device=device)
         return one

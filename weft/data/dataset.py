@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from weft.errors import IndexRangeError, RangeError, ShapeError, problem
 from weft.random import Generator
@@ -42,6 +44,13 @@ class IterableDataset(Dataset[Item]):
         raise NotImplementedError(f"{type(self).__name__} has no __iter__")
 
 
+def is_stream(dataset: Any) -> bool:
+    """Whether a dataset is iterated over: it cannot be indexed, or is an `IterableDataset` of this package, of PyTorch
+    or of Hugging Face (whose base classes have `__getitem__` all the same)."""
+    is_iterable = any(one.__name__ == "IterableDataset" for one in type(dataset).__mro__)
+    return is_iterable or not hasattr(type(dataset), "__getitem__")
+
+
 class TensorDataset(Dataset):
     """Rows of tensors of the same length: item k is (t[k] for each tensor).
 
@@ -66,15 +75,17 @@ class ArrayDataset(Dataset):
     """Rows of NumPy arrays of the same length, memory-mapped ones included: item k is (a[k] for each array), or a dict
     where the arrays are given by name. `transform(item)` changes an item as it is read.
 
-    >>> weft.data.ArrayDataset(x=np.arange(6.0).reshape(3, 2), y=np.arange(3))[1]["x"]
+    >>> weft.data.ArrayDataset(named={"x": np.arange(6.0).reshape(3, 2), "y": np.arange(3)})[1]["x"]
     array([2., 3.])
     """
 
-    def __init__(self, *arrays: Any, transform: Callable[[Any], Any] | None = None, **named: Any):
+    def __init__(
+        self, *arrays: Any, named: Mapping[str, Any] | None = None, transform: Callable[[Any], Any] | None = None
+    ):
         if arrays and named:
             raise problem(RangeError, "ArrayDataset", "arrays with and without names", "one of the two")
-        self.names = tuple(named) or None
-        self.arrays = tuple(arrays) or tuple(named.values())
+        self.names = tuple(named) if named else None
+        self.arrays = tuple(arrays) or tuple((named or {}).values())
         lengths = [len(array) for array in self.arrays]
         if len(set(lengths)) != 1:
             raise problem(ShapeError, "ArrayDataset", f"arrays of lengths {lengths}", "equal lengths, one at least")
@@ -92,6 +103,38 @@ class ArrayDataset(Dataset):
 
     def __len__(self) -> int:
         return len(self.arrays[0])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Memory-mapped arrays are sent to another process as the place in their file."""
+        return self.__dict__ | {"arrays": tuple(_MappedFile.of(array) or array for array in self.arrays)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        opened = tuple(one.open() if isinstance(one, _MappedFile) else one for one in state["arrays"])
+        self.__dict__.update(state | {"arrays": opened})
+
+
+class _MappedFile:
+    """Where a memory-mapped array lies in its file."""
+
+    def __init__(self, path: str, dtype: np.dtype, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]):
+        self.path, self.dtype, self.offset, self.shape, self.strides = path, dtype, offset, shape, strides
+
+    @staticmethod
+    def of(array: Any) -> _MappedFile | None:
+        """The place of an array that is a view of a file as a whole or of rows in it; None for any other."""
+        if not isinstance(array, np.memmap) or array.filename is None or not array.size or min(array.strides) < 0:
+            return None
+        base = array
+        while isinstance(base.base, np.memmap):
+            base = base.base
+        start = base.offset + array.ctypes.data - base.ctypes.data
+        return _MappedFile(str(array.filename), array.dtype, start, array.shape, array.strides)
+
+    def open(self) -> np.ndarray:
+        span = 1 + sum((extent - 1) * step for extent, step in zip(self.shape, self.strides, strict=True))
+        span += self.dtype.itemsize - 1
+        flat = np.memmap(self.path, np.uint8, "r", self.offset, (span,))
+        return np.ndarray(self.shape, self.dtype, flat, 0, self.strides)
 
 
 class Subset(Dataset):
@@ -156,3 +199,35 @@ def random_split(dataset: Any, lengths: Sequence[float], generator: Generator | 
     order = randperm(total, generator=generator).tolist()
     ends = list(itertools.accumulate(counts))
     return [Subset(dataset, order[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+
+def k_fold(
+    dataset: Any, folds: int = 5, *, shuffle: bool = True, seed: int = 0, labels: Sequence[Any] | None = None
+) -> list[tuple[Subset, Subset]]:
+    """(training part, validation part) of each fold: every item is in one validation part. With `labels`, one for each
+    item, each class is spread evenly over the folds.
+
+    >>> [(len(train), list(valid)) for train, valid in weft.data.k_fold(range(5), 2, shuffle=False)]
+    [(2, [0, 1, 2]), (3, [3, 4])]
+    """
+    total = len(dataset)
+    if not 2 <= folds <= total:
+        raise problem(RangeError, "k_fold", f"folds={folds} for {total} items", f"2 to {total}")
+    if labels is not None and len(labels) != total:
+        raise problem(ShapeError, "k_fold", f"{len(labels)} labels for {total} items", "one for each item")
+    order = np.arange(total)
+    if shuffle:
+        order = randperm(total, generator=Generator(seed), device="cpu").numpy()
+    if labels is None:
+        parts = np.array_split(order, folds)
+    else:
+        _, classes = np.unique(np.asarray(labels), return_inverse=True)
+        by_class = order[np.argsort(classes[order], kind="stable")]
+        parts = [
+            np.sort(by_class[number::folds]) if not shuffle else by_class[number::folds] for number in range(folds)
+        ]
+    result = []
+    for number, part in enumerate(parts):
+        rest = np.concatenate([one for other, one in enumerate(parts) if other != number])
+        result.append((Subset(dataset, np.sort(rest).tolist()), Subset(dataset, part.tolist())))
+    return result

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from weft.compiled import compile
 from weft.data.collate import default_collate
-from weft.data.dataset import IterableDataset
+from weft.data.dataset import is_stream
 from weft.data.reading import END, Source, find_rows
 from weft.data.resident import LAST, ResidentData, apply_transform, count_batches, upload_rows
 from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler, draw_positions
@@ -47,7 +47,7 @@ class DataLoader(Generic[Item]):
     `generator`, or from Weft's. `last`: a short last batch is kept ("keep"), dropped ("drop"), or filled with the first
     items of the epoch ("pad"). `transform`: tensor code for whole batches, such as `weft.data.transforms`, applied on
     the device. `num_workers` threads, or processes with `worker="process"`, read `prefetch_factor` batches ahead each;
-    a stream to a device has one thread at least. `wait_seconds` is the time that the consumer has waited for batches.
+    a stream to a device has one thread at least, and an iterable dataset one worker at most. `wait_seconds` is the time that the consumer has waited for batches.
 
     `pin_memory` and `pin_memory_device` are PyTorch's and have no effect: uploads go through pinned memory anyway.
 
@@ -93,8 +93,7 @@ class DataLoader(Generic[Item]):
         self.multiprocessing_context, self.persistent_workers = multiprocessing_context, persistent_workers
         self.prefetch_factor = 2 if prefetch_factor is None else prefetch_factor
         self.batch_size = None if batch_sampler is not None else batch_size
-        is_iterable = isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__getitem__")
-        self.is_iterable = is_iterable
+        is_iterable = self.is_iterable = is_stream(dataset)
         self._orders_itself = sampler is None and batch_sampler is None and not is_iterable
         self.sampler: Any = sampler
         if sampler is None and not is_iterable:
@@ -258,11 +257,8 @@ class DataLoader(Generic[Item]):
         def make_workers() -> Sequence[Any]:
             if self.worker == "process" and workers:
                 return self._processes(source, place, workers, skip)
-            local = [LocalWorker(source, place, self.device, skip) for _ in range(workers or 1)]
-            if self.worker_init_fn is not None:
-                for number in range(workers):
-                    self.worker_init_fn(number)
-            return local
+            start = self.worker_init_fn if workers else None
+            return [LocalWorker(source, place, self.device, skip, number, start) for number in range(workers or 1)]
 
         keep = self._keeps_workers()
         ahead = max(workers, 1) * self.prefetch_factor
@@ -274,6 +270,7 @@ class DataLoader(Generic[Item]):
     def _processes(self, source: Source, place: Any, count: int, skip: int) -> Sequence[Any]:
         if self._kept_workers and all(one.is_alive for one in self._kept_workers):
             return self._kept_workers
+        _close_all(self._kept_workers)
         target = self.device or place
         made: list[Any] = []
         try:
@@ -345,7 +342,7 @@ def _check_order(
     if batch_sampler is not None and (batch_size not in (1, None) or shuffle or sampler is not None or drop_last):
         given = "a batch_sampler with batch_size, shuffle, sampler or drop_last"
         raise problem(RangeError, who, given, "the batch_sampler alone")
-    if isinstance(dataset, IterableDataset) and (shuffle or sampler is not None or batch_sampler is not None):
+    if is_stream(dataset) and (shuffle or sampler is not None or batch_sampler is not None):
         raise problem(RangeError, who, "an IterableDataset and an order", "the order of the dataset itself")
 
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from weft.data.collate import Make, collate
+import numpy as np
+
+from weft.data.collate import Make, collate, map_leaves
 from weft.data.dataset import ArrayDataset, Subset, TensorDataset
+from weft.dtypes import from_numpy as dtype_from_numpy
 
 END = "end"  # what a stream gives behind its last batch
 
@@ -85,10 +88,6 @@ def has_rows(dataset: Any) -> bool:
 
 def _make_arrays(rows: Any, make: Make) -> Any:
     """The rows of a dataset of arrays: arrays become what `make` makes of them, tensors stay."""
-    import numpy as np
-
-    from weft.data.collate import map_leaves
-
     made = map_leaves(rows, lambda one: make(one) if isinstance(one, np.ndarray) else one)
     return list(made) if isinstance(made, tuple) else made
 
@@ -107,8 +106,6 @@ def note_sample(error: BaseException, index: int) -> None:
 
 def find_rows(dataset: Any) -> tuple[Sequence[Any], Any] | None:
     """The arrays or tensors of a dataset of rows, and the chosen positions (None: all); None for any other dataset."""
-    import numpy as np
-
     chosen: Any = None
     while type(dataset) is Subset:
         inner = np.asarray(dataset.indices, dtype=np.int64)
@@ -116,6 +113,7 @@ def find_rows(dataset: Any) -> tuple[Sequence[Any], Any] | None:
         dataset = dataset.dataset
     if type(dataset) is TensorDataset:
         return dataset.tensors, chosen
-    if isinstance(dataset, ArrayDataset) and dataset.gives_rows and dataset.names is None:
+    is_plain = isinstance(dataset, ArrayDataset) and dataset.gives_rows and dataset.names is None
+    if is_plain and all(dtype_from_numpy(one.dtype) is not None for one in dataset.arrays):
         return dataset.arrays, chosen
     return None

@@ -15,6 +15,7 @@ import pickle
 import signal
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
@@ -42,10 +43,19 @@ class Worker(Protocol):
 
 class LocalWorker:
     """Reads in the thread that calls it. `place` is the default device of the dataset's own code, `target` where
-    batches go (None: they stay where they are made)."""
+    batches go (None: they stay where they are made). `start(number)` is called before the first read."""
 
-    def __init__(self, source: Source, place: Any, target: Any, skip: int = 0):
+    def __init__(
+        self,
+        source: Source,
+        place: Any,
+        target: Any,
+        skip: int = 0,
+        number: int = 0,
+        start: Callable[[int], None] | None = None,
+    ):
         self.source, self.place, self.target, self.skip = source, place, target, skip
+        self.number, self.start = number, start
         self.index = -1
         self.make: Make = lambda array: tensor(array, device=target or place)
         self._stream: Iterator[Any] | None = None
@@ -55,8 +65,11 @@ class LocalWorker:
 
     def read(self, task: Any) -> Any:
         self.index = -1
+        start, self.start = self.start, None
         try:
             with use_device(self.place):
+                if start is not None:
+                    start(self.number)
                 batch = self._next() if task is None else self.source.read(task, self._note, self.make)
         except Exception as error:
             note_sample(error, self.index)
@@ -164,6 +177,7 @@ def _interrupts_blocked() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # its start, which belongs to that of the first process, unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -176,6 +190,7 @@ def _serve(
     parent: int,
 ) -> None:  # fmt: skip
     """The loop of a worker process: it ends when it is told to, or when its parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where the start method does not pass on the blocked signals
 
     def note(position: int) -> None:
         index.value = position

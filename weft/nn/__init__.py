@@ -288,6 +288,7 @@ _OTHERS = {
     "weft.serialization.model_files": ("load",),
     "weft.config.model": ("from_config",),
     "summarize": ("summary",),
+    "weft.drawing.network": ("plot",),
     "support": ("supports",),
 }
 _SUBMODULES = ("functional", "init", "lora", "utils")

@@ -12,6 +12,8 @@ from weft.nn.parameter import UninitializedBuffer as UninitializedBuffer
 from weft.nn.parameter import UninitializedParameter as UninitializedParameter
 from weft.nn.registry import get as get
 from weft.nn.registry import layers as layers
+from weft.serialization.model_files import load as load
+from weft.config.model import from_config as from_config
 from weft.nn.summarize import summary as summary
 from weft.nn.support import supports as supports
 from weft.nn.containers import ModuleDict as ModuleDict
@@ -19,6 +21,7 @@ from weft.nn.containers import ModuleList as ModuleList
 from weft.nn.containers import ParameterDict as ParameterDict
 from weft.nn.containers import ParameterList as ParameterList
 from weft.nn.containers import Sequential as Sequential
+from weft.nn.grid import Grid as Grid
 from weft.nn.graph_model import Input as Input
 from weft.nn.graph_model import Lambda as Lambda
 from weft.nn.graph_model import Model as Model

@@ -30,6 +30,7 @@ MAX_ELEMENTS = 65_536  # of tensors and lists that are kept
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, DType, Device, np.dtype, np.generic)
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, np.ufunc)
+_AS_THEY_ARE = (*_PLAIN, *_FUNCTIONS)
 
 
 class Unrecorded:
@@ -114,7 +115,7 @@ def record_call(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Cal
 
 
 def _kept(value: Any) -> Any:
-    if isinstance(value, _PLAIN) or isinstance(value, _FUNCTIONS):
+    if isinstance(value, _AS_THEY_ARE):
         return value
     if hasattr(value, "_is_weft_module"):
         return _Reference(value)

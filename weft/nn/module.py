@@ -98,11 +98,13 @@ class Module:
             raise
 
     def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """`forward`, computed again for its gradient where `checkpoint` says so; a compiled function is traced anew when
-        that changes."""
+        """`forward`, computed again for its gradient where `checkpoint` says so; a compiled function is traced anew
+        when that changes."""
         if STATE.trace is not None:
             STATE.trace.guard(lambda: self.checkpoint)
-        return run_checkpointed(self.forward, args, kwargs) if self.checkpoint is True else self.forward(*args, **kwargs)
+        return (
+            run_checkpointed(self.forward, args, kwargs) if self.checkpoint is True else self.forward(*args, **kwargs)
+        )
 
     # ---- attributes ------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from weft.dtypes import DType, float32, float64
 from weft.errors import DTypeError, problem
@@ -63,7 +63,7 @@ class AutocastState:
     meaning, so that compiled functions compare it by identity."""
 
     __slots__ = ("dtypes",)
-    _made: dict[tuple[tuple[str, DType | None], ...], AutocastState] = {}
+    _made: ClassVar[dict[tuple[tuple[str, DType | None], ...], AutocastState]] = {}
 
     def __init__(self, dtypes: dict[str, DType | None]):
         self.dtypes = dtypes
@@ -90,7 +90,7 @@ class AutocastState:
 
 
 def with_policy(
-    name: str, op: Callable[..., Any], kind: type = Node, cast: Callable[[Any, DType], Any] = build.cast
+    name: str, op: Callable[..., Any], kind: Any = Node, cast: Callable[[Any, DType], Any] = build.cast
 ) -> Callable[..., Any]:
     """`op`, with its operands cast as the table says for `name`; `op` itself where it says nothing. `kind` is the type
     of operands, nodes or tensors, and `cast` how one is cast."""
@@ -120,7 +120,7 @@ def with_policy(
     return call
 
 
-def _is_cast(value: Any, kind: type, state: AutocastState) -> bool:
+def _is_cast(value: Any, kind: Any, state: AutocastState) -> bool:
     """Whether an argument is an operand that autocast casts: a float of at most 32 bits on a device it is on for."""
     if not isinstance(value, kind):
         return False
@@ -128,7 +128,7 @@ def _is_cast(value: Any, kind: type, state: AutocastState) -> bool:
     return dtype.kind == "f" and dtype is not float64 and state.dtype_on(value.device) is not None
 
 
-def _collect(values: Any, kind: type, state: AutocastState, found: list[Any]) -> None:
+def _collect(values: Any, kind: Any, state: AutocastState, found: list[Any]) -> None:
     for value in values:
         if type(value) in (tuple, list):
             _collect(value, kind, state, found)
@@ -150,7 +150,7 @@ def _target(name: str, policy: str, operands: list[Any], state: AutocastState) -
     return low
 
 
-def _converted(value: Any, kind: type, state: AutocastState, cast: Callable[..., Any], target: DType) -> Any:
+def _converted(value: Any, kind: Any, state: AutocastState, cast: Callable[..., Any], target: DType) -> Any:
     if type(value) in (tuple, list):
         return type(value)([_converted(one, kind, state, cast, target) for one in value])
     if _is_cast(value, kind, state) and value.dtype is not target:

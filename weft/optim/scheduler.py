@@ -191,6 +191,10 @@ class MultiStepLR(LRScheduler):
         self.milestones, self.gamma = Counter(milestones), gamma
         super().__init__(optimizer, last_epoch)
 
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.milestones = Counter(self.milestones)  # a file has it as a plain dict
+
     def get_lr(self) -> list[float]:
         count = self.milestones[self.last_epoch]
         return self._scaled(self.gamma**count) if count else self._present()

@@ -143,7 +143,7 @@ class Profile:
     def __rich_console__(self, console: Any, options: Any) -> Any:
         from weft.profiling.tables import parts
 
-        yield from parts(self, 20)
+        yield from parts(self, 20, options.max_width)
 
     def __str__(self) -> str:
         return self.table()
@@ -164,6 +164,13 @@ def profile(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
     >>> found.seconds > 0 and found.kernels[0].flops >= 2 * 16 * 32 * 64
     True
     """
+    return measure(step, args, kwargs)
+
+
+def measure(
+    step: Callable[..., Any], args: tuple, kwargs: dict[str, Any], seconds: float = SECONDS, is_checked: bool = True
+) -> Profile:
+    """The same, with a limit on the time for measuring; `is_checked` raises for indices out of range."""
     from weft.compiled import Compiled
     from weft.compiler.assemble import assemble
     from weft.compiler.origins import Origins
@@ -179,7 +186,7 @@ def profile(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
     plan, _ = assemble(rehearsal.program, rehearsal.device, origins=origins)
     names = [one.name for one, _ in walk(plan.steps)]
     assert names == [one.name for one, _ in walk(rehearsal.plan.steps)], "a program has two plans"
-    whole, steps, rounds = _measure(rehearsal)
+    whole, steps, rounds = _rounds(rehearsal, seconds, is_checked)
     layer_names = LayerNames(list(origins.roots.values()))
     kernels = _kernels(rehearsal, steps, _shares_by_step(rehearsal, origins), layer_names)
     copy_rate, multiply_rate = _device_rates(rehearsal.device, _main_dtype(rehearsal))
@@ -190,14 +197,14 @@ def profile(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
     )  # fmt: skip
 
 
-def _measure(rehearsal: Rehearsal) -> tuple[float, list[float], int]:
+def _rounds(rehearsal: Rehearsal, seconds: float, is_checked: bool) -> tuple[float, list[float], int]:
     """The least time of a run, that of each step, and the number of rounds."""
     import time
 
-    rehearsal.run(2)
+    rehearsal.run(2, is_checked)
     started = time.perf_counter()
     whole, steps = [], []
-    while len(whole) < LEAST_ROUNDS or (len(whole) < ROUNDS and time.perf_counter() - started < SECONDS):
+    while len(whole) < LEAST_ROUNDS or (len(whole) < ROUNDS and time.perf_counter() - started < seconds):
         whole.append(min(rehearsal.time_runs(1), rehearsal.time_runs(2)))
         steps.append(rehearsal.time_steps())
     return min(whole), [min(times) for times in zip(*steps, strict=True)], len(whole)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 WIDTH = 140  # columns of the text form
 
 
-def parts(profile: Profile, most: int) -> Iterator[Any]:
+def parts(profile: Profile, most: int, width: int = WIDTH) -> Iterator[Any]:
     """What is printed: one line about the whole, the layers, the `most` slowest kernels, one line about memory."""
     yield Text(headline(profile))
     yield Text()
     yield layer_table(profile)
     yield Text()
-    yield kernel_table(profile, most)
+    yield kernel_table(profile, most, width)
     yield Text()
     yield Text(profile.memory.summary())
 
@@ -54,7 +54,7 @@ def layer_table(profile: Profile) -> Table:
     """Time by layer."""
     table = _table(("layer", "left"), ("kind", "left"), ("forward", "right"), ("backward", "right"))
     for title in ("update", "in all", "share", "kernels"):
-        table.add_column(title, justify="right", no_wrap=True)
+        table.add_column(title, justify="right", no_wrap=True, min_width=7)
     total = max(profile.kernel_seconds, 1e-12)
     for layer in profile.layers:
         table.add_row(
@@ -64,12 +64,14 @@ def layer_table(profile: Profile) -> Table:
     return table
 
 
-def kernel_table(profile: Profile, most: int) -> Table:
-    """The `most` slowest kernels."""
-    table = _table(("kernel", "left"), ("runs", "right"), ("time", "right"), ("share", "right"), ("moved", "right"))
-    for title in ("flop", "copy rate", "multiply rate"):
-        table.add_column(title, justify="right", no_wrap=True, min_width=len(title))
-    table.add_column("layers", overflow="ellipsis", no_wrap=True, max_width=32)
+def kernel_table(profile: Profile, most: int, width: int = WIDTH) -> Table:
+    """The `most` slowest kernels, in so many columns of text."""
+    names = ("kernel", "runs", "time", "share", "moved")
+    widest = min(max(width - 80, 16), 44)
+    table = _table(*[(name, "right" if name != "kernel" else "left") for name in names], widest=widest)
+    for title, least in (("flop", 5), ("of copy", 7), ("of multiply", 11)):
+        table.add_column(title, justify="right", no_wrap=True, min_width=least)
+    table.add_column("layers", overflow="ellipsis", no_wrap=True, min_width=6, max_width=32)
     total = max(profile.kernel_seconds, 1e-12)
     ranked = sorted(profile.kernels, key=lambda kernel: -kernel.seconds)
     for kernel in ranked[:most]:
@@ -86,13 +88,14 @@ def kernel_table(profile: Profile, most: int) -> Table:
     return table
 
 
-def _table(*columns: tuple[str, Any]) -> Table:
+def _table(*columns: tuple[str, Any], widest: int = 44) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for number, (title, justify) in enumerate(columns):
         if number:
-            table.add_column(title, justify=justify, no_wrap=True, min_width=7 if justify == "right" else 4)
+            least = 4 if title in ("runs", "kind") else 9 if title == "moved" else 7
+            table.add_column(title, justify=justify, no_wrap=True, min_width=least)
         else:
-            table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", max_width=44)
+            table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", max_width=widest)
     return table
 
 

@@ -147,8 +147,11 @@ class CheckpointFolder:
         for path in self.path.iterdir():
             if path.name.startswith(".weft-") and path.name.endswith(files.TEMPORARY):
                 _remove_tree(path)
-            elif path.name.endswith(".replaced") and path.with_suffix("").exists():
-                _remove(path)
+            elif _NAME.fullmatch(path.name) and path.suffix:  # interrupted while step-N was saved again
+                if path.with_suffix("").exists():
+                    _remove(path)
+                else:
+                    files.os.rename(path, path.with_suffix(""))
 
     def _prune(self, newest: Path) -> None:
         steps = self._steps()
@@ -164,7 +167,7 @@ class CheckpointFolder:
     # ---- finding -----------------------------------------------------------------------------------------------------
 
     def paths(self) -> list[Path]:
-        """The folders of all checkpoints, from the first step to the last. Whether they are damaged is not looked at."""
+        """The folders of all checkpoints, from the first step to the last; damaged ones, too."""
         return [path for _, path in self._steps()]
 
     def latest(self) -> Path | None:

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from weft.autograd import no_grad
-from weft.device import Device
-from weft.device import get
+from weft.device import Device, get
 from weft.errors import FileFormatError, GraphError, WeftError, problem
 from weft.nn import functional
 from weft.nn.arguments import constructor_arguments
@@ -86,7 +85,7 @@ def _refusal(module: Module, why: str, fix: str = "") -> WeftError:
 
 def _by_config(module: Module) -> Tree:
     """Models that are put together after their constructor has run: their configuration."""
-    return {"config": module.to_config()}  # type: ignore[operator]
+    return {"config": module.to_config()}
 
 
 def _by_arguments(module: Module) -> Tree:
@@ -221,7 +220,7 @@ def load(path: PathLike, device: Any = None, classes: Iterable[type] = ()) -> Mo
     with _random_state_kept():
         try:
             module = build(about["architecture"], tuple(classes))
-        except WeftError:
+        except FileFormatError:
             raise
         except Exception as error:
             why = f"its architecture cannot be made ({type(error).__name__}: {error})"
@@ -232,11 +231,15 @@ def load(path: PathLike, device: Any = None, classes: Iterable[type] = ()) -> Mo
 def _about(opened: TensorFile, device: Any) -> Tree:
     rest = files.parse_json("nn.load", opened.path, opened.metadata[MODEL_KEY].encode(), "its architecture")
     about = unflatten_state(opened.tensors(device), rest)
-    about = about.get(MODEL_KEY) if isinstance(about, dict) else None
-    fits = isinstance(about, dict) and set(about) == {"architecture", "frozen", "eval"}
-    if not fits or not all(isinstance(about[key], list) for key in ("frozen", "eval")):
+    found = about.get(MODEL_KEY) if isinstance(about, dict) else None
+    lists = [found.get(key) for key in ("frozen", "eval")] if isinstance(found, dict) else []
+    if not isinstance(found, dict) or set(found) != {"architecture", "frozen", "eval"} or not _are_names(lists):
         raise damaged("nn.load", opened.path, "its architecture is not described as Module.save does")
-    return about
+    return found
+
+
+def _are_names(lists: list[Any]) -> bool:
+    return all(isinstance(one, list) and all(isinstance(name, str) for name in one) for one in lists)
 
 
 def _fill(opened: TensorFile, module: Module, weights: Mapping[str, Any], about: Tree, device: Any) -> Module:
@@ -269,7 +272,7 @@ def build(tree: Any, classes: tuple[type, ...] = ()) -> Module:
     if isinstance(tree, dict) and set(tree) == {"config"}:
         from weft import nn
 
-        return nn.from_config(tree["config"])  # type: ignore[no-any-return]
+        return nn.from_config(tree["config"])  # type: ignore[no-any-return, attr-defined, unused-ignore]
     if not isinstance(tree, dict) or not isinstance(tree.get("type"), str):
         raise problem(FileFormatError, "nn.load", f"{tree!r:.100} for a layer", "a dict with its type")
     cls: Any = _find_class(tree["type"], classes)
@@ -329,6 +332,7 @@ def _find_class(name: str, classes: tuple[type, ...]) -> type:
 
 
 def _below(cls: type) -> Iterator[type]:
+    one: type
     for one in cls.__subclasses__():
         yield one
         yield from _below(one)

@@ -2,14 +2,16 @@
 
 JSON has numbers, texts, lists and dicts of texts; these stand for themselves. What else a state_dict may hold is a dict
 with the key "$", whose value says what it is: a tensor (by the name under which it lies beside the JSON), an array, a
-tuple, a set, a dict with other keys than texts, or one with such a key; bytes, a float that is not finite, a number of
-NumPy's, a dtype. Everything comes back with its type and its bits. Functions and objects of other classes are refused.
+tuple, a set, a dict with other keys than texts, or one with such a key; bytes, a float that is not finite (by its
+bits), a number of NumPy's, a dtype. Everything comes back with its type and its bits. Functions and objects of other
+classes are refused.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -64,7 +66,7 @@ class _Flattening:
         if value is None or kind in (bool, int, str):
             return value
         if kind is float or kind is np.float64:
-            return float(value) if math.isfinite(value) else {MARK: "float", "value": repr(float(value))}
+            return float(value) if math.isfinite(value) else {MARK: "float", "value": struct.pack(">d", value).hex()}
         if isinstance(value, Tensor):
             found: dict[str, Any] = {MARK: "tensor", "name": self._name(value, path)}
             return {**found, "requires_grad": True} if value.requires_grad else found
@@ -174,8 +176,8 @@ class _Joining:
             items = [self.decode(one, depth + 1) for one in _items(value)]
             return _made(SEQUENCES[kind][1], items)
         text = value.get("value")
-        if kind == "float" and text in ("nan", "inf", "-inf"):
-            return float(text)
+        if kind == "float" and isinstance(text, str):
+            return _made(lambda text: struct.unpack(">d", bytes.fromhex(text))[0], text)
         if kind == "dtype" and isinstance(text, str) and text in dtypes.ALL_BY_NAME:
             return dtypes.by_name(text)
         if kind == "bytes" and isinstance(text, str):
@@ -219,7 +221,7 @@ def _items(value: dict[str, Any]) -> list[Any]:
 def _made(make: Callable[[Any], Any], items: Any) -> Any:
     try:
         return make(items)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, struct.error) as error:
         raise _broken(str(error)[:200]) from None
 
 

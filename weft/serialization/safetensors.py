@@ -88,8 +88,10 @@ class TensorFile:
         return {name: self.tensor(name, place) for name in self.entries}
 
     def verify(self) -> None:
-        """Compare the file with the digest that it was written with, if there is one."""
-        if self.digest is not None and _digest(self.entries, self.metadata, [self.data]) != self.digest:
+        """Compare the file with the digest that it was written with; files of other programs have none."""
+        if self.digest is None and any(key.startswith("weft.") for key in self.metadata):
+            raise damaged("load", self.path, "Weft wrote it, and its SHA-256 is missing, so it is damaged")
+        if self.digest is not None and _digest(self.entries, self.metadata, [self.data.data]) != self.digest:
             fix = "take another copy; if a program changed it on purpose, load it with verify=False"
             raise damaged("load", self.path, "its contents do not match its SHA-256, so it is damaged", "", fix)
 
@@ -133,7 +135,7 @@ def write_tensors(handle: int, tensors: Mapping[str, Tensor], metadata: Mapping[
     digest = hashlib.sha256(_described(entries, metadata))
     for name in order:  # one at a time: tensors of a GPU are downloaded here
         raw = np.ascontiguousarray(host_array(values[name], None)).reshape(-1).view(np.uint8)
-        digest.update(raw)
+        digest.update(raw.data)
         files.write_all(handle, raw)
     made = digest.hexdigest()
     files.os.lseek(handle, 8, 0)

@@ -15,8 +15,8 @@ from weft.device import get
 from weft.errors import DTypeError, FileFormatError, GraphError, problem
 from weft.serialization import files
 from weft.serialization.files import PathLike, as_path, damaged
-from weft.serialization.saving import is_torch_file, load_weights
 from weft.serialization.safetensors import parse_tensors
+from weft.serialization.saving import is_torch_file, load_weights
 from weft.tensor import Tensor
 
 if TYPE_CHECKING:

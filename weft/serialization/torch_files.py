@@ -1,9 +1,8 @@
 """Files of `torch.save`, read without running anything that they contain.
 
 torch writes a pickle, which is a program for a stack machine, and the bytes of storages beside it: in a zip archive
-(since torch 1.6), or behind it in one stream (before). `_Machine` is that machine with the operations that plain data
-and tensors need and no others. A name in the pickle is looked up in `CALLS`, which has Weft's own functions; nothing is
-imported. What is not in the table is refused by name.
+(since torch 1.6), or behind it in one stream (before). `pickles.Machine` runs that program with the names that tensors
+need (`_Tensors.calls`) and no others; nothing is imported.
 
 The machine runs twice. The first run finds how many tensors each storage has; a storage of several tensors then becomes
 one tensor of which they are views, so that they share memory as they did in torch. Sizes are checked against the bytes
@@ -17,7 +16,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +29,12 @@ from weft import dtypes
 from weft.dtypes import DType
 from weft.interop import array_leaf
 from weft.serialization.files import damaged
+from weft.serialization.pickles import PLAIN_CALLS, SAVE_STATE, Machine, Named, Part, Refused, as_tuple, call_function
 from weft.tensor import Tensor
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # of the stream format
 LARGEST = 2**63 - 1
 AXES = 32
-PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
-NUMPY_TYPES = frozenset({"f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1"})
-SAVE_STATE = "in torch, save model.state_dict() instead"
 
 DTYPES = {
     "float16": dtypes.float16, "half": dtypes.float16, "bfloat16": dtypes.bfloat16, "float32": dtypes.float32,
@@ -54,14 +51,6 @@ STORAGES: dict[str, DType | None] = {
 }  # fmt: skip
 
 
-class _Refused(Exception):
-    """Why a file is not read; `parse_torch` makes the message of it."""
-
-    def __init__(self, why: str, fix: str = ""):
-        super().__init__(why)
-        self.why, self.fix = why, fix
-
-
 def parse_torch(path: Path, content: np.ndarray, device: Any) -> Any:
     """What a file of `torch.save` with these bytes holds, its tensors on `device`."""
     try:
@@ -70,7 +59,7 @@ def parse_torch(path: Path, content: np.ndarray, device: Any) -> Any:
         archive.run(counting.calls(), counting.storage)
         making = _Tensors(archive, device, counting.uses)
         return archive.run(making.calls(), making.storage)
-    except _Refused as error:
+    except Refused as error:
         raise damaged("load", path, error.why, "a file of torch.save with tensors and plain data", error.fix) from None
     except RecursionError:
         raise damaged("load", path, "it nests too deeply", "a file of torch.save") from None
@@ -85,56 +74,64 @@ class _Zip:
     def __init__(self, content: np.ndarray):
         self.content = content
         try:
-            with zipfile.ZipFile(_Reader(content)) as archive:  # type: ignore[arg-type]
+            with zipfile.ZipFile(_Reader(content)) as archive:
                 members = archive.infolist()
-        except (zipfile.BadZipFile, ValueError, OSError, struct.error, EOFError, OverflowError, NotImplementedError) as e:
-            raise _Refused(f"its archive is damaged ({str(e)[:100]})") from None
+        except (
+            zipfile.BadZipFile,
+            ValueError,
+            OSError,
+            struct.error,
+            EOFError,
+            OverflowError,
+            NotImplementedError,
+        ) as e:
+            raise Refused(f"its archive is damaged ({str(e)[:100]})") from None
         names = [member.filename for member in members]
         if any("/code/" in name or name.endswith("/constants.pkl") for name in names):
-            raise _Refused("it is a TorchScript program, whose code Weft does not run", SAVE_STATE)
+            raise Refused("it is a TorchScript program, whose code Weft does not run", SAVE_STATE)
         if len(set(names)) != len(names) or sum(member.file_size for member in members) > content.size:
-            raise _Refused("its archive is damaged (members overlap or occur twice)")
+            raise Refused("its archive is damaged (members overlap or occur twice)")
         self.members = dict(zip(names, members, strict=True))
         found = [name for name in names if name.count("/") == 1 and name.endswith("/data.pkl")]
         if len(found) != 1:
-            raise _Refused("it is a zip archive without a data.pkl")
+            raise Refused("it is a zip archive without a data.pkl")
         self.root = found[0].removesuffix("data.pkl")
         self.checked: set[str] = set()  # members whose checksum is right
         self.pickle = self.read("data.pkl")
         order = self.read("byteorder").tobytes() if self.root + "byteorder" in self.members else b"little"
         if order not in (b"little", b"big"):
-            raise _Refused(f"its byte order is {order[:20]!r}")
+            raise Refused(f"its byte order is {order[:20]!r}")
         self.swapped = order == b"big"
 
     def read(self, name: str) -> np.ndarray:
         """The bytes of a member, whose checksum is right."""
         member = self.members.get(self.root + name)
         if member is None:
-            raise _Refused(f"its archive has no {name[:80]!r}")
+            raise Refused(f"its archive has no {name[:80]!r}")
         if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
-            raise _Refused(f"{name[:80]!r} is compressed or encrypted, which torch does not do")
+            raise Refused(f"{name[:80]!r} is compressed or encrypted, which torch does not do")
         start = member.header_offset
         header = self.content[start : start + 30].tobytes()
         if start < 0 or len(header) < 30 or not header.startswith(b"PK\x03\x04"):
-            raise _Refused(f"its archive is damaged at {name[:80]!r}")
+            raise Refused(f"its archive is damaged at {name[:80]!r}")
         name_length, extra_length = struct.unpack("<HH", header[26:30])
         start += 30 + name_length + extra_length
         found = self.content[start : start + member.file_size]
         if member.file_size != member.compress_size or found.size != member.file_size:
-            raise _Refused(f"{name[:80]!r} is cut short")
-        if name not in self.checked and zlib.crc32(found) != member.CRC:
-            raise _Refused(f"{name[:80]!r} does not match its checksum")
+            raise Refused(f"{name[:80]!r} is cut short")
+        if name not in self.checked and zlib.crc32(found.data) != member.CRC:
+            raise Refused(f"{name[:80]!r} does not match its checksum")
         self.checked.add(name)
         return found
 
     def run(self, calls: Mapping[tuple[str, str], Any], storage: Callable[[Any], Any]) -> Any:
-        return _Machine(self.pickle, calls, storage).run()[0]
+        return Machine(self.pickle, calls, storage).run()[0]
 
     def storage_bytes(self, key: str, count: int, itemsize: int) -> np.ndarray:
         """The bytes of the storage that is called `key`."""
         found = self.read(f"data/{key}")
         if found.size < count * itemsize:
-            raise _Refused(f"the storage {key[:40]!r} has {found.size} bytes instead of {count * itemsize}")
+            raise Refused(f"the storage {key[:40]!r} has {found.size} bytes instead of {count * itemsize}")
         return found[: count * itemsize]
 
 
@@ -147,14 +144,14 @@ class _Stream:
     def __init__(self, content: np.ndarray):
         self.content = content
         head = content[: 1 << 16]  # three small pickles
-        magic, position = _Machine(head, {}, _no_storage).run()
+        magic, position = Machine(head, {}, _no_storage).run()
         if magic != MAGIC:
-            raise _Refused("it begins as a pickle, and not as one of torch.save")
-        version, used = _Machine(head[position:], {}, _no_storage).run()
+            raise Refused("it begins as a pickle, and not as one of torch.save")
+        version, used = Machine(head[position:], {}, _no_storage).run()
         position += used
         if version != PROTOCOL:
-            raise _Refused(f"its version is not {PROTOCOL}")
-        about, used = _Machine(head[position:], {}, _no_storage).run()
+            raise Refused(f"its version is not {PROTOCOL}")
+        about, used = Machine(head[position:], {}, _no_storage).run()
         self.start = position + used
         if isinstance(about, dict) and about.get("little_endian") is False:
             self.swapped = True
@@ -168,23 +165,23 @@ class _Stream:
             sizes[key] = 1 if dtype is None else dtype.itemsize
             return storage(about)
 
-        value, used = _Machine(self.content[self.start :], calls, noting).run()
+        value, used = Machine(self.content[self.start :], calls, noting).run()
         if self.places is None:
             self._find(self.start + used, sizes)
         return value
 
     def _find(self, position: int, sizes: Mapping[str, int]) -> None:
-        keys, used = _Machine(self.content[position:], {}, _no_storage).run()
+        keys, used = Machine(self.content[position:], {}, _no_storage).run()
         position += used
         self.places = {}
         if not isinstance(keys, list) or not all(isinstance(key, str) and key in sizes for key in keys):
-            raise _Refused("its list of storages does not match its data")
+            raise Refused("its list of storages does not match its data")
         order = ">q" if self.swapped else "<q"
         for key in keys:
             head = self.content[position : position + 8].tobytes()
             count = struct.unpack(order, head)[0] if len(head) == 8 else -1
             if count < 0 or position + 8 + count * sizes[key] > self.content.size:
-                raise _Refused("it is cut short")
+                raise Refused("it is cut short")
             self.places[key] = count, position + 8
             position += 8 + count * sizes[key]
 
@@ -192,7 +189,7 @@ class _Stream:
         if self.places is None:  # the first run, which reads no values
             return np.empty(0, np.uint8)
         if key not in self.places or self.places[key][0] != count:
-            raise _Refused(f"the storage {key[:40]!r} is not there, or has another size")
+            raise Refused(f"the storage {key[:40]!r} is not there, or has another size")
         start = self.places[key][1]
         return self.content[start : start + count * itemsize]
 
@@ -231,7 +228,7 @@ class _Reader(io.RawIOBase):
 
 
 @dataclass(frozen=True)
-class _Storage:
+class _Storage(Part):
     """A storage in a pickle: `count` elements of `dtype` (bytes where that is None) under a key."""
 
     dtype: DType | None
@@ -242,31 +239,24 @@ class _Storage:
 def _storage_form(about: Any) -> tuple[DType | None, str, int]:
     """Dtype, key and number of elements from the tuple that stands for a storage."""
     if not isinstance(about, tuple) or len(about) not in (5, 6) or about[0] != "storage":
-        raise _Refused("it refers to something else than a storage")
+        raise Refused("it refers to something else than a storage")
     _, kind, key, _, count = about[:5]
     if not isinstance(kind, _StorageType) or not isinstance(key, str) or type(count) is not int or count < 0:
-        raise _Refused("it describes a storage wrongly")
+        raise Refused("it describes a storage wrongly")
     if len(about) == 6 and about[5] is not None:
-        raise _Refused("it has views of storages, from before torch 0.4", "load and save it with a newer torch")
+        raise Refused("it has views of storages, from before torch 0.4", "load and save it with a newer torch")
     if count > LARGEST:
-        raise _Refused("it describes a storage that cannot be")
+        raise Refused("it describes a storage that cannot be")
     return kind.dtype, key, count
 
 
 def _no_storage(about: Any) -> Any:
-    raise _Refused("it has a storage where none can be")
+    raise Refused("it has a storage where none can be")
 
 
 @dataclass(frozen=True)
-class _StorageType:
+class _StorageType(Part):
     dtype: DType | None
-
-
-@dataclass(frozen=True)
-class _Named:
-    """A class or dtype that is only named: something else decides whether it can be used."""
-
-    name: str
 
 
 class _Tensors:
@@ -290,24 +280,14 @@ class _Tensors:
             ("torch._utils", "_rebuild_parameter"): self.parameter,
             ("torch._utils", "_rebuild_parameter_with_state"): self.parameter,
             ("torch._tensor", "_rebuild_from_type_v2"): self.from_type,
-            ("torch", "Tensor"): _Named("torch.Tensor"),
-            ("torch.nn.parameter", "Parameter"): _Named("torch.nn.parameter.Parameter"),
-            ("torch.nn.parameter", "Buffer"): _Named("torch.nn.parameter.Buffer"),
-            ("torch", "Size"): _tuple,
+            ("torch", "Tensor"): Named("torch.Tensor"),
+            ("torch.nn.parameter", "Parameter"): Named("torch.nn.parameter.Parameter"),
+            ("torch.nn.parameter", "Buffer"): Named("torch.nn.parameter.Buffer"),
+            ("torch", "Size"): as_tuple,
             ("torch", "device"): _device_name,
             ("torch.serialization", "_get_layout"): _layout,
-            ("collections", "OrderedDict"): OrderedDict,
-            ("collections", "Counter"): _counter,
-            ("collections", "defaultdict"): _default_dict,
-            ("_codecs", "encode"): _encode,
-            ("numpy", "dtype"): _numpy_type,
-            ("numpy.core.multiarray", "scalar"): _numpy_number,
-            ("numpy._core.multiarray", "scalar"): _numpy_number,
         }
-        for module in ("builtins", "__builtin__"):
-            found |= {(module, "set"): _set, (module, "frozenset"): _frozenset, (module, "bytes"): _bytes}
-            found |= {(module, "bytearray"): _bytes, (module, "complex"): _complex}
-            found |= {(module, name): _Named(name) for name in ("list", "dict", "int", "float", "str", "bool", "tuple")}
+        found |= PLAIN_CALLS
         for name, dtype in DTYPES.items():
             found["torch", name] = dtype
         for name, of in STORAGES.items():
@@ -317,7 +297,7 @@ class _Tensors:
 
     def tensor(self, storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Any:
         if not isinstance(storage, _Storage):
-            raise _Refused("a tensor has no storage")
+            raise Refused("a tensor has no storage")
         return self._make(storage, storage.dtype or dtypes.uint8, offset, size, stride)
 
     def tensor_v2(
@@ -332,23 +312,23 @@ class _Tensors:
     ) -> Any:  # fmt: skip
         self._no_marks(metadata)
         if not isinstance(storage, _Storage) or not isinstance(dtype, DType):
-            raise _Refused("a tensor has no storage, or a dtype that Weft does not have")
+            raise Refused("a tensor has no storage, or a dtype that Weft does not have")
         return self._wanting(self._make(storage, dtype, offset, size, stride), requires_grad)
 
     def parameter(self, data: Any, requires_grad: Any, hooks: Any, state: Any = None) -> Any:
         if not isinstance(data, (Tensor, _Placeholder)):
-            raise _Refused("a parameter has no tensor")
+            raise Refused("a parameter has no tensor")
         return self._wanting(data, requires_grad)
 
     def from_type(self, function: Any, kind: Any, args: Any, state: Any) -> Any:
         """A tensor with attributes, which are left out; subclasses of tensors are refused."""
-        if not isinstance(kind, _Named) or not isinstance(args, tuple) or not callable(function):
-            raise _Refused("it holds a subclass of torch.Tensor", SAVE_STATE)
-        return _call(function, args)
+        if not isinstance(kind, Named) or not isinstance(args, tuple) or not callable(function):
+            raise Refused("it holds a subclass of torch.Tensor", SAVE_STATE)
+        return call_function(function, args)
 
     def _no_marks(self, metadata: Any) -> None:
         if metadata and any(metadata.values() if isinstance(metadata, dict) else [True]):
-            raise _Refused("a tensor is marked as conjugated or negated", "save x.resolve_conj().resolve_neg()")
+            raise Refused("a tensor is marked as conjugated or negated", "save x.resolve_conj().resolve_neg()")
 
     def _wanting(self, tensor: Any, requires_grad: Any) -> Any:
         if self.making and requires_grad is True and tensor.dtype.kind == "f":
@@ -358,21 +338,21 @@ class _Tensors:
     def _make(self, storage: _Storage, dtype: DType, offset: Any, size: Any, stride: Any) -> Any:
         sizes_fit = _are_sizes(size) and _are_sizes(stride) and len(size) == len(stride) <= AXES
         if not sizes_fit or type(offset) is not int or offset < 0:
-            raise _Refused("a tensor has a size, a stride or an offset that cannot be")
+            raise Refused("a tensor has a size, a stride or an offset that cannot be")
         if math.prod(max(one, 1) for one in size) > LARGEST:
-            raise _Refused(f"a tensor has the size {size!r:.80}")
+            raise Refused(f"a tensor has the size {size!r:.80}")
         unit = 1 if storage.dtype is None else storage.dtype.itemsize
         count = storage.count * unit // dtype.itemsize  # elements of the tensor's dtype
         last = offset + sum((one - 1) * step for one, step in zip(size, stride, strict=True)) if 0 not in size else 0
         if 0 not in size and last >= count:
-            raise _Refused(f"a tensor reads element {last} of a storage with {count}")
+            raise Refused(f"a tensor reads element {last} of a storage with {count}")
         self.uses[storage.key] += not self.making
         if not self.making:
             return _Placeholder()
         inner = [(one, step) for one, step in zip(size, stride, strict=True) if step or not one]  # the rest is repeated
         if 0 not in size and math.prod(one for one, _ in inner) > count:
             fix = "in torch, save x.contiguous()"
-            raise _Refused(f"a tensor of size {size} shows elements of its storage several times", fix)
+            raise Refused(f"a tensor of size {size} shows elements of its storage several times", fix)
         return self._window(storage, dtype, offset, tuple(size), tuple(stride), inner, count)
 
     def _window(
@@ -407,7 +387,7 @@ class _Tensors:
         unit = 1 if storage.dtype is None else storage.dtype.itemsize
         raw = self.archive.storage_bytes(storage.key, storage.count, unit)
         if dtype.kind == "b" and raw.size and raw.max() > 1:
-            raise _Refused("a tensor of dtype bool has bytes other than 0 and 1")
+            raise Refused("a tensor of dtype bool has bytes other than 0 and 1")
         array = raw[: raw.size // dtype.itemsize * dtype.itemsize].view(dtype.numpy)
         return array.view(f"u{dtype.itemsize}").byteswap().view(dtype.numpy) if self.archive.swapped else array
 
@@ -443,311 +423,13 @@ def _are_sizes(values: Any) -> bool:
     return isinstance(values, tuple) and all(type(value) is int and 0 <= value <= LARGEST for value in values)
 
 
-# ---- plain data ------------------------------------------------------------------------------------------------------
-
-
-def _tuple(values: Any) -> tuple[Any, ...]:
-    return tuple(_list_like(values))
-
-
-def _set(values: Any = ()) -> set[Any]:
-    return set(_checked_keys(values))
-
-
-def _frozenset(values: Any = ()) -> frozenset[Any]:
-    return frozenset(_checked_keys(values))
-
-
-def _list_like(values: Any) -> Any:
-    if not isinstance(values, (list, tuple)):
-        raise _Refused("a list is missing")
-    return values
-
-
-def _checked_keys(values: Any) -> Any:
-    """Keys that are plain, or flat tuples of such: what nests could take forever to hash."""
-    for value in _list_like(values):
-        if type(value) not in PLAIN and not (type(value) is tuple and all(type(one) in PLAIN for one in value)):
-            raise _Refused(f"a key of a dict or a set is a {type(value).__name__}")
-    return values
-
-
-def _counter(values: Any = ()) -> Counter[Any]:
-    if not isinstance(values, dict):
-        raise _Refused("a Counter is made of no dict")
-    return Counter(values)
-
-
-@dataclass(frozen=True)
-class _NumpyType:
-    dtype: np.dtype
-
-
-def _numpy_type(name: Any, *_: Any) -> _NumpyType:
-    if not isinstance(name, str) or name not in NUMPY_TYPES:
-        raise _Refused("it holds a number of NumPy's of an unusual dtype", "make Python numbers of it")
-    return _NumpyType(np.dtype(name))
-
-
-def _numpy_number(kind: Any, raw: Any) -> Any:
-    if not isinstance(kind, _NumpyType) or not isinstance(raw, bytes) or len(raw) != kind.dtype.itemsize:
-        raise _Refused("it describes a number of NumPy's wrongly")
-    return np.frombuffer(raw, kind.dtype)[0]
-
-
-def _default_dict(factory: Any = None) -> dict[Any, Any]:
-    """What it makes for missing keys is left out: it may be any function."""
-    return {}
-
-
-def _bytes(text: Any = "", encoding: Any = "latin1") -> bytes:
-    return text if isinstance(text, bytes) else _encode(text, encoding)
-
-
-def _encode(text: Any, encoding: Any = "utf-8") -> bytes:
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1", "utf-8", "ascii"):
-        raise _Refused("it encodes a text in an unusual way")
-    return text.encode(encoding)
-
-
-def _complex(real: Any, imaginary: Any) -> complex:
-    if not isinstance(real, (int, float)) or not isinstance(imaginary, (int, float)):
-        raise _Refused("a complex number has no parts")
-    return complex(real, imaginary)
-
-
 def _device_name(kind: Any, number: Any = None) -> str:
     if not isinstance(kind, str) or type(number) not in (int, type(None)):
-        raise _Refused("a device has no name")
+        raise Refused("a device has no name")
     return kind if number is None else f"{kind}:{number}"
 
 
 def _layout(name: Any) -> Any:
     if name != "torch.strided":
-        raise _Refused("it holds a tensor that is not dense", "in torch, save x.to_dense()")
-    return _Named("torch.strided")
-
-
-def _call(function: Any, args: tuple[Any, ...]) -> Any:
-    """Call one of Weft's functions with what the file gives."""
-    try:
-        return function(*args)
-    except (TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise _Refused(f"it calls {getattr(function, '__name__', 'a function')} wrongly ({str(error)[:100]})") from None
-
-
-# ---- the machine -----------------------------------------------------------------------------------------------------
-
-_MARK = object()
-
-
-class _Machine:
-    """The stack machine of pickle, with the operations that plain data and tensors need."""
-
-    def __init__(self, program: np.ndarray, calls: Mapping[tuple[str, str], Any], storage: Callable[[Any], Any]):
-        self.program, self.position = memoryview(program), 0
-        self.copied = 0  # elements of arguments so far
-        self.calls, self.load_storage = calls, storage
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
-
-    def run(self) -> tuple[Any, int]:
-        """The value that the program makes, and how many bytes it has."""
-        try:
-            while True:
-                code = self.take(1)[0]
-                if code == STOP:
-                    value = self.stack.pop()
-                    if self.stack or value is _MARK or callable(value) or isinstance(value, (_Storage, _StorageType)):
-                        raise _Refused("its pickle does not end with a value")
-                    return value, self.position
-                operation = OPERATIONS.get(code)
-                if operation is None:
-                    raise _Refused(f"its pickle has the operation {bytes([code])!r}, which plain data does not need")
-                operation(self)
-        except (IndexError, TypeError, KeyError, ValueError, struct.error, OverflowError) as error:
-            raise _Refused(f"its pickle is damaged ({type(error).__name__}: {str(error)[:100]})") from None
-
-    def take(self, count: int) -> bytes:
-        found = self.program[self.position : self.position + count]
-        if count < 0 or len(found) != count:
-            raise _Refused("its pickle is cut short")
-        self.position += count
-        return bytes(found)
-
-    def number(self, form: str) -> Any:
-        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
-
-    def line(self) -> str:
-        length = bytes(self.program[self.position : self.position + 1000]).find(b"\n")
-        if length < 0:
-            raise _Refused("its pickle is cut short")
-        return self.take(length + 1)[:-1].decode("utf-8")
-
-    def push(self, value: Any) -> None:
-        self.stack.append(value)
-
-    def pop(self) -> Any:
-        value = self.stack.pop()
-        if value is _MARK:
-            raise _Refused("its pickle is damaged (a mark in place of a value)")
-        return value
-
-    def pop_marked(self) -> list[Any]:
-        """What lies above the last mark."""
-        for place in range(len(self.stack) - 1, -1, -1):
-            if self.stack[place] is _MARK:
-                found = self.stack[place + 1 :]
-                del self.stack[place:]
-                return found
-        raise _Refused("its pickle is damaged (a mark is missing)")
-
-    def top(self, kind: type | tuple[type, ...]) -> Any:
-        if not isinstance(self.stack[-1], kind):
-            raise _Refused("its pickle is damaged (something is added to what cannot hold it)")
-        return self.stack[-1]
-
-    def find(self, module: Any, name: Any) -> Any:
-        """What a name stands for; nothing is imported."""
-        if not isinstance(module, str) or not isinstance(name, str):
-            raise _Refused("its pickle is damaged (a name is no text)")
-        if (module, name) not in self.calls:
-            other_dtypes = ("float8", "complex", "quint", "qint", "float4", "bits", "Complex", "QUInt", "QInt")
-            if module == "torch" and name.startswith(other_dtypes):
-                raise _Refused(f"it holds tensors of dtype {name}, which Weft does not have", "convert them in torch")
-            if "sparse" in name or "qtensor" in name or "nested" in name:
-                raise _Refused(f"it holds tensors made by {module}.{name}: only dense ones are read", "convert them")
-            raise _Refused(f"it needs {module[:80]}.{name[:80]}, and Weft runs no code of files", SAVE_STATE)
-        return self.calls[module, name]
-
-    # Operations, in the order of the table below.
-
-    def proto(self) -> None:
-        if not 0 <= self.take(1)[0] <= 5:
-            raise _Refused("its pickle has a protocol that is not known")
-
-    def frame(self) -> None:
-        self.take(8)
-
-    def mark(self) -> None:
-        self.stack.append(_MARK)
-
-    def integer(self, form: str) -> None:
-        self.push(self.number(form))
-
-    def long(self, form: str) -> None:
-        self.push(int.from_bytes(self.take(self.number(form)), "little", signed=True))
-
-    def text(self, form: str) -> None:
-        self.push(self.take(self.number(form)).decode("utf-8", "surrogatepass"))
-
-    def raw(self, form: str) -> None:
-        self.push(self.take(self.number(form)))
-
-    def old_text(self, form: str) -> None:  # of Python 2
-        self.push(self.take(self.number(form)).decode("latin-1"))
-
-    def tuple_of(self, count: int) -> None:
-        values = [self.pop() for _ in range(count)]
-        self.push(tuple(reversed(values)))
-
-    def set_item(self) -> None:
-        value, key = self.pop(), self.pop()
-        _checked_keys((key,))
-        self.top(dict)[key] = value
-
-    def set_items(self) -> None:
-        values = self.pop_marked()
-        if len(values) % 2:
-            raise _Refused("its pickle is damaged (a key without a value)")
-        _checked_keys(values[::2])
-        self.top(dict).update(zip(values[::2], values[1::2], strict=True))
-
-    def append(self) -> None:
-        value = self.pop()
-        self.top(list).append(value)
-
-    def appends(self) -> None:
-        values = self.pop_marked()
-        self.top(list).extend(values)
-
-    def add_items(self) -> None:
-        values = self.pop_marked()
-        self.top(set).update(_checked_keys(values))
-
-    def put(self, form: str) -> None:
-        self.memo[self.number(form)] = self.stack[-1]
-
-    def get(self, form: str) -> None:
-        self.push(self.memo[self.number(form)])
-
-    def memoize(self) -> None:
-        self.memo[len(self.memo)] = self.stack[-1]
-
-    def named(self) -> None:
-        module = self.line()
-        self.push(self.find(module, self.line()))
-
-    def stack_named(self) -> None:
-        name = self.pop()
-        self.push(self.find(self.pop(), name))
-
-    def storage_by_id(self) -> None:
-        self.push(self.load_storage(self.pop()))
-
-    def call(self) -> None:
-        args, function = self.pop(), self.pop()
-        if isinstance(function, _Named) or not callable(function) or not isinstance(args, tuple):
-            raise _Refused("its pickle calls something that is no function")
-        self.copied += sum(len(one) for one in args if isinstance(one, (list, tuple, dict, str, bytes)))
-        if self.copied > 16 * len(self.program) + 1000:
-            raise _Refused("its pickle copies the same values over and over")
-        if function is OrderedDict:  # of nothing, or of a list of pairs in old files
-            pairs = args[0] if args else []
-            if len(args) > 1 or not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
-                raise _Refused("its pickle makes an OrderedDict of something else than pairs")
-            _checked_keys([key for key, _ in pairs])
-            self.push(OrderedDict(pairs))
-            return
-        self.push(_call(function, args))
-
-    def build(self) -> None:
-        """Attributes of a state_dict: `_metadata` has the versions of modules, others are of no use. And the byte order
-        of a dtype of NumPy's."""
-        state, target = self.pop(), self.top((OrderedDict, _NumpyType))
-        if isinstance(target, _NumpyType):
-            if not isinstance(state, tuple) or len(state) < 2 or state[1] not in ("<", "|"):
-                raise _Refused("it holds a number of NumPy's in another byte order")
-            return
-        metadata = state.get("_metadata") if isinstance(state, dict) else None
-        if isinstance(metadata, dict) and all(isinstance(one, dict) for one in metadata.values()):
-            target._metadata = metadata
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) == 2
-
-
-STOP = ord(".")
-OPERATIONS: dict[int, Callable[[_Machine], None]] = {
-    ord(code): operation
-    for code, operation in {
-        "\x80": _Machine.proto, "\x95": _Machine.frame, "(": _Machine.mark,
-        "N": lambda m: m.push(None), "\x88": lambda m: m.push(True), "\x89": lambda m: m.push(False),
-        "J": lambda m: m.integer("<i"), "K": lambda m: m.integer("<B"), "M": lambda m: m.integer("<H"),
-        "\x8a": lambda m: m.long("<B"), "\x8b": lambda m: m.long("<i"), "G": lambda m: m.integer(">d"),
-        "X": lambda m: m.text("<I"), "\x8c": lambda m: m.text("<B"), "\x8d": lambda m: m.text("<Q"),
-        "C": lambda m: m.raw("<B"), "B": lambda m: m.raw("<I"), "\x8e": lambda m: m.raw("<Q"),
-        "\x96": lambda m: m.raw("<Q"), "U": lambda m: m.old_text("<B"), "T": lambda m: m.old_text("<i"),
-        ")": lambda m: m.push(()), "\x85": lambda m: m.tuple_of(1), "\x86": lambda m: m.tuple_of(2),
-        "\x87": lambda m: m.tuple_of(3), "t": lambda m: m.push(tuple(m.pop_marked())),
-        "]": lambda m: m.push([]), "}": lambda m: m.push({}), "\x8f": lambda m: m.push(set()),
-        "l": lambda m: m.push(m.pop_marked()), "\x91": lambda m: m.push(_frozenset(m.pop_marked())),
-        "a": _Machine.append, "e": _Machine.appends, "s": _Machine.set_item, "u": _Machine.set_items,
-        "\x90": _Machine.add_items, "0": lambda m: m.stack.pop() and None, "2": lambda m: m.push(m.stack[-1]),
-        "1": lambda m: m.pop_marked() and None, "q": lambda m: m.put("<B"), "r": lambda m: m.put("<I"),
-        "h": lambda m: m.get("<B"), "j": lambda m: m.get("<I"), "\x94": _Machine.memoize,
-        "c": _Machine.named, "\x93": _Machine.stack_named, "Q": _Machine.storage_by_id, "R": _Machine.call,
-        "b": _Machine.build,
-    }.items()
-}  # fmt: skip
+        raise Refused("it holds a tensor that is not dense", "in torch, save x.to_dense()")
+    return Named("torch.strided")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -53,7 +54,7 @@ def micro_batches(batch: Any, k: int) -> list[Any]:
     k = max(min(k, rows), 1)
     bounds = [rows // k * part + min(part, rows % k) for part in range(k + 1)]
     parts = []
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in itertools.pairwise(bounds):
         cut = [leaf[start:stop] if isinstance(leaf, Tensor) and leaf.shape else leaf for leaf in leaves]
         parts.append(tree.unflatten(structure, cut))
     return parts

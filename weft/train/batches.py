@@ -25,16 +25,17 @@ class Batches:
     wait_seconds = 0.0
     position = 0
 
-    def start(self, epoch: int, position: int = 0) -> None:
-        """Go to batch number `position` of an epoch."""
+    def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
+        """Go to batch number `position` of an epoch, with what `state_dict` returned there, if it is known."""
+        raise NotImplementedError
+
+    def take(self, epoch: int, position: int) -> tuple[Any, ...]:
+        """The batch at a position of the present epoch once more. The place is lost."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """What it takes to go on at this position with the same batches."""
         return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Called after `start` with the same epoch and position."""
 
 
 class Resident(Batches):
@@ -46,24 +47,25 @@ class Resident(Batches):
         if not self.length:
             raise _nothing("a data set without a batch")
 
-    def start(self, epoch: int, position: int = 0) -> None:
+    def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
         self.position = position
-        self.data.start_epoch(epoch, position)
+        if not position:
+            self.data.start_epoch(epoch)
+            return
+        known = {"seed": self.data.seed, "draws": 0, **(state or {})}
+        self.data.load_state_dict({**known, "epoch": epoch, "position": position})
 
     def count(self, number: int) -> int:
         return self.data.count(number)
 
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
-        """The batch at a position, as values of its own."""
-        self.data.start_epoch(epoch, position)
+        state = self.data.state_dict()
+        draws = state["draws"] // max(state["position"], 1) * position  # of the transform: equal for all batches
+        self.data.load_state_dict({**state, "epoch": epoch, "position": position, "draws": draws})
         return tuple(self.data.next(self.count(position)))
 
     def state_dict(self) -> dict[str, Any]:
         return self.data.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state:
-            self.data.load_state_dict(dict(state))
 
 
 class Streamed(Batches):
@@ -74,16 +76,15 @@ class Streamed(Batches):
         self.length = _length(source)
         self._iterator: Iterator[Any] = iter(())
 
-    def start(self, epoch: int, position: int = 0) -> None:
+    def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
         self.position = position
-        if position and hasattr(self.source, "load_state_dict"):
-            self.source.load_state_dict({**self.source.state_dict(), "epoch": epoch, "position": position})
-            self._iterator = iter(self.source)
-            return
+        is_skipped = bool(position and state and hasattr(self.source, "load_state_dict"))
+        if is_skipped and state is not None:
+            self.source.load_state_dict({**state, "epoch": epoch, "position": position})
         self._iterator = iter(self.source)
-        for _ in range(position):
+        for _ in range(0 if is_skipped else position):
             next(self._iterator, None)
 
     def next(self) -> tuple[Any, ...] | None:
@@ -101,8 +102,9 @@ class Streamed(Batches):
         return as_arguments(batch, self.device)
 
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
-        """The batch at a position."""
-        self.start(epoch, position)
+        state = self.state_dict()
+        state["draws"] = state.get("draws", 0) // max(state.get("position", 1), 1) * position
+        self.start(epoch, position, state)
         batch = self.next()
         if batch is None:
             raise _nothing(f"an epoch of {position} batches")
@@ -110,11 +112,6 @@ class Streamed(Batches):
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self.source.state_dict()) if hasattr(self.source, "state_dict") else {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if state and hasattr(self.source, "load_state_dict"):
-            self.source.load_state_dict(dict(state))
-            self._iterator = iter(self.source)
 
 
 def _length(source: Any) -> int | None:

@@ -13,6 +13,7 @@ arena of its temporaries, to the byte.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -116,7 +117,7 @@ def apply(model: Module, step: Callable[..., Any], args: Sequence[Any], limit: f
         chosen = search.best()
     if chosen is None:
         given = f"{size_text(bound)} for a step that takes {size_text(without)}"
-        expected = f"at least {size_text(search.smallest)}, the smallest peak that computing again reaches"
+        expected = f"at least {search.smallest} bytes ({size_text(search.smallest)}), the least that can be reached"
         fix = "use a smaller batch, 16-bit floats (weft.autocast), or a larger budget"
         raise problem(OutOfMemoryError, "memory budget", given, expected, fix)
     modules, peak = chosen
@@ -190,7 +191,7 @@ class _Search:
         ]
         inner = [one for one in runs if not any(_is_inside(other.path, one.path) for other in runs)]
         outer = [one for one in runs if not any(_is_inside(one.path, other.path) for other in runs)]
-        pairs = [[*above, *below] for above, below in zip(levels, levels[1:], strict=False)]
+        pairs = [[*above, *below] for above, below in itertools.pairwise(levels)]
         made = [*levels, inner, outer, *pairs]
         made = [sorted({one.path: one for one in family}.values(), key=lambda one: -one.kept) for family in made]
         unique: dict[tuple, list[Candidate]] = {}

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from weft.errors import IndexRangeError, OutOfMemoryError, WeftError
+from weft.data.faults import DataError
+from weft.errors import FileFormatError, IndexRangeError, OutOfMemoryError, WeftError
 
 
 class NotFiniteError(WeftError, ArithmeticError):
@@ -35,6 +36,8 @@ EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
     (IndexRangeError, LABELS),
     (FileNotFoundError, MISSING),
     (OutOfMemoryError, MEMORY),
+    (FileFormatError, UNREADABLE),
+    (DataError, UNREADABLE),
 )
 
 
@@ -49,8 +52,6 @@ def exit_code(error: BaseException) -> int:
     for one in _chain(error):
         if isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT):
             return DISK_FULL
-        if type(one).__name__ in ("UnidentifiedImageError", "UnreadableError"):
-            return UNREADABLE
         for kind, code in EXIT_CODES:
             if isinstance(one, kind):
                 return code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import io
 import json
 import os
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import weft
+from weft.serialization.files import failed
 from weft.train.callbacks import Callback, Metrics
 from weft.train.tensorboard import EventWriter
 
@@ -64,8 +64,11 @@ class _Table:
             self.columns += new
             self._rewrite()
             return
-        with self.path.open("a", newline="") as file:
-            file.write(self._lines([values], header=False))
+        try:
+            with self.path.open("a", newline="") as file:
+                file.write(self._lines([values], header=False))
+        except OSError as error:
+            raise failed("Trainer", self.path, error) from None
 
     def _lines(self, rows: list[dict[str, str]], header: bool) -> str:
         text = io.StringIO(newline="")
@@ -91,11 +94,14 @@ def _text(value: Any) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file under another name and rename it, so that it is never there half."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8", newline="") as file:
-        file.write(text)
-    os.replace(part, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.part")
+        with part.open("w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.replace(part, path)
+    except OSError as error:
+        raise failed("Trainer", path, error) from None
 
 
 class CSVLogger(Callback):
@@ -160,10 +166,11 @@ class TensorBoard(Callback):
 
 class RunFolder(Callback):
     """What a run leaves in its folder: `config.json`, `environment.json`, `metrics.csv` (epochs), `steps.csv` (every so
-    many steps), `layers.json` and `report.html`. Every Trainer with `run=` has one."""
+    many steps) and `report.html`, with what the report shows of layers, memory and kernels. Every Trainer with `run=`
+    has one; `report=False` leaves the report out."""
 
-    def __init__(self, every: int = 50):
-        self.every = every
+    def __init__(self, every: int = 50, report: bool = True):
+        self.every, self.report = every, report
         self.epochs: _Table | None = None
         self.steps: _Table | None = None
         self._began = 0.0
@@ -200,10 +207,21 @@ class RunFolder(Callback):
         self.epochs.add(metrics)
 
     def on_train_end(self, trainer: Trainer) -> None:
-        if importlib.util.find_spec("weft.report") is not None:
-            from weft import report
+        if self.report:
+            write_report(trainer)
 
-            report.write(trainer.run)
+
+def write_report(trainer: Trainer) -> Path:
+    """Write `report.html` into the run folder of a trainer. Layers, memory and kernels are measured once for a run, on
+    copies: nothing of the trainer changes."""
+    from weft import report
+
+    assert trainer.run is not None
+    if not (trainer.run / "kernels.json").exists():
+        steps = trainer.compiled_steps()
+        inputs = [weft.zeros(shape, dtype=dtype, device=trainer.device) for shape, dtype in trainer.input_forms]
+        report.describe(trainer.run, trainer.model, steps[0] if steps else None, inputs or None)
+    return report.write(trainer.run)
 
 
 def describe(trainer: Trainer) -> dict[str, Any]:

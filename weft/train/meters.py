@@ -31,6 +31,7 @@ class Meters:
 
     def __init__(self, metrics: Sequence[Metric], device: Any):
         self.metrics, self.device = list(metrics), device
+        self.scaler: Any = None  # of losses in float16: it skips steps, too
         self.loss = Mean("loss")
         self.means: dict[str, Mean] = {}  # of what a custom step returned beside the loss
         with outside_of_traces():
@@ -138,7 +139,10 @@ class _Reader:
         with weft.no_grad():
             values = [metric.compute() for metric in self.present]
             self.shapes = [(metric.name, value.shape) for metric, value in zip(self.present, values, strict=True)]
-            parts = [self.meters.counts, self.meters.loss.last(), *values]
+            counts, scaler = self.meters.counts, self.meters.scaler
+            if scaler is not None:
+                counts = counts + weft.stack([scaler._tensors()["skipped"].long() * k for k in (0, 0, 1)])
+            parts = [counts, self.meters.loss.last(), *values]
             return weft.cat([part.double().reshape(-1) for part in parts])
 
     def read(self) -> Readings:

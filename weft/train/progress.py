@@ -18,10 +18,11 @@ LEFT_OUT = ("epoch", "step", "seconds", "wait_seconds", "batch_loss")
 
 
 class ProgressBar(Callback):
-    """Shows a run on the terminal. `every` is the number of steps from one reading of the loss to the next."""
+    """Shows a run on the terminal. `every` is the number of steps from one reading of the loss to the next;
+    `lines=False` leaves out the line that stays of each epoch."""
 
-    def __init__(self, every: int = 20, console: Any = None):
-        self.every, self._console = every, console
+    def __init__(self, every: int = 20, console: Any = None, lines: bool = True):
+        self.every, self._console, self.lines = every, console, lines
         self._bar: Any = None
         self._task: Any = None
         self._began = 0.0
@@ -39,6 +40,9 @@ class ProgressBar(Callback):
             self._bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=console, transient=True)
             self._bar.start()
 
+        if trainer.position:  # an epoch goes on
+            self.on_epoch_begin(trainer, trainer.epoch, {})
+
     def on_epoch_begin(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         self._epoch_began, self._position_before = time.perf_counter(), trainer.position
         if self._bar is not None:
@@ -48,9 +52,8 @@ class ProgressBar(Callback):
 
     def on_batch_end(self, trainer: Trainer, batch: int, metrics: Metrics) -> None:
         if self._bar is not None:
-            text = describe(
-                trainer, metrics, time.perf_counter() - self._epoch_began, trainer.position - self._position_before
-            )
+            seconds = time.perf_counter() - self._epoch_began
+            text = describe(trainer, metrics, seconds, trainer.position - self._position_before)
             left = self._seconds_left(trainer)
             text += f"  {clock(left)} left" if left is not None else ""
             self._bar.update(self._task, completed=trainer.position, text=text)
@@ -69,6 +72,8 @@ class ProgressBar(Callback):
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         if self._bar is not None:
             self._bar.remove_task(self._task)
+        if not self.lines:
+            return
         title = f"epoch {epoch + 1}/{trainer.planned['epochs']}"
         steps = (trainer.planned["batches"] or trainer.step_count) - self._position_before
         self._shown.print(f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}", highlight=False)

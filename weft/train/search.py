@@ -169,10 +169,12 @@ def find_batch_size(trainer: Trainer, batch: tuple[Any, ...], limit: int | None,
     def step(*args: Any) -> Tensor:
         return train_on(trainer, args, (), [])
 
+    compiled = weft.compile(step)
+
     def peak(size: int) -> int:
         if size not in known:
             args = [_resized(leaf, rows, size, trainer.device) for leaf in leaves]
-            known[size] = weft.memory_report(step, *tree.unflatten(structure, args)).peak
+            known[size] = compiled.predicted(*tree.unflatten(structure, args)).peak
         return known[size]
 
     if peak(1) > allowed:

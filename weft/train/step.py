@@ -8,7 +8,6 @@ gathered inside the plan, so a step has no argument but, with a scheduler that a
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +80,7 @@ def predict_and_compare(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tenso
                 ShapeError, "Trainer", given, "(inputs, target)", "pass step=, a function of (trainer, *batch)"
             )
         *inputs, target = batch
+        trainer.input_forms = [(tuple(one.shape), one.dtype) for one in inputs if isinstance(one, Tensor)]
         prediction = trainer.model(*inputs)
         loss = trainer.loss(prediction, target)
     if not isinstance(loss, Tensor) or loss.ndim:
@@ -147,7 +147,7 @@ def _detached(value: Any) -> Any:
 
 def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
     """The loss of a batch, its gradients, and what the metrics need. A batch is taken in `accumulate` parts."""
-    if trainer.accumulate > 1 and trainer.step is None:
+    if trainer.accumulator is not None:
         return _in_parts(trainer, batch)
     loss, prediction, target, values = predict_and_compare(trainer, batch)
     trainer.updates = loss.requires_grad  # a custom step may have made its update itself
@@ -158,33 +158,23 @@ def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor,
 
 
 def _in_parts(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
-    """As above, in parts whose gradients add up to that of the batch: each counts by its share of the rows."""
-    rows = rows_of(batch)
-    count = min(trainer.accumulate, rows)
-    cuts = [rows * k // count for k in range(count + 1)]
-    leaves, structure = tree.flatten(batch)
-    losses, predictions = [], []
-    for start, end in itertools.pairwise(cuts):
-        part = tree.unflatten(structure, [leaf[start:end] if _has_rows(leaf, rows) else leaf for leaf in leaves])
-        loss, prediction, _, _ = predict_and_compare(trainer, part)
-        loss = loss * ((end - start) / rows)
-        _scaled(trainer, loss).backward()
-        losses.append(loss.detach())
-        predictions.append(_detached(prediction))
-    total = losses[0]
-    for loss in losses[1:]:
-        total = total + loss
+    """As above, in parts whose gradients add up to that of the batch, one after the other."""
+    accumulator = trainer.accumulator
+    predictions = []
+    for *inputs, target in accumulator.parts(batch, trainer.accumulate):
+        trainer.input_forms = [(tuple(one.shape), one.dtype) for one in inputs if isinstance(one, Tensor)]
+        with trainer.casting():
+            prediction = trainer.model(*inputs)
+            accumulator.add(prediction, target, scaler=trainer.scaler)
+        predictions.append(prediction)
+    total = accumulator.finish()
     trainer.updates = True
     if trainer.regularizer is not None:
         penalty = trainer.regularizer(trainer.parameters())
         _scaled(trainer, penalty).backward()
         total = total + penalty.detach()
     is_whole = all(isinstance(one, Tensor) for one in predictions)
-    return total, weft.cat(predictions) if is_whole else None, batch[-1], {}
-
-
-def _has_rows(leaf: Any, rows: int) -> bool:
-    return isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] == rows
+    return total, weft.cat([one.detach() for one in predictions]) if is_whole else None, batch[-1], {}
 
 
 def _with_penalty(trainer: Trainer, loss: Tensor) -> Tensor:
@@ -198,12 +188,12 @@ def _scaled(trainer: Trainer, loss: Tensor) -> Tensor:
 def update(trainer: Trainer, proceed: Tensor | None) -> None:
     """The optimizers' step, left out where `proceed` is False."""
     for optimizer in trainer.optimizers:
-        if trainer.scaler is not None:
-            trainer.scaler.step(optimizer)
-            continue
         has_update = not optimizer._keeps_own_state()
         with optimizer.updating_if(proceed) if proceed is not None and has_update else contextlib.nullcontext():
-            optimizer.step()
+            if trainer.scaler is None:
+                optimizer.step()
+            else:
+                trainer.scaler.step(optimizer)
     if trainer.scaler is not None:
         trainer.scaler.update()
 

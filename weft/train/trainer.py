@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import weft
-from weft.errors import DeviceError, GraphError, RangeError, problem
+from weft.errors import GraphError, RangeError, problem
 from weft.optim.cycles import CyclicLR, OneCycleLR
 from weft.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, Warmup
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
-from weft.train import nan, search
+from weft.train import budget, nan, search
+from weft.train.accumulate import Accumulator
 from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
 from weft.train.callbacks import Callback, calls_on_batches
 from weft.train.faults import Interrupted, NotFiniteError
@@ -124,8 +125,11 @@ class Trainer:
         self.optimizers = _as_optimizers(optimizer, self.model)
         self.precision, self.accumulate, self.on_nan, self.seed = precision, accumulate, on_nan, seed
         self.clip_norm, self.clip_value, self.regularizer = clip_norm, clip_value, regularizer
+        self.memory_budget = None if memory_budget is None else budget.parse_bytes(memory_budget)
+        self.segments: budget.Segments | None = None  # what is computed again to stay within the budget
+        self.accumulator = Accumulator(self.parameters(), loss) if accumulate > 1 and loss is not None else None
         self.scheduler, self.schedules_steps = _as_scheduler(scheduler)
-        self.scaler = weft.amp.GradScaler(self.device.kind) if precision == "fp16" else None
+        self.scaler = weft.amp.GradScaler(self.device) if precision == "fp16" else None
         self.run = None if run is None else Path(run)
         self.callbacks = tuple(callbacks)
         if self.run is not None:
@@ -134,18 +138,20 @@ class Trainer:
             if not any(isinstance(one, RunFolder) for one in self.callbacks):
                 self.callbacks = (*self.callbacks, RunFolder())
         self.meters = Meters([as_metric(metric) for metric in metrics], self.device)
+        self.meters.scaler = self.scaler
         self.history = History()
         self.epoch = self.position = self.step_count = 0
         self.is_resumed = False  # whether the present `fit` goes on with a run
         self.updates = True  # whether the step that is being traced leaves backward and update to the trainer
         self.stopped: str | None = None  # why `stop` was called
+        self.input_forms: list[tuple[tuple[int, ...], Any]] = []  # shapes and dtypes of the model's inputs
         self.planned: dict[str, Any] = {}  # epochs, batches and the like of the present fit, for callbacks
         self._source: Batches | None = None
         self._steps: dict[int, tuple[Any, Steps]] = {}  # by the identity of the data
         self._evaluations: dict[int, tuple[Any, Steps, Meters]] = {}
         self._began = self._waited = 0.0
         self._has_begun = False
-        self._apply_checkpoints(checkpoint, memory_budget)
+        self._apply_checkpoints(checkpoint)
 
     # ---- what the compiled step asks for --------------------------------------------------------------------------
 
@@ -166,6 +172,11 @@ class Trainer:
                 for group in optimizer.param_groups:
                     for bucket in group.buckets:
                         found += [*bucket.params, *bucket.tensors(), bucket.hyper]
+        if self.scaler is not None:  # it adapts its scale to steps that are left out
+            found += [
+                *self.scaler._state.values(),
+                *[one for r in self.scaler._records.values() for one in (r.found, r.unscaled)],
+            ]
         return found
 
     @property
@@ -178,15 +189,17 @@ class Trainer:
         """The present rate of the first group."""
         return self.optimizers[0].param_groups[0]["lr"]
 
-    def _apply_checkpoints(self, checkpoint: Any, budget: Any) -> None:
-        self.memory_budget = budget
+    def _apply_checkpoints(self, checkpoint: Any) -> None:
         if checkpoint is None or checkpoint is False:
             return
-        chosen = list(self.model.children()) if checkpoint is True else []
-        for name in () if checkpoint is True else checkpoint:
-            chosen.append(self.model.get_submodule(name))
+        chosen = self.model.children() if checkpoint is True else map(self.model.get_submodule, checkpoint)
         for module in chosen:
             module.checkpoint = True
+
+    def _fit_into_budget(self, step: Any, args: Sequence[Any]) -> None:
+        """Choose what is computed again, before the first step."""
+        if self.memory_budget is not None and self.segments is None:
+            self.segments = budget.apply(self.model, step, args, self.memory_budget)
 
     # ---- fit ------------------------------------------------------------------------------------------------------
 
@@ -211,7 +224,8 @@ class Trainer:
             self._call("on_train_begin")
             while self.epoch < epochs and self.stopped is None and not self._is_done(max_steps):
                 self._start_epoch(source)
-                self._call("on_epoch_begin", self.epoch, {})
+                if not self.position:  # not where an epoch goes on
+                    self._call("on_epoch_begin", self.epoch, {})
                 if not self._run_epoch(source, max_steps, requests):  # stopped in the middle of it
                     self._finish_early(validation, requests)
                     break
@@ -229,7 +243,7 @@ class Trainer:
         gap = math.gcd(*[callback.every for callback in (*begins, *ends)]) if begins or ends else 0
         limit = sys.maxsize if max_steps is None else max_steps
         by_step, is_resident = self.schedules_steps, isinstance(source, Resident)
-        length = source.length if is_resident else None
+        length, is_bounded = source.length if is_resident else None, self.memory_budget is not None
         while True:
             if is_resident:
                 if self.position >= length:
@@ -241,10 +255,10 @@ class Trainer:
                     return True
             if begins and self.step_count % gap == 0:
                 self._call_batch(begins, "on_batch_begin")
-            if by_step:
-                step(*batch, *present_numbers(self.optimizers))
-            else:
-                step(*batch)
+            args = (*batch, *present_numbers(self.optimizers)) if by_step else batch
+            if is_bounded:
+                self._fit_into_budget(step, args)
+            step(*args)
             self.step_count += 1
             self.position += 1
             if by_step:
@@ -252,7 +266,7 @@ class Trainer:
             if ends and self.step_count % gap == 0:
                 self._call_batch(ends, "on_batch_end")
             if requests.signal is not None or self.stopped is not None or self.step_count >= limit:
-                return length == self.position if is_resident else False
+                return source.length is not None and self.position >= source.length
 
     def _begin(self, source: Batches, epochs: int, max_steps: int | None, validation: Any, resume: Any) -> None:
         """Seed a new run, or go on with one."""
@@ -278,9 +292,7 @@ class Trainer:
 
     def _start_epoch(self, source: Batches) -> None:
         self._began, self._waited = time.perf_counter(), source.wait_seconds
-        source.start(self.epoch, self.position)
-        if self.position and self._loader_state:
-            source.load_state_dict(self._loader_state)
+        source.start(self.epoch, self.position, self._loader_state)
         if not self.position:
             self.meters.reset()
         self._loader_state = None
@@ -302,7 +314,8 @@ class Trainer:
 
     def _finish_early(self, validation: Any, requests: Requests) -> None:
         """In the middle of an epoch, or after a signal: what was measured so far, and a checkpoint to go on from."""
-        if self.position:
+        if self.position and self._source is not None:
+            self._loader_state = self._source.state_dict()  # before the validation, which may use the same data
             metrics = self._epoch_metrics()
             if validation is not None and requests.signal is None:
                 metrics.update({f"val_{name}": value for name, value in self.evaluate(validation).items()})
@@ -338,6 +351,10 @@ class Trainer:
             known = data, Steps(source, lambda batch, rates, moved: train_on(self, batch, rates, moved), numbers)
             self._steps[key] = known
         return known[1]
+
+    def compiled_steps(self) -> list[Any]:
+        """The compiled training steps that have run: one for each form of batch."""
+        return [one for _, known in self._steps.values() for one in known.compiled()]
 
     # ---- schedulers -----------------------------------------------------------------------------------------------
 
@@ -377,7 +394,7 @@ class Trainer:
         metrics: dict[str, Any] = {"epoch": self.epoch, **found, "lr": self.learning_rate, "seconds": seconds}
         metrics["step"] = self.step_count
         metrics["wait_seconds"] = self.wait_seconds
-        if self.on_nan == "skip":
+        if self.on_nan == "skip" or self.scaler is not None:
             metrics["skipped"] = found.skipped
         return metrics
 
@@ -425,7 +442,9 @@ class Trainer:
                 weft.manual_seed(self.seed)
         steps = self._steps_for(Streamed((), self.device))
         numbers = present_numbers(self.optimizers) if self.schedules_steps else []
-        loss = steps.streamed(*as_arguments(batch, self.device), *numbers)
+        args = (*as_arguments(batch, self.device), *numbers)
+        self._fit_into_budget(steps.streamed, args)
+        loss = steps.streamed(*args)
         self.step_count += 1
         if self.schedules_steps:
             self._step_scheduler()
@@ -450,7 +469,9 @@ class Trainer:
 
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Inside, the model is in evaluation mode; afterwards each module is in the mode that it was in."""
+        """Inside, the model is in evaluation mode; afterwards each module is in the mode that it was in, and the random
+        stream where it was: training does not depend on what is evaluated in between."""
+        drawn = weft.default_generator.get_state()
         modes = [(module, module.training) for module in self.model.modules()]
         contexts = [callback.evaluating(self) for callback in self.callbacks]
         self.model.eval()
@@ -461,6 +482,7 @@ class Trainer:
                         stack.enter_context(context)
                 yield
         finally:
+            weft.default_generator.set_state(drawn)
             for module, mode in modes:
                 if module.training is not mode:
                     module.training = mode
@@ -495,13 +517,15 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on, as one nested dict of tensors, numbers and strings."""
-        loader = self._source.state_dict() if self._source is not None and self.position else {}
+        loader = self._loader_state
+        if loader is None and self._source is not None and self.position:
+            loader = self._source.state_dict()
         return {
             "format": FORMAT,
             "epoch": self.epoch,
             "position": self.position,
             "step": self.step_count,
-            "loader": loader,
+            "loader": dict(loader or {}),
             "random": list(weft.default_generator.get_state()),
             "model": {name: value.clone() for name, value in weft.snapshot(self.model.state_dict()).items()},
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
@@ -533,7 +557,7 @@ class Trainer:
             callback.load_state_dict(saved)
         self.history.load_state_dict(state["history"])
         self.epoch, self.position, self.step_count = state["epoch"], state["position"], state["step"]
-        self._loader_state = state["loader"]
+        self._loader_state = state["loader"] or None
         weft.default_generator.set_state(tuple(state["random"]))
         self._has_begun = True
 
@@ -635,10 +659,11 @@ def _check(loss: Any, step: Any, precision: Any, accumulate: Any, on_nan: Any, c
             raise problem(GraphError, "Trainer", f"{name} {given!r:.60}", "a function, or a loss of weft.nn")
     if precision not in PRECISIONS:
         raise problem(RangeError, "Trainer", f"precision {precision!r}", f"one of {', '.join(PRECISIONS)}")
-    if precision != "fp32" and not hasattr(weft, "autocast"):
-        raise problem(DeviceError, "Trainer", f"precision {precision!r}", "fp32")
     if not isinstance(accumulate, int) or accumulate < 1:
         raise problem(RangeError, "Trainer", f"accumulate {accumulate!r}", "an integer of at least 1")
+    if accumulate > 1 and step is not None:
+        fix = "use weft.train.accumulate.Accumulator in the step"
+        raise problem(RangeError, "Trainer", f"accumulate {accumulate} with a step", "model and loss", fix)
     if on_nan not in ("stop", "skip", "ignore"):
         raise problem(RangeError, "Trainer", f"on_nan {on_nan!r}", "'stop', 'skip' or 'ignore'")
     for given, name in ((clip_norm, "clip_norm"), (clip_value, "clip_value")):

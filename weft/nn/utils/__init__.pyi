@@ -19,5 +19,6 @@ from weft.nn.utils.norms import remove_weight_norm as remove_weight_norm
 from weft.nn.utils.norms import spectral_norm as spectral_norm
 from weft.nn.utils.norms import weight_norm as weight_norm
 from weft.nn.utils.init import skip_init as skip_init
+from weft.nn.utils.checkpointing import checkpoint as checkpoint
 
 CONTENTS: dict[str, tuple[str, ...]]

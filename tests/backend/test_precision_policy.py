@@ -1,0 +1,101 @@
+"""The table of autocast's policies: torch's lists are the oracle, and docs/precision.md shows it as it is."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch  # noqa: F401  (the oracle: without it this file is not collected)
+
+import weft
+from tests.records import Inputs, flat
+from weft.namespaces import function_of
+from weft.ops.policy import FLOAT32, LOW, POLICIES, POLICY
+from weft.ops.registry import OPERATIONS
+
+ROOT = Path(__file__).parents[2]
+
+
+def load_tool():
+    spec = importlib.util.spec_from_file_location("precision_table", ROOT / "tools" / "precision_table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+table = load_tool()
+LISTS = table.torch_lists()
+
+
+def test_the_page_has_the_present_table():
+    text = table.PAGE.read_text()
+    assert text == table.page(text), "docs/precision.md is stale: run `python tools/precision_table.py`"
+    assert all(meaning in text for meaning in POLICIES.values())
+
+
+def test_every_name_is_an_operation():
+    known = {name for entry in OPERATIONS for name in entry.names} | {"aggregate"}
+    assert set(POLICY) <= known
+    assert set(table.REASONS) <= set(POLICY) and set(table.ENTRIES) <= set(POLICY)
+
+
+@pytest.mark.parametrize("name", POLICY)
+def test_policies_are_torchs(name):
+    """Those of its lists for GPUs; what they do not have has a reason, and agrees with its CPU where that casts."""
+    theirs = table.on_gpus(name, LISTS)
+    if theirs:
+        assert POLICY[name] == theirs and name not in table.REASONS
+    else:
+        assert table.REASONS[name]
+    on_the_cpu = table.on_the_cpu(name)
+    if on_the_cpu and not theirs and "not in PyTorch" not in table.REASONS[name] and name != "spmm":
+        assert POLICY[name] == on_the_cpu
+
+
+def test_torchs_lists_are_covered():
+    """Every operation of Weft that torch's lists for GPUs name is in the table."""
+    known = {name for entry in OPERATIONS for name in entry.names}
+    covered = {name for entry in OPERATIONS if entry.name in POLICY for name in entry.names}
+    assert {name for name in LISTS if name in known} <= covered
+
+
+CALLED = [name for name in POLICY if any(True for _ in table.calls(name))]
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_results_have_the_dtype_of_the_policy(name):
+    """float32 operands and 16-bit operands, in both 16-bit dtypes; without autocast nothing changes."""
+    entry = next(entry for entry in OPERATIONS if name in entry.names)
+    assert function_of(entry) is not None
+    for record, sample in table.calls(name):
+        for low in ("bfloat16", "float16"):
+            for given in ("float32", low):
+                operands = Inputs(sample, given)
+                if not any(one.dtype.kind == "f" for one in operands.weft_tensors):
+                    continue
+                with weft.autocast("cpu", dtype=low):
+                    result = record.fn(*operands.weft_args, **sample.kwargs)
+                found = {one.dtype.name for one in flat(result) if hasattr(one, "dtype") and one.dtype.kind == "f"}
+                wanted = {LOW: low, FLOAT32: "float32"}.get(POLICY[name], given)
+                assert found == {wanted}, (name, given)
+
+
+def test_explicit_dtypes_win():
+    x = weft.ones(2, 2, dtype=weft.bfloat16)
+    with weft.autocast("cpu"):
+        assert x.sum(dtype=weft.bfloat16).dtype is weft.bfloat16
+        assert x.softmax(-1, dtype=weft.float64).dtype is weft.float64
+
+
+def test_float64_and_integers_are_left_alone():
+    with weft.autocast("cpu"):
+        assert (weft.ones(2, 2, dtype=weft.float64) @ weft.ones(2, 2, dtype=weft.float64)).dtype is weft.float64
+        assert weft.ones(2, dtype=weft.int32).sum().dtype is weft.int64
+
+
+def test_a_fused_loss_multiplies_low_and_sums_wide():
+    x, weight = weft.randn(4, 8), weft.randn(5, 8)
+    with weft.autocast("cpu"):
+        loss = weft.nn.functional.linear_cross_entropy(x, weight, weft.tensor([0, 1, 2, 3]))
+        logits = weft.nn.functional.linear(x, weight)
+        parts = weft.nn.functional.cross_entropy(logits, weft.tensor([0, 1, 2, 3]))
+    assert loss.dtype is weft.float32 and loss.item() == parts.item()

@@ -1,0 +1,77 @@
+"""`weft kernels CONFIG`: the kernels of a training step with their sources, and the map of its memory. Nothing runs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from weft.cli import steps
+from weft.compiled import Compiled
+from weft.compiler.report import KernelReport, PlanReport
+from weft.errors import size_text
+from weft.profiling.tables import count_text
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    steps.add_arguments(parser)
+    parser.add_argument("--show", metavar="NAME", help="print the source of the kernels whose name has this in it")
+    parser.add_argument("--sources", metavar="FOLDER", help="write the source of each kernel into this folder")
+    parser.add_argument("--map", metavar="FILE", help="draw the memory that temporaries share (.svg)")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Print the table and the memory, or one source; 1 where no kernel has the name."""
+    case = steps.load(options)
+    function = case.step if isinstance(case.step, Compiled) else Compiled(case.step)
+    memory = function.memory(*case.args)
+    variant = function.variants[-1]
+    report = PlanReport(variant.entry.plan, variant.device, variant.names())
+    kernels = report.kernels()
+    if options.show:
+        return _show(options.show, kernels, console)
+    console.print(_table(kernels, str(variant.device)))
+    console.print()
+    console.print(str(memory), markup=False, soft_wrap=True)
+    if options.sources:
+        folder = Path(options.sources)
+        folder.mkdir(parents=True, exist_ok=True)
+        ending = "ll" if variant.device.kind == "cpu" else "cu" if variant.device.kind == "cuda" else "txt"
+        for number, kernel in enumerate(kernels):
+            if kernel.source:
+                (folder / f"{number:03}-{kernel.name[:80]}.{ending}").write_text(kernel.source, encoding="utf-8")
+        console.print(f"sources: {folder}", markup=False, soft_wrap=True)
+    if options.map:
+        memory.plot(options.map)
+        console.print(f"memory map: {options.map}", markup=False, soft_wrap=True)
+    return 0
+
+
+def _show(name: str, kernels: list[KernelReport], console: Console) -> int:
+    found = {kernel.source: kernel.name for kernel in kernels if name in kernel.name and kernel.source}
+    for source, full in found.items():
+        console.print(Text(f"; {full}", style="bold"))
+        console.print(source, markup=False, soft_wrap=True)
+    if not found:
+        console.print(f"weft kernels: no kernel with a source has {name!r} in its name.", markup=False)
+    return 0 if found else 1
+
+
+def _table(kernels: list[KernelReport], device: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.title, table.title_justify = f"{len(kernels)} kernels on {device}", "left"
+    table.add_column("step", justify="right", no_wrap=True)
+    table.add_column("kernel", no_wrap=True, overflow="ellipsis", max_width=60)
+    for title in ("runs", "moved", "flop"):
+        table.add_column(title, justify="right", no_wrap=True, min_width=5)
+    table.add_column("by", no_wrap=True)
+    for number, kernel in enumerate(kernels):
+        by = "kernel" if kernel.source else "library"
+        times = kernel.times
+        moved, flops = size_text(kernel.bytes * times), count_text(kernel.flops * times)
+        table.add_row(str(number), Text(kernel.name), str(times), moved, flops, by)
+    return table

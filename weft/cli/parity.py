@@ -1,0 +1,238 @@
+"""`weft parity [CONFIG|samples]`: the same network on the CPU and on other devices: outputs, gradients and training
+steps, their largest difference, and both times. Without a GPU the CPU is compared with the NumPy interpreter."""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import weft
+from weft import config, nn
+from weft.backends.base import Device
+from weft.config.inputs import example_inputs, input_forms, parse_shapes
+from weft.config.model import build
+from weft.config.reading import read
+from weft.tensor import Tensor
+
+RATE = 0.01  # of plain gradient descent, which amplifies no rounding errors
+MEASURED_SECONDS = 0.5  # at most, for the time of a step
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network with a batch: `target` is what `loss` compares the result with."""
+
+    name: str
+    model: nn.Module
+    inputs: list[Tensor]
+    target: Tensor
+    loss: Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came out on one device, on the host."""
+
+    outputs: list[np.ndarray]
+    gradients: list[np.ndarray]
+    losses: list[float]
+    parameters: list[np.ndarray]
+    seconds: float  # of one compiled training step; 0 where nothing is compiled
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Largest differences, each relative to the largest value of the tensor; and seconds of a training step."""
+
+    name: str
+    outputs: float
+    gradients: float
+    steps: float
+    cpu_seconds: float
+    seconds: float
+
+    @property
+    def worst(self) -> float:
+        return max(self.outputs, self.gradients, self.steps)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("config", nargs="?", default="samples", help="a network or run, or `samples`: the eight that ship")
+    parser.add_argument("--device", action="append", help="compare with this device (default: every other one)")
+    parser.add_argument("--batch", type=int, help="rows of the batch (default: what the configuration says)")
+    parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
+    parser.add_argument("--steps", type=int, default=10, help="training steps (default: 10)")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="largest difference that is one (default: 1e-4)")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Print a table for each device; 1 if a network differs by more than the tolerance."""
+    devices = _devices(options.device, console)
+    bad: list[str] = []
+    for device in devices:
+        is_small = device.kind == "reference"
+        table = _table(device, options.steps)
+        worst = 0.0
+        names = config.samples() if options.config == "samples" else [options.config]
+        with console.status("") as status:
+            for name in names:
+                status.update(f"{name} on {device.name}")
+                found = compare(_case(name, options, is_small), device, options.steps)
+                worst = max(worst, found.worst) if np.isfinite(found.worst) else float("inf")
+                table.add_row(*_row(found, options.tolerance))
+                if not found.worst <= options.tolerance:
+                    bad.append(f"{found.name} on {device.name}")
+        console.print(table)
+        console.print()
+    if bad:
+        console.print(f"Differs by more than {options.tolerance:g}: {', '.join(bad)}.")
+        return 1
+    console.print(f"All agree within {options.tolerance:g}; errors are relative to the largest value of a tensor.")
+    return 0
+
+
+def _devices(names: list[str] | None, console: Console) -> list[Device]:
+    if names:
+        return [weft.get_device(name) for name in names]
+    found = [device for device in weft.devices() if device.kind not in ("cpu", "reference")]
+    if not found:
+        console.print("No device but the CPU is here: it is compared with the NumPy interpreter,\non batches of 4.\n")
+        return [weft.get_device("reference")]
+    return found
+
+
+def _table(device: Device, steps: int) -> Table:
+    title = f"CPU against {device.name} ({device.description})" if getattr(device, "description", "") else ""
+    table = Table(title=title or f"CPU against {device.name}", title_justify="left", title_style="bold", box=None)
+    table.add_column("network", no_wrap=True, overflow="ellipsis", max_width=18)
+    times = ["CPU ms"] if device.kind == "reference" else ["CPU ms", f"{device.kind} ms", "speed-up"]
+    for name in ("outputs", "gradients", f"{steps} steps", *times):
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _row(found: Comparison, tolerance: float) -> list[str]:
+    def error(value: float) -> str:
+        text = f"{value:.1e}"
+        return text if value <= tolerance else f"[red]{text}[/red]"
+
+    times = [f"{found.cpu_seconds * 1e3:.2f}"]
+    if found.seconds:
+        times += [f"{found.seconds * 1e3:.2f}", f"{found.cpu_seconds / found.seconds:.1f}x"]
+    return [found.name, error(found.outputs), error(found.gradients), error(found.steps), *times]
+
+
+def _case(name: str, options: argparse.Namespace, is_small: bool) -> Case:
+    """The network and a batch, always the same ones."""
+    weft.manual_seed(0)
+    sample = name in config.samples() and options.config == "samples"
+    tree, place = read(config.sample(name) if sample else name)
+    is_run = isinstance(tree, dict) and "model" in tree and "type" not in tree
+    if is_run and not options.input and "data" in tree:
+        return _run_case(name, options)
+    with weft.device("cpu"):
+        model = build(place, tree)
+    batch = options.batch or (4 if is_small else getattr(model, "batch_size", 32))
+    forms = parse_shapes(options.input) if options.input else input_forms(model)
+    inputs = example_inputs(forms, batch)
+    with weft.no_grad():
+        result = _first(model(*inputs))
+    target = weft.rand(*result.shape, device="cpu")
+    return Case(getattr(model, "id", None) or _short(name), model, inputs, target, nn.MSELoss())
+
+
+def _run_case(name: str, options: argparse.Namespace) -> Case:
+    """A run brings its data and its loss."""
+    found = config.load_run(name)
+    model = found.model()
+    batch = next(iter(found.train_loader("cpu")))
+    *inputs, target = [weft.as_tensor(one) for one in batch]
+    if options.batch:
+        inputs, target = [one[: options.batch] for one in inputs], target[: options.batch]
+    return Case(_short(name), model, inputs, target, found.loss())
+
+
+def _short(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _first(result: Any) -> Any:
+    """The first tensor of a result: that of an RNN is (outputs, states)."""
+    return _first(result[0]) if isinstance(result, (tuple, list)) else result
+
+
+def compare(case: Case, device: Device, steps: int) -> Comparison:
+    """The same network, batch and random stream on the CPU and on another device."""
+    with weft.no_grad():
+        case.model(*case.inputs)  # sizes of lazy layers
+    here = _train(copy.deepcopy(case.model), case, weft.get_device("cpu"), steps)
+    there = _train(copy.deepcopy(case.model), case, device, steps)
+    return Comparison(
+        case.name,
+        _largest(here.outputs, there.outputs),
+        _largest(here.gradients, there.gradients),
+        max(_largest([np.array(here.losses)], [np.array(there.losses)]), _largest(here.parameters, there.parameters)),
+        here.seconds,
+        there.seconds,
+    )
+
+
+def _largest(here: list[np.ndarray], there: list[np.ndarray]) -> float:
+    """The largest difference of two lists of arrays, each relative to its largest value."""
+    worst = 0.0
+    for one, other in zip(here, there, strict=True):
+        if one.size:
+            scale = max(float(np.abs(one).max()), float(np.finfo(np.float32).tiny))
+            worst = float(np.fmax(worst, np.abs(one.astype(np.float64) - other).max() / scale))
+            if not np.isfinite(one).all() or not np.isfinite(other).all():
+                return float("inf") if not np.array_equal(one, other, equal_nan=True) else worst
+    return worst
+
+
+def _train(model: nn.Module, case: Case, device: Device, steps: int) -> Trained:
+    weft.manual_seed(1)
+    model = model.to(device)
+    inputs, target = [one.to(device) for one in case.inputs], case.target.to(device)
+    result = _first(model(*inputs))
+    case.loss(result, target).backward()
+    parameters = list(model.parameters())
+    gradients = [param.grad.numpy() for param in parameters if param.grad is not None]
+    outputs = [result.detach().numpy()]
+    optimizer = weft.optim.SGD(parameters, lr=RATE)
+
+    def step(*batch: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = case.loss(_first(model(*batch[:-1])), batch[-1])
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    compiled = device.kind != "reference"
+    once = weft.compile(step) if compiled else step
+    losses = [float(once(*inputs, target)) for _ in range(steps)]
+    values = [param.detach().numpy().copy() for param in parameters]
+    seconds = _measure(lambda: once(*inputs, target), device) if compiled else 0.0
+    return Trained(outputs, gradients, losses, values, seconds)
+
+
+def _measure(step: Callable[[], Any], device: Device) -> float:
+    """Seconds of a step, of enough of them one after the other."""
+    step()
+    weft.synchronize(device)
+    count, started = 0, time.perf_counter()
+    while count < 100 and (elapsed := time.perf_counter() - started) < MEASURED_SECONDS:
+        for _ in range(5):
+            step()
+        weft.synchronize(device)
+        count += 5
+    elapsed = time.perf_counter() - started
+    return elapsed / count

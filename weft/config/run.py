@@ -1,0 +1,395 @@
+"""Training runs: a model with its data, loss, optimizer, scheduler, metrics, callbacks and the options of the Trainer.
+
+    {"model": [...], "data": {"type": "digits", "batch_size": 64}, "loss": "CrossEntropyLoss",
+     "optimizer": {"type": "AdamW", "lr": 0.001}, "metrics": ["accuracy"], "trainer": {"epochs": 5}}
+
+`load_run` reads and checks a file without making anything large; `Run` makes the parts when they are asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import weft
+from weft.config import model as models
+from weft.config import places, sources
+from weft.config.catalogue import build as build_layer
+from weft.config.catalogue import call, convert, kinds_of, layer_class
+from weft.config.places import Place, did_you_mean, shown
+from weft.config.reading import Source, read
+from weft.nn.module import Module
+from weft.nn.registry import LAYERS
+from weft.optim import lr_scheduler
+from weft.optim.optimizer import Optimizer
+from weft.tensor import Tensor
+
+KEYS = ("model", "data", "loss", "optimizer", "scheduler", "metrics", "callbacks", "trainer")
+_count = partial(places.integer, minimum=1)
+
+
+def _optional(check: Callable[..., Any], place: Place, value: Any) -> Any:
+    return None if value is None else check(place, value)
+
+
+def _budget(place: Place, value: Any) -> Any:
+    return places.string(place, value) if isinstance(value, str) else places.integer(place, value, 1, 2**63 - 1)
+
+
+def _checkpoints(place: Place, value: Any) -> Any:
+    if isinstance(value, bool):
+        return value
+    names = places.array(place, value, "true, false or names of modules")
+    return [places.string(place.at(k), one) for k, one in enumerate(names)]
+
+
+# The options of `Trainer` and of `Trainer.fit` that a file can give.
+TRAINER: dict[str, Callable[[Place, Any], Any]] = {
+    "device": places.string,
+    "precision": partial(places.choice, choices=("fp32", "bf16", "fp16")),
+    "accumulate": _count,
+    "clip_norm": partial(_optional, partial(places.number, above=0.0)),
+    "clip_value": partial(_optional, partial(places.number, above=0.0)),
+    "checkpoint": partial(_optional, _checkpoints),
+    "memory_budget": partial(_optional, _budget),
+    "on_nan": partial(places.choice, choices=("stop", "skip", "ignore")),
+    "seed": partial(places.integer, minimum=0),
+    "run": partial(_optional, places.string),
+}
+FIT: dict[str, Callable[[Place, Any], Any]] = {
+    "epochs": _count,
+    "max_steps": partial(_optional, _count),
+    "validate_every": _count,
+}
+# Callbacks that a file can name; the progress bar is the command's own.
+CALLBACKS = ("CSVLogger", "EMA", "EarlyStopping", "LearningRateMonitor", "ModelCheckpoint", "ReduceLROnPlateau", "TensorBoard")
+METRICS = (
+    "AUC", "IoU", "MAE", "MSE", "R2", "Accuracy", "ConfusionMatrix", "F1", "Perplexity", "Precision", "Recall", "TopK",
+)  # fmt: skip
+# Schedulers that take functions, which a file cannot have, or that are no schedules themselves.
+_NO_SCHEDULERS = ("LRScheduler", "LambdaLR", "MultiplicativeLR")
+LOSSES = ("loss", "margin_loss")  # families of the catalogue
+
+
+class ClassesLast(Module):
+    """A loss of scores [*, classes] and targets [*]: what losses take as [n, classes] and [n]."""
+
+    def __init__(self, loss: Module):
+        super().__init__()
+        self.loss = loss
+
+    def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
+        return self.loss(prediction.flatten(0, -2), target.flatten())
+
+
+class Run:
+    """A run as a file describes it. `tree` is checked; `folder` is where relative paths begin.
+
+    >>> run = weft.config.load_run({
+    ...     "model": {"type": "Linear", "in_features": 64, "out_features": 10}, "data": {"type": "digits"},
+    ...     "loss": "CrossEntropyLoss", "optimizer": {"type": "SGD", "lr": 0.1}, "trainer": {"epochs": 1, "device": "cpu"},
+    ... })
+    >>> history = run.fit()
+    >>> history["loss"][-1] < 2.3
+    True
+    """
+
+    def __init__(self, tree: dict[str, Any], place: Place, folder: Path):
+        self.tree, self.place, self.folder = tree, place, folder
+        places.check_keys(place, tree, KEYS, ("model", "data", "loss", "optimizer"))
+        self.options = self._options()
+        self._parts: tuple[Any, Any] | None = None
+        data = dict(tree["data"]) if isinstance(tree["data"], Mapping) else tree["data"]
+        self._data = sources.check(place.at("data"), data)
+        self._data.setdefault("seed", self.options.get("seed", 0))
+        self.loss()
+        self._metrics()
+        self.optimizer_class()
+        self._callback_classes()
+
+    def _options(self) -> dict[str, Any]:
+        at = self.place.at("trainer")
+        given = places.object_at(at, self.tree.get("trainer", {}))
+        checks = {**TRAINER, **FIT}
+        places.check_keys(at, given, list(checks))
+        return {key: checks[key](at.at(key), value) for key, value in given.items()}
+
+    # ---- parts --------------------------------------------------------------------------------------------------
+
+    def model(self) -> Module:
+        """A new model; its parameters are drawn after the seed of the run was set. A string names a file."""
+        seed = self.options.get("seed", 0)
+        weft.manual_seed(seed)
+        tree, place = self.tree["model"], self.place.at("model")
+        if isinstance(tree, str) and tree.lower().endswith((".json", ".toml")):
+            tree, place = read(self.folder / tree)
+        with weft.device("cpu"):
+            return models.build(place, tree)
+
+    def loss(self) -> Any:
+        """The loss: one of the catalogue by name, with its arguments; `classes_last` where scores are [*, classes]."""
+        at, tree = self.place.at("loss"), self.tree["loss"]
+        given = {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
+        is_last = places.boolean(at.at("classes_last"), given.pop("classes_last", False))
+        if "type" in given:
+            cls = layer_class(at, places.string(at.at("type"), given["type"]))
+            if LAYERS[cls.__name__].family not in LOSSES:
+                names = [name for name, one in LAYERS.items() if one.family in LOSSES]
+                at.at("type").fail(cls.__name__, "a loss", did_you_mean(given["type"], names))
+        made = build_layer(at, given)
+        return ClassesLast(made) if is_last else made
+
+    def optimizer_class(self) -> tuple[Any, dict[str, Any], Place]:
+        """The class of the optimizer and its arguments."""
+        at, tree = self.place.at("optimizer"), self.tree["optimizer"]
+        given = {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
+        if "type" not in given:
+            at.fail("no 'type'", "the name of an optimizer", "add 'type', such as 'AdamW'")
+        known = optimizers()
+        cls = known[places.choice(at.at("type"), given.pop("type"), known)]
+        check_arguments(at, cls, given, ("params",))
+        return cls, given, at
+
+    def optimizer(self, model: Module) -> Optimizer:
+        """The optimizer of a model's parameters."""
+        cls, given, at = self.optimizer_class()
+        return call(at, cls, given, arguments_of(cls, ("params",)), (model.parameters(),))
+
+    def scheduler(self, optimizer: Optimizer) -> Any:
+        """The scheduler, or None; with `each` as the pair that the Trainer takes."""
+        tree = self.tree.get("scheduler")
+        if tree is None:
+            return None
+        at = self.place.at("scheduler")
+        given = places.object_at(at, tree, "an object with a type")
+        each = given.pop("each", None)
+        if each is not None:
+            places.choice(at.at("each"), each, ("step", "epoch"))
+        made = _scheduler(at, given, optimizer)
+        return made if each is None else (made, each)
+
+    def _metrics(self) -> list[Any]:
+        at = self.place.at("metrics")
+        found = []
+        for k, one in enumerate(places.array(at, self.tree.get("metrics", []), "a list of metrics")):
+            found.append(_metric(at.at(k), one))
+        return found
+
+    def _callback_classes(self) -> list[tuple[Any, dict[str, Any], Place]]:
+        at = self.place.at("callbacks")
+        found = []
+        for k, one in enumerate(places.array(at, self.tree.get("callbacks", []), "a list of callbacks")):
+            here = at.at(k)
+            given = {"type": one} if isinstance(one, str) else places.object_at(here, one, "an object with a type")
+            if "type" not in given:
+                here.fail("no 'type'", f"one of {', '.join(CALLBACKS)}")
+            cls = getattr(weft.train, places.choice(here.at("type"), given.pop("type"), CALLBACKS))
+            check_arguments(here, cls, given)
+            found.append((cls, given, here))
+        return found
+
+    def callbacks(self) -> list[Any]:
+        """The callbacks of the file."""
+        return [call(at, cls, given, arguments_of(cls)) for cls, given, at in self._callback_classes()]
+
+    # ---- data ---------------------------------------------------------------------------------------------------
+
+    def parts(self) -> tuple[Any, Any]:
+        """The data sets for training and validation, or lists of batches; read once."""
+        if self._parts is None:
+            self._parts = sources.load(self._data, self.folder)
+        return self._parts
+
+    def train_loader(self, device: Any = None) -> Any:
+        """The batches for training."""
+        return self._loader(self.parts()[0], device, is_training=True)
+
+    def validation_loader(self, device: Any = None) -> Any:
+        """The batches for validation, in order; None without validation data."""
+        found = self.parts()[1]
+        return None if found is None else self._loader(found, device, is_training=False)
+
+    def _loader(self, dataset: Any, device: Any, is_training: bool) -> Any:
+        if isinstance(dataset, list):  # batches already
+            return dataset
+        values = self._data
+        options: dict[str, Any] = {"shuffle": values.get("shuffle", True), "last": values.get("last", "keep")}
+        transforms = values.get("transform", [])
+        if transforms:
+            options["transform"] = weft.data.transforms.Compose(*transforms)
+        if not is_training:
+            options.update(shuffle=False, last="keep")
+        return weft.data.DataLoader(
+            dataset, values.get("batch_size", 32), device=device, seed=values["seed"],
+            num_workers=values.get("num_workers", 0), **options,
+        )  # fmt: skip
+
+    # ---- training -----------------------------------------------------------------------------------------------
+
+    def trainer(self, run: Any = None, device: Any = None, callbacks: Sequence[Any] = ()) -> Any:
+        """The Trainer. `run` and `device` come before those of the file; `callbacks` are added."""
+        model = self.model()
+        options = {key: value for key, value in self.options.items() if key in TRAINER}
+        options["device"] = device or options.get("device", "auto")
+        options["run"] = run if run is not None else options.get("run") and self.folder / options["run"]
+        weft.get_device(options["device"])  # says what is missing before anything is made
+        optimizer = self.optimizer(model)
+        return weft.train.Trainer(
+            model, self.loss(), optimizer, self._metrics(), scheduler=self.scheduler(optimizer),
+            callbacks=[*self.callbacks(), *callbacks], **options,
+        )  # fmt: skip
+
+    def fit(self, trainer: Any = None, resume: Any = None) -> Any:
+        """Train as the file says; returns the history."""
+        trainer = self.trainer() if trainer is None else trainer
+        options = {key: value for key, value in self.options.items() if key in FIT}
+        data = self.train_loader(trainer.device), self.validation_loader(trainer.device)
+        return trainer.fit(*data, resume=resume, **options)
+
+    def to_config(self) -> dict[str, Any]:
+        """The tree with paths that hold from any folder, as a run keeps it."""
+        tree = json.loads(json.dumps(self.tree))
+        for key in sources.PATHS:
+            if key in tree["data"]:
+                tree["data"][key] = str((self.folder / tree["data"][key]).resolve())
+        if isinstance(tree["model"], str) and tree["model"].lower().endswith((".json", ".toml")):
+            tree["model"] = read(self.folder / tree["model"])[0]
+        return tree
+
+
+def load_run(source: Source, changes: Sequence[str] = ()) -> Run:
+    """The run that a file, a text or a dict describes. `changes` are of the form `optimizer.lr=0.01`."""
+    tree, place = read(source)
+    tree = places.object_at(place, tree, "an object with a model, data, a loss and an optimizer")
+    for change in changes:
+        _change(tree, change)
+    is_path = not isinstance(source, Mapping) and place.source
+    return Run(tree, place, Path(str(source)).parent if is_path else Path())
+
+
+def _change(tree: dict[str, Any], change: str) -> None:
+    """Set one value: `optimizer.lr=0.01`, `model.layers[0].activation=relu`. Values are JSON, or strings."""
+    key, sign, text = change.partition("=")
+    at = Place("--set", key.strip())
+    if not sign or not key.strip():
+        at.fail(repr(change), "KEY=VALUE, such as optimizer.lr=0.01")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    owner: Any = tree
+    steps = [part for part in key.strip().replace("[", ".[").split(".") if part]
+    for step, following in zip(steps, [*steps[1:], None], strict=True):
+        name: Any = step
+        if step.startswith("["):
+            number = step[1:-1]
+            if not isinstance(owner, list) or not number.isdigit() or int(number) >= len(owner):
+                at.fail(f"{step} of {shown(owner)}", "the number of an entry of a list")
+            name = int(number)
+        elif not isinstance(owner, dict):
+            at.fail(f"{step!r} of {shown(owner)}", "a key of an object")
+        if following is None:
+            owner[name] = value
+        elif isinstance(owner, dict):
+            owner = owner.setdefault(name, {})
+        else:
+            owner = owner[name]
+
+
+def check(source: Source) -> str:
+    """Read a file and say what it describes; what is wrong is a ConfigError."""
+    tree, place = read(source)
+    if isinstance(tree, dict) and "model" in tree and "type" not in tree:
+        run = load_run(source)
+        model = run.model()
+        what = f"a run of {run.options.get('epochs', 1)} epochs on {run._data['type']}"
+    else:
+        model = models.build(place, tree)
+        what = "a network"
+    count = sum(param.numel() for param in model.parameters() if hasattr(param, "numel"))
+    return f"{what}, {type(model).__name__} with {count:,} parameters"
+
+
+# ---- what can be named -------------------------------------------------------------------------------------------
+
+
+def optimizers() -> dict[str, Any]:
+    """Optimizers by name."""
+    found = {name: getattr(weft.optim, name) for name in weft.optim.__all__}
+    return {
+        name: one
+        for name, one in found.items()
+        if isinstance(one, type) and issubclass(one, Optimizer) and one is not Optimizer and name != "LBFGS"
+    }
+
+
+def schedulers() -> dict[str, Any]:
+    """Schedulers by name."""
+    base = lr_scheduler.LRScheduler
+    return {
+        name: one
+        for name, one in vars(lr_scheduler).items()
+        if isinstance(one, type) and issubclass(one, base) and name not in _NO_SCHEDULERS and not name.startswith("_")
+    }
+
+
+def arguments_of(cls: type, without: Sequence[str] = ()) -> dict[str, inspect.Parameter]:
+    """The parameters of a constructor that a file can give."""
+    hidden = {*without, "optimizer", "last_epoch", "scale_fn", "console"}
+    return {name: one for name, one in inspect.signature(cls).parameters.items() if name not in hidden}
+
+
+def check_arguments(place: Place, cls: type, given: Mapping[str, Any], without: Sequence[str] = ()) -> None:
+    """Check arguments without making anything."""
+    known = arguments_of(cls, without)
+    required = [name for name, one in known.items() if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
+    places.check_keys(place, given, list(known), required)
+    for name, value in given.items():
+        convert(place.at(name), name, value, kinds_of(str(known[name].annotation), name))
+
+
+def _scheduler(place: Place, given: dict[str, Any], optimizer: Optimizer) -> Any:
+    """A scheduler; those that take schedulers get them made first."""
+    if "type" not in given:
+        place.fail("no 'type'", "the name of a scheduler", "add 'type', such as 'CosineAnnealingLR'")
+    known = schedulers()
+    cls = known[places.choice(place.at("type"), given.pop("type"), known)]
+    inner: dict[str, Any] = {}
+    if "schedulers" in given:
+        listed = places.array(place.at("schedulers"), given.pop("schedulers"), "a list of schedulers")
+        at = [place.at("schedulers").at(k) for k in range(len(listed))]
+        inner["schedulers"] = [
+            _scheduler(here, places.object_at(here, one), optimizer) for here, one in zip(at, listed, strict=True)
+        ]
+    if isinstance(given.get("after"), dict):
+        inner["after"] = _scheduler(place.at("after"), dict(given.pop("after")), optimizer)
+    first = () if cls.__name__ == "ChainedScheduler" else (optimizer,)
+    arguments = {name: one for name, one in arguments_of(cls).items() if name not in inner}
+    return call(place, partial_class(cls, inner), given, arguments, first)
+
+
+def partial_class(cls: Any, inner: dict[str, Any]) -> Any:
+    """The constructor with some arguments given."""
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return cls(*args, **kwargs, **inner)
+
+    make.__name__ = cls.__name__
+    return make
+
+
+def _metric(place: Place, tree: Any) -> Any:
+    """A metric by its short name, or by its class with arguments."""
+    from weft.train.metrics import BY_NAME
+
+    if isinstance(tree, str):
+        return BY_NAME[places.choice(place, tree, BY_NAME)]()
+    given = places.object_at(place, tree, "a name, or an object with a type")
+    if "type" not in given:
+        place.fail("no 'type'", "the name of a metric")
+    cls = getattr(weft.train, places.choice(place.at("type"), given.pop("type"), METRICS))
+    return call(place, cls, given, arguments_of(cls))

@@ -1,0 +1,224 @@
+"""The data of a run: `SOURCES` has the kinds, with their keys and what makes data sets of them.
+
+A source gives two data sets, for training and validation, or two lists of batches where a batch is all there is (a
+graph). `weft.data` reads the files; paths are relative to the file of the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import weft
+from weft.config import places
+from weft.config.catalogue import call
+from weft.config.places import Place
+from weft.data import digits
+from weft.errors import ShapeError, problem
+
+Check = Callable[[Place, Any], Any]
+IGNORED = -100  # the target of nodes that do not count
+
+
+def _sizes(place: Place, value: Any) -> list[int]:
+    return [places.integer(place.at(k), one, 1) for k, one in enumerate(places.array(place, value, "a list of sizes"))]
+
+
+def _names(place: Place, value: Any) -> list[str]:
+    return [places.string(place.at(k), one) for k, one in enumerate(places.array(place, value, "a list of names"))]
+
+
+def _size_of_images(place: Place, value: Any) -> Any:
+    return places.integer(place, value, 1) if isinstance(value, int) else tuple(_sizes(place, value))
+
+
+_text: Check = places.string
+_flag: Check = places.boolean
+_count: Check = partial(places.integer, minimum=1)
+
+# Keys of all sources.
+COMMON: dict[str, Check] = {
+    "type": _text,
+    "batch_size": _count,
+    "shuffle": _flag,
+    "validation": partial(places.number, minimum=0.0, maximum=0.9),
+    "seed": partial(places.integer, minimum=0),
+    "num_workers": partial(places.integer, minimum=0, maximum=256),
+    "last": partial(places.choice, choices=("keep", "drop", "pad")),
+    "transform": lambda place, value: places.array(place, value, "a list of transforms"),
+}
+PATHS = ("path", "folder")  # keys that name files
+Parts = tuple[Any, Any]  # training and validation; None where there is none
+
+
+@dataclass(frozen=True)
+class Source:
+    """The keys of a kind of data, and what makes data sets of checked values."""
+
+    make: Callable[[dict[str, Any], Path], Parts]
+    required: dict[str, Check]
+    optional: dict[str, Check]
+
+
+def _split(values: dict[str, Any], arrays: list[np.ndarray]) -> Parts:
+    """Rows for training and for validation, chosen by the seed."""
+    rows = len(arrays[0])
+    count = round(rows * values.get("validation", 0.2))
+    order = np.random.default_rng(values.get("seed", 0)).permutation(rows)
+    parts = [[one[np.sort(chosen)] for one in arrays] for chosen in (order[count:], order[:count])]
+    return weft.data.ArrayDataset(*parts[0]), weft.data.ArrayDataset(*parts[1]) if count else None
+
+
+def _digits(values: dict[str, Any], folder: Path) -> Parts:
+    shape = tuple(values.get("shape", (64,)))
+    if int(np.prod(shape)) != digits.PIXELS:
+        raise problem(ShapeError, "digits", f"shape {list(shape)}", f"{digits.PIXELS} elements, such as [1, 8, 8]")
+    parts = []
+    for name in ("train", "test"):
+        images, labels = digits.load(name)
+        parts.append(weft.data.ArrayDataset(images.reshape(-1, *shape), labels))
+    return parts[0], parts[1]
+
+
+def _table(values: dict[str, Any], table: Any) -> Parts:
+    """Columns of numbers, and the target. With `standardize` features have mean 0 and deviation 1 in the training
+    part."""
+    dataset = table.dataset(values["target"], values.get("features"))
+    inputs, target = (np.asarray(one) for one in dataset.arrays)
+    if target.dtype.kind == "f":
+        target = target.reshape(-1, 1)  # as the result of a network with one output
+    train, validation = _split(values, [inputs, target])
+    if values.get("standardize", False):
+        mean, deviation = train.arrays[0].mean(0), train.arrays[0].std(0)
+        for part in (train, validation):
+            if part is not None:
+                scaled = (part.arrays[0] - mean) / np.where(deviation > 0, deviation, 1)
+                part.arrays = (scaled.astype(np.float32), part.arrays[1])
+    return train, validation
+
+
+def _csv(values: dict[str, Any], folder: Path) -> Parts:
+    options = {"delimiter": values["delimiter"]} if "delimiter" in values else {}
+    return _table(values, weft.data.read_csv(folder / values["path"], **options))
+
+
+def _parquet(values: dict[str, Any], folder: Path) -> Parts:
+    return _table(values, weft.data.read_parquet(folder / values["path"]))
+
+
+def _arrays(values: dict[str, Any], folder: Path) -> Parts:
+    names = [*values.get("inputs", ["x"]), values.get("target", "y")]
+    return _split(values, [np.asarray(one) for one in weft.data.open_arrays(folder / values["path"], *names).arrays])
+
+
+def _images(values: dict[str, Any], folder: Path) -> Parts:
+    dataset = weft.data.ImageFolder(folder / values["folder"], values["size"], mode=values.get("mode", "RGB"))
+    rows = len(dataset)
+    count = round(rows * values.get("validation", 0.2))
+    order = np.random.default_rng(values.get("seed", 0)).permutation(rows)
+    parts = [weft.data.Subset(dataset, np.sort(chosen).tolist()) for chosen in (order[count:], order[:count])]
+    return parts[0], parts[1] if count else None
+
+
+def _of_folder(name: str, values: dict[str, Any], folder: Path) -> Parts:
+    read = getattr(weft.data, name)
+    return read(folder / values["folder"], "train"), read(folder / values["folder"], "test")
+
+
+def tokenizer_of(values: dict[str, Any], folder: Path) -> tuple[Any, str]:
+    """The tokenizer of a text, and the text."""
+    from weft.data.faults import read_bytes
+
+    text = read_bytes("text", folder / values["path"]).decode("utf-8", errors="replace")
+    if values.get("tokenizer", "char") == "byte":
+        return weft.data.ByteTokenizer(), text
+    return weft.data.CharTokenizer(text), text
+
+
+def _text_file(values: dict[str, Any], folder: Path) -> Parts:
+    """Rows of tokens and of those that follow; the end of the text is for validation."""
+    tokenizer, text = tokenizer_of(values, folder)
+    tokens = tokenizer.encode(text)
+    length = values["length"]
+    cut = len(tokens) - round(len(tokens) * values.get("validation", 0.1))
+    train = weft.data.pack_tokens(tokens[:cut], length, values.get("stride"))
+    return train, weft.data.pack_tokens(tokens[cut:], length) if len(tokens) - cut > length else None
+
+
+def _graph(values: dict[str, Any], folder: Path) -> Parts:
+    """One batch: features, edges and targets of all nodes. Nodes of `train` count in training, others in validation."""
+    arrays = weft.data.load_arrays(folder / values["path"], mmap=False)
+    names = ("x", "edge_index", "y", "train")
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        given = f"{values['path']!r} without {', '.join(missing)}"
+        raise problem(ShapeError, "graph", given, "x [nodes, features], edge_index [2, edges], y [nodes], train [nodes]")
+    x, edges, y, train = (arrays[name] for name in names)
+    x, edges, y = x.astype(np.float32), edges.astype(np.int64), y.astype(np.int64)
+    parts = [[(x, edges, np.where(chosen, y, IGNORED))] for chosen in (train.astype(bool), ~train.astype(bool))]
+    return parts[0], parts[1]
+
+
+_TABLE: dict[str, Check] = {"features": _names, "standardize": _flag}
+
+SOURCES: dict[str, Source] = {
+    "digits": Source(_digits, {}, {"shape": _sizes}),
+    "csv": Source(_csv, {"path": _text, "target": _text}, {**_TABLE, "delimiter": _text}),
+    "parquet": Source(_parquet, {"path": _text, "target": _text}, _TABLE),
+    "arrays": Source(_arrays, {"path": _text}, {"inputs": _names, "target": _text}),
+    "images": Source(
+        _images, {"folder": _text, "size": _size_of_images}, {"mode": partial(places.choice, choices=("RGB", "L"))}
+    ),
+    "mnist": Source(partial(_of_folder, "MNIST"), {"folder": _text}, {}),
+    "cifar10": Source(partial(_of_folder, "CIFAR10"), {"folder": _text}, {}),
+    "text": Source(
+        _text_file,
+        {"path": _text, "length": _count},
+        {"stride": _count, "tokenizer": partial(places.choice, choices=("char", "byte"))},
+    ),
+    "graph": Source(_graph, {"path": _text}, {}),
+}
+
+
+def check(place: Place, tree: Any) -> dict[str, Any]:
+    """The checked values of `data`."""
+    given = places.object_at(place, tree, "an object with a type")
+    if "type" not in given:
+        place.fail("no 'type'", f"one of {', '.join(SOURCES)}", "add 'type', such as 'digits'")
+    source = SOURCES[places.choice(place.at("type"), given["type"], SOURCES)]
+    checks = {**COMMON, **source.required, **source.optional}
+    places.check_keys(place, given, list(checks), ["type", *source.required])
+    values = {key: checks[key](place.at(key), value) for key, value in given.items()}
+    if "transform" in values:
+        values["transform"] = [
+            _transform(place.at("transform").at(k), one) for k, one in enumerate(values["transform"])
+        ]
+    return values
+
+
+def _transform(place: Place, tree: Any) -> Any:
+    """A transform of `weft.data.transforms` by name with its arguments."""
+    from weft.data import transforms
+
+    given = {"type": tree} if isinstance(tree, str) else places.object_at(place, tree, "a name, or an object with a type")
+    if "type" not in given:
+        place.fail("no 'type'", "the name of a transform")
+    known = {
+        name: one
+        for name, one in vars(transforms).items()
+        if isinstance(one, type) and issubclass(one, transforms.Transform) and one is not transforms.Transform
+    }
+    cls = known[places.choice(place.at("type"), given.pop("type"), known)]
+    return call(place, cls, given)
+
+
+def load(values: dict[str, Any], folder: Path) -> Parts:
+    """The data sets of checked values."""
+    return SOURCES[values["type"]].make(values, folder)
+
+

@@ -1,0 +1,54 @@
+"""memory: the arena of a plan as SVG text: steps to the right, bytes upwards, one box for each temporary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.drawing.style import colour, escape, picture, shortened, text, text_width, ticks
+from weft.errors import size_text
+
+WIDTH, HEIGHT = 960, 380
+LEFT, RIGHT, TOP, BOTTOM = 84, 20, 48, 46
+NAMED = 12  # boxes that get their name written on them
+Interval = tuple[str, int, int, int, int]  # label, offset, bytes, first step, last step
+
+
+def memory_map(intervals: Sequence[Interval], arena_bytes: int, steps: int, title: str) -> str:
+    """The picture; the line is what is alive at each step."""
+    steps, top = max(steps, 1), max(arena_bytes, 1)
+    across, up = (WIDTH - LEFT - RIGHT) / steps, (HEIGHT - TOP - BOTTOM) / top
+    ground = HEIGHT - BOTTOM
+    out = [text(16, 24, title, size=14, bold=True)]
+    power = (top.bit_length() - 1) // 10
+    unit, name = 1 << 10 * power, ("B", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
+    for value in ticks(0, top / unit, 6):
+        y = ground - value * unit * up
+        out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour("line")}"/>')
+        out.append(text(LEFT - 8, y + 4, f"{value:g} {name}", "end", "soft", 11))
+    names = []
+    for rank, (label, offset, nbytes, first, last) in enumerate(sorted(intervals, key=lambda one: -one[2])):
+        x, wide = LEFT + first * across, (last - first + 1) * across
+        y, high = ground - (offset + nbytes) * up, nbytes * up
+        about = f"{label}: {size_text(nbytes)} at {offset}, steps {first} to {last}"
+        out.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{max(high, 0.5):.1f}" fill="{colour(rank)}" '
+            f'fill-opacity="0.55" stroke="{colour("paper")}" stroke-width="0.7"><title>{escape(about)}</title></rect>'
+        )
+        words = shortened(label, wide - 8, 11)
+        if rank < NAMED and high >= 13 and len(words) > 4 and text_width(words, 11) <= wide - 6:
+            names.append(text(x + 4, y + high / 2 + 4, words, size=11))
+    out += names
+    if intervals:
+        alive = [sum(one[2] for one in intervals if one[3] <= step <= one[4]) for step in range(steps)]
+        points = " ".join(
+            f"{LEFT + (step + side) * across:.1f},{ground - value * up:.1f}"
+            for step, value in enumerate(alive)
+            for side in (0, 1)
+        )
+        out.append(f'<polyline points="{points}" fill="none" stroke="{colour("ink")}" stroke-width="1.2"/>')
+    for value in ticks(0, steps, 14):
+        if float(value).is_integer():
+            out.append(text(LEFT + value * across, ground + 16, f"{value:g}", "middle", "soft", 11))
+    out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{ground}" y2="{ground}" stroke="{colour("soft")}"/>')
+    out.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "step of the plan", "middle", "soft"))
+    return picture(WIDTH, HEIGHT, title, out)

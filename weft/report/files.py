@@ -1,0 +1,133 @@
+"""files: the files of a run folder, read with care: a run may have been killed while it wrote one."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from weft.errors import RangeError, problem
+
+KNOWN = ("config.json", "environment.json", "metrics.csv", "steps.csv", "layers.json", "memory.json", "kernels.json")
+Series = dict[str, list[tuple[float, float]]]
+
+
+@dataclass
+class Table:
+    """A CSV file: columns in order, and rows of text."""
+
+    columns: list[str] = field(default_factory=list)
+    rows: list[dict[str, str]] = field(default_factory=list)
+
+    def series(self, along: str, without: tuple[str, ...] = ()) -> Series:
+        """(x, y) points of every column of numbers over the column `along`."""
+        found: Series = {}
+        for name in self.columns:
+            if name == along or name in without:
+                continue
+            points = [(number(row.get(along)), number(row.get(name))) for row in self.rows]
+            known = [(x, y) for x, y in points if x is not None and y is not None and math.isfinite(x)]
+            if known:
+                found[name] = known
+        return found
+
+    def last(self, name: str) -> float | None:
+        """The last number of a column."""
+        values = [value for row in self.rows if (value := number(row.get(name))) is not None]
+        return values[-1] if values else None
+
+
+@dataclass
+class Run:
+    """A run folder as data; what is not there is empty or None."""
+
+    path: Path
+    metrics: Table
+    steps: Table
+    config: Any = None
+    environment: Mapping[str, Any] | None = None
+    layers: list[dict[str, Any]] | None = None
+    memory: Mapping[str, Any] | None = None
+    kernels: Mapping[str, Any] | None = None
+    network: str | None = None
+    unreadable: list[str] = field(default_factory=list)
+
+
+def read_run(folder: str | os.PathLike[str]) -> Run:
+    """What a run folder holds; an error where it is none."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise problem(RangeError, "report", f"{str(folder)!r}", "the folder of a run")
+    if not any((path / name).exists() for name in KNOWN):
+        given = f"the folder {str(folder)!r} without any file of a run"
+        raise problem(RangeError, "report", given, f"one with {', '.join(KNOWN[:4])}", "train with Trainer(run=folder)")
+    run = Run(path, _table(path / "metrics.csv"), _table(path / "steps.csv"))
+    run.config = _json(run, "config.json", (dict, list))
+    run.environment = _json(run, "environment.json", (dict,))
+    run.layers = _json(run, "layers.json", (list,))
+    run.memory = _json(run, "memory.json", (dict,))
+    run.kernels = _json(run, "kernels.json", (dict,))
+    network = path / "network.svg"
+    if network.exists():
+        text = network.read_text(encoding="utf-8", errors="replace")
+        run.network = text if text.lstrip().startswith("<svg") and "<script" not in text.lower() else None
+    return run
+
+
+def _table(path: Path) -> Table:
+    if not path.exists():
+        return Table()
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
+        text = file.read().replace("\0", "")
+    try:
+        reader = csv.DictReader(text.splitlines())
+        rows = [{str(key): value for key, value in row.items() if isinstance(value, str)} for row in reader]
+        return Table([str(name) for name in reader.fieldnames or []], rows)
+    except csv.Error:
+        return Table()
+
+
+def _json(run: Run, name: str, kinds: tuple[type, ...]) -> Any:
+    path = run.path / name
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, kinds):
+        run.unreadable.append(name)
+        return None
+    return found
+
+
+def number(text: Any) -> float | None:
+    """A cell as a number; NaN and infinities are numbers, too."""
+    if isinstance(text, bool) or text is None or text == "":
+        return None
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return None
+
+
+def write(run_folder: str | os.PathLike[str]) -> Path:
+    """Write `report.html` into a run folder, from its other files, and return its path."""
+    from weft.report.page import page
+
+    run = read_run(run_folder)
+    target = run.path / "report.html"
+    put(target, page(run))
+    return target
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file under another name and rename it, so that it is never there half."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
