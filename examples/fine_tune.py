@@ -49,7 +49,7 @@ def few_examples(part, per_digit):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", help="a .pt file with the weights of `make_model`")
-    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--short", action="store_true", help="few epochs, for the tests")
     options = parser.parse_args(arguments)
@@ -59,7 +59,7 @@ def main(arguments=None):
     body = {name.removeprefix("body."): value for name, value in found.items() if name.startswith("body.")}
 
     train, test = (
-        DataLoader(few_examples("train", 10), 10, shuffle=True, seed=0),
+        DataLoader(few_examples("train", 3), 10, shuffle=True, seed=0),
         DataLoader(few_examples("test", 99), 99),
     )
     results = {}
@@ -72,7 +72,7 @@ def main(arguments=None):
         groups = [{"params": parts["body"].parameters(), "lr": 3e-4}, {"params": parts["head"].parameters()}]
         optimizer = weft.optim.AdamW(groups, lr=3e-3)
         trainer = Trainer(model, nn.CrossEntropyLoss(), optimizer, ["accuracy"], device=options.device)
-        history = trainer.fit(train, test, epochs=20 if options.short else options.epochs)
+        history = trainer.fit(train, test, epochs=10 if options.short else options.epochs)
         results[name] = history["val_accuracy"][-1]
         print(f"{name:>12}: accuracy on the test part {results[name]:.1%}")
     return {"first_loss": history["loss"][0], "loss": history["loss"][-1], **results}

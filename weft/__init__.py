@@ -3,7 +3,7 @@
 This file is the table of contents; everything is made elsewhere.
 """
 
-# ruff: noqa: F401, F403, I001
+# ruff: noqa: F401, F403, F405, I001
 
 from typing import TYPE_CHECKING
 

@@ -36,7 +36,7 @@ def filter_top_k(logits: Tensor, k: int) -> Tensor:
     and a `k` of V or more keeps all.
 
     >>> weft.generation.filter_top_k(weft.tensor([1.0, 3.0, 2.0]), 2)
-    tensor([-inf, 3.0000, 2.0000])
+    tensor([-inf, 3., 2.])
     """
     _check_logits("filter_top_k", logits)
     _check_top_k("filter_top_k", k)
@@ -51,7 +51,7 @@ def filter_top_p(logits: Tensor, p: float) -> Tensor:
     One is always kept, and so is what equals the least that is kept. After Holtzman et al. (2020), nucleus sampling.
 
     >>> weft.generation.filter_top_p(weft.tensor([0.5, 0.3, 0.2]).log(), 0.6)
-    tensor([-0.6931, -1.2040, -inf])
+    tensor([-0.6931, -1.2040,    -inf])
     """
     _check_logits("filter_top_p", logits)
     _check_top_p("filter_top_p", p)
