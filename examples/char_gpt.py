@@ -9,7 +9,7 @@ from pydoc_data.topics import topics
 
 import weft
 from weft import nn
-from weft.data import DataLoader, TensorDataset
+from weft.data import CharTokenizer, DataLoader, pack_tokens
 from weft.generation import generate
 from weft.train import ProgressBar, Trainer
 
@@ -61,26 +61,24 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
 
     text = Path(options.text).read_text() if options.text else "\n".join(topics.values())[:300_000]
-    characters = sorted(set(text))
-    codes = {character: code for code, character in enumerate(characters)}
+    tokenizer = CharTokenizer(text)
+    prompt = weft.tensor(tokenizer.encode(options.prompt))
     length, batch, steps = (32, 16, 60) if options.short else (64, 32, options.steps)
-    tokens = weft.tensor([codes[character] for character in text])
-    windows = tokens[: (len(text) - 1) // length * length].reshape(-1, length)  # [N, T], and the same one later
-    targets = tokens[1 : windows.numel() + 1].reshape(-1, length)
+    windows = pack_tokens(tokenizer.encode(text), length)  # inputs [T], and targets [T] one place on
 
     weft.manual_seed(0)
-    model = CharGPT(len(characters))
+    model = CharGPT(tokenizer.vocab_size)
     trainer = Trainer(
         model, next_token_loss, weft.optim.AdamW(model.parameters(), lr=3e-3), device=options.device, clip_norm=1.0,
         callbacks=[ProgressBar()],
     )  # fmt: skip
-    loader = DataLoader(TensorDataset(windows, targets), batch, shuffle=True, seed=0, last="drop")
+    loader = DataLoader(windows, batch, shuffle=True, seed=0, last="drop")
     history = trainer.fit(loader, epochs=1000, max_steps=steps)
 
-    prompt = weft.tensor([[codes[character] for character in options.prompt]], device=trainer.device)
-    written = generate(model, prompt, 40 if options.short else 400, options.temperature, top_k=40, top_p=0.95)
-    print("".join(characters[code] for code in written[0].tolist()))
-    return {"loss": history["loss"][-1], "classes": len(characters), "length": written.shape[1]}
+    new = 40 if options.short else 400
+    written = generate(model, prompt.to(trainer.device), new, options.temperature, top_k=40, top_p=0.95)
+    print(tokenizer.decode(written.tolist()))
+    return {"loss": history["loss"][-1], "classes": tokenizer.vocab_size, "length": len(written)}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import argparse
 import weft
 import weft.nn.functional as F
 from weft import nn
-from weft.data import DataLoader, TensorDataset, digits
+from weft.data import ArrayDataset, DataLoader, digits
 from weft.train import Trainer
 
 
@@ -38,8 +38,8 @@ def main(arguments=None):
     parser.add_argument("--short", action="store_true", help="few epochs, for the tests")
     options = parser.parse_args(arguments)
 
-    train = DataLoader(TensorDataset(*map(weft.tensor, digits.load("train"))), 64, shuffle=True, seed=0)
-    test = DataLoader(TensorDataset(*map(weft.tensor, digits.load("test"))), 355)
+    train = DataLoader(ArrayDataset(*digits.load("train")), 64, shuffle=True, seed=0)
+    test = DataLoader(ArrayDataset(*digits.load("test")), 355)
     results = {}
     for name, size in (("plain", 0.0), ("adversarial", options.size)):
         weft.manual_seed(0)

@@ -7,7 +7,7 @@ import argparse
 
 import weft
 from weft import nn
-from weft.data import DataLoader, TensorDataset, digits
+from weft.data import ArrayDataset, DataLoader, digits
 from weft.train import ProgressBar, Trainer
 
 
@@ -19,8 +19,8 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
 
     weft.manual_seed(0)
-    train = DataLoader(TensorDataset(*map(weft.tensor, digits.load("train"))), 64, shuffle=True, seed=0)
-    test = DataLoader(TensorDataset(*map(weft.tensor, digits.load("test"))), 355)
+    train = DataLoader(ArrayDataset(*digits.load("train")), 64, shuffle=True, seed=0)
+    test = DataLoader(ArrayDataset(*digits.load("test")), 355)
 
     model = nn.Sequential(
         nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.2),

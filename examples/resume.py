@@ -10,7 +10,7 @@ from pathlib import Path
 
 import weft
 from weft import nn
-from weft.data import DataLoader, TensorDataset, digits
+from weft.data import ArrayDataset, DataLoader, digits
 from weft.train import Trainer
 
 
@@ -34,7 +34,7 @@ def main(arguments=None):
     parser.add_argument("--short", action="store_true", help="compare short runs, for the tests")
     options = parser.parse_args(arguments)
     epochs = 4 if options.short else options.epochs
-    train = DataLoader(TensorDataset(*map(weft.tensor, digits.load("train"))), 64, shuffle=True, seed=0)
+    train = DataLoader(ArrayDataset(*digits.load("train")), 64, shuffle=True, seed=0)
 
     if not (options.compare or options.short):
         trainer = make_trainer(options.run, options.device)

@@ -8,7 +8,7 @@ import argparse
 
 import weft
 from weft import nn
-from weft.data import DataLoader, TensorDataset, digits
+from weft.data import ArrayDataset, DataLoader, digits
 from weft.train import ProgressBar, Trainer
 
 
@@ -37,8 +37,8 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
 
     weft.manual_seed(0)
-    train = DataLoader(TensorDataset(*map(weft.tensor, digits.load("train"))), 64, shuffle=True, seed=0)
-    test = DataLoader(TensorDataset(*map(weft.tensor, digits.load("test"))), 355)
+    train = DataLoader(ArrayDataset(*digits.load("train")), 64, shuffle=True, seed=0)
+    test = DataLoader(ArrayDataset(*digits.load("test")), 355)
     model = SpikingNet(10 if options.short else options.times)
     optimizer = weft.optim.Adam(model.parameters(), lr=2e-3)
     trainer = Trainer(
