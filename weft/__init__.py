@@ -3,7 +3,7 @@
 This file is the table of contents; everything is made elsewhere.
 """
 
-# ruff: noqa: F401, F403, I001
+# ruff: noqa: F401, F403, F405, I001
 
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,7 @@ from weft.size import Size
 
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import amp, data, func, linalg, optim, serialization, signal, special, train, utils
+from weft import amp, data, func, linalg, optim, serialization, signal, special, utils
 
 if TYPE_CHECKING:
     from weft import config, drawing, generation, profiling, report, train
@@ -171,7 +171,6 @@ __all__ = [
     "special",
     "tensor",
     "testing",
-    "train",
     "tril_indices",
     "triu_indices",
     "uint8",
@@ -189,7 +188,7 @@ __all__ += [
     "is_inference_mode_enabled", "is_tensor", "load", "memory_stats", "reset_peak_memory_stats", "save", "seed",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
-__all__ += ["CheckpointWarning", "FileError", "FileFormatError", "serialization"]
+__all__ += ["CheckpointWarning", "FileError", "FileFormatError", "config", "generation", "serialization", "train"]
 __all__ += functions.__all__
 
 
