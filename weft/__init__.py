@@ -3,7 +3,7 @@
 This file is the table of contents; everything is made elsewhere.
 """
 
-# ruff: noqa: F401, F403, F405, I001
+# ruff: noqa: F401, F403, I001
 
 from typing import TYPE_CHECKING
 
@@ -188,7 +188,7 @@ __all__ += [
     "is_inference_mode_enabled", "is_tensor", "load", "memory_stats", "reset_peak_memory_stats", "save", "seed",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
-__all__ += ["CheckpointWarning", "FileError", "FileFormatError", "config", "generation", "serialization", "train"]
+__all__ += ["CheckpointWarning", "FileError", "FileFormatError", "serialization"]
 __all__ += functions.__all__
 
 
