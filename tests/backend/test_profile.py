@@ -286,3 +286,12 @@ def test_mixed_precision(on_each_device):
 
     found = weft.profile(step, weft.randn(32, 64))
     assert found.kernels and any(part.layer == "Linear" for kernel in found.kernels for part in kernel.layers)
+
+
+def test_errors_end_at_the_users_line():
+    import traceback
+
+    with pytest.raises(weft.ShapeError) as caught:
+        weft.profile(lambda x: x @ x, weft.ones(3, 4, device="cpu"))
+    frames = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+    assert all("profiling" not in name for name in frames)
