@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from weft.boundary import entry
 from weft.errors import GraphError, RangeError, problem
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class Profile:
     __repr__ = __str__
 
 
+@entry
 def profile(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
     """Where the time of `step(*args)`, compiled, goes: by kernel and by layer.
 
