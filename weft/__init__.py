@@ -53,7 +53,7 @@ from weft.size import Size
 
 from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import amp, data, func, linalg, optim, serialization, signal, special, train, utils
+from weft import amp, data, func, linalg, optim, serialization, signal, special, utils
 
 if TYPE_CHECKING:
     from weft import config, drawing, generation, profiling, report, train
@@ -171,7 +171,6 @@ __all__ = [
     "special",
     "tensor",
     "testing",
-    "train",
     "tril_indices",
     "triu_indices",
     "uint8",

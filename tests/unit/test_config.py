@@ -169,6 +169,15 @@ def test_paths_in_errors(tmp_path):
                                                               "z": {"layer": LINEAR, "from": "x"}}, "outputs": "z"},
             "nodes.y: given a node that no output needs",
         ),
+        (
+            {"type": "Model", "inputs": {"x": [4]}, "nodes": {"y": {"layer": LINEAR, "from": "x"},
+                                                              "z": {"take": 0, "from": "y"}}, "outputs": "z"},
+            "nodes.z.take: given 0 of Symbol",
+        ),
+        (
+            {"type": "Model", "inputs": {"x": [4]}, "nodes": {"y": {"from": "x"}}, "outputs": "y"},
+            "nodes.y: given neither of them; expected one of layer, same_as, take",
+        ),
         ({"type": "Model", "inputs": {}, "nodes": {}, "outputs": "y"}, "inputs: given no inputs"),
         ({"type": "Model", "inputs": {"x": [3]}, "nodes": {}, "outputs": "x"}, "outputs: given the input 'x'"),
         (True, "from_config: given a bool"),
@@ -279,7 +288,10 @@ def test_every_argument_of_every_layer_can_be_described():
     for name, entry in nn.layers().items():
         for one in catalogue.parameters_of(entry.cls).values():
             kinds = catalogue.kinds_of(str(one.annotation), one.name)
-            assert kinds and ("any" not in [kind.form for kind in kinds] or name in catalogue.REFUSED | SPECIAL), (name, one)
+            assert kinds and ("any" not in [kind.form for kind in kinds] or name in catalogue.REFUSED | SPECIAL), (
+                name,
+                one,
+            )
     assert set(dialect.KEYS) >= {key for form in dialect.FORMS.values() for key in (*form.required, *form.optional)}
 
 
