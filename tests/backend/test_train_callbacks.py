@@ -231,6 +231,18 @@ def test_the_progress_bar(on_each_device, terminal):
     assert "stopped: enough" in text.getvalue()
 
 
+def test_an_error_gives_the_terminal_back(on_each_device):
+    bar = ProgressBar(console=Console(file=io.StringIO(), force_terminal=True))
+
+    class Fails(Callback):
+        def on_batch_end(self, trainer, batch, metrics):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        make_trainer([bar, Fails()]).fit([make_data()])
+    assert bar._bar is None
+
+
 def test_the_average_of_the_weights(on_each_device):
     """It is updated in the step, used for validation, and can be left in the model."""
     ema = EMA(decay=0.5, swap_at_end=True)
