@@ -122,6 +122,38 @@ def test_epochs_can_be_chosen(on_each_device):
     assert values(loader) == epochs[1] and values(loader) == epochs[2]
 
 
+def test_two_iterations_at_once():
+    rows_ = data.TensorDataset(*rows())
+    stream = data.DataLoader(rows_, 4, shuffle=True, seed=0)
+    epochs = [values(stream), values(stream)]
+    stream.set_epoch(0)
+    both = [*zip(stream, stream, strict=True)]
+    assert [[[part.tolist() for part in batch] for batch in one] for one in zip(*both, strict=True)] == epochs
+    resident = data.DataLoader(rows_, 4, shuffle=True, seed=0, device="cpu")
+    with pytest.raises(weft.RangeError, match="one at a time"):
+        list(zip(resident, resident, strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 4, 11, 20])
+@pytest.mark.parametrize("last", ["keep", "drop", "pad"])
+def test_any_batch_size(size, last):
+    def labels(**options):
+        loader = data.DataLoader(data.TensorDataset(*rows()), size, last=last, shuffle=True, seed=0, **options)
+        found = [batch[1].tolist() for batch in loader]
+        assert len(found) == len(loader)
+        return found
+
+    assert labels(device="cpu") == labels() == labels(device="cpu", resident=False)
+    assert list(data.DataLoader(data.TensorDataset(weft.zeros(0, 2)), size, last=last, shuffle=True)) == []
+
+
+def test_other_devices():
+    for device in ("reference", "null"):
+        loader = data.DataLoader(data.ArrayDataset(np.arange(6)), 2, device=device, transform=lambda x: x + 1)
+        batches = list(loader)
+        assert len(batches) == 3 and all(batch[0].device.name == device for batch in batches)
+
+
 def test_what_cannot_be_resident_streams():
     x, y = rows()
     sets = data.TensorDataset(x, y)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from weft.profiling.rehearsal import Rehearsal
 
 ROUNDS = 20  # of a whole run and a run step by step, at most
-LEAST_ROUNDS = 3
+LEAST_ROUNDS = 5
+SHORT, MOST_TOGETHER = 1e-3, 50  # seconds below which several whole runs are timed together, and how many
 SECONDS = 1.0  # after which no further round begins
 SUM_LIMIT = 1.5
 PER_STEP = 1e-5  # seconds
@@ -202,10 +203,11 @@ def _rounds(rehearsal: Rehearsal, seconds: float, is_checked: bool) -> tuple[flo
     import time
 
     rehearsal.run(2, is_checked)
+    count = min(max(int(SHORT / max(rehearsal.time_runs(1), 1e-9)), 1), MOST_TOGETHER)
     started = time.perf_counter()
     whole, steps = [], []
     while len(whole) < LEAST_ROUNDS or (len(whole) < ROUNDS and time.perf_counter() - started < seconds):
-        whole.append(min(rehearsal.time_runs(1), rehearsal.time_runs(2)))
+        whole.append(rehearsal.time_runs(count))
         steps.append(rehearsal.time_steps())
     return min(whole), [min(times) for times in zip(*steps, strict=True)], len(whole)
 

@@ -10,6 +10,7 @@ import weft
 from weft import nn, tree
 from weft.compiled import Compiled
 from weft.compiler.memorymap import MemoryReport
+from weft.drawing.network import plot
 from weft.errors import WeftError
 from weft.nn.summarize import Summary
 from weft.profiling.profile import Profile, measure
@@ -27,7 +28,7 @@ def describe(run_folder: Any, model: nn.Module, step: Compiled | None = None, in
     if inputs is not None:
         try:
             rows = layer_rows(nn.summary(model, *inputs))
-            put(folder / "network.svg", nn.plot(model, input_shape=list(inputs)))
+            put(folder / "network.svg", plot(model, input_shape=list(inputs)))
         except Exception as error:  # whatever the model's own code raises for inputs that it is not called with
             missing.append(f"shapes: {type(error).__name__}: {error}")
     put(folder / "layers.json", json.dumps(layer_rows(count_parameters(model)) if rows is None else rows, indent=1))

@@ -42,13 +42,15 @@ from weft.train.step import (
 PRECISIONS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
 BY_STEP = (OneCycleLR, CyclicLR, Warmup)  # schedules whose steps are those of the optimizer
 FORMAT = 1  # of the state_dict
+CHECKED_EVERY = 1000  # steps after which the host looks for a loss that is not finite, if nobody has looked
 
 
 class BatchMetrics(Mapping[str, Any]):
     """The metrics of a batch, read from the device when they are first looked at."""
 
     def __init__(self, trainer: Trainer):
-        self._trainer, self._values = trainer, None
+        self._trainer = trainer
+        self._values: dict[str, Any] | None = None
 
     def _read(self) -> dict[str, Any]:
         if self._values is None:
@@ -242,20 +244,23 @@ class Trainer:
         begins, ends = self._batch_callbacks()
         gap = math.gcd(*[callback.every for callback in (*begins, *ends)]) if begins or ends else 0
         limit = sys.maxsize if max_steps is None else max_steps
-        by_step, is_resident = self.schedules_steps, isinstance(source, Resident)
-        length, is_bounded = source.length if is_resident else None, self.memory_budget is not None
+        by_step, is_bounded = self.schedules_steps, self.memory_budget is not None
         while True:
-            if is_resident:
-                if self.position >= length:
+            args: tuple[Any, ...] = ()
+            if isinstance(source, Resident):
+                if self.position >= source.length:
                     return True
-                batch, step = (), steps.of_rows(source.count(self.position))
+                step = steps.of_rows(source.count(self.position))
             else:
+                assert isinstance(source, Streamed)
                 batch, step = source.next(), steps.streamed
                 if batch is None:
                     return True
+                args = batch
             if begins and self.step_count % gap == 0:
                 self._call_batch(begins, "on_batch_begin")
-            args = (*batch, *present_numbers(self.optimizers)) if by_step else batch
+            if by_step:
+                args = (*args, *present_numbers(self.optimizers))
             if is_bounded:
                 self._fit_into_budget(step, args)
             step(*args)
@@ -265,6 +270,8 @@ class Trainer:
                 self._step_scheduler()
             if ends and self.step_count % gap == 0:
                 self._call_batch(ends, "on_batch_end")
+            if self.step_count % CHECKED_EVERY == 0 and self.on_nan == "stop":
+                self.read()
             if requests.signal is not None or self.stopped is not None or self.step_count >= limit:
                 return source.length is not None and self.position >= source.length
 
