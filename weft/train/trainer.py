@@ -128,6 +128,8 @@ class Trainer:
         self.loss = loss.to(self.device) if isinstance(loss, nn.Module) else loss  # it may have weights of classes
         _check(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
         self.optimizers = _as_optimizers(optimizer, self.model)
+        for one in self.optimizers:
+            one.follow_parameters()  # to the device: the step is traced with their state there
         self.precision, self.accumulate, self.on_nan, self.seed = precision, accumulate, on_nan, seed
         self.clip_norm, self.clip_value, self.regularizer = clip_norm, clip_value, regularizer
         self.memory_budget = None if memory_budget is None else budget.parse_bytes(memory_budget)
