@@ -57,7 +57,7 @@ class Module:
     _version: int | None = None  # of the layout of its state_dict
     checkpoint: bool | int  # keep only the inputs for the gradient: see `nn.utils.checkpoint`; False unless set
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __new__(cls: type[Self], *args: Any, **kwargs: Any) -> Self:
         """A module that remembers what it is made with, for those who describe or save it."""
         made = super().__new__(cls)
         made.__dict__["_call"] = record_call(cls, args, kwargs)
