@@ -128,6 +128,8 @@ class Trainer:
         self.loss = loss.to(self.device) if isinstance(loss, nn.Module) else loss  # it may have weights of classes
         _check(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
         self.optimizers = _as_optimizers(optimizer, self.model)
+        for one in self.optimizers:
+            one.follow_parameters()  # to the device: the step is traced with their state there
         self.precision, self.accumulate, self.on_nan, self.seed = precision, accumulate, on_nan, seed
         self.clip_norm, self.clip_value, self.regularizer = clip_norm, clip_value, regularizer
         self.memory_budget = None if memory_budget is None else budget.parse_bytes(memory_budget)
@@ -154,6 +156,7 @@ class Trainer:
         self._source: Batches | None = None
         self._steps: dict[int, tuple[Any, Steps]] = {}  # by the identity of the data
         self._evaluations: dict[int, tuple[Any, Steps, Meters]] = {}
+        self._predict: Any = None  # the compiled model, once it was asked for
         self._began = self._waited = 0.0
         self._has_begun = False
         self._apply_checkpoints(checkpoint)
@@ -670,6 +673,9 @@ def _plain(value: Any) -> Any:
 def _as_optimizers(given: Any, model: Any) -> list[Any]:
     if isinstance(given, (list, tuple)):
         return [one for each in given for one in _as_optimizers(each, model)]
+    if isinstance(given, weft.optim.LBFGS):
+        fix = "call optimizer.step(closure) in a loop of your own"
+        raise problem(GraphError, "Trainer", "LBFGS, which computes the loss several times in a step", "another", fix)
     if isinstance(given, Optimizer):
         return [given]
     if callable(given):
