@@ -295,3 +295,11 @@ def test_errors_end_at_the_users_line():
         weft.profile(lambda x: x @ x, weft.ones(3, 4, device="cpu"))
     frames = [frame.filename for frame in traceback.extract_tb(caught.tb)]
     assert all("profiling" not in name for name in frames)
+
+
+def test_a_convolution_counts_for_more_than_what_is_fused_to_it(on_each_device):
+    model = nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU())
+    found = weft.profile(lambda x: model(x), weft.randn(4, 16, 12, 12))
+    largest = max(found.kernels, key=lambda kernel: kernel.flops)
+    shares = {part.layer: part.share for part in largest.layers}
+    assert shares["0"] > 0.9 and shares.get("1", 0.0) < 0.1

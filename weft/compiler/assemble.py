@@ -255,7 +255,7 @@ class _Assembly:
         for value, leaf, offset in self.storage.copies:
             steps.append(self._copy(value, leaf, offset))
         if origins is not None:
-            made = [origins.shares(region) for region in self.order]
+            made = [origins.shares(region, step) for region, step in zip(self.order, steps, strict=False)]
             origins.steps = made + [{origins.of(value) or NOWHERE: 1.0} for value, _, _ in self.storage.copies]
         if self.joins and origins is not None:
             groups = joined_groups(steps, self._apart, self.target)

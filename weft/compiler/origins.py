@@ -11,7 +11,6 @@ the plan has shares: how much of its work belongs to which origin.
 from __future__ import annotations
 
 import bisect
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -119,11 +118,12 @@ class Origins:
                 return found
             node = node.srcs[0]
 
-    def shares(self, region: Region) -> Shares:
+    def shares(self, region: Region, step: Step) -> Shares:
         """How much of a region's work belongs to which origin.
 
-        Work is counted in elements: those of each value that arithmetic computes, those that a reduction reads, and
-        the multiplications of a product or convolution. Movement is free, as it is index arithmetic.
+        Work is counted in elements: those of each value that arithmetic computes, those that a reduction reads; and the
+        operations of the step, where it is a product, a convolution, attention or another template, for that node.
+        Movement is free, as it is index arithmetic.
         """
         reads = set(region.reads)
         known: dict[Node, Origin] = {}
@@ -136,13 +136,13 @@ class Origins:
             origin = self.of(node) or (of_sources[-1] if of_sources else None)
             if origin is not None:
                 last = known[node] = origin
-                counted[origin] += _work(node)
+                counted[origin] += max(_work(node), step.flops) if node is region.anchor else _work(node)
         total = sum(counted.values())
         return {origin: work / total for origin, work in counted.items() if work} if total else {last: 1.0}
 
     def together(self, steps: Sequence[Step], numbers: Sequence[int]) -> Shares:
         """The shares of several steps that were made one, each counted by what it moves and computes."""
-        counted: defaultdict[Origin, float] = defaultdict(float)
+        counted: dict[Origin, float] = defaultdict(float)
         for number in numbers:
             for origin, share in self.steps[number].items():
                 counted[origin] += share * (steps[number].bytes + steps[number].flops + 1)
@@ -166,8 +166,4 @@ def _work(node: Node) -> int:
     kind = PRIMITIVES[node.op].kind
     if kind in UNCOUNTED:
         return 0
-    if kind == "dot":
-        return 2 * node.size * node.srcs[0].shape[-1]
-    if kind == "elementwise":
-        return node.size
-    return max(node.size, *[source.size for source in node.srcs], math.prod(node.shape))
+    return node.size if kind == "elementwise" else max([node.size, *[source.size for source in node.srcs]])

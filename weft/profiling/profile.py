@@ -208,7 +208,7 @@ def _rounds(rehearsal: Rehearsal, seconds: float, is_checked: bool) -> tuple[flo
     count = min(max(int(SHORT / max(rehearsal.time_runs(1), 1e-9)), 1), MOST_TOGETHER)
     started = time.perf_counter()
     whole: list[float] = []
-    steps = []
+    steps: list[list[float]] = []
     while len(whole) < LEAST_ROUNDS or (len(whole) < ROUNDS and time.perf_counter() - started < seconds):
         whole.append(rehearsal.time_runs(count))
         steps.append(rehearsal.time_steps())
