@@ -166,7 +166,7 @@ class Trainer:
     def casting(self) -> Any:
         """The context in which forward and loss are computed."""
         name = PRECISIONS[self.precision]
-        return contextlib.nullcontext() if name is None else weft.autocast(self.device.kind, getattr(weft, name))
+        return contextlib.nullcontext() if name is None else weft.autocast(dtype=getattr(weft, name))
 
     def parameters(self) -> list[Tensor]:
         """The parameters that the optimizers update."""
