@@ -56,6 +56,13 @@ def test_the_interpreter_where_there_is_no_other_device(command, monkeypatch):
     assert len(row) == 5 and all(0 <= float(value) < 1e-5 for value in row[1:4]) and max(map(float, row[1:4])) > 0
 
 
+def test_sample_networks(command, monkeypatch, on_each_device):
+    """The command alone runs all of them; here one, for the time that it takes."""
+    monkeypatch.setattr(weft.config, "samples", lambda: ["rnn"])
+    code, output, _ = command("--device", on_each_device, "--batch", "4", "--steps", "2")
+    assert code == 0 and [line.split()[0] for line in output.splitlines() if line.strip().startswith("rnn")] == ["rnn"]
+
+
 def test_differences_are_found(command):
     code, output, _ = command("net.json", "--device", "reference", "--tolerance", "0")
     assert code == 1 and "Differs by more than 0: small on reference." in output
@@ -99,5 +106,6 @@ def test_runs_and_shapes(command, tmp_path, on_each_device):
     assert code == 0
     code, _, error = command("conv.json")
     assert code == 2 and "--input 3,32,32" in error
-    code, _, error = command("none.json")
-    assert code == 2
+    assert command("none.json")[0] == 2
+    with pytest.raises(SystemExit):
+        main(["parity", "conv.json", "--batch", "0"])

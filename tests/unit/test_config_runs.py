@@ -412,6 +412,18 @@ def test_what_init_writes_trains(task, command, tmp_path):
     assert command("init", "config.json", "--task", task, "--force")[0] == 0
 
 
+def test_predictions_of_a_model_with_several_inputs(command, tmp_path):
+    assert command("init", "--task", "graph")[0] == 0
+    assert command("train", "config.json", "--epochs", "2", "--run", "r", "--device", "cpu")[0] == 0
+    with np.load(tmp_path / "karate.npz") as arrays:
+        np.savez(tmp_path / "in.npz", x=arrays["x"], edge_index=arrays["edge_index"])
+    assert command("predict", "r", "--input", "in.npz", "--output", "given.npy")[0] == 0
+    assert command("predict", "r", "--output", "own.npy")[0] == 0
+    given, own = np.load(tmp_path / "given.npy"), np.load(tmp_path / "own.npy")
+    assert given.shape == (34, 2)
+    np.testing.assert_array_equal(given, own)
+
+
 def test_init_for_data_of_ones_own(command, tmp_path):
     (tmp_path / "houses.csv").write_text(
         "rooms,area,town,price\n" + "".join(f"{k},{k * 2.5},x,{k * 1.5}\n" for k in range(9))

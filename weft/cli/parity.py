@@ -17,6 +17,7 @@ from rich.table import Table
 import weft
 from weft import config, nn
 from weft.backends.base import Device
+from weft.cli.runs import positive
 from weft.config.inputs import inputs_for
 from weft.config.model import build
 from weft.config.reading import read
@@ -70,10 +71,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "config", nargs="?", default="samples", help="a network or run, or `samples`: the eight that ship"
     )
     parser.add_argument("--device", action="append", help="compare with this device (default: every other one)")
-    parser.add_argument("--batch", type=int, help="rows of the batch (default: what the configuration says)")
+    parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the configuration says)")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
-    parser.add_argument("--steps", type=int, default=10, help="training steps (default: 10)")
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="largest difference that is one (default: 1e-4)")
+    parser.add_argument("--steps", type=positive, default=10, help="training steps (default: 10)")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="larger differences count (default: 1e-4)")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

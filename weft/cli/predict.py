@@ -19,7 +19,7 @@ SHOWN = 10  # rows
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("run", help="the folder of the run")
-    parser.add_argument("--input", help="a .npy or .npz file of inputs (default: the validation data)")
+    parser.add_argument("--input", help="a .npy file, or a .npz with the inputs in order (default: validation data)")
     parser.add_argument("--output", help="write the results to this .npy or .csv file instead of showing some")
     parser.add_argument("--checkpoint", default="best", help="best (default), last, or the path of one")
     add_options(parser)
@@ -50,8 +50,8 @@ def _data(found: Any, options: argparse.Namespace, trainer: Any) -> Any:
         return found.validation_loader(trainer.device) or found.train_loader(trainer.device)
     from weft.data import load_arrays
 
-    arrays = list(load_arrays(options.input).values())
-    return [tuple(arrays)] if len(arrays) > 1 else np.asarray(arrays[0])
+    arrays = [np.asarray(one) for one in load_arrays(options.input).values()]
+    return arrays[0] if len(arrays) == 1 else [(*arrays, arrays[0][:0])]  # a batch ends with a target
 
 
 def _write(path: str, values: np.ndarray) -> None:

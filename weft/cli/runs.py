@@ -16,6 +16,14 @@ from weft.train.loggers import write_text
 CONFIG = "config.json"  # in the folder of a run
 
 
+def positive(text: str) -> int:
+    """The type of arguments that count something."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options that change what the configuration says."""
     parser.add_argument("--device", help="where to compute (default: what the file says, or auto)")

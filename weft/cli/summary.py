@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft import nn
+from weft.cli.runs import positive
 from weft.config.inputs import inputs_for
 from weft.errors import size_text
 
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("config", help="a network or a run, in JSON or TOML")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
-    parser.add_argument("--batch", type=int, help="rows of the batch (default: what the file says, or 1)")
+    parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the file says, or 1)")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

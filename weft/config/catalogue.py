@@ -360,8 +360,8 @@ def _model(place: Place, given: dict[str, Any]) -> Module:
             at.fail("a name that another node or an input has", "another name")
         kinds = [key for key in NODE if key in node]
         if len(kinds) != 1:
-            given = " and ".join(map(repr, kinds)) or "neither of them"
-            at.fail(given, f"one of {', '.join(NODE)}: a layer, the node whose layer it is, or the number of a result")
+            named = " and ".join(map(repr, kinds)) or "neither of them"
+            at.fail(named, f"one of {', '.join(NODE)}: a layer, the node whose layer it is, or the number of a result")
         sources[name] = _names(at.at("from"), node["from"], values)
         if "take" in node:
             values[name] = _take(at, node, sources[name], values)

@@ -67,7 +67,7 @@ def inputs_for(
 ) -> list[Tensor]:
     """Inputs for the model of a configuration: random ones, of the shapes of a command line or of what its layers say;
     of a run whose layers do not say it, or whose batches are whole graphs, a batch of its data."""
-    rows = batch_size or getattr(model, "batch_size", 1)
+    rows = int(getattr(model, "batch_size", 1)) if batch_size is None else batch_size
     if shapes:
         return example_inputs(parse_shapes(shapes), rows)
     tree, _ = read(source)

@@ -350,7 +350,7 @@ def check(source: Source) -> str:
 
 def optimizers() -> dict[str, Any]:
     """Optimizers by name."""
-    found = {name: getattr(weft.optim, name) for name in weft.optim.__all__}
+    found = {name: getattr(weft.optim, name) for name in dir(weft.optim)}
     return {
         name: one
         for name, one in found.items()
