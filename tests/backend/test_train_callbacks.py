@@ -372,6 +372,19 @@ def test_the_batch_size_follows_from_predicted_memory(on_each_device):
         trainer.find_batch_size(x, y, limit=100)
 
 
+def test_searches_with_a_scaled_loss_and_batch_statistics(on_each_device):
+    x, y = make_data(16)
+    plain, low = (make_trainer(precision=precision).gradient_norms(x, y) for precision in ("fp32", "fp16"))
+    for name, value in plain.items():
+        assert low[name] == pytest.approx(value, rel=2e-2)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    optimizer = weft.optim.SGD(model.parameters(), lr=0.1)
+    trainer = Trainer(model, nn.CrossEntropyLoss(), optimizer, device=on_each_device)
+    assert trainer.find_batch_size(x, y, largest=64) == 64  # one sample has no statistics
+    with pytest.raises(weft.RangeError, match="which a batch of 2 samples takes"):
+        trainer.find_batch_size(x, y, limit=100)
+
+
 def test_a_history_is_drawn(tmp_path):
     pytest.importorskip("weft.drawing.charts")
     history = History()

@@ -7,7 +7,7 @@ the metrics. A step writes them in place; `read` packs their values into one vec
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import weft
@@ -160,3 +160,26 @@ def _nested(flat: list[float], shape: tuple[int, ...]) -> list[Any]:
         return flat
     size = math.prod(shape[1:])
     return [_nested(flat[k * size : (k + 1) * size], shape[1:]) for k in range(shape[0])]
+
+
+class BatchMetrics(Mapping[str, Any]):
+    """The metrics of a batch, read from the device when they are first looked at."""
+
+    def __init__(self, trainer: Any):
+        self._trainer = trainer
+        self._values: dict[str, Any] | None = None
+
+    def _read(self) -> dict[str, Any]:
+        if self._values is None:
+            found = self._trainer.read()
+            self._values = {**found, "batch_loss": found.last, "lr": self._trainer.learning_rate}
+        return self._values
+
+    def __getitem__(self, name: str) -> Any:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import weft
 from weft import tree
-from weft.errors import RangeError, problem
+from weft.errors import RangeError, ShapeError, problem
 from weft.tensor import Tensor
 from weft.train.batches import batches_of
 from weft.train.step import present_numbers, train_on
@@ -148,7 +148,11 @@ def gradient_norms(trainer: Trainer, batch: tuple[Any, ...], gradients: Callable
 
     drawn = weft.default_generator.get_state()
     kept = {name: value.clone() for name, value in weft.snapshot(dict(trainer.model.named_buffers())).items()}
-    values = weft.compile(norms)(*batch).tolist()
+    scaler, trainer.scaler = trainer.scaler, None  # the norms are those of the loss itself
+    try:
+        values = weft.compile(norms)(*batch).tolist()
+    finally:
+        trainer.scaler = scaler
     weft.default_generator.set_state(drawn)
     with weft.no_grad():
         for name, value in trainer.model.named_buffers():
@@ -177,15 +181,22 @@ def find_batch_size(trainer: Trainer, batch: tuple[Any, ...], limit: int | None,
             known[size] = compiled.predicted(*tree.unflatten(structure, args)).peak
         return known[size]
 
-    if peak(1) > allowed:
+    least = 1
+    try:
+        peak(1)
+    except ShapeError:  # statistics of a batch need two samples in each part of it
+        least = 2 * trainer.accumulate
+    if peak(least) > allowed:
         given = f"{allowed} bytes"
-        expected = f"at least {peak(1)}, which a batch of one sample takes"
+        samples = "one sample" if least == 1 else f"{least} samples"
+        expected = f"at least {peak(least)}, which a batch of {samples} takes"
         raise problem(RangeError, "find_batch_size", given, expected, "use a smaller model, checkpoint=True or bf16")
     low, high = 16, 32
     slope = max((peak(high) - peak(low)) / (high - low), 1e-9)
     guess = (allowed - peak(low)) / slope + low
     size = min(2 ** int(math.log2(max(guess, 1.0))), largest)
-    while size > 1 and peak(size) > allowed:
+    size = max(size, least)
+    while size > least and peak(size) > allowed:
         size //= 2
     while size * 2 <= largest and peak(size * 2) <= allowed:
         size *= 2

@@ -17,19 +17,19 @@ from typing import Any
 
 import weft
 from weft import nn
-from weft.errors import GraphError, RangeError, problem
-from weft.optim.cycles import CyclicLR, OneCycleLR
-from weft.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, Warmup
+from weft.errors import GraphError, problem
+from weft.optim.lr_scheduler import ReduceLROnPlateau
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
 from weft.train import budget, nan, search
 from weft.train.accumulate import Accumulator
+from weft.train.arguments import PRECISIONS, as_optimizers, as_scheduler, check_options
 from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
 from weft.train.callbacks import Callback, calls_on_batches
 from weft.train.faults import Interrupted, NotFiniteError
 from weft.train.history import History
 from weft.train.interrupts import Requests, listening
-from weft.train.meters import Meters, Readings
+from weft.train.meters import BatchMetrics, Meters, Readings
 from weft.train.metrics import as_metric
 from weft.train.step import (
     Steps,
@@ -40,34 +40,9 @@ from weft.train.step import (
     train_on,
 )  # fmt: skip
 
-PRECISIONS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
-BY_STEP = (OneCycleLR, CyclicLR, Warmup)  # schedules whose steps are those of the optimizer
 FORMAT = 1  # of the state_dict
 REMEMBERED = 8  # data sets on the device for which compiled steps are kept
 CHECKED_EVERY = 1000  # steps after which the host looks for a loss that is not finite, if nobody has looked
-
-
-class BatchMetrics(Mapping[str, Any]):
-    """The metrics of a batch, read from the device when they are first looked at."""
-
-    def __init__(self, trainer: Trainer):
-        self._trainer = trainer
-        self._values: dict[str, Any] | None = None
-
-    def _read(self) -> dict[str, Any]:
-        if self._values is None:
-            found = self._trainer.read()
-            self._values = {**found, "batch_loss": found.last, "lr": self._trainer.learning_rate}
-        return self._values
-
-    def __getitem__(self, name: str) -> Any:
-        return self._read()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._read())
-
-    def __len__(self) -> int:
-        return len(self._read())
 
 
 class Trainer:
@@ -126,8 +101,8 @@ class Trainer:
         self.device = weft.get_device(device)
         self.model, self.step = model.to(self.device), step
         self.loss = loss.to(self.device) if isinstance(loss, nn.Module) else loss  # it may have weights of classes
-        _check(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
-        self.optimizers = _as_optimizers(optimizer, self.model)
+        check_options(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
+        self.optimizers = as_optimizers(optimizer, self.model)
         for one in self.optimizers:
             one.follow_parameters()  # to the device: the step is traced with their state there
         self.precision, self.accumulate, self.on_nan, self.seed = precision, accumulate, on_nan, seed
@@ -135,7 +110,7 @@ class Trainer:
         self.memory_budget = None if memory_budget is None else budget.parse_bytes(memory_budget)
         self.segments: budget.Segments | None = None  # what is computed again to stay within the budget
         self.accumulator = Accumulator(self.parameters(), loss) if accumulate > 1 and loss is not None else None
-        self.scheduler, self.schedules_steps = _as_scheduler(scheduler)
+        self.scheduler, self.schedules_steps = as_scheduler(scheduler)
         self.scaler = weft.amp.GradScaler(self.device) if precision == "fp16" else None
         self.run = None if run is None else Path(run)
         self.callbacks = tuple(callbacks)
@@ -166,7 +141,7 @@ class Trainer:
     def casting(self) -> Any:
         """The context in which forward and loss are computed."""
         name = PRECISIONS[self.precision]
-        return contextlib.nullcontext() if name is None else weft.autocast(self.device.kind, getattr(weft, name))
+        return contextlib.nullcontext() if name is None else weft.autocast(dtype=getattr(weft, name))
 
     def parameters(self) -> list[Tensor]:
         """The parameters that the optimizers update."""
@@ -668,53 +643,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(one) for one in value]
     return value
-
-
-def _as_optimizers(given: Any, model: Any) -> list[Any]:
-    if isinstance(given, (list, tuple)):
-        return [one for each in given for one in _as_optimizers(each, model)]
-    if isinstance(given, weft.optim.LBFGS):
-        fix = "call optimizer.step(closure) in a loop of your own"
-        raise problem(GraphError, "Trainer", "LBFGS, which computes the loss several times in a step", "another", fix)
-    if isinstance(given, Optimizer):
-        return [given]
-    if callable(given):
-        return _as_optimizers([given(model.parameters())], model)
-    text = f"an optimizer of type {type(given).__name__}"
-    raise problem(GraphError, "Trainer", text, "one of weft.optim, or a function of the parameters that makes one")
-
-
-def _as_scheduler(given: Any) -> tuple[Any, bool]:
-    """The scheduler, and whether it acts after each step."""
-    if given is None:
-        return None, False
-    when = None
-    if isinstance(given, (tuple, list)) and len(given) == 2:
-        given, when = given
-    if not isinstance(given, LRScheduler) or when not in (None, "step", "epoch"):
-        text = f"scheduler {given!r:.60}" if when is None else f"scheduler ({type(given).__name__}, {when!r})"
-        expected = "a scheduler of weft.optim.lr_scheduler, or (scheduler, 'step' or 'epoch')"
-        raise problem(GraphError, "Trainer", text, expected)
-    if when == "step" and isinstance(given, ReduceLROnPlateau):
-        raise problem(GraphError, "Trainer", "ReduceLROnPlateau at each step", "at each epoch: it looks at a metric")
-    return given, isinstance(given, BY_STEP) if when is None else when == "step"
-
-
-def _check(loss: Any, step: Any, precision: Any, accumulate: Any, on_nan: Any, clip_norm: Any, clip_value: Any) -> None:
-    if loss is None and step is None:
-        raise problem(GraphError, "Trainer", "neither a loss nor a step", "one of them", "pass nn.CrossEntropyLoss()")
-    for given, name in ((loss, "loss"), (step, "step")):
-        if given is not None and not callable(given):
-            raise problem(GraphError, "Trainer", f"{name} {given!r:.60}", "a function, or a loss of weft.nn")
-    if precision not in PRECISIONS:
-        raise problem(RangeError, "Trainer", f"precision {precision!r}", f"one of {', '.join(PRECISIONS)}")
-    if not isinstance(accumulate, int) or accumulate < 1:
-        raise problem(RangeError, "Trainer", f"accumulate {accumulate!r}", "an integer of at least 1")
-    if accumulate > 1 and step is not None:
-        fix = "use weft.train.accumulate.Accumulator in the step"
-        raise problem(RangeError, "Trainer", f"accumulate {accumulate} with a step", "model and loss", fix)
-    if on_nan not in ("stop", "skip", "ignore"):
-        raise problem(RangeError, "Trainer", f"on_nan {on_nan!r}", "'stop', 'skip' or 'ignore'")
-    for given, name in ((clip_norm, "clip_norm"), (clip_value, "clip_value")):
-        if given is not None and not given > 0:
-            raise problem(RangeError, "Trainer", f"{name} {given!r}", "a positive number, or None")
