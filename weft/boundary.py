@@ -22,8 +22,7 @@ from weft.errors import WeftError, hide_frames
 MODULES = (
     "attention", "autocast", "autograd", "compiled", "counting", "creation", "decompositions", "device", "dtypes",
     "edges", "evaluation", "function", "interop", "kernel", "looping", "matrices", "memory", "precision", "printing",
-    "profiling.profile", "random", "running", "settings", "signal.windows", "cuda", "snapshot", "testing",
-    "window_functions",
+    "random", "running", "settings", "signal.windows", "cuda", "snapshot", "testing", "window_functions",
 )  # fmt: skip
 NAMESPACES = ("", "autograd", "functions", "linalg", "nn.functional", "testing")
 # Classes whose public methods users call.

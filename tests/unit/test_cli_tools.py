@@ -68,7 +68,7 @@ def test_bench(command):
 def test_plot(command, tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "metrics.csv").write_text("epoch,loss,val_loss,lr\n0,3.0,3.5,0.1\n1,2.0,nan,0.1\n2,1.0,1.25,0.1\n")
+    (folder / "metrics.csv").write_text("epoch,loss,val_loss,lr\n0,3.0,3.5,0.1\n1,2.0,nan,0.1\n2,1.0,1.25,0.05\n")
     code, text = command("plot", folder, "--svg", tmp_path / "svg")
     assert code == 0
     lines = text.splitlines()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from weft.boundary import entry
 from weft.errors import GraphError, RangeError, problem
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class Profile:
     __repr__ = __str__
 
 
+@entry
 def profile(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
     """Where the time of `step(*args)`, compiled, goes: by kernel and by layer.
 
@@ -205,7 +207,8 @@ def _rounds(rehearsal: Rehearsal, seconds: float, is_checked: bool) -> tuple[flo
     rehearsal.run(2, is_checked)
     count = min(max(int(SHORT / max(rehearsal.time_runs(1), 1e-9)), 1), MOST_TOGETHER)
     started = time.perf_counter()
-    whole, steps = [], []
+    whole: list[float] = []
+    steps = []
     while len(whole) < LEAST_ROUNDS or (len(whole) < ROUNDS and time.perf_counter() - started < seconds):
         whole.append(rehearsal.time_runs(count))
         steps.append(rehearsal.time_steps())

@@ -41,23 +41,6 @@ def describe(run_folder: Any, model: nn.Module, step: Compiled | None = None, in
     return missing
 
 
-def describe_trainer(trainer: Any) -> list[str]:
-    """`describe` for a Trainer that has a run folder and has trained, once for each folder: by its first compiled
-    step, and zeros like the inputs of a batch, which is all but its last part."""
-    if (trainer.run / "layers.json").exists() and (trainer.run / "kernels.json").exists():
-        return []
-    found = [(data, step) for data, steps in trainer._steps.values() for step in steps.compiled()]
-    if not found:
-        return describe(trainer.run, trainer.model)
-    data, step = found[0]
-    forms = [(form[1], form[2]) for form in step.last.spec[1] if form[0] == "tensor"]
-    if data is not None:  # it lies on the device: the step has no arguments, and takes rows of it
-        rows = min(data.batch_size, data.length)
-        forms = [((rows, *tensor.shape[1:]), tensor.dtype) for tensor in data.tensors]
-    inputs = [weft.zeros(*shape, dtype=dtype, device=trainer.device) for shape, dtype in forms[:-1]]
-    return describe(trainer.run, trainer.model, step, inputs)
-
-
 def profile_again(step: Compiled) -> Profile:
     """The profile of a compiled function with zeros like the arguments of its last call. Indices are not checked: what
     a position in the data points at may be the end of it."""

@@ -151,7 +151,7 @@ def _encode(module: Module, name: str, value: Any) -> Any:
         if getattr(functional, known, None) is value:
             return {FUNCTION: known}
         if isinstance(value, operator.itemgetter):
-            return {ITEM: _encode(module, name, value.__reduce__()[1][0])}  # type: ignore[index]
+            return {ITEM: _encode(module, name, value.__reduce__()[1][0])}
         if known in OPERATORS and getattr(operator, known) is value:
             return {FUNCTION: f"operator.{known}"}
         raise _refusal(module, f"whose argument {name!r} is a function, {known or type(value).__name__}")
