@@ -1,8 +1,10 @@
 """Networks from configurations: their numbers against NumPy and torch in float64, and the way back to a file."""
 
+import functools
 import itertools
 import json
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -206,9 +208,14 @@ REFUSED = {
 }
 
 
+@functools.cache
+def validator():
+    return jsonschema.Draft202012Validator(weft.config.schema())
+
+
 @pytest.mark.parametrize("record", records(), ids=lambda record: record.id)
 def test_every_layer_goes_to_a_file_and_back(record):
-    """All layers of the catalogue: the same structure, the same state, the same file again."""
+    """All layers of the catalogue: a file that the schema takes, the same structure, the same state, the same file."""
     model = record.make()
     if record.id in REFUSED:
         with pytest.raises(weft.config.ConfigError, match=REFUSED[record.id].replace("(", r"\(")):
@@ -217,6 +224,8 @@ def test_every_layer_goes_to_a_file_and_back(record):
     stream = weft.get_rng_state().tolist()
     tree = json.loads(json.dumps(model.to_config()))
     assert weft.get_rng_state().tolist() == stream
+    part = validator().evolve(schema={"$ref": f"#/$defs/layer_{tree['type']}"})
+    assert not [error.message for error in part.iter_errors(tree)], tree
     again = nn.from_config(tree)
     assert again.to_config() == tree and repr(again) == repr(model)
     assert {name: tuple(one.shape) for name, one in again.named_parameters()} == {
