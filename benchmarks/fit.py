@@ -1,13 +1,13 @@
 """What `Trainer.fit` costs per step over a hand-written compiled loop: `python benchmarks/fit.py`.
 
-Both train the same digits network on data that lives on the device. Rounds of one and the other alternate in one
-process; the difference of the medians is the cost. The promise is under 50 us.
+Both train the same digits network on data that lives on the device. Short rounds of one and the other alternate in one
+process, and the best round of each counts: whatever else the machine does only ever adds to one. An epoch has 22 steps,
+so what `fit` does once per epoch (one reading, one reset) is in the number. The promise is under 50 us.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from typing import Any
 
@@ -68,8 +68,8 @@ def by_trainer(device: str, metrics: tuple[str, ...]) -> Any:
     return run
 
 
-def measure(device: str = "cpu", rounds: int = 15, epochs: int = 8) -> dict[str, float]:
-    """Median seconds per step of each form."""
+def measure(device: str = "cpu", rounds: int = 200, epochs: int = 1) -> dict[str, float]:
+    """Seconds per step of each form, in its best round."""
     forms = {
         "by hand": by_hand(device),
         "fit": by_trainer(device, ()),
@@ -83,13 +83,13 @@ def measure(device: str = "cpu", rounds: int = 15, epochs: int = 8) -> dict[str,
             began = time.perf_counter()
             steps = run(epochs)
             times[name].append((time.perf_counter() - began) / steps)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return {name: min(values) for name, values in times.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=200)
     options = parser.parse_args()
     found = measure(options.device, options.rounds)
     for name, seconds in found.items():

@@ -32,7 +32,8 @@ ENTRIES = {
     "interpolate": "upsample_bilinear2d", "upsample": "upsample_bilinear2d", "upsample_nearest": "upsample_nearest2d",
     "upsample_bilinear": "upsample_bilinear2d", "normalize": "linalg_vector_norm", "cross_entropy": "nll_loss",
     "pairwise_distance": "linalg_vector_norm", "norm": "linalg_vector_norm", "inner": "tensordot",
-    "gaussian_nll_loss": "log",
+    "gaussian_nll_loss": "log", "vecdot": "linalg_vecdot", "vector_norm": "linalg_vector_norm",
+    "matrix_norm": "linalg_matrix_norm",
 }  # fmt: skip
 # Operations that PyTorch's lists for GPUs do not have, and why they are in ours.
 REASONS = {
@@ -48,16 +49,16 @@ REASONS = {
     "edge_softmax": "a softmax; not in PyTorch",
     "quantile": "float32 on PyTorch's CPU list",
     "nanquantile": "float32 on PyTorch's CPU list",
-    "det": "there are no 16-bit decompositions",
-    "logdet": "there are no 16-bit decompositions",
-    "slogdet": "there are no 16-bit decompositions",
-    "inverse": "there are no 16-bit decompositions",
-    "pinverse": "there are no 16-bit decompositions",
     "matrix_exp": "sums of powers; no 16-bit form on GPUs",
     "aggregate": "weights of edges in float32, features in 16 bits",
     "spmm": "weights of edges in float32, features in 16 bits",
 }
 
+DECOMPOSITIONS = (
+    "det", "logdet", "slogdet", "inv", "inverse", "pinv", "pinverse", "cholesky", "eigh", "eigvalsh", "svd", "svdvals",
+    "qr", "lstsq", "solve", "solve_triangular", "matrix_rank", "cond", "tensorinv", "tensorsolve",
+)  # fmt: skip
+REASONS |= dict.fromkeys(DECOMPOSITIONS, "there are no 16-bit decompositions")
 # Operations of PyTorch that no record calls: a call for operands of a dtype.
 CALLS: dict[str, Callable[[torch.dtype], torch.Tensor]] = {
     "rmatmul": lambda dtype: torch.Tensor.__rmatmul__(_ones(dtype), _ones(dtype)),
@@ -71,7 +72,24 @@ CALLS: dict[str, Callable[[torch.dtype], torch.Tensor]] = {
     "det": lambda dtype: torch.det(_ones(dtype)),
     "logdet": lambda dtype: torch.logdet(_ones(dtype)),
     "slogdet": lambda dtype: torch.slogdet(_ones(dtype))[1],
-    "inverse": lambda dtype: torch.inverse(torch.eye(2, dtype=dtype)),
+    "inverse": lambda dtype: torch.inverse(_eye(dtype)),
+    "inv": lambda dtype: torch.linalg.inv(_eye(dtype)),
+    "pinv": lambda dtype: torch.linalg.pinv(_eye(dtype)),
+    "cholesky": lambda dtype: torch.linalg.cholesky(_eye(dtype)),
+    "eigh": lambda dtype: torch.linalg.eigh(_eye(dtype))[0],
+    "eigvalsh": lambda dtype: torch.linalg.eigvalsh(_eye(dtype)),
+    "svd": lambda dtype: torch.linalg.svd(_eye(dtype))[0],
+    "svdvals": lambda dtype: torch.linalg.svdvals(_eye(dtype)),
+    "qr": lambda dtype: torch.linalg.qr(_eye(dtype))[0],
+    "lstsq": lambda dtype: torch.linalg.lstsq(_eye(dtype), _ones(dtype))[0],
+    "solve": lambda dtype: torch.linalg.solve(_eye(dtype), _ones(dtype)),
+    "solve_triangular": lambda dtype: torch.linalg.solve_triangular(_eye(dtype), _ones(dtype), upper=True),
+    "cond": lambda dtype: torch.linalg.cond(_eye(dtype)),
+    "tensorinv": lambda dtype: torch.linalg.tensorinv(_eye(dtype), ind=1),
+    "tensorsolve": lambda dtype: torch.linalg.tensorsolve(_eye(dtype), _ones(dtype)[0]),
+    "vecdot": lambda dtype: torch.linalg.vecdot(_ones(dtype), _ones(dtype)),
+    "vector_norm": lambda dtype: torch.linalg.vector_norm(_ones(dtype)),
+    "matrix_norm": lambda dtype: torch.linalg.matrix_norm(_ones(dtype)),
     "pinverse": lambda dtype: torch.pinverse(_ones(dtype)),
     "vdot": lambda dtype: torch.vdot(_ones(dtype)[0], _ones(dtype)[0]),
 }
@@ -79,6 +97,10 @@ CALLS: dict[str, Callable[[torch.dtype], torch.Tensor]] = {
 
 def _ones(dtype: torch.dtype) -> torch.Tensor:
     return torch.ones(2, 2, dtype=dtype)
+
+
+def _eye(dtype: torch.dtype) -> torch.Tensor:
+    return torch.eye(2, dtype=dtype)
 
 
 def torch_lists() -> dict[str, str]:

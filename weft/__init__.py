@@ -3,7 +3,7 @@
 This file is the table of contents; everything is made elsewhere.
 """
 
-# ruff: noqa: F401, F403, F405, I001
+# ruff: noqa: F401, F403, I001
 
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,6 @@ from weft.kernel import kernel
 from weft.interop import asarray, from_dlpack, from_numpy
 from weft.memory import empty_cache, memory_stats, reset_peak_memory_stats
 from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
-from weft.profiling.profile import profile
 from weft.printing import get_printoptions, printoptions, set_printoptions
 from weft.random import (
     Generator, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
@@ -57,6 +56,8 @@ from weft.window_functions import bartlett_window, blackman_window, hamming_wind
 from weft import amp, data, func, linalg, optim, serialization, signal, special, utils
 
 if TYPE_CHECKING:
+    from weft import config, drawing, generation, profiling, report, train
+    from weft.profiling.profile import profile
     from weft.serialization.saving import load, save
 from weft.boundary import install as _install
 from weft.einops_backend import install as _install_einops
@@ -187,23 +188,24 @@ __all__ += [
     "is_inference_mode_enabled", "is_tensor", "load", "memory_stats", "reset_peak_memory_stats", "save", "seed",
     "set_default_dtype", "set_grad_enabled", "set_num_threads", "set_rng_state", "synchronize",
 ]  # fmt: skip
-__all__ += ["CheckpointWarning", "FileError", "FileFormatError", "config", "generation", "serialization", "train"]
+__all__ += ["CheckpointWarning", "FileError", "FileFormatError", "serialization"]
 __all__ += functions.__all__
 
 
-# Loaded when they are first used: modules, and names of a module of `weft.serialization`.
-_LATER = {"config": None, "generation": None, "load": "saving", "save": "saving", "train": None}
+# Loaded when they are first used: names and where they are, and packages that are names themselves.
+_LATER = {"load": "weft.serialization.saving", "save": "weft.serialization.saving", "profile": "weft.profiling.profile"}
+_PACKAGES = ("config", "drawing", "generation", "profiling", "report", "train")
+__all__ += list(_PACKAGES)
 
 
 def __getattr__(name: str) -> object:
-    if name in _LATER:
-        import importlib
+    if name not in _LATER and name not in _PACKAGES:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    import importlib
 
-        file = _LATER[name]
-        found = importlib.import_module(f"weft.{name}" if file is None else f"weft.serialization.{file}")
-        value = globals()[name] = found if file is None else getattr(found, name)
-        return value
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    module = importlib.import_module(_LATER.get(name, f"weft.{name}"))
+    value = globals()[name] = getattr(module, name) if name in _LATER else module
+    return value
 
 
 def __dir__() -> list[str]:

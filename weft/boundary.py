@@ -38,9 +38,22 @@ CLASSES = {
     "autocast": ("autocast",),
 }
 # The same in packages whose files are loaded when they are used (`weft.contents`): they are covered then.
-LAZY_MODULES = ("amp.functions", "optim.clip", "optim.penalties", "optim.swa_utils")
+LAZY_MODULES = (
+    "amp.functions", "drawing.network", "data.arrays", "data.arrow", "data.bucketing", "data.cifar", "data.csv_files",
+    "data.foreign", "data.idx", "data.images", "data.text", "optim.clip", "optim.penalties", "optim.swa_utils",
+)  # fmt: skip
 LAZY_CLASSES = {
     "amp.grad_scaler": ("GradScaler",),
+    "data.bucketing": ("LengthBucketSampler", "PadCollate"),
+    "data.images": ("ImageFolder",),
+    "data.loader": ("DataLoader",),
+    "data.resident": ("ResidentData",),
+    "data.table": ("Table",),
+    "data.text": ("BPETokenizer", "ByteTokenizer", "CharTokenizer"),
+    "data.transforms": (
+        "CenterCrop", "Compose", "Cutout", "GaussianNoise", "Normalize", "RandomAffine", "RandomCrop",
+        "RandomHorizontalFlip", "RandomHue", "Transform", "_Color", "_Mixture",
+    ),
     "optim.adafactor": ("Adafactor",),
     "optim.adam": ("Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam"),
     "optim.adaptive": ("Adadelta", "Adagrad", "RMSprop", "Rprop"),

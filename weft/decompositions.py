@@ -18,7 +18,7 @@ from weft.function import Function
 from weft.ops import elementwise, movement
 from weft.ops.common import broadcast_shapes
 from weft.state import STATE
-from weft.tensor import Tensor, from_host, lift
+from weft.tensor import Tensor, from_host, lift, with_tensor_policy
 
 cat, where = lift(movement.cat), lift(elementwise.where)
 DRIVERS = (None, "gels", "gelsy", "gelsd", "gelss")
@@ -79,6 +79,7 @@ class _Inverse(Function):
         return -(inverse.mT @ g @ inverse.mT)
 
 
+@with_tensor_policy
 def inv(A: Tensor) -> Tensor:
     """The inverse of square matrices; a singular one raises RangeError.
 
@@ -105,6 +106,7 @@ class _Solve(Function):
         return -(in_b @ x.mT), in_b
 
 
+@with_tensor_policy
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """X with A @ X = B (or, with left=False, X @ A = B). `B` is [..., N, K], or [..., N] for one column.
 
@@ -127,6 +129,7 @@ def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     return x.squeeze(-1) if vector else x
 
 
+@with_tensor_policy
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
     """`solve` for a triangular matrix; what lies in the other triangle (or, if unitriangular, on the diagonal) of `A`
     is not looked at."""
@@ -156,6 +159,7 @@ class _Determinant(Function):
         return g.unsqueeze(-1).unsqueeze(-1) * _device(cofactors.astype(x.dtype.numpy), x)
 
 
+@with_tensor_policy
 def det(A: Tensor) -> Tensor:
     """The determinant of square matrices. Its gradient is right at singular ones (of first order)."""
     _check("det", A, square=True)
@@ -185,6 +189,7 @@ class _LogDeterminant(Function):
         return g.unsqueeze(-1).unsqueeze(-1) * inv(x).mT
 
 
+@with_tensor_policy
 def slogdet(A: Tensor) -> SignLog:
     """The sign of the determinant and the logarithm of its size."""
     _check("slogdet", A, square=True)
@@ -212,6 +217,7 @@ class _Cholesky(Function):
         return 0.5 * (inner + inner.mT)
 
 
+@with_tensor_policy
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """The lower triangle L with L @ L.mT = A for symmetric positive definite matrices (or its transpose); others raise
     RangeError.
@@ -251,6 +257,7 @@ class _Eigh(Function):
         return 0.5 * (result + result.mT), None
 
 
+@with_tensor_policy
 def eigh(A: Tensor, UPLO: str = "L") -> Eigen:
     """Eigenvalues in ascending order and eigenvectors (columns) of symmetric matrices, of which one triangle is read.
     The gradient of the vectors needs distinct eigenvalues.
@@ -264,6 +271,7 @@ def eigh(A: Tensor, UPLO: str = "L") -> Eigen:
     return Eigen(*_Eigh.apply(A, UPLO == "L"))
 
 
+@with_tensor_policy
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
     """The eigenvalues of symmetric matrices, ascending."""
     return eigh(A, UPLO).eigenvalues
@@ -308,6 +316,7 @@ class _Svd(Function):
         return result, None
 
 
+@with_tensor_policy
 def svd(A: Tensor, full_matrices: bool = True) -> SVD:
     """U, S, Vh with A = U @ diag(S) @ Vh, singular values in descending order. Gradients pass through the columns of U
     and the rows of Vh that belong to singular values, and need these to be distinct.
@@ -319,6 +328,7 @@ def svd(A: Tensor, full_matrices: bool = True) -> SVD:
     return SVD(*_Svd.apply(A, full_matrices))
 
 
+@with_tensor_policy
 def svdvals(A: Tensor) -> Tensor:
     """The singular values, descending."""
     return svd(A, full_matrices=False).S
@@ -350,6 +360,7 @@ class _Qr(Function):
         return _Solve.apply(r, (g_q + q @ whole).mT).mT
 
 
+@with_tensor_policy
 def qr(A: Tensor, mode: str = "reduced") -> QR:
     """Q with orthonormal columns and R upper triangular, A = Q @ R. `mode`: 'reduced', 'complete' (no gradient unless
     square) or 'r' (Q empty, no gradient)."""
@@ -416,6 +427,7 @@ class _Pinv(Function):
         return -(k @ p).mT + ((gt - a @ k) @ p) @ pt + pk - (pk @ p) @ a, None, None, None
 
 
+@with_tensor_policy
 def pinv(
     A: Tensor,
     rcond: float | Tensor | None = None,
@@ -440,6 +452,7 @@ class LeastSquares(NamedTuple):
     singular_values: Tensor
 
 
+@with_tensor_policy
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
     """X that makes the sum of squares of A @ X - B least, and, for tall matrices of full rank, that sum for each
     column; the rank of `A` and its singular values. Gradients pass through the solution. As in PyTorch, `driver` says
@@ -473,6 +486,7 @@ def _count_above(values: np.ndarray, bound: np.ndarray) -> np.ndarray:
     return np.asarray((values > bound[..., None]).sum(-1), int64.numpy)
 
 
+@with_tensor_policy
 def matrix_rank(
     A: Tensor,
     tol: float | Tensor | None = None,

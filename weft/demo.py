@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=60, help="default 60")
     parser.add_argument("--batch", type=int, default=64, help="rows per step (default 64)")
     parser.add_argument("--seed", type=int, default=0, help="of the initial parameters and the order (default 0)")
-    parser.add_argument("--device", help="default: the first of weft.devices()")
+    parser.add_argument("--device", default="auto", help="default: the fastest that is there")
     parser.add_argument("--run", type=Path, default=Path("runs/demo"), help="folder for the report (runs/demo)")
     options = parser.parse_args(arguments)
     if options.epochs < 1 or not 1 <= options.batch <= len(digits.load("train")[0]):

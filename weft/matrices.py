@@ -18,7 +18,7 @@ from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.ops import matrix_functions, products
 from weft.ops.common import normal_axis
 from weft.ops.registry import operation
-from weft.tensor import Tensor, lift
+from weft.tensor import Tensor, lift, with_tensor_policy
 
 vector_norm = lift(products.vector_norm)
 cross = lift(products.linalg_cross)
@@ -91,6 +91,7 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     return product(0, len(tensors) - 1)
 
 
+@with_tensor_policy
 def matrix_norm(
     A: Tensor,
     ord: float | str = "fro",
@@ -129,6 +130,7 @@ def matrix_norm(
     return result.reshape(kept) if keepdim else result
 
 
+@with_tensor_policy
 def norm(
     A: Tensor,
     ord: float | str | None = None,
@@ -153,6 +155,7 @@ def norm(
     return vector_norm(A, ord, axes, keepdim, dtype=dtype)
 
 
+@with_tensor_policy
 def cond(A: Tensor, p: float | str | None = None) -> Tensor:
     """The condition number: the largest over the smallest singular value (for p=-2 the other way round), or the norm of
     order `p` of A times that of its inverse; inf for singular matrices."""
@@ -176,6 +179,7 @@ def cond(A: Tensor, p: float | str | None = None) -> Tensor:
 # --- tensors as matrices ---------------------------------------------------------------------------------------------
 
 
+@with_tensor_policy
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     """The inverse of a tensor as a matrix from its axes after the first `ind` to those: `tensordot(tensorinv(A), B,
     ind)` solves for what `tensordot` makes B of.
@@ -191,6 +195,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     return inv(A.reshape(rows, columns)).reshape(*A.shape[ind:], *A.shape[:ind])
 
 
+@with_tensor_policy
 def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
     """X with tensordot(A, X, X.ndim) = B; `dims` of A are moved to its end first.
 

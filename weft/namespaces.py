@@ -9,10 +9,9 @@ from typing import Any
 
 from weft import boundary
 from weft.methods import TensorMethods
-from weft.ops.policy import with_policy
 from weft.ops.registry import OPERATIONS, Operation, entries
 from weft.signatures import Annotation, Described, users_signature
-from weft.tensor import Tensor, lift
+from weft.tensor import Tensor, lift, with_tensor_policy
 
 _lifted: dict[int, Callable[..., Any]] = {}  # by identity of the entry: each operation is lifted once
 _complete = 0  # how many entries of the table have their methods
@@ -23,7 +22,7 @@ def function_of(entry: Operation) -> Callable[..., Any]:
     known = _lifted.get(id(entry))
     if known is None:
         if entry.of_tensors:
-            known = boundary.entry(with_policy(entry.name, entry.function, Tensor, Tensor.to))
+            known = boundary.entry(with_tensor_policy(entry.function, entry.name))
             known.__wrapped__ = Described(entry.function, users_signature)  # type: ignore[attr-defined]
         else:
             known = lift(entry.function, entry.view, entry.name)

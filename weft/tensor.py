@@ -106,6 +106,11 @@ def lift(op: Callable[..., Any], view: str = "", name: str = "") -> Callable[...
     return call
 
 
+def with_tensor_policy(function: Callable[..., Any], name: str = "") -> Callable[..., Any]:
+    """A function of tensors whose operands autocast casts by the table, under `name` or its own."""
+    return with_policy(name or function.__name__, function, Tensor, Tensor.to)
+
+
 def _renamed(known: frozenset[str], rest: str, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Arguments under the names that the operation has: NumPy's translated, `dims=` for `*dims` in its place."""
     kwargs = {_own_name(known, key): value for key, value in kwargs.items() if key != "out" or value is not None}

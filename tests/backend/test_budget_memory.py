@@ -191,6 +191,14 @@ def test_with_hooks_buffers_and_autocast(on_each_device):
         np.testing.assert_array_equal(one, other)
 
 
+def test_a_submodule_may_have_the_name():
+    model = nn.Module()
+    model.checkpoint = nn.Linear(2, 2)
+    model.forward = lambda x: model.checkpoint(x)
+    assert isinstance(model.checkpoint, nn.Linear) and model(weft.ones(1, 2)).shape == (1, 2)
+    assert weft.compile(model)(weft.ones(1, 2)).shape == (1, 2) and nn.Linear(2, 2).checkpoint is False
+
+
 def test_checkpoint_errors():
     with pytest.raises(weft.GraphError, match=r"weft\.checkpoint for functions"):
         nn.utils.checkpoint(lambda x: x)

@@ -134,6 +134,35 @@ def test_arguments_are_checked(tmp_path):
         CheckpointFolder(tmp_path / "file").save(1, {}, None)
 
 
+def test_files_go_from_and_to_each_device(tmp_path, on_each_device):
+    """Everything that is saved from a device is loaded onto it, and onto the CPU."""
+    import torch
+
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    x = weft.randn(5, 3)
+    model.save(tmp_path / "model")
+    weft.save(model.state_dict(), tmp_path / "state")
+    torch.save({"w": torch.arange(6.0).reshape(2, 3).T, "b": torch.ones(2).bfloat16()}, tmp_path / "x.pt")
+    for device in (None, on_each_device, "cpu"):
+        kind = on_each_device if device is None else device
+        found = nn.load(tmp_path / "model", device=device)
+        state = weft.load(tmp_path / "state", device=device)
+        theirs = weft.load(tmp_path / "x.pt", device=device)
+        for value in (*found.state_dict().values(), *state.values(), *theirs.values()):
+            assert value.device.kind == kind
+        assert theirs["w"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]] and theirs["b"].tolist() == [1.0, 1.0]
+        for name, value in model.state_dict().items():
+            assert (
+                value.numpy().tobytes() == state[name].numpy().tobytes() == found.state_dict()[name].numpy().tobytes()
+            )
+    other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    other.load(tmp_path / "state")
+    assert other[0].weight.device.kind == on_each_device
+    assert model.eval()(x).detach().numpy().tobytes() == other.eval()(x).detach().numpy().tobytes()
+    with pytest.raises(weft.DeviceError):
+        weft.load(tmp_path / "state", device="nowhere")
+
+
 # ---- damage ---------------------------------------------------------------------------------------------------------
 
 
@@ -296,6 +325,8 @@ def crash_at(at, step, path) -> int:
     child = os.fork()
     if child == 0:
         try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)  # ends a child that hangs
             files.os = Failing(at, lambda: os._exit(9))
             save(folder, step)
         finally:

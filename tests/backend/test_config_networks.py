@@ -191,7 +191,7 @@ REFUSED = {
     "CTCLoss": "_FromLogits: a class of its own",
     "Lambda": "it holds a Python function",
     "Lambda-two inputs": "it holds a Python function",
-    "Model": "arguments that are no symbols",
+    "Model": "arguments that are no results of layers",
     "Model-several inputs": "it holds a Python function",
     "TripletMarginWithDistanceLoss-distance_function=...": "distance_function: a function",
     "SyncBatchNorm-conversion": "where its constructor makes none",
@@ -250,6 +250,35 @@ def test_models_of_several_inputs(on_each_device):
     assert nn.from_config(short).to_config() == tree
     x = nn.Input((4,))
     assert nn.Model(x, x * nn.Linear(4, 4)(x)).to_config()["nodes"]["node_1"]["layer"] == {"type": "Multiply"}
+
+
+def test_nodes_with_arguments_and_several_results(on_each_device):
+    tree = {
+        "type": "Model",
+        "inputs": {"tokens": {"shape": [None], "dtype": "int64"}},
+        "nodes": {
+            "embedded": {"layer": {"type": "Embedding", "num_embeddings": 7, "embedding_dim": 4}, "from": "tokens"},
+            "seen": {
+                "layer": {"type": "SelfAttention", "embed_dim": 4, "num_heads": 2},
+                "from": "embedded",
+                "with": {"is_causal": True},
+            },
+            "rnn": {
+                "layer": {"type": "GRU", "input_size": 4, "hidden_size": 3, "batch_first": True},
+                "from": "seen",
+            },
+            "steps": {"from": "rnn", "take": 0},
+        },
+        "outputs": "steps",
+    }
+    model = nn.from_config(tree)
+    assert model.to_config() == tree
+    tokens = weft.tensor([[1, 2, 3, 4], [6, 5, 4, 0]])
+    embedding, attention, rnn = (model.get_submodule(name) for name in list(model._modules)[1:4])
+    expected = rnn(attention(embedding(tokens), is_causal=True))[0]
+    assert model(tokens).tolist() == expected.tolist()
+    first = model(tokens[:, :2])  # nothing of later steps is seen
+    np.testing.assert_allclose(model(tokens)[:, :2].detach().numpy(), first.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_reset_parameters_draws_the_whole_model_anew(on_each_device):

@@ -122,6 +122,38 @@ def test_epochs_can_be_chosen(on_each_device):
     assert values(loader) == epochs[1] and values(loader) == epochs[2]
 
 
+def test_two_iterations_at_once():
+    rows_ = data.TensorDataset(*rows())
+    stream = data.DataLoader(rows_, 4, shuffle=True, seed=0)
+    epochs = [values(stream), values(stream)]
+    stream.set_epoch(0)
+    both = [*zip(stream, stream, strict=True)]
+    assert [[[part.tolist() for part in batch] for batch in one] for one in zip(*both, strict=True)] == epochs
+    resident = data.DataLoader(rows_, 4, shuffle=True, seed=0, device="cpu")
+    with pytest.raises(weft.RangeError, match="one at a time"):
+        list(zip(resident, resident, strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 4, 11, 20])
+@pytest.mark.parametrize("last", ["keep", "drop", "pad"])
+def test_any_batch_size(size, last):
+    def labels(**options):
+        loader = data.DataLoader(data.TensorDataset(*rows()), size, last=last, shuffle=True, seed=0, **options)
+        found = [batch[1].tolist() for batch in loader]
+        assert len(found) == len(loader)
+        return found
+
+    assert labels(device="cpu") == labels() == labels(device="cpu", resident=False)
+    assert list(data.DataLoader(data.TensorDataset(weft.zeros(0, 2)), size, last=last, shuffle=True)) == []
+
+
+def test_other_devices():
+    for device in ("reference", "null"):
+        loader = data.DataLoader(data.ArrayDataset(np.arange(6)), 2, device=device, transform=lambda x: x + 1)
+        batches = list(loader)
+        assert len(batches) == 3 and all(batch[0].device.name == device for batch in batches)
+
+
 def test_what_cannot_be_resident_streams():
     x, y = rows()
     sets = data.TensorDataset(x, y)
@@ -156,3 +188,55 @@ def test_a_transform_returns_what_fits():
         next(iter(loader))
     halved = data.DataLoader(data.TensorDataset(*rows()), 4, device="cpu", transform=lambda x, y: x / 2)
     assert next(iter(halved))[0].tolist()[0] == [0.0, 0.5, 1.0] and len(next(iter(halved))) == 2
+
+
+def test_training_has_the_same_bits_resident_streamed_and_resumed(on_each_device):
+    images, labels = data.digits.load("test")
+    sets = data.ArrayDataset(images, labels)
+
+    def train(epochs, start=None, resident=True):
+        weft.manual_seed(1)
+        model = weft.nn.Sequential(weft.nn.Linear(64, 16), weft.nn.ReLU(), weft.nn.Linear(16, 10))
+        optimizer = weft.optim.Adam(model.parameters(), lr=0.01)
+        loader = data.DataLoader(
+            sets, 60, shuffle=True, seed=5, last="drop", device=on_each_device, resident=resident, num_workers=2,
+            transform=data.transforms.GaussianNoise(0.1),
+        )  # fmt: skip
+
+        def update(x, y):
+            optimizer.zero_grad()
+            weft.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+        if start is not None:
+            model.load_state_dict(start[0])
+            optimizer.load_state_dict(start[1])
+            loader.load_state_dict(start[2])
+        if not resident:
+            step = weft.compile(update)
+            for _ in range(epochs):
+                for x, y in loader:
+                    step(x, y)
+        else:
+            rows_there = loader.resident()
+            step = weft.compile(lambda: update(*rows_there.next()))
+            first = loader.state_dict()["epoch"]
+            for epoch in range(first, epochs):
+                rows_there.start_epoch(epoch)
+                for number in range(rows_there.first, rows_there.batches):
+                    if epochs == 1 and number == 2:  # stop within the epoch
+                        return model, optimizer, loader
+                    step()
+        return model, optimizer, loader
+
+    def weights(trained):
+        return [one.detach().numpy() for one in trained[0].parameters()]
+
+    expected = weights(train(2))
+    model, optimizer, loader = train(1)
+    state = loader.state_dict()
+    assert (state["epoch"], state["position"]) == (0, 2)
+    resumed = train(2, (model.state_dict(), optimizer.state_dict(), state))
+    for found in (weights(train(2, resident=False)), weights(resumed)):
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one, other)

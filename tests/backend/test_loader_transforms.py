@@ -197,6 +197,35 @@ def test_shares_follow_the_beta_distribution(on_each_device, alpha):
     assert distance < 0.02  # Kolmogorov and Smirnov: 0.019 at 99.9 % for two samples of 20,000
 
 
+ALL = [
+    T.RandomHorizontalFlip(), T.RandomVerticalFlip(), T.RandomCrop(2, padding=1), T.CenterCrop(1), T.RandomRotation(30),
+    T.RandomScale((0.8, 1.2)), T.RandomAffine(10, 0.1, (0.9, 1.1), 5), T.GaussianNoise(0.1), T.RandomBrightness(0.5),
+    T.RandomContrast(0.5), T.RandomSaturation(0.5), T.RandomHue(0.2), T.Cutout(2, 0.5), T.Normalize(0.5, 0.5),
+    T.Mixup(0.4, classes=6), T.CutMix(0.4, classes=6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("transform", ALL, ids=lambda one: type(one).__name__)
+def test_dtypes_and_sizes(on_each_device, transform):
+    rng = np.random.default_rng(0)
+    for shape in ((1, 3, 1, 1), (6, 3, 2, 9)):
+        exact = rng.integers(0, 9, shape).astype(np.float64) / 8
+        labels = weft.arange(shape[0])
+        for dtype, atol in ((weft.float64, 1e-6), (weft.float32, 1e-5), (weft.float16, 6e-3), (weft.bfloat16, 5e-2)):
+            x = weft.tensor(exact).to(dtype)
+            noise = isinstance(transform, T.GaussianNoise)
+            with drawing_from(weft.Generator(2)):
+                parameters = transform.draw(weft.tensor(exact).to(weft.float32))
+            if isinstance(transform, (T.Mixup, T.CutMix)):
+                found, expected = (transform.mix(one, labels, *parameters)[0] for one in (x, weft.tensor(exact)))
+            else:
+                parameters = [parameters[0].to(dtype)] if noise else parameters
+                wide = [one.to(weft.float64) for one in parameters] if noise else parameters
+                found, expected = transform.apply(x, *parameters), transform.apply(weft.tensor(exact), *wide)
+            assert found.dtype == dtype and found.shape == expected.shape
+            np.testing.assert_allclose(found.to(weft.float64).numpy(), expected.numpy(), atol=atol)
+
+
 def test_a_whole_pipeline_in_the_plan(on_each_device):
     images = weft.tensor((IMAGES * 255).astype(np.uint8))
     pipeline = T.Compose(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ import weft
 import weft.data as data
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 20  # far more than anything here takes; a hang is a failure, not a wait
+SECONDS = 60  # far more than anything here takes; a hang is a failure, not a wait
 
 
 class Squares(data.Dataset):
@@ -209,6 +210,43 @@ def test_the_thread_that_reads_uses_the_default_device():
     with weft.device("reference"):
         (batch,) = list(data.DataLoader(range(2), 2, num_workers=1))
     assert batch.device.name == "reference"
+
+
+UNGUARDED = """
+import numpy as np
+import weft.data as data
+
+rows = data.ArrayDataset(np.zeros((100_000, 10)))  # more than a pipe holds
+next(iter(data.DataLoader(rows, 1, num_workers=1, worker="process")))
+"""
+
+
+def test_a_script_without_a_guard_does_not_hang(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    result = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        timeout=SECONDS,
+    )  # fmt: skip
+    assert result.returncode == 1
+    assert "WorkerError: DataLoader: given worker 0" in result.stderr and "__main__" in result.stderr
+
+
+def test_forked_workers_take_any_dataset():
+    offset = 5
+    rows = [lambda k=k: k + offset for k in range(6)]
+
+    class Called(data.Dataset):  # cannot be pickled
+        def __getitem__(self, index):
+            return rows[index]()
+
+        def __len__(self):
+            return len(rows)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside threads, from Python 3.12 on
+        loader = data.DataLoader(Called(), 2, num_workers=2, worker="process", multiprocessing_context="fork")
+        assert [batch.tolist() for batch in loader] == [[5, 6], [7, 8], [9, 10]]
 
 
 INTERRUPTED = """

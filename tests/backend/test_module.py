@@ -1,6 +1,7 @@
 """nn.Module beside torch's: registration, traversal, state, moves, hooks, copies, what people see."""
 
 import copy
+import gc
 import pathlib
 import pickle
 import warnings
@@ -667,3 +668,21 @@ def test_apply_gives_parameters_their_values():
     before = layer.weight.item()
     layer._apply(lambda tensor: tensor * 2)
     assert layer.weight.item() == 2 * before
+
+
+def test_parameters_of_garbage_take_no_memory():
+    """A model in a reference cycle, as the traceback of an error makes one, is not computed with the next model."""
+    gc.collect()
+    gc.disable()
+    try:
+        huge = nn.Linear(10**8, 10**8)
+        huge.__dict__["itself"] = huge
+        del huge
+        assert nn.Linear(2, 3)(weft.ones(1, 2)).shape == (1, 3)
+        kept = nn.Linear(10**8, 10**8)
+        with pytest.raises(weft.OutOfMemoryError):
+            nn.Linear(2, 3)(weft.ones(1, 2))
+        del kept
+        assert nn.Linear(2, 3)(weft.ones(1, 2)).shape == (1, 3)
+    finally:
+        gc.enable()

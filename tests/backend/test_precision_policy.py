@@ -8,7 +8,6 @@ import torch  # noqa: F401  (the oracle: without it this file is not collected)
 
 import weft
 from tests.records import Inputs, flat
-from weft.namespaces import function_of
 from weft.ops.policy import FLOAT32, LOW, POLICIES, POLICY
 from weft.ops.registry import OPERATIONS
 
@@ -33,7 +32,7 @@ def test_the_page_has_the_present_table():
 
 
 def test_every_name_is_an_operation():
-    known = {name for entry in OPERATIONS for name in entry.names} | {"aggregate"}
+    known = {name for entry in OPERATIONS for name in entry.names} | {"aggregate", *weft.linalg.__all__}
     assert set(POLICY) <= known
     assert set(table.REASONS) <= set(POLICY) and set(table.ENTRIES) <= set(POLICY)
 
@@ -47,7 +46,7 @@ def test_policies_are_torchs(name):
     else:
         assert table.REASONS[name]
     on_the_cpu = table.on_the_cpu(name)
-    if on_the_cpu and not theirs and "not in PyTorch" not in table.REASONS[name] and name != "spmm":
+    if on_the_cpu and not theirs and name not in ("spmm", "pinv"):  # products, of which these consist on torch's CPU
         assert POLICY[name] == on_the_cpu
 
 
@@ -56,6 +55,8 @@ def test_torchs_lists_are_covered():
     known = {name for entry in OPERATIONS for name in entry.names}
     covered = {name for entry in OPERATIONS if entry.name in POLICY for name in entry.names}
     assert {name for name in LISTS if name in known} <= covered
+    named = {name.removeprefix("linalg_") for name in LISTS if name.startswith("linalg_")}
+    assert named & set(weft.linalg.__all__) <= {*POLICY, "multi_dot"}  # which is made of products
 
 
 CALLED = [name for name in POLICY if any(True for _ in table.calls(name))]
@@ -64,8 +65,6 @@ CALLED = [name for name in POLICY if any(True for _ in table.calls(name))]
 @pytest.mark.parametrize("name", CALLED)
 def test_results_have_the_dtype_of_the_policy(name):
     """float32 operands and 16-bit operands, in both 16-bit dtypes; without autocast nothing changes."""
-    entry = next(entry for entry in OPERATIONS if name in entry.names)
-    assert function_of(entry) is not None
     for record, sample in table.calls(name):
         for low in ("bfloat16", "float16"):
             for given in ("float32", low):
@@ -77,6 +76,25 @@ def test_results_have_the_dtype_of_the_policy(name):
                 found = {one.dtype.name for one in flat(result) if hasattr(one, "dtype") and one.dtype.kind == "f"}
                 wanted = {LOW: low, FLOAT32: "float32"}.get(POLICY[name], given)
                 assert found == {wanted}, (name, given)
+
+
+@pytest.mark.parametrize("name", [name for name in weft.linalg.__all__ if name in POLICY])
+def test_matrices(name):
+    """Decompositions and norms compute in float32, whatever a product before them gave."""
+    x, wanted = weft.eye(2), {LOW: "bfloat16"}.get(POLICY[name], "float32")
+    extra = {
+        "vecdot": (x,), "cross": (x,), "matmul": (x,), "solve": (x,), "lstsq": (x,), "solve_triangular": (x,),
+        "tensorsolve": (x[0],),
+    }  # fmt: skip
+    if name in ("cross", "matrix_rank"):  # of three elements; an integer
+        return
+    options = {"upper": True} if name == "solve_triangular" else {"ind": 1} if name == "tensorinv" else {}
+    for dtype in (weft.float32, weft.bfloat16):
+        with weft.autocast("cpu"):
+            others = [other.to(dtype) for other in extra.get(name, ())]
+            result = getattr(weft.linalg, name)(x.to(dtype), *others, **options)
+        found = [one for one in flat(result) if hasattr(one, "dtype") and one.dtype.kind == "f" and one.numel()]
+        assert {one.dtype.name for one in found} == {wanted}, dtype
 
 
 def test_explicit_dtypes_win():

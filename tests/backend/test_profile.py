@@ -226,3 +226,72 @@ def test_not_on_devices_that_do_not_run_plans():
 
     with pytest.raises(weft.GraphError, match=r"inside weft\.compile"):
         outer(weft.ones(3))
+
+
+def test_rates_are_measured_once_and_kept(on_each_device, monkeypatch, tmp_path):
+    from weft.profiling import rates
+
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(rates, "_known", {})
+    measured = []
+    device = weft.default_device()
+
+    def measure(device, dtype):
+        measured.append(dtype)
+        return 5e9
+
+    monkeypatch.setattr(rates, "_measured", measure)
+    assert rates.rates(device) == rates.rates(device) == rates.Rates(5e9, 5e9)
+    assert measured == [None, weft.float32]
+    monkeypatch.setattr(rates, "_known", {})  # as in another process
+    assert rates.rates(device).copy == 5e9 and len(measured) == 2
+    rates.raise_multiply(device, weft.float32, 4e9)
+    assert rates.rates(device).multiply == 5e9
+    rates.raise_multiply(device, weft.float32, 7e9)
+    monkeypatch.setattr(rates, "_known", {})
+    assert rates.rates(device).multiply == 7e9 and len(measured) == 2
+
+
+def test_rates_of_the_device_itself(on_each_device, monkeypatch):
+    from weft.profiling import rates
+
+    monkeypatch.setattr(rates, "ROUNDS", 1)
+    monkeypatch.setattr(rates, "COPIED_BYTES", {"cpu": 1 << 20})
+    monkeypatch.setattr(rates, "MULTIPLIED", {"cpu": 64})
+    device = weft.default_device()
+    assert rates._measured(device, None) > 1e6
+    assert rates._measured(device, weft.float32) > 1e6
+
+
+def test_a_module_and_keyword_arguments(on_each_device):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x, factor=1.0):
+            return self.inner(x) * factor
+
+    for model in (Scaled(), weft.compile(Scaled())):
+        found = weft.profile(model, weft.randn(4, 8), factor=2.0)
+        assert [layer.layer for layer in found.layers] == ["Scaled", "inner"]
+
+
+def test_mixed_precision(on_each_device):
+    layer = nn.Linear(64, 64)
+
+    def step(x):
+        with weft.autocast(x.device.type, weft.bfloat16):
+            return layer(x).float().sum()
+
+    found = weft.profile(step, weft.randn(32, 64))
+    assert found.kernels and any(part.layer == "Linear" for kernel in found.kernels for part in kernel.layers)
+
+
+def test_errors_end_at_the_users_line():
+    import traceback
+
+    with pytest.raises(weft.ShapeError) as caught:
+        weft.profile(lambda x: x @ x, weft.ones(3, 4, device="cpu"))
+    frames = [frame.filename for frame in traceback.extract_tb(caught.tb)]
+    assert all("profiling" not in name for name in frames)

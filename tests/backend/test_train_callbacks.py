@@ -231,6 +231,18 @@ def test_the_progress_bar(on_each_device, terminal):
     assert "stopped: enough" in text.getvalue()
 
 
+def test_an_error_gives_the_terminal_back(on_each_device):
+    bar = ProgressBar(console=Console(file=io.StringIO(), force_terminal=True))
+
+    class Fails(Callback):
+        def on_batch_end(self, trainer, batch, metrics):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        make_trainer([bar, Fails()]).fit([make_data()])
+    assert bar._bar is None
+
+
 def test_the_average_of_the_weights(on_each_device):
     """It is updated in the step, used for validation, and can be left in the model."""
     ema = EMA(decay=0.5, swap_at_end=True)
@@ -283,6 +295,28 @@ def test_callbacks_are_called_in_order(on_each_device):
         "begin", "epoch 0", "batch 0", "/batch 1", "batch 2", "/epoch 0",
         "epoch 1", "/batch 0", "batch 1", "/batch 2", "/epoch 1", "end",
     ]  # fmt: skip
+
+
+def test_validation_every_so_many_epochs_and_at_the_end(on_each_device):
+    data = [make_data()]
+    trainer = make_trainer()
+    history = trainer.fit(data, validation=data, epochs=5, validate_every=2)
+    assert [row["epoch"] for row in history.rows if "val_loss" in row] == [1, 3, 4]
+    assert history["lr"] == [0.1] * 5 and [row["step"] for row in history.rows] == [1, 2, 3, 4, 5]
+
+
+def test_a_callback_may_stop_in_the_middle_of_an_epoch(on_each_device):
+    class Stop(Callback):
+        def on_batch_end(self, trainer, batch, metrics):
+            if trainer.step_count == 2:
+                trainer.stop("seen enough")
+
+    trainer = make_trainer([Stop()])
+    history = trainer.fit([make_data()] * 4, epochs=3)
+    assert (trainer.step_count, trainer.epoch, trainer.stopped) == (2, 0, "seen enough")
+    assert len(history) == 1 and history.last["step"] == 2
+    trainer.fit([make_data()] * 4, epochs=1)
+    assert trainer.step_count == 4 and len(history) == 1
 
 
 # ---- before a run ----------------------------------------------------------------------------------------------------
@@ -363,6 +397,7 @@ def test_a_history_is_drawn(tmp_path):
         ({"loss": "mse"}, "loss 'mse'"),
         ({"loss": None}, "neither a loss nor a step"),
         ({"optimizer": "adam"}, "an optimizer of type str"),
+        ({"optimizer": weft.optim.LBFGS([weft.ones(1, requires_grad=True)])}, "LBFGS"),
     ],
 )
 def test_wrong_arguments(options, message):

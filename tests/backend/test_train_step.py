@@ -120,8 +120,10 @@ def test_a_thousand_steps_take_no_memory(on_each_device):
     trainer.fit(data, epochs=5)
     gc.collect()
     before, objects = weft.counters(), len(gc.get_objects())
+    memory = weft.memory_stats(on_each_device)["allocated_bytes.all.current"]
     trainer.fit(data, epochs=255)
     gc.collect()
+    assert weft.memory_stats(on_each_device)["allocated_bytes.all.current"] <= memory
     after = weft.counters()
     assert trainer.step_count == 1020
     assert {name: after[name] - before[name] for name in ("traces", "plans_built", "kernels_compiled")} == {
@@ -359,6 +361,118 @@ def test_evaluation_uses_the_other_mode_and_leaves_it(on_each_device):
     np.testing.assert_allclose(trainer.predict(x).numpy(), logits.numpy(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("precision", "low"), [("bf16", weft.bfloat16), ("fp16", weft.float16)])
+def test_a_step_in_16_bits_reads_16_bits(on_each_device, precision, low):
+    """The layers give 16-bit values in the step that `fit` runs; parameters and the loss stay float32."""
+    seen = []
+
+    class Look(nn.Module):
+        def forward(self, x):
+            seen.append(x.dtype)
+            return x
+
+    weft.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), Look(), nn.Tanh(), nn.Linear(16, 3), Look())
+    trainer = make_trainer(model, precision=precision, metrics=["accuracy"], clip_norm=1.0)
+    history = trainer.fit(Rows(make_data(64), 16), epochs=20)
+    assert set(seen) == {low} and all(value.dtype is weft.float32 for value in model.parameters())
+    assert history["loss"][-1] < history["loss"][0] and trainer.meters.loss.buffers["sums"].dtype is weft.float32
+    assert (history["skipped"][-1] >= 0) if precision == "fp16" else "skipped" not in history
+
+
+def test_steps_that_overflow_in_float16_are_skipped_and_counted(on_each_device):
+    """The scale begins above what the gradients bear; the first steps change nothing but the scale."""
+    model = make_model()
+    trainer = make_trainer(model, "SGD", lr=0.1, precision="fp16")
+    trainer.scaler = trainer.meters.scaler = weft.amp.GradScaler(trainer.device, init_scale=2.0**40)
+    before = weights(model)
+    x, y = make_data(16)
+    loss = trainer.train_batch(x, y).item()
+    assert_same(before, weights(model))
+    for _ in range(40):
+        last = trainer.train_batch(x, y).item()
+    assert trainer.read().skipped == trainer.scaler.skipped_steps() > 5 and last < loss
+
+
+@pytest.mark.parametrize("how", [{"checkpoint": True}, {"checkpoint": ["0", "1"]}, {"memory_budget": 0.85}])
+def test_activations_that_are_computed_again_change_no_bit(on_each_device, how):
+    def make(**options):
+        weft.manual_seed(0)
+        block = lambda: nn.Sequential(nn.Linear(6, 96), nn.GELU(), nn.Dropout(0.1), nn.Linear(96, 6))  # noqa: E731
+        return make_trainer(nn.Sequential(block(), block(), block(), nn.Linear(6, 3)), **options)
+
+    data = Rows(make_data(512), 256)
+    plain = make()
+    plain.fit(data, epochs=2)
+    peak = plain.compiled_steps()[0].plan.memory().peak
+    again = make(**{name: int(value * peak) if name == "memory_budget" else value for name, value in how.items()})
+    again.fit(data, epochs=2)
+    assert_same(weights(plain.model), weights(again.model))
+    arenas = [trainer.compiled_steps()[0].plan.memory().arena_bytes for trainer in (plain, again)]
+    assert arenas[1] < arenas[0]
+    if "memory_budget" in how:
+        assert again.segments.modules and again.segments.without == peak
+        assert again.compiled_steps()[0].plan.memory().peak <= again.memory_budget < peak
+
+
+def test_evaluating_many_times_compiles_once(on_each_device):
+    """Whatever list the batches are in; and in the middle of an epoch, over the data that the epoch uses."""
+    trainer = make_trainer()
+    x, y = make_data(64)
+    trainer.fit([(x, y)])
+    for _ in range(2):  # the second one resets
+        trainer.evaluate([(x, y)])
+    before = weft.counters()["traces"]
+    for _ in range(20):
+        trainer.evaluate([(x, y)])
+    assert weft.counters()["traces"] == before and len(trainer._evaluations) == 1
+    data = Rows([x, y], 16)
+
+    class Evaluate(Callback):
+        every = 3
+
+        def on_batch_end(self, trainer, batch, metrics):
+            trainer.evaluate(data)
+
+    first, second = make_trainer(), make_trainer(callbacks=[Evaluate()])
+    for one in (first, second):
+        one.fit(data, epochs=3)
+    assert_same(weights(first.model), weights(second.model))
+
+
+def test_the_loss_goes_to_the_device(on_each_device):
+    with weft.device("cpu"):
+        loss = nn.CrossEntropyLoss(weight=weft.tensor([1.0, 2.0, 3.0]))
+    model = make_model()
+    trainer = Trainer(model, loss, weft.optim.SGD(model.parameters(), lr=0.1), device=on_each_device)
+    assert math.isfinite(trainer.fit([make_data(16)])["loss"][0])
+
+
+def test_batches_of_other_kinds(on_each_device):
+    """Dicts for a step of one's own, arrays, and what a torch loader gives."""
+    torch = pytest.importorskip("torch")
+    x, y = make_data(32)
+
+    def step(trainer, batch):
+        return nn.functional.cross_entropy(trainer.model(batch["x"]), batch["y"])
+
+    trainers = [make_trainer(), make_trainer(step=step), make_trainer(), make_trainer()]
+    trainers[0].fit([(x, y)], epochs=2)
+    trainers[1].fit([{"x": x, "y": y}], epochs=2)
+    trainers[2].fit([(x.numpy(), y.numpy())], epochs=2)
+    rows = torch.utils.data.TensorDataset(torch.tensor(x.numpy()), torch.tensor(y.numpy()))
+    trainers[3].fit(torch.utils.data.DataLoader(rows, batch_size=32), epochs=2)
+    for other in trainers[1:]:
+        assert_same(weights(trainers[0].model), weights(other.model))
+    assert trainers[3].wait_seconds > 0
+
+
+def test_data_on_the_device_is_never_waited_for(on_each_device):
+    trainer = make_trainer()
+    history = trainer.fit(Rows(make_data(64), 16), epochs=2)
+    assert history["wait_seconds"] == [0.0, 0.0]
+
+
 # ---- losses that are not finite --------------------------------------------------------------------------------------
 
 
@@ -416,6 +530,14 @@ def test_stopping_freezes_everything_after_the_first_bad_step(on_each_device):
     assert_same(weights(trainer.model), weights(other.model))
 
 
+def test_a_long_epoch_is_looked_at_meanwhile(on_each_device, monkeypatch):
+    monkeypatch.setattr(weft.train.trainer, "CHECKED_EVERY", 10)
+    trainer = make_trainer()
+    with pytest.raises(NotFiniteError, match=r"in step 4 \(epoch 0, batch 3\)"):
+        trainer.fit(bad_batches() * 10, epochs=1)
+    assert trainer.step_count == 10
+
+
 def test_ignoring_goes_on(on_each_device):
     trainer = make_trainer(on_nan="ignore")
     assert math.isnan(trainer.fit(bad_batches(), epochs=1)["loss"][0])
@@ -469,3 +591,30 @@ def test_an_optimizer_with_a_step_of_its_own_refuses_a_condition():
 
     with pytest.raises(weft.GraphError, match="updating_if"), Own([weft.ones(1)]).updating_if(weft.tensor(True)):
         pass
+
+
+@pytest.mark.serial
+def test_fit_adds_little_to_a_loop_by_hand():
+    """By counts: of Python function calls per step over those of the compiled step itself, and of plans per epoch.
+    (`benchmarks/fit.py` measures the time; a function call takes about 0.1 us, and 50 us are promised.)"""
+    import cProfile
+    import pstats
+
+    data = Rows(make_data(640, device="cpu"), 16)
+    trainer = make_trainer(device="cpu")
+    trainer.fit(data, epochs=2)
+    step = trainer.compiled_steps()[0]
+
+    def calls(function):
+        profile = cProfile.Profile()
+        profile.runcall(function)
+        return pstats.Stats(profile).total_calls
+
+    def loop():
+        for _ in range(data.batches):
+            step()
+
+    data.start_epoch(0)
+    by_hand = calls(loop)
+    by_fit = calls(lambda: trainer.fit(data, epochs=3))
+    assert (by_fit - by_hand) / data.batches < 100  # 40 steps: what an epoch costs is in it

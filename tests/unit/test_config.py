@@ -169,6 +169,15 @@ def test_paths_in_errors(tmp_path):
                                                               "z": {"layer": LINEAR, "from": "x"}}, "outputs": "z"},
             "nodes.y: given a node that no output needs",
         ),
+        (
+            {"type": "Model", "inputs": {"x": [4]}, "nodes": {"y": {"layer": LINEAR, "from": "x"},
+                                                              "z": {"take": 0, "from": "y"}}, "outputs": "z"},
+            "nodes.z.take: given 0 of Symbol",
+        ),
+        (
+            {"type": "Model", "inputs": {"x": [4]}, "nodes": {"y": {"from": "x"}}, "outputs": "y"},
+            "nodes.y: given neither of them; expected one of layer, same_as, take",
+        ),
         ({"type": "Model", "inputs": {}, "nodes": {}, "outputs": "y"}, "inputs: given no inputs"),
         ({"type": "Model", "inputs": {"x": [3]}, "nodes": {}, "outputs": "x"}, "outputs: given the input 'x'"),
         (True, "from_config: given a bool"),
@@ -279,7 +288,10 @@ def test_every_argument_of_every_layer_can_be_described():
     for name, entry in nn.layers().items():
         for one in catalogue.parameters_of(entry.cls).values():
             kinds = catalogue.kinds_of(str(one.annotation), one.name)
-            assert kinds and ("any" not in [kind.form for kind in kinds] or name in catalogue.REFUSED | SPECIAL), (name, one)
+            assert kinds and ("any" not in [kind.form for kind in kinds] or name in catalogue.REFUSED | SPECIAL), (
+                name,
+                one,
+            )
     assert set(dialect.KEYS) >= {key for form in dialect.FORMS.values() for key in (*form.required, *form.optional)}
 
 
@@ -404,3 +416,32 @@ def test_random_damage_gives_an_error_or_the_model_that_the_text_describes():
         else:
             assert agrees(given, tree), (given, tree)
     assert built > 300 and refused > 5_000
+
+
+RUN = {
+    "model": [LINEAR],
+    "data": {"type": "csv", "path": "x.csv", "target": "y", "features": ["a"], "batch_size": 4, "validation": 0.2},
+    "loss": {"type": "CrossEntropyLoss", "label_smoothing": 0.1},
+    "optimizer": {"type": "Adam", "lr": 0.01, "betas": [0.9, 0.99]},
+    "scheduler": {"type": "Warmup", "steps": 3, "after": {"type": "StepLR", "step_size": 2, "gamma": 0.5}},
+    "metrics": ["accuracy", {"type": "TopK", "k": 3}],
+    "callbacks": [{"type": "EarlyStopping", "patience": 3}, "EMA"],
+    "trainer": {"epochs": 2, "device": "cpu", "clip_norm": 1.0, "memory_budget": "1 GB", "seed": 3},
+}
+
+
+def test_random_damage_of_runs_gives_an_error_or_the_run():
+    draw = random.Random(8)
+    kept = refused = 0
+    for number in range(2_000):
+        source = damage_text(json.dumps(RUN), draw) if number % 2 else damage_tree(RUN, draw)
+        if isinstance(source, str) and not reading._is_text(source):
+            source = source + "\n"
+        try:
+            run = weft.config.load_run(source)
+        except weft.config.ConfigError:
+            refused += 1
+            continue
+        kept += 1
+        assert run.tree == reading.read(source)[0]
+    assert kept > 100 and refused > 1_000

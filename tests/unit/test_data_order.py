@@ -145,6 +145,23 @@ def test_items_of_different_shapes_say_what_to_do():
         next(iter(data.DataLoader([np.ones(2), np.ones(3)], 2)))
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: data.DataLoader(range(3), 0),
+        lambda: data.read_csv("no such file"),
+        lambda: data.transforms.RandomCrop(0),
+        lambda: data.transforms.RandomCrop(4)(weft.ones(1, 1, 2, 2)),
+        lambda: data.DataLoader([1], resident=True).resident("cpu"),
+        lambda: data.Table({})["x"],
+    ],
+)
+def test_errors_end_at_the_line_of_the_caller(call):
+    with pytest.raises(weft.WeftError) as caught:
+        call()
+    assert caught.traceback[-1].path.name == "test_data_order.py"
+
+
 def test_the_package_is_loaded_lazily():
     import subprocess
     import sys

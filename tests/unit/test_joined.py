@@ -40,7 +40,7 @@ LAYER = numbers(40, 36), numbers(36, 70), numbers(40, 70)
 @pytest.mark.parametrize("blocks", [None, 1, 3, 50])
 def test_what_does_not_depend_on_each_other_is_one_launch(blocks, monkeypatch):
     found, names = compiled(Lockstep(blocks, shared_bytes=DECLARED).device, layer_gradients, *LAYER)
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: [(one, ()) for one in steps])
+    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
     alone, several = compiled(Lockstep(blocks, shared_bytes=DECLARED).device, layer_gradients, *LAYER)
     assert len(names) == 1 and len(several) == 4, (names, several)
     for one, other in zip(found, alone, strict=True):
@@ -100,7 +100,7 @@ def test_training_with_joined_launches(monkeypatch):
 
     names: list[list[str]] = []
     together = losses()
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: [(one, ()) for one in steps])
+    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
     assert together == losses() and together[-1] < together[0]
     assert any(name.startswith("beside") for name in names[0]) and len(names[0]) < len(names[1]), names
 

@@ -222,3 +222,10 @@ def test_series(tmp_path):
     found = read_run(tmp_path).metrics
     assert found.series("epoch", ("seconds",)) == {"loss": [(0.0, 1.0), (1.0, 0.5)]}
     assert found.last("seconds") == 4
+
+
+def test_constants_are_numbers_not_curves(tmp_path):
+    (tmp_path / "metrics.csv").write_text("epoch,loss,lr,step\n0,2,0.25,7\n1,2,0.25,14\n")
+    text = report.write(tmp_path).read_text()
+    assert "Loss by epoch" in text and "Learning rate by epoch" not in text
+    assert "<b>0.25</b><span>last learning rate</span>" in text and "<b>14</b><span>steps</span>" in text

@@ -155,6 +155,7 @@ BAD = {
     "bool shape": (file({"a": entry(shape=(True,))}, bytes(4)), "has shape"),
     "product overflows": (file({"a": entry(shape=(2**62, 4), offsets=(0, 0))}), "sizes that are possible"),
     "empty of huge": (file({"a": entry(shape=(0, 2**62, 2**62), offsets=(0, 0))}), "sizes that are possible"),
+    "empty of many bytes": (file({"a": entry(shape=(0, 2**62), offsets=(0, 0))}), "sizes that are possible"),
     "too many axes": (file({"a": entry(shape=(1,) * 40)}, bytes(4)), "sizes that are possible"),
     "bytes": (file({"a": entry(offsets=(0, 8))}, bytes(8)), "has 8 bytes; expected 4"),
     "reversed": (file({"a": entry(offsets=(4, 0))}, bytes(4)), "has -4 bytes"),

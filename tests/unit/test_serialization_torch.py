@@ -228,6 +228,7 @@ def test_the_pickles_of_this_file_are_right(tmp_path):
         (archive(tensor_pickle(size=(-4,)), FOUR), "that cannot be"),
         (archive(tensor_pickle(size=(2, 2)), FOUR), "that cannot be"),
         (archive(tensor_pickle(size=(2**40, 2**40), stride=(0, 0)), FOUR), "has the size"),
+        (archive(tensor_pickle(size=(0, 2**62), stride=(1, 1)), FOUR), "has the size"),
         (archive(tensor_pickle(size=(1,) * 40, stride=(1,) * 40), FOUR), "that cannot be"),
         (archive(tensor_pickle(count=400, size=(400,)), FOUR), "has 16 bytes instead of 1600"),
         (archive(tensor_pickle(count=2**70), FOUR), "cannot be"),

@@ -110,8 +110,8 @@ class MemoryCounts:
         self.pieces = self.pieces_peak = self.pieces_total = 0
         self.reserved_peak = 0
 
-    def take(self, requested: int, allocated: int, waiting: int = 0) -> None:
-        """An allocation, after which `waiting` bytes are kept for reuse."""
+    def take(self, requested: int, allocated: int) -> None:
+        """An allocation."""
         self.pieces += 1
         self.pieces_total += 1
         self.requested += requested
@@ -124,8 +124,6 @@ class MemoryCounts:
             self.allocated_peak = self.allocated
         if self.pieces > self.pieces_peak:
             self.pieces_peak = self.pieces
-        if self.allocated + waiting > self.reserved_peak:
-            self.reserved_peak = self.allocated + waiting
 
     def give(self, requested: int, allocated: int) -> None:
         """An allocation is no longer held."""

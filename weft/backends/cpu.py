@@ -93,10 +93,28 @@ class _Block:
         self.size = size
         self.nbytes = nbytes  # that were asked for
         self.block = block
-        pool.counts.take(nbytes, size, pool.kept)
+        # What `MemoryCounts.take` does, without a call: there is an allocation for every result outside of compile.
+        counts = pool.counts
+        counts.pieces += 1
+        counts.pieces_total += 1
+        counts.requested += nbytes
+        counts.requested_total += nbytes
+        counts.allocated += size
+        counts.allocated_total += size
+        if counts.requested > counts.requested_peak:
+            counts.requested_peak = counts.requested
+        if counts.pieces > counts.pieces_peak:
+            counts.pieces_peak = counts.pieces
+        if counts.allocated > counts.allocated_peak:
+            counts.allocated_peak = counts.allocated
+        if counts.allocated + pool.kept > counts.reserved_peak:
+            counts.reserved_peak = counts.allocated + pool.kept
 
     def __del__(self) -> None:
-        self.pool.counts.give(self.nbytes, self.size)
+        counts = self.pool.counts
+        counts.pieces -= 1
+        counts.requested -= self.nbytes
+        counts.allocated -= self.size
         self.pool.give(self.size, self.block)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -35,7 +36,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             continue
         free, total = device.backend.memory()
         mark = f"{device.name} *" if device is default else device.name
-        row = [mark, Text(device.description), size_text(total), size_text(free)]
+        row: list[Any] = [mark, Text(device.description), size_text(total), size_text(free)]
         if options.rates:
             found = rates(device)
             row += [rate_text(found.copy, "B"), rate_text(found.multiply, "flop")]

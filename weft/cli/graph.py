@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from weft import nn
 from weft.cli import steps
+from weft.drawing.network import plot
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     options.forward = True  # nothing else is needed of it
     case = steps.load(options)
     target = options.output or f"{Path(options.config).stem}.svg"
-    nn.plot(case.model, target, input_shape=list(case.inputs), depth=options.depth)
+    plot(case.model, target, input_shape=list(case.inputs), depth=options.depth)
     count = sum(param.numel() for param in case.model.parameters())
     console.print(f"{type(case.model).__name__}, {count:,} parameters: {target}", markup=False, soft_wrap=True)
     return 0

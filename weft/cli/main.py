@@ -47,7 +47,7 @@ def parser(chosen: str | None = None) -> argparse.ArgumentParser:
         if name == chosen:
             module = importlib.import_module(f"weft.cli.{name}")
             module.add_arguments(one)
-            one.set_defaults(run=module.run)
+            one.set_defaults(command=module.run)
     return top
 
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = next((word for word in given if not word.startswith("-")), None)
     options = parser(chosen).parse_args(given)
     try:
-        code: int = options.run(options, Console(highlight=False, soft_wrap=False))
+        code: int = options.command(options, Console(highlight=False, soft_wrap=False))
         return code
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

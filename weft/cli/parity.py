@@ -17,7 +17,8 @@ from rich.table import Table
 import weft
 from weft import config, nn
 from weft.backends.base import Device
-from weft.config.inputs import example_inputs, input_forms, parse_shapes
+from weft.cli.runs import positive
+from weft.config.inputs import inputs_for
 from weft.config.model import build
 from weft.config.reading import read
 from weft.tensor import Tensor
@@ -66,12 +67,14 @@ class Comparison:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("config", nargs="?", default="samples", help="a network or run, or `samples`: the eight that ship")
+    parser.add_argument(
+        "config", nargs="?", default="samples", help="a network or run, or `samples`: the eight that ship"
+    )
     parser.add_argument("--device", action="append", help="compare with this device (default: every other one)")
-    parser.add_argument("--batch", type=int, help="rows of the batch (default: what the configuration says)")
+    parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the configuration says)")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
-    parser.add_argument("--steps", type=int, default=10, help="training steps (default: 10)")
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="largest difference that is one (default: 1e-4)")
+    parser.add_argument("--steps", type=positive, default=10, help="training steps (default: 10)")
+    parser.add_argument("--tolerance", type=float, default=1e-4, help="larger differences count (default: 1e-4)")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
@@ -142,8 +145,7 @@ def _case(name: str, options: argparse.Namespace, is_small: bool) -> Case:
     with weft.device("cpu"):
         model = build(place, tree)
     batch = options.batch or (4 if is_small else getattr(model, "batch_size", 32))
-    forms = parse_shapes(options.input) if options.input else input_forms(model)
-    inputs = example_inputs(forms, batch)
+    inputs = inputs_for(tree if sample else name, model, options.input, batch)
     with weft.no_grad():
         result = _first(model(*inputs))
     target = weft.rand(*result.shape, device="cpu")

@@ -49,9 +49,9 @@ def load(options: argparse.Namespace) -> Case:
 def _of_run(options: argparse.Namespace) -> Case:
     from weft.config import load_run
 
-    trainer = load_run(options.config).trainer(run=False, device=options.device)
-    loader = load_run(options.config).train_loader(trainer.device)
-    batch = as_arguments(next(iter(loader)), trainer.device)
+    found = load_run(options.config, ["trainer.run=null"])  # it is looked at, not trained
+    trainer = found.trainer(device=options.device)
+    batch = as_arguments(next(iter(found.train_loader(trainer.device))), trainer.device)
     if options.batch:
         batch = tuple(one[: options.batch] if isinstance(one, Tensor) and one.ndim else one for one in batch)
     inputs = [one for one in batch[:-1] if isinstance(one, Tensor)]

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import argparse
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from weft import nn
-from weft.config.inputs import input_forms, parse_shapes
+from weft.cli.runs import positive
+from weft.config.inputs import inputs_for
+from weft.errors import size_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("config", help="a network or a run, in JSON or TOML")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
-    parser.add_argument("--batch", type=int, help="rows of the batch (default: what the file says, or 1)")
+    parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the file says, or 1)")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the table."""
     model = nn.from_config(options.config)
-    forms = parse_shapes(options.input) if options.input else input_forms(model)
-    batch = options.batch or getattr(model, "batch_size", 1)
-    found = nn.summary(model, *[shape for shape, _, _ in forms], batch_size=batch, dtypes=[one for _, one, _ in forms])
-    console.print(str(found), markup=False, no_wrap=True, overflow="ellipsis", crop=True)
+    found = nn.summary(model, *inputs_for(options.config, model, options.input, options.batch))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column("layer", no_wrap=True, overflow="ellipsis", min_width=20)
+    table.add_column("output shape", no_wrap=True, overflow="ellipsis", min_width=12)
+    table.add_column("parameters", justify="right", no_wrap=True, min_width=10)
+    table.add_column("memory", justify="right", no_wrap=True, min_width=10)
+    for row in found.rows:
+        name = row.path.rpartition(".")[2]
+        label = "  " * row.depth + (f"{name}: {row.kind}" if name else row.kind)
+        shapes = " ".join(str(list(shape)) for shape in row.shapes) if row.calls else "not called"
+        shapes += f" x{row.calls}" if row.calls > 1 else ""
+        counts = (f"{row.parameters:,}", size_text(row.nbytes)) if row.nbytes else ("", "")
+        table.add_row(Text(label), Text(shapes), *counts)
+    console.print(table)
+    for line in str(found).splitlines()[-2:]:
+        console.print(line, markup=False)
     return 0

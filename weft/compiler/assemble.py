@@ -19,7 +19,7 @@ from weft.compiler.decompose import copy_of, decompose, number_for, numbers_for
 from weft.compiler.expand import expand_heavy, spell_out
 from weft.compiler.explain import Explained, explained
 from weft.compiler.fuse import Fused, fuse
-from weft.compiler.join import joined
+from weft.compiler.join import joined, joined_groups
 from weft.compiler.loops import Relocation, Turn, last_entries, program_of, settle
 from weft.compiler.lower import Lowered, lower, lower_epilogue, result_nodes
 from weft.compiler.lower_blocks import BLOCK_ORDERINGS
@@ -257,11 +257,11 @@ class _Assembly:
         if origins is not None:
             made = [origins.shares(region) for region in self.order]
             origins.steps = made + [{origins.of(value) or NOWHERE: 1.0} for value, _, _ in self.storage.copies]
+        if self.joins and origins is not None:
+            groups = joined_groups(steps, self._apart, self.target)
+            origins.steps = [origins.together(steps, numbers) for _, numbers in groups]
         if self.joins:
-            groups = joined(steps, self._apart, self.target)
-            if origins is not None:
-                origins.steps = [origins.together(steps, numbers) for _, numbers in groups]
-            steps = [step for step, _ in groups]
+            steps = joined(steps, self._apart, self.target)
         self.slots.append(Slot("status", 4 * len(self.sites), "status"))
         plan = Plan(tuple(steps), tuple(self.slots), tuple(self.storage.intervals), "", tuple(self.sites))
         places = [self.place(base_of(node)) for position, node in enumerate(outputs) if position not in written]

@@ -19,9 +19,14 @@ MOST_BLOCKS = 256  # of a launch that others run beside: more keep a GPU busy al
 Apart = Callable[[int, int], bool]  # whether the steps with these numbers may run at the same time
 
 
-def joined(steps: Sequence[Step], apart: Apart, target: Target) -> list[tuple[Step, tuple[int, ...]]]:
+def joined(steps: Sequence[Step], apart: Apart, target: Target) -> list[Step]:
     """The steps, small neighbours joined, as long as a block has room for the arrays of all of them, and is made of
-    whole subgroups, among which some parts may deal out rows; each with the numbers of the steps it was made of."""
+    whole subgroups, among which some parts may deal out rows."""
+    return [step for step, _ in joined_groups(steps, apart, target)]
+
+
+def joined_groups(steps: Sequence[Step], apart: Apart, target: Target) -> list[tuple[Step, tuple[int, ...]]]:
+    """The same, each with the numbers of the steps that it was made of."""
     numbered = [_Single(step, (number,)) for number, step in enumerate(steps)]
 
     def agree(group: Sequence[_Single]) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -142,7 +142,7 @@ class Origins:
 
     def together(self, steps: Sequence[Step], numbers: Sequence[int]) -> Shares:
         """The shares of several steps that were made one, each counted by what it moves and computes."""
-        counted: Counter[Origin] = Counter()
+        counted: defaultdict[Origin, float] = defaultdict(float)
         for number in numbers:
             for origin, share in self.steps[number].items():
                 counted[origin] += share * (steps[number].bytes + steps[number].flops + 1)

@@ -9,6 +9,9 @@ arguments. A model of several inputs names its nodes:
                "both": {"layer": {"type": "Concat"}, "from": ["flat", "age"]},
                "out": {"layer": {"type": "Linear", "in_features": 65, "out_features": 2}, "from": "both"}},
      "outputs": "out"}
+
+`with` gives a call further arguments, `{"from": "rnn", "take": 0}` takes the first of several results, `same_as` calls
+the layer of another node.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ REFUSED = {
 # Parameters that no file can give.
 INFINITE = ("inf", "-inf")  # numbers that JSON does not have, as strings
 _HIDDEN = ("process_group",)
+NODE = ("layer", "same_as", "take")  # what a node of a model does; it has one of these keys
 _MODULE_NAMES = ("Module", "Linear", "Embedding")
 _ALIASES = {
     "Sizes": "int | Sequence[int]",
@@ -351,18 +355,24 @@ def _model(place: Place, given: dict[str, Any]) -> Module:
     for name, node in places.object_at(place.at("nodes"), given["nodes"], "an object with a node for each").items():
         at = place.at("nodes").at(name)
         node = places.object_at(at, node, "an object with 'layer' and 'from'")
-        places.check_keys(at, node, ("layer", "from", "same_as"), ("from",))
+        places.check_keys(at, node, (*NODE, "from", "with"), ("from",))
         if name in values:
             at.fail("a name that another node or an input has", "another name")
-        if ("layer" in node) == ("same_as" in node):
-            at.fail("both 'layer' and 'same_as', or neither", "one: a layer of its own, or the node whose layer it is")
+        kinds = [key for key in NODE if key in node]
+        if len(kinds) != 1:
+            named = " and ".join(map(repr, kinds)) or "neither of them"
+            at.fail(named, f"one of {', '.join(NODE)}: a layer, the node whose layer it is, or the number of a result")
+        sources[name] = _names(at.at("from"), node["from"], values)
+        if "take" in node:
+            values[name] = _take(at, node, sources[name], values)
+            continue
         if "same_as" in node:
             layer = shared[places.choice(at.at("same_as"), node["same_as"], shared)]
         else:
             layer = build(at.at("layer"), node["layer"])
         shared[name] = layer
-        sources[name] = _names(at.at("from"), node["from"], values)
-        values[name] = attempt(at, layer, tuple(values[one] for one in sources[name]), {})
+        extra = places.object_at(at.at("with"), node.get("with", {}), "an object with arguments of the call")
+        values[name] = attempt(at, layer, tuple(values[one] for one in sources[name]), extra)
     at = place.at("outputs")
     names = _names(at, given["outputs"], values)
     if any(name in inputs for name in names):
@@ -376,6 +386,17 @@ def _model(place: Place, given: dict[str, Any]) -> Module:
     model = attempt(place, Model, (inputs, outputs), {})
     model.node_names = {name: id(values[name]) for name in values}
     return model
+
+
+def _take(place: Place, node: dict[str, Any], names: list[str], values: dict[str, Any]) -> Any:
+    """One of several results."""
+    if "with" in node or len(names) != 1:
+        place.fail("'with', or several names in 'from', beside 'take'", "one name")
+    number = places.integer(place.at("take"), node["take"], 0)
+    result = values[names[0]]
+    if not isinstance(result.value, (tuple, list)) or number >= len(result.value):
+        place.at("take").fail(f"{number} of {result!r}", "the number of one of several results")
+    return result[number]
 
 
 def _names(place: Place, value: Any, known: Collection[str]) -> list[str]:

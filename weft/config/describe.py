@@ -165,20 +165,8 @@ def _model(model: Model, path: str) -> dict[str, Any]:
     owners: dict[int, str] = {}
     for number, symbol in enumerate(model._steps):
         name = by_symbol.get(id(symbol), f"node_{number}")
-        module = _ARITHMETIC.get(getattr(symbol.module, "function", None), type(symbol.module))
-        if symbol.kwargs or not all(isinstance(one, Symbol) for one in symbol.args):
-            given = f"a call of {type(symbol.module).__name__} with arguments that are no symbols"
-            refuse(model, path, given, "calls with results of other layers only")
-        sources = [names[id(one)] for one in symbols_in(symbol.args)]
-        node: dict[str, Any] = {"from": sources[0] if len(sources) == 1 else sources}
-        if id(symbol.module) in owners:
-            node["same_as"] = owners[id(symbol.module)]
-        else:
-            of = symbol.module if module is type(symbol.module) else module()
-            node = {"layer": describe(of, f"{path}.{name}" if path else name), **node}
-            owners[id(symbol.module)] = name
+        nodes[name] = _node(model, symbol, names, owners, name, path)
         names[id(symbol)] = name
-        nodes[name] = node
     if isinstance(model.outputs, Symbol):
         outputs: Any = names[id(model.outputs)]
     elif isinstance(model.outputs, (list, tuple)) and all(isinstance(one, Symbol) for one in model.outputs):
@@ -186,6 +174,27 @@ def _model(model: Model, path: str) -> dict[str, Any]:
     else:
         refuse(model, path, "outputs in a structure of their own", "one output or a list of them")
     return {"inputs": inputs, "nodes": nodes, "outputs": outputs}
+
+
+def _node(
+    model: Model, symbol: Symbol, names: dict[int, str], owners: dict[int, str], name: str, path: str
+) -> dict[str, Any]:
+    """One node; `owners` has the nodes whose layers may be called again."""
+    here = f"{path}.{name}" if path else name
+    if not all(isinstance(one, Symbol) for one in symbol.args) or any(symbols_in(list(symbol.kwargs.values()))):
+        given = f"a call of {type(symbol.module).__name__} with arguments that are no results of layers"
+        refuse(model, path, given, "results of other layers, and numbers by keyword")
+    sources = [names[id(one)] for one in symbol.args]
+    source: dict[str, Any] = {"from": sources[0] if len(sources) == 1 else sources}
+    extra = {"with": plain(model, symbol.kwargs, here)} if symbol.kwargs else {}
+    function = getattr(symbol.module, "function", None)
+    if isinstance(function, operator.itemgetter) and isinstance(key := function.__reduce__()[1][0], int) and key >= 0:
+        return {**source, "take": key}
+    if id(symbol.module) in owners:
+        return {"same_as": owners[id(symbol.module)], **source, **extra}
+    owners[id(symbol.module)] = name
+    module = _ARITHMETIC[function]() if function in _ARITHMETIC else symbol.module
+    return {"layer": describe(module, here), **source, **extra}
 
 
 def _input(symbol: Input, path: str) -> dict[str, Any]:

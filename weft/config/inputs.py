@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.config.dialect import Network
+from weft.config.reading import Source, read
+from weft.creation import as_tensor
 from weft.dtypes import by_name, float32
 from weft.errors import ConfigError, problem
 from weft.nn.containers import Sequential
@@ -58,6 +60,29 @@ def input_forms(model: Module) -> list[Form]:
         return [((model.in_channels, 32), float32, 0)]
     given = f"a model whose first layer ({type(model).__name__}) does not say what shape it takes"
     raise problem(ConfigError, "the configuration", given, "a shape", "give it, such as --input 3,32,32")
+
+
+def inputs_for(
+    source: Source, model: Module, shapes: Sequence[str] = (), batch_size: int | None = None
+) -> list[Tensor]:
+    """Inputs for the model of a configuration: random ones, of the shapes of a command line or of what its layers say;
+    of a run whose layers do not say it, or whose batches are whole graphs, a batch of its data."""
+    rows = int(getattr(model, "batch_size", 1)) if batch_size is None else batch_size
+    if shapes:
+        return example_inputs(parse_shapes(shapes), rows)
+    tree, _ = read(source)
+    data = tree.get("data") if isinstance(tree, dict) and "type" not in tree else None
+    if not (isinstance(data, dict) and data.get("type") == "graph"):
+        try:
+            return example_inputs(input_forms(model), rows)
+        except ConfigError:
+            if data is None:
+                raise
+    from weft.config.run import load_run
+
+    batch = [as_tensor(one, device="cpu") for one in next(iter(load_run(source).train_loader("cpu")))[:-1]]
+    is_graph = isinstance(data, dict) and data.get("type") == "graph"
+    return batch if is_graph else [one[:rows] for one in batch]
 
 
 def example_inputs(forms: Sequence[Form], batch_size: int) -> list[Tensor]:

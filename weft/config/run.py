@@ -66,7 +66,15 @@ FIT: dict[str, Callable[[Place, Any], Any]] = {
     "validate_every": _count,
 }
 # Callbacks that a file can name; the progress bar is the command's own.
-CALLBACKS = ("CSVLogger", "EMA", "EarlyStopping", "LearningRateMonitor", "ModelCheckpoint", "ReduceLROnPlateau", "TensorBoard")
+CALLBACKS = (
+    "CSVLogger",
+    "EMA",
+    "EarlyStopping",
+    "LearningRateMonitor",
+    "ModelCheckpoint",
+    "ReduceLROnPlateau",
+    "TensorBoard",
+)
 METRICS = (
     "AUC", "IoU", "MAE", "MSE", "R2", "Accuracy", "ConfusionMatrix", "F1", "Perplexity", "Precision", "Recall", "TopK",
 )  # fmt: skip
@@ -86,13 +94,25 @@ class ClassesLast(Module):
         return self.loss(prediction.flatten(0, -2), target.flatten())
 
 
+class _Unbound(Optimizer):
+    """Stands for the optimizer while the arguments of a scheduler are checked."""
+
+    def __init__(self) -> None:
+        """It has no parameters."""
+
+
 class Run:
     """A run as a file describes it. `tree` is checked; `folder` is where relative paths begin.
 
-    >>> run = weft.config.load_run({
-    ...     "model": {"type": "Linear", "in_features": 64, "out_features": 10}, "data": {"type": "digits"},
-    ...     "loss": "CrossEntropyLoss", "optimizer": {"type": "SGD", "lr": 0.1}, "trainer": {"epochs": 1, "device": "cpu"},
-    ... })
+    >>> run = weft.config.load_run(
+    ...     {
+    ...         "model": {"type": "Linear", "in_features": 64, "out_features": 10},
+    ...         "data": {"type": "digits"},
+    ...         "loss": "CrossEntropyLoss",
+    ...         "optimizer": {"type": "SGD", "lr": 0.1},
+    ...         "trainer": {"epochs": 1, "device": "cpu"},
+    ...     }
+    ... )
     >>> history = run.fit()
     >>> history["loss"][-1] < 2.3
     True
@@ -106,9 +126,14 @@ class Run:
         data = dict(tree["data"]) if isinstance(tree["data"], Mapping) else tree["data"]
         self._data = sources.check(place.at("data"), data)
         self._data.setdefault("seed", self.options.get("seed", 0))
+        state = weft.default_generator.get_state()
+        self.model()  # its values are lazy: nothing is computed
+        weft.default_generator.set_state(state)
         self.loss()
         self._metrics()
         self.optimizer_class()
+        if tree.get("scheduler") is not None:
+            self.scheduler(_Unbound())
         self._callback_classes()
 
     def _options(self) -> dict[str, Any]:
@@ -133,7 +158,9 @@ class Run:
     def loss(self) -> Any:
         """The loss: one of the catalogue by name, with its arguments; `classes_last` where scores are [*, classes]."""
         at, tree = self.place.at("loss"), self.tree["loss"]
-        given = {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
+        given = (
+            {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
+        )
         is_last = places.boolean(at.at("classes_last"), given.pop("classes_last", False))
         if "type" in given:
             cls = layer_class(at, places.string(at.at("type"), given["type"]))
@@ -146,7 +173,9 @@ class Run:
     def optimizer_class(self) -> tuple[Any, dict[str, Any], Place]:
         """The class of the optimizer and its arguments."""
         at, tree = self.place.at("optimizer"), self.tree["optimizer"]
-        given = {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
+        given = (
+            {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
+        )
         if "type" not in given:
             at.fail("no 'type'", "the name of an optimizer", "add 'type', such as 'AdamW'")
         known = optimizers()
@@ -231,11 +260,13 @@ class Run:
     # ---- training -----------------------------------------------------------------------------------------------
 
     def trainer(self, run: Any = None, device: Any = None, callbacks: Sequence[Any] = ()) -> Any:
-        """The Trainer. `run` and `device` come before those of the file; `callbacks` are added."""
+        """The Trainer. `run` (False for none) and `device` come before those of the file; `callbacks` are added."""
         model = self.model()
         options = {key: value for key, value in self.options.items() if key in TRAINER}
         options["device"] = device or options.get("device", "auto")
-        options["run"] = run if run is not None else options.get("run") and self.folder / options["run"]
+        if run is None:
+            run = self.folder / options["run"] if options.get("run") else False
+        options["run"] = None if run is False else run
         weft.get_device(options["device"])  # says what is missing before anything is made
         optimizer = self.optimizer(model)
         return weft.train.Trainer(
@@ -319,7 +350,7 @@ def check(source: Source) -> str:
 
 def optimizers() -> dict[str, Any]:
     """Optimizers by name."""
-    found = {name: getattr(weft.optim, name) for name in weft.optim.__all__}
+    found = {name: getattr(weft.optim, name) for name in dir(weft.optim)}
     return {
         name: one
         for name, one in found.items()
@@ -369,6 +400,9 @@ def _scheduler(place: Place, given: dict[str, Any], optimizer: Optimizer) -> Any
         inner["after"] = _scheduler(place.at("after"), dict(given.pop("after")), optimizer)
     first = () if cls.__name__ == "ChainedScheduler" else (optimizer,)
     arguments = {name: one for name, one in arguments_of(cls).items() if name not in inner}
+    if isinstance(optimizer, _Unbound):
+        check_arguments(place, cls, given, tuple(inner))
+        return None
     return call(place, partial_class(cls, inner), given, arguments, first)
 
 

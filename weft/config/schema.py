@@ -42,6 +42,7 @@ def schema() -> dict[str, Any]:
         "$defs": {
             "network": _network(),
             "run": run_schema(),
+            "scheduler": _scheduler(),
             "layer": _layer(),
             "dialect_layer": _dialect_layer(),
             **{f"layer_{name}": _layer_object(name, entry.cls) for name, entry in _described().items()},
@@ -128,7 +129,8 @@ def _model_object() -> dict[str, Any]:
     shape = {"type": "array", "items": {"type": ["integer", "null"]}}
     entry = _object({"shape": shape, "dtype": {"type": "string"}, "device": {"type": ["string", "null"]}}, ["shape"])
     names = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
-    node = _object({"layer": LAYER, "from": names, "same_as": {"type": "string"}}, ["from"])
+    keys = {"layer": LAYER, "same_as": {"type": "string"}, "take": _NATURAL, "from": names, "with": {"type": "object"}}
+    node = {**_object(keys, ["from"]), "oneOf": [{"required": [key]} for key in catalogue.NODE]}
     return _object(
         {
             "type": True,
@@ -186,4 +188,122 @@ def _kind(name: str, kind: Kind) -> dict[str, Any]:
 
 def run_schema() -> dict[str, Any]:
     """The schema of a training run."""
-    return {"type": "object", "required": ["model"], "properties": {"model": {"$ref": "#/$defs/network"}}}
+    from weft.config import run, sources
+
+    file = {"type": "string", "pattern": r"\.(json|toml|JSON|TOML)$", "description": "a file with the network"}
+    network = {"if": {"type": "string"}, "then": {"anyOf": [file, LAYER]}, "else": {"$ref": "#/$defs/network"}}
+    losses = [name for name, entry in layers().items() if entry.family in run.LOSSES]
+    properties = {
+        "model": network,
+        "data": _chosen({name: _source(name, one) for name, one in sources.SOURCES.items()}),
+        "loss": {"anyOf": [{"enum": losses}, _chosen({name: _loss(layers()[name].cls) for name in losses})]},
+        "optimizer": _named(run.optimizers(), ("params",)),
+        "scheduler": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/scheduler"}]},
+        "metrics": {"type": "array", "items": {"anyOf": [_metric_names(), _named(_of_train(run.METRICS))]}},
+        "callbacks": {"type": "array", "items": _named(_of_train(run.CALLBACKS))},
+        "trainer": _object({key: dict(_TRAINER[key]) for key in (*run.TRAINER, *run.FIT)}, []),
+    }
+    return _object(properties, ["model", "data", "loss", "optimizer"])
+
+
+_OPTIONAL_NUMBER: dict[str, Any] = {"type": ["number", "null"], "exclusiveMinimum": 0}
+_TRAINER: dict[str, dict[str, Any]] = {
+    "device": {"type": "string"},
+    "precision": {"enum": ["fp32", "bf16", "fp16"]},
+    "accumulate": _POSITIVE,
+    "clip_norm": _OPTIONAL_NUMBER,
+    "clip_value": _OPTIONAL_NUMBER,
+    "checkpoint": {"anyOf": [{"type": ["boolean", "null"]}, {"type": "array", "items": {"type": "string"}}]},
+    "memory_budget": {"anyOf": [{"type": ["string", "null"]}, {"type": "integer", "minimum": 1}]},
+    "on_nan": {"enum": ["stop", "skip", "ignore"]},
+    "seed": _NATURAL,
+    "run": {"type": ["string", "null"]},
+    "epochs": _POSITIVE,
+    "max_steps": {"anyOf": [{"type": "null"}, _POSITIVE]},
+    "validate_every": _POSITIVE,
+}
+_STRINGS = {"type": "array", "items": {"type": "string"}}
+_DATA: dict[str, dict[str, Any]] = {
+    "batch_size": _POSITIVE,
+    "shuffle": {"type": "boolean"},
+    "validation": {"type": "number", "minimum": 0, "maximum": 0.9},
+    "seed": _NATURAL,
+    "num_workers": {"type": "integer", "minimum": 0, "maximum": 256},
+    "last": {"enum": ["keep", "drop", "pad"]},
+    "transform": {"type": "array", "items": {"type": ["string", "object"]}},
+    "shape": {"type": "array", "items": _POSITIVE},
+    "features": _STRINGS,
+    "inputs": _STRINGS,
+    "standardize": {"type": "boolean"},
+    "size": {"anyOf": [_POSITIVE, {"type": "array", "items": _POSITIVE}]},
+    "mode": {"enum": ["RGB", "L"]},
+    "length": _POSITIVE,
+    "stride": _POSITIVE,
+    "tokenizer": {"enum": ["char", "byte"]},
+    **{key: {"type": "string"} for key in ("path", "folder", "target", "delimiter")},
+}
+
+
+def _source(name: str, source: Any) -> dict[str, Any]:
+    from weft.config.sources import COMMON
+
+    keys = [key for key in (*COMMON, *source.required, *source.optional) if key != "type"]
+    return _object({"type": {"const": name}, **{key: _DATA[key] for key in keys}}, ["type", *source.required])
+
+
+def _loss(cls: type) -> dict[str, Any]:
+    made = _layer_object(cls.__name__, cls)
+    made["properties"] = {**made["properties"], "classes_last": {"type": "boolean"}}
+    return made
+
+
+def _chosen(cases: dict[str, Any]) -> dict[str, Any]:
+    """An object that is one of some, by its type."""
+    conditions = [{"if": _has_type([name]), "then": one} for name, one in cases.items()]
+    return {"type": "object", "required": ["type"], "properties": {"type": {"enum": list(cases)}}, "allOf": conditions}
+
+
+def _of_train(names: tuple[str, ...]) -> dict[str, Any]:
+    import weft.train
+
+    return {name: getattr(weft.train, name) for name in names}
+
+
+def _metric_names() -> dict[str, Any]:
+    from weft.train.metrics import BY_NAME
+
+    return {"enum": list(BY_NAME)}
+
+
+def _named(classes: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A class by its name alone, or with its arguments."""
+    return {"anyOf": [{"enum": list(classes)}, _chosen({name: _made(one, without) for name, one in classes.items()})]}
+
+
+def _made(cls: type, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    from weft.config.run import arguments_of
+
+    known = arguments_of(cls, without)
+    return _object(
+        {"type": True, **{key: _parameter(one) for key, one in known.items()}},
+        ["type", *(key for key, one in known.items() if is_required(one))],
+    )
+
+
+def _scheduler() -> dict[str, Any]:
+    """Schedulers, of which some take others."""
+    from weft.config.run import schedulers
+
+    other = {"$ref": "#/$defs/scheduler"}
+    cases = {}
+    for name, cls in schedulers().items():
+        made = _made(cls)
+        made["properties"] = {**made["properties"], "each": {"enum": ["step", "epoch"]}}
+        for key, form in (
+            ("schedulers", {"type": "array", "items": other}),
+            ("after", {"anyOf": [{"type": "null"}, other]}),
+        ):
+            if key in made["properties"]:
+                made["properties"][key] = form
+        cases[name] = made
+    return _chosen(cases)

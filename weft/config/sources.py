@@ -157,7 +157,9 @@ def _graph(values: dict[str, Any], folder: Path) -> Parts:
     missing = [name for name in names if name not in arrays]
     if missing:
         given = f"{values['path']!r} without {', '.join(missing)}"
-        raise problem(ShapeError, "graph", given, "x [nodes, features], edge_index [2, edges], y [nodes], train [nodes]")
+        raise problem(
+            ShapeError, "graph", given, "x [nodes, features], edge_index [2, edges], y [nodes], train [nodes]"
+        )
     x, edges, y, train = (arrays[name] for name in names)
     x, edges, y = x.astype(np.float32), edges.astype(np.int64), y.astype(np.int64)
     parts = [[(x, edges, np.where(chosen, y, IGNORED))] for chosen in (train.astype(bool), ~train.astype(bool))]
@@ -205,7 +207,9 @@ def _transform(place: Place, tree: Any) -> Any:
     """A transform of `weft.data.transforms` by name with its arguments."""
     from weft.data import transforms
 
-    given = {"type": tree} if isinstance(tree, str) else places.object_at(place, tree, "a name, or an object with a type")
+    given = (
+        {"type": tree} if isinstance(tree, str) else places.object_at(place, tree, "a name, or an object with a type")
+    )
     if "type" not in given:
         place.fail("no 'type'", "the name of a transform")
     known = {
@@ -220,5 +224,3 @@ def _transform(place: Place, tree: Any) -> Any:
 def load(values: dict[str, Any], folder: Path) -> Parts:
     """The data sets of checked values."""
     return SOURCES[values["type"]].make(values, folder)
-
-

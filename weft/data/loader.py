@@ -25,7 +25,7 @@ from weft.data.resident import LAST, ResidentData, apply_transform, count_batche
 from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler, draw_positions
 from weft.data.seeds import ORDER, TRANSFORM, draw_seed, epoch_seed
 from weft.data.streaming import prefetch
-from weft.data.workers import LocalWorker, ProcessWorker
+from weft.data.workers import LocalWorker, start_processes
 from weft.device import default_device, get
 from weft.errors import RangeError, problem
 from weft.random import Generator
@@ -35,6 +35,7 @@ from weft.tree import flatten
 __all__ = ["DataLoader", "default_collate"]
 
 Item = TypeVar("Item")
+INTERPRETER = "reference"  # the kind of device that runs no compiled functions
 RESIDENT_SHARE = 0.5  # of a device's available memory, that a data set may take
 
 
@@ -47,7 +48,8 @@ class DataLoader(Generic[Item]):
     `generator`, or from Weft's. `last`: a short last batch is kept ("keep"), dropped ("drop"), or filled with the first
     items of the epoch ("pad"). `transform`: tensor code for whole batches, such as `weft.data.transforms`, applied on
     the device. `num_workers` threads, or processes with `worker="process"`, read `prefetch_factor` batches ahead each;
-    a stream to a device has one thread at least, and an iterable dataset one worker at most. `wait_seconds` is the time that the consumer has waited for batches.
+    a stream to a device has one thread at least, and an iterable dataset one worker at most. `wait_seconds` is the time
+    that the consumer has waited for batches.
 
     `pin_memory` and `pin_memory_device` are PyTorch's and have no effect: uploads go through pinned memory anyway.
 
@@ -107,6 +109,7 @@ class DataLoader(Generic[Item]):
         self._next_epoch = 0
         self._loaded: dict[str, Any] | None = None  # a state to go on from
         self._seed_now: int | None = None
+        self._begun = 0  # iterations that began so far: a position is that of the last one
         self._is_complete = True  # whether the iteration that began last is at its end
         self._transform_generator = Generator()
         self._transform_plan: Any = None  # the transform, compiled
@@ -165,6 +168,7 @@ class DataLoader(Generic[Item]):
             seed = draw_seed(self.generator or getattr(self.sampler or self.batch_sampler, "generator", None))
         self.epoch, self.position, self._seed_now, self._next_epoch = epoch, first, seed, epoch + 1
         self._active, self._is_complete = data, False
+        self._begun += 1
         self._transform_generator.manual_seed(epoch_seed(seed, epoch, TRANSFORM))
         self._transform_generator.counter = draws
         return seed, first, draws
@@ -181,7 +185,8 @@ class DataLoader(Generic[Item]):
 
     def _put_on(self, place: Any) -> ResidentData | None:
         found = find_rows(self.dataset) if self._orders_itself and self.batch_size and not self.collate_fn else None
-        is_wanted = self._asks_resident is not False and found is not None and len(self.dataset) > 0
+        can_compile = place.kind != INTERPRETER
+        is_wanted = self._asks_resident is not False and can_compile and found is not None and len(self.dataset) > 0
         if found is None or not is_wanted or not self._fits(found, place):
             if self._asks_resident:
                 given = f"resident=True on {place.name} for {type(self.dataset).__name__} of {len(self.dataset)} items"
@@ -205,10 +210,16 @@ class DataLoader(Generic[Item]):
         nbytes = sum(one.dtype.itemsize * rows * _row_elements(one.shape) for one in parts)
         return is_there or nbytes <= RESIDENT_SHARE * place.backend.memory()[0]
 
-    def _iterate_resident(self, data: ResidentData) -> Iterator[Any]:
+    def _iterate_resident(self, data: ResidentData, begun: int) -> Iterator[Any]:
         if self._next_plan is None:
             self._next_plan = compile(data.next)
         for number in range(data.first, data.batches):
+            if self._begun != begun:
+                given = (
+                    "a second iteration, or an epoch of ResidentData, while one over data on the device was under way"
+                )
+                expected = "one at a time: they share the position on the device"
+                raise problem(RangeError, "DataLoader", given, expected, "use resident=False, or another loader")
             yield list(self._next_plan(data.count(number)))
         self._is_complete = True
 
@@ -219,21 +230,23 @@ class DataLoader(Generic[Item]):
             data = self.resident()
             if data is not None:
                 data.start_epoch(self._next_epoch)
-                return self._iterate_resident(data)
+                return self._iterate_resident(data, self._begun)
         seed, first, _ = self.begin_epoch()
-        return self._count(self._stream(seed, first))
+        return self._count(self._stream(seed, first), self._begun)
 
-    def _count(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Batches after the transform; counts them."""
+    def _count(self, batches: Iterator[Any], begun: int) -> Iterator[Any]:
+        """Batches after the transform; counts them, unless another iteration began since."""
         for batch in batches:
-            self.position += 1
+            if self._begun == begun:
+                self.position += 1
             yield self._transformed(batch)
-        self._is_complete = True
+        self._is_complete = self._is_complete or self._begun == begun
 
     def _transformed(self, batch: Any) -> Any:
         if self.transform is None:
             return batch
-        if not all(isinstance(leaf, Tensor) for leaf in flatten(batch)[0]):
+        leaves = flatten(batch)[0]
+        if not all(isinstance(leaf, Tensor) and leaf.device.kind != INTERPRETER for leaf in leaves):
             return apply_transform(self.transform, batch, self._transform_generator)
         if self._transform_plan is None:
             self._transform_plan = compile(self._apply_transform)
@@ -250,7 +263,8 @@ class DataLoader(Generic[Item]):
         if self.is_iterable:
             tasks, skip, workers = itertools.repeat(None), first, min(self.num_workers, 1)
         else:
-            tasks, skip, workers = itertools.islice(self._tasks(seed), first, None), 0, self.num_workers
+            tasks = itertools.islice(self._tasks(seed, self.epoch), first, None)
+            skip, workers = 0, self.num_workers
         if not workers and self.device is None:
             return self._read_here(LocalWorker(source, place, None, skip), tasks)
 
@@ -272,16 +286,7 @@ class DataLoader(Generic[Item]):
             return self._kept_workers
         _close_all(self._kept_workers)
         target = self.device or place
-        made: list[Any] = []
-        try:
-            for number in range(count):
-                made.append(
-                    ProcessWorker(source, target, number, self.worker_init_fn, self.multiprocessing_context, skip)
-                )
-        except BaseException:
-            for one in made:
-                one.close()
-            raise
+        made = start_processes(source, target, count, self.worker_init_fn, self.multiprocessing_context, skip)
         if self._keeps_workers():
             self._kept_workers = made
             weakref.finalize(self, _close_all, made)
@@ -299,13 +304,13 @@ class DataLoader(Generic[Item]):
                 return
             yield batch
 
-    def _tasks(self, seed: int) -> Iterator[Any]:
+    def _tasks(self, seed: int, epoch: int) -> Iterator[Any]:
         """The positions of each batch of the epoch, or of each item where there are no batches."""
         order = self.batch_sampler if self.batch_sampler is not None else self.sampler
         if hasattr(order, "set_epoch"):
-            order.set_epoch(self.epoch)
+            order.set_epoch(epoch)
         first: list[int] = []
-        for positions in draw_positions(order, Generator(epoch_seed(seed, self.epoch, ORDER))):
+        for positions in draw_positions(order, Generator(epoch_seed(seed, epoch, ORDER))):
             if self.last == "pad":
                 first = first or list(positions)
                 missing = (self.batch_size or 0) - len(positions)

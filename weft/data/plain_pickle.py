@@ -87,6 +87,17 @@ class _Machine:
                 action(self, argument)
         raise ValueError("no end")
 
+    def top(self) -> Any:
+        """The value on top, which may not be a mark."""
+        if self.stack[-1] is _MARK:
+            raise ValueError("a mark where a value is expected")
+        return self.stack[-1]
+
+    def pop(self) -> Any:
+        value = self.top()
+        self.stack.pop()
+        return value
+
     def pop_marked(self) -> list[Any]:
         items = []
         while (one := self.stack.pop()) is not _MARK:
@@ -110,7 +121,7 @@ _PUSHED = frozenset({
 
 
 def _put(machine: _Machine, argument: Any) -> None:
-    machine.memo[len(machine.memo) if argument is None else int(argument)] = machine.stack[-1]
+    machine.memo[len(machine.memo) if argument is None else int(argument)] = machine.top()
 
 
 def _get(machine: _Machine, argument: Any) -> None:
@@ -124,22 +135,22 @@ def _check_protocol(machine: _Machine, argument: Any) -> None:
 
 def _global(machine: _Machine, argument: Any) -> None:
     if argument is None:
-        name, module = machine.stack.pop(), machine.stack.pop()
+        name, module = machine.pop(), machine.pop()
     else:
         module, _, name = argument.partition(" ")
     machine.stack.append(_Name(module, name))
 
 
 def _append(machine: _Machine, items: list[Any]) -> None:
-    if type(machine.stack[-1]) is not list:
+    if type(machine.top()) is not list:
         raise ValueError("items for something that is no list")
-    machine.stack[-1].extend(items)
+    machine.top().extend(items)
 
 
 def _set_items(machine: _Machine, items: list[Any]) -> None:
-    if type(machine.stack[-1]) is not dict or len(items) % 2:
+    if type(machine.top()) is not dict or len(items) % 2:
         raise ValueError("items for something that is no dict")
-    machine.stack[-1].update(zip(items[::2], items[1::2], strict=True))
+    machine.top().update(zip(items[::2], items[1::2], strict=True))
 
 
 def _tuple(machine: _Machine, count: int) -> None:
@@ -150,11 +161,14 @@ def _tuple(machine: _Machine, count: int) -> None:
 
 
 def _reduce(machine: _Machine, _: Any) -> None:
-    arguments, function = machine.stack.pop(), machine.stack.pop()
+    arguments, function = machine.pop(), machine.pop()
     if not isinstance(function, _Name) or type(arguments) is not tuple:
         raise ValueError("a call of no function")
     full = (function.module, function.name)
     if full in [(module, "_reconstruct") for module in _ARRAY_MODULES]:
+        kind, shape, code = arguments
+        if not isinstance(kind, _Name) or (kind.module, kind.name) != ("numpy", "ndarray") or shape != (0,):
+            raise ValueError(f"the start of an array, {code!r}")
         machine.stack.append(_Array())
     elif full in [(module, "_frombuffer") for module in _BUFFER_MODULES]:
         content, dtype, shape, order = arguments
@@ -168,15 +182,17 @@ def _reduce(machine: _Machine, _: Any) -> None:
 
 
 def _build(machine: _Machine, _: Any) -> None:
-    state, target = machine.stack.pop(), machine.stack[-1]
+    state, target = machine.pop(), machine.top()
     if isinstance(target, _DType):
-        order: Any = _text(state[1])
-        if order in "<>":
-            target.value = target.value.newbyteorder(order)
-        elif order not in "|=":
-            raise ValueError(f"byte order {order!r}")
+        version, order, *rest = state
+        order = _byte_order(order)
+        if version != 3 or rest != [None, None, None, -1, -1, 0]:  # neither fields nor sub-arrays
+            raise ValueError("the state of a dtype")
+        target.value = target.value.newbyteorder(order)
     elif isinstance(target, _Array):
-        _, shape, dtype, is_fortran, content = state
+        version, shape, dtype, is_fortran, content = state
+        if version != 1 or type(is_fortran) is not bool:
+            raise ValueError("the state of an array")
         target.value = _array_of(content, dtype, shape, bool(is_fortran)).value
     else:
         raise ValueError("a state for plain data")
@@ -191,6 +207,13 @@ def _array_of(content: Any, dtype: Any, shape: Any, is_fortran: bool) -> _Array:
     result = _Array()
     result.value = np.frombuffer(content, dtype.value).reshape(extents, order="F" if is_fortran else "C")
     return result
+
+
+def _byte_order(value: Any) -> Any:
+    order = _text(value)
+    if order not in ("<", ">", "|", "="):
+        raise ValueError(f"byte order {order!r}")
+    return order
 
 
 def _text(value: Any) -> str:
@@ -217,9 +240,9 @@ _ACTIONS: dict[str, Callable[[_Machine, Any], None]] = {
     "TUPLE1": lambda machine, _: _tuple(machine, 1),
     "TUPLE2": lambda machine, _: _tuple(machine, 2),
     "TUPLE3": lambda machine, _: _tuple(machine, 3),
-    "APPEND": lambda machine, _: _append(machine, [machine.stack.pop()]),
+    "APPEND": lambda machine, _: _append(machine, [machine.pop()]),
     "APPENDS": lambda machine, _: _append(machine, machine.pop_marked()),
-    "SETITEM": lambda machine, _: _set_items(machine, [machine.stack.pop(), machine.stack.pop()][::-1]),
+    "SETITEM": lambda machine, _: _set_items(machine, [machine.pop(), machine.pop()][::-1]),
     "SETITEMS": lambda machine, _: _set_items(machine, machine.pop_marked()),
     "REDUCE": _reduce,
     "BUILD": _build,

@@ -262,8 +262,9 @@ class RandomAffine(Transform):
         return tuple(_uniform(x, *one) for one in (self.degrees, self.right, self.down, self.scale, self.shear))
 
     def apply(self, x: Tensor, *parameters: Any) -> Tensor:
-        grid = F.affine_grid(affine_matrices(x, *parameters).to(x.dtype), tuple(x.shape), align_corners=False)
-        return F.grid_sample(x, grid, mode=self.mode, align_corners=False)
+        wide = x.to(float32) if x.dtype.is_narrow else x  # places need more digits than 16-bit floats have
+        grid = F.affine_grid(affine_matrices(x, *parameters).to(wide.dtype), tuple(x.shape), align_corners=False)
+        return F.grid_sample(wide, grid, mode=self.mode, align_corners=False).to(x.dtype)
 
 
 class RandomRotation(RandomAffine):

@@ -85,42 +85,69 @@ class LocalWorker:
         self._stream = None
 
 
+def start_processes(
+    source: Source,
+    target: Any,
+    count: int,
+    start: Callable[[int], None] | None = None,
+    context: Any = None,
+    skip: int = 0,
+) -> list[ProcessWorker]:
+    """Workers in processes of their own. `context` is one of `multiprocessing`, or the name of a start method.
+
+    A forked process has the dataset as it is. Any other gets it pickled, with its first task: were it an argument of
+    the process, a process that ends before it has read a large one would make `Process.start` wait for ever.
+    """
+    if not hasattr(context, "Process"):
+        context = multiprocessing.get_context(context or "spawn")
+    job: Any = (source, start, skip)
+    if context.get_start_method() != "fork":
+        job = _pickled(job)
+    made: list[ProcessWorker] = []
+    try:
+        for number in range(count):
+            made.append(ProcessWorker(job, target, number, context))
+    except BaseException:
+        for one in made:
+            one.close()
+        raise
+    return made
+
+
+def _pickled(job: Any) -> bytes:
+    try:
+        return pickle.dumps(job, protocol=5)
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
+        raise problem(
+            RangeError,
+            "DataLoader",
+            f"worker='process' and a dataset that cannot be sent to a process ({error})",
+            "a dataset, collate_fn and worker_init_fn that can be pickled",
+            "define them at the top level of a module, or use worker='thread'",
+        ) from None
+
+
 class ProcessWorker:
     """Reads in a process of its own."""
 
-    def __init__(
-        self,
-        source: Source,
-        target: Any,
-        number: int,
-        start: Callable[[int], None] | None = None,
-        context: Any = None,
-        skip: int = 0,
-    ):
-        if not hasattr(context, "Process"):
-            context = multiprocessing.get_context(context or "spawn")
+    def __init__(self, job: Any, target: Any, number: int, context: Any):
         self.target, self.number = target, number
+        self._unsent: bytes | None = job if isinstance(job, bytes) else None
         self._pipe, theirs = context.Pipe()
         self._index = context.RawValue("q", -1)
-        arguments = (theirs, source, self._index, number, start, skip, os.getpid())
+        arguments = (theirs, None if self._unsent else job, self._index, number, os.getpid())
         self._process = context.Process(target=_serve, args=arguments, daemon=True, name=f"weft-worker-{number}")
         try:
             with _interrupts_blocked():
                 self._process.start()
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            self._pipe.close()
-            raise problem(
-                RangeError,
-                "DataLoader",
-                f"worker='process' and a dataset that cannot be sent to a process ({error})",
-                "a dataset, collate_fn and worker_init_fn that can be pickled",
-                "define them at the top level of a module, or use worker='thread'",
-            ) from None
         finally:
             theirs.close()
 
     def read(self, task: Any) -> Any:
         try:
+            if self._unsent is not None:
+                self._pipe.send_bytes(self._unsent)
+                self._unsent = None
             self._pipe.send(task)
             if self._pipe not in wait([self._pipe, self._process.sentinel]) and not self._pipe.poll():
                 raise self._death()
@@ -154,7 +181,7 @@ class ProcessWorker:
     def close(self) -> None:
         """End the process; a read that is under way in another thread gets an error. (The pipe is closed when nothing
         refers to it: that thread may still wait for it.)"""
-        if self._index.value < 0:
+        if self._index.value < 0 and self._unsent is None:
             with contextlib.suppress(OSError):
                 self._pipe.send(END)
             self._process.join(SHUTDOWN_SECONDS)
@@ -185,10 +212,7 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(
-    pipe: Connection, source: Source, index: Any, number: int, start: Callable[[int], None] | None, skip: int,
-    parent: int,
-) -> None:  # fmt: skip
+def _serve(pipe: Connection, job: Any, index: Any, number: int, parent: int) -> None:
     """The loop of a worker process: it ends when it is told to, or when its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where the start method does not pass on the blocked signals
 
@@ -202,12 +226,17 @@ def _serve(
             if os.getppid() != parent:
                 return
         try:
+            if job is None:
+                job = pipe.recv_bytes()
             task = pipe.recv()
         except (EOFError, OSError):
             return
         if task == END:
             return
         try:
+            if isinstance(job, bytes):
+                job = pickle.loads(job)
+            source, start, skip = job
             if start is not None and not is_started:
                 start(number)
             is_started = True

@@ -15,6 +15,7 @@ from weft.nn.registry import layers as layers
 from weft.serialization.model_files import load as load
 from weft.config.model import from_config as from_config
 from weft.nn.summarize import summary as summary
+from weft.drawing.network import plot as plot
 from weft.nn.support import supports as supports
 from weft.nn.containers import ModuleDict as ModuleDict
 from weft.nn.containers import ModuleList as ModuleList

@@ -127,9 +127,10 @@ class Sequential(_Numbered):
 
     def forward(self, input: Any) -> Any:
         modules = list(self._modules.values())
-        if self.checkpoint is True or not self.checkpoint:
+        segments = self._recomputes()
+        if type(segments) is not int or segments < 1:
             return _in_turn(modules, input)
-        bounds = [len(modules) * k // self.checkpoint for k in range(self.checkpoint + 1)]
+        bounds = [len(modules) * k // segments for k in range(segments + 1)]
         for start, stop in itertools.pairwise(bounds):
             if start < stop:
                 input = run_checkpointed(functools.partial(_in_turn, modules[start:stop]), (input,), {})

@@ -45,7 +45,7 @@ class _LazyConvNd(LazyModuleMixin):
     def reset_parameters(self) -> None:
         """Draw the parameters anew, when they have shapes."""
         if self.in_channels and not self.has_uninitialized_params():
-            super().reset_parameters()  # type: ignore[misc]
+            super().reset_parameters()
 
     def initialize_parameters(self, input: Tensor, *_: Any, **__: Any) -> None:
         """Take in_channels from an input."""
@@ -218,7 +218,7 @@ class _LazyNorm(LazyModuleMixin):
     def reset_parameters(self) -> None:
         """Scale 1 and shift 0, and the running statistics forgotten, when they have shapes."""
         if self.num_features and not self.has_uninitialized_params():
-            super().reset_parameters()  # type: ignore[misc]
+            super().reset_parameters()
 
     def initialize_parameters(self, input: Tensor) -> None:
         """Take num_features from an input."""

@@ -55,7 +55,7 @@ class Module:
     _non_persistent: frozenset[str]
     _training: bool
     _version: int | None = None  # of the layout of its state_dict
-    checkpoint: bool | int = False  # keep only the inputs for the gradient: see `nn.utils.checkpoint`
+    checkpoint: bool | int  # keep only the inputs for the gradient: see `nn.utils.checkpoint`; False unless set
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """A module that remembers what it is made with, for those who describe or save it."""
@@ -89,7 +89,7 @@ class Module:
         try:
             if self._hooks:
                 return hooks.call_with_hooks(self, args, kwargs)
-            if self.checkpoint is not False or trace is not None:
+            if trace is not None or "checkpoint" in self.__dict__:
                 return self._run_forward(args, kwargs)
             return self.forward(*args, **kwargs)
         except WeftError as error:
@@ -100,11 +100,15 @@ class Module:
     def _run_forward(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`forward`, computed again for its gradient where `checkpoint` says so; a compiled function is traced anew
         when that changes."""
+        if self._recomputes() is True:
+            return run_checkpointed(self.forward, args, kwargs)
+        return self.forward(*args, **kwargs)
+
+    def _recomputes(self) -> Any:
+        """What `checkpoint` was set to. A submodule or parameter may have that name, too, and means nothing by it."""
         if STATE.trace is not None:
-            STATE.trace.guard(lambda: self.checkpoint)
-        return (
-            run_checkpointed(self.forward, args, kwargs) if self.checkpoint is True else self.forward(*args, **kwargs)
-        )
+            return STATE.trace.guard(lambda: self.__dict__.get("checkpoint", False))
+        return self.__dict__.get("checkpoint", False)
 
     # ---- attributes ------------------------------------------------------------------------------------------------
 
@@ -120,6 +124,8 @@ class Module:
                     if kind == "_modules" and value is not None:
                         trace.modules[id(value)] = value
                 return value
+        if name == "checkpoint":
+            return False
         if "_modules" not in space and name in ("_parameters", "_buffers", "_modules", "_training", "_non_persistent"):
             who = type(self).__name__
             raise AttributeError(f"{who}: call super().__init__() before the module is used")

@@ -8,13 +8,15 @@ is computed alone.
 from __future__ import annotations
 
 import copy
+import gc
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from weft.autograd import no_grad
 from weft.cell import evaluate
 from weft.creation import empty
-from weft.errors import DTypeError, ShapeError, problem
+from weft.errors import DTypeError, OutOfMemoryError, ShapeError, problem
 from weft.state import STATE
 from weft.tensor import Tensor
 
@@ -112,11 +114,29 @@ def wait_for(tensor: Tensor) -> None:
 
 
 def compute_waiting() -> None:
-    """Compute the values of all parameters that were made from lazy values, in one plan."""
+    """Compute the values of all parameters that were made from lazy values, in one plan. Where memory is too small for
+    them, models that are only garbage in reference cycles are collected first: theirs are among them."""
     if not _waiting:
         return
-    tensors = [tensor for reference in list(_waiting.values()) if (tensor := reference()) is not None]
+    references = list(_waiting.values())
     _waiting.clear()
+    try:
+        _compute(references)
+        return
+    except OutOfMemoryError:
+        pass  # and let go of the frames that hold all of them
+    gc.collect()
+    _compute(references)
+
+
+def stop_waiting(tensors: Iterable[Tensor]) -> None:
+    """Let tensors be computed by nobody but who reads them: those of a model that was refused."""
+    for tensor in tensors:
+        _waiting.pop(id(tensor), None)
+
+
+def _compute(references: list[weakref.ref[Tensor]]) -> None:
+    tensors = [tensor for reference in references if (tensor := reference()) is not None]
     evaluate([tensor for tensor in tensors if tensor._node is not None and tensor._node.buffer is None])
 
 

@@ -34,7 +34,7 @@ POLICIES = {
 }
 _NAMES = {
     LOW: """
-        matmul rmatmul mm bmm mv linear einsum addmm addmv addr addbmm baddbmm chain_matmul
+        matmul rmatmul mm bmm mv linear einsum addmm addmv addr addbmm baddbmm chain_matmul vecdot
         conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu
         scaled_dot_product_attention
     """,
@@ -49,7 +49,9 @@ _NAMES = {
         cosine_embedding_loss margin_ranking_loss multi_margin_loss multilabel_margin_loss soft_margin_loss
         multilabel_soft_margin_loss triplet_margin_loss
         sigmoid_focal_loss softmax_focal_loss contrastive_loss gaussian_kl capsule_margin_loss
-        quantile nanquantile det logdet slogdet inverse pinverse matrix_exp
+        vector_norm matrix_norm quantile nanquantile matrix_exp
+        det logdet slogdet inv inverse pinv pinverse cholesky eigh eigvalsh svd svdvals qr lstsq solve
+        solve_triangular matrix_rank cond tensorinv tensorsolve
     """,
     WIDEST: """
         addcmul addcdiv atan2 bilinear cross dot vdot inner tensordot grid_sample index_put scatter_add aggregate spmm

@@ -263,6 +263,12 @@ class Optimizer:
                 for tensor, part in zip(tensors, split(flat, tensors), strict=True):
                     tensor._assign(part.node)
 
+    def follow_parameters(self) -> None:
+        """Bring the state to where the parameters are now; the next `step()` would do it, too."""
+        for group in self.param_groups:
+            if any(bucket.is_moved() for bucket in group.buckets):
+                self._follow(group)
+
     def _follow(self, group: Group) -> None:
         """Parameters have gone to another dtype or device: their state goes with them."""
         places = {id(param): (bucket, k) for bucket in group.buckets for k, param in enumerate(bucket.params)}

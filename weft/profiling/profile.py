@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from weft.boundary import entry
 from weft.errors import GraphError, RangeError, problem
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from weft.profiling.rehearsal import Rehearsal
 
 ROUNDS = 20  # of a whole run and a run step by step, at most
-LEAST_ROUNDS = 3
+LEAST_ROUNDS = 5
+SHORT, MOST_TOGETHER = 1e-3, 50  # seconds below which several whole runs are timed together, and how many
 SECONDS = 1.0  # after which no further round begins
 SUM_LIMIT = 1.5
 PER_STEP = 1e-5  # seconds
@@ -151,6 +153,7 @@ class Profile:
     __repr__ = __str__
 
 
+@entry
 def profile(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
     """Where the time of `step(*args)`, compiled, goes: by kernel and by layer.
 
@@ -202,10 +205,12 @@ def _rounds(rehearsal: Rehearsal, seconds: float, is_checked: bool) -> tuple[flo
     import time
 
     rehearsal.run(2, is_checked)
+    count = min(max(int(SHORT / max(rehearsal.time_runs(1), 1e-9)), 1), MOST_TOGETHER)
     started = time.perf_counter()
-    whole, steps = [], []
+    whole: list[float] = []
+    steps = []
     while len(whole) < LEAST_ROUNDS or (len(whole) < ROUNDS and time.perf_counter() - started < seconds):
-        whole.append(min(rehearsal.time_runs(1), rehearsal.time_runs(2)))
+        whole.append(rehearsal.time_runs(count))
         steps.append(rehearsal.time_steps())
     return min(whole), [min(times) for times in zip(*steps, strict=True)], len(whole)
 

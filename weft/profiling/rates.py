@@ -16,6 +16,7 @@ import weft
 from weft import disk
 from weft.backends.base import Device
 from weft.compiled import Compiled
+from weft.compiler.program import product_precision
 from weft.dtypes import DType
 from weft.profiling.rehearsal import Rehearsal
 
@@ -36,12 +37,17 @@ class Rates:
 
 def rates(device: Device, dtype: DType = weft.float32) -> Rates:
     """The rates of a device; products are of `dtype`."""
-    return Rates(_rate(device, "copy", None), _rate(device, f"multiply {dtype.name}", dtype))
+    return Rates(_rate(device, "copy", None), _rate(device, _product(device, dtype), dtype))
+
+
+def _product(device: Device, dtype: DType) -> str:
+    """The name of the rate of products: of a dtype, and of the precision that is set for float32."""
+    return f"multiply {dtype.name} {product_precision(device)}".rstrip()
 
 
 def raise_multiply(device: Device, dtype: DType, reached: float) -> None:
     """Note that a product was computed at a rate of `reached` operations a second."""
-    what = f"multiply {dtype.name}"
+    what = _product(device, dtype)
     if reached > _rate(device, what, dtype):
         _keep(device, what, reached)
 

@@ -9,5 +9,4 @@
 from __future__ import annotations
 
 from weft.report.details import describe as describe
-from weft.report.details import describe_trainer as describe_trainer
 from weft.report.files import write as write

@@ -10,6 +10,7 @@ import weft
 from weft import nn, tree
 from weft.compiled import Compiled
 from weft.compiler.memorymap import MemoryReport
+from weft.drawing.network import plot
 from weft.errors import WeftError
 from weft.nn.summarize import Summary
 from weft.profiling.profile import Profile, measure
@@ -27,7 +28,7 @@ def describe(run_folder: Any, model: nn.Module, step: Compiled | None = None, in
     if inputs is not None:
         try:
             rows = layer_rows(nn.summary(model, *inputs))
-            put(folder / "network.svg", nn.plot(model, input_shape=list(inputs)))
+            put(folder / "network.svg", plot(model, input_shape=list(inputs)))
         except Exception as error:  # whatever the model's own code raises for inputs that it is not called with
             missing.append(f"shapes: {type(error).__name__}: {error}")
     put(folder / "layers.json", json.dumps(layer_rows(count_parameters(model)) if rows is None else rows, indent=1))
@@ -38,23 +39,6 @@ def describe(run_folder: Any, model: nn.Module, step: Compiled | None = None, in
         except (WeftError, RuntimeError) as error:
             missing.append(f"kernels: {type(error).__name__}: {error}")
     return missing
-
-
-def describe_trainer(trainer: Any) -> list[str]:
-    """`describe` for a Trainer that has a run folder and has trained, once for each folder: by its first compiled
-    step, and zeros like the inputs of a batch, which is all but its last part."""
-    if (trainer.run / "layers.json").exists() and (trainer.run / "kernels.json").exists():
-        return []
-    found = [(data, step) for data, steps in trainer._steps.values() for step in steps.compiled()]
-    if not found:
-        return describe(trainer.run, trainer.model)
-    data, step = found[0]
-    forms = [(form[1], form[2]) for form in step.last.spec[1] if form[0] == "tensor"]
-    if data is not None:  # it lies on the device: the step has no arguments, and takes rows of it
-        rows = min(data.batch_size, data.length)
-        forms = [((rows, *tensor.shape[1:]), tensor.dtype) for tensor in data.tensors]
-    inputs = [weft.zeros(*shape, dtype=dtype, device=trainer.device) for shape, dtype in forms[:-1]]
-    return describe(trainer.run, trainer.model, step, inputs)
 
 
 def profile_again(step: Compiled) -> Profile:

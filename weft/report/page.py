@@ -41,6 +41,7 @@ nav{margin:14px 0 0;display:flex;flex-wrap:wrap;gap:6px 16px}nav a{color:var(--w
 table{border-collapse:collapse;font-size:13.5px;width:100%}
 th{text-align:left;color:var(--w-soft);font-weight:600;white-space:nowrap}
 th,td{padding:4px 12px 4px 0;border-bottom:1px solid var(--w-line);vertical-align:top}
+td.n+td:not(.n),th.n+th:not(.n){padding-left:10px}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 td code,td.name{overflow-wrap:anywhere}
 code,pre{font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,'Liberation Mono',monospace}
@@ -103,12 +104,15 @@ def _tiles(run: Run) -> str:
     epochs = len(run.metrics.rows)
     if epochs:
         found.append((f"{epochs:,}", "epoch" if epochs == 1 else "epochs"))
-    steps = run.steps.last("step") or run.metrics.last("step")
+    steps = max(run.steps.last("step") or 0, run.metrics.last("step") or 0)
     if steps:
         found.append((f"{steps:,.0f}", "steps"))
     for name, points in run.metrics.series("epoch", COUNTS).items():
         if name in ("loss", "val_loss") or name.removeprefix("val_") in ("accuracy", "f1", "auc", "perplexity"):
             found.append((f"{points[-1][1]:.4g}", f"last {name.replace('_', ' ')}"))
+    rate = run.metrics.last("lr")
+    if rate is not None:
+        found.append((f"{rate:.4g}", "last learning rate"))
     losses = run.metrics.series("epoch").get("val_loss", [])
     finite = [(loss, epoch) for epoch, loss in losses if math.isfinite(loss)]
     if finite:
@@ -166,6 +170,8 @@ def charts(run: Run) -> list[str]:
         for name, group in grouped(series).items():
             if along == "step" and all(len(points) < 2 for points in group.values()):
                 continue  # a run of few steps
+            if name in WORDS and len({y for points in group.values() for _, y in points}) == 1:
+                continue  # a constant is a number, not a curve
             words = WORDS.get(name, name.replace("_", " "))
             title = f"{words} by {along}"
             out.append(line_chart(group, title[0].upper() + title[1:], along, words, is_logarithmic(name, group)))

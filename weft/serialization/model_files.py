@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import operator
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,12 +23,14 @@ import numpy as np
 from weft.autograd import no_grad
 from weft.device import Device, get
 from weft.errors import FileFormatError, GraphError, WeftError, problem
-from weft.nn import functional
+from weft.nn import functional, symbolic
 from weft.nn.arguments import constructor_arguments
 from weft.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
+from weft.nn.graph_model import Lambda, Model
 from weft.nn.module import Module
-from weft.nn.parameter import Parameter, is_lazy
+from weft.nn.parameter import Parameter, is_lazy, stop_waiting
 from weft.nn.registry import LAYERS, layers
+from weft.nn.symbolic import Symbol
 from weft.random import default_generator
 from weft.serialization import files
 from weft.serialization.files import PathLike, as_path, damaged
@@ -37,7 +40,8 @@ from weft.serialization.saving import check_format, state_metadata, state_of
 from weft.tensor import Tensor
 
 MODEL_KEY = "weft.model"
-FUNCTION = "$function"
+FUNCTION, ITEM, SLICE, SYMBOL = "$function", "$item", "$slice", "$symbol"  # what stands for no module and no number
+OPERATORS = ("add", "sub", "mul", "truediv", "matmul", "pow", "neg")  # of symbols
 
 Tree = dict[str, Any]
 
@@ -90,11 +94,15 @@ def _by_config(module: Module) -> Tree:
 
 def _by_arguments(module: Module) -> Tree:
     cls = type(module)
+    if cls is Model and isinstance(module, Model):
+        return _model_tree(module)
     children = {name: child for name, child in module._modules.items() if child is not None}
     if cls.__init__ in (Sequential.__init__, ModuleList.__init__) and list(children) == _numbers(len(children)):
         arguments: Tree = {"modules": list(children.values())}
     elif cls.__init__ in (Sequential.__init__, ModuleDict.__init__):
         arguments = {"modules": OrderedDict(children) if issubclass(cls, Sequential) else children}
+    elif cls is Lambda:
+        arguments = {"function": module.function}
     elif cls in (ParameterList, ParameterDict):
         forms = {name: _form(value) for name, value in module._parameters.items()}
         arguments = {"values": list(forms.values())} if cls is ParameterList else {"parameters": forms}
@@ -130,14 +138,47 @@ def _encode(module: Module, name: str, value: Any) -> Any:
         if "$parameter" not in value and ("type" in value or FUNCTION in value):
             raise _refusal(module, f"whose argument {name!r} is a dict with the key 'type'")
         return type(value)((key, _encode(module, name, one)) for key, one in value.items())
+    if isinstance(value, slice):
+        return {SLICE: [_encode(module, name, one) for one in (value.start, value.stop, value.step)]}
+    if value is Ellipsis:
+        return {SLICE: None}
+    if isinstance(value, Symbol):
+        raise _refusal(module, f"whose argument {name!r} is a symbol")
     if isinstance(value, Device):
         raise _refusal(module, f"whose argument {name!r} is a device")
     if callable(value):
         known = getattr(value, "__name__", "")
         if getattr(functional, known, None) is value:
             return {FUNCTION: known}
+        if isinstance(value, operator.itemgetter):
+            return {ITEM: _encode(module, name, value.__reduce__()[1][0])}
+        if known in OPERATORS and getattr(operator, known) is value:
+            return {FUNCTION: f"operator.{known}"}
         raise _refusal(module, f"whose argument {name!r} is a function, {known or type(value).__name__}")
     return value
+
+
+def _model_tree(model: Model) -> Tree:
+    """A model of symbols: its layers, and the calls of them in order; results are numbered, those of inputs first."""
+    numbers: dict[int, int] = {}
+    layers_of: dict[int, int] = {}
+    trees: list[Tree] = []
+    calls: list[Any] = []
+
+    def numbered(value: Any) -> Any:
+        return symbolic.replace_symbols(value, lambda symbol: {SYMBOL: numbers[id(symbol)]})
+
+    for symbol in (*model.inputs, *model._steps):
+        module = symbol.module
+        if id(module) not in layers_of:
+            layers_of[id(module)] = len(trees)
+            trees.append(_by_arguments(module))
+        call = [layers_of[id(module)], numbered(symbol.args), numbered(symbol.kwargs)]
+        calls.append(_encode(model, "call", call))
+        numbers[id(symbol)] = len(numbers)
+    outputs = _encode(model, "outputs", numbered(model.outputs))
+    names = list(model._input_names) or len(model.inputs)
+    return {"type": "Model", "inputs": names, "layers": trees, "calls": calls, "outputs": outputs}
 
 
 def _class_name(cls: type) -> str:
@@ -225,7 +266,11 @@ def load(path: PathLike, device: Any = None, classes: Iterable[type] = ()) -> Mo
         except Exception as error:
             why = f"its architecture cannot be made ({type(error).__name__}: {error})"
             raise damaged("nn.load", where, why) from error
-    return _fill(opened, module, weights, about, place)
+    try:
+        return _fill(opened, module, weights, about, place)
+    except BaseException:
+        stop_waiting(module.parameters())  # the traceback holds the module, and its sizes are the file's
+        raise
 
 
 def _about(opened: TensorFile, device: Any) -> Tree:
@@ -275,9 +320,34 @@ def build(tree: Any, classes: tuple[type, ...] = ()) -> Module:
         return nn.from_config(tree["config"])  # type: ignore[no-any-return, attr-defined, unused-ignore]
     if not isinstance(tree, dict) or not isinstance(tree.get("type"), str):
         raise problem(FileFormatError, "nn.load", f"{tree!r:.100} for a layer", "a dict with its type")
+    if tree["type"] == "Model":
+        return _build_model(tree, classes)
     cls: Any = _find_class(tree["type"], classes)
     arguments = {name: _decode(value, classes) for name, value in tree.items() if name != "type"}
     return _call(cls, arguments)
+
+
+def _build_model(tree: Tree, classes: tuple[type, ...]) -> Module:
+    layers_of = [build(one, classes) for one in tree["layers"]]
+    names = tree["inputs"]
+    count = len(names) if isinstance(names, list) else names
+    values: list[Any] = []
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, dict) and set(value) == {SYMBOL}:
+            return values[value[SYMBOL]]
+        if isinstance(value, (list, tuple)):
+            return type(value)(replaced(one) for one in value)
+        return {key: replaced(one) for key, one in value.items()} if isinstance(value, dict) else value
+
+    for layer, args, kwargs in tree["calls"]:
+        module: Any = layers_of[layer]
+        given = replaced(_decode(args, classes)), replaced(_decode(kwargs, classes))
+        values.append(module if len(values) < count else module(*given[0], **given[1]))
+    inputs = dict(zip(names, values, strict=False)) if isinstance(names, list) else values[:count]
+    if isinstance(names, int) and count == 1:
+        inputs = values[0]
+    return Model(inputs, replaced(_decode(tree["outputs"], classes)))
 
 
 def _call(cls: Any, arguments: dict[str, Any]) -> Module:
@@ -303,9 +373,15 @@ def _decode(value: Any, classes: tuple[type, ...]) -> Any:
         return build(value, classes)
     if FUNCTION in value:
         name = value[FUNCTION]
+        if isinstance(name, str) and name.removeprefix("operator.") in OPERATORS:
+            return getattr(operator, name.removeprefix("operator."))
         if not isinstance(name, str) or name.startswith("_") or name not in functional.__all__:
             raise problem(FileFormatError, "nn.load", f"the function {name!r:.60}", "one of nn.functional")
         return getattr(functional, name)
+    if ITEM in value:
+        return operator.itemgetter(_decode(value[ITEM], classes))
+    if SLICE in value:
+        return ... if value[SLICE] is None else slice(*_decode(value[SLICE], classes))
     if "$parameter" in value:
         from weft.creation import zeros
         from weft.dtypes import as_dtype

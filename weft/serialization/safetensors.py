@@ -257,7 +257,7 @@ def _entry(path: Path, name: str, about: Any) -> Entry:
     if not isinstance(dtype, str) or dtype not in NAMES:
         raise damaged("load", path, f"the tensor {name!r} has the dtype {dtype!r:.80}", f"one of {', '.join(NAMES)}")
     count = math.prod(shape)
-    if math.prod(max(size, 1) for size in shape) > LARGEST or len(shape) > AXES:
+    if math.prod(max(size, 1) for size in shape) * NAMES[dtype].itemsize > LARGEST or len(shape) > AXES:
         raise damaged("load", path, f"the tensor {name!r} has the shape {shape!r:.80}", "sizes that are possible")
     if offsets[1] - offsets[0] != count * NAMES[dtype].itemsize:
         why = f"the tensor {name!r} of shape {shape} and dtype {dtype} has {offsets[1] - offsets[0]} bytes"

@@ -339,7 +339,7 @@ class _Tensors:
         sizes_fit = _are_sizes(size) and _are_sizes(stride) and len(size) == len(stride) <= AXES
         if not sizes_fit or type(offset) is not int or offset < 0:
             raise Refused("a tensor has a size, a stride or an offset that cannot be")
-        if math.prod(max(one, 1) for one in size) > LARGEST:
+        if math.prod(max(one, 1) for one in size) * dtype.itemsize > LARGEST:
             raise Refused(f"a tensor has the size {size!r:.80}")
         unit = 1 if storage.dtype is None else storage.dtype.itemsize
         count = storage.count * unit // dtype.itemsize  # elements of the tensor's dtype

@@ -24,6 +24,7 @@ class Batches:
 
     wait_seconds = 0.0
     position = 0
+    length: Any = None  # batches of an epoch, where it is known
 
     def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
         """Go to batch number `position` of an epoch, with what `state_dict` returned there, if it is known."""
@@ -43,7 +44,7 @@ class Resident(Batches):
 
     def __init__(self, data: Any):
         self.data = data
-        self.length: int = data.batches
+        self.length = int(data.batches)
         if not self.length:
             raise _nothing("a data set without a batch")
 

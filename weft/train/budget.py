@@ -234,7 +234,7 @@ def _restore(module: Module, value: Any) -> None:
     if value is None:
         if "checkpoint" in module.__dict__:
             del module.checkpoint
-    elif module.checkpoint is not value:
+    elif module.__dict__.get("checkpoint") is not value:
         module.checkpoint = value
 
 

@@ -43,6 +43,9 @@ class Callback:
     def on_train_end(self, trainer: Trainer) -> None:
         """After the last step of `fit`, also when it was stopped; not after an error."""
 
+    def on_train_abort(self, trainer: Trainer) -> None:
+        """When an error or an interrupt ends `fit`: give back what is held."""
+
     def on_epoch_begin(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         """Before the first step of an epoch."""
 

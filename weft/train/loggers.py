@@ -163,6 +163,9 @@ class TensorBoard(Callback):
             writer.close()
         self._writers = {}
 
+    def on_train_abort(self, trainer: Trainer) -> None:
+        self.on_train_end(trainer)
+
 
 class RunFolder(Callback):
     """What a run leaves in its folder: `config.json`, `environment.json`, `metrics.csv` (epochs), `steps.csv` (every so

@@ -108,9 +108,6 @@ class Meters:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if len(state["metrics"]) != len(self.metrics):
-            given = f"the state of {len(state['metrics'])} metrics"
-            raise problem(GraphError, "Trainer.load_state_dict", given, f"that of {len(self.metrics)}")
         self.loss.load_state_dict(state["loss"], self.device)
         for name, saved in state["means"].items():
             self.means.setdefault(name, Mean(name)).load_state_dict(saved, self.device)

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def predict(trainer: Trainer, data: Any) -> Any:
     """The model's results, joined along the first axis."""
-    if not hasattr(trainer, "_predict"):
-        trainer._predict = weft.compile(lambda *inputs: _forward(trainer, inputs))  # type: ignore[attr-defined]
-    run = trainer._predict  # type: ignore[attr-defined]
+    if trainer._predict is None:
+        trainer._predict = weft.compile(lambda *inputs: _forward(trainer, inputs))
+    run = trainer._predict
     with trainer._evaluating(), weft.no_grad():
         if isinstance(data, (Tensor, np.ndarray)):
             return run(*as_arguments((data,), trainer.device))

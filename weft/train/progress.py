@@ -78,10 +78,13 @@ class ProgressBar(Callback):
         steps = (trainer.planned["batches"] or trainer.step_count) - self._position_before
         self._shown.print(f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}", highlight=False)
 
-    def on_train_end(self, trainer: Trainer) -> None:
+    def on_train_abort(self, trainer: Trainer) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    def on_train_end(self, trainer: Trainer) -> None:
+        self.on_train_abort(trainer)
         if trainer.stopped is not None:
             self._shown.print(f"stopped: {trainer.stopped}", highlight=False)
 

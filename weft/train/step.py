@@ -82,6 +82,7 @@ def predict_and_compare(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tenso
         *inputs, target = batch
         trainer.input_forms = [(tuple(one.shape), one.dtype) for one in inputs if isinstance(one, Tensor)]
         prediction = trainer.model(*inputs)
+        assert trainer.loss is not None
         loss = trainer.loss(prediction, target)
     if not isinstance(loss, Tensor) or loss.ndim:
         form = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"of type {type(loss).__name__}"
@@ -115,8 +116,9 @@ def train_on(trainer: Trainer, batch: tuple[Any, ...], numbers: Sequence[float],
     good = loss.detach().isfinite() if trainer.on_nan != "ignore" else None
     if trainer.updates:
         params = trainer.parameters()
-        for optimizer in trainer.optimizers if trainer.scaler is not None else ():
-            trainer.scaler.unscale_(optimizer)
+        if trainer.scaler is not None:
+            for optimizer in trainer.optimizers:
+                trainer.scaler.unscale_(optimizer)
         if trainer.clip_value is not None:
             clip_grad_value_(params, trainer.clip_value)
         if trainer.clip_norm is not None:
@@ -159,8 +161,8 @@ def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor,
 
 def _in_parts(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
     """As above, in parts whose gradients add up to that of the batch, one after the other."""
-    accumulator = trainer.accumulator
-    predictions = []
+    accumulator, predictions = trainer.accumulator, []
+    assert accumulator is not None
     for *inputs, target in accumulator.parts(batch, trainer.accumulate):
         trainer.input_forms = [(tuple(one.shape), one.dtype) for one in inputs if isinstance(one, Tensor)]
         with trainer.casting():

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import weft
+from weft import nn
 from weft.errors import GraphError, RangeError, problem
 from weft.optim.cycles import CyclicLR, OneCycleLR
 from weft.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, Warmup
@@ -42,13 +43,16 @@ from weft.train.step import (
 PRECISIONS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
 BY_STEP = (OneCycleLR, CyclicLR, Warmup)  # schedules whose steps are those of the optimizer
 FORMAT = 1  # of the state_dict
+REMEMBERED = 8  # data sets on the device for which compiled steps are kept
+CHECKED_EVERY = 1000  # steps after which the host looks for a loss that is not finite, if nobody has looked
 
 
 class BatchMetrics(Mapping[str, Any]):
     """The metrics of a batch, read from the device when they are first looked at."""
 
     def __init__(self, trainer: Trainer):
-        self._trainer, self._values = trainer, None
+        self._trainer = trainer
+        self._values: dict[str, Any] | None = None
 
     def _read(self) -> dict[str, Any]:
         if self._values is None:
@@ -120,9 +124,12 @@ class Trainer:
         run: Any = None,
     ):
         self.device = weft.get_device(device)
-        self.model, self.loss, self.step = model.to(self.device), loss, step
+        self.model, self.step = model.to(self.device), step
+        self.loss = loss.to(self.device) if isinstance(loss, nn.Module) else loss  # it may have weights of classes
         _check(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
         self.optimizers = _as_optimizers(optimizer, self.model)
+        for one in self.optimizers:
+            one.follow_parameters()  # to the device: the step is traced with their state there
         self.precision, self.accumulate, self.on_nan, self.seed = precision, accumulate, on_nan, seed
         self.clip_norm, self.clip_value, self.regularizer = clip_norm, clip_value, regularizer
         self.memory_budget = None if memory_budget is None else budget.parse_bytes(memory_budget)
@@ -149,6 +156,7 @@ class Trainer:
         self._source: Batches | None = None
         self._steps: dict[int, tuple[Any, Steps]] = {}  # by the identity of the data
         self._evaluations: dict[int, tuple[Any, Steps, Meters]] = {}
+        self._predict: Any = None  # the compiled model, once it was asked for
         self._began = self._waited = 0.0
         self._has_begun = False
         self._apply_checkpoints(checkpoint)
@@ -220,7 +228,7 @@ class Trainer:
         """
         source = batches_of(train, self.device)
         self._begin(source, epochs, max_steps, validation, resume)
-        with listening() as requests:
+        with listening() as requests, self._telling_of_errors():
             self._call("on_train_begin")
             while self.epoch < epochs and self.stopped is None and not self._is_done(max_steps):
                 self._start_epoch(source)
@@ -236,26 +244,38 @@ class Trainer:
         self._write_numbers()
         return self.history
 
+    @contextlib.contextmanager
+    def _telling_of_errors(self) -> Iterator[None]:
+        """Let callbacks give back what they hold, such as the terminal, when an error or an interrupt ends a run."""
+        try:
+            yield
+        except BaseException:
+            self._call("on_train_abort")
+            raise
+
     def _run_epoch(self, source: Batches, max_steps: int | None, requests: Requests) -> bool:
         """Run the steps of an epoch from `position` on; whether it came to the end."""
         steps = self._steps_for(source)
         begins, ends = self._batch_callbacks()
         gap = math.gcd(*[callback.every for callback in (*begins, *ends)]) if begins or ends else 0
         limit = sys.maxsize if max_steps is None else max_steps
-        by_step, is_resident = self.schedules_steps, isinstance(source, Resident)
-        length, is_bounded = source.length if is_resident else None, self.memory_budget is not None
+        by_step, is_bounded = self.schedules_steps, self.memory_budget is not None
         while True:
-            if is_resident:
-                if self.position >= length:
+            args: tuple[Any, ...] = ()
+            if isinstance(source, Resident):
+                if self.position >= source.length:
                     return True
-                batch, step = (), steps.of_rows(source.count(self.position))
+                step = steps.of_rows(source.count(self.position))
             else:
+                assert isinstance(source, Streamed)
                 batch, step = source.next(), steps.streamed
                 if batch is None:
                     return True
+                args = batch
             if begins and self.step_count % gap == 0:
                 self._call_batch(begins, "on_batch_begin")
-            args = (*batch, *present_numbers(self.optimizers)) if by_step else batch
+            if by_step:
+                args = (*args, *present_numbers(self.optimizers))
             if is_bounded:
                 self._fit_into_budget(step, args)
             step(*args)
@@ -265,6 +285,8 @@ class Trainer:
                 self._step_scheduler()
             if ends and self.step_count % gap == 0:
                 self._call_batch(ends, "on_batch_end")
+            if self.step_count % CHECKED_EVERY == 0 and self.on_nan == "stop":
+                self.read()
             if requests.signal is not None or self.stopped is not None or self.step_count >= limit:
                 return source.length is not None and self.position >= source.length
 
@@ -349,7 +371,7 @@ class Trainer:
         if known is None or known[0] is not data:
             numbers = len(present_numbers(self.optimizers)) if self.schedules_steps else 0
             known = data, Steps(source, lambda batch, rates, moved: train_on(self, batch, rates, moved), numbers)
-            self._steps[key] = known
+            _remember(self._steps, key, known)
         return known[1]
 
     def compiled_steps(self) -> list[Any]:
@@ -454,17 +476,22 @@ class Trainer:
     def evaluate(self, data: Any) -> dict[str, Any]:
         """Loss and metrics over data, with the model in evaluation mode: one download at the end."""
         source = batches_of(data, self.device)
-        held = source.data if isinstance(source, Resident) else data
+        held = source.data if isinstance(source, Resident) else None
         known = self._evaluations.get(id(held))
         if known is None or known[0] is not held:
             meters = Meters([metric.fresh() for metric in self.meters.metrics], self.device)
             steps = Steps(source, lambda batch, rates, moved: evaluate_on(self, meters, batch), 0)
-            known = self._evaluations[id(held)] = held, steps, meters
+            known = held, steps, meters
+            _remember(self._evaluations, id(held), known)
         _, steps, meters = known
         meters.reset()
+        is_in_use = held is not None and self.position > 0 and held is getattr(self._source, "data", None)
+        place = held.state_dict() if is_in_use and held is not None else None
         with self._evaluating():
             for batch, step in _each(source, steps):
                 step(*batch)
+        if place is not None and held is not None:  # a callback evaluates the data that an epoch is in the middle of
+            held.load_state_dict(place)
         return dict(meters.read())
 
     @contextlib.contextmanager
@@ -541,9 +568,11 @@ class Trainer:
         if not isinstance(state, Mapping) or state.get("format") != FORMAT:
             given = f"a state of format {state.get('format')!r}" if isinstance(state, Mapping) else "no state"
             raise problem(GraphError, "Trainer.load_state_dict", given, f"format {FORMAT}, as state_dict() gives it")
-        for what, own in (("optimizers", self.optimizers), ("callbacks", self.callbacks)):
-            if len(state[what]) != len(own):
-                given = f"the state of {len(state[what])} {what}"
+        own_parts = {"optimizers": self.optimizers, "callbacks": self.callbacks, "metrics": self.meters.metrics}
+        for what, own in own_parts.items():
+            saved_parts = state["meters"][what] if what == "metrics" else state[what]
+            if len(saved_parts) != len(own):
+                given = f"the state of {len(saved_parts)} {what}"
                 raise problem(GraphError, "Trainer.load_state_dict", given, f"that of {len(own)}, as this Trainer has")
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
@@ -579,12 +608,22 @@ class Trainer:
         tensors, state = flatten_state(self.state_dict())
         return self._folder().save(self.step_count, tensors, state, None if value is None else float(value))
 
+    def _put_old_checkpoints_aside(self) -> None:
+        """A run that begins anew in a folder with checkpoints of another one would be mixed up with it."""
+        if self.run is None or self._folder().latest() is None:
+            return
+        number = 1
+        while (aside := self.run / f"checkpoints-before-{number}").exists():
+            number += 1
+        (self.run / "checkpoints").rename(aside)
+
     def _last_checkpoint(self) -> Path | None:
         return None if self.run is None else self._folder().latest()
 
     def _checkpoint_to_resume(self, resume: Any) -> Mapping[str, Any] | None:
         """The state that a run begins with: that of the newest checkpoint, of the one at a path, or none."""
         if resume is None or resume is False or (resume == "auto" and self.run is None):
+            self._put_old_checkpoints_aside()
             return None
         from weft.serialization import CheckpointFolder, unflatten_state
 
@@ -598,6 +637,13 @@ class Trainer:
             folder = CheckpointFolder(path.parent)
         found = folder.load(path, device=self.device)
         return unflatten_state(found.tensors, found.state)
+
+
+def _remember(table: dict[int, Any], key: int, value: Any) -> None:
+    """Keep what was compiled for the data that was used last."""
+    table[key] = value
+    while len(table) > REMEMBERED:
+        del table[next(iter(table))]
 
 
 _ON_BATCH = ("on_batch_begin", "on_batch_end")
@@ -627,6 +673,9 @@ def _plain(value: Any) -> Any:
 def _as_optimizers(given: Any, model: Any) -> list[Any]:
     if isinstance(given, (list, tuple)):
         return [one for each in given for one in _as_optimizers(each, model)]
+    if isinstance(given, weft.optim.LBFGS):
+        fix = "call optimizer.step(closure) in a loop of your own"
+        raise problem(GraphError, "Trainer", "LBFGS, which computes the loss several times in a step", "another", fix)
     if isinstance(given, Optimizer):
         return [given]
     if callable(given):

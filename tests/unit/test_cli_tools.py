@@ -1,0 +1,130 @@
+"""The commands that look at devices, runs and networks: devices, bench, plot, kernels, graph, profile."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from weft.cli import main
+from weft.profiling import rates
+
+pytestmark = pytest.mark.unit
+
+NETWORK = [
+    {"type": "Linear", "in_features": 12, "out_features": 16},
+    {"type": "ReLU"},
+    {"type": "Linear", "in_features": 16, "out_features": 3},
+]
+RUN = {
+    "model": [
+        {"type": "Linear", "in_features": 64, "out_features": 16}, "ReLU",
+        {"type": "Linear", "in_features": 16, "out_features": 10}],
+    "data": {"type": "digits", "batch_size": 32},
+    "loss": "CrossEntropyLoss",
+    "optimizer": {"type": "SGD", "lr": 0.1},
+    "trainer": {"epochs": 1, "device": "cpu"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def command(capsys, monkeypatch):
+    """Run the command in this process at 100 columns; (exit code, standard output). Rates are known."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(rates, "_measured", lambda device, dtype: 1e9)
+    monkeypatch.setattr(rates, "_known", {})
+    monkeypatch.setattr(rates, "_key", lambda device, what: None)
+
+    def run(*arguments):
+        code = main([str(one) for one in arguments])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    return run
+
+
+@pytest.fixture(params=["network", "run"])
+def config(request, tmp_path):
+    path = tmp_path / f"{request.param}.json"
+    path.write_text(json.dumps(NETWORK if request.param == "network" else RUN))
+    return path
+
+
+def test_devices(command):
+    code, text = command("devices")
+    assert code == 0 and "cpu" in text and "GiB" in text and "null" not in text
+    code, text = command("devices", "--rates")
+    assert "1 GB/s" in text and "1 Gflop/s" in text
+
+
+def test_bench(command):
+    code, text = command("bench", "--device", "cpu", "--seconds", "0")
+    assert code == 0
+    for word in ("perceptron", "convolutions", "transformer", "cpu"):
+        assert word in text
+
+
+def test_plot(command, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "metrics.csv").write_text("epoch,loss,val_loss,lr\n0,3.0,3.5,0.1\n1,2.0,nan,0.1\n2,1.0,1.25,0.05\n")
+    code, text = command("plot", folder, "--svg", tmp_path / "svg")
+    assert code == 0
+    lines = text.splitlines()
+    training = next(line for line in lines if "training" in line)
+    assert training.split()[1] == "▇▄▁" and training.split()[-1] == "1"
+    assert "?" in next(line for line in lines if "validation" in line)
+    assert "epochs 0 to 2, 1 to 3.5" in text
+    assert (folder / "report.html").exists()
+    assert sorted(path.name for path in (tmp_path / "svg").iterdir()) == [
+        "00-loss-by-epoch.svg", "01-learning-rate-by-epoch.svg",
+    ]  # fmt: skip
+    (folder / "report.html").unlink()
+    command("plot", folder, "--no-report")
+    assert not (folder / "report.html").exists()
+    (folder / "metrics.csv").write_text("epoch,loss\n")
+    assert "no row" in command("plot", folder)[1]
+
+
+def test_plot_of_something_else(command, tmp_path):
+    code, text = command("plot", tmp_path / "nothing")
+    assert code != 0 and "the folder of a run" in text
+
+
+def test_kernels(command, config, tmp_path):
+    code, text = command(
+        "kernels", config, "--device", "cpu", "--sources", tmp_path / "sources", "--map", tmp_path / "map.svg"
+    )
+    assert code == 0 and "kernels on cpu" in text and "peak" in text
+    sources = sorted((tmp_path / "sources").iterdir())
+    assert sources and all("define void" in path.read_text() for path in sources)
+    ElementTree.fromstring((tmp_path / "map.svg").read_text())
+    name = sources[0].stem.partition("-")[2]
+    code, text = command("kernels", config, "--device", "cpu", "--show", name)
+    assert code == 0 and f"; {name}" in text and "define void" in text
+    code, text = command("kernels", config, "--device", "cpu", "--show", "nothing of that name")
+    assert code == 1
+
+
+def test_graph(command, config, tmp_path):
+    code, text = command("graph", config, "--device", "cpu", "-o", tmp_path / "net.svg")
+    assert code == 0 and "parameters" in text
+    picture = (tmp_path / "net.svg").read_text()
+    ElementTree.fromstring(picture)
+    assert "1: ReLU" in picture and "2: Linear" in picture
+
+
+def test_profile(command, config, tmp_path):
+    code, text = command(
+        "profile", config, "--device", "cpu", "--trace", tmp_path / "trace.json", "--json", tmp_path / "profile.json"
+    )
+    assert code == 0 and "layer" in text and "kernel" in text and "peak" in text
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    found = json.loads((tmp_path / "profile.json").read_text())
+    layers = {row["layer"]: row for row in found["layers"]}
+    assert {"0", "2"} <= set(layers) and layers["0"]["backward"] > 0
+    assert any(row["update"] > 0 for row in found["layers"])
+    code, text = command("profile", config, "--device", "cpu", "--forward", "--json", tmp_path / "profile.json")
+    found = json.loads((tmp_path / "profile.json").read_text())
+    assert all(row["backward"] == row["update"] == 0 for row in found["layers"])

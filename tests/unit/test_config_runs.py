@@ -1,0 +1,464 @@
+"""Runs from files and the commands for them: what they print, their exit codes, and the numbers that come out."""
+
+import builtins
+import csv
+import json
+import subprocess
+import sys
+
+import jsonschema
+import numpy as np
+import pytest
+
+import weft
+import weft.config
+from weft.cli import main
+from weft.config import run as runs
+from weft.config import sources
+from weft.data import digits
+from weft.serialization import CheckpointFolder
+
+pytestmark = pytest.mark.unit
+
+MODEL = [{"type": "Linear", "in_features": 64, "out_features": 16, "activation": "relu"},
+         {"type": "Linear", "in_features": 16, "out_features": 10}]  # fmt: skip
+RUN = {
+    "model": MODEL,
+    "data": {"type": "digits", "batch_size": 128},
+    "loss": "CrossEntropyLoss",
+    "optimizer": {"type": "AdamW", "lr": 0.01},
+    "metrics": ["accuracy"],
+    "trainer": {"epochs": 2, "device": "cpu"},
+}
+
+
+@pytest.fixture
+def command(capsys, monkeypatch, tmp_path):
+    """Run the command in a folder of its own; (exit code, standard output, standard error)."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        try:
+            code = main(arguments)
+        except SystemExit as stop:
+            code = stop.code
+        found = capsys.readouterr()
+        shown = [line for line in found.out.splitlines() if "Which task" not in line]  # no answer ends a question here
+        assert all(len(line) <= 80 for line in shown), found.out
+        return code, found.out, found.err
+
+    return run
+
+
+def write(path, tree):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(tree))
+    return path
+
+
+def complaint(tree) -> str:
+    with pytest.raises(weft.config.ConfigError) as caught:
+        weft.config.load_run(tree)
+    return str(caught.value)
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"optimizr": 1}, "optimizr: given an unknown key"),
+        ({"model": [{"type": "Liner"}]}, "model[0].type: given 'Liner'"),
+        ({"optimizer": {"type": "Adm"}}, "optimizer.type: given 'Adm'"),
+        ({"optimizer": {"lr": 1}}, "optimizer: given no 'type'"),
+        ({"optimizer": {"type": "Adam", "lrr": 3}}, "optimizer.lrr: given an unknown key"),
+        ({"optimizer": {"type": "Adam", "lr": "x"}}, "optimizer.lr: given a string, 'x'; expected a number"),
+        ({"optimizer": {"type": "Adam", "betas": [0.9]}}, "optimizer.betas: given 1 entries; expected 2"),
+        ({"optimizer": 3}, "optimizer: given a number, 3"),
+        ({"loss": "CrossEntropy"}, "loss.type: given 'CrossEntropy'"),
+        ({"loss": "ReLU"}, "loss.type: given ReLU; expected a loss"),
+        ({"loss": {"type": "MSELoss", "reductoin": "sum"}}, "loss.reductoin: given an unknown key"),
+        ({"loss": {"type": "MSELoss", "classes_last": 1}}, "loss.classes_last: given a number, 1"),
+        ({"scheduler": {"type": "StepLr"}}, "scheduler.type: given 'StepLr'"),
+        ({"scheduler": {"type": "StepLR"}}, "scheduler: given no 'step_size'"),
+        ({"scheduler": {"type": "StepLR", "step_size": 2, "each": "day"}}, "scheduler.each: given 'day'"),
+        (
+            {"scheduler": {"type": "Warmup", "steps": 2, "after": {"type": "StepLR", "gama": 1}}},
+            "scheduler.after.gama: given an unknown key",
+        ),
+        ({"data": {"type": "digit"}}, "data.type: given 'digit'"),
+        ({"data": {}}, "data: given no 'type'"),
+        ({"data": {"type": "digits", "batchsize": 3}}, "data.batchsize: given an unknown key"),
+        ({"data": {"type": "digits", "batch_size": 0}}, "data.batch_size: given 0"),
+        ({"data": {"type": "csv", "path": "x"}}, "data: given no 'target'"),
+        ({"data": {"type": "digits", "transform": ["Blur"]}}, "data.transform[0].type: given 'Blur'"),
+        ({"data": {"type": "digits", "validation": 1.5}}, "data.validation: given 1.5"),
+        ({"metrics": ["acuracy"]}, "metrics[0]: given 'acuracy'"),
+        ({"metrics": [{"type": "TopK", "n": 3}]}, "metrics[0].n: given an unknown key"),
+        ({"callbacks": ["EarlyStoping"]}, "callbacks[0].type: given 'EarlyStoping'"),
+        ({"callbacks": [{"type": "EMA", "decay": "a"}]}, "callbacks[0].decay: given a string"),
+        ({"trainer": {"epoch": 3}}, "trainer.epoch: given an unknown key"),
+        ({"trainer": {"epochs": 0}}, "trainer.epochs: given 0"),
+        ({"trainer": {"precision": "fp8"}}, "trainer.precision: given 'fp8'"),
+        ({"trainer": {"clip_norm": -1}}, "trainer.clip_norm: given -1"),
+        ({"trainer": {"memory_budget": True}}, "trainer.memory_budget: given a boolean"),
+        ({"trainer": {"checkpoint": 3}}, "trainer.checkpoint: given a number"),
+    ],
+)  # fmt: skip
+def test_errors_name_the_place(change, message):
+    assert complaint({**RUN, **change}).startswith(message)
+
+
+def test_the_schema_knows_runs():
+    validator = jsonschema.Draft202012Validator(weft.config.schema())
+    full = {
+        **RUN,
+        "loss": {"type": "CrossEntropyLoss", "label_smoothing": 0.1, "classes_last": False},
+        "scheduler": {"type": "Warmup", "steps": 5, "after": {"type": "CosineAnnealingLR", "T_max": 3}, "each": "step"},
+        "metrics": ["accuracy", {"type": "TopK", "k": 3}],
+        "callbacks": [{"type": "EarlyStopping", "patience": 2}, "EMA"],
+        "trainer": {"epochs": 1, "clip_norm": 1.0, "checkpoint": ["0"], "memory_budget": "1 GB", "max_steps": None},
+    }
+    assert validator.is_valid(full) and validator.is_valid({**RUN, "model": "net.json"})
+    for change in (
+        {"optimizer": {"type": "Adam", "lrr": 3}}, {"loss": "ReLU"}, {"data": {"type": "csv"}}, {"optimizr": 3},
+        {"trainer": {"epoch": 1}}, {"metrics": ["x"]}, {"callbacks": ["x"]}, {"scheduler": {"type": "StepLR"}},
+        {"model": {"type": 3}},
+    ):  # fmt: skip
+        assert not validator.is_valid({**RUN, **change}), change
+    for name, source in sources.SOURCES.items():  # every key has a schema
+        example = {"type": name, **dict.fromkeys(source.required, 1)}
+        list(validator.iter_errors({**RUN, "data": example}))
+
+
+def test_the_parts_of_a_run():
+    run = weft.config.load_run(
+        {
+            **RUN,
+            "optimizer": {"type": "SGD", "lr": 0.5, "momentum": 0.9},
+            "scheduler": {
+                "type": "SequentialLR",
+                "milestones": [2],
+                "schedulers": [{"type": "LinearLR", "total_iters": 2}, {"type": "StepLR", "step_size": 3}],
+            },
+            "metrics": ["accuracy", {"type": "TopK", "k": 3}],
+            "callbacks": [{"type": "EarlyStopping", "patience": 7}],
+            "trainer": {"accumulate": 2, "clip_norm": 1.5, "seed": 3, "device": "cpu"},
+        }
+    )
+    trainer = run.trainer()
+    assert type(trainer.optimizer).__name__ == "SGD" and trainer.optimizer.param_groups[0]["momentum"] == 0.9
+    assert type(trainer.scheduler).__name__ == "SequentialLR" and not trainer.schedules_steps
+    assert trainer.learning_rate == pytest.approx(0.5 / 3)  # where LinearLR begins
+    assert [metric.name for metric in trainer.meters.metrics] == ["accuracy", "top3"]
+    assert trainer.callbacks[0].patience == 7 and trainer.run is None
+    assert (trainer.accumulate, trainer.clip_norm, trainer.seed) == (2, 1.5, 3)
+    assert len(run.train_loader().dataset) == 1442 and len(run.validation_loader().dataset) == 355
+    warm = {**RUN, "scheduler": {"type": "Warmup", "steps": 4, "after": {"type": "StepLR", "step_size": 1}}}
+    assert weft.config.load_run(warm).trainer().schedules_steps
+    again = [one.tolist() for one in run.model().parameters()]
+    assert again == [one.tolist() for one in run.model().parameters()]  # the seed decides
+
+
+def test_checking_a_run_draws_nothing():
+    weft.manual_seed(4)
+    state = weft.get_rng_state().tolist()
+    weft.config.load_run(RUN)
+    assert weft.get_rng_state().tolist() == state
+
+
+def test_changes_on_the_command_line():
+    tree = weft.config.load_run(
+        RUN, ["optimizer.lr=0.5", "model[1].bias=false", "trainer.run=some/where", "model[0].activation=tanh"]
+    ).tree
+    assert tree["optimizer"]["lr"] == 0.5 and tree["model"][1]["bias"] is False
+    assert tree["trainer"]["run"] == "some/where" and tree["model"][0]["activation"] == "tanh"
+    for change, message in (
+        ("lr", "--set: lr: given 'lr'; expected KEY=VALUE"),
+        ("model[7].bias=1", r"--set: model[7].bias: given [7] of"),
+        ("model.bias=1", "--set: model.bias: given 'bias' of"),
+        ("optimizer.rl=3", "optimizer.rl: given an unknown key"),
+    ):
+        with pytest.raises(weft.config.ConfigError) as caught:
+            weft.config.load_run(RUN, [change])
+        assert str(caught.value).startswith(message)
+
+
+def test_a_network_in_a_file_of_its_own(tmp_path):
+    write(tmp_path / "net.json", MODEL)
+    path = write(tmp_path / "run.json", {**RUN, "model": "net.json"})
+    run = weft.config.load_run(path)
+    assert run.to_config()["model"] == MODEL and len(list(run.model().parameters())) == 4
+    write(tmp_path / "net.json", [{"type": "Liner"}])
+    with pytest.raises(weft.config.ConfigError, match=r"^net\.json: \[0\]\.type: given 'Liner'"):
+        weft.config.load_run(path)
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+def rows_of(data, tmp_path):
+    run = weft.config.load_run(write(tmp_path / "run.json", {**RUN, "data": data}))
+    return run, run.parts()
+
+
+def test_tables(tmp_path):
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        rows = [[k, 2 * k + 1, "even" if k % 2 == 0 else "odd", k / 2] for k in range(20)]
+        csv.writer(file).writerows([["a", "b", "kind", "half"], *rows])
+    data = {"type": "csv", "path": "t.csv", "target": "kind", "features": ["a", "b"], "validation": 0.25}
+    run, (train, validation) = rows_of(data, tmp_path)
+    assert (len(train), len(validation)) == (15, 5)
+    seen = sorted([*train.arrays[0][:, 0].tolist(), *validation.arrays[0][:, 0].tolist()])
+    assert seen == list(range(20))
+    assert all(label == int(row[0]) % 2 for row, label in zip(*train.arrays, strict=True))
+    assert run.to_config()["data"]["path"] == str(tmp_path / "t.csv")
+    _, (train, validation) = rows_of(
+        {"type": "csv", "path": "t.csv", "target": "half", "features": ["a"], "standardize": True}, tmp_path
+    )
+    np.testing.assert_allclose([train.arrays[0].mean(), train.arrays[0].std()], [0, 1], atol=1e-6)
+    assert train.arrays[1].shape == (16, 1) and validation.arrays[0].shape == (4, 1)
+    _, parts = rows_of({**data, "validation": 0}, tmp_path)
+    assert len(parts[0]) == 20 and parts[1] is None
+
+
+def test_arrays_texts_and_graphs(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.arange(12.0).reshape(6, 2), z=np.arange(6), y=np.arange(6) % 2)
+    run, (train, _) = rows_of({"type": "arrays", "path": "a.npz", "inputs": ["x", "z"], "batch_size": 2}, tmp_path)
+    assert [tuple(part.shape) for part in next(iter(run.train_loader()))] == [(2, 2), (2,), (2,)]
+    assert len(train) == 5
+    (tmp_path / "t.txt").write_text("abcabcabcabcabcabcabc")
+    _, (train, validation) = rows_of({"type": "text", "path": "t.txt", "length": 4, "validation": 0.3}, tmp_path)
+    inputs, targets = train[1]
+    assert inputs.tolist() == [1, 2, 0, 1] and targets.tolist() == [2, 0, 1, 2]
+    assert len(train) == 3 and len(validation) == 1
+    _, (train, _) = rows_of(
+        {"type": "text", "path": "t.txt", "length": 4, "stride": 1, "tokenizer": "byte", "validation": 0}, tmp_path
+    )
+    assert train[0][0].tolist() == [97, 98, 99, 97] and len(train) == 17
+    np.savez(
+        tmp_path / "g.npz", x=np.eye(3), edge_index=[[0, 1], [1, 2]], y=[0, 1, 1], train=np.array([True, False, True])
+    )
+    run, (train, validation) = rows_of({"type": "graph", "path": "g.npz"}, tmp_path)
+    assert train[0][2].tolist() == [0, -100, 1] and validation[0][2].tolist() == [-100, 1, -100]
+    assert run.train_loader() is train
+    np.savez(tmp_path / "g.npz", x=np.eye(3))
+    with pytest.raises(weft.ShapeError, match="without edge_index, y, train"):
+        rows_of({"type": "graph", "path": "g.npz"}, tmp_path)
+
+
+def test_folders_of_images(tmp_path):
+    pillow = pytest.importorskip("PIL.Image")
+    for name, colour in (("blue", (0, 0, 255)), ("red", (255, 0, 0))):
+        (tmp_path / "pictures" / name).mkdir(parents=True)
+        for number in range(4):
+            pillow.new("RGB", (6, 5), colour).save(tmp_path / "pictures" / name / f"{number}.png")
+    data = {"type": "images", "folder": "pictures", "size": 4, "validation": 0.25, "transform": ["ToFloat"]}
+    run, (train, validation) = rows_of(data, tmp_path)
+    assert (len(train), len(validation)) == (6, 2)
+    images, labels = next(iter(run.train_loader()))
+    assert tuple(images.shape) == (6, 3, 4, 4) and images.dtype is weft.float32
+    for image, label in zip(images.numpy(), labels.tolist(), strict=True):
+        assert image[0].max() == label and image[2].max() == 1 - label
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def weights(folder):
+    kept = CheckpointFolder(folder / "checkpoints")
+    found = kept.load(kept.latest())
+    return {name: value.numpy().copy() for name, value in found.tensors.items() if name.startswith("model")}
+
+
+def epochs_of(folder):
+    """The rows of metrics.csv."""
+    with (folder / "metrics.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_train_resume_evaluate_predict(command, tmp_path):
+    write(tmp_path / "run.json", RUN)
+    code, output, _ = command("train", "run.json", "--epochs", "4", "--run", "whole")
+    assert code == 0 and output.splitlines()[0] == "run     whole" and "epoch 4/4" in output
+    assert "model   Sequential, 1,210 parameters" in output and "`weft evaluate whole` measures it" in output
+    code, output, _ = command("train", "run.json")
+    assert code == 0 and "run     runs/run-1" in output
+    assert {"config.json", "environment.json", "metrics.csv", "checkpoints"} <= {
+        one.name for one in (tmp_path / "runs" / "run-1").iterdir()
+    }
+    code, output, _ = command("resume", "runs/run-1", "--epochs", "4")
+    assert code == 0 and "epoch 3/4" in output and "epoch 2/4" not in output
+    whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "runs" / "run-1")
+    assert whole and list(whole) == list(parts)
+    for name in whole:
+        np.testing.assert_array_equal(whole[name], parts[name], err_msg=name)
+    code, output, _ = command("resume", "runs/run-1")
+    assert code == 0 and "nothing was left to do; --epochs gives more" in output
+
+    code, output, _ = command("evaluate", "whole")
+    lines = dict(line.split() for line in output.splitlines()[1:])
+    rows = epochs_of(tmp_path / "whole")
+    assert code == 0 and float(lines["loss"]) == pytest.approx(float(rows[-1]["val_loss"]), rel=1e-4)
+    assert float(lines["accuracy"]) > 0.8
+    code, output, _ = command("evaluate", "whole", "--on", "train", "--checkpoint", "last")
+    assert code == 0 and "train data on cpu" in output
+
+    code, output, _ = command("predict", "whole", "--output", "out.npy")
+    scores, (images, labels) = np.load(tmp_path / "out.npy"), digits.load("test")
+    assert code == 0 and scores.shape == (355, 10)
+    assert (scores.argmax(1) == labels).mean() == pytest.approx(float(lines["accuracy"]), abs=1e-4)
+    np.save(tmp_path / "in.npy", images[:3])
+    assert command("predict", "whole", "--input", "in.npy", "--output", "out.csv")[0] == 0
+    np.testing.assert_allclose(np.loadtxt(tmp_path / "out.csv", delimiter=","), scores[:3], rtol=1e-5, atol=1e-6)
+    code, output, _ = command("predict", "whole")
+    assert code == 0 and f"class {scores[0].argmax()}" in output.splitlines()[1]
+
+
+def test_a_run_is_not_written_over(command, tmp_path):
+    write(tmp_path / "run.json", RUN)
+    assert command("train", "run.json", "--run", "r", "--epochs", "1", "--set", "data.batch_size=512")[0] == 0
+    assert json.loads((tmp_path / "r" / "config.json").read_text())["data"]["batch_size"] == 512
+    code, _, error = command("train", "run.json", "--run", "r")
+    assert code == 2 and "`weft resume r` goes on with it" in error
+
+
+def test_what_goes_wrong_has_exit_codes(command, tmp_path):
+    write(tmp_path / "run.json", {**RUN, "optimizer": {"type": "AdamW", "lrr": 1}})
+    code, _, error = command("train", "run.json")
+    assert code == 2 and error.startswith("weft train: run.json: optimizer.lrr: given an unknown key")
+    write(tmp_path / "run.json", {**RUN, "data": {"type": "csv", "path": "none.csv", "target": "y"}})
+    code, _, error = command("train", "run.json")
+    assert code == 5 and "none.csv" in error
+    assert command("train", "none.json")[0] == 2
+    for name in ("resume", "evaluate", "predict"):
+        code, _, error = command(name, ".")
+        assert code == 2 and "a folder without config.json" in error
+        code, _, error = command(name, "run.json")
+        assert code == 2 and "the folder of a run" in error
+    write(tmp_path / "empty" / "config.json", RUN)
+    for name in ("resume", "evaluate", "predict"):
+        code, _, error = command(name, "empty")
+        assert code == 2 and "a run without a complete checkpoint" in error
+    code, _, error = command("train", "run.json", "--device", "hip", "--set", 'data={"type": "digits"}')
+    assert code == 1 and error.startswith("weft train: device: given 'hip'")
+
+
+def test_an_interrupted_command_says_how_to_go_on(command, tmp_path, monkeypatch):
+    from weft.train.faults import Interrupted
+
+    def stopped(*args, **kwargs):
+        raise Interrupted(130, "stopped")
+
+    monkeypatch.setattr(weft.train.Trainer, "fit", stopped)
+    write(tmp_path / "run.json", RUN)
+    code, output, _ = command("train", "run.json", "--run", "r")
+    assert code == 130 and "`weft resume r` goes on with it" in output
+
+
+def test_summary(command, tmp_path):
+    write(tmp_path / "run.json", RUN)
+    code, output, _ = command("summary", "run.json", "--batch", "3")
+    assert code == 0 and "[3, 10]" in output and "1,210 parameters (1,210 trainable, 0 frozen)" in output
+    write(tmp_path / "net.json", [{"type": "Conv2d", "in_channels": 3, "out_channels": 4, "kernel_size": 3}])
+    code, _, error = command("summary", "net.json")
+    assert code == 2 and "--input 3,32,32" in error
+    assert "[1, 4, 6, 6]" in command("summary", "net.json", "--input", "3,8,8")[1]
+    assert command("summary", "net.json", "--input", "3,x")[0] == 2
+    image = {**RUN, "data": {"type": "digits", "shape": [1, 8, 8]},
+             "model": [{"type": "Conv2d", "in_channels": 1, "out_channels": 4, "kernel_size": 3}]}  # fmt: skip
+    write(tmp_path / "net.json", image)
+    assert "[1, 4, 6, 6]" in command("summary", "net.json")[1]  # from the data of the run
+
+
+def test_config_command(command, tmp_path, capsys):
+    assert main(["config", "schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    write(tmp_path / "run.json", RUN)
+    code, output, _ = command("config", "check", "run.json")
+    assert (code, output) == (0, "run.json: a run of 2 epochs on digits, Sequential with 1,210 parameters\n")
+    write(tmp_path / "net.json", {"layers": [{"type": "dense", "activaton": "relu"}]})
+    code, _, error = command("config", "check", "net.json")
+    assert code == 2 and error.startswith("weft config: net.json: layers[0].activaton: given an unknown key")
+
+
+def test_the_reader_of_the_output_may_stop():
+    program = "from weft.cli import main; import sys; sys.exit(main(['config', 'schema']))"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.read(10)
+    process.stdout.close()
+    assert process.wait(60) == 0 and b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
+@pytest.mark.parametrize("task", ["image", "text", "tabular", "graph"])
+def test_what_init_writes_trains(task, command, tmp_path):
+    code, output, _ = command("init", "config.json", "--task", task)
+    assert code == 0 and "`weft train config.json` trains it" in output.replace("\n", " ")
+    tree = json.loads((tmp_path / "config.json").read_text())
+    assert jsonschema.Draft202012Validator(weft.config.schema()).is_valid(tree)
+    epochs = {"image": 3, "text": 2, "tabular": 8, "graph": 40}[task]
+    code, output, _ = command("train", "config.json", "--epochs", str(epochs), "--run", "r", "--device", "cpu")
+    rows = epochs_of(tmp_path / "r")
+    assert code == 0 and len(rows) == epochs
+    chance = {"image": 0.1, "text": 0.16, "tabular": 0.34, "graph": 0.5}[task]  # text: that of the most frequent sign
+    assert float(rows[-1]["loss"]) < 0.95 * float(rows[0]["loss"])
+    assert float(rows[-1]["val_accuracy"]) > chance + 0.05
+    code, _, error = command("init", "config.json", "--task", task)
+    assert code == 2 and "which exists" in error
+    assert command("init", "config.json", "--task", task, "--force")[0] == 0
+
+
+def test_predictions_of_a_model_with_several_inputs(command, tmp_path):
+    assert command("init", "--task", "graph")[0] == 0
+    assert command("train", "config.json", "--epochs", "2", "--run", "r", "--device", "cpu")[0] == 0
+    with np.load(tmp_path / "karate.npz") as arrays:
+        np.savez(tmp_path / "in.npz", x=arrays["x"], edge_index=arrays["edge_index"])
+    assert command("predict", "r", "--input", "in.npz", "--output", "given.npy")[0] == 0
+    assert command("predict", "r", "--output", "own.npy")[0] == 0
+    given, own = np.load(tmp_path / "given.npy"), np.load(tmp_path / "own.npy")
+    assert given.shape == (34, 2)
+    np.testing.assert_array_equal(given, own)
+
+
+def test_init_for_data_of_ones_own(command, tmp_path):
+    (tmp_path / "houses.csv").write_text(
+        "rooms,area,town,price\n" + "".join(f"{k},{k * 2.5},x,{k * 1.5}\n" for k in range(9))
+    )
+    assert command("init", "a.json", "--task", "tabular", "--data", "houses.csv", "--target", "price")[0] == 0
+    tree = json.loads((tmp_path / "a.json").read_text())
+    assert tree["data"]["features"] == ["rooms", "area"] and tree["loss"] == "MSELoss"
+    assert command("train", "a.json", "--epochs", "1", "--device", "cpu")[0] == 0
+    code, _, error = command("init", "b.json", "--task", "tabular", "--data", "houses.csv", "--target", "cost")
+    assert code == 2 and "one of rooms, area, town, price" in error
+    (tmp_path / "song.txt").write_text("la " * 400)
+    assert command("init", "c.json", "--task", "text", "--data", "song.txt")[0] == 0
+    assert json.loads((tmp_path / "c.json").read_text())["model"]["nodes"]["scores"]["layer"]["out_features"] == 3
+    code, _, error = command("init", "d.json", "--task", "image", "--data", ".")
+    assert code == 2 and "one folder of images for each class" in error
+    assert command("init", "d.toml", "--task", "image")[0] == 2
+
+
+def test_init_asks(command, tmp_path, monkeypatch):
+    code, _, error = command("init")
+    assert code == 2 and "--task image, text, tabular or graph" in error
+    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n3,x\n")
+    answers = iter(["boat", "tabular", "t.csv", "b"])  # the first is no task: it asks again
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(builtins, "input", lambda *_: next(answers))
+    code, output, _ = command("init")
+    tree = json.loads((tmp_path / "config.json").read_text())
+    assert code == 0 and "tabular  predicts a column of a table" in output
+    assert tree["data"]["target"] == "b" and tree["model"][-1]["out_features"] == 2
+    answers = iter(["", ""])
+    assert command("init", "second.json")[0] == 0
+    assert json.loads((tmp_path / "second.json").read_text())["data"]["type"] == "digits"
+
+
+def test_every_name_of_a_run_exists():
+    assert set(runs.METRICS) <= set(weft.train.__all__) and set(runs.CALLBACKS) <= set(weft.train.__all__)
+    assert "AdamW" in runs.optimizers() and "LBFGS" not in runs.optimizers()  # which takes a closure
+    assert "CosineAnnealingLR" in runs.schedulers() and "LambdaLR" not in runs.schedulers()

@@ -1,0 +1,63 @@
+"""`weft predict RUN`: the results of a trained run, for its validation data or for other data of the same kind."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from weft.cli.runs import add_options, load_weights, open_run
+from weft.errors import ConfigError, problem
+from weft.tree import flatten
+
+SHOWN = 10  # rows
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("run", help="the folder of the run")
+    parser.add_argument("--input", help="a .npy file, or a .npz with the inputs in order (default: validation data)")
+    parser.add_argument("--output", help="write the results to this .npy or .csv file instead of showing some")
+    parser.add_argument("--checkpoint", default="best", help="best (default), last, or the path of one")
+    add_options(parser)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Compute the results, and write or show them."""
+    found, folder = open_run(options.run, options.set)
+    trainer = found.trainer(False, options.device)
+    name = load_weights(trainer, folder, options.checkpoint)
+    results = flatten(trainer.predict(_data(found, options, trainer)))[0]
+    values = results[0].numpy()
+    if options.output is not None:
+        _write(options.output, values)
+        console.print(f"{list(values.shape)} of {values.dtype} written to {options.output}", markup=False)
+        return 0
+    console.print(f"{folder}, {name}: results {list(values.shape)}, the first of them", markup=False, soft_wrap=True)
+    scores = type(found.loss()).__name__ == "CrossEntropyLoss" and values.ndim == 2
+    for number, row in enumerate(values[:SHOWN]):
+        text = np.array2string(np.asarray(row), precision=4, threshold=8, edgeitems=3, max_line_width=60)
+        label = f"class {int(row.argmax())}  " if scores else ""
+        console.print(f"  {number:>4}  {label}{text.splitlines()[0]}", markup=False, no_wrap=True, crop=True)
+    return 0
+
+
+def _data(found: Any, options: argparse.Namespace, trainer: Any) -> Any:
+    if options.input is None:
+        return found.validation_loader(trainer.device) or found.train_loader(trainer.device)
+    from weft.data import load_arrays
+
+    arrays = [np.asarray(one) for one in load_arrays(options.input).values()]
+    return arrays[0] if len(arrays) == 1 else [(*arrays, arrays[0][:0])]  # a batch ends with a target
+
+
+def _write(path: str, values: np.ndarray) -> None:
+    if Path(path).suffix == ".csv":
+        np.savetxt(path, values.reshape(len(values), -1), delimiter=",", fmt="%.9g")
+    elif Path(path).suffix == ".npy":
+        np.save(path, values)
+    else:
+        raise problem(ConfigError, "--output", repr(path), "a name that ends in .npy or .csv")

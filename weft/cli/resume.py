@@ -1,0 +1,37 @@
+"""`weft resume RUN`: go on with a run that was stopped, or for more epochs, from its newest complete checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from weft.cli.runs import add_options, checkpoints, open_run, save_config
+from weft.cli.train import describe, fit
+from weft.errors import ConfigError, problem
+from weft.train.progress import ProgressBar
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("run", help="the folder of the run")
+    parser.add_argument("--epochs", type=int, help="how many epochs in all (default: as before)")
+    add_options(parser)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Go on; nothing is done where all epochs are done."""
+    changes = [*options.set, *([f"trainer.epochs={options.epochs}"] if options.epochs is not None else [])]
+    found, folder = open_run(options.run, changes)
+    newest = checkpoints(folder).latest()
+    if newest is None:
+        fix = "`weft train` with its config.json and another --run begins again"
+        raise problem(ConfigError, options.run, "a run without a complete checkpoint", "one that can go on", fix)
+    trainer = found.trainer(folder, options.device, [ProgressBar(console=console)])
+    save_config(found, folder)
+    console.print(f"run     {folder}, from {newest.name}", markup=False)
+    describe(trainer, console)
+    code = fit(found, trainer, folder, "auto", console)
+    if f"{trainer.step_count:08}" in newest.name:
+        console.print("nothing was left to do; --epochs gives more")
+    return code

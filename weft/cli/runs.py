@@ -1,0 +1,79 @@
+"""What the commands of runs share: the folder of a run, its configuration, its checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from weft.config.run import Run, load_run
+from weft.errors import ConfigError, problem
+from weft.train.loggers import write_text
+
+CONFIG = "config.json"  # in the folder of a run
+
+
+def positive(text: str) -> int:
+    """The type of arguments that count something."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options that change what the configuration says."""
+    parser.add_argument("--device", help="where to compute (default: what the file says, or auto)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change a value, as optimizer.lr=0.01"
+    )
+
+
+def open_run(folder: str, changes: list[str]) -> tuple[Run, Path]:
+    """The run in a folder, with changes of its configuration."""
+    path = Path(folder)
+    if path.is_file():
+        raise problem(ConfigError, folder, "a file", "the folder of a run", "`weft train` makes one from a file")
+    if not (path / CONFIG).is_file():
+        raise problem(
+            ConfigError, folder, f"a folder without {CONFIG}", "the folder of a run, as `weft train` makes it"
+        )
+    return load_run(path / CONFIG, changes), path
+
+
+def save_config(run: Run, folder: Path) -> None:
+    """Keep the configuration with the run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / CONFIG, json.dumps(run.to_config(), indent=2) + "\n")
+
+
+def checkpoints(folder: Path) -> Any:
+    """The checkpoints of a run."""
+    from weft.serialization import CheckpointFolder
+
+    return CheckpointFolder(folder / "checkpoints")
+
+
+def load_weights(trainer: Any, folder: Path, which: str) -> str:
+    """Give the model the weights of the best or the last checkpoint, or of one at a path; returns its name."""
+    from weft.serialization import unflatten_state
+
+    kept = checkpoints(folder)
+    path = kept.best() or kept.latest() if which == "best" else kept.latest() if which == "last" else Path(which)
+    if path is None:
+        raise problem(ConfigError, str(folder), "a run without a complete checkpoint", "one that was trained")
+    found = kept.load(path, device=trainer.device)
+    state = unflatten_state(found.tensors, found.state)
+    trainer.model.load_state_dict(state["model"])
+    return path.name
+
+
+def print_metrics(metrics: dict[str, Any], console: Console) -> None:
+    """Names and values, a line each."""
+    width = max(map(len, metrics), default=0)
+    for name, value in metrics.items():
+        text = f"{value:.6g}" if isinstance(value, float) else json.dumps(value, default=str)
+        console.print(f"  {name:<{width}}  {text}", markup=False)

@@ -1,0 +1,74 @@
+"""`weft train CONFIG`: train what a file describes, and keep everything in the folder of the run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from weft.cli.runs import add_options, checkpoints, save_config
+from weft.config.run import Run, load_run
+from weft.errors import ConfigError, problem
+from weft.train.faults import Interrupted
+from weft.train.progress import ProgressBar
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("config", help="a run in JSON or TOML; `weft init` writes one to start from")
+    parser.add_argument("--epochs", type=int, help="how many epochs (default: what the file says, or 1)")
+    parser.add_argument(
+        "--run", help="folder for the run (default: what the file says, or the next of runs/NAME-1, ...)"
+    )
+    add_options(parser)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Train; the folder of the run has its configuration, metrics, checkpoints and report."""
+    changes = [*options.set, *([f"trainer.epochs={options.epochs}"] if options.epochs is not None else [])]
+    found = load_run(options.config, changes)
+    folder = _folder(found, options)
+    if checkpoints(folder).latest() is not None:
+        fix = f"`weft resume {folder}` goes on with it; --run takes another folder"
+        raise problem(ConfigError, str(folder), "a folder with the checkpoints of a run", "a new one", fix)
+    trainer = found.trainer(folder, options.device, [ProgressBar(console=console)])
+    save_config(found, folder)
+    console.print(f"run     {folder}", markup=False)
+    describe(trainer, console)
+    code = fit(found, trainer, folder, None, console)
+    if code == 0:
+        console.print(f"kept in {folder}; `weft evaluate {folder}` measures it", markup=False, soft_wrap=True)
+    return code
+
+
+def fit(found: Run, trainer: Any, folder: Path, resume: str | None, console: Console) -> int:
+    """Train; a run that was interrupted says how to go on. Returns the exit code."""
+    try:
+        found.fit(trainer, resume)
+    except Interrupted as stop:
+        console.print(f"`weft resume {folder}` goes on with it", markup=False, soft_wrap=True)
+        return stop.code if isinstance(stop.code, int) else 1
+    return 0
+
+
+def _folder(found: Run, options: argparse.Namespace) -> Path:
+    """The folder that was asked for, or a new one that is named after the file."""
+    if options.run is not None:
+        return Path(options.run)
+    if found.options.get("run"):
+        return found.folder / found.options["run"]
+    name = Path(options.config).stem
+    number = 1
+    while Path("runs", f"{name}-{number}").exists():
+        number += 1
+    return Path("runs", f"{name}-{number}")
+
+
+def describe(trainer: Any, console: Console) -> None:
+    """What trains where, in two lines."""
+    model, device = trainer.model, trainer.device
+    count = sum(param.numel() for param in model.parameters() if hasattr(param, "numel"))
+    console.print(f"model   {type(model).__name__}, {count:,} parameters", markup=False)
+    console.print(f"device  {device.name} ({device.description})", markup=False)
