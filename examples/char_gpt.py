@@ -62,8 +62,8 @@ def main(arguments=None):
 
     text = Path(options.text).read_text() if options.text else "\n".join(topics.values())[:300_000]
     tokenizer = CharTokenizer(text)
-    prompt = weft.tensor(tokenizer.encode(options.prompt))
-    length, batch, steps = (32, 16, 60) if options.short else (64, 32, options.steps)
+    prompt = weft.tensor(tokenizer.encode(options.prompt)).expand(3, -1)  # three texts that begin with it
+    length, batch, steps = (32, 16, 60) if options.short else (128, 16, options.steps)
     windows = pack_tokens(tokenizer.encode(text), length)  # inputs [T], and targets [T] one place on
 
     weft.manual_seed(0)
@@ -75,10 +75,11 @@ def main(arguments=None):
     loader = DataLoader(windows, batch, shuffle=True, seed=0, last="drop")
     history = trainer.fit(loader, epochs=1000, max_steps=steps)
 
-    new = 40 if options.short else 400
+    new = length - prompt.shape[1]  # further positions were not learned
     written = generate(model, prompt.to(trainer.device), new, options.temperature, top_k=40, top_p=0.95)
-    print(tokenizer.decode(written.tolist()))
-    return {"loss": history["loss"][-1], "classes": tokenizer.vocab_size, "length": len(written)}
+    for row in written.tolist():
+        print("-" * 80, tokenizer.decode(row), sep="\n")
+    return {"loss": history["loss"][-1], "classes": tokenizer.vocab_size, "shape": written.shape}
 
 
 if __name__ == "__main__":
