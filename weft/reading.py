@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dis
 import gc
+import importlib
 import inspect
 import os
 import sys
@@ -26,6 +27,8 @@ import numpy as np
 _STDLIB = tuple({sysconfig.get_path("stdlib") + os.sep, sysconfig.get_path("platstdlib") + os.sep})
 _SITE = tuple(os.sep + name + os.sep for name in ("site-packages", "dist-packages"))
 _OWN = [os.path.dirname(__file__) + os.sep, os.path.dirname(np.__file__) + os.sep]
+
+_IMPORT = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 
 # Methods that only change a container: `log.append(x)` reads nothing of `log`.
 _WRITING = frozenset({"append", "appendleft", "extend", "insert", "add", "update", "discard", "clear"})
@@ -160,6 +163,7 @@ class Reads:
         self.functions: dict[int, FunctionType] = {}
         self.objects: dict[int, weakref.ref[Any]] = {}  # arguments of the functions called, such as `self`
         self._made: dict[int, weakref.ref[Any]] = {}  # objects that the function itself made
+        self._importing = 0  # the frame of an import that is under way
         self._modules: dict[int, weakref.ref[Any]] = {}  # those that were called or looked at
         self.training_read: set[int] = set()  # those of them whose `training` was asked for, by identity
         self.module_writes: set[tuple[int, str]] = set()  # (identity, attribute) assigned in the last trace
@@ -241,8 +245,16 @@ class Reads:
             self._note_functions()
             self._running.clear()
             self._unknown.clear()
+            self._importing = 0
 
     def _event(self, frame: FrameType, event: str, argument: Any) -> None:
+        if self._importing:  # runs once, and not again in a replay
+            if event == "return" and id(frame) == self._importing:
+                self._importing = 0
+            return
+        if frame.f_code is _IMPORT and event == "call":
+            self._importing = id(frame)
+            return
         if self._ended:
             self._note_functions()
         if event == "call":

@@ -265,9 +265,13 @@ def nest_of(
         (point_stores if per_point else inner_stores).append(store)
     columns = tuple([_column(builder, partial) for partial in source.partials])
     first_walk: list[Store] = []
+    inner_checks: list[Store] = []
+    point_checks: list[Store] = []
     for check, inside in builder.checks:
         early = inside and source.pointers is not None and stages and not _needs_folds(builder, check)
-        (first_walk if early else inner_stores if inside else point_stores).append(check)
+        (first_walk if early else inner_checks if inside else point_checks).append(check)
+    # Checks come first: a store may write in place what they read.
+    inner_stores, point_stores = [*inner_checks, *inner_stores], [*point_checks, *point_stores]
     scalars = list(builder.scalars.values())
     for k in source.reduced:
         bound = _bound(source, k) if source.pointers is None else 0
@@ -355,7 +359,7 @@ def lower_epilogue(region: Region) -> tuple[Lowered, tuple[Axis, Axis, Axis]]:
             at = builder.region.indices_for(sink.shape)
             assert at is not None
             stores.append(builder.store(sink, at, builder.value(sink, at, ())))
-    stores.extend([check for check, _ in builder.checks])
+    stores = [*(check for check, _ in builder.checks), *stores]  # a store may write in place what a check reads
     scalars = list(builder.scalars.values())
     nest = Nest(
         kernel_name(region), row, "lane", col, (), (), tuple(stores), (), (), tuple(builder.buffers.values()),

@@ -98,14 +98,15 @@ class Builder:
         self.memo[(node, at, ())] = value
 
     def stores(self) -> list[Store]:
-        """What the region stores at its point, besides the anchor where nobody else needs that."""
+        """What the region stores at its point, besides the anchor where nobody else needs that. Checks of indices come
+        first: a store may write in place what they read."""
         found = []
         for sink in self.source.sinks:
             if sink is not self.source.anchor or self.is_read(sink) or len(self.source.sinks) == 1:
                 at = self.region.indices_for(sink.shape)
                 assert at is not None
                 found.append(self.store(sink, at, self.value(sink, at, ())))
-        found += [check for check, _ in self.checks]
+        found = [*(check for check, _ in self.checks), *found]
         self.checks.clear()
         return found
 
