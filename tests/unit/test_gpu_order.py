@@ -224,3 +224,20 @@ def test_kernels_of_users(device):
     np.testing.assert_allclose(p.numpy(), x * 0.5, 1e-6)
     np.testing.assert_allclose(q.numpy(), np.where(total > 0, np.exp(-total), above), 1e-4)
     np.testing.assert_allclose(tensor.grad.numpy(), np.full((3, 9), 0.5))
+
+
+@pytest.mark.parametrize("table", [(11,), (11, 3)])
+def test_an_index_that_the_step_moves_on_in_place_is_checked_as_it_was_read(table):
+    with weft.device(Lockstep().device):
+        position, first = weft.tensor([10]), weft.arange(11)
+        rows = weft.tensor(np.arange(np.prod(table), dtype=np.float32).reshape(table))
+
+        @weft.compile
+        def step():
+            found = rows.index_select(0, position), first.index_select(0, position)
+            position.add_(1)
+            return found
+
+        one, other = step()
+        np.testing.assert_array_equal(one.numpy(), rows.numpy()[10:])
+        assert other.tolist() == [10] and position.tolist() == [11]
