@@ -59,7 +59,7 @@ def torch_weights(tmp_path_factory):
     path, threads = tmp_path_factory.mktemp("weights") / "body.pt", torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return load("fine_tune").pretrain(path, epochs=20)
+        return load("fine_tune").pretrain(path, epochs=10)
     finally:
         torch.set_num_threads(threads)
 
