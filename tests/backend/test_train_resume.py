@@ -277,3 +277,53 @@ def test_the_folder_can_be_moved(on_each_device, tmp_path):
     trainer = make_trainer(on_each_device, run=tmp_path / "b")
     trainer.fit(loader, epochs=2)
     assert trainer.step_count == 10
+
+
+def test_a_resume_that_failed_is_tried_again(on_each_device, tmp_path):
+    """And does not begin anew, in the same folder."""
+    device = weft.default_device()
+    make_trainer(device, run=tmp_path).fit(make_loader("list", device), epochs=1)
+    other = make_trainer(device, run=tmp_path)
+    other.callbacks = other.callbacks[:-1]
+    for _ in range(2):
+        with pytest.raises(weft.errors.GraphError, match="the state of 4 callbacks"):
+            other.fit(make_loader("list", device), epochs=2)
+    assert other.step_count == 0
+
+
+def test_going_back_to_an_older_checkpoint_puts_the_newer_ones_aside(on_each_device, tmp_path):
+    device = weft.default_device()
+    make_trainer(device, run=tmp_path).fit(make_loader("list", device), epochs=6)
+    again = make_trainer(device, run=tmp_path)
+    again.fit(make_loader("list", device, 7), epochs=5, resume=tmp_path / "checkpoints" / "step-00000020")
+    assert max(path.name for path in (tmp_path / "checkpoints").iterdir()) == "step-00000025"
+    aside = {path.name for path in (tmp_path / "checkpoints-before-1").iterdir()}
+    assert {"step-00000025", "step-00000030"} <= aside
+    last = make_trainer(device, run=tmp_path)
+    last.fit(make_loader("list", device), epochs=5)
+    assert last.step_count == 25
+    assert bits(last) == bits(again)
+
+
+def test_losses_of_training_and_validation_are_not_compared(on_each_device, tmp_path):
+    """The best checkpoint and the plateau scheduler look at epochs that were validated, where any is."""
+    weft.manual_seed(0)
+    model = nn.Linear(6, 2)
+    optimizer = weft.optim.SGD(model.parameters(), lr=0.01)
+    seen = []
+
+    class Plateau(weft.optim.lr_scheduler.ReduceLROnPlateau):
+        def step(self, metrics, *rest):
+            seen.append(metrics)
+            super().step(metrics, *rest)
+
+    trainer = Trainer(
+        model, nn.CrossEntropyLoss(), optimizer, device=weft.default_device(), scheduler=Plateau(optimizer),
+        run=tmp_path, callbacks=[RunFolder(report=False)],
+    )  # fmt: skip
+    data = make_loader("list", weft.default_device())
+    history = trainer.fit(data, [(x, 1 - y) for x, y in data], epochs=4, validate_every=2)
+    assert seen == [value for value in history["val_loss"] if value is not None and not np.isnan(value)]
+    assert len(seen) == 2
+    found = [json.loads((path / "state.json").read_text()) for path in (tmp_path / "checkpoints").iterdir()]
+    assert {one["step"]: one["metric"] for one in found} == {10: seen[0], 15: None, 20: seen[1]}

@@ -8,6 +8,7 @@ an unbroken one. The loop is `_run_epoch`: call the compiled step, count, ask th
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import time
@@ -17,11 +18,11 @@ from typing import Any
 
 import weft
 from weft import nn
-from weft.errors import GraphError, problem
+from weft.errors import problem
 from weft.optim.lr_scheduler import ReduceLROnPlateau
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
-from weft.train import budget, nan, search
+from weft.train import budget, nan, saving, search
 from weft.train.accumulate import Accumulator
 from weft.train.arguments import PRECISIONS, as_optimizers, as_scheduler, check_options
 from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
@@ -40,7 +41,6 @@ from weft.train.step import (
     train_on,
 )  # fmt: skip
 
-FORMAT = 1  # of the state_dict
 REMEMBERED = 8  # data sets on the device for which compiled steps are kept
 CHECKED_EVERY = 1000  # steps after which the host looks for a loss that is not finite, if nobody has looked
 
@@ -277,13 +277,10 @@ class Trainer:
             "validates": validation is not None,
         }
         if not self._has_begun:
-            self._has_begun = True
             if self.seed is not None:
                 weft.manual_seed(self.seed)
-            found = self._checkpoint_to_resume(resume)
-            if found is not None:
-                self.load_state_dict(found)
-                self.is_resumed = True
+            self.is_resumed = saving.resume(self, resume)
+            self._has_begun = True  # not after an error: whoever calls again must not begin anew without knowing it
         if not self.model.training:
             self.model.train()
 
@@ -317,7 +314,7 @@ class Trainer:
             if validation is not None and requests.signal is None:
                 metrics.update({f"val_{name}": value for name, value in self.evaluate(validation).items()})
             self.history.add(metrics)
-        path = self.save(self.history.last) if self.position else self._last_checkpoint()
+        path = self.save(self.history.last) if self.position else saving.newest(self)
         if requests.signal is None:
             return
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(requests.signal, f"signal {requests.signal}")
@@ -420,8 +417,8 @@ class Trainer:
         position = self.position - (self.step_count - step) - 1
         where = "the layer is unknown: the batch is of another epoch"
         if self._source is not None and position >= 0:
-            batch = self._source.take(self.epoch, position)
-            where = "first: " + nan.find_first(self.model, lambda: predict_and_compare(self, batch)[0])
+            take = functools.partial(self._source.take, self.epoch, position)
+            where = nan.describe(self, take, lambda batch: predict_and_compare(self, batch)[0])
         self.meters.forget_bad()  # whoever goes on, does
         given = f"a loss that is not finite in step {step} (epoch {self.epoch}, batch {position}); {where}"
         fix = "lower the learning rate or set clip_norm; parameters are those before that step"
@@ -519,99 +516,17 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on, as one nested dict of tensors, numbers and strings."""
-        loader = self._loader_state
-        if loader is None and self._source is not None and self.position:
-            loader = self._source.state_dict()
-        return {
-            "format": FORMAT,
-            "epoch": self.epoch,
-            "position": self.position,
-            "step": self.step_count,
-            "loader": dict(loader or {}),
-            "random": list(weft.default_generator.get_state()),
-            "model": {name: value.clone() for name, value in weft.snapshot(self.model.state_dict()).items()},
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "scheduler": None if self.scheduler is None else _plain(self.scheduler.state_dict()),
-            "scaler": None if self.scaler is None else self.scaler.state_dict(),
-            "meters": self.meters.state_dict(),
-            "callbacks": [callback.state_dict() for callback in self.callbacks],
-            "history": self.history.state_dict(),
-        }
+        return saving.state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned; the model, optimizer and callbacks are of the same kinds."""
-        if not isinstance(state, Mapping) or state.get("format") != FORMAT:
-            given = f"a state of format {state.get('format')!r}" if isinstance(state, Mapping) else "no state"
-            raise problem(GraphError, "Trainer.load_state_dict", given, f"format {FORMAT}, as state_dict() gives it")
-        own_parts = {"optimizers": self.optimizers, "callbacks": self.callbacks, "metrics": self.meters.metrics}
-        for what, own in own_parts.items():
-            saved_parts = state["meters"][what] if what == "metrics" else state[what]
-            if len(saved_parts) != len(own):
-                given = f"the state of {len(saved_parts)} {what}"
-                raise problem(GraphError, "Trainer.load_state_dict", given, f"that of {len(own)}, as this Trainer has")
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        if self.scheduler is not None and state["scheduler"] is not None:
-            self.scheduler.load_state_dict(state["scheduler"])
-        if self.scaler is not None and state["scaler"] is not None:
-            self.scaler.load_state_dict(state["scaler"])
-        self.meters.load_state_dict(dict(state["meters"]))
-        for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
-            callback.load_state_dict(saved)
-        self.history.load_state_dict(state["history"])
-        self.epoch, self.position, self.step_count = state["epoch"], state["position"], state["step"]
-        self._loader_state = state["loader"] or None
-        weft.default_generator.set_state(tuple(state["random"]))
+        saving.load_state(self, state)
         self._has_begun = True
-
-    def _folder(self) -> Any:
-        from weft.serialization import CheckpointFolder
-
-        assert self.run is not None
-        return CheckpointFolder(self.run / "checkpoints")
 
     def save(self, metrics: Mapping[str, Any] | None = None) -> Path | None:
         """Write a checkpoint into the run folder; returns its path, or None without a run folder. Of the checkpoints,
         the last three and the one with the least validation loss (or loss) are kept."""
-        if self.run is None:
-            return None
-        from weft.serialization import flatten_state
-
-        metrics = metrics or {}
-        value = metrics.get("val_loss", metrics.get("loss"))
-        tensors, state = flatten_state(self.state_dict())
-        return self._folder().save(self.step_count, tensors, state, None if value is None else float(value))
-
-    def _put_old_checkpoints_aside(self) -> None:
-        """A run that begins anew in a folder with checkpoints of another one would be mixed up with it."""
-        if self.run is None or self._folder().latest() is None:
-            return
-        number = 1
-        while (aside := self.run / f"checkpoints-before-{number}").exists():
-            number += 1
-        (self.run / "checkpoints").rename(aside)
-
-    def _last_checkpoint(self) -> Path | None:
-        return None if self.run is None else self._folder().latest()
-
-    def _checkpoint_to_resume(self, resume: Any) -> Mapping[str, Any] | None:
-        """The state that a run begins with: that of the newest checkpoint, of the one at a path, or none."""
-        if resume is None or resume is False or (resume == "auto" and self.run is None):
-            self._put_old_checkpoints_aside()
-            return None
-        from weft.serialization import CheckpointFolder, unflatten_state
-
-        if resume in ("auto", True):
-            folder = self._folder()
-            path = folder.latest()
-            if path is None:
-                return None
-        else:
-            path = Path(resume)
-            folder = CheckpointFolder(path.parent)
-        found = folder.load(path, device=self.device)
-        return unflatten_state(found.tensors, found.state)
+        return saving.save(self, metrics or {})
 
 
 def _remember(table: dict[int, Any], key: int, value: Any) -> None:
@@ -634,12 +549,3 @@ def _each(source: Batches, steps: Steps) -> Iterator[tuple[tuple[Any, ...], Any]
     assert isinstance(source, Streamed)
     while (batch := source.next()) is not None:
         yield batch, steps.streamed
-
-
-def _plain(value: Any) -> Any:
-    """Containers of the standard library as dicts and lists, so that a state is plain data."""
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return value
