@@ -139,8 +139,8 @@ def test_resume_none_begins_anew_and_a_path_takes_that_one(on_each_device, tmp_p
     anew = make_trainer(on_each_device, run=tmp_path)
     anew.fit(loader, epochs=1, resume=None)
     assert anew.epoch == 1 and [row["epoch"] for row in read_rows(tmp_path / "metrics.csv")] == ["0"]
-    aside = tmp_path / "checkpoints-before-1"
-    assert sorted(path.name for path in aside.iterdir()) == [path.name for path in kept]
+    aside = [sorted(p.name for p in (tmp_path / f"checkpoints-before-{number}").iterdir()) for number in (1, 2)]
+    assert aside == [[kept[2].name], [kept[0].name, kept[1].name]]
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]
     further = make_trainer(on_each_device, run=tmp_path)
     further.fit(loader, epochs=2)

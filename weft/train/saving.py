@@ -84,19 +84,33 @@ def save(trainer: Trainer, metrics: Mapping[str, Any]) -> Path | None:
         return None
     from weft.serialization import flatten_state
 
-    value = metrics.get("val_loss", metrics.get("loss"))
+    value = compared_loss(trainer, metrics)
     tensors, state = flatten_state(trainer.state_dict())
     return folder_of(trainer).save(trainer.step_count, tensors, state, None if value is None else float(value))
 
 
-def _put_aside(trainer: Trainer) -> None:
-    """A run that begins anew in a folder with checkpoints of another one would be mixed up with it."""
-    if trainer.run is None or folder_of(trainer).latest() is None:
+def compared_loss(trainer: Trainer, metrics: Mapping[str, Any]) -> float | None:
+    """The loss by which epochs are compared: that of the validation, where there is one, and None in epochs without
+    it. Losses of training are not comparable with it."""
+    return metrics.get("val_loss" if trainer.planned.get("validates") else "loss")
+
+
+def _put_aside(trainer: Trainer, after: int = -1) -> None:
+    """Move checkpoints of steps after that one to another folder: a run that begins anew, or goes back, would be mixed
+    up with the one that they are of."""
+    newer = [] if trainer.run is None else [path for path in folder_of(trainer).paths() if _step_of(path) > after]
+    if trainer.run is None or not newer:
         return
     number = 1
     while (aside := trainer.run / f"checkpoints-before-{number}").exists():
         number += 1
-    (trainer.run / "checkpoints").rename(aside)
+    aside.mkdir()
+    for path in newer:
+        path.rename(aside / path.name)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
 
 
 def resume(trainer: Trainer, where: Any) -> bool:
@@ -116,6 +130,8 @@ def resume(trainer: Trainer, where: Any) -> bool:
         folder = CheckpointFolder(path.parent)
     found = folder.load(path, device=trainer.device)
     trainer.load_state_dict(unflatten_state(found.tensors, found.state))
+    if where not in ("auto", True):
+        _put_aside(trainer, found.step)
     return True
 
 

@@ -356,8 +356,9 @@ class Trainer:
         if self.scheduler is None:
             return
         if isinstance(self.scheduler, ReduceLROnPlateau):
-            assert metrics is not None
-            self.scheduler.step(metrics.get("val_loss", metrics["loss"]))
+            value = saving.compared_loss(self, metrics or {})
+            if value is not None:
+                self.scheduler.step(value)
         elif self.schedules_steps:
             with contextlib.ExitStack() as stack:
                 for optimizer in self.optimizers:
