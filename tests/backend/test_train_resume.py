@@ -327,3 +327,64 @@ def test_losses_of_training_and_validation_are_not_compared(on_each_device, tmp_
     assert len(seen) == 2
     found = [json.loads((path / "state.json").read_text()) for path in (tmp_path / "checkpoints").iterdir()]
     assert {one["step"]: one["metric"] for one in found} == {10: seen[0], 15: None, 20: seen[1]}
+
+
+class Uses(Callback):
+    """Uses the training data in the hook of that name."""
+
+    def __init__(self, hook, use):
+        self.use = use
+        setattr(type(self), hook, lambda own, trainer, *rest: own.use(trainer))
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_batch_begin", "on_batch_end", "on_epoch_end"])
+@pytest.mark.parametrize("use", ["evaluate", "predict", "iterate", "one batch"])
+def test_callbacks_may_use_the_training_data(on_each_device, hook, use):
+    def elsewhere(function):
+        drawn = weft.default_generator.get_state()  # which the transform draws from
+        function()
+        weft.default_generator.set_state(drawn)
+
+    def run(*names):
+        loader = make_loader("resident", on_each_device)
+        uses = {
+            "evaluate": lambda trainer: trainer.evaluate(loader),
+            "predict": lambda trainer: trainer.predict(loader),
+            "iterate": lambda trainer: elsewhere(lambda: list(loader)),
+            "one batch": lambda trainer: elsewhere(lambda: next(iter(loader))),
+        }
+        trainer = make_trainer(on_each_device)
+        trainer.callbacks += tuple(type("Used", (Uses,), {})(hook, uses[name]) for name in names)
+        trainer.fit(loader, epochs=2)
+        return bits(trainer)
+
+    assert run(use) == run()
+
+
+@pytest.mark.parametrize(
+    "kind, hook",
+    [
+        ("resident", "on_batch_end"),
+        ("resident", "on_batch_begin"),
+        ("stream", "on_batch_end"),
+        ("list", "on_batch_end"),
+    ],
+)
+def test_fit_goes_on_with_the_same_bits_after_an_error_in_a_callback(on_each_device, kind, hook):
+    def run(fails):
+        loader = make_loader(kind, on_each_device, seed=None)
+        trainer = make_trainer(on_each_device)
+
+        def fail(trainer):
+            if trainer.step_count == 3 and fails.pop():
+                raise KeyError("once")
+
+        trainer.callbacks += (type("Used", (Uses,), {})(hook, fail),)
+        for _ in range(2):
+            try:
+                trainer.fit(loader, epochs=2)
+            except KeyError:
+                assert trainer.position == 3
+        return bits(trainer)
+
+    assert run([False, False, False, True]) == run([False] * 4)

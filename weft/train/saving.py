@@ -19,7 +19,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
     """See `Trainer.state_dict`."""
     loader = trainer._loader_state
     if loader is None and trainer._source is not None and trainer.position:
-        loader = trainer._source.state_dict()
+        loader = trainer._source.state_dict(trainer.position)
     return {
         "format": FORMAT,
         "epoch": trainer.epoch,

@@ -225,6 +225,9 @@ class Trainer:
         try:
             yield
         except BaseException:
+            if self._loader_state is None and self._source is not None and self.position:
+                with contextlib.suppress(Exception):
+                    self._loader_state = self._source.state_dict(self.position)  # for whoever calls fit again
             self._call("on_train_abort")
             raise
 
@@ -235,6 +238,7 @@ class Trainer:
         gap = math.gcd(*[callback.every for callback in (*begins, *ends)]) if begins or ends else 0
         limit = sys.maxsize if max_steps is None else max_steps
         by_step, is_bounded = self.schedules_steps, self.memory_budget is not None
+        data = source.data if isinstance(source, Resident) else None
         while True:
             args: tuple[Any, ...] = ()
             if isinstance(source, Resident):
@@ -253,7 +257,13 @@ class Trainer:
                 args = (*args, *present_numbers(self.optimizers))
             if is_bounded:
                 self._fit_into_budget(step, args)
-            step(*args)
+            if data is None:
+                step(*args)
+            else:
+                if data.seeks != source.seeks:  # a callback has used the same data
+                    source.come_back()
+                step(*args)
+                source.step_done()
             self.step_count += 1
             self.position += 1
             if by_step:
@@ -309,7 +319,9 @@ class Trainer:
     def _finish_early(self, validation: Any, requests: Requests) -> None:
         """In the middle of an epoch, or after a signal: what was measured so far, and a checkpoint to go on from."""
         if self.position and self._source is not None:
-            self._loader_state = self._source.state_dict()  # before the validation, which may use the same data
+            self._loader_state = self._source.state_dict(
+                self.position
+            )  # before the validation, which may use the same data
             metrics = self._epoch_metrics()
             if validation is not None and requests.signal is None:
                 metrics.update({f"val_{name}": value for name, value in self.evaluate(validation).items()})
@@ -458,13 +470,9 @@ class Trainer:
             _remember(self._evaluations, id(held), known)
         _, steps, meters = known
         meters.reset()
-        is_in_use = held is not None and self.position > 0 and held is getattr(self._source, "data", None)
-        place = held.state_dict() if is_in_use and held is not None else None
         with self._evaluating():
             for batch, step in _each(source, steps):
                 step(*batch)
-        if place is not None and held is not None:  # a callback evaluates the data that an epoch is in the middle of
-            held.load_state_dict(place)
         return dict(meters.read())
 
     @contextlib.contextmanager
