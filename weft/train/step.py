@@ -131,20 +131,16 @@ def train_on(trainer: Trainer, batch: tuple[Any, ...], numbers: Sequence[float],
         update(trainer, proceed)
     for optimizer in trainer.optimizers:
         optimizer.zero_grad()
-    if proceed is not None:
-        exempt = trainer.guarded_tensors() if trainer.updates else []
-        keep_unless(proceed, [*exempt, *moved])
     with weft.no_grad():
         for callback in trainer.callbacks:
             callback.in_step(trainer)
-        trainer.meters.note(loss, good, rows)
         trainer.meters.note_values(values, rows)
         trainer.meters.note_predictions(prediction, target)
+        if proceed is not None:  # a step that is left out leaves averages and metrics as they are, too
+            exempt = trainer.guarded_tensors() if trainer.updates else []
+            keep_unless(proceed, [*exempt, *moved])
+        trainer.meters.note(loss, good, rows)
     return loss.detach()
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
 
 
 def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:

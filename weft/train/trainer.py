@@ -496,8 +496,8 @@ class Trainer:
                     module.training = mode
 
     def predict(self, data: Any) -> Tensor:
-        """The model's results for inputs: a tensor or array of samples, or data in batches, of which the first part of
-        each is the input. Results of several batches are joined."""
+        """The model's results for inputs: a tensor or array of samples, or data in batches. The last part of a batch of
+        several is the target and is left out; the others are the inputs. Results of several batches are joined."""
         from weft.train.predicting import predict
 
         return predict(self, data)
