@@ -484,3 +484,13 @@ def test_early_stopping_restores_the_weights_that_were_validated(on_each_device)
     history = trainer.fit(data, data, epochs=5)
     trainer.callbacks = ()
     assert trainer.evaluate(data)["loss"] == min(history["val_loss"]) == stopping.best
+
+
+def test_searches_leave_the_random_stream_as_it_is(on_each_device):
+    loader = weft.data.DataLoader(weft.data.TensorDataset(*make_data()), batch_size=8, shuffle=True)
+    trainer = make_trainer()
+    drawn = weft.default_generator.get_state()
+    trainer.overfit_one_batch(loader, steps=2)
+    assert weft.default_generator.get_state() == drawn
+    trainer.find_lr(loader, steps=8)
+    assert weft.default_generator.get_state() == drawn

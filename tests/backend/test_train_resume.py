@@ -388,3 +388,26 @@ def test_fit_goes_on_with_the_same_bits_after_an_error_in_a_callback(on_each_dev
         return bits(trainer)
 
     assert run([False, False, False, True]) == run([False] * 4)
+
+
+def test_a_run_that_begins_anew_describes_itself(on_each_device, tmp_path):
+    loader = make_loader("list", on_each_device)
+
+    def run(folder, lr, **options):
+        model = nn.Linear(6, 2)
+        optimizer = weft.optim.SGD(model.parameters(), lr=lr)
+        Trainer(
+            model, nn.CrossEntropyLoss(), optimizer, device=on_each_device, run=folder,
+            callbacks=[RunFolder(report=False)],
+        ).fit(loader, **options)  # fmt: skip
+        return json.loads((folder / "config.json").read_text())
+
+    assert run(tmp_path / "own", 0.5)["groups"][0]["lr"] == 0.5
+    (tmp_path / "own" / "kernels.json").write_text("{}")
+    assert run(tmp_path / "own", 0.25, resume="auto", epochs=2)["groups"][0]["lr"] == 0.5
+    assert (tmp_path / "own" / "kernels.json").exists()
+    assert run(tmp_path / "own", 0.25, resume=None)["groups"][0]["lr"] == 0.25
+    assert not (tmp_path / "own" / "kernels.json").exists()
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "config.json").write_text('{"model": {}}')  # the file that a run was made from
+    assert run(tmp_path / "made", 0.5, resume=None) == {"model": {}}
