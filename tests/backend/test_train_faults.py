@@ -224,3 +224,21 @@ def test_the_search_for_the_layer_in_a_step_that_updates_itself(on_each_device):
 def test_a_batch_that_cannot_be_computed_again_hides_no_error(on_each_device, at):
     with pytest.raises(NotFiniteError, match="the layer is unknown: the batch could not be computed again"):
         make_trainer().fit(batch for batch in nan_batches()[at:])
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_the_message_for_a_label_names_it(on_each_device, resident):
+    rng = np.random.default_rng(0)
+    x, good, bad = rng.normal(size=(40, 4)).astype(np.float32), np.zeros(40, np.int64), np.zeros(40, np.int64)
+    bad[21] = 5
+
+    def loader(labels):
+        data = weft.data.TensorDataset(weft.tensor(x), weft.tensor(labels))
+        return DataLoader(data, batch_size=8, device=weft.default_device(), resident=resident, seed=1)
+
+    trainer = make_trainer()
+    with pytest.raises(weft.errors.IndexRangeError, match="given the label 5 at position 5, for 3 classes") as error:
+        trainer.fit(loader(bad))
+    assert exit_code(error.value) == 4
+    history = trainer.fit(loader(good), epochs=2)
+    assert np.isfinite(history["loss"]).all()

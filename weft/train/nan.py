@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import weft
 from weft import tree
 from weft.autograd import enable_grad, no_grad
+from weft.errors import IndexRangeError
 from weft.state import STATE
 from weft.tensor import Tensor
 
@@ -75,6 +76,22 @@ def describe(trainer: Trainer, take: Callable[[], Any], loss_of: Callable[[Any],
                 return "first: " + find_first(trainer.model, lambda: loss_of(batch))
     except Exception as error:
         return f"the layer is unknown: the batch could not be computed again ({type(error).__name__}: {error})"
+
+
+def index_error(
+    trainer: Trainer, takes: Iterable[Callable[[], Any]], compute: Callable[[Any], Any]
+) -> IndexRangeError | None:
+    """The error that computing one of these batches again raises: data that is gathered in the compiled step is no
+    argument of it, and which index of which batch was wrong is known here only."""
+    for take in takes:
+        try:
+            with unchanged(trainer), enable_grad() if trainer.step is not None else no_grad():
+                weft.eval(*[one for one in tree.flatten(compute(take()))[0] if isinstance(one, Tensor)])
+        except IndexRangeError as error:
+            return error
+        except Exception:
+            return None
+    return None
 
 
 def find_first(model: Any, forward: Callable[[], Any]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 import weft
 from weft import nn
-from weft.errors import problem
+from weft.errors import IndexRangeError, problem
 from weft.optim.lr_scheduler import ReduceLROnPlateau
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
@@ -203,6 +203,20 @@ class Trainer:
         """
         source = batches_of(train, self.device)
         self._begin(source, epochs, max_steps, validation, resume)
+        try:
+            self._train(source, validation, epochs, max_steps, validate_every)
+        except IndexRangeError as error:
+            first_bad = int(self.meters.counts[1])
+            self.meters.forget_bad()  # the loss of that step was no number, but that is not what is to be said
+            exact = nan.index_error(self, self._places(first_bad), lambda batch: predict_and_compare(self, batch))
+            if exact is not None:
+                raise exact from error
+            raise
+        self._write_numbers()
+        return self.history
+
+    def _train(self, source: Batches, validation: Any, epochs: int, max_steps: int | None, validate_every: int) -> None:
+        """The epochs of `fit`."""
         with listening() as requests, self._telling_of_errors():
             self._call("on_train_begin")
             while self.epoch < epochs and self.stopped is None and not self._is_done(max_steps):
@@ -216,8 +230,6 @@ class Trainer:
                 if requests.signal is not None:
                     self._finish_early(None, requests)
             self._call("on_train_end")
-        self._write_numbers()
-        return self.history
 
     @contextlib.contextmanager
     def _telling_of_errors(self) -> Iterator[None]:
@@ -230,6 +242,15 @@ class Trainer:
                     self._loader_state = self._source.state_dict(self.position)  # for whoever calls fit again
             self._call("on_train_abort")
             raise
+
+    def _places(self, first_bad: int) -> list[Callable[[], tuple[Any, ...]]]:
+        """What takes the batches again in which an index may be wrong: that of the first bad step, and the present one.
+        Streamed batches are arguments of the step, whose error names the index already."""
+        source = self._source
+        if not isinstance(source, Resident):
+            return []
+        numbers = {self.position, self.position - (self.step_count - first_bad) - 1 if first_bad else self.position}
+        return [functools.partial(source.take, self.epoch, one) for one in sorted(numbers) if 0 <= one < source.length]
 
     def _run_epoch(self, source: Batches, max_steps: int | None, requests: Requests) -> bool:
         """Run the steps of an epoch from `position` on; whether it came to the end."""
