@@ -12,6 +12,7 @@ import functools
 import math
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from weft.train.interrupts import Requests, listening
 from weft.train.meters import BatchMetrics, Meters, Readings
 from weft.train.metrics import as_metric
 from weft.train.step import (
+    KeptByData,
     Steps,
     compute_gradients,
     evaluate_on,
@@ -41,7 +43,6 @@ from weft.train.step import (
     train_on,
 )  # fmt: skip
 
-REMEMBERED = 8  # data sets on the device for which compiled steps are kept
 CHECKED_EVERY = 1000  # steps after which the host looks for a loss that is not finite, if nobody has looked
 
 
@@ -129,8 +130,8 @@ class Trainer:
         self.input_forms: list[tuple[tuple[int, ...], Any]] = []  # shapes and dtypes of the model's inputs
         self.planned: dict[str, Any] = {}  # epochs, batches and the like of the present fit, for callbacks
         self._source: Batches | None = None
-        self._steps: dict[int, tuple[Any, Steps]] = {}  # by the identity of the data
-        self._evaluations: dict[int, tuple[Any, Steps, Meters]] = {}
+        self._steps = KeptByData()  # Steps
+        self._evaluations = KeptByData()  # (Steps, Meters)
         self._predict: Any = None  # the compiled model, once it was asked for
         self._began = self._waited = 0.0
         self._has_begun = False
@@ -371,17 +372,17 @@ class Trainer:
 
     def _steps_for(self, source: Batches) -> Steps:
         data = source.data if isinstance(source, Resident) else None
-        key = id(data) if data is not None else 0
-        known = self._steps.get(key)
-        if known is None or known[0] is not data:
+        known = self._steps.get(data)
+        if known is None:
             numbers = len(present_numbers(self.optimizers)) if self.schedules_steps else 0
-            known = data, Steps(source, lambda batch, rates, moved: train_on(self, batch, rates, moved), numbers)
-            _remember(self._steps, key, known)
-        return known[1]
+            owner = weakref.ref(self)
+            known = Steps(source, lambda batch, rates, moved: train_on(_alive(owner), batch, rates, moved), numbers)
+            self._steps.put(data, known)
+        return known
 
     def compiled_steps(self) -> list[Any]:
         """The compiled training steps that have run: one for each form of batch."""
-        return [one for _, known in self._steps.values() for one in known.compiled()]
+        return [one for known in self._steps.values() for one in known.compiled()]
 
     # ---- schedulers -----------------------------------------------------------------------------------------------
 
@@ -483,13 +484,12 @@ class Trainer:
         """Loss and metrics over data, with the model in evaluation mode: one download at the end."""
         source = batches_of(data, self.device)
         held = source.data if isinstance(source, Resident) else None
-        known = self._evaluations.get(id(held))
-        if known is None or known[0] is not held:
-            meters = Meters([metric.fresh() for metric in self.meters.metrics], self.device)
-            steps = Steps(source, lambda batch, rates, moved: evaluate_on(self, meters, batch), 0)
-            known = held, steps, meters
-            _remember(self._evaluations, id(held), known)
-        _, steps, meters = known
+        known = self._evaluations.get(held)
+        if known is None:
+            own, owner = Meters([metric.fresh() for metric in self.meters.metrics], self.device), weakref.ref(self)
+            known = Steps(source, lambda batch, rates, moved: evaluate_on(_alive(owner), own, batch), 0), own
+            self._evaluations.put(held, known)
+        steps, meters = known
         meters.reset()
         with self._evaluating():
             for batch, step in _each(source, steps):
@@ -559,11 +559,10 @@ class Trainer:
         return saving.save(self, metrics or {})
 
 
-def _remember(table: dict[int, Any], key: int, value: Any) -> None:
-    """Keep what was compiled for the data that was used last."""
-    table[key] = value
-    while len(table) > REMEMBERED:
-        del table[next(iter(table))]
+def _alive(owner: weakref.ref[Trainer]) -> Trainer:
+    found = owner()
+    assert found is not None  # it is what calls the step
+    return found
 
 
 _ON_BATCH = ("on_batch_begin", "on_batch_end")
