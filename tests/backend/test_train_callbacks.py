@@ -445,3 +445,52 @@ def test_optimizers_may_be_made_from_the_parameters(on_each_device):
         model, nn.CrossEntropyLoss(), lambda params: weft.optim.SGD(params, lr=0.5), device=on_each_device
     )
     assert trainer.fit([make_data()], epochs=5)["loss"][-1] < trainer.history["loss"][0]
+
+
+def test_steps_that_are_left_out_change_neither_metrics_nor_averages(on_each_device):
+    x, y = make_data(16)
+
+    def step(trainer, x, y):
+        prediction = trainer.model(x)
+        return {"loss": trainer.loss(prediction, y), "prediction": prediction, "target": y, "size": prediction.sum()}
+
+    def run(batches):
+        trainer = make_trainer([EMA(0.5)], metrics=[weft.train.MSE()], on_nan="skip", step=step)
+        trainer.loss = lambda prediction, target: nn.functional.mse_loss(prediction, target)
+        history = trainer.fit(batches)
+        averages = [value.tolist() for value in trainer.callbacks[0].average.averages]
+        return history["mse"], history["size"], history["loss"], averages
+
+    y = x[:, :2]
+    good = run([(x, y), (x, y)])
+    assert run([(x, y), (x * math.nan, y), (x, y)]) == good
+    assert math.isfinite(good[0][0])
+
+
+def test_a_run_that_was_stopped_early_stays_stopped(on_each_device, tmp_path):
+    for _ in range(3):  # a script that is run again
+        trainer = make_trainer([EarlyStopping("loss", patience=2)], lr=0.0, run=tmp_path)
+        trainer.fit([make_data()], epochs=20)
+        assert (trainer.epoch, trainer.stopped is not None) == (3, True)
+    trainer.callbacks[0].patience = 4
+    trainer.fit([make_data()], epochs=20)
+    assert trainer.epoch == 5
+
+
+def test_early_stopping_restores_the_weights_that_were_validated(on_each_device):
+    data = [make_data()]
+    stopping = EarlyStopping("val_loss", patience=50, restore_best=True)
+    trainer = make_trainer([EMA(0.9), stopping])
+    history = trainer.fit(data, data, epochs=5)
+    trainer.callbacks = ()
+    assert trainer.evaluate(data)["loss"] == min(history["val_loss"]) == stopping.best
+
+
+def test_searches_leave_the_random_stream_as_it_is(on_each_device):
+    loader = weft.data.DataLoader(weft.data.TensorDataset(*make_data()), batch_size=8, shuffle=True)
+    trainer = make_trainer()
+    drawn = weft.default_generator.get_state()
+    trainer.overfit_one_batch(loader, steps=2)
+    assert weft.default_generator.get_state() == drawn
+    trainer.find_lr(loader, steps=8)
+    assert weft.default_generator.get_state() == drawn

@@ -180,3 +180,68 @@ def test_the_cause_of_an_error_counts():
     except RuntimeError as error:
         assert exit_code(error) == 5
     assert exit_code(NotFiniteError("x")) == 3
+
+
+def nan_batches():
+    x = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+    return [(x, np.zeros(8, np.int64)), (x * np.nan, np.zeros(8, np.int64))]
+
+
+def test_the_search_for_the_layer_changes_nothing(on_each_device):
+    trainer = make_trainer(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.5)))
+    trainer.train_batch(*nan_batches()[0])
+    before = {name: value.tolist() for name, value in trainer.model.state_dict().items()}
+    with pytest.raises(NotFiniteError, match=r"first: layer 0 \(Linear\), whose input is not finite"):
+        trainer.fit(nan_batches()[1:])
+    assert {name: value.tolist() for name, value in trainer.model.state_dict().items()} == before
+    assert before["1.num_batches_tracked"] == 1
+
+
+def test_the_search_for_the_layer_in_a_step_that_updates_itself(on_each_device):
+    calls = []
+
+    def step(trainer, x, y):
+        calls.append(1)
+        trainer.optimizer.zero_grad()
+        loss = trainer.loss(trainer.model(x), y)
+        loss.backward()
+        trainer.optimizer.step()
+        return loss.detach()
+
+    weft.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3))
+    optimizer = weft.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    trainer = Trainer(model, nn.CrossEntropyLoss(), optimizer, device=weft.default_device(), step=step)
+    trainer.train_batch(*nan_batches()[0])
+    weights = model[0].weight.tolist()
+    momenta = [state["momentum_buffer"].tolist() for state in optimizer.state_dict()["state"].values()]
+    count = len(calls)
+    with pytest.raises(NotFiniteError, match=r"first: layer 0 \(Linear\)"):
+        trainer.fit(nan_batches()[1:])
+    assert len(calls) == count + 1  # the compiled step was not traced again
+    assert model[0].weight.tolist() == weights
+    assert [state["momentum_buffer"].tolist() for state in optimizer.state_dict()["state"].values()] == momenta
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_batch_that_cannot_be_computed_again_hides_no_error(on_each_device, at):
+    with pytest.raises(NotFiniteError, match="the layer is unknown: the batch could not be computed again"):
+        make_trainer().fit(batch for batch in nan_batches()[at:])
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_the_message_for_a_label_names_it(on_each_device, resident):
+    rng = np.random.default_rng(0)
+    x, good, bad = rng.normal(size=(40, 4)).astype(np.float32), np.zeros(40, np.int64), np.zeros(40, np.int64)
+    bad[21] = 5
+
+    def loader(labels):
+        data = weft.data.TensorDataset(weft.tensor(x), weft.tensor(labels))
+        return DataLoader(data, batch_size=8, device=weft.default_device(), resident=resident, seed=1)
+
+    trainer = make_trainer()
+    with pytest.raises(weft.errors.IndexRangeError, match="given the label 5 at position 5, for 3 classes") as error:
+        trainer.fit(loader(bad))
+    assert exit_code(error.value) == 4
+    history = trainer.fit(loader(good), epochs=2)
+    assert np.isfinite(history["loss"]).all()

@@ -139,8 +139,8 @@ def test_resume_none_begins_anew_and_a_path_takes_that_one(on_each_device, tmp_p
     anew = make_trainer(on_each_device, run=tmp_path)
     anew.fit(loader, epochs=1, resume=None)
     assert anew.epoch == 1 and [row["epoch"] for row in read_rows(tmp_path / "metrics.csv")] == ["0"]
-    aside = tmp_path / "checkpoints-before-1"
-    assert sorted(path.name for path in aside.iterdir()) == [path.name for path in kept]
+    aside = [sorted(p.name for p in (tmp_path / f"checkpoints-before-{number}").iterdir()) for number in (1, 2)]
+    assert aside == [[kept[2].name], [kept[0].name, kept[1].name]]
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000005"]
     further = make_trainer(on_each_device, run=tmp_path)
     further.fit(loader, epochs=2)
@@ -277,3 +277,137 @@ def test_the_folder_can_be_moved(on_each_device, tmp_path):
     trainer = make_trainer(on_each_device, run=tmp_path / "b")
     trainer.fit(loader, epochs=2)
     assert trainer.step_count == 10
+
+
+def test_a_resume_that_failed_is_tried_again(on_each_device, tmp_path):
+    """And does not begin anew, in the same folder."""
+    device = weft.default_device()
+    make_trainer(device, run=tmp_path).fit(make_loader("list", device), epochs=1)
+    other = make_trainer(device, run=tmp_path)
+    other.callbacks = other.callbacks[:-1]
+    for _ in range(2):
+        with pytest.raises(weft.errors.GraphError, match="the state of 4 callbacks"):
+            other.fit(make_loader("list", device), epochs=2)
+    assert other.step_count == 0
+
+
+def test_going_back_to_an_older_checkpoint_puts_the_newer_ones_aside(on_each_device, tmp_path):
+    device = weft.default_device()
+    make_trainer(device, run=tmp_path).fit(make_loader("list", device), epochs=6)
+    again = make_trainer(device, run=tmp_path)
+    again.fit(make_loader("list", device, 7), epochs=5, resume=tmp_path / "checkpoints" / "step-00000020")
+    assert max(path.name for path in (tmp_path / "checkpoints").iterdir()) == "step-00000025"
+    aside = {path.name for path in (tmp_path / "checkpoints-before-1").iterdir()}
+    assert {"step-00000025", "step-00000030"} <= aside
+    last = make_trainer(device, run=tmp_path)
+    last.fit(make_loader("list", device), epochs=5)
+    assert last.step_count == 25
+    assert bits(last) == bits(again)
+
+
+def test_losses_of_training_and_validation_are_not_compared(on_each_device, tmp_path):
+    """The best checkpoint and the plateau scheduler look at epochs that were validated, where any is."""
+    weft.manual_seed(0)
+    model = nn.Linear(6, 2)
+    optimizer = weft.optim.SGD(model.parameters(), lr=0.01)
+    seen = []
+
+    class Plateau(weft.optim.lr_scheduler.ReduceLROnPlateau):
+        def step(self, metrics, *rest):
+            seen.append(metrics)
+            super().step(metrics, *rest)
+
+    trainer = Trainer(
+        model, nn.CrossEntropyLoss(), optimizer, device=weft.default_device(), scheduler=Plateau(optimizer),
+        run=tmp_path, callbacks=[RunFolder(report=False)],
+    )  # fmt: skip
+    data = make_loader("list", weft.default_device())
+    history = trainer.fit(data, [(x, 1 - y) for x, y in data], epochs=4, validate_every=2)
+    assert seen == [value for value in history["val_loss"] if value is not None and not np.isnan(value)]
+    assert len(seen) == 2
+    found = [json.loads((path / "state.json").read_text()) for path in (tmp_path / "checkpoints").iterdir()]
+    assert {one["step"]: one["metric"] for one in found} == {10: seen[0], 15: None, 20: seen[1]}
+
+
+class Uses(Callback):
+    """Uses the training data in the hook of that name."""
+
+    def __init__(self, hook, use):
+        self.use = use
+        setattr(type(self), hook, lambda own, trainer, *rest: own.use(trainer))
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_batch_begin", "on_batch_end", "on_epoch_end"])
+@pytest.mark.parametrize("use", ["evaluate", "predict", "iterate", "one batch"])
+def test_callbacks_may_use_the_training_data(on_each_device, hook, use):
+    def elsewhere(function):
+        drawn = weft.default_generator.get_state()  # which the transform draws from
+        function()
+        weft.default_generator.set_state(drawn)
+
+    def run(*names):
+        loader = make_loader("resident", on_each_device)
+        uses = {
+            "evaluate": lambda trainer: trainer.evaluate(loader),
+            "predict": lambda trainer: trainer.predict(loader),
+            "iterate": lambda trainer: elsewhere(lambda: list(loader)),
+            "one batch": lambda trainer: elsewhere(lambda: next(iter(loader))),
+        }
+        trainer = make_trainer(on_each_device)
+        trainer.callbacks += tuple(type("Used", (Uses,), {})(hook, uses[name]) for name in names)
+        trainer.fit(loader, epochs=2)
+        return bits(trainer)
+
+    assert run(use) == run()
+
+
+@pytest.mark.parametrize(
+    "kind, hook",
+    [
+        ("resident", "on_batch_end"),
+        ("resident", "on_batch_begin"),
+        ("stream", "on_batch_end"),
+        ("list", "on_batch_end"),
+    ],
+)
+def test_fit_goes_on_with_the_same_bits_after_an_error_in_a_callback(on_each_device, kind, hook):
+    def run(fails):
+        loader = make_loader(kind, on_each_device, seed=None)
+        trainer = make_trainer(on_each_device)
+
+        def fail(trainer):
+            if trainer.step_count == 3 and fails.pop():
+                raise KeyError("once")
+
+        trainer.callbacks += (type("Used", (Uses,), {})(hook, fail),)
+        for _ in range(2):
+            try:
+                trainer.fit(loader, epochs=2)
+            except KeyError:
+                assert trainer.position == 3
+        return bits(trainer)
+
+    assert run([False, False, False, True]) == run([False] * 4)
+
+
+def test_a_run_that_begins_anew_describes_itself(on_each_device, tmp_path):
+    loader = make_loader("list", on_each_device)
+
+    def run(folder, lr, **options):
+        model = nn.Linear(6, 2)
+        optimizer = weft.optim.SGD(model.parameters(), lr=lr)
+        Trainer(
+            model, nn.CrossEntropyLoss(), optimizer, device=on_each_device, run=folder,
+            callbacks=[RunFolder(report=False)],
+        ).fit(loader, **options)  # fmt: skip
+        return json.loads((folder / "config.json").read_text())
+
+    assert run(tmp_path / "own", 0.5)["groups"][0]["lr"] == 0.5
+    (tmp_path / "own" / "kernels.json").write_text("{}")
+    assert run(tmp_path / "own", 0.25, resume="auto", epochs=2)["groups"][0]["lr"] == 0.5
+    assert (tmp_path / "own" / "kernels.json").exists()
+    assert run(tmp_path / "own", 0.25, resume=None)["groups"][0]["lr"] == 0.25
+    assert not (tmp_path / "own" / "kernels.json").exists()
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "config.json").write_text('{"model": {}}')  # the file that a run was made from
+    assert run(tmp_path / "made", 0.5, resume=None) == {"model": {}}

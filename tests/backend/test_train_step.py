@@ -1,6 +1,8 @@
 """The Trainer's step: the five tests of a training system, transfers, schedules, losses that are not finite."""
 
+import gc
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -425,7 +427,7 @@ def test_evaluating_many_times_compiles_once(on_each_device):
     before = weft.counters()["traces"]
     for _ in range(20):
         trainer.evaluate([(x, y)])
-    assert weft.counters()["traces"] == before and len(trainer._evaluations) == 1
+    assert weft.counters()["traces"] == before and len(trainer._evaluations.values()) == 1
     data = Rows([x, y], 16)
 
     class Evaluate(Callback):
@@ -618,3 +620,33 @@ def test_fit_adds_little_to_a_loop_by_hand():
     by_hand = calls(loop)
     by_fit = calls(lambda: trainer.fit(data, epochs=3))
     assert (by_fit - by_hand) / data.batches < 100  # 40 steps: what an epoch costs is in it
+
+
+def test_neither_trainers_nor_data_sets_keep_each_other_alive(on_each_device):
+    def make_data():
+        x = weft.randn(16, 2, device=weft.default_device())
+        return weft.data.ResidentData([x, x[:, :1].clone()], batch_size=8)
+
+    def make_trainer():
+        model = nn.Linear(2, 1)
+        optimizer = weft.optim.SGD(model.parameters(), lr=0.1)
+        return Trainer(model, nn.MSELoss(), optimizer, device=weft.default_device())
+
+    trainer, kept = make_trainer(), make_data()
+    for _ in range(3):
+        trainer.fit(data := make_data(), epochs=trainer.epoch + 1)
+        trainer.evaluate(data)
+    old, rows = weakref.ref(data), weakref.ref(data.tensors[0])
+    assert len(trainer.compiled_steps()) >= 1
+    del data
+    trainer.fit(kept, epochs=trainer.epoch + 1)
+    gc.collect()
+    assert old() is None and rows() is None
+    assert len(trainer.compiled_steps()) == 1
+    traces = weft.counters()["traces"]
+    trainer.fit(kept, epochs=trainer.epoch + 1)
+    assert weft.counters()["traces"] == traces
+    gone = weakref.ref(trainer)
+    del trainer
+    gc.collect()
+    assert gone() is None and len(kept._compiled_steps) == 0

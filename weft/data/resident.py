@@ -75,6 +75,7 @@ class ResidentData:
         self.batches = count_batches(self.length, batch_size, last)
         self.seed, self.transform = seed, transform
         self.epoch = 0
+        self.seeks = 0  # how often the place was set: who is in the middle of an epoch sees whether another one did it
         self.first = 0  # batches of the epoch that were done before `start_epoch`, when it was resumed
         self.begin_epoch: Callable[..., tuple[int, int, int]] | None = None  # the loader's, which keeps the state
         self.generator = Generator()  # of the transform
@@ -93,6 +94,7 @@ class ResidentData:
 
     def _seek(self, epoch: int, first: int, draws: int) -> None:
         self.epoch, self.first = epoch, first
+        self.seeks += 1
         self._order_generator.manual_seed(epoch_seed(self.seed, epoch, ORDER))
         self.generator.manual_seed(epoch_seed(self.seed, epoch, TRANSFORM))
         self.generator.counter = draws

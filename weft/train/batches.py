@@ -31,42 +31,62 @@ class Batches:
         raise NotImplementedError
 
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
-        """The batch at a position of the present epoch once more. The place is lost."""
+        """The batch at a position of the present epoch once more."""
         raise NotImplementedError
 
-    def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on at this position with the same batches."""
+    def state_dict(self, position: int) -> dict[str, Any]:
+        """What it takes to go on at this position, after the batches that steps were made of, with the same batches."""
         return {}
 
 
 class Resident(Batches):
-    """Data on the device (`weft.data.ResidentData`). `count(n)` is the number of rows of batch `n`."""
+    """Data on the device (`weft.data.ResidentData`). `count(n)` is the number of rows of batch `n`.
+
+    The place in the epoch is kept here, too, in numbers on the host: who uses the same data in between, a callback for
+    example, moves the place on the device, and `come_back` returns to it."""
 
     def __init__(self, data: Any):
         self.data = data
         self.length = int(data.batches)
         if not self.length:
             raise _nothing("a data set without a batch")
+        self._hold()
 
     def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
-        self.position = position
-        if not position:
+        if position:
+            known = {"seed": self.data.seed, "draws": 0, **(state or {})}
+            self.data.load_state_dict({**known, "epoch": epoch, "position": position})
+        else:
             self.data.start_epoch(epoch)
-            return
-        known = {"seed": self.data.seed, "draws": 0, **(state or {})}
-        self.data.load_state_dict({**known, "epoch": epoch, "position": position})
+        self._hold()
+
+    def _hold(self) -> None:
+        data = self.data
+        self.epoch, self.position, self.seed = data.epoch, data.first, data.seed
+        self.draws, self.seeks = data.generator.counter, data.seeks
+
+    def step_done(self) -> None:
+        """A step has taken the next batch."""
+        self.position += 1
+        self.draws = self.data.generator.counter
+
+    def come_back(self) -> None:
+        """Set the place on the device to the one that is kept here."""
+        self.data.load_state_dict(self.state_dict(self.position))
+        self.seeks = self.data.seeks
 
     def count(self, number: int) -> int:
         return self.data.count(number)
 
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
-        state = self.data.state_dict()
-        draws = state["draws"] // max(state["position"], 1) * position  # of the transform: equal for all batches
-        self.data.load_state_dict({**state, "epoch": epoch, "position": position, "draws": draws})
-        return tuple(self.data.next(self.count(position)))
+        draws = self.draws // max(self.position, 1) * position  # of the transform: equal for all batches
+        self.data.load_state_dict({"seed": self.seed, "epoch": epoch, "position": position, "draws": draws})
+        batch = tuple(self.data.next(self.count(position)))
+        weft.eval(*[one for one in batch if isinstance(one, Tensor)])  # before the place changes again
+        return batch
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.data.state_dict()
+    def state_dict(self, position: int) -> dict[str, Any]:
+        return {"epoch": self.epoch, "position": position, "seed": self.seed, "draws": self.draws}
 
 
 class Streamed(Batches):
@@ -103,16 +123,30 @@ class Streamed(Batches):
         return as_arguments(batch, self.device)
 
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
-        state = self.state_dict()
-        state["draws"] = state.get("draws", 0) // max(state.get("position", 1), 1) * position
-        self.start(epoch, position, state)
-        batch = self.next()
+        if isinstance(self.source, Iterator):
+            raise problem(RangeError, "Trainer", "an iterator", "data that can be iterated again")
+        kept, state = (self._iterator, self.position), self.state_dict(self.position)
+        try:
+            self.start(epoch, position, {**state, "draws": _share(state, self.position, position)})
+            batch = self.next()
+        finally:
+            self._iterator, self.position = kept
+            if state and hasattr(self.source, "load_state_dict"):
+                self.source.load_state_dict(state)
         if batch is None:
             raise _nothing(f"an epoch of {position} batches")
         return batch
 
-    def state_dict(self) -> dict[str, Any]:
-        return dict(self.source.state_dict()) if hasattr(self.source, "state_dict") else {}
+    def state_dict(self, position: int) -> dict[str, Any]:
+        if not hasattr(self.source, "state_dict"):
+            return {}
+        state = dict(self.source.state_dict())
+        return {**state, "draws": _share(state, self.position, position)} if state.get("draws") else state
+
+
+def _share(state: Mapping[str, Any], taken: int, position: int) -> int:
+    """The draws of the transform in the first `position` batches of those that were taken: equal for all batches."""
+    return state.get("draws", 0) // max(taken, 1) * position
 
 
 def _length(source: Any) -> int | None:

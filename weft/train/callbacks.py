@@ -5,6 +5,7 @@ The rules of EarlyStopping, ModelCheckpoint and ReduceLROnPlateau are those of K
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Mapping
@@ -132,6 +133,11 @@ class EarlyStopping(Callback):
     def on_train_begin(self, trainer: Trainer) -> None:
         if not trainer.is_resumed:
             self._reset()
+        elif self.stopped_epoch is not None and self.wait >= self.patience:  # the run was over already
+            self._stop(trainer)
+
+    def _stop(self, trainer: Trainer) -> None:
+        trainer.stop(f"{self.monitor} was not better than {self.best:.6g} for {self.patience} epochs")
 
     def _is_better(self, value: float, than: float) -> bool:
         return value - self.min_delta > than if self.maximise else value + self.min_delta < than
@@ -152,11 +158,16 @@ class EarlyStopping(Callback):
             return
         if self.wait >= self.patience and epoch > 0:
             self.stopped_epoch = epoch
-            trainer.stop(f"{self.monitor} was not better than {self.best:.6g} for {self.patience} epochs")
+            self._stop(trainer)
 
     def _take(self, trainer: Trainer, epoch: int) -> None:
+        """Keep the weights that `monitor` was measured with: for a validation those that were validated, which may be
+        averages."""
         self.best_epoch = epoch
-        self.best_weights = {name: value.clone() for name, value in weft.snapshot(trainer.model.state_dict()).items()}
+        with trainer._evaluating() if self.monitor.startswith("val_") else contextlib.nullcontext():
+            found = weft.snapshot(trainer.model.state_dict())
+            self.best_weights = {name: value.clone() for name, value in found.items()}
+            weft.eval(*self.best_weights.values())
 
     def on_train_end(self, trainer: Trainer) -> None:
         if self.restore_best and self.best_weights is not None:
@@ -165,11 +176,12 @@ class EarlyStopping(Callback):
     def state_dict(self) -> dict[str, Any]:
         return {
             "wait": self.wait, "best": self.best, "best_epoch": self.best_epoch, "best_weights": self.best_weights,
+            "stopped_epoch": self.stopped_epoch,
         }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.wait, self.best, self.best_epoch = state["wait"], state["best"], state["best_epoch"]
-        self.best_weights = state["best_weights"]
+        self.best_weights, self.stopped_epoch = state["best_weights"], state.get("stopped_epoch")
 
 
 class ModelCheckpoint(Callback):

@@ -167,6 +167,9 @@ class TensorBoard(Callback):
         self.on_train_end(trainer)
 
 
+MEASURED = ("layers.json", "network.svg", "memory.json", "kernels.json", "report.html")  # at the end of a run
+
+
 class RunFolder(Callback):
     """What a run leaves in its folder: `config.json`, `environment.json`, `metrics.csv` (epochs), `steps.csv` (every so
     many steps) and `report.html`, with what the report shows of layers, memory and kernels. Every Trainer with `run=`
@@ -195,8 +198,11 @@ class RunFolder(Callback):
         else:
             self.epochs.drop()
             self.steps.drop()
-        if not (trainer.run / "config.json").exists():
-            write_text(trainer.run / "config.json", json.dumps(describe(trainer), indent=2) + "\n")
+            for name in MEASURED:  # of another run in this folder
+                (trainer.run / name).unlink(missing_ok=True)
+        config = trainer.run / "config.json"
+        if not config.exists() or (not trainer.is_resumed and _is_description(config)):
+            write_text(config, json.dumps(describe(trainer), indent=2) + "\n")
         write_text(trainer.run / "environment.json", json.dumps(environment(trainer), indent=2) + "\n")
 
     def on_batch_end(self, trainer: Trainer, batch: int, metrics: Metrics) -> None:
@@ -225,6 +231,15 @@ def write_report(trainer: Trainer) -> Path:
         inputs = [weft.zeros(shape, dtype=dtype, device=trainer.device) for shape, dtype in trainer.input_forms]
         report.describe(trainer.run, trainer.model, steps[0] if steps else None, inputs or None)
     return report.write(trainer.run)
+
+
+def _is_description(path: Path) -> bool:
+    """Whether a file is what `describe` gave, and not the configuration that a run was made from."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return isinstance(content, dict) and {"parameters", "groups", "trainer"} <= set(content)
 
 
 def describe(trainer: Trainer) -> dict[str, Any]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import weft
 from weft import tree
-from weft.autograd import no_grad
+from weft.autograd import enable_grad, no_grad
+from weft.errors import IndexRangeError
 from weft.state import STATE
 from weft.tensor import Tensor
+
+if TYPE_CHECKING:
+    from weft.train.trainer import Trainer
 
 
 def keep_unless(good: Tensor, exempt: Iterable[Tensor]) -> None:
@@ -32,6 +37,63 @@ def _is_finite(value: Any) -> bool:
     return all(bool(leaf.detach().isfinite().all()) for leaf in floats)
 
 
+@contextlib.contextmanager
+def unchanged(trainer: Trainer) -> Iterator[None]:
+    """Inside, a batch may be computed once more, by a custom step with its updates, too; afterwards parameters,
+    gradients, buffers, the state of the optimizers and the random stream are what they were."""
+    drawn, updates = weft.default_generator.get_state(), trainer.updates
+    params = [(param, param.grad) for param in trainer.model.parameters()]
+    buffers = [(m._buffers, name, one) for m in trainer.model.modules() for name, one in m._buffers.items()]
+    held = [param for param, _ in params] + [one for _, _, one in buffers if one is not None]
+    copies = [one.detach().clone() for one in held]
+    weft.eval(*copies)
+    stepping = [*trainer.optimizers, *([] if trainer.scaler is None else [trainer.scaler])] if trainer.step else []
+    states = [one.state_dict() for one in stepping]
+    try:
+        yield
+    finally:
+        trainer.updates = updates
+        for registry, name, one in buffers:
+            if registry.get(name) is not one:
+                registry[name] = one
+        with no_grad():
+            for one, copy in zip(held, copies, strict=True):
+                one.copy_(copy)
+        for param, grad in params:
+            param.grad = grad
+        for one, state in zip(stepping, states, strict=True):
+            one.load_state_dict(state)
+        weft.default_generator.set_state(drawn)
+
+
+def describe(trainer: Trainer, take: Callable[[], Any], loss_of: Callable[[Any], Any]) -> str:
+    """Where the loss of the batch that `take` returns is not finite. The trainer is as it was afterwards, and what
+    fails on the way is no error: the layer is unknown then."""
+    try:
+        with unchanged(trainer):
+            batch = take()
+            with enable_grad() if trainer.step is not None else no_grad():  # a custom step may call backward
+                return "first: " + find_first(trainer.model, lambda: loss_of(batch))
+    except Exception as error:
+        return f"the layer is unknown: the batch could not be computed again ({type(error).__name__}: {error})"
+
+
+def index_error(
+    trainer: Trainer, takes: Iterable[Callable[[], Any]], compute: Callable[[Any], Any]
+) -> IndexRangeError | None:
+    """The error that computing one of these batches again raises: data that is gathered in the compiled step is no
+    argument of it, and which index of which batch was wrong is known here only."""
+    for take in takes:
+        try:
+            with unchanged(trainer), enable_grad() if trainer.step is not None else no_grad():
+                weft.eval(*[one for one in tree.flatten(compute(take()))[0] if isinstance(one, Tensor)])
+        except IndexRangeError as error:
+            return error
+        except Exception:
+            return None
+    return None
+
+
 def find_first(model: Any, forward: Callable[[], Any]) -> str:
     """Run `forward` (which calls `model` and returns the loss) and say what was the first to be not finite: a
     parameter, an input, a layer, or the loss."""
@@ -49,8 +111,7 @@ def find_first(model: Any, forward: Callable[[], Any]) -> str:
 
     handles = [module.register_forward_hook(after) for module in model.modules()]
     try:
-        with no_grad():
-            loss = forward()
+        loss = forward()
     finally:
         for handle in handles:
             handle.remove()

@@ -124,8 +124,8 @@ class Overfit:
 
 def overfit_one_batch(trainer: Trainer, train: Any, steps: int) -> Overfit:
     """See `Trainer.overfit_one_batch`."""
-    batch = next(_endless(batches_of(train, trainer.device)))
-    with _putting_back(trainer):
+    with _putting_back(trainer):  # the data may draw a seed
+        batch = next(_endless(batches_of(train, trainer.device)))
         losses = [trainer.train_batch(*batch) for _ in range(steps)]
         return Overfit(weft.stack(losses).tolist())
 

@@ -8,6 +8,7 @@ gathered inside the plan, so a step has no argument but, with a scheduler that a
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,39 @@ class Steps:
     def compiled(self) -> list[Any]:
         """The functions that were called so far."""
         return [one for one in (self.streamed, *self.resident.values()) if one.last is not None]
+
+
+class KeptByData:
+    """What a Trainer has compiled, by the data set on the device that it is for (None: streamed batches).
+
+    A plan holds the tensors that it reads, so the data set itself keeps it, under a weak reference to this table: the
+    data can be freed while the Trainer lives, and the other way round. What is kept must not hold the Trainer."""
+
+    def __init__(self) -> None:
+        self._streamed: Any = None
+        self._data: list[weakref.ref[Any]] = []
+
+    def get(self, data: Any) -> Any:
+        """What was kept for this data, or None."""
+        return self._streamed if data is None else _kept(data).get(self)
+
+    def put(self, data: Any, value: Any) -> None:
+        """Keep something for this data."""
+        if data is None:
+            self._streamed = value
+        else:
+            _kept(data)[self] = value
+            self._data = [*(one for one in self._data if one() is not None), weakref.ref(data)]
+
+    def values(self) -> list[Any]:
+        """What is kept for streamed batches and for data that still exists."""
+        alive = [data for data in (one() for one in self._data) if data is not None]
+        found = [self._streamed, *(_kept(data).get(self) for data in alive)]
+        return [one for one in found if one is not None]
+
+
+def _kept(data: Any) -> weakref.WeakKeyDictionary[KeptByData, Any]:
+    return data.__dict__.setdefault("_compiled_steps", weakref.WeakKeyDictionary())
 
 
 def written_tensors() -> list[Tensor]:
@@ -131,20 +165,16 @@ def train_on(trainer: Trainer, batch: tuple[Any, ...], numbers: Sequence[float],
         update(trainer, proceed)
     for optimizer in trainer.optimizers:
         optimizer.zero_grad()
-    if proceed is not None:
-        exempt = trainer.guarded_tensors() if trainer.updates else []
-        keep_unless(proceed, [*exempt, *moved])
     with weft.no_grad():
         for callback in trainer.callbacks:
             callback.in_step(trainer)
-        trainer.meters.note(loss, good, rows)
         trainer.meters.note_values(values, rows)
         trainer.meters.note_predictions(prediction, target)
+        if proceed is not None:  # a step that is left out leaves averages and metrics as they are, too
+            exempt = trainer.guarded_tensors() if trainer.updates else []
+            keep_unless(proceed, [*exempt, *moved])
+        trainer.meters.note(loss, good, rows)
     return loss.detach()
-
-
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
 
 
 def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:

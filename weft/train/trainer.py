@@ -8,20 +8,22 @@ an unbroken one. The loop is `_run_epoch`: call the compiled step, count, ask th
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import weft
 from weft import nn
-from weft.errors import GraphError, problem
+from weft.errors import IndexRangeError, problem
 from weft.optim.lr_scheduler import ReduceLROnPlateau
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
-from weft.train import budget, nan, search
+from weft.train import budget, nan, saving, search
 from weft.train.accumulate import Accumulator
 from weft.train.arguments import PRECISIONS, as_optimizers, as_scheduler, check_options
 from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
@@ -32,6 +34,7 @@ from weft.train.interrupts import Requests, listening
 from weft.train.meters import BatchMetrics, Meters, Readings
 from weft.train.metrics import as_metric
 from weft.train.step import (
+    KeptByData,
     Steps,
     compute_gradients,
     evaluate_on,
@@ -40,8 +43,6 @@ from weft.train.step import (
     train_on,
 )  # fmt: skip
 
-FORMAT = 1  # of the state_dict
-REMEMBERED = 8  # data sets on the device for which compiled steps are kept
 CHECKED_EVERY = 1000  # steps after which the host looks for a loss that is not finite, if nobody has looked
 
 
@@ -129,8 +130,8 @@ class Trainer:
         self.input_forms: list[tuple[tuple[int, ...], Any]] = []  # shapes and dtypes of the model's inputs
         self.planned: dict[str, Any] = {}  # epochs, batches and the like of the present fit, for callbacks
         self._source: Batches | None = None
-        self._steps: dict[int, tuple[Any, Steps]] = {}  # by the identity of the data
-        self._evaluations: dict[int, tuple[Any, Steps, Meters]] = {}
+        self._steps = KeptByData()  # Steps
+        self._evaluations = KeptByData()  # (Steps, Meters)
         self._predict: Any = None  # the compiled model, once it was asked for
         self._began = self._waited = 0.0
         self._has_begun = False
@@ -203,6 +204,20 @@ class Trainer:
         """
         source = batches_of(train, self.device)
         self._begin(source, epochs, max_steps, validation, resume)
+        try:
+            self._train(source, validation, epochs, max_steps, validate_every)
+        except IndexRangeError as error:
+            first_bad = int(self.meters.counts[1])
+            self.meters.forget_bad()  # the loss of that step was no number, but that is not what is to be said
+            exact = nan.index_error(self, self._places(first_bad), lambda batch: predict_and_compare(self, batch))
+            if exact is not None:
+                raise exact from error
+            raise
+        self._write_numbers()
+        return self.history
+
+    def _train(self, source: Batches, validation: Any, epochs: int, max_steps: int | None, validate_every: int) -> None:
+        """The epochs of `fit`."""
         with listening() as requests, self._telling_of_errors():
             self._call("on_train_begin")
             while self.epoch < epochs and self.stopped is None and not self._is_done(max_steps):
@@ -216,8 +231,6 @@ class Trainer:
                 if requests.signal is not None:
                     self._finish_early(None, requests)
             self._call("on_train_end")
-        self._write_numbers()
-        return self.history
 
     @contextlib.contextmanager
     def _telling_of_errors(self) -> Iterator[None]:
@@ -225,8 +238,20 @@ class Trainer:
         try:
             yield
         except BaseException:
+            if self._loader_state is None and self._source is not None and self.position:
+                with contextlib.suppress(Exception):
+                    self._loader_state = self._source.state_dict(self.position)  # for whoever calls fit again
             self._call("on_train_abort")
             raise
+
+    def _places(self, first_bad: int) -> list[Callable[[], tuple[Any, ...]]]:
+        """What takes the batches again in which an index may be wrong: that of the first bad step, and the present one.
+        Streamed batches are arguments of the step, whose error names the index already."""
+        source = self._source
+        if not isinstance(source, Resident):
+            return []
+        numbers = {self.position, self.position - (self.step_count - first_bad) - 1 if first_bad else self.position}
+        return [functools.partial(source.take, self.epoch, one) for one in sorted(numbers) if 0 <= one < source.length]
 
     def _run_epoch(self, source: Batches, max_steps: int | None, requests: Requests) -> bool:
         """Run the steps of an epoch from `position` on; whether it came to the end."""
@@ -235,6 +260,7 @@ class Trainer:
         gap = math.gcd(*[callback.every for callback in (*begins, *ends)]) if begins or ends else 0
         limit = sys.maxsize if max_steps is None else max_steps
         by_step, is_bounded = self.schedules_steps, self.memory_budget is not None
+        data = source.data if isinstance(source, Resident) else None
         while True:
             args: tuple[Any, ...] = ()
             if isinstance(source, Resident):
@@ -253,7 +279,13 @@ class Trainer:
                 args = (*args, *present_numbers(self.optimizers))
             if is_bounded:
                 self._fit_into_budget(step, args)
-            step(*args)
+            if data is None:
+                step(*args)
+            else:
+                if data.seeks != source.seeks:  # a callback has used the same data
+                    source.come_back()
+                step(*args)
+                source.step_done()
             self.step_count += 1
             self.position += 1
             if by_step:
@@ -277,13 +309,10 @@ class Trainer:
             "validates": validation is not None,
         }
         if not self._has_begun:
-            self._has_begun = True
             if self.seed is not None:
                 weft.manual_seed(self.seed)
-            found = self._checkpoint_to_resume(resume)
-            if found is not None:
-                self.load_state_dict(found)
-                self.is_resumed = True
+            self.is_resumed = saving.resume(self, resume)
+            self._has_begun = True  # not after an error: whoever calls again must not begin anew without knowing it
         if not self.model.training:
             self.model.train()
 
@@ -312,12 +341,14 @@ class Trainer:
     def _finish_early(self, validation: Any, requests: Requests) -> None:
         """In the middle of an epoch, or after a signal: what was measured so far, and a checkpoint to go on from."""
         if self.position and self._source is not None:
-            self._loader_state = self._source.state_dict()  # before the validation, which may use the same data
+            self._loader_state = self._source.state_dict(
+                self.position
+            )  # before the validation, which may use the same data
             metrics = self._epoch_metrics()
             if validation is not None and requests.signal is None:
                 metrics.update({f"val_{name}": value for name, value in self.evaluate(validation).items()})
             self.history.add(metrics)
-        path = self.save(self.history.last) if self.position else self._last_checkpoint()
+        path = self.save(self.history.last) if self.position else saving.newest(self)
         if requests.signal is None:
             return
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(requests.signal, f"signal {requests.signal}")
@@ -341,17 +372,17 @@ class Trainer:
 
     def _steps_for(self, source: Batches) -> Steps:
         data = source.data if isinstance(source, Resident) else None
-        key = id(data) if data is not None else 0
-        known = self._steps.get(key)
-        if known is None or known[0] is not data:
+        known = self._steps.get(data)
+        if known is None:
             numbers = len(present_numbers(self.optimizers)) if self.schedules_steps else 0
-            known = data, Steps(source, lambda batch, rates, moved: train_on(self, batch, rates, moved), numbers)
-            _remember(self._steps, key, known)
-        return known[1]
+            owner = weakref.ref(self)
+            known = Steps(source, lambda batch, rates, moved: train_on(_alive(owner), batch, rates, moved), numbers)
+            self._steps.put(data, known)
+        return known
 
     def compiled_steps(self) -> list[Any]:
         """The compiled training steps that have run: one for each form of batch."""
-        return [one for _, known in self._steps.values() for one in known.compiled()]
+        return [one for known in self._steps.values() for one in known.compiled()]
 
     # ---- schedulers -----------------------------------------------------------------------------------------------
 
@@ -359,8 +390,9 @@ class Trainer:
         if self.scheduler is None:
             return
         if isinstance(self.scheduler, ReduceLROnPlateau):
-            assert metrics is not None
-            self.scheduler.step(metrics.get("val_loss", metrics["loss"]))
+            value = saving.compared_loss(self, metrics or {})
+            if value is not None:
+                self.scheduler.step(value)
         elif self.schedules_steps:
             with contextlib.ExitStack() as stack:
                 for optimizer in self.optimizers:
@@ -420,8 +452,8 @@ class Trainer:
         position = self.position - (self.step_count - step) - 1
         where = "the layer is unknown: the batch is of another epoch"
         if self._source is not None and position >= 0:
-            batch = self._source.take(self.epoch, position)
-            where = "first: " + nan.find_first(self.model, lambda: predict_and_compare(self, batch)[0])
+            take = functools.partial(self._source.take, self.epoch, position)
+            where = nan.describe(self, take, lambda batch: predict_and_compare(self, batch)[0])
         self.meters.forget_bad()  # whoever goes on, does
         given = f"a loss that is not finite in step {step} (epoch {self.epoch}, batch {position}); {where}"
         fix = "lower the learning rate or set clip_norm; parameters are those before that step"
@@ -452,21 +484,16 @@ class Trainer:
         """Loss and metrics over data, with the model in evaluation mode: one download at the end."""
         source = batches_of(data, self.device)
         held = source.data if isinstance(source, Resident) else None
-        known = self._evaluations.get(id(held))
-        if known is None or known[0] is not held:
-            meters = Meters([metric.fresh() for metric in self.meters.metrics], self.device)
-            steps = Steps(source, lambda batch, rates, moved: evaluate_on(self, meters, batch), 0)
-            known = held, steps, meters
-            _remember(self._evaluations, id(held), known)
-        _, steps, meters = known
+        known = self._evaluations.get(held)
+        if known is None:
+            own, owner = Meters([metric.fresh() for metric in self.meters.metrics], self.device), weakref.ref(self)
+            known = Steps(source, lambda batch, rates, moved: evaluate_on(_alive(owner), own, batch), 0), own
+            self._evaluations.put(held, known)
+        steps, meters = known
         meters.reset()
-        is_in_use = held is not None and self.position > 0 and held is getattr(self._source, "data", None)
-        place = held.state_dict() if is_in_use and held is not None else None
         with self._evaluating():
             for batch, step in _each(source, steps):
                 step(*batch)
-        if place is not None and held is not None:  # a callback evaluates the data that an epoch is in the middle of
-            held.load_state_dict(place)
         return dict(meters.read())
 
     @contextlib.contextmanager
@@ -490,8 +517,8 @@ class Trainer:
                     module.training = mode
 
     def predict(self, data: Any) -> Tensor:
-        """The model's results for inputs: a tensor or array of samples, or data in batches, of which the first part of
-        each is the input. Results of several batches are joined."""
+        """The model's results for inputs: a tensor or array of samples, or data in batches. The last part of a batch of
+        several is the target and is left out; the others are the inputs. Results of several batches are joined."""
         from weft.train.predicting import predict
 
         return predict(self, data)
@@ -519,106 +546,23 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on, as one nested dict of tensors, numbers and strings."""
-        loader = self._loader_state
-        if loader is None and self._source is not None and self.position:
-            loader = self._source.state_dict()
-        return {
-            "format": FORMAT,
-            "epoch": self.epoch,
-            "position": self.position,
-            "step": self.step_count,
-            "loader": dict(loader or {}),
-            "random": list(weft.default_generator.get_state()),
-            "model": {name: value.clone() for name, value in weft.snapshot(self.model.state_dict()).items()},
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "scheduler": None if self.scheduler is None else _plain(self.scheduler.state_dict()),
-            "scaler": None if self.scaler is None else self.scaler.state_dict(),
-            "meters": self.meters.state_dict(),
-            "callbacks": [callback.state_dict() for callback in self.callbacks],
-            "history": self.history.state_dict(),
-        }
+        return saving.state_of(self)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned; the model, optimizer and callbacks are of the same kinds."""
-        if not isinstance(state, Mapping) or state.get("format") != FORMAT:
-            given = f"a state of format {state.get('format')!r}" if isinstance(state, Mapping) else "no state"
-            raise problem(GraphError, "Trainer.load_state_dict", given, f"format {FORMAT}, as state_dict() gives it")
-        own_parts = {"optimizers": self.optimizers, "callbacks": self.callbacks, "metrics": self.meters.metrics}
-        for what, own in own_parts.items():
-            saved_parts = state["meters"][what] if what == "metrics" else state[what]
-            if len(saved_parts) != len(own):
-                given = f"the state of {len(saved_parts)} {what}"
-                raise problem(GraphError, "Trainer.load_state_dict", given, f"that of {len(own)}, as this Trainer has")
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        if self.scheduler is not None and state["scheduler"] is not None:
-            self.scheduler.load_state_dict(state["scheduler"])
-        if self.scaler is not None and state["scaler"] is not None:
-            self.scaler.load_state_dict(state["scaler"])
-        self.meters.load_state_dict(dict(state["meters"]))
-        for callback, saved in zip(self.callbacks, state["callbacks"], strict=True):
-            callback.load_state_dict(saved)
-        self.history.load_state_dict(state["history"])
-        self.epoch, self.position, self.step_count = state["epoch"], state["position"], state["step"]
-        self._loader_state = state["loader"] or None
-        weft.default_generator.set_state(tuple(state["random"]))
+        saving.load_state(self, state)
         self._has_begun = True
-
-    def _folder(self) -> Any:
-        from weft.serialization import CheckpointFolder
-
-        assert self.run is not None
-        return CheckpointFolder(self.run / "checkpoints")
 
     def save(self, metrics: Mapping[str, Any] | None = None) -> Path | None:
         """Write a checkpoint into the run folder; returns its path, or None without a run folder. Of the checkpoints,
         the last three and the one with the least validation loss (or loss) are kept."""
-        if self.run is None:
-            return None
-        from weft.serialization import flatten_state
-
-        metrics = metrics or {}
-        value = metrics.get("val_loss", metrics.get("loss"))
-        tensors, state = flatten_state(self.state_dict())
-        return self._folder().save(self.step_count, tensors, state, None if value is None else float(value))
-
-    def _put_old_checkpoints_aside(self) -> None:
-        """A run that begins anew in a folder with checkpoints of another one would be mixed up with it."""
-        if self.run is None or self._folder().latest() is None:
-            return
-        number = 1
-        while (aside := self.run / f"checkpoints-before-{number}").exists():
-            number += 1
-        (self.run / "checkpoints").rename(aside)
-
-    def _last_checkpoint(self) -> Path | None:
-        return None if self.run is None else self._folder().latest()
-
-    def _checkpoint_to_resume(self, resume: Any) -> Mapping[str, Any] | None:
-        """The state that a run begins with: that of the newest checkpoint, of the one at a path, or none."""
-        if resume is None or resume is False or (resume == "auto" and self.run is None):
-            self._put_old_checkpoints_aside()
-            return None
-        from weft.serialization import CheckpointFolder, unflatten_state
-
-        if resume in ("auto", True):
-            folder = self._folder()
-            path = folder.latest()
-            if path is None:
-                return None
-        else:
-            path = Path(resume)
-            folder = CheckpointFolder(path.parent)
-        found = folder.load(path, device=self.device)
-        return unflatten_state(found.tensors, found.state)
+        return saving.save(self, metrics or {})
 
 
-def _remember(table: dict[int, Any], key: int, value: Any) -> None:
-    """Keep what was compiled for the data that was used last."""
-    table[key] = value
-    while len(table) > REMEMBERED:
-        del table[next(iter(table))]
+def _alive(owner: weakref.ref[Trainer]) -> Trainer:
+    found = owner()
+    assert found is not None  # it is what calls the step
+    return found
 
 
 _ON_BATCH = ("on_batch_begin", "on_batch_end")
@@ -634,12 +578,3 @@ def _each(source: Batches, steps: Steps) -> Iterator[tuple[tuple[Any, ...], Any]
     assert isinstance(source, Streamed)
     while (batch := source.next()) is not None:
         yield batch, steps.streamed
-
-
-def _plain(value: Any) -> Any:
-    """Containers of the standard library as dicts and lists, so that a state is plain data."""
-    if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return value
