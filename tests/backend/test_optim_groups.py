@@ -695,7 +695,12 @@ def test_a_group_that_is_added_takes_part_in_compiled_steps(kind):
 def test_gradients_of_a_group_that_is_added_are_forgotten():
     first, second = leaf(), leaf()
     optimizer = weft.optim.SGD([first])
-    forget = weft.compile(optimizer.zero_grad)
+
+    @weft.compile
+    def forget():
+        optimizer.zero_grad()
+        return first * 2.0
+
     for _ in range(3):
         forget()
     optimizer.add_param_group({"params": [second]})
