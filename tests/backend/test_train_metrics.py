@@ -98,6 +98,26 @@ def test_area_under_the_curve(on_each_device):
     assert run(AUC(), logit, truth) == pytest.approx(exact_auc(logit, truth), abs=1e-3)
 
 
+@pytest.mark.parametrize("center", [-700.0, -100.0, -12.0, 0.0, 12.0, 3000.0])
+def test_area_under_the_curve_far_from_the_middle(on_each_device, center):
+    rng = np.random.default_rng(4)
+    truth = rng.integers(0, 2, 2000)
+    width = max(1.0, abs(center) / 20)
+    logit = (center + width * (rng.normal(size=2000) + 4.0 * truth - 2.0)).astype(np.float32)
+    assert run(AUC(), logit, truth) == pytest.approx(exact_auc(logit, truth), abs=1e-3)
+
+
+def test_area_under_the_curve_of_small_probabilities_and_of_none(on_each_device):
+    rng = np.random.default_rng(5)
+    truth = rng.integers(0, 2, 1000)
+    score = np.exp(rng.normal(size=1000) + truth - 15.0).astype(np.float32)
+    assert run(AUC(from_logits=False), score, truth) == pytest.approx(exact_auc(score, truth), abs=1e-3)
+    ends = np.array([0.0, 0.0, 0.5, 1.0, 1.0], np.float32)
+    assert run(AUC(from_logits=False), ends, np.array([0, 1, 1, 0, 1]), 1) == pytest.approx(0.5)
+    ends = np.array([-np.inf, -np.inf, 0.0, np.inf, np.inf], np.float32)
+    assert run(AUC(), ends, np.array([0, 1, 1, 0, 1]), 1) == pytest.approx(0.5)
+
+
 def test_perplexity(on_each_device):
     """Weighted by tokens, not by batches; (N, V, T) and (N, T, V)."""
     rng = np.random.default_rng(4)

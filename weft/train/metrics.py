@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -348,9 +349,13 @@ class IoU(ConfusionMatrix):
         return (value * occurs).sum() / occurs.sum()
 
 
+LARGEST_LOGIT = 1e4  # that AUC tells from others
+
+
 class AUC(Metric):
-    """Area under the ROC curve of two classes. Scores are counted in `bins` equal intervals of [0, 1], where scores of
-    one interval are equal; `from_logits` takes the sigmoid first.
+    """Area under the ROC curve of two classes, from logits, or from probabilities (`from_logits=False`). Scores are
+    counted in `bins` intervals, where scores of one interval are equal: about 0.01 wide for logits near 0, 0.1 near 10
+    and 1 near 100; all above 10,000 are equal.
 
     >>> metric = AUC(from_logits=False)
     >>> metric.update(weft.tensor([0.1, 0.4, 0.35, 0.8]), weft.tensor([0, 0, 1, 1]))
@@ -369,8 +374,11 @@ class AUC(Metric):
             given = f"predictions of shape {list(prediction.shape)} for targets of shape {list(target.shape)}"
             raise problem(ShapeError, f"metric {self.name}", given, "one score for each target")
         score = prediction.reshape(-1).float()
-        score = score.sigmoid() if self.from_logits else score
-        where = (score * self.bins).long().clamp(0, self.bins - 1)
+        if not self.from_logits:
+            score = score.clamp(0.0, 1.0)
+            score = score.log() - (-score).log1p()
+        share = score.sign() * score.abs().log1p() / math.log1p(LARGEST_LOGIT)  # in [-1, 1]
+        where = ((share.clamp(-1.0, 1.0) + 1.0) * (0.5 * self.bins)).long().clamp(0, self.bins - 1)
         is_one = target.reshape(-1) > 0.5
         for name, which in (("ones", is_one), ("zeros", ~is_one)):
             self.buffer(name, (self.bins,), weft.int64, score.device).add_(_counted(where, which, self.bins))
