@@ -159,21 +159,35 @@ def class_axis(who: str, prediction: Tensor, target: Tensor) -> int | None:
 
 class _OfClasses(Metric):
     """What metrics of classes share: `ignore_index` marks targets that do not count, `threshold` (of the scores, which
-    are logits unless said otherwise) divides two classes."""
+    are logits unless said otherwise) divides two classes. Float targets of shape (batch, classes) are probabilities of
+    classes, as those of Mixup, of which the highest counts; with `multilabel` each element is a target of two classes.
+    """
 
-    def __init__(self, name: str | None = None, ignore_index: int = -100, threshold: float = 0.0):
+    def __init__(
+        self,
+        name: str | None = None,
+        ignore_index: int = -100,
+        threshold: float = 0.0,
+        *,
+        multilabel: bool = False,
+    ):
         super().__init__(name)
-        self.ignore_index, self.threshold = ignore_index, threshold
+        self.ignore_index, self.threshold, self.multilabel = ignore_index, threshold, multilabel
+
+    def labels(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The targets; in place of probabilities of classes, the class of the highest."""
+        is_shares = target.dtype.kind == "f" and target.ndim == 2 and target.shape == prediction.shape
+        return target.argmax(1) if is_shares and target.shape[1] > 1 and not self.multilabel else target
 
     def chosen(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
         """(predicted classes, targets, which count, number of classes), as vectors."""
+        target = self.labels(prediction, target)
         axis = class_axis(self.name, prediction, target)
+        counts = target.reshape(-1) != self.ignore_index
         if axis is None:
             guess = (prediction.reshape(-1) > self.threshold).long()
-            truth, classes = (target.reshape(-1) > 0.5).long(), 2
-            return guess, truth, weft.ones_like(truth, dtype=weft.bool), classes
+            return guess, (target.reshape(-1) > 0.5).long(), counts, 2
         guess, truth = prediction.argmax(axis).reshape(-1), target.reshape(-1).long()
-        counts = truth != self.ignore_index
         return guess, weft.where(counts, truth, 0), counts, prediction.shape[axis]
 
 
@@ -215,6 +229,7 @@ class TopK(Accuracy):
         self.k = k
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
+        target = self.labels(prediction, target)
         axis = class_axis(self.name, prediction, target)
         if axis is None or self.k > prediction.shape[axis]:
             given = f"predictions of shape {list(prediction.shape)}"
@@ -235,9 +250,15 @@ class _Counts(_OfClasses):
     """True positives, predicted and true members of each class."""
 
     def __init__(
-        self, average: str | None = "macro", name: str | None = None, ignore_index: int = -100, threshold: float = 0.0
+        self,
+        average: str | None = "macro",
+        name: str | None = None,
+        ignore_index: int = -100,
+        threshold: float = 0.0,
+        *,
+        multilabel: bool = False,
     ):
-        super().__init__(name, ignore_index, threshold)
+        super().__init__(name, ignore_index, threshold, multilabel=multilabel)
         if average not in ("macro", "micro", "binary", None):
             raise problem(
                 RangeError, f"metric {self.name}", f"average {average!r}", "'macro', 'micro', 'binary' or None"
@@ -333,9 +354,15 @@ class IoU(ConfusionMatrix):
     name = "iou"
 
     def __init__(
-        self, average: str | None = "macro", name: str | None = None, ignore_index: int = -100, threshold: float = 0.0
+        self,
+        average: str | None = "macro",
+        name: str | None = None,
+        ignore_index: int = -100,
+        threshold: float = 0.0,
+        *,
+        multilabel: bool = False,
     ):
-        super().__init__(name, ignore_index, threshold)
+        super().__init__(name, ignore_index, threshold, multilabel=multilabel)
         self.average = average
 
     def compute(self) -> Tensor:
