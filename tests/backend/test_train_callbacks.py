@@ -14,6 +14,8 @@ import weft.nn as nn
 from weft.data import ResidentData
 from weft.train import (
     EMA,
+    MSE,
+    Accuracy,
     Callback,
     CSVLogger,
     EarlyStopping,
@@ -406,6 +408,8 @@ def test_a_history_is_drawn(tmp_path):
         ({"on_nan": "warn"}, "on_nan 'warn'"),
         ({"clip_norm": 0.0}, "clip_norm 0.0"),
         ({"metrics": ["acc"]}, "metric 'acc'; expected a Metric, or one of accuracy"),
+        ({"metrics": ["accuracy", "mse", Accuracy()]}, "two values named 'accuracy'"),
+        ({"metrics": [MSE(name="loss")]}, "two values named 'loss'"),
         ({"scheduler": "cosine"}, "a scheduler of weft.optim.lr_scheduler"),
         ({"loss": "mse"}, "loss 'mse'"),
         ({"loss": None}, "neither a loss nor a step"),
@@ -437,6 +441,36 @@ def test_wrong_data(on_each_device):
     trainer = make_trainer()
     with pytest.raises(weft.RangeError, match="used up"):
         trainer.fit(generator, epochs=2)
+
+
+def test_a_step_may_return_numbers_of_python_and_of_any_dtype(on_each_device):
+    x, y = make_data()
+    trainer = make_trainer(metrics=["accuracy"])
+    more = {"n": 3.0, "k": 2, "numpy": np.float32(0.5)}
+
+    def step(trainer, x, y):
+        return {"loss": trainer.model(x).square().mean(), **more, "labels": y, "wide": x.double()}
+
+    trainer = Trainer(trainer.model, None, trainer.optimizers[0], step=step, device=weft.default_device())
+    trainer.fit([(x, y)] * 2, epochs=2)
+    for name, expected in {"n": 3.0, "k": 2.0, "numpy": 0.5, "labels": y.double().mean().item()}.items():
+        assert trainer.history[name] == pytest.approx([expected] * 2)
+    more["n"] = 5.0
+    trainer.fit([(x, y)], epochs=3)
+    assert trainer.history["n"][-1] == 5.0
+    more["word"] = "epoch"
+    with pytest.raises(weft.GraphError, match="a step that returned 'word' of type str"):
+        trainer.fit([(x, y)], epochs=4)
+
+
+def test_a_step_may_not_return_the_name_of_a_metric(on_each_device):
+    def step(trainer, x, y):
+        return {"loss": trainer.model(x).square().mean(), "accuracy": 1.0}
+
+    model = nn.Linear(4, 2)
+    trainer = Trainer(model, None, weft.optim.SGD(model.parameters(), lr=0.1), step=step, metrics=["accuracy"])
+    with pytest.raises(weft.RangeError, match="a step that returned 'accuracy', which is a metric"):
+        trainer.fit([make_data()])
 
 
 def test_optimizers_may_be_made_from_the_parameters(on_each_device):
