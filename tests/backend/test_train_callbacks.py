@@ -140,6 +140,19 @@ def test_a_monitor_that_is_not_there_is_named():
         EarlyStopping(mode="up")
 
 
+@pytest.mark.parametrize(
+    "make", [EarlyStopping, ReduceLROnPlateau, lambda monitor="val_loss": ModelCheckpoint("unused", monitor)]
+)
+def test_a_monitor_of_a_validation_that_never_comes_is_a_warning(make, on_each_device, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = [make_data()]
+    with pytest.warns(UserWarning, match="does nothing: it monitors 'val_loss'.*or monitor='loss'") as caught:
+        make_trainer([make()]).fit(data)
+    assert len(caught) == 1
+    make_trainer([make()]).fit(data, validation=data)  # without a warning, which would be an error here
+    make_trainer([make(monitor="loss")]).fit(data)
+
+
 @pytest.mark.parametrize("best_only", [True, False])
 def test_model_checkpoints(tmp_path, best_only):
     callback = ModelCheckpoint(tmp_path / "w-{epoch:02d}-{val_loss:.2f}.safetensors", save_best_only=best_only)
