@@ -246,6 +246,17 @@ def test_the_progress_bar(on_each_device, terminal):
     assert "stopped: enough" in text.getvalue()
 
 
+def test_lines_of_progress_are_not_broken_without_a_terminal(on_each_device):
+    text = io.StringIO()
+    metrics = [Accuracy(name=f"accuracy [{k}]") for k in range(6)]
+    data = [make_data()]
+    trainer = make_trainer([ProgressBar(console=Console(file=text, width=80))], metrics=metrics)
+    trainer.fit(data, validation=data, epochs=2)
+    lines = text.getvalue().splitlines()
+    assert len(lines) == 2 and all(line.startswith("epoch ") for line in lines)
+    assert all(f"val_accuracy [{k}]" in line for k in range(6) for line in lines)
+
+
 def test_an_error_gives_the_terminal_back(on_each_device):
     bar = ProgressBar(console=Console(file=io.StringIO(), force_terminal=True))
 
