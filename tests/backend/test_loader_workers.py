@@ -56,6 +56,18 @@ class Stream(data.IterableDataset):
             yield k
 
 
+class Words(data.Dataset):
+    """Samples by words."""
+
+    def __getitem__(self, word):
+        if word == "bad":
+            raise KeyError("no such file")
+        return word
+
+    def __len__(self):
+        return 4
+
+
 def loader_threads():
     return [one for one in threading.enumerate() if one.name.startswith("weft-loader")]
 
@@ -302,3 +314,17 @@ def test_an_interrupt_ends_everything(kind, tmp_path):
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+WORDS = ["begin", "end", "stop", "read"]
+
+
+@pytest.mark.parametrize(("workers", "kind"), WORKERS)
+def test_any_word_may_be_a_sample_or_its_key(workers, kind):
+    options = {"num_workers": workers, "worker": kind}
+    assert list(data.DataLoader(WORDS, batch_size=None, **options)) == WORDS
+    assert list(data.DataLoader(Words(), batch_size=None, sampler=WORDS, **options)) == WORDS
+    assert list(data.DataLoader(Words(), batch_size=2, sampler=WORDS, **options)) == [WORDS[:2], WORDS[2:]]
+    with pytest.raises(KeyError) as caught:
+        list(data.DataLoader(Words(), batch_size=None, sampler=["begin", "bad"], **options))
+    assert any("raised while reading sample 'bad'" in note for note in caught.value.__notes__)

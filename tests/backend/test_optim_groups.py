@@ -670,3 +670,40 @@ def test_the_data_of_a_parameter_may_be_any_tensor():
         optimizer.step()
         np.testing.assert_allclose(w.numpy(), form.numpy() - 0.5, atol=0.1)
     assert w.dtype is weft.float32 and 7.0 not in w and w[0] in w
+
+
+@pytest.mark.parametrize("kind", ["SGD", "AdamW"])
+def test_a_group_that_is_added_takes_part_in_compiled_steps(kind):
+    results = []
+    for compiled in (False, True):
+        params = leaves()
+        optimizer = make(kind, params[:2])
+        step = stepping(params, optimizer, compiled)
+        target = weft.tensor(0.5, dtype=weft.float64)
+        for _ in range(4):
+            step(target)
+        before = params[2].numpy().copy()
+        optimizer.add_param_group({"params": params[2:], "lr": 0.01})
+        for _ in range(4):
+            step(target)
+        assert (params[2].numpy() != before).all()
+        results.append(params)
+    for one, two in zip(*results, strict=True):
+        assert one.numpy().tobytes() == two.numpy().tobytes()
+
+
+def test_gradients_of_a_group_that_is_added_are_forgotten():
+    first, second = leaf(), leaf()
+    optimizer = weft.optim.SGD([first])
+
+    @weft.compile
+    def forget():
+        optimizer.zero_grad()
+        return first * 2.0
+
+    for _ in range(3):
+        forget()
+    optimizer.add_param_group({"params": [second]})
+    (first * second).sum().backward()
+    forget()
+    assert first.grad is None and second.grad is None

@@ -36,7 +36,37 @@ def masked(prediction, target):
     return per_row.sum(), used.sum()
 
 
+class Doubled(nn.CrossEntropyLoss):
+    def forward(self, input, target):
+        return 2.0 * super().forward(input, target)
+
+
+class Focal(nn.CrossEntropyLoss):
+    """Reduces by itself."""
+
+    def forward(self, input, target):
+        loss = F.cross_entropy(input, target, reduction="none")
+        return ((1.0 - (-loss).exp()) ** 2 * loss).mean()
+
+
+class SumOfSquares(nn.Module):
+    reduction = "sum"
+
+    def forward(self, prediction, target):
+        return (prediction - target).square().sum()
+
+
+class Counted(SumOfSquares):
+    def forward(self, prediction, target):
+        return super().forward(prediction, target), float(target.numel())
+
+
 CASES = {
+    "a subclass": (lambda: Doubled(weight=weft.tensor(WEIGHT)), LABELS),
+    "a subclass with a sum": (lambda: Doubled(reduction="sum"), LABELS),
+    "a subclass that reduces": (lambda: Focal(), np.abs(LABELS) % 5),
+    "a module with a sum": (lambda: SumOfSquares(), np.random.default_rng(1).normal(size=(ROWS, 5))),
+    "a module with a sum and a count": (lambda: Counted(), np.random.default_rng(1).normal(size=(ROWS, 5))),
     "cross_entropy": (lambda: nn.CrossEntropyLoss(), LABELS),
     "weights": (lambda: nn.CrossEntropyLoss(weight=weft.tensor(WEIGHT)), LABELS),
     "smoothing": (lambda: nn.CrossEntropyLoss(weight=weft.tensor(WEIGHT), label_smoothing=0.1), LABELS),

@@ -14,6 +14,8 @@ import weft.nn as nn
 from weft.data import ResidentData
 from weft.train import (
     EMA,
+    MSE,
+    Accuracy,
     Callback,
     CSVLogger,
     EarlyStopping,
@@ -138,6 +140,19 @@ def test_a_monitor_that_is_not_there_is_named():
         EarlyStopping(mode="up")
 
 
+@pytest.mark.parametrize(
+    "make", [EarlyStopping, ReduceLROnPlateau, lambda monitor="val_loss": ModelCheckpoint("unused", monitor)]
+)
+def test_a_monitor_of_a_validation_that_never_comes_is_a_warning(make, on_each_device, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = [make_data()]
+    with pytest.warns(UserWarning, match="does nothing: it monitors 'val_loss'.*or monitor='loss'") as caught:
+        make_trainer([make()]).fit(data)
+    assert len(caught) == 1
+    make_trainer([make()]).fit(data, validation=data)  # without a warning, which would be an error here
+    make_trainer([make(monitor="loss")]).fit(data)
+
+
 @pytest.mark.parametrize("best_only", [True, False])
 def test_model_checkpoints(tmp_path, best_only):
     callback = ModelCheckpoint(tmp_path / "w-{epoch:02d}-{val_loss:.2f}.safetensors", save_best_only=best_only)
@@ -229,6 +244,17 @@ def test_the_progress_bar(on_each_device, terminal):
     trainer.stop("enough")
     trainer.callbacks[0].on_train_end(trainer)
     assert "stopped: enough" in text.getvalue()
+
+
+def test_lines_of_progress_are_not_broken_without_a_terminal(on_each_device):
+    text = io.StringIO()
+    metrics = [Accuracy(name=f"accuracy [{k}]") for k in range(6)]
+    data = [make_data()]
+    trainer = make_trainer([ProgressBar(console=Console(file=text, width=80))], metrics=metrics)
+    trainer.fit(data, validation=data, epochs=2)
+    lines = text.getvalue().splitlines()
+    assert len(lines) == 2 and all(line.startswith("epoch ") for line in lines)
+    assert all(f"val_accuracy [{k}]" in line for k in range(6) for line in lines)
 
 
 def test_an_error_gives_the_terminal_back(on_each_device):
@@ -406,6 +432,8 @@ def test_a_history_is_drawn(tmp_path):
         ({"on_nan": "warn"}, "on_nan 'warn'"),
         ({"clip_norm": 0.0}, "clip_norm 0.0"),
         ({"metrics": ["acc"]}, "metric 'acc'; expected a Metric, or one of accuracy"),
+        ({"metrics": ["accuracy", "mse", Accuracy()]}, "two values named 'accuracy'"),
+        ({"metrics": [MSE(name="loss")]}, "two values named 'loss'"),
         ({"scheduler": "cosine"}, "a scheduler of weft.optim.lr_scheduler"),
         ({"loss": "mse"}, "loss 'mse'"),
         ({"loss": None}, "neither a loss nor a step"),
@@ -437,6 +465,36 @@ def test_wrong_data(on_each_device):
     trainer = make_trainer()
     with pytest.raises(weft.RangeError, match="used up"):
         trainer.fit(generator, epochs=2)
+
+
+def test_a_step_may_return_numbers_of_python_and_of_any_dtype(on_each_device):
+    x, y = make_data()
+    trainer = make_trainer(metrics=["accuracy"])
+    more = {"n": 3.0, "k": 2, "numpy": np.float32(0.5)}
+
+    def step(trainer, x, y):
+        return {"loss": trainer.model(x).square().mean(), **more, "labels": y, "wide": x.double()}
+
+    trainer = Trainer(trainer.model, None, trainer.optimizers[0], step=step, device=weft.default_device())
+    trainer.fit([(x, y)] * 2, epochs=2)
+    for name, expected in {"n": 3.0, "k": 2.0, "numpy": 0.5, "labels": y.double().mean().item()}.items():
+        assert trainer.history[name] == pytest.approx([expected] * 2)
+    more["n"] = 5.0
+    trainer.fit([(x, y)], epochs=3)
+    assert trainer.history["n"][-1] == 5.0
+    more["word"] = "epoch"
+    with pytest.raises(weft.GraphError, match="a step that returned 'word' of type str"):
+        trainer.fit([(x, y)], epochs=4)
+
+
+def test_a_step_may_not_return_the_name_of_a_metric(on_each_device):
+    def step(trainer, x, y):
+        return {"loss": trainer.model(x).square().mean(), "accuracy": 1.0}
+
+    model = nn.Linear(4, 2)
+    trainer = Trainer(model, None, weft.optim.SGD(model.parameters(), lr=0.1), step=step, metrics=["accuracy"])
+    with pytest.raises(weft.RangeError, match="a step that returned 'accuracy', which is a metric"):
+        trainer.fit([make_data()])
 
 
 def test_optimizers_may_be_made_from_the_parameters(on_each_device):

@@ -63,6 +63,28 @@ def test_two_classes_from_one_score(on_each_device):
     assert run(Recall("binary"), logit, truth) == pytest.approx(guess[truth > 0].mean())
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize("ignored", [-100, 255])
+def test_two_classes_with_targets_that_do_not_count(on_each_device, dtype, ignored):
+    rng = np.random.default_rng(1)
+    truth = rng.choice([0, 1, ignored], (40, 3)).astype(dtype)
+    logit = rng.normal(size=(40, 3)).astype(np.float32)
+    used, guess = truth != ignored, logit > 0
+    options = {"ignore_index": ignored, "multilabel": True}
+    assert run(Accuracy(**options), logit, truth) == pytest.approx((guess == truth)[used].mean())
+    assert run(Recall("binary", **options), logit, truth) == pytest.approx(guess[used & (truth == 1)].mean())
+    assert run(ConfusionMatrix(**options), logit, truth).sum() == used.sum()
+
+
+def test_targets_that_are_probabilities_of_classes(on_each_device):
+    logits, truth = scores()
+    mixed = (0.7 * np.eye(5)[truth] + 0.3 * np.eye(5)[np.roll(truth, 1)]).astype(np.float32)
+    assert run(Accuracy(), logits, mixed) == pytest.approx((logits.argmax(1) == truth).mean())
+    np.testing.assert_array_equal(run(ConfusionMatrix(), logits, mixed), confusion(logits, truth, 5))
+    assert run(TopK(2), logits, mixed) == run(TopK(2), logits, truth)
+    assert run(Accuracy(multilabel=True), logits, mixed) == pytest.approx(((logits > 0) == (mixed > 0.5)).mean())
+
+
 def test_confusion_and_iou(on_each_device):
     logits, truth = scores()
     matrix = confusion(logits, truth, 5)
@@ -96,6 +118,26 @@ def test_area_under_the_curve(on_each_device):
     assert run(AUC(from_logits=False), score.astype(np.float32), truth) == pytest.approx(exact_auc(score, truth))
     logit = (rng.normal(size=300) + truth).astype(np.float32)
     assert run(AUC(), logit, truth) == pytest.approx(exact_auc(logit, truth), abs=1e-3)
+
+
+@pytest.mark.parametrize("center", [-700.0, -100.0, -12.0, 0.0, 12.0, 3000.0])
+def test_area_under_the_curve_far_from_the_middle(on_each_device, center):
+    rng = np.random.default_rng(4)
+    truth = rng.integers(0, 2, 2000)
+    width = max(1.0, abs(center) / 20)
+    logit = (center + width * (rng.normal(size=2000) + 4.0 * truth - 2.0)).astype(np.float32)
+    assert run(AUC(), logit, truth) == pytest.approx(exact_auc(logit, truth), abs=1e-3)
+
+
+def test_area_under_the_curve_of_small_probabilities_and_of_none(on_each_device):
+    rng = np.random.default_rng(5)
+    truth = rng.integers(0, 2, 1000)
+    score = np.exp(rng.normal(size=1000) + truth - 15.0).astype(np.float32)
+    assert run(AUC(from_logits=False), score, truth) == pytest.approx(exact_auc(score, truth), abs=1e-3)
+    ends = np.array([0.0, 0.0, 0.5, 1.0, 1.0], np.float32)
+    assert run(AUC(from_logits=False), ends, np.array([0, 1, 1, 0, 1]), 1) == pytest.approx(0.5)
+    ends = np.array([-np.inf, -np.inf, 0.0, np.inf, np.inf], np.float32)
+    assert run(AUC(), ends, np.array([0, 1, 1, 0, 1]), 1) == pytest.approx(0.5)
 
 
 def test_perplexity(on_each_device):

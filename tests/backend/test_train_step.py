@@ -6,6 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
+import torch
 
 import weft
 import weft.nn as nn
@@ -361,6 +362,25 @@ def test_evaluation_uses_the_other_mode_and_leaves_it(on_each_device):
     assert first["accuracy"] == pytest.approx((logits.argmax(1) == y).float().mean().item())
     np.testing.assert_allclose(trainer.predict(batches).numpy(), logits.numpy(), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(trainer.predict(x).numpy(), logits.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_predictions_for_a_tensor_of_pytorchs(on_each_device):
+    x = make_data()[0].cpu().numpy()
+    trainer = make_trainer(make_model())
+    expected = trainer.predict(x).numpy()
+    for given in (torch.tensor(x), torch.tensor(x, requires_grad=True), torch.tensor(x).T.contiguous().T):
+        np.testing.assert_array_equal(trainer.predict(given).numpy(), expected)
+    seen = []
+
+    class Model(nn.Module):
+        def forward(self, x):
+            seen.append((x.shape, x.dtype, x.device))
+            return x.float() * 2.0
+
+    trainer.model, trainer._predict = Model(), None
+    half = torch.tensor(x).bfloat16()
+    np.testing.assert_array_equal(trainer.predict(half).numpy(), half.float().numpy() * 2.0)
+    assert seen[-1] == (x.shape, weft.bfloat16, trainer.device)
 
 
 @pytest.mark.parametrize(("precision", "low"), [("bf16", weft.bfloat16), ("fp16", weft.float16)])

@@ -169,3 +169,55 @@ def test_the_package_is_loaded_lazily():
     code = "import sys, weft; print([n for n in sys.modules if n.startswith('weft.data.')]); weft.data.DataLoader"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("device", [None, "cpu"], ids=["streamed", "resident"])
+@pytest.mark.parametrize("stop", [0, 2, 5])
+@pytest.mark.parametrize("where", ["loader", "sampler"])
+def test_a_generator_of_ones_own_goes_on_from_the_state(device, stop, where):
+    rows = data.TensorDataset(weft.arange(10))
+
+    def make():
+        generator = weft.Generator(3)
+        if where == "sampler":
+            sampler = data.RandomSampler(rows, generator=generator)
+            return data.DataLoader(rows, 2, sampler=sampler, device=device)
+        return data.DataLoader(rows, 2, shuffle=True, generator=generator, device=device)
+
+    def read(loader):
+        return [one.tolist() for (one,) in loader]
+
+    expected = [read(loader) for loader in [make()] for _ in range(4)]
+    loader = make()
+    read(loader)
+    batches = iter(loader)
+    begun = [next(batches)[0].tolist() for _ in range(stop)]
+    state = loader.state_dict()
+    other = make()
+    other.load_state_dict(state)
+    assert other.state_dict() == state
+    if stop < 5:
+        assert begun + read(other) == expected[1]
+    assert [read(other) for _ in range(2)] == expected[2:]
+
+
+def test_resident_data_of_a_loader_goes_on_with_its_generator():
+    def make():
+        rows = data.TensorDataset(weft.arange(10))
+        loader = data.DataLoader(rows, 5, shuffle=True, generator=weft.Generator(3), device="cpu")
+        return loader.resident()
+
+    def read(resident, epoch):
+        resident.start_epoch(epoch)
+        return [resident.next()[0].tolist() for _ in range(2)]
+
+    first = make()
+    expected = [read(first, epoch) for epoch in range(3)]
+    resident = make()
+    read(resident, 0)
+    resident.start_epoch(1)
+    begun = resident.next()[0].tolist()
+    state, other = resident.state_dict(), make()
+    other.load_state_dict(state)
+    assert [begun, other.next()[0].tolist()] == expected[1]
+    assert read(other, 2) == expected[2]

@@ -252,7 +252,8 @@ def test_cifar_pickles_survive_mutations(protocol):
 
 
 def plain_csv(content):
-    rows = [row for row in csv.reader(io.StringIO(content.decode().removeprefix("\ufeff"), newline="")) if row]
+    text = io.StringIO(content.decode().removeprefix("\ufeff"), newline="")
+    rows = [row for row in csv.reader(text, skipinitialspace=True) if row]
     columns = list(zip(*rows[1:], strict=True)) if len(rows) > 1 else [() for _ in rows[0]]
     return [np.array([*column, None], object)[:-1] for column in columns]
 
@@ -306,6 +307,16 @@ def test_csv_infers_dtypes(tmp_path):
     assert loaded[0].tolist() == [[1, 1], [-2, 0], [3, 1]]
     headless = parse_csv(b"1;2\n3;4\n", header=False, delimiter=";")
     assert headless["1"].tolist() == [2, 4]
+
+
+def test_csv_spaces_behind_delimiters():
+    table = parse_csv(b'a, b, c, d, e\n1, 2, 3.5, "x, y", true\n4, 5, , z, false\n')
+    assert list(table) == ["a", "b", "c", "d", "e"]
+    assert table["b"].tolist() == [2, 5] and table["b"].dtype == np.int64
+    np.testing.assert_array_equal(table["c"], [3.5, np.nan])
+    assert table["d"].tolist() == ["x, y", "z"] and table["e"].dtype == bool
+    spaced = parse_csv(b"1  2\n3 x 4\n", header=False, delimiter=" ")
+    assert spaced["1"].tolist() == ["", "x"] and spaced["2"].tolist() == [2, 4]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """CSV files: rows by Python's `csv` module, dtypes by inference, errors with line numbers.
 
 A column is int64 if all its values are whole numbers that fit, else float64 if all are numbers (missing values are
-NaN), else bool if all are true or false, else text.
+NaN), else bool if all are true or false, else text. Spaces behind a delimiter are no part of a value.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def _decode(who: str, data: bytes, encoding: str) -> str:
 
 def _read_rows(who: str, text: str, header: bool, delimiter: str) -> tuple[list[str], list[list[str]], list[int]]:
     """The names of the columns, the rows, and the line that each row ends in. Blank lines are left out."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    has_spaces = delimiter != " "  # that may follow a delimiter, and are no part of the value
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=has_spaces)
     names: list[str] | None = None
     rows: list[list[str]] = []
     lines: list[int] = []

@@ -23,7 +23,7 @@ from weft.data.dataset import is_stream
 from weft.data.reading import END, Source, find_rows
 from weft.data.resident import LAST, ResidentData, apply_transform, count_batches, upload_rows
 from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler, draw_positions
-from weft.data.seeds import ORDER, TRANSFORM, draw_seed, epoch_seed
+from weft.data.seeds import ORDER, TRANSFORM, draw_seed, epoch_seed, restore_generator, saved_generator
 from weft.data.streaming import prefetch
 from weft.data.workers import LocalWorker, start_processes
 from weft.device import default_device, get
@@ -128,7 +128,8 @@ class DataLoader(Generic[Item]):
             self._loaded = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch, batches given out, seed, and draws made by the transform: what `load_state_dict` goes on from."""
+        """Epoch, batches given out, seed, draws made by the transform, and the state of a `generator` that seeds are
+        drawn from: what `load_state_dict` goes on from."""
         if self._loaded is not None:
             return dict(self._loaded)
         if self._active is not None:
@@ -139,8 +140,14 @@ class DataLoader(Generic[Item]):
             state = {"epoch": self.epoch, "position": self.position, "seed": self._seed_now, "draws": draws}
             is_complete = self._is_complete or self._is_at_end()
         if is_complete:
-            return {"epoch": self._next_epoch, "position": 0, "seed": self.seed, "draws": 0}
-        return state
+            state = {"epoch": self._next_epoch, "position": 0, "seed": self.seed, "draws": 0}
+        return state | saved_generator(self._seed_generator())
+
+    def _seed_generator(self) -> Generator | None:
+        """What the seeds of epochs are drawn from, unless it is Weft's default generator or the seed is given."""
+        if self.seed is not None:
+            return None
+        return self.generator or getattr(self.sampler or self.batch_sampler, "generator", None)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on where `state_dict` was taken, within an epoch too."""
@@ -150,6 +157,7 @@ class DataLoader(Generic[Item]):
             raise problem(RangeError, "DataLoader.load_state_dict", given, "what state_dict returned")
         self._loaded = dict(state)
         self._next_epoch = int(state["epoch"])
+        restore_generator(self._seed_generator(), state)
 
     def _is_at_end(self) -> bool:
         try:
@@ -165,7 +173,7 @@ class DataLoader(Generic[Item]):
         if loaded is not None and loaded["epoch"] == epoch:
             seed, first, draws = loaded["seed"], int(loaded["position"]), int(loaded["draws"])
         if seed is None:
-            seed = draw_seed(self.generator or getattr(self.sampler or self.batch_sampler, "generator", None))
+            seed = draw_seed(self._seed_generator())
         self.epoch, self.position, self._seed_now, self._next_epoch = epoch, first, seed, epoch + 1
         self._active, self._is_complete = data, False
         self._begun += 1
@@ -200,7 +208,7 @@ class DataLoader(Generic[Item]):
         data = ResidentData(
             upload_rows(parts, place), self.batch_size or 1, shuffle, self.seed or 0, self.last, self.transform
         )
-        data.begin_epoch = self.begin_epoch
+        data.begin_epoch, data.seed_generator = self.begin_epoch, self._seed_generator()
         return data
 
     def _fits(self, found: tuple[Sequence[Any], Any], place: Any) -> bool:

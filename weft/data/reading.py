@@ -15,7 +15,8 @@ from weft.data.collate import Make, collate, map_leaves
 from weft.data.dataset import ArrayDataset, Subset, TensorDataset
 from weft.dtypes import from_numpy as dtype_from_numpy
 
-END = "end"  # what a stream gives behind its last batch
+NO_SAMPLE, OTHER_KEY = -1, -2  # in place of a position: nothing is being read; something whose key is no number
+END = object()  # what a stream gives behind its last batch; no item is this object, and it stays in its process
 
 
 class Source:
@@ -33,13 +34,13 @@ class Source:
         self.batch_size, self.last = batch_size, last
         self.has_rows = collate_fn is None and is_batched and has_rows(dataset)
 
-    def read(self, positions: Any, note: Callable[[int], None], make: Make) -> Any:
+    def read(self, positions: Any, note: Callable[[Any], None], make: Make) -> Any:
         """The batch at some positions, or the item at one."""
         if not self.is_batched:
             note(positions)
             item = self.dataset[positions]
             return item if self.collate_fn is None else self.collate_fn(item)
-        note(positions[0] if positions else -1)
+        note(positions[0] if positions else NO_SAMPLE)
         if self.has_rows:  # one gather instead of one slice per row
             return _make_arrays(self.dataset[positions], make)
         fetch_all = getattr(self.dataset, "__getitems__", None)
@@ -51,7 +52,7 @@ class Source:
             items.append(self.dataset[position])
         return self._batch(items, make)
 
-    def stream(self, skip: int, note: Callable[[int], None], make: Make) -> Iterator[Any]:
+    def stream(self, skip: int, note: Callable[[Any], None], make: Make) -> Iterator[Any]:
         """The batches of an iterable dataset behind the first `skip`."""
         note(0)
         size = self.batch_size
@@ -92,12 +93,14 @@ def _make_arrays(rows: Any, make: Make) -> Any:
     return list(made) if isinstance(made, tuple) else made
 
 
-def describe_sample(index: int) -> str:
-    """What a message says about the sample that was being read."""
-    return f"sample {index}" if index >= 0 else "no sample"
+def describe_sample(index: Any) -> str:
+    """What a message says about the sample that was being read: a position, a key of the dataset's own, or -1."""
+    if index == OTHER_KEY:
+        return "a sample whose key is no number"
+    return "no sample" if index == NO_SAMPLE else f"sample {index!r:.80}"
 
 
-def note_sample(error: BaseException, index: int) -> None:
+def note_sample(error: BaseException, index: Any) -> None:
     """Add the sample's index to an error that a dataset raised."""
     text = f"DataLoader: raised while reading {describe_sample(index)}"
     if text not in getattr(error, "__notes__", ()):

@@ -13,7 +13,7 @@ from typing import Any
 
 from weft.compiled import compile
 from weft.creation import arange, tensor, zeros
-from weft.data.seeds import ORDER, TRANSFORM, drawing_from, epoch_seed
+from weft.data.seeds import ORDER, TRANSFORM, drawing_from, epoch_seed, restore_generator, saved_generator
 from weft.dtypes import int64
 from weft.errors import RangeError, ShapeError, problem
 from weft.random import Generator
@@ -78,6 +78,7 @@ class ResidentData:
         self.seeks = 0  # how often the place was set: who is in the middle of an epoch sees whether another one did it
         self.first = 0  # batches of the epoch that were done before `start_epoch`, when it was resumed
         self.begin_epoch: Callable[..., tuple[int, int, int]] | None = None  # the loader's, which keeps the state
+        self.seed_generator: Generator | None = None  # what the loader draws seeds from
         self.generator = Generator()  # of the transform
         self._order_generator = Generator()
         self.position = zeros(1, dtype=int64, device=self.device)
@@ -132,11 +133,13 @@ class ResidentData:
             "position": min(done, self.batches),
             "seed": self.seed,
             "draws": self.generator.counter,
+            **saved_generator(self.seed_generator),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
         self.seed = int(state["seed"])
+        restore_generator(self.seed_generator, state)
         self._seek(int(state["epoch"]), int(state["position"]), int(state["draws"]))
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from weft.random import Generator, default_generator
 
@@ -42,6 +43,18 @@ def draw_seed(generator: Generator | None) -> int:
     made, counter = source.get_state()
     source.counter = counter + 1
     return epoch_seed(made, counter, 0)
+
+
+def saved_generator(generator: Generator | None) -> dict[str, Any]:
+    """The part of a loader's state that holds the generator of its seeds, if it has one."""
+    return {} if generator is None else {"generator": list(generator.get_state())}
+
+
+def restore_generator(generator: Generator | None, state: Mapping[str, Any]) -> None:
+    """Let a generator go on from a loader's state."""
+    if generator is not None and state.get("generator") is not None:
+        made, counter = state["generator"]
+        generator.set_state((int(made), int(counter)))
 
 
 def current_generator() -> Generator:

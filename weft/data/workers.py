@@ -19,13 +19,16 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol
 
+import numpy as np
+
 from weft.creation import tensor
 from weft.data.collate import Make, Packed, pack, to_device, unpack
-from weft.data.reading import END, Source, describe_sample, note_sample
+from weft.data.reading import END, NO_SAMPLE, OTHER_KEY, Source, describe_sample, note_sample
 from weft.device import device as use_device
 from weft.errors import RangeError, WeftError, problem
 
 PARENT_CHECK_SECONDS = 2.0  # how often an idle worker process looks whether its parent is still there
+READ, STOP = "read", "stop"  # what a process is told, together with a task
 SHUTDOWN_SECONDS = 1.0  # how long a process is given to end by itself
 
 
@@ -56,15 +59,15 @@ class LocalWorker:
     ):
         self.source, self.place, self.target, self.skip = source, place, target, skip
         self.number, self.start = number, start
-        self.index = -1
+        self.index: Any = NO_SAMPLE
         self.make: Make = lambda array: tensor(array, device=target or place)
         self._stream: Iterator[Any] | None = None
 
-    def _note(self, index: int) -> None:
+    def _note(self, index: Any) -> None:
         self.index = index
 
     def read(self, task: Any) -> Any:
-        self.index = -1
+        self.index = NO_SAMPLE
         start, self.start = self.start, None
         try:
             with use_device(self.place):
@@ -134,7 +137,7 @@ class ProcessWorker:
         self.target, self.number = target, number
         self._unsent: bytes | None = job if isinstance(job, bytes) else None
         self._pipe, theirs = context.Pipe()
-        self._index = context.RawValue("q", -1)
+        self._index = context.RawValue("q", NO_SAMPLE)
         arguments = (theirs, None if self._unsent else job, self._index, number, os.getpid())
         self._process = context.Process(target=_serve, args=arguments, daemon=True, name=f"weft-worker-{number}")
         try:
@@ -148,7 +151,7 @@ class ProcessWorker:
             if self._unsent is not None:
                 self._pipe.send_bytes(self._unsent)
                 self._unsent = None
-            self._pipe.send(task)
+            self._pipe.send((READ, task))
             if self._pipe not in wait([self._pipe, self._process.sentinel]) and not self._pipe.poll():
                 raise self._death()
             kind, value, text, index = pickle.loads(self._pipe.recv_bytes())
@@ -181,9 +184,9 @@ class ProcessWorker:
     def close(self) -> None:
         """End the process; a read that is under way in another thread gets an error. (The pipe is closed when nothing
         refers to it: that thread may still wait for it.)"""
-        if self._index.value < 0 and self._unsent is None:
+        if self._index.value == NO_SAMPLE and self._unsent is None:
             with contextlib.suppress(OSError):
-                self._pipe.send(END)
+                self._pipe.send((STOP, None))
             self._process.join(SHUTDOWN_SECONDS)
         if self._process.is_alive():
             self._process.terminate()
@@ -216,8 +219,12 @@ def _serve(pipe: Connection, job: Any, index: Any, number: int, parent: int) -> 
     """The loop of a worker process: it ends when it is told to, or when its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where the start method does not pass on the blocked signals
 
-    def note(position: int) -> None:
-        index.value = position
+    key: Any = NO_SAMPLE  # what is being read; the parent sees it as a number
+
+    def note(position: Any) -> None:
+        nonlocal key
+        key = position
+        index.value = position if isinstance(position, (int, np.integer)) else OTHER_KEY
 
     stream: Iterator[Any] | None = None
     is_started = False
@@ -228,10 +235,10 @@ def _serve(pipe: Connection, job: Any, index: Any, number: int, parent: int) -> 
         try:
             if job is None:
                 job = pipe.recv_bytes()
-            task = pipe.recv()
+            order, task = pipe.recv()
         except (EOFError, OSError):
             return
-        if task == END:
+        if order == STOP:
             return
         try:
             if isinstance(job, bytes):
@@ -245,18 +252,18 @@ def _serve(pipe: Connection, job: Any, index: Any, number: int, parent: int) -> 
                 value = next(stream, END)
             else:
                 value = source.read(task, note, Packed)
-            reply = ("end", None, "", -1) if value is END else ("batch", pack(value), "", -1)
+            reply = ("end", None, "", None) if value is END else ("batch", pack(value), "", None)
             payload = pickle.dumps(reply, protocol=5)
         except Exception as error:
-            payload = _error_payload(error, index.value)
-        index.value = -1
+            payload = _error_payload(error, key)
+        key = index.value = NO_SAMPLE
         try:
             pipe.send_bytes(payload)
         except (BrokenPipeError, ConnectionError):
             return
 
 
-def _error_payload(error: Exception, index: int) -> bytes:
+def _error_payload(error: Exception, index: Any) -> bytes:
     """An error as bytes; what cannot be sent as it is goes as text."""
     text = "".join(traceback.format_exception(error))
     try:

@@ -19,7 +19,7 @@ from weft.locks import CopyableLock
 from weft.optim.flat import buckets, join, split
 from weft.optim.groups import SEEN, STEP, SUM, Bucket, Group, outside_of_traces, plain_number
 from weft.row_updates import Rows, replace_rows, row_gradient, take_rows, unique_rows
-from weft.state import STATE
+from weft.state import STATE, VERSION
 from weft.tensor import Tensor, take_consumed
 
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
@@ -110,6 +110,16 @@ class Optimizer:
         with outside_of_traces():
             group.buckets = self._make_buckets(group)
         self.param_groups.append(group)
+        VERSION.bump()  # compiled steps are to look at the groups
+
+    def _sizes(self) -> list[int]:
+        """How many parameters each group has."""
+        return [len(group["params"]) for group in self.param_groups]
+
+    def _guard_groups(self) -> None:
+        """Let a compiled function be traced anew when there are more groups. One guard serves all calls in it."""
+        if STATE.trace is not None and all(read != self._sizes for read, _ in STATE.trace.guards):
+            STATE.trace.guard(self._sizes)
 
     def _listed(self, params: Any) -> list[Any]:
         if isinstance(params, Tensor):
@@ -180,6 +190,7 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget gradients, or set them to zero."""
+        self._guard_groups()
         for param in itertools.chain.from_iterable(group["params"] for group in self.param_groups):
             if set_to_none:
                 param.grad = None
@@ -246,6 +257,7 @@ class Optimizer:
         return lambda new, old: weft.where(chosen, new, old)
 
     def _step(self) -> None:
+        self._guard_groups()
         fresh: list[Tensor] = []
         later: list[tuple[list[Tensor], Tensor]] = []
         with weft.no_grad(), weft.autocast(enabled=False):

@@ -60,22 +60,20 @@ def micro_batches(batch: Any, k: int) -> list[Any]:
     return parts
 
 
-class _View:
-    """A loss as its `forward` sees it, with another reduction."""
-
-    def __init__(self, loss: Module):
-        self._loss = loss
-        self.reduction = "none"
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loss, name)
+def _unreduced_view(loss: Module) -> Module:
+    """The same module, of the same class, with all of its attributes as they are at any time, but without reduction."""
+    kind = type(loss)
+    view = object.__new__(type(kind.__name__, (kind,), {"reduction": property(lambda self: "none")}))
+    object.__setattr__(view, "__dict__", loss.__dict__)
+    return view
 
 
 class Unreduced:
     """A loss as (total, count): the sum over a batch, and what a mean divides it by (None for losses that are sums).
 
     `loss` is a module of weft.nn, a function of nn.functional (perhaps a `functools.partial` of one), or a function of
-    the user's, which returns either a mean over the rows of its first argument, or the pair (total, count) itself.
+    the user's, which returns either a mean over the rows of its first argument, or the pair (total, count) itself. A
+    module of the user's with `reduction="sum"` returns a sum.
 
     >>> loss = Unreduced(weft.nn.CrossEntropyLoss(ignore_index=0))
     >>> total, count = loss(weft.zeros(3, 2), weft.tensor([0, 1, 1]))
@@ -90,6 +88,7 @@ class Unreduced:
         self.function = loss.func if isinstance(loss, functools.partial) else loss
         self.options: dict[str, Any] = dict(loss.keywords) if isinstance(loss, functools.partial) else {}
         self.is_known = isinstance(loss, _Loss) or self._has_reduction()
+        self._view = _unreduced_view(loss) if isinstance(loss, _Loss) else None
         reduction = getattr(loss, "reduction", "mean") if isinstance(loss, Module) else None
         self.reduction: str = reduction or self.options.get("reduction", "mean")
         if self.reduction not in ("mean", "sum", "batchmean"):
@@ -105,9 +104,11 @@ class Unreduced:
 
     def __call__(self, *args: Any) -> tuple[Tensor, Tensor | float | None]:
         if not self.is_known:
-            return self._of_user(args)
-        if isinstance(self.loss, Module):
-            values = type(self.loss).forward(_View(self.loss), *args)  # type: ignore[arg-type]
+            return self._of_user(self.loss(*args), args)
+        if self._view is not None:
+            values = self._view.forward(*args)
+            if not isinstance(values, Tensor) or not values.ndim:  # a class of the user's, which reduces by itself
+                return self._of_user(values, args)
         else:
             values = self.loss(*args, reduction="none")
         if isinstance(self.loss, CTCLoss) or self.function is F.ctc_loss:
@@ -140,13 +141,14 @@ class Unreduced:
         picked = weight.detach().to(values.dtype)[weft.where(is_used, target, 0)]
         return weft.where(is_used, picked, 0.0).sum()
 
-    def _of_user(self, args: tuple[Any, ...]) -> tuple[Tensor, Tensor | float | None]:
-        result = self.loss(*args)
+    def _of_user(self, result: Any, args: tuple[Any, ...]) -> tuple[Tensor, Tensor | float | None]:
         if isinstance(result, tuple) and len(result) == 2:
             return result
         if not isinstance(result, Tensor) or result.numel() != 1:
             given = f"a loss of {type(result).__name__}{list(getattr(result, 'shape', []))}"
             raise problem(ShapeError, WHO, given, "one number, or (total, count)")
+        if self.reduction == "sum":
+            return result.reshape(()), None
         rows = next(leaf for leaf in tree.flatten(args)[0] if isinstance(leaf, Tensor)).shape[0]
         return result.reshape(()) * float(rows), float(rows)
 
@@ -233,7 +235,7 @@ class Accumulator:
 
     def finish(self) -> Tensor:
         """Make the gradients those of the joint batch; returns its loss. Nothing is left of these micro-batches."""
-        is_mean = self.loss.reduction != "sum" and self._unit is not None
+        is_mean = self._unit is not None  # there were counts
         with weft.no_grad():
             result = self.total / self.count if is_mean else self.total.clone()
             if is_mean:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,16 @@ def monitored(who: str, monitor: str, metrics: Metrics) -> float | None:
     return float(value)
 
 
+def warn_without_validation(who: str, monitor: str, trainer: Trainer) -> None:
+    """Say that a callback has nothing to look at in a run that never validates."""
+    if monitor.startswith("val_") and not trainer.planned.get("validates", True):
+        text = (
+            f"{who} does nothing: it monitors {monitor!r}, and this run has no validation. Fix: pass validation= to fit"
+        )
+        other = monitor.removeprefix("val_")
+        warnings.warn(f"{text}, or monitor={other!r}.", UserWarning, stacklevel=2)
+
+
 class EarlyStopping(Callback):
     """Stop when `monitor` has not become better for `patience` epochs: better is below the best value by more than
     `min_delta` (above it for mode "max"). `baseline` is a value to be better than; epochs before `start_from_epoch` do
@@ -131,6 +142,7 @@ class EarlyStopping(Callback):
         self.best_weights: dict[str, Any] | None = None
 
     def on_train_begin(self, trainer: Trainer) -> None:
+        warn_without_validation("EarlyStopping", self.monitor, trainer)
         if not trainer.is_resumed:
             self._reset()
         elif self.stopped_epoch is not None and self.wait >= self.patience:  # the run was over already
@@ -207,6 +219,10 @@ class ModelCheckpoint(Callback):
         self.best = worst if initial_value_threshold is None else initial_value_threshold
         self.saved: list[Path] = []
 
+    def on_train_begin(self, trainer: Trainer) -> None:
+        if self.save_best_only:
+            warn_without_validation("ModelCheckpoint", self.monitor, trainer)
+
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         if self.save_best_only:
             value = monitored("ModelCheckpoint", self.monitor, metrics)
@@ -257,6 +273,7 @@ class ReduceLROnPlateau(Callback):
         self.wait = self.cooldown_left = 0
 
     def on_train_begin(self, trainer: Trainer) -> None:
+        warn_without_validation("ReduceLROnPlateau", self.monitor, trainer)
         if not trainer.is_resumed:
             self._reset()
 

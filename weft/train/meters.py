@@ -7,11 +7,14 @@ the metrics. A step writes them in place; `read` packs their values into one vec
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 import weft
-from weft.errors import GraphError, problem
+from weft.errors import GraphError, RangeError, problem
 from weft.optim.groups import outside_of_traces
 from weft.tensor import Tensor
 from weft.train.metrics import Mean, Metric
@@ -31,6 +34,10 @@ class Meters:
 
     def __init__(self, metrics: Sequence[Metric], device: Any):
         self.metrics, self.device = list(metrics), device
+        names = ["loss", *[metric.name for metric in self.metrics]]
+        for twice in [name for number, name in enumerate(names) if name in names[:number]][:1]:
+            fix = f"name one of them: {type(self.metrics[names.index(twice, 1) - 1]).__name__}(name=...)"
+            raise problem(RangeError, "Trainer", f"two values named {twice!r}", "metrics of different names", fix)
         self.scaler: Any = None  # of losses in float16: it skips steps, too
         self.loss = Mean("loss")
         self.means: dict[str, Mean] = {}  # of what a custom step returned beside the loss
@@ -59,10 +66,21 @@ class Meters:
             self.loss.add(weft.where(good, value, 0.0), weft.where(good, weight, 0.0), last=value)
         self.counts.copy_(weft.stack([steps, first, skipped]))
 
-    def note_values(self, values: Mapping[str, Tensor], rows: int) -> None:
-        """Take further numbers of a step into account."""
+    def note_values(self, values: Mapping[str, Any], rows: int) -> None:
+        """Take further numbers of a step into account: tensors, of which the mean counts, or Python's."""
         for name, value in values.items():
-            self.means.setdefault(name, Mean(name)).add(value.detach().mean(), float(rows))
+            if any(metric.name == name for metric in self.metrics):
+                given, expected = f"a step that returned {name!r}, which is a metric", "another name"
+                raise problem(RangeError, "Trainer", given, expected)
+            self.means.setdefault(name, Mean(name)).add(self._number(name, value), float(rows))
+
+    def _number(self, name: str, value: Any) -> Tensor:
+        if isinstance(value, Tensor) and value.dtype.kind != "c":
+            return (value.detach() if value.dtype.kind == "f" else value.float()).mean()
+        if isinstance(value, numbers.Real | np.bool_):
+            return weft.full((), value, dtype=weft.float32, device=self.device)
+        given = f"a step that returned {name!r} of type {type(value).__name__}"
+        raise problem(GraphError, "Trainer", given, "a tensor or a number", "leave it out of the dict")
 
     def note_predictions(self, prediction: Any, target: Any) -> None:
         """Let the metrics see the predictions of a batch, if there are any."""
@@ -143,13 +161,13 @@ class _Reader:
             return weft.cat([part.double().reshape(-1) for part in parts])
 
     def read(self) -> Readings:
-        numbers = self.pack().tolist()
+        flat = self.pack().tolist()
         found, at = Readings(), 4
-        _, first_bad, skipped, found.last = numbers[:at]
+        _, first_bad, skipped, found.last = flat[:at]
         found.first_bad, found.skipped = int(first_bad), int(skipped)
         for name, shape in self.shapes:
             size = math.prod(shape)
-            part = numbers[at : at + size]
+            part = flat[at : at + size]
             found[name] = _nested(part, shape) if shape else part[0]
             at += size
         return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -158,21 +159,35 @@ def class_axis(who: str, prediction: Tensor, target: Tensor) -> int | None:
 
 class _OfClasses(Metric):
     """What metrics of classes share: `ignore_index` marks targets that do not count, `threshold` (of the scores, which
-    are logits unless said otherwise) divides two classes."""
+    are logits unless said otherwise) divides two classes. Float targets of shape (batch, classes) are probabilities of
+    classes, as those of Mixup, of which the highest counts; with `multilabel` each element is a target of two classes.
+    """
 
-    def __init__(self, name: str | None = None, ignore_index: int = -100, threshold: float = 0.0):
+    def __init__(
+        self,
+        name: str | None = None,
+        ignore_index: int = -100,
+        threshold: float = 0.0,
+        *,
+        multilabel: bool = False,
+    ):
         super().__init__(name)
-        self.ignore_index, self.threshold = ignore_index, threshold
+        self.ignore_index, self.threshold, self.multilabel = ignore_index, threshold, multilabel
+
+    def labels(self, prediction: Tensor, target: Tensor) -> Tensor:
+        """The targets; in place of probabilities of classes, the class of the highest."""
+        is_shares = target.dtype.kind == "f" and target.ndim == 2 and target.shape == prediction.shape
+        return target.argmax(1) if is_shares and target.shape[1] > 1 and not self.multilabel else target
 
     def chosen(self, prediction: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
         """(predicted classes, targets, which count, number of classes), as vectors."""
+        target = self.labels(prediction, target)
         axis = class_axis(self.name, prediction, target)
+        counts = target.reshape(-1) != self.ignore_index
         if axis is None:
             guess = (prediction.reshape(-1) > self.threshold).long()
-            truth, classes = (target.reshape(-1) > 0.5).long(), 2
-            return guess, truth, weft.ones_like(truth, dtype=weft.bool), classes
+            return guess, (target.reshape(-1) > 0.5).long(), counts, 2
         guess, truth = prediction.argmax(axis).reshape(-1), target.reshape(-1).long()
-        counts = truth != self.ignore_index
         return guess, weft.where(counts, truth, 0), counts, prediction.shape[axis]
 
 
@@ -214,6 +229,7 @@ class TopK(Accuracy):
         self.k = k
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
+        target = self.labels(prediction, target)
         axis = class_axis(self.name, prediction, target)
         if axis is None or self.k > prediction.shape[axis]:
             given = f"predictions of shape {list(prediction.shape)}"
@@ -234,9 +250,15 @@ class _Counts(_OfClasses):
     """True positives, predicted and true members of each class."""
 
     def __init__(
-        self, average: str | None = "macro", name: str | None = None, ignore_index: int = -100, threshold: float = 0.0
+        self,
+        average: str | None = "macro",
+        name: str | None = None,
+        ignore_index: int = -100,
+        threshold: float = 0.0,
+        *,
+        multilabel: bool = False,
     ):
-        super().__init__(name, ignore_index, threshold)
+        super().__init__(name, ignore_index, threshold, multilabel=multilabel)
         if average not in ("macro", "micro", "binary", None):
             raise problem(
                 RangeError, f"metric {self.name}", f"average {average!r}", "'macro', 'micro', 'binary' or None"
@@ -332,9 +354,15 @@ class IoU(ConfusionMatrix):
     name = "iou"
 
     def __init__(
-        self, average: str | None = "macro", name: str | None = None, ignore_index: int = -100, threshold: float = 0.0
+        self,
+        average: str | None = "macro",
+        name: str | None = None,
+        ignore_index: int = -100,
+        threshold: float = 0.0,
+        *,
+        multilabel: bool = False,
     ):
-        super().__init__(name, ignore_index, threshold)
+        super().__init__(name, ignore_index, threshold, multilabel=multilabel)
         self.average = average
 
     def compute(self) -> Tensor:
@@ -348,9 +376,13 @@ class IoU(ConfusionMatrix):
         return (value * occurs).sum() / occurs.sum()
 
 
+LARGEST_LOGIT = 1e4  # that AUC tells from others
+
+
 class AUC(Metric):
-    """Area under the ROC curve of two classes. Scores are counted in `bins` equal intervals of [0, 1], where scores of
-    one interval are equal; `from_logits` takes the sigmoid first.
+    """Area under the ROC curve of two classes, from logits, or from probabilities (`from_logits=False`). Scores are
+    counted in `bins` intervals, where scores of one interval are equal: about 0.01 wide for logits near 0, 0.1 near 10
+    and 1 near 100; all above 10,000 are equal.
 
     >>> metric = AUC(from_logits=False)
     >>> metric.update(weft.tensor([0.1, 0.4, 0.35, 0.8]), weft.tensor([0, 0, 1, 1]))
@@ -369,8 +401,11 @@ class AUC(Metric):
             given = f"predictions of shape {list(prediction.shape)} for targets of shape {list(target.shape)}"
             raise problem(ShapeError, f"metric {self.name}", given, "one score for each target")
         score = prediction.reshape(-1).float()
-        score = score.sigmoid() if self.from_logits else score
-        where = (score * self.bins).long().clamp(0, self.bins - 1)
+        if not self.from_logits:
+            score = score.clamp(0.0, 1.0)
+            score = score.log() - (-score).log1p()
+        share = score.sign() * score.abs().log1p() / math.log1p(LARGEST_LOGIT)  # in [-1, 1]
+        where = ((share.clamp(-1.0, 1.0) + 1.0) * (0.5 * self.bins)).long().clamp(0, self.bins - 1)
         is_one = target.reshape(-1) > 0.5
         for name, which in (("ones", is_one), ("zeros", ~is_one)):
             self.buffer(name, (self.bins,), weft.int64, score.device).add_(_counted(where, which, self.bins))

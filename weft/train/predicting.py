@@ -8,9 +8,10 @@ import numpy as np
 
 import weft
 from weft import tree
+from weft.data.collate import is_torch_tensor, to_device
 from weft.errors import RangeError, problem
 from weft.tensor import Tensor
-from weft.train.batches import Resident, as_arguments, batches_of
+from weft.train.batches import Resident, batches_of
 
 if TYPE_CHECKING:
     from weft.train.trainer import Trainer
@@ -22,8 +23,8 @@ def predict(trainer: Trainer, data: Any) -> Any:
         trainer._predict = weft.compile(lambda *inputs: _forward(trainer, inputs))
     run = trainer._predict
     with trainer._evaluating(), weft.no_grad():
-        if isinstance(data, (Tensor, np.ndarray)):
-            return run(*as_arguments((data,), trainer.device))
+        if isinstance(data, (Tensor, np.ndarray)) or is_torch_tensor(data):
+            return run(to_device(data, trainer.device))
         results = [run(*inputs) for inputs in _inputs(trainer, data)]
     if not results:
         raise problem(RangeError, "Trainer.predict", "data without a batch", "at least one batch")

@@ -76,7 +76,11 @@ class ProgressBar(Callback):
             return
         title = f"epoch {epoch + 1}/{trainer.planned['epochs']}"
         steps = (trainer.planned["batches"] or trainer.step_count) - self._position_before
-        self._shown.print(f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}", highlight=False)
+        self._print(f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}")
+
+    def _print(self, text: str) -> None:
+        """A line of its own; in a file or a pipe, which have no width, it is never broken."""
+        self._shown.print(text, highlight=False, markup=False, soft_wrap=not self._shown.is_terminal)
 
     def on_train_abort(self, trainer: Trainer) -> None:
         if self._bar is not None:
@@ -86,7 +90,7 @@ class ProgressBar(Callback):
     def on_train_end(self, trainer: Trainer) -> None:
         self.on_train_abort(trainer)
         if trainer.stopped is not None:
-            self._shown.print(f"stopped: {trainer.stopped}", highlight=False)
+            self._print(f"stopped: {trainer.stopped}")
 
 
 def describe(trainer: Trainer, metrics: Metrics, seconds: float, steps: int) -> str:
