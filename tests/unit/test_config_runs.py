@@ -264,6 +264,28 @@ def test_folders_of_images(tmp_path):
         assert image[0].max() == label and image[2].max() == 1 - label
 
 
+def test_augmentation_is_for_training_alone():
+    augment = [
+        {"type": "RandomHorizontalFlip", "p": 1.0},
+        {"type": "RandomCrop", "size": 6, "padding": 1},
+        {"type": "Normalize", "mean": 0.5, "std": 2.0},
+        {"type": "GaussianNoise", "std": 0.3},
+        {"type": "Cutout", "size": 4},
+        {"type": "Mixup", "classes": 10},
+    ]
+    data = {"type": "digits", "shape": [1, 8, 8], "transform": augment}
+    run = weft.config.load_run({**RUN, "model": ["Flatten", {**MODEL[0], "in_features": 36}], "data": data})
+    images, labels = next(iter(run.train_loader("cpu")))
+    assert tuple(images.shape) == (32, 1, 6, 6) and tuple(labels.shape) == (32, 10)
+    for part, loader in (("test", run.validation_loader("cpu")), ("train", run.train_loader("cpu", is_training=False))):
+        seen = [next(iter(loader)) for _ in range(2)]
+        expected, numbers = digits.load(part)
+        for images, labels in seen:
+            middle = (expected[:32].reshape(32, 1, 8, 8)[:, :, 1:7, 1:7] - 0.5) / 2
+            np.testing.assert_allclose(images.numpy(), middle, rtol=1e-6, atol=1e-7)
+            np.testing.assert_array_equal(labels.numpy(), numbers[:32])
+
+
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 

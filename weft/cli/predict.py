@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _data(found: Any, options: argparse.Namespace, trainer: Any) -> Any:
     if options.input is None:
-        return found.validation_loader(trainer.device) or found.train_loader(trainer.device)
+        return found.validation_loader(trainer.device) or found.train_loader(trainer.device, is_training=False)
     from weft.data import load_arrays
 
     arrays = [np.asarray(one) for one in load_arrays(options.input).values()]

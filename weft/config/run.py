@@ -233,12 +233,12 @@ class Run:
             self._parts = sources.load(self._data, self.folder)
         return self._parts
 
-    def train_loader(self, device: Any = None) -> Any:
-        """The batches for training."""
-        return self._loader(self.parts()[0], device, is_training=True)
+    def train_loader(self, device: Any = None, is_training: bool = True) -> Any:
+        """The batches of the training data; unless `is_training`, in order and without augmentation."""
+        return self._loader(self.parts()[0], device, is_training)
 
     def validation_loader(self, device: Any = None) -> Any:
-        """The batches for validation, in order; None without validation data."""
+        """The batches for validation, in order and without augmentation; None without validation data."""
         found = self.parts()[1]
         return None if found is None else self._loader(found, device, is_training=False)
 
@@ -247,9 +247,11 @@ class Run:
             return dataset
         values = self._data
         options: dict[str, Any] = {"shuffle": values.get("shuffle", True), "last": values.get("last", "keep")}
-        transforms = values.get("transform", [])
-        if transforms:
-            options["transform"] = weft.data.transforms.Compose(*transforms)
+        transform = weft.data.transforms.Compose(*values.get("transform", []))
+        if not is_training:
+            transform = transform.for_evaluation()
+        if transform.transforms:
+            options["transform"] = transform
         if not is_training:
             options.update(shuffle=False, last="keep")
         return weft.data.DataLoader(

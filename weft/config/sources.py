@@ -215,7 +215,10 @@ def _transform(place: Place, tree: Any) -> Any:
     known = {
         name: one
         for name, one in vars(transforms).items()
-        if isinstance(one, type) and issubclass(one, transforms.Transform) and one is not transforms.Transform
+        if isinstance(one, type)
+        and issubclass(one, transforms.Transform)
+        and one is not transforms.Transform
+        and not name.startswith("_")
     }
     cls = known[places.choice(place.at("type"), given.pop("type"), known)]
     return call(place, cls, given)
