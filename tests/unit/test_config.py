@@ -195,10 +195,34 @@ def test_what_is_no_model_of_the_catalogue_is_refused():
         nn.Sequential(nn.ReLU(), Own()).to_config()
     changed = nn.Linear(2, 3)
     changed.weight = nn.Parameter(weft.ones(5, 2))
-    with pytest.raises(
-        weft.config.ConfigError, match=r"weight of shape \(5, 2\), where its constructor makes \(3, 2\)"
-    ):
+    expected = r"state at 'weight' is of shape \[5, 2\], where its constructor makes of shape \[3, 2\]"
+    with pytest.raises(weft.config.ConfigError, match=expected):
         changed.to_config()
+
+
+def tie(model):
+    model[2].weight = model[0].weight
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (tie, "sharing at '2.weight' is the same as '0.weight', where its constructor makes None"),
+        (lambda model: setattr(model, "2", model[0]), "sharing at '2' is the same as '0'"),
+        (lambda model: setattr(model[1], "p", 0.9), "p=0.9"),
+        (lambda model: setattr(model[3], "stride", (2, 2)), r"stride=\(2, 2\)"),
+        (lambda model: setattr(model[4], "eps", 0.5), "eps=0.5"),
+        (lambda model: setattr(model[5], "dropout", 0.5), "dropout=0.5|'5.dropout' is 0.5"),
+        (lambda model: setattr(model[6], "num_heads", 1), "num_heads"),
+    ],
+)
+def test_changes_and_sharing_that_a_file_would_lose_are_refused(change, message):
+    layers = [nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4), nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)]
+    model = nn.Sequential(*layers, nn.LSTM(4, 4, 2), nn.MultiheadAttention(4, 2))
+    assert repr(nn.from_config(model.to_config())) == repr(model)
+    change(model)
+    with pytest.raises(weft.config.ConfigError, match=message):
+        model.to_config()
 
 
 def test_containers_as_they_are_now():
