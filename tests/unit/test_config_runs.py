@@ -464,6 +464,57 @@ def test_init_for_data_of_ones_own(command, tmp_path):
     assert command("init", "d.toml", "--task", "image")[0] == 2
 
 
+def test_init_for_texts_of_other_systems(command, tmp_path):
+    for name, content in (
+        ("crlf.txt", b"one line\r\nanother\r\n"),
+        ("latin.txt", "d\u00e9j\u00e0 vu ".encode("latin-1")),
+    ):
+        (tmp_path / name).write_bytes(content * 60)
+        assert command("init", f"{name}.json", "--task", "text", "--data", name)[0] == 0
+        code, output, _ = command("train", f"{name}.json", "--epochs", "1", "--device", "cpu", "--run", f"r-{name}")
+        assert code == 0, output
+    assert "\r" in json.loads((tmp_path / "r-crlf.txt" / "data.json").read_text())["characters"]
+
+
+def test_whole_numbers_are_classes(command, tmp_path):
+    rows = [f"{k % 3},{k % 5},{(-7, 10, 30)[k % 3]}" for k in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,kind", *rows]))
+    assert command("init", "--task", "tabular", "--data", "t.csv", "--target", "kind")[0] == 0
+    assert json.loads((tmp_path / "config.json").read_text())["model"][-1]["out_features"] == 3
+    assert command("train", "config.json", "--epochs", "15", "--device", "cpu", "--run", "r")[0] == 0
+    assert json.loads((tmp_path / "r" / "data.json").read_text())["classes"] == [-7, 10, 30]
+    assert float(epochs_of(tmp_path / "r")[-1]["val_accuracy"]) == 1.0
+    data = {"type": "csv", "path": "t.csv", "target": "kind", "features": ["a", "b"]}
+    run = weft.config.load_run(write(tmp_path / "sums.json", {**RUN, "data": data, "loss": "MSELoss"}))
+    assert {*run.parts()[0].arrays[1].tolist()} == {-7, 10, 30}  # this loss takes numbers
+
+
+def test_missing_values_are_refused(command, tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,kind\n1,2,x\n,3,y\n4,5,\n")
+    code, _, error = command("init", "--task", "tabular", "--data", "t.csv", "--target", "kind")
+    assert code != 0 and "no value in row 2 of column 'a' (1 in all)" in error
+    data = {"type": "csv", "path": "t.csv", "target": "kind", "features": ["b"]}
+    with pytest.raises(weft.data.DataError, match="no value in row 3 of column 'kind'"):
+        rows_of(data, tmp_path)
+
+
+def test_classes_of_a_run_stay_what_they_were(command, tmp_path):
+    assert command("init", "--task", "tabular")[0] == 0
+    assert command("train", "config.json", "--epochs", "3", "--device", "cpu", "--run", "r")[0] == 0
+    before = command("evaluate", "r")[1]
+    table = tmp_path / "table.csv"
+    text = table.read_text()
+    names = json.loads((tmp_path / "r" / "data.json").read_text())["classes"]
+    table.write_text(text.replace(names[0], "zzz"))
+    for one in ("evaluate", "resume"):
+        code, _, error = command(one, "r")
+        assert code != 0 and "'zzz'" in error and names[0] in error
+    header, *rows = text.splitlines()
+    table.write_text("\n".join([header, *[row for row in rows if not row.endswith(names[0])]]))
+    code, output, _ = command("evaluate", "r")  # without one class the others keep their numbers
+    assert code == 0 and output.splitlines()[0] == before.splitlines()[0]
+
+
 def test_init_asks(command, tmp_path, monkeypatch):
     code, _, error = command("init")
     assert code == 2 and "--task image, text, tabular or graph" in error

@@ -81,6 +81,7 @@ METRICS = (
 # Schedulers that take functions, which a file cannot have, or that are no schedules themselves.
 _NO_SCHEDULERS = ("LRScheduler", "LambdaLR", "MultiplicativeLR")
 LOSSES = ("loss", "margin_loss")  # families of the catalogue
+CLASS_LOSSES = ("CapsuleMarginLoss", "CrossEntropyLoss", "MultiMarginLoss", "NLLLoss")  # whose targets are classes
 
 
 class ClassesLast(Module):
@@ -102,7 +103,8 @@ class _Unbound(Optimizer):
 
 
 class Run:
-    """A run as a file describes it. `tree` is checked; `folder` is where relative paths begin.
+    """A run as a file describes it. `tree` is checked; `folder` is where relative paths begin; `known` is what was
+    derived from the data, such as classes (see `sources`), and is complete once the data were read.
 
     >>> run = weft.config.load_run(
     ...     {
@@ -123,6 +125,7 @@ class Run:
         places.check_keys(place, tree, KEYS, ("model", "data", "loss", "optimizer"))
         self.options = self._options()
         self._parts: tuple[Any, Any] | None = None
+        self.known: dict[str, Any] = {}
         data = dict(tree["data"]) if isinstance(tree["data"], Mapping) else tree["data"]
         self._data = sources.check(place.at("data"), data)
         self._data.setdefault("seed", self.options.get("seed", 0))
@@ -230,7 +233,9 @@ class Run:
     def parts(self) -> tuple[Any, Any]:
         """The data sets for training and validation, or lists of batches; read once."""
         if self._parts is None:
-            self._parts = sources.load(self._data, self.folder)
+            loss = self.loss()
+            kind = type(loss.loss if isinstance(loss, ClassesLast) else loss).__name__
+            self._parts = sources.load(self._data, self.folder, self.known, kind in CLASS_LOSSES)
         return self._parts
 
     def train_loader(self, device: Any = None, is_training: bool = True) -> Any:
