@@ -446,6 +446,63 @@ def test_predictions_of_a_model_with_several_inputs(command, tmp_path):
     np.testing.assert_array_equal(given, own)
 
 
+def test_predictions_prepare_inputs_as_the_run_does(command, tmp_path):
+    assert command("init", "--task", "tabular")[0] == 0
+    assert command("train", "config.json", "--epochs", "3", "--device", "cpu", "--run", "r")[0] == 0
+    tree = json.loads((tmp_path / "config.json").read_text())
+    table = weft.data.read_csv(tmp_path / "table.csv")
+    np.save(tmp_path / "in.npy", table.features(tree["data"]["features"], np.float64))
+    assert command("predict", "r", "--input", "in.npy", "--output", "all.npy")[0] == 0
+    assert command("predict", "r", "--output", "validation.npy")[0] == 0
+    scores, validation = np.load(tmp_path / "all.npy"), np.load(tmp_path / "validation.npy")
+    rows = len(scores)
+    chosen = np.sort(np.random.default_rng(0).permutation(rows)[: round(rows * 0.2)])
+    np.testing.assert_allclose(scores[chosen], validation, rtol=1e-4, atol=1e-5)
+    code, output, _ = command("predict", "r", "--input", "in.npy")
+    names = sorted({*table["species"].tolist()})
+    assert code == 0 and f"class {names[scores[0].argmax()]}  " in output.splitlines()[1]
+    np.save(tmp_path / "narrow.npy", np.ones((2, 1)))
+    code, _, error = command("predict", "r", "--input", "narrow.npy")
+    assert code != 0 and "features [2, 1]" in error
+
+    data = {"type": "digits", "transform": [{"type": "ToFloat"}, {"type": "GaussianNoise", "std": 5.0}]}
+    write(tmp_path / "noise.json", {**RUN, "data": data})
+    assert command("train", "noise.json", "--epochs", "1", "--run", "n")[0] == 0
+    np.save(tmp_path / "in.npy", digits.load("test")[0].astype(np.float64))
+    assert command("predict", "n", "--input", "in.npy", "--output", "given.npy")[0] == 0
+    assert command("predict", "n", "--output", "own.npy")[0] == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "given.npy"), np.load(tmp_path / "own.npy"))
+
+
+def test_inputs_for_predictions_go_by_name(command, tmp_path):
+    both = {"layer": "Concat", "from": ["left", "right"]}
+    scores = {"layer": {"type": "Linear", "in_features": 5, "out_features": 2}, "from": "both"}
+    model = {
+        "type": "Model",
+        "inputs": {"left": [2], "right": [3]},
+        "nodes": {"both": both, "scores": scores},
+        "outputs": "scores",
+    }
+    draw = np.random.default_rng(0)
+    left, right = draw.random((20, 2), np.float32), draw.random((20, 3), np.float32)
+    np.savez(tmp_path / "data.npz", a=left, b=right, y=np.arange(20) % 2)
+    data = {"type": "arrays", "path": "data.npz", "inputs": ["a", "b"], "validation": 0, "batch_size": 8}
+    write(tmp_path / "run.json", {**RUN, "model": model, "data": data})
+    assert command("train", "run.json", "--run", "r")[0] == 0
+    assert command("predict", "r", "--output", "own.npy")[0] == 0
+    wide = {"left": left.astype(np.float64), "right": right.astype(np.float64)}
+    for names in (("right", "left"), ("left", "right")):
+        np.savez(tmp_path / "in.npz", other=np.zeros(1), **{name: wide[name] for name in names})
+        assert command("predict", "r", "--input", "in.npz", "--output", "given.npy")[0] == 0
+        np.testing.assert_array_equal(np.load(tmp_path / "given.npy"), np.load(tmp_path / "own.npy"))
+    np.savez(tmp_path / "in.npz", b=right, a=left)  # as the data of the run are called
+    assert command("predict", "r", "--input", "in.npz", "--output", "given.npy")[0] == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "given.npy"), np.load(tmp_path / "own.npy"))
+    np.savez(tmp_path / "in.npz", left=left)
+    code, _, error = command("predict", "r", "--input", "in.npz")
+    assert code == 2 and "left, right or a, b" in error.replace("\n", " ")
+
+
 def test_init_for_data_of_ones_own(command, tmp_path):
     (tmp_path / "houses.csv").write_text(
         "rooms,area,town,price\n" + "".join(f"{k},{k * 2.5},x,{k * 1.5}\n" for k in range(9))
