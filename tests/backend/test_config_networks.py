@@ -196,7 +196,7 @@ REFUSED = {
     "Model": "arguments that are no results of layers",
     "Model-several inputs": "it holds a Python function",
     "TripletMarginWithDistanceLoss-distance_function=...": "distance_function: a function",
-    "SyncBatchNorm-conversion": "where its constructor makes none",
+    "SyncBatchNorm-conversion": "where its constructor makes",
     "SpectralNorm": "ParametrizedLinear at module: a class of its own",
     "SpectralNorm-convolution": "ParametrizedConv2d at module: a class of its own",
     "SpectralNorm-transposed": "ParametrizedConvTranspose1d at module: a class of its own",

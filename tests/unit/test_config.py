@@ -112,6 +112,13 @@ def test_paths_in_errors(tmp_path):
         ({"layers": [DENSE, DENSE]}, "layers[1]: given a layer for vectors of 4; expected one for 3"),
         ({"layers": [DENSE, {"type": "layer_norm", "norm_size": 2}]}, "layers[1].norm_size: given 2 for a vector of 3"),
         ({"layers": [DENSE, {"type": "rms_norm", "norm_size": 3, "epsilon": 0}]}, "layers[1].epsilon: .* above 0"),
+        (
+            {"layers": [{"type": "softmax", "softmax_variant": "standard", "temperature": 0.5}]},
+            "layers[0].temperature: given 0.5 with softmax_variant='standard'; expected 1",
+        ),
+        ({"layers": [{"type": "softmax", "temperature": 0.5}]}, "layers[0].temperature: given 0.5"),
+        ({"layers": [{"type": "softmax", "softmax_variant": "temperature"}]}, "layers[0]: given no 'temperature'"),
+        ({"layers": [{**DENSE, "type": "Dense", "input_hight": 1}]}, "layers[0].input_hight: given an unknown key"),
         ({"layers": [{"type": "softmax", "temperature": -1}]}, "layers[0].temperature: given -1; .* above 0"),
         ({"layers": [{"type": "softmax", "softmax_variant": "gird"}]}, "softmax_variant: given 'gird'; .*'grid'"),
         ({"layers": [{"type": "softmax", "softmax_rows": 2}]}, "softmax_rows: .*expected softmax_variant='grid'"),
@@ -195,10 +202,46 @@ def test_what_is_no_model_of_the_catalogue_is_refused():
         nn.Sequential(nn.ReLU(), Own()).to_config()
     changed = nn.Linear(2, 3)
     changed.weight = nn.Parameter(weft.ones(5, 2))
-    with pytest.raises(
-        weft.config.ConfigError, match=r"weight of shape \(5, 2\), where its constructor makes \(3, 2\)"
-    ):
+    expected = r"state at 'weight' is of shape \[5, 2\], where its constructor makes of shape \[3, 2\]"
+    with pytest.raises(weft.config.ConfigError, match=expected):
         changed.to_config()
+
+
+def tie(model):
+    model[2].weight = model[0].weight
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (tie, "sharing at '2.weight' is the same as '0.weight', where its constructor makes None"),
+        (lambda model: setattr(model, "2", model[0]), "sharing at '2' is the same as '0'"),
+        (lambda model: setattr(model[1], "p", 0.9), "p=0.9"),
+        (lambda model: setattr(model[3], "stride", (2, 2)), r"stride=\(2, 2\)"),
+        (lambda model: setattr(model[4], "eps", 0.5), "eps=0.5"),
+        (lambda model: setattr(model[5], "dropout", 0.5), "dropout=0.5|'5.dropout' is 0.5"),
+        (lambda model: setattr(model[6], "num_heads", 1), "num_heads"),
+    ],
+)
+def test_changes_and_sharing_that_a_file_would_lose_are_refused(change, message):
+    layers = [nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4), nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)]
+    model = nn.Sequential(*layers, nn.LSTM(4, 4, 2), nn.MultiheadAttention(4, 2))
+    assert repr(nn.from_config(model.to_config())) == repr(model)
+    change(model)
+    with pytest.raises(weft.config.ConfigError, match=message):
+        model.to_config()
+
+
+def test_types_of_the_dialect_in_any_case():
+    norm = {"norm_size": 3}
+    entries = [{**DENSE, "type": "Dense"}, {"type": "LayerNorm", **norm}, {"type": "RMS_NORM", **norm}]
+    net = nn.from_config({"layers": [*entries, {"type": "Softmax", "softmax_variant": "standard"}]})
+    names = ["dense", "layer_norm", "rms_norm", "softmax"]
+    assert [one["type"] for one in net.to_config()["layers"]] == names
+    assert net(weft.ones(2, 4)).shape == (2, 3)
+    catalogue_entries = [LINEAR, {"type": "LayerNorm", "normalized_shape": 2}, {"type": "Softmax", "dim": -1}]
+    net = nn.from_config({"layers": catalogue_entries})
+    assert [type(one) for one in net] == [nn.Linear, nn.LayerNorm, nn.Softmax]
 
 
 def test_containers_as_they_are_now():

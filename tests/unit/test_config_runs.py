@@ -264,6 +264,28 @@ def test_folders_of_images(tmp_path):
         assert image[0].max() == label and image[2].max() == 1 - label
 
 
+def test_augmentation_is_for_training_alone():
+    augment = [
+        {"type": "RandomHorizontalFlip", "p": 1.0},
+        {"type": "RandomCrop", "size": 6, "padding": 1},
+        {"type": "Normalize", "mean": 0.5, "std": 2.0},
+        {"type": "GaussianNoise", "std": 0.3},
+        {"type": "Cutout", "size": 4},
+        {"type": "Mixup", "classes": 10},
+    ]
+    data = {"type": "digits", "shape": [1, 8, 8], "transform": augment}
+    run = weft.config.load_run({**RUN, "model": ["Flatten", {**MODEL[0], "in_features": 36}], "data": data})
+    images, labels = next(iter(run.train_loader("cpu")))
+    assert tuple(images.shape) == (32, 1, 6, 6) and tuple(labels.shape) == (32, 10)
+    for part, loader in (("test", run.validation_loader("cpu")), ("train", run.train_loader("cpu", is_training=False))):
+        seen = [next(iter(loader)) for _ in range(2)]
+        expected, numbers = digits.load(part)
+        for images, labels in seen:
+            middle = (expected[:32].reshape(32, 1, 8, 8)[:, :, 1:7, 1:7] - 0.5) / 2
+            np.testing.assert_allclose(images.numpy(), middle, rtol=1e-6, atol=1e-7)
+            np.testing.assert_array_equal(labels.numpy(), numbers[:32])
+
+
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 
@@ -424,6 +446,63 @@ def test_predictions_of_a_model_with_several_inputs(command, tmp_path):
     np.testing.assert_array_equal(given, own)
 
 
+def test_predictions_prepare_inputs_as_the_run_does(command, tmp_path):
+    assert command("init", "--task", "tabular")[0] == 0
+    assert command("train", "config.json", "--epochs", "3", "--device", "cpu", "--run", "r")[0] == 0
+    tree = json.loads((tmp_path / "config.json").read_text())
+    table = weft.data.read_csv(tmp_path / "table.csv")
+    np.save(tmp_path / "in.npy", table.features(tree["data"]["features"], np.float64))
+    assert command("predict", "r", "--input", "in.npy", "--output", "all.npy")[0] == 0
+    assert command("predict", "r", "--output", "validation.npy")[0] == 0
+    scores, validation = np.load(tmp_path / "all.npy"), np.load(tmp_path / "validation.npy")
+    rows = len(scores)
+    chosen = np.sort(np.random.default_rng(0).permutation(rows)[: round(rows * 0.2)])
+    np.testing.assert_allclose(scores[chosen], validation, rtol=1e-4, atol=1e-5)
+    code, output, _ = command("predict", "r", "--input", "in.npy")
+    names = sorted({*table["species"].tolist()})
+    assert code == 0 and f"class {names[scores[0].argmax()]}  " in output.splitlines()[1]
+    np.save(tmp_path / "narrow.npy", np.ones((2, 1)))
+    code, _, error = command("predict", "r", "--input", "narrow.npy")
+    assert code != 0 and "features [2, 1]" in error
+
+    data = {"type": "digits", "transform": [{"type": "ToFloat"}, {"type": "GaussianNoise", "std": 5.0}]}
+    write(tmp_path / "noise.json", {**RUN, "data": data})
+    assert command("train", "noise.json", "--epochs", "1", "--run", "n")[0] == 0
+    np.save(tmp_path / "in.npy", digits.load("test")[0].astype(np.float64))
+    assert command("predict", "n", "--input", "in.npy", "--output", "given.npy")[0] == 0
+    assert command("predict", "n", "--output", "own.npy")[0] == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "given.npy"), np.load(tmp_path / "own.npy"))
+
+
+def test_inputs_for_predictions_go_by_name(command, tmp_path):
+    both = {"layer": "Concat", "from": ["left", "right"]}
+    scores = {"layer": {"type": "Linear", "in_features": 5, "out_features": 2}, "from": "both"}
+    model = {
+        "type": "Model",
+        "inputs": {"left": [2], "right": [3]},
+        "nodes": {"both": both, "scores": scores},
+        "outputs": "scores",
+    }
+    draw = np.random.default_rng(0)
+    left, right = draw.random((20, 2), np.float32), draw.random((20, 3), np.float32)
+    np.savez(tmp_path / "data.npz", a=left, b=right, y=np.arange(20) % 2)
+    data = {"type": "arrays", "path": "data.npz", "inputs": ["a", "b"], "validation": 0, "batch_size": 8}
+    write(tmp_path / "run.json", {**RUN, "model": model, "data": data})
+    assert command("train", "run.json", "--run", "r")[0] == 0
+    assert command("predict", "r", "--output", "own.npy")[0] == 0
+    wide = {"left": left.astype(np.float64), "right": right.astype(np.float64)}
+    for names in (("right", "left"), ("left", "right")):
+        np.savez(tmp_path / "in.npz", other=np.zeros(1), **{name: wide[name] for name in names})
+        assert command("predict", "r", "--input", "in.npz", "--output", "given.npy")[0] == 0
+        np.testing.assert_array_equal(np.load(tmp_path / "given.npy"), np.load(tmp_path / "own.npy"))
+    np.savez(tmp_path / "in.npz", b=right, a=left)  # as the data of the run are called
+    assert command("predict", "r", "--input", "in.npz", "--output", "given.npy")[0] == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "given.npy"), np.load(tmp_path / "own.npy"))
+    np.savez(tmp_path / "in.npz", left=left)
+    code, _, error = command("predict", "r", "--input", "in.npz")
+    assert code == 2 and "left, right or a, b" in error.replace("\n", " ")
+
+
 def test_init_for_data_of_ones_own(command, tmp_path):
     (tmp_path / "houses.csv").write_text(
         "rooms,area,town,price\n" + "".join(f"{k},{k * 2.5},x,{k * 1.5}\n" for k in range(9))
@@ -440,6 +519,57 @@ def test_init_for_data_of_ones_own(command, tmp_path):
     code, _, error = command("init", "d.json", "--task", "image", "--data", ".")
     assert code == 2 and "one folder of images for each class" in error
     assert command("init", "d.toml", "--task", "image")[0] == 2
+
+
+def test_init_for_texts_of_other_systems(command, tmp_path):
+    for name, content in (
+        ("crlf.txt", b"one line\r\nanother\r\n"),
+        ("latin.txt", "d\u00e9j\u00e0 vu ".encode("latin-1")),
+    ):
+        (tmp_path / name).write_bytes(content * 60)
+        assert command("init", f"{name}.json", "--task", "text", "--data", name)[0] == 0
+        code, output, _ = command("train", f"{name}.json", "--epochs", "1", "--device", "cpu", "--run", f"r-{name}")
+        assert code == 0, output
+    assert "\r" in json.loads((tmp_path / "r-crlf.txt" / "data.json").read_text())["characters"]
+
+
+def test_whole_numbers_are_classes(command, tmp_path):
+    rows = [f"{k % 3},{k % 5},{(-7, 10, 30)[k % 3]}" for k in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,kind", *rows]))
+    assert command("init", "--task", "tabular", "--data", "t.csv", "--target", "kind")[0] == 0
+    assert json.loads((tmp_path / "config.json").read_text())["model"][-1]["out_features"] == 3
+    assert command("train", "config.json", "--epochs", "15", "--device", "cpu", "--run", "r")[0] == 0
+    assert json.loads((tmp_path / "r" / "data.json").read_text())["classes"] == [-7, 10, 30]
+    assert float(epochs_of(tmp_path / "r")[-1]["val_accuracy"]) == 1.0
+    data = {"type": "csv", "path": "t.csv", "target": "kind", "features": ["a", "b"]}
+    run = weft.config.load_run(write(tmp_path / "sums.json", {**RUN, "data": data, "loss": "MSELoss"}))
+    assert {*run.parts()[0].arrays[1].tolist()} == {-7, 10, 30}  # this loss takes numbers
+
+
+def test_missing_values_are_refused(command, tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,kind\n1,2,x\n,3,y\n4,5,\n")
+    code, _, error = command("init", "--task", "tabular", "--data", "t.csv", "--target", "kind")
+    assert code != 0 and "no value in row 2 of column 'a' (1 in all)" in error
+    data = {"type": "csv", "path": "t.csv", "target": "kind", "features": ["b"]}
+    with pytest.raises(weft.data.DataError, match="no value in row 3 of column 'kind'"):
+        rows_of(data, tmp_path)
+
+
+def test_classes_of_a_run_stay_what_they_were(command, tmp_path):
+    assert command("init", "--task", "tabular")[0] == 0
+    assert command("train", "config.json", "--epochs", "3", "--device", "cpu", "--run", "r")[0] == 0
+    before = command("evaluate", "r")[1]
+    table = tmp_path / "table.csv"
+    text = table.read_text()
+    names = json.loads((tmp_path / "r" / "data.json").read_text())["classes"]
+    table.write_text(text.replace(names[0], "zzz"))
+    for one in ("evaluate", "resume"):
+        code, _, error = command(one, "r")
+        assert code != 0 and "'zzz'" in error and names[0] in error
+    header, *rows = text.splitlines()
+    table.write_text("\n".join([header, *[row for row in rows if not row.endswith(names[0])]]))
+    code, output, _ = command("evaluate", "r")  # without one class the others keep their numbers
+    assert code == 0 and output.splitlines()[0] == before.splitlines()[0]
 
 
 def test_init_asks(command, tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if part == "validation":
         data = found.validation_loader(trainer.device)
     if data is None:
-        part, data = "train", found.train_loader(trainer.device)
+        part, data = "train", found.train_loader(trainer.device, is_training=False)
     console.print(f"{folder}, {name}, {part} data on {trainer.device.name}", markup=False, soft_wrap=True)
     print_metrics(trainer.evaluate(data), console)
     return 0

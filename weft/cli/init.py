@@ -15,6 +15,7 @@ from rich.prompt import Prompt
 
 from weft.config import samples_of_data as examples
 from weft.config.run import load_run
+from weft.config.sources import refuse_missing, tokenizer_of
 from weft.errors import ConfigError, problem
 
 TASKS = {
@@ -127,11 +128,12 @@ def _image(data: str | None, target: str | None, files: dict[str, Any]) -> dict[
 
 def _text(data: str | None, target: str | None, files: dict[str, Any]) -> dict[str, Any]:
     if data is None:
-        data, text = "text.txt", examples.TEXT
-        files[data] = text
+        data, files["text.txt"] = "text.txt", examples.TEXT
+        count = len({*examples.TEXT})
     else:
-        text, data = Path(data).read_text(encoding="utf-8"), str(Path(data).resolve())
-    count, width, hidden = len({*text}), 32, 128
+        data = str(Path(data).resolve())
+        count = tokenizer_of({"path": data}, Path())[0].vocab_size
+    width, hidden = 32, 128
     embedding = {"type": "Embedding", "num_embeddings": count, "embedding_dim": width}
     rnn = {"type": "LSTM", "input_size": width, "hidden_size": hidden, "batch_first": True}
     model = {
@@ -164,6 +166,7 @@ def _tabular(data: str | None, target: str | None, files: dict[str, Any]) -> dic
         names = ", ".join(table)
         raise problem(ConfigError, "weft init", f"the target {target!r}", f"one of {names}", "give it with --target")
     features = [name for name in table if name != target and table[name].dtype.kind in "biuf"]
+    refuse_missing(table, [*features, target])
     is_number = table[target].dtype.kind == "f"
     outputs = 1 if is_number else len({*table[target].tolist()})
     model = [

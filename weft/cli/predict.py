@@ -19,7 +19,7 @@ SHOWN = 10  # rows
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("run", help="the folder of the run")
-    parser.add_argument("--input", help="a .npy file, or a .npz with the inputs in order (default: validation data)")
+    parser.add_argument("--input", help="a .npy file, or a .npz with the inputs by name (default: validation data)")
     parser.add_argument("--output", help="write the results to this .npy or .csv file instead of showing some")
     parser.add_argument("--checkpoint", default="best", help="best (default), last, or the path of one")
     add_options(parser)
@@ -40,18 +40,23 @@ def run(options: argparse.Namespace, console: Console) -> int:
     scores = type(found.loss()).__name__ == "CrossEntropyLoss" and values.ndim == 2
     for number, row in enumerate(values[:SHOWN]):
         text = np.array2string(np.asarray(row), precision=4, threshold=8, edgeitems=3, max_line_width=60)
-        label = f"class {int(row.argmax())}  " if scores else ""
+        label = f"class {_class(found, int(row.argmax()))}  " if scores else ""
         console.print(f"  {number:>4}  {label}{text.splitlines()[0]}", markup=False, no_wrap=True, crop=True)
     return 0
 
 
+def _class(found: Any, number: int) -> Any:
+    """The name of a class, where the run knows one."""
+    names = found.known.get("classes", ())
+    return names[number] if number < len(names) else number
+
+
 def _data(found: Any, options: argparse.Namespace, trainer: Any) -> Any:
     if options.input is None:
-        return found.validation_loader(trainer.device) or found.train_loader(trainer.device)
+        return found.validation_loader(trainer.device) or found.train_loader(trainer.device, is_training=False)
     from weft.data import load_arrays
 
-    arrays = [np.asarray(one) for one in load_arrays(options.input).values()]
-    return arrays[0] if len(arrays) == 1 else [(*arrays, arrays[0][:0])]  # a batch ends with a target
+    return found.input_loader(load_arrays(options.input), trainer.model, trainer.device)
 
 
 def _write(path: str, values: np.ndarray) -> None:

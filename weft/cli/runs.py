@@ -9,11 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
+from weft.config.reading import read
 from weft.config.run import Run, load_run
 from weft.errors import ConfigError, problem
 from weft.train.loggers import write_text
 
 CONFIG = "config.json"  # in the folder of a run
+DATA = "data.json"  # beside it: what was derived from the data, such as classes
 
 
 def positive(text: str) -> int:
@@ -41,12 +43,18 @@ def open_run(folder: str, changes: list[str]) -> tuple[Run, Path]:
         raise problem(
             ConfigError, folder, f"a folder without {CONFIG}", "the folder of a run, as `weft train` makes it"
         )
-    return load_run(path / CONFIG, changes), path
+    run = load_run(path / CONFIG, changes)
+    if (path / DATA).is_file():
+        known = read(path / DATA)[0]
+        run.known.update(known if isinstance(known, dict) else {})
+    return run, path
 
 
 def save_config(run: Run, folder: Path) -> None:
-    """Keep the configuration with the run."""
+    """Keep the configuration with the run, and what was derived from its data, which are read."""
+    run.parts()
     folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / DATA, json.dumps(run.known, indent=2) + "\n")
     write_text(folder / CONFIG, json.dumps(run.to_config(), indent=2) + "\n")
 
 

@@ -241,6 +241,12 @@ def _by_name() -> dict[str, Layer]:
     return found
 
 
+def argument_names(name: str) -> set[str] | None:
+    """The arguments that a file can give to a layer of the catalogue; None where there is none of this name."""
+    found = _by_name().get(name.replace("_", "").lower())
+    return None if found is None else {*parameters_of(found.cls)}
+
+
 def layer_class(place: Place, name: str, others: Collection[str] = ()) -> Any:
     """The class of a layer by one of its names. `others` are names that mean something at this place, too."""
     found = _by_name().get(name.replace("_", "").lower())

@@ -17,10 +17,10 @@ from weft.errors import ConfigError, GraphError, problem
 from weft.nn.activation import ACTIVATION_NAMES
 from weft.nn.arguments import constructor_arguments
 from weft.nn.containers import ModuleDict, ModuleList, Sequential
+from weft.nn.differences import difference
 from weft.nn.graph_model import Input, Model
 from weft.nn.grid import Grid
 from weft.nn.module import Module
-from weft.nn.parameter import UninitializedParameter
 from weft.nn.registry import LAYERS
 from weft.nn.symbolic import Symbol, symbols_in
 from weft.nn.utility import Add, Identity, Multiply
@@ -32,34 +32,25 @@ MAX_ELEMENTS = 65_536  # of a tensor that is written as numbers
 
 def to_config(model: Module) -> dict[str, Any]:
     """The tree of a model. It is built once more to see that the tree describes it: parts of a model may have been
-    replaced after it was made."""
+    replaced or changed after it was made, or be shared."""
     tree = describe(model, "")
     _check(model, tree)
     return tree
 
 
 def _check(model: Module, tree: dict[str, Any]) -> None:
-    """Refuse a model whose parameters and buffers are not those of its tree. The random stream stays where it is."""
+    """Refuse a model that is not what its tree makes: layers or parameters that are shared or were replaced, settings
+    that were changed. The random stream stays where it is."""
     from weft.config.model import from_config
 
     state = default_generator.get_state()
     try:
-        made = _shapes(from_config(tree))
+        found = difference(model, from_config(tree), _is_arithmetic)
     finally:
         default_generator.set_state(state)
-    own = _shapes(model)
-    for name in {**own, **made}:
-        if own.get(name) != made.get(name):
-            given = f"{name} of shape {own.get(name, 'none')}, where its constructor makes {made.get(name, 'none')}"
-            refuse(model, "", given, "a model as its constructors made it")
-
-
-def _shapes(model: Module) -> dict[str, tuple[int, ...]]:
-    """Shapes of parameters; of buffers, which may follow the batch, only that they are there."""
-    shapes: dict[str, tuple[int, ...]] = {name: () for name, _ in model.named_buffers(remove_duplicate=False)}
-    for name, param in model.named_parameters(remove_duplicate=False):
-        shapes[name] = () if isinstance(param, UninitializedParameter) else tuple(param.shape)
-    return shapes
+    if found is not None:
+        fix = "give constructors what was changed; nn.Model describes layers that are called several times"
+        refuse(model, "", f"its {found}", "a model as its constructors made it", fix)
 
 
 def describe(model: Module, path: str) -> dict[str, Any]:
@@ -214,6 +205,12 @@ def _network(network: Network, path: str) -> dict[str, Any]:
 
 # Layers for the operators of symbols.
 _ARITHMETIC: dict[Any, type[Module]] = {operator.add: Add, operator.mul: Multiply}
+
+
+def _is_arithmetic(module: Module) -> bool:
+    """Operators of symbols, and the layers that stand for them in a file."""
+    return type(module) in _ARITHMETIC.values() or getattr(module, "function", None) in _ARITHMETIC
+
 
 DESCRIBERS: dict[type, Callable[[Any, str], dict[str, Any]]] = {
     Sequential: _numbered,

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from weft.config import places
+from weft.config.catalogue import argument_names
 from weft.config.catalogue import build as build_layer
 from weft.config.places import LARGEST, Place
 from weft.creation import tensor
@@ -194,6 +195,11 @@ def _softmax(entry: dict[str, Any], place: Place, width: int | None) -> Made:
             place.at(key).fail(f"softmax_variant={variant!r}", f"softmax_variant={owner!r} for this key")
         if key not in entry and variant == owner:
             place.fail(f"no {key!r}", f"the key {key!r} for softmax_variant={owner!r}", f"add {key!r}")
+    if variant == "standard" and temperature != 1:
+        given, fix = f"{temperature} with softmax_variant='standard'", "softmax_variant='temperature' divides by it"
+        place.at("temperature").fail(given, "1, or another variant", fix)
+    if variant == "temperature" and "temperature" not in entry:
+        place.fail("no 'temperature'", "the key 'temperature' for softmax_variant='temperature'", "add 'temperature'")
     if variant == "grid":
         rows, cols = entry["softmax_rows"], entry["softmax_cols"]
         return Made(GridSoftmax(rows, cols, temperature), None, rows * cols, rows * cols)
@@ -300,15 +306,27 @@ def _grid(place: Place, tree: dict[str, Any], count: int) -> tuple[int, int, int
     return rows, cols, each
 
 
+def _form_of(name: str, given: dict[str, Any]) -> str | None:
+    """The type of the dialect that an entry means, in any case, with or without underscores. A name that the catalogue
+    has too means the dialect where it is spelled as here, or where a key is one of the dialect alone."""
+    wanted = name.replace("_", "").lower()
+    kind = next((one for one in FORMS if one.replace("_", "") == wanted), None)
+    if kind is None or kind == name:
+        return kind
+    known = argument_names(name)
+    form = FORMS[kind]
+    return kind if known is None or {*given} & {*form.required, *form.optional} - known else None
+
+
 def _build_entry(place: Place, entry: Any, width: int | None) -> tuple[Module, int | None, int | None]:
     """A layer, and the widths that it takes and gives, as far as they are known."""
     given = places.object_at(place, entry, "an object with a type")
     if "type" not in given:
         place.fail("no 'type'", "the type of the layer", f"add 'type', such as {', '.join(list(FORMS)[:3])}")
-    kind = places.string(place.at("type"), given["type"])
-    form = FORMS.get(kind)
-    if form is None:
+    kind = _form_of(places.string(place.at("type"), given["type"]), given)
+    if kind is None:
         return build_layer(place, given, FORMS), None, None
+    form = FORMS[kind]
     known = ("type", "activation", *form.required, *form.optional)
     places.check_keys(place, given, known, ("type", *form.required))
     values = {key: KEYS[key](place.at(key), value) for key, value in given.items() if key != "type"}

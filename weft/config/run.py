@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import weft
 from weft.config import model as models
 from weft.config import places, sources
@@ -22,6 +24,7 @@ from weft.config.catalogue import build as build_layer
 from weft.config.catalogue import call, convert, kinds_of, layer_class
 from weft.config.places import Place, did_you_mean, shown
 from weft.config.reading import Source, read
+from weft.errors import ConfigError, problem
 from weft.nn.module import Module
 from weft.nn.registry import LAYERS
 from weft.optim import lr_scheduler
@@ -81,6 +84,7 @@ METRICS = (
 # Schedulers that take functions, which a file cannot have, or that are no schedules themselves.
 _NO_SCHEDULERS = ("LRScheduler", "LambdaLR", "MultiplicativeLR")
 LOSSES = ("loss", "margin_loss")  # families of the catalogue
+CLASS_LOSSES = ("CapsuleMarginLoss", "CrossEntropyLoss", "MultiMarginLoss", "NLLLoss")  # whose targets are classes
 
 
 class ClassesLast(Module):
@@ -102,7 +106,8 @@ class _Unbound(Optimizer):
 
 
 class Run:
-    """A run as a file describes it. `tree` is checked; `folder` is where relative paths begin.
+    """A run as a file describes it. `tree` is checked; `folder` is where relative paths begin; `known` is what was
+    derived from the data, such as classes (see `sources`), and is complete once the data were read.
 
     >>> run = weft.config.load_run(
     ...     {
@@ -123,6 +128,7 @@ class Run:
         places.check_keys(place, tree, KEYS, ("model", "data", "loss", "optimizer"))
         self.options = self._options()
         self._parts: tuple[Any, Any] | None = None
+        self.known: dict[str, Any] = {}
         data = dict(tree["data"]) if isinstance(tree["data"], Mapping) else tree["data"]
         self._data = sources.check(place.at("data"), data)
         self._data.setdefault("seed", self.options.get("seed", 0))
@@ -230,26 +236,55 @@ class Run:
     def parts(self) -> tuple[Any, Any]:
         """The data sets for training and validation, or lists of batches; read once."""
         if self._parts is None:
-            self._parts = sources.load(self._data, self.folder)
+            loss = self.loss()
+            kind = type(loss.loss if isinstance(loss, ClassesLast) else loss).__name__
+            self._parts = sources.load(self._data, self.folder, self.known, kind in CLASS_LOSSES)
         return self._parts
 
-    def train_loader(self, device: Any = None) -> Any:
-        """The batches for training."""
-        return self._loader(self.parts()[0], device, is_training=True)
+    def train_loader(self, device: Any = None, is_training: bool = True) -> Any:
+        """The batches of the training data; unless `is_training`, in order and without augmentation."""
+        return self._loader(self.parts()[0], device, is_training)
 
     def validation_loader(self, device: Any = None) -> Any:
-        """The batches for validation, in order; None without validation data."""
+        """The batches for validation, in order and without augmentation; None without validation data."""
         found = self.parts()[1]
         return None if found is None else self._loader(found, device, is_training=False)
+
+    def input_loader(self, arrays: Mapping[str, np.ndarray], model: Module, device: Any = None) -> Any:
+        """The batches of other inputs by name, prepared as those of the run: of the same dtypes, standardized and
+        transformed as they were. A batch ends with zeros in the place of a target."""
+        inputs = [_as_dtype(one, name) for one, name in zip(*self._inputs(arrays, model), strict=True)]
+        if "mean" in self.known:
+            inputs[0] = sources.standardized(inputs[0], self.known)
+        batch = (*inputs, np.zeros(len(inputs[0]), np.int64))
+        if self._data["type"] == "graph":
+            return [batch]
+        return self._loader(weft.data.ArrayDataset(*batch), device, is_training=False)
+
+    def _inputs(self, arrays: Mapping[str, np.ndarray], model: Module) -> tuple[list[np.ndarray], list[Any]]:
+        """The arrays that the names of the model's inputs, or of those of the data, stand for, and their dtypes."""
+        own = {"graph": ["x", "edge_index"], "arrays": self._data.get("inputs", ["x"])}.get(self._data["type"], ["x"])
+        names = list(getattr(model, "_input_names", ()))
+        dtypes = list(self.known.get("dtypes", [None] * (len(names) or len(own))))
+        for chosen in (names, own):
+            if chosen and len(chosen) == len(dtypes) and all(name in arrays for name in chosen):
+                return [np.asarray(arrays[name]) for name in chosen], dtypes
+        if len(arrays) == len(dtypes) == 1:
+            return [np.asarray(one) for one in arrays.values()], dtypes
+        given = f"arrays {', '.join(arrays)}"
+        expected = " or ".join(dict.fromkeys(", ".join(one) for one in (names, own) if len(one) == len(dtypes)))
+        raise problem(ConfigError, "the inputs", given, f"the inputs of the model: {expected}", "rename the arrays")
 
     def _loader(self, dataset: Any, device: Any, is_training: bool) -> Any:
         if isinstance(dataset, list):  # batches already
             return dataset
         values = self._data
         options: dict[str, Any] = {"shuffle": values.get("shuffle", True), "last": values.get("last", "keep")}
-        transforms = values.get("transform", [])
-        if transforms:
-            options["transform"] = weft.data.transforms.Compose(*transforms)
+        transform = weft.data.transforms.Compose(*values.get("transform", []))
+        if not is_training:
+            transform = transform.for_evaluation()
+        if transform.transforms:
+            options["transform"] = transform
         if not is_training:
             options.update(shuffle=False, last="keep")
         return weft.data.DataLoader(
@@ -343,6 +378,15 @@ def check(source: Source) -> str:
         what = "a network"
     count = sum(param.numel() for param in model.parameters() if hasattr(param, "numel"))
     return f"{what}, {type(model).__name__} with {count:,} parameters"
+
+
+def _as_dtype(array: np.ndarray, name: str | None) -> np.ndarray:
+    """An array with the dtype of what a model was trained with. Floats in the place of whole numbers stay floats."""
+    dtype = np.dtype(np.float32 if name is None else name)
+    is_float = array.dtype.kind == "f"
+    if name is None or (is_float and dtype.kind in "iu"):
+        return array.astype(np.float32) if is_float else array
+    return array.astype(dtype, copy=False) if np.can_cast(array.dtype, dtype, "same_kind") else array
 
 
 # ---- what can be named -------------------------------------------------------------------------------------------

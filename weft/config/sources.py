@@ -2,11 +2,15 @@
 
 A source gives two data sets, for training and validation, or two lists of batches where a batch is all there is (a
 graph). `weft.data` reads the files; paths are relative to the file of the configuration.
+
+What is derived from the data themselves (classes, mean and deviation of features, characters of a text, dtypes of
+inputs) is put into `known`, a dict that JSON can hold, which a run keeps with its results. Where `known` has it, it is
+used: data that do not fit it are an error, and numbers mean the same in training, evaluation and prediction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -87,19 +91,48 @@ def _digits(values: dict[str, Any], folder: Path) -> Parts:
 
 def _table(values: dict[str, Any], table: Any) -> Parts:
     """Columns of numbers, and the target. With `standardize` features have mean 0 and deviation 1 in the training
-    part."""
-    dataset = table.dataset(values["target"], values.get("features"))
-    inputs, target = (np.asarray(one) for one in dataset.arrays)
+    part. Text is classes, and so are whole numbers where the loss takes classes."""
+    known, name = values["known"], values["target"]
+    features = values["features"] if "features" in values else [one for one in table if one != name]
+    refuse_missing(table, [*features, name])
+    target = table[name]
     if target.dtype.kind == "f":
-        target = target.reshape(-1, 1)  # as the result of a network with one output
-    train, validation = _split(values, [inputs, target])
+        target = target.astype(np.float32).reshape(-1, 1)  # as the result of a network with one output
+    elif target.dtype.kind in "iu" and not values["has_classes"]:
+        target = target.astype(np.int64)
+    else:
+        target, known["classes"] = table.encode(name, known.get("classes"))
+    train, validation = _split(values, [table.features(features), target])
     if values.get("standardize", False):
-        mean, deviation = train.arrays[0].mean(0), train.arrays[0].std(0)
+        if "mean" not in known:
+            known["mean"] = train.arrays[0].mean(0).tolist()
+            known["deviation"] = train.arrays[0].std(0).tolist()
         for part in (train, validation):
             if part is not None:
-                scaled = (part.arrays[0] - mean) / np.where(deviation > 0, deviation, 1)
-                part.arrays = (scaled.astype(np.float32), part.arrays[1])
+                part.arrays = (standardized(part.arrays[0], known), part.arrays[1])
     return train, validation
+
+
+def standardized(features: np.ndarray, known: dict[str, Any]) -> np.ndarray:
+    """Features [rows, columns] less the mean that a run knows, over the deviation where that is not 0."""
+    mean, deviation = (np.asarray(known[name], np.float32) for name in ("mean", "deviation"))
+    if features.shape[-1:] != mean.shape:
+        raise problem(ShapeError, "standardize", f"features {list(features.shape)}", f"[rows, {len(mean)}]")
+    return ((features - mean) / np.where(deviation > 0, deviation, 1)).astype(np.float32)
+
+
+def refuse_missing(table: Any, names: Sequence[str]) -> None:
+    """Refuse columns with values that are missing: NaN, or empty texts."""
+    for name in names:
+        column = table[name]
+        if column.dtype.kind == "f":
+            absent = np.isnan(column)
+        else:
+            absent = np.array([one is None or one == "" for one in column.tolist()], bool)
+        if absent.any():
+            given = f"no value in row {int(absent.argmax()) + 1} of column {name!r} ({int(absent.sum())} in all)"
+            fix = "fill the value in, leave the row out, or leave the column out of 'features'"
+            raise problem(weft.data.DataError, "a table", given, "a value in each row", fix)
 
 
 def _csv(values: dict[str, Any], folder: Path) -> Parts:
@@ -118,6 +151,10 @@ def _arrays(values: dict[str, Any], folder: Path) -> Parts:
 
 def _images(values: dict[str, Any], folder: Path) -> Parts:
     dataset = weft.data.ImageFolder(folder / values["folder"], values["size"], mode=values.get("mode", "RGB"))
+    classes = values["known"].setdefault("classes", dataset.classes)
+    if classes != dataset.classes:
+        given = f"folders {', '.join(dataset.classes)}"
+        raise problem(weft.data.DataError, "images", given, f"the classes of the run: {', '.join(classes)}")
     rows = len(dataset)
     count = round(rows * values.get("validation", 0.2))
     order = np.random.default_rng(values.get("seed", 0)).permutation(rows)
@@ -137,7 +174,8 @@ def tokenizer_of(values: dict[str, Any], folder: Path) -> tuple[Any, str]:
     text = read_bytes("text", folder / values["path"]).decode("utf-8", errors="replace")
     if values.get("tokenizer", "char") == "byte":
         return weft.data.ByteTokenizer(), text
-    return weft.data.CharTokenizer(text), text
+    characters = values.get("known", {}).setdefault("characters", "".join(sorted({*text})))
+    return weft.data.CharTokenizer(characters), text
 
 
 def _text_file(values: dict[str, Any], folder: Path) -> Parts:
@@ -215,12 +253,19 @@ def _transform(place: Place, tree: Any) -> Any:
     known = {
         name: one
         for name, one in vars(transforms).items()
-        if isinstance(one, type) and issubclass(one, transforms.Transform) and one is not transforms.Transform
+        if isinstance(one, type)
+        and issubclass(one, transforms.Transform)
+        and one is not transforms.Transform
+        and not name.startswith("_")
     }
     cls = known[places.choice(place.at("type"), given.pop("type"), known)]
     return call(place, cls, given)
 
 
-def load(values: dict[str, Any], folder: Path) -> Parts:
-    """The data sets of checked values."""
-    return SOURCES[values["type"]].make(values, folder)
+def load(values: dict[str, Any], folder: Path, known: dict[str, Any], has_classes: bool) -> Parts:
+    """The data sets of checked values. `known` is what a run knows of its data, and is filled; `has_classes` says
+    whether the loss takes numbers of classes."""
+    parts = SOURCES[values["type"]].make({**values, "known": known, "has_classes": has_classes}, folder)
+    if len(parts[0]):
+        known.setdefault("dtypes", [np.asarray(one).dtype.name for one in parts[0][0][:-1]])
+    return parts

@@ -40,6 +40,10 @@ class Transform:
         """The batch after the transform with these parameters."""
         raise NotImplementedError(f"{type(self).__name__} has no apply")
 
+    def for_evaluation(self) -> Transform | None:
+        """What takes its place where nothing is trained: itself, or nothing where it is random."""
+        return self if type(self).draw is Transform.draw else None
+
     def __call__(self, x: Tensor, *rest: Any) -> Any:
         self.check(x)
         made = self.apply(x, *self.draw(x))
@@ -65,6 +69,11 @@ class Compose(Transform):
         self.transforms: list[Callable[..., Any]] = []
         for one in transforms:
             self.transforms += one if isinstance(one, (list, tuple)) else [one]
+
+    def for_evaluation(self) -> Compose:
+        """The transforms that are not random, with what takes the place of random ones; functions stay."""
+        found = [one.for_evaluation() if isinstance(one, Transform) else one for one in self.transforms]
+        return Compose(*[one for one in found if one is not None])
 
     def __call__(self, x: Tensor, *rest: Any) -> Any:
         batch = (x, *rest)
@@ -191,6 +200,10 @@ class RandomCrop(Transform):
             raise problem(ShapeError, "RandomCrop", given, "a window that fits")
         return places[0], places[1]
 
+    def for_evaluation(self) -> Transform | None:
+        """The window in the middle: the size of the images stays the same."""
+        return _MiddleCrop(self.size, self.padding, self.value)
+
     def draw(self, x: Tensor) -> tuple[Any, ...]:
         rows, columns = self._places(x)
         return _whole(x, rows), _whole(x, columns)
@@ -203,6 +216,16 @@ class RandomCrop(Transform):
         rows = (top[:, None] + arange(self.size[0], device=x.device))[:, :, None]
         columns = (left[:, None] + arange(self.size[1], device=x.device))[:, None, :]
         return x.permute(0, 2, 3, 1)[sample, rows, columns].permute(0, 3, 1, 2)
+
+
+class _MiddleCrop(RandomCrop):
+    """The window of a `RandomCrop` that lies in the middle."""
+
+    def draw(self, x: Tensor) -> tuple[Any, ...]:
+        return tuple(full((x.shape[0],), (count - 1) // 2, dtype=int64, device=x.device) for count in self._places(x))
+
+    def for_evaluation(self) -> Transform | None:
+        return self
 
 
 class CenterCrop(Transform):

@@ -26,6 +26,7 @@ from weft.errors import FileFormatError, GraphError, WeftError, problem
 from weft.nn import functional, symbolic
 from weft.nn.arguments import constructor_arguments
 from weft.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
+from weft.nn.differences import difference
 from weft.nn.graph_model import Lambda, Model
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter, is_lazy, stop_waiting
@@ -189,46 +190,9 @@ def _class_name(cls: type) -> str:
 def _compare(module: Module, made: Module) -> None:
     """Refuse a model that differs from what its tree makes."""
     fix = "make it so in its constructor, or save its weights with weft.save(model.state_dict(), path)"
-    for what, look in _LOOKS.items():
-        own, other = look(module), look(made)
-        if own != other:
-            name = next(key for key in {**own, **other} if own.get(key) != other.get(key))
-            inside = f" at {name!r}" if name else ""
-            why = f"whose {what}{inside} is {own.get(name)}, where its constructor makes {other.get(name)}"
-            raise _refusal(module, why, fix)
-
-
-def _layers(module: Module) -> dict[str, str]:
-    return {
-        path: f"{type(part).__module__}.{type(part).__qualname__}({part.extra_repr()})"
-        for path, part in module.named_modules(remove_duplicate=False)
-    }
-
-
-def _shapes(module: Module) -> dict[str, Any]:
-    found: dict[str, Any] = {name: "a buffer" for name, _ in _persistent(module)}
-    for name, param in module.named_parameters(remove_duplicate=False):
-        found[name] = "not known yet" if is_lazy(param) else f"of shape {list(param.shape)}"
-    return found
-
-
-def _persistent(module: Module) -> Iterator[tuple[str, Tensor]]:
-    for path, part in module.named_modules(remove_duplicate=False):
-        for name, value in part._buffers.items():
-            if value is not None and name not in part._non_persistent:
-                yield f"{path}.{name}" if path else name, value
-
-
-def _sharing(module: Module) -> dict[str, str]:
-    """For parameters and layers that occur several times: where they are first."""
-    first: dict[int, str] = {}
-    every = [*module.named_modules(remove_duplicate=False), *module.named_parameters(remove_duplicate=False)]
-    for name, value in every:
-        first.setdefault(id(value), name)
-    return {name: f"the same as {first[id(value)]!r}" for name, value in every if first[id(value)] != name}
-
-
-_LOOKS = {"layer": _layers, "state": _shapes, "sharing": _sharing}
+    found = difference(module, made)
+    if found is not None:
+        raise _refusal(module, f"whose {found}", fix)
 
 
 @contextlib.contextmanager
