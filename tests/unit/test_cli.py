@@ -49,6 +49,15 @@ def test_without_a_command(command):
     assert command() == (2, "")
 
 
+def test_ctrl_c_prints_one_line(monkeypatch, capsys):
+    def interrupted(options, console):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("weft.cli.layers.run", interrupted)
+    assert main(["layers"]) == 130
+    assert capsys.readouterr().err.split("\n") == ["", "weft layers: interrupted", ""]
+
+
 def test_cache(command, monkeypatch):
     monkeypatch.setenv("WEFT_CACHE_LIMIT", "3M")
     code, output = command("cache")

@@ -14,6 +14,7 @@ from rich.console import Console
 import weft
 from weft.errors import ConfigError, WeftError
 
+INTERRUPTED = 130  # the exit code after Ctrl-C, as shells count it: 128 and the number of the signal
 REFUSED = 2  # the exit code for arguments and configurations that are refused, as that of argparse
 # Name of the command, which is the name of its module, and what it does.
 COMMANDS = {
@@ -62,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:  # outside of training, which says itself what it has saved
+        print(f"\nweft {chosen}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:
         return report(chosen or "", error)
 
