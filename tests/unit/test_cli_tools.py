@@ -75,7 +75,7 @@ def test_plot(command, tmp_path):
     training = next(line for line in lines if "training" in line)
     assert training.split()[1] == "▇▄▁" and training.split()[-1] == "1"
     assert "?" in next(line for line in lines if "validation" in line)
-    assert "epochs 0 to 2, 1 to 3.5" in text
+    assert "epochs 1 to 3, 1 to 3.5" in text
     assert (folder / "report.html").exists()
     assert sorted(path.name for path in (tmp_path / "svg").iterdir()) == [
         "00-loss-by-epoch.svg", "01-learning-rate-by-epoch.svg",

@@ -12,7 +12,7 @@ from rich.text import Text
 from weft import report
 from weft.drawing.style import number_text
 from weft.report.files import Run, Series, read_run
-from weft.report.page import COUNTS, charts, grouped
+from weft.report.page import charts, epoch_series, grouped
 
 ROWS, COLUMNS = 10, 64  # of a curve in the terminal
 BARS = " ▁▂▃▄▅▆▇█"
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def print_curves(found: Run, console: Console) -> None:
     """All quantities of the epochs, training and validation below each other on one scale."""
-    series = found.metrics.series("epoch", COUNTS)
+    series = epoch_series(found)
     if not series:
         console.print("There is no row in metrics.csv yet.")
         return

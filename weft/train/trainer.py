@@ -327,7 +327,8 @@ class Trainer:
             if path is not None
             else 'pass run="folder" to the Trainer, so that an interrupted run can go on'
         )
-        message = f"Interrupted by {name} after step {self.step_count} (epoch {self.epoch}); {where}. To go on: {how}."
+        epoch = self.epoch + bool(self.position)  # the one it is in or, between two, the one that is done; from 1 on
+        message = f"Interrupted by {name} after step {self.step_count} (epoch {epoch}); {where}. To go on: {how}."
         print(message, file=sys.stderr)
         self._write_numbers()
         raise Interrupted(128 + requests.signal, message)
@@ -423,7 +424,7 @@ class Trainer:
             batch = self._source.take(self.epoch, position)
             where = "first: " + nan.find_first(self.model, lambda: predict_and_compare(self, batch)[0])
         self.meters.forget_bad()  # whoever goes on, does
-        given = f"a loss that is not finite in step {step} (epoch {self.epoch}, batch {position}); {where}"
+        given = f"a loss that is not finite in step {step} (epoch {self.epoch + 1}, batch {position}); {where}"
         fix = "lower the learning rate or set clip_norm; parameters are those before that step"
         return problem(NotFiniteError, "Trainer", given, "a finite loss", f'{fix}. on_nan="skip" leaves such steps out')
 
