@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
 
-from weft.cli import main
+from weft.cli import main, steps
 from weft.profiling import rates
 
 pytestmark = pytest.mark.unit
@@ -128,3 +130,49 @@ def test_profile(command, config, tmp_path):
     code, text = command("profile", config, "--device", "cpu", "--forward", "--json", tmp_path / "profile.json")
     found = json.loads((tmp_path / "profile.json").read_text())
     assert all(row["backward"] == row["update"] == 0 for row in found["layers"])
+
+
+def test_a_run_whose_model_is_a_file_of_its_own(command, tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "net.json").write_text(json.dumps(RUN["model"]))
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({**RUN, "model": "parts/net.json"}))
+    for name in ("summary", "kernels", "graph", "profile", "parity"):
+        more = () if name == "summary" else ("--device", "cpu")
+        target = ("-o", tmp_path / "net.svg") if name == "graph" else ()
+        for shape in ((), ("--input", "64")):  # the data of the run, or random rows
+            code, text = command(name, path, *more, *target, *shape)
+            assert code == 0, (name, text)
+            assert name != "summary" or "1: ReLU" in text
+
+
+def test_the_batch_of_a_graph_is_left_whole(command, tmp_path):
+    """Its tensors are nodes and edges: the first 5 of each would be another graph, or none."""
+    nodes = np.arange(9)
+    edges = np.stack([nodes, (nodes + 4) % 9])
+    features = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    np.savez(tmp_path / "graph.npz", x=features, edge_index=edges, y=nodes % 2, train=nodes < 6)
+    model = {
+        "type": "Model",
+        "inputs": {"x": [4], "edges": {"shape": [None], "dtype": "int64"}},
+        "nodes": {
+            "scores": {"layer": {"type": "GCNConv", "in_channels": 4, "out_channels": 2}, "from": ["x", "edges"]}
+        },
+        "outputs": "scores",
+    }
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({**RUN, "model": model, "data": {"type": "graph", "path": "graph.npz"}}))
+    for name in ("profile", "parity"):
+        code, text = command(name, path, "--device", "cpu", "--batch", "5")
+        assert code == 0, text
+    options = argparse.Namespace(config=str(path), input=[], batch=5, device="cpu", forward=True)
+    x, edges = steps.load(options).inputs
+    assert (x.shape, edges.shape) == ((9, 4), (2, 9))
+
+
+@pytest.mark.parametrize("batch", ["0", "-3"])
+@pytest.mark.parametrize("name", ["profile", "kernels", "graph"])
+def test_a_batch_has_rows(command, config, name, batch):
+    with pytest.raises(SystemExit) as stop:
+        command(name, config, "--batch", batch)
+    assert stop.value.code == 2

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft import nn
-from weft.cli.runs import positive
+from weft.cli.runs import network, positive
 from weft.config.inputs import inputs_for
 from weft.errors import size_text
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the table."""
-    model = nn.from_config(options.config)
+    model = network(options.config)
     found = nn.summary(model, *inputs_for(options.config, model, options.input, options.batch))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("layer", no_wrap=True, overflow="ellipsis", min_width=20)
