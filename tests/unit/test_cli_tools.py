@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from weft.cli import main, steps
-from weft.profiling import rates
+from weft.profiling import rates, tables
 
 pytestmark = pytest.mark.unit
 
@@ -91,7 +93,13 @@ def test_plot(command, tmp_path):
 
 def test_plot_of_something_else(command, tmp_path):
     code, text = command("plot", tmp_path / "nothing")
-    assert code != 0 and "the folder of a run" in text
+    assert code == 2 and "the folder of a run" in text
+
+
+@pytest.mark.parametrize("name", ["kernels", "graph", "profile", "parity", "bench", "predict", "evaluate"])
+def test_a_device_that_is_not_here_is_refused(command, config, name):
+    code, text = command(name, *([] if name == "bench" else [config]), "--device", "bogus")
+    assert code == 2 and "given 'bogus'" in text
 
 
 def test_kernels(command, config, tmp_path):
@@ -176,3 +184,33 @@ def test_a_batch_has_rows(command, config, name, batch):
     with pytest.raises(SystemExit) as stop:
         command(name, config, "--batch", batch)
     assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("columns", [120, 80, 60, 40])
+def test_tables_in_few_columns(command, tmp_path, monkeypatch, columns):
+    """Columns of less value are left out; those that are shown are whole, and kernels differ."""
+    path = tmp_path / "a_network.json"
+    path.write_text(json.dumps(NETWORK))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, text = command("profile", path, "--device", "cpu", "--json", tmp_path / "profile.json")
+    assert code == 0 and max(map(len, text.splitlines()[:-1])) <= columns and "a_network.json on cpu" in text
+    names = {row["name"] for row in json.loads((tmp_path / "profile.json").read_text())["kernels"]}
+    assert sum(line.split()[0] in names for line in text.splitlines() if line) >= len(names)
+    titles = [line.split("  ") for line in text.splitlines() if line.startswith(("layer ", "kernel "))]
+    shown = {word.strip() for line in titles for word in line if word.strip()}
+    assert {"layer", "in all", "share", "kernel", "time"} <= shown
+    assert shown <= {
+        "layer", "kind", "forward", "backward", "update", "in all", "share", "kernels", "kernel", "runs", "time",
+        "moved", "flop", "of copy", "of multiply", "layers",
+    }  # fmt: skip
+    assert columns < 120 or {"flop", "of multiply", "runs", "layers", "kind"} <= shown
+    code, text = command("summary", path)
+    assert columns < 60 or ("memory" in text and "204 B" in text)
+
+
+def test_texts_lose_their_middle():
+    assert [tables.shortened("abcdefgh", size) for size in (8, 7, 4, 1)] == ["abcdefgh", "abc…fgh", "ab…h", "…"]
+    table = tables.fitted(("name", "x"), [["kernel_of_a_long_name_1", "12"]], 14, (), left=("name",))
+    console = Console(file=io.StringIO(), width=14)
+    console.print(table)
+    assert console.file.getvalue().splitlines()[1].rstrip() == "kerne…me_1  12"

@@ -76,7 +76,8 @@ class ProgressBar(Callback):
             return
         title = f"epoch {epoch + 1}/{trainer.planned['epochs']}"
         steps = (trainer.planned["batches"] or trainer.step_count) - self._position_before
-        self._shown.print(f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}", highlight=False)
+        line = f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}"
+        self._shown.print(wrapped(line, self._shown.width), highlight=False, markup=False, soft_wrap=True)
 
     def on_train_abort(self, trainer: Trainer) -> None:
         if self._bar is not None:
@@ -108,6 +109,22 @@ def describe(trainer: Trainer, metrics: Metrics, seconds: float, steps: int) -> 
         used = weft.memory_stats(trainer.device).get("allocated_bytes.all.current")
         parts += [f"memory {size_text(int(used))}"] if used is not None else []
     return "  ".join(parts)
+
+
+def wrapped(line: str, width: int) -> str:
+    """A line of pairs in lines of at most `width` columns, if each pair fits; no pair is cut.
+
+    >>> print(wrapped("epoch 1/2  loss 0.5  accuracy 0.9", 22))
+    epoch 1/2  loss 0.5
+      accuracy 0.9
+    """
+    lines: list[str] = []
+    for pair in line.split("  "):
+        if lines and len(lines[-1]) + 2 + len(pair) <= width:
+            lines[-1] += "  " + pair
+        else:
+            lines.append("  " + pair if lines else pair)
+    return "\n".join(lines)
 
 
 def clock(seconds: float) -> str:

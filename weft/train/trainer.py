@@ -123,6 +123,7 @@ class Trainer:
         self.meters.scaler = self.scaler
         self.history = History()
         self.epoch = self.position = self.step_count = 0
+        self.how_to_resume: str | None = None  # what an interrupted run says instead of "call fit again"
         self.is_resumed = False  # whether the present `fit` goes on with a run
         self.updates = True  # whether the step that is being traced leaves backward and update to the trainer
         self.stopped: str | None = None  # why `stop` was called
@@ -322,7 +323,7 @@ class Trainer:
             return
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(requests.signal, f"signal {requests.signal}")
         where = f"saved to {path}" if path is not None else "nothing was saved, since the Trainer has no run folder"
-        how = (
+        how = self.how_to_resume or (
             'call fit again with the same run folder (resume="auto")'
             if path is not None
             else 'pass run="folder" to the Trainer, so that an interrupted run can go on'
