@@ -33,7 +33,7 @@ ENTRIES = {
     "upsample_bilinear": "upsample_bilinear2d", "normalize": "linalg_vector_norm", "cross_entropy": "nll_loss",
     "pairwise_distance": "linalg_vector_norm", "norm": "linalg_vector_norm", "inner": "tensordot",
     "gaussian_nll_loss": "log", "vecdot": "linalg_vecdot", "vector_norm": "linalg_vector_norm",
-    "matrix_norm": "linalg_matrix_norm",
+    "matrix_norm": "linalg_matrix_norm", "multi_dot": "linalg_multi_dot",
 }  # fmt: skip
 # Operations that PyTorch's lists for GPUs do not have, and why they are in ours.
 REASONS = {
@@ -63,6 +63,7 @@ REASONS |= dict.fromkeys(DECOMPOSITIONS, "there are no 16-bit decompositions")
 CALLS: dict[str, Callable[[torch.dtype], torch.Tensor]] = {
     "rmatmul": lambda dtype: torch.Tensor.__rmatmul__(_ones(dtype), _ones(dtype)),
     "chain_matmul": lambda dtype: torch.linalg.multi_dot([_ones(dtype), _ones(dtype), _ones(dtype)]),
+    "multi_dot": lambda dtype: torch.linalg.multi_dot([_ones(dtype), _ones(dtype), _ones(dtype)]),
     "interpolate": lambda dtype: torch.nn.functional.interpolate(_ones(dtype)[None, None], scale_factor=2),
     "grid_sample": lambda dtype: torch.nn.functional.grid_sample(
         _ones(dtype)[None, None], torch.zeros(1, 2, 2, 2, dtype=dtype), align_corners=False

@@ -29,6 +29,7 @@ from weft.tensor import Tensor
 __all__ = ["filter_top_k", "filter_top_p", "generate", "sample"]
 
 STEPS_BETWEEN_READS = 16  # of whether all rows have met a stop token
+LEAST_DIVISOR = 2.0**-126  # the least temperature but 0: the least normal number of float32
 
 
 def filter_top_k(logits: Tensor, k: int) -> Tensor:
@@ -77,13 +78,15 @@ def sample(
     """
     _check_logits("sample", logits)
     _check_options("sample", temperature, top_k, top_p)
-    return _draw(logits, temperature, top_k, top_p, generator) if temperature else logits.argmax(-1)
+    divisor = max(temperature, LEAST_DIVISOR)
+    return _draw(logits, divisor, top_k, top_p, generator) if temperature else logits.argmax(-1)
 
 
 def _draw(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: Generator | None
 ) -> Tensor:
-    logits = _precise(logits) / temperature
+    logits = _precise(logits)
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # the largest is 0, whatever it is divided by
     if top_k is not None:
         logits = filter_top_k(logits, top_k)
     if top_p is not None:
@@ -155,7 +158,7 @@ class _Decoding:
         )
         done = 0
         for done in range(1, self.new + 1):
-            (first if done == 1 else step)(float(temperature))
+            (first if done == 1 else step)(max(float(temperature), LEAST_DIVISOR))
             if self.stops and done % STEPS_BETWEEN_READS == 0 and bool(self.finished.all()):
                 break
         if bool(self.failed.any()):

@@ -55,6 +55,7 @@ def _check(who: str, x: Tensor, least: int = 2) -> None:
         raise problem(ShapeError, who, f"shape {x.shape}", "matrices")
 
 
+@with_tensor_policy
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """The product of several matrices in the order that costs least; the first and the last may be vectors."""
     if len(tensors) < 2:

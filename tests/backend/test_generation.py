@@ -335,3 +335,12 @@ def test_bad_logits_are_refused():
             call(weft.zeros(2, 0))
         with pytest.raises(weft.ShapeError, match=r"logits of shape \(\)"):
             call(weft.tensor(1.0))
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-40, 1e-60, 5e-324])
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.9}])
+def test_a_tiny_temperature_takes_the_largest(on_each_device, temperature, options):
+    logits = weft.tensor([[0.0, 2.0, 1.0], [-5e30, -7.0, -float("inf")], [3e38, 0.0, -3e38]])
+    assert weft.generation.sample(logits, temperature, **options).tolist() == [1, 1, 0]
+    step = weft.compile(lambda x: weft.generation.sample(x, temperature, **options))
+    assert step(logits).tolist() == [1, 1, 0]

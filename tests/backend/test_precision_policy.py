@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-import torch  # noqa: F401  (the oracle: without it this file is not collected)
+import torch
 
 import weft
 from tests.records import Inputs, flat
@@ -56,7 +56,7 @@ def test_torchs_lists_are_covered():
     covered = {name for entry in OPERATIONS if entry.name in POLICY for name in entry.names}
     assert {name for name in LISTS if name in known} <= covered
     named = {name.removeprefix("linalg_") for name in LISTS if name.startswith("linalg_")}
-    assert named & set(weft.linalg.__all__) <= {*POLICY, "multi_dot"}  # which is made of products
+    assert named & set(weft.linalg.__all__) <= set(POLICY)
 
 
 CALLED = [name for name in POLICY if any(True for _ in table.calls(name))]
@@ -86,7 +86,7 @@ def test_matrices(name):
         "vecdot": (x,), "cross": (x,), "matmul": (x,), "solve": (x,), "lstsq": (x,), "solve_triangular": (x,),
         "tensorsolve": (x[0],),
     }  # fmt: skip
-    if name in ("cross", "matrix_rank"):  # of three elements; an integer
+    if name in ("cross", "matrix_rank", "multi_dot"):  # of three elements; an integer; below
         return
     options = {"upper": True} if name == "solve_triangular" else {"ind": 1} if name == "tensorinv" else {}
     for dtype in (weft.float32, weft.bfloat16):
@@ -117,3 +117,32 @@ def test_a_fused_loss_multiplies_low_and_sums_wide():
         logits = weft.nn.functional.linear(x, weight)
         parts = weft.nn.functional.cross_entropy(logits, weft.tensor([0, 1, 2, 3]))
     assert loss.dtype is weft.float32 and loss.item() == parts.item()
+
+
+def test_multi_dot_takes_what_products_and_parameters_give():
+    """PyTorch does on GPUs; its CPU refuses operands of two dtypes."""
+    x = weft.tensor([[1.0, 2.0], [3.0, 4.0]])
+    with weft.autocast("cpu"):
+        for operands in ([x, x.bfloat16()], [x, x @ x, x], [x.bfloat16()] * 3):
+            assert weft.linalg.multi_dot(operands).dtype is weft.bfloat16
+    with pytest.raises(weft.errors.DTypeError):
+        weft.linalg.multi_dot([x, x.bfloat16()])
+
+
+@pytest.mark.parametrize("mode", ["RNN", "LSTM", "GRU", "LSTM with projections"])
+@pytest.mark.parametrize("lengths", [None, [5, 3]])
+def test_the_last_h_of_recurrent_layers_has_the_dtype_of_outputs(mode, lengths):
+    """As in PyTorch; and the bits of the output that it is."""
+    options = {"proj_size": 2} if "projections" in mode else {}
+    layer = getattr(weft.nn, mode.split()[0])(3, 4, num_layers=2, **options)
+    with weft.autocast("cpu"):
+        outputs, last = layer(weft.randn(5, 2, 3), lengths=lengths)
+        h = last[0] if mode.startswith("LSTM") else last
+        again, _ = layer(weft.randn(5, 2, 3), last)
+    assert h.dtype is outputs.dtype is again.dtype and outputs[4, 0].tolist() == h[-1, 0].tolist()
+    if options:
+        return  # torch warns that it computes these in another way
+    torch_layer = getattr(torch.nn, mode.split()[0])(3, 4, num_layers=2)
+    with torch.autocast("cpu"):
+        outputs, last = torch_layer(torch.randn(5, 2, 3))
+    assert outputs.dtype is (last[0] if mode.startswith("LSTM") else last).dtype

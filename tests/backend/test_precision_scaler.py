@@ -183,6 +183,33 @@ def test_a_step_in_several_compiled_functions(on_each_device):
     assert w.tolist() == [-2.0, -5.0] and scaler.get_scale() == 8.0 and scaler.skipped_steps() == 1
 
 
+def test_an_update_without_a_step(on_each_device):
+    """It is refused, as in PyTorch; where only the device knows it, it changes nothing."""
+    w = weft.ones(2, requires_grad=True)
+    optimizer, scaler = weft.optim.SGD([w], lr=0.5), weft.amp.GradScaler(init_scale=8.0, growth_interval=2)
+
+    def look():
+        optimizer.zero_grad()
+        scaler.scale(w.sum()).backward()
+        scaler.step(optimizer)
+
+    look()
+    scaler.update()
+    for _ in range(2):
+        with pytest.raises(weft.errors.GraphError, match="since the last update"):
+            scaler.update()
+    assert scaler.get_scale() == 8.0
+    scaler.update(8.0)  # a scale that is set needs no step
+    compiled, update = weft.compile(look), weft.compile(scaler.update)
+    for _ in range(3):
+        compiled()
+        update()
+        for _ in range(3):
+            update()
+            scaler.update()
+    assert scaler.get_scale() == 32.0  # after 4 good steps
+
+
 def test_two_optimizers_share_a_scale(on_each_device):
     u, v = weft.ones(1, requires_grad=True), weft.ones(1, requires_grad=True)
     first, second = weft.optim.SGD([u], lr=1.0), weft.optim.SGD([v], lr=1.0)

@@ -125,9 +125,9 @@ FAULTS = {
     "anything else": anything_else,
 }
 WORDS = {
-    "Ctrl-C": r"Interrupted by Ctrl-C after step 2 \(epoch 0\); saved to .*step-00000002\. To go on: ",
-    "SIGTERM": r"Interrupted by SIGTERM after step 2 \(epoch 0\); saved to .*step-00000002\. To go on: ",
-    "loss not finite": r"Trainer: given a loss that is not finite in step 1 \(epoch 0, batch 0\); first: layer 0 \(L",
+    "Ctrl-C": r"Interrupted by Ctrl-C after step 2 \(epoch 1\); saved to .*step-00000002\. To go on: ",
+    "SIGTERM": r"Interrupted by SIGTERM after step 2 \(epoch 1\); saved to .*step-00000002\. To go on: ",
+    "loss not finite": r"Trainer: given a loss that is not finite in step 1 \(epoch 1, batch 0\); first: layer 0 \(L",
     "label outside the classes": r"cross_entropy .*: given the label 5 at position 0, for 3 classes; expected 0 to 2",
     "missing data": "nowhere",
     "unreadable image": r"1\.png",

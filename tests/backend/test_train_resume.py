@@ -226,7 +226,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(tmp_path, number
     result = run_script(tmp_path / "run", number, 7)
     assert result.returncode == code, result.stderr
     assert "finished" not in result.stdout and "Traceback" not in result.stderr
-    for words in ("after step 7 (epoch 1)", "step-00000007", 'resume="auto"'):
+    for words in ("after step 7 (epoch 2)", "step-00000007", 'resume="auto"'):
         assert words in result.stderr
     last, whole = make_trainer("cpu", run=tmp_path / "run"), make_trainer("cpu")
     last.callbacks = (*last.callbacks[:-1], Nothing(), last.callbacks[-1])

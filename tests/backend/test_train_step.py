@@ -538,7 +538,7 @@ def test_stopping_names_the_layer_and_keeps_the_weights_before(on_each_device, r
     before = weights(trainer.model)
     with pytest.raises(NotFiniteError) as error:
         trainer.fit(data, epochs=1)
-    assert f"in step {bad[0] + 1} (epoch 0, batch {bad[0]})" in str(error.value)
+    assert f"in step {bad[0] + 1} (epoch 1, batch {bad[0]})" in str(error.value)
     assert "first: layer 2.1 (Root)" in str(error.value) and "on_nan" in str(error.value)
     assert_same(before, weights(trainer.model))
 
@@ -555,7 +555,7 @@ def test_stopping_freezes_everything_after_the_first_bad_step(on_each_device):
 def test_a_long_epoch_is_looked_at_meanwhile(on_each_device, monkeypatch):
     monkeypatch.setattr(weft.train.trainer, "CHECKED_EVERY", 10)
     trainer = make_trainer()
-    with pytest.raises(NotFiniteError, match=r"in step 4 \(epoch 0, batch 3\)"):
+    with pytest.raises(NotFiniteError, match=r"in step 4 \(epoch 1, batch 3\)"):
         trainer.fit(bad_batches() * 10, epochs=1)
     assert trainer.step_count == 10
 

@@ -12,6 +12,7 @@ import pytest
 import weft
 from weft import disk
 from weft.cli import doctor, main
+from weft.cli.main import Output
 from weft.device import _loaded
 
 pytestmark = pytest.mark.unit
@@ -47,6 +48,41 @@ def test_version_and_entry_points():
 
 def test_without_a_command(command):
     assert command() == (2, "")
+
+
+def test_ctrl_c_prints_one_line(monkeypatch, capsys):
+    def interrupted(options, console):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("weft.cli.layers.run", interrupted)
+    assert main(["layers"]) == 130
+    assert capsys.readouterr().err.split("\n") == ["", "weft layers: interrupted", ""]
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    code = "import sys; from weft.cli import main; sys.exit(main(['layers']))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        process.stdout.close()
+        assert (process.stderr.read(), process.wait(60)) == ("", 0)
+
+
+def test_files_and_pipes_are_wide(monkeypatch, tmp_path):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with open(tmp_path / "out.txt", "w") as file:
+        assert Output(file=file).width == 200
+        monkeypatch.setenv("COLUMNS", "70")
+        assert Output(file=file).width == 70
+
+
+def test_errors_name_the_command_once(monkeypatch, capsys):
+    def refused(options, console):
+        raise weft.errors.ConfigError("weft layers: given nothing")
+
+    monkeypatch.setattr("weft.cli.layers.run", refused)
+    assert main(["layers"]) == 2 and capsys.readouterr().err == "weft layers: given nothing\n"
 
 
 def test_cache(command, monkeypatch):
@@ -182,3 +218,8 @@ def test_layers(command):
         assert "x Wᵀ + b" in output and "learns by        gradient" in output and "DenseLayer" in output
     code, output = command("layers", "Softma")
     assert code == 1 and "no layer is called 'Softma'" in output and "LogSoftmax" in output
+
+
+def test_layers_suggests_a_name(command):
+    code, output = command("layers", "Lineer")
+    assert code == 1 and "Did you mean Linear" in output

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import json
 import xml.etree.ElementTree as ElementTree
 
+import numpy as np
 import pytest
+from rich.console import Console
 
-from weft.cli import main
-from weft.profiling import rates
+from weft.cli import main, steps
+from weft.profiling import rates, tables
 
 pytestmark = pytest.mark.unit
 
@@ -75,7 +79,7 @@ def test_plot(command, tmp_path):
     training = next(line for line in lines if "training" in line)
     assert training.split()[1] == "▇▄▁" and training.split()[-1] == "1"
     assert "?" in next(line for line in lines if "validation" in line)
-    assert "epochs 0 to 2, 1 to 3.5" in text
+    assert "epochs 1 to 3, 1 to 3.5" in text
     assert (folder / "report.html").exists()
     assert sorted(path.name for path in (tmp_path / "svg").iterdir()) == [
         "00-loss-by-epoch.svg", "01-learning-rate-by-epoch.svg",
@@ -89,7 +93,13 @@ def test_plot(command, tmp_path):
 
 def test_plot_of_something_else(command, tmp_path):
     code, text = command("plot", tmp_path / "nothing")
-    assert code != 0 and "the folder of a run" in text
+    assert code == 2 and "the folder of a run" in text
+
+
+@pytest.mark.parametrize("name", ["kernels", "graph", "profile", "parity", "bench", "predict", "evaluate"])
+def test_a_device_that_is_not_here_is_refused(command, config, name):
+    code, text = command(name, *([] if name == "bench" else [config]), "--device", "bogus")
+    assert code == 2 and "given 'bogus'" in text
 
 
 def test_kernels(command, config, tmp_path):
@@ -128,3 +138,79 @@ def test_profile(command, config, tmp_path):
     code, text = command("profile", config, "--device", "cpu", "--forward", "--json", tmp_path / "profile.json")
     found = json.loads((tmp_path / "profile.json").read_text())
     assert all(row["backward"] == row["update"] == 0 for row in found["layers"])
+
+
+def test_a_run_whose_model_is_a_file_of_its_own(command, tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "net.json").write_text(json.dumps(RUN["model"]))
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({**RUN, "model": "parts/net.json"}))
+    for name in ("summary", "kernels", "graph", "profile", "parity"):
+        more = () if name == "summary" else ("--device", "cpu")
+        target = ("-o", tmp_path / "net.svg") if name == "graph" else ()
+        for shape in ((), ("--input", "64")):  # the data of the run, or random rows
+            code, text = command(name, path, *more, *target, *shape)
+            assert code == 0, (name, text)
+            assert name != "summary" or "1: ReLU" in text
+
+
+def test_the_batch_of_a_graph_is_left_whole(command, tmp_path):
+    """Its tensors are nodes and edges: the first 5 of each would be another graph, or none."""
+    nodes = np.arange(9)
+    edges = np.stack([nodes, (nodes + 4) % 9])
+    features = np.random.default_rng(0).normal(size=(9, 4)).astype(np.float32)
+    np.savez(tmp_path / "graph.npz", x=features, edge_index=edges, y=nodes % 2, train=nodes < 6)
+    model = {
+        "type": "Model",
+        "inputs": {"x": [4], "edges": {"shape": [None], "dtype": "int64"}},
+        "nodes": {
+            "scores": {"layer": {"type": "GCNConv", "in_channels": 4, "out_channels": 2}, "from": ["x", "edges"]}
+        },
+        "outputs": "scores",
+    }
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({**RUN, "model": model, "data": {"type": "graph", "path": "graph.npz"}}))
+    for name in ("profile", "parity"):
+        code, text = command(name, path, "--device", "cpu", "--batch", "5")
+        assert code == 0, text
+    options = argparse.Namespace(config=str(path), input=[], batch=5, device="cpu", forward=True)
+    x, edges = steps.load(options).inputs
+    assert (x.shape, edges.shape) == ((9, 4), (2, 9))
+
+
+@pytest.mark.parametrize("batch", ["0", "-3"])
+@pytest.mark.parametrize("name", ["profile", "kernels", "graph"])
+def test_a_batch_has_rows(command, config, name, batch):
+    with pytest.raises(SystemExit) as stop:
+        command(name, config, "--batch", batch)
+    assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("columns", [120, 80, 60, 40])
+def test_tables_in_few_columns(command, tmp_path, monkeypatch, columns):
+    """Columns of less value are left out; those that are shown are whole, and kernels differ."""
+    path = tmp_path / "a_network.json"
+    path.write_text(json.dumps(NETWORK))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, text = command("profile", path, "--device", "cpu", "--json", tmp_path / "profile.json")
+    assert code == 0 and max(map(len, text.splitlines()[:-1])) <= columns and "a_network.json on cpu" in text
+    names = {row["name"] for row in json.loads((tmp_path / "profile.json").read_text())["kernels"]}
+    assert sum(line.split()[0] in names for line in text.splitlines() if line) >= len(names)
+    titles = [line.split("  ") for line in text.splitlines() if line.startswith(("layer ", "kernel "))]
+    shown = {word.strip() for line in titles for word in line if word.strip()}
+    assert {"layer", "in all", "share", "kernel", "time"} <= shown
+    assert shown <= {
+        "layer", "kind", "forward", "backward", "update", "in all", "share", "kernels", "kernel", "runs", "time",
+        "moved", "flop", "of copy", "of multiply", "layers",
+    }  # fmt: skip
+    assert columns < 120 or {"flop", "of multiply", "runs", "layers", "kind"} <= shown
+    code, text = command("summary", path)
+    assert columns < 60 or ("memory" in text and "204 B" in text)
+
+
+def test_texts_lose_their_middle():
+    assert [tables.shortened("abcdefgh", size) for size in (8, 7, 4, 1)] == ["abcdefgh", "abc…fgh", "ab…h", "…"]
+    table = tables.fitted(("name", "x"), [["kernel_of_a_long_name_1", "12"]], 14, (), left=("name",))
+    console = Console(file=io.StringIO(), width=14)
+    console.print(table)
+    assert console.file.getvalue().splitlines()[1].rstrip() == "kerne…me_1  12"

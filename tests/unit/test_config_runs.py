@@ -3,6 +3,7 @@
 import builtins
 import csv
 import json
+import signal
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ from weft.config import run as runs
 from weft.config import sources
 from weft.data import digits
 from weft.serialization import CheckpointFolder
+from weft.train.progress import ProgressBar
 
 pytestmark = pytest.mark.unit
 
@@ -365,19 +367,18 @@ def test_what_goes_wrong_has_exit_codes(command, tmp_path):
         code, _, error = command(name, "empty")
         assert code == 2 and "a run without a complete checkpoint" in error
     code, _, error = command("train", "run.json", "--device", "hip", "--set", 'data={"type": "digits"}')
-    assert code == 1 and error.startswith("weft train: device: given 'hip'")
+    assert code == 2 and error.startswith("weft train: device: given 'hip'")
 
 
 def test_an_interrupted_command_says_how_to_go_on(command, tmp_path, monkeypatch):
-    from weft.train.faults import Interrupted
+    def stop(self, trainer, epoch, metrics):
+        signal.raise_signal(signal.SIGINT)
 
-    def stopped(*args, **kwargs):
-        raise Interrupted(130, "stopped")
-
-    monkeypatch.setattr(weft.train.Trainer, "fit", stopped)
+    monkeypatch.setattr(ProgressBar, "on_epoch_end", stop)
     write(tmp_path / "run.json", RUN)
-    code, output, _ = command("train", "run.json", "--run", "r")
-    assert code == 130 and "`weft resume r` goes on with it" in output
+    code, output, error = command("train", "run.json", "--run", "r")
+    assert code == 130 and "To go on: `weft resume r`." in error
+    assert "goes on" not in output and "call fit again" not in error  # one way, once
 
 
 def test_summary(command, tmp_path):

@@ -354,3 +354,23 @@ def test_pictures_in_a_browser(tmp_path):
     for name, words in (("net.svg", "blocks.1: Block"), ("chart.svg", "Loss")):
         page = load(tmp_path / name, tmp_path / "profile")
         assert page.complaints == [] and words in page.document and "parsererror" not in page.document
+
+
+def test_layers_of_the_catalogue_that_have_layers_are_opened_on_demand():
+    """A TransformerEncoder is a box inside another model, unless a depth asks for more; as the model it is open."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2)
+    shape = (3, 8)
+    alone, inside = nn.plot(encoder, input_shape=shape), nn.plot(nn.Sequential(encoder), input_shape=shape)
+    assert "1: TransformerEncoderLayer" in alone and "ReLU" not in alone
+    assert "0: TransformerEncoder" in inside and "TransformerEncoderLayer" not in inside
+    deep = nn.plot(nn.Sequential(encoder), input_shape=shape, depth=9)
+    assert "self_attn: MultiheadAttention" in deep and "out_proj" not in deep
+    assert "linear1: Linear" in deep and "linear1: Linear" not in nn.plot(encoder, input_shape=shape, depth=2)
+
+
+def test_the_title_fits_in_bold():
+    drawn = nn.plot(nn.Linear(3, 4), input_shape=(3,))
+    title = "Linear: 16 parameters"
+    assert float(ElementTree.fromstring(drawn).get("viewBox").split()[2]) >= 32 + 1.12 * text_width(title, 14)
+    assert text_width(title, 14, bold=True) == pytest.approx(1.12 * text_width(title, 14))

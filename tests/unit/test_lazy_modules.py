@@ -168,3 +168,9 @@ def test_a_lazy_module_of_ones_own():
 def test_an_optimizer_needs_shapes():
     with pytest.raises(weft.ShapeError, match="call the module once"):
         weft.optim.SGD(nn.LazyLinear(2).parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("shape", [4, None, "34", (4, "a"), 1.5])
+def test_the_shape_of_an_input_is_a_tuple(shape):
+    with pytest.raises(weft.errors.ShapeError, match="Input: given shape="):
+        nn.Input(shape)

@@ -72,6 +72,7 @@ def test_everything_is_in_it(run):
     for anchor in SECTIONS:
         assert f'<section id="{anchor}">' in text
     assert "Loss by epoch" in text and "Loss by step" in text and "Accuracy by epoch" in text
+    assert "best val loss, epoch 6" in text  # of 6: people count from 1
     assert "0: Linear" in text and "[16, 32]" in text and "416 parameters" in text and "515 parameters in all" in text
     kernels = json.loads((run / "kernels.json").read_text())
     assert all(kernel["name"] in text for kernel in kernels["kernels"])

@@ -39,6 +39,7 @@ class _Record:
         self.found.name, self.unscaled.name = "gradients not finite", "gradients unscaled"
         self.scopes: weakref.WeakSet[Any] = weakref.WeakSet()
         self.stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.is_traced = False  # whether a compiled function looks at the gradients, which the host does not see
 
 
 class _Eager:
@@ -179,6 +180,7 @@ class GradScaler:
             record.found.copy_(found)
             record.unscaled.copy_(weft.ones_like(record.unscaled))
         record.scopes.add(_scope())
+        record.is_traced |= STATE.trace is not None
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """`optimizer.step()` with unscaled gradients; where one is not finite, parameters, state and step counts stay,
@@ -213,27 +215,35 @@ class GradScaler:
         state, records = self._tensors(), list(self._records.values())
         if STATE.trace is not None:
             STATE.trace.guard(lambda: len(self._records))
-        if new_scale is None and not records:
-            given = "no optimizer whose gradients were looked at"
+        is_known = any(_scope() in record.scopes for record in records)
+        is_possible = STATE.trace is not None or any(record.is_traced for record in records)
+        if new_scale is None and not is_known and not (records and is_possible):
+            given = "no optimizer whose gradients were looked at since the last update()"
             raise problem(GraphError, "GradScaler.update", given, "a call after step()", "call scaler.step(optimizer)")
         with weft.no_grad():
             if new_scale is not None:
                 value = new_scale.detach() if isinstance(new_scale, Tensor) else float(new_scale)
                 state["scale"].copy_(weft.zeros_like(state["scale"]) + value)
             else:
-                self._adapt(state, records)
+                self._adapt(state, records, is_known)
             for record in records:
                 record.found.copy_(weft.zeros_like(record.found))
                 record.unscaled.copy_(weft.zeros_like(record.unscaled))
                 record.scopes.discard(_scope())
                 record.stepped.discard(_scope())
 
-    def _adapt(self, state: dict[str, Tensor], records: list[_Record]) -> None:
-        scale, good = state["scale"], state["growth"] + 1
+    def _adapt(self, state: dict[str, Tensor], records: list[_Record], is_known: bool) -> None:
+        """Where nothing was looked at, which the device knows if the code around does not, nothing changes."""
+        looked = None
+        for record in [] if is_known else records:
+            looked = record.unscaled if looked is None else looked | record.unscaled
+        scale, good = state["scale"], state["growth"] + (1 if looked is None else looked.to(weft.int32))
         found = records[0].found
         for record in records[1:]:
             found = found | record.found
         due = good >= self._number("_growth_interval")
+        if looked is not None:
+            due = due & looked
         grown = scale * self._number("_growth_factor")
         grown = weft.where(due & grown.isfinite(), grown, scale)
         state["scale"].copy_(weft.where(found, scale * self._number("_backoff_factor"), grown))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import inspect
 import json
 import re
@@ -35,11 +36,18 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if name is None:
         wanted = options.name.lower()
         near = [one for one in found if wanted in one.lower()]
-        hint = f" Names with it: {', '.join(near)}." if near else ""
+        hint = f" Names with it: {', '.join(near)}." if near else _did_you_mean(found, wanted)
         console.print(f"weft layers: no layer is called {options.name!r}.{hint} `weft layers` lists all.")
         return 1
     _print_layer(name, found[name], console)
     return 0
+
+
+def _did_you_mean(found: dict[str, dict[str, Any]], wanted: str) -> str:
+    """The nearest of all names and aliases."""
+    names = {one.lower(): one for key, entry in found.items() for one in (*entry["aliases"], key)}
+    near = difflib.get_close_matches(wanted, names, 3)
+    return f" Did you mean {' or '.join(names[one] for one in near)}?" if near else ""
 
 
 def find(found: dict[str, dict[str, Any]], name: str) -> str | None:

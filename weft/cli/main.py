@@ -8,12 +8,15 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Console
 
 import weft
-from weft.errors import ConfigError, WeftError
+from weft.errors import ConfigError, DeviceError, WeftError
 
+INTERRUPTED = 130  # the exit code after Ctrl-C, as shells count it: 128 and the number of the signal
+WIDE = 200  # columns of an output that is no terminal
 REFUSED = 2  # the exit code for arguments and configurations that are refused, as that of argparse
 # Name of the command, which is the name of its module, and what it does.
 COMMANDS = {
@@ -37,6 +40,19 @@ COMMANDS = {
 }
 
 
+class Output(Console):
+    """Where commands print. A file or a pipe has WIDE columns, unless the variable COLUMNS says another number: nothing
+    is cut. A reader that has seen enough, such as `head`, is no error."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        if not self.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+            self.width = WIDE
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # `main` ends the command; that of rich exits with 1
+
+
 def parser(chosen: str | None = None) -> argparse.ArgumentParser:
     """The command line, with the arguments of the chosen command."""
     top = argparse.ArgumentParser(prog="weft", description="Train and inspect models, look after an installation.")
@@ -57,13 +73,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = next((word for word in given if not word.startswith("-")), None)
     options = parser(chosen).parse_args(given)
     try:
-        code: int = options.command(options, Console(highlight=False, soft_wrap=False))
+        _check_device(getattr(options, "device", None))
+        code: int = options.command(options, Output(highlight=False, soft_wrap=False))
         return code
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:  # outside of training, which says itself what it has saved
+        print(f"\nweft {chosen}: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:
         return report(chosen or "", error)
+
+
+def _check_device(named: str | list[str] | None) -> None:
+    """Refuse a device that is not here before anything is done."""
+    for name in [named] if isinstance(named, str) else named or ():
+        try:
+            weft.get_device(name)
+        except DeviceError as error:
+            raise ConfigError(str(error)) from None
 
 
 def report(command: str, error: Exception) -> int:
@@ -74,5 +103,6 @@ def report(command: str, error: Exception) -> int:
     code = REFUSED if isinstance(error, ConfigError) else exit_code(error)
     if code == OTHER and not isinstance(error, WeftError):
         raise error
-    print(f"weft {command}: {error}", file=sys.stderr)
+    text = str(error)
+    print(text if text.startswith(f"weft {command}: ") else f"weft {command}: {text}", file=sys.stderr)
     return code

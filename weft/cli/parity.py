@@ -17,9 +17,8 @@ from rich.table import Table
 import weft
 from weft import config, nn
 from weft.backends.base import Device
-from weft.cli.runs import positive
+from weft.cli.runs import is_graph, network, positive
 from weft.config.inputs import inputs_for
-from weft.config.model import build
 from weft.config.reading import read
 from weft.tensor import Tensor
 
@@ -138,12 +137,13 @@ def _case(name: str, options: argparse.Namespace, is_small: bool) -> Case:
     """The network and a batch, always the same ones."""
     weft.manual_seed(0)
     sample = name in config.samples() and options.config == "samples"
-    tree, place = read(config.sample(name) if sample else name)
+    source = config.sample(name) if sample else name
+    tree, _ = read(source)
     is_run = isinstance(tree, dict) and "model" in tree and "type" not in tree
     if is_run and not options.input and "data" in tree:
         return _run_case(name, options)
     with weft.device("cpu"):
-        model = build(place, tree)
+        model = network(source)
     batch = options.batch or (4 if is_small else getattr(model, "batch_size", 32))
     inputs = inputs_for(tree if sample else name, model, options.input, batch)
     with weft.no_grad():
@@ -158,7 +158,7 @@ def _run_case(name: str, options: argparse.Namespace) -> Case:
     model = found.model()
     batch = next(iter(found.train_loader("cpu")))
     *inputs, target = [weft.as_tensor(one) for one in batch]
-    if options.batch:
+    if options.batch and not is_graph(found):
         inputs, target = [one[: options.batch] for one in inputs], target[: options.batch]
     return Case(_short(name), model, inputs, target, found.loss())
 

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from weft import report
 from weft.drawing.style import number_text
+from weft.errors import ConfigError, RangeError
 from weft.report.files import Run, Series, read_run
-from weft.report.page import COUNTS, charts, grouped
+from weft.report.page import charts, epoch_series, grouped
 
 ROWS, COLUMNS = 10, 64  # of a curve in the terminal
 BARS = " ▁▂▃▄▅▆▇█"
@@ -27,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the curves, write the files."""
-    found = read_run(options.folder)
+    try:
+        found = read_run(options.folder)
+    except RangeError as error:  # an argument that is refused
+        raise ConfigError(str(error)) from None
     print_curves(found, console)
     if options.svg:
         folder = Path(options.svg)
@@ -44,7 +48,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def print_curves(found: Run, console: Console) -> None:
     """All quantities of the epochs, training and validation below each other on one scale."""
-    series = found.metrics.series("epoch", COUNTS)
+    series = epoch_series(found)
     if not series:
         console.print("There is no row in metrics.csv yet.")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the tables, write the files."""
     case = steps.load(options)
-    found = weft.profile(case.step, *case.args)
+    found = dataclasses.replace(weft.profile(case.step, *case.args), name=Path(options.config).name)
     for part in parts(found, options.kernels, console.width):
         console.print(part)
     if options.trace:

@@ -9,9 +9,15 @@ from typing import Any
 
 from rich.console import Console
 
+<<<<<<< HEAD
 from weft.config.reading import read
+=======
+from weft.config.model import build
+from weft.config.reading import Source, read
+>>>>>>> h-fixb2
 from weft.config.run import Run, load_run
 from weft.errors import ConfigError, problem
+from weft.nn.module import Module
 from weft.train.loggers import write_text
 
 CONFIG = "config.json"  # in the folder of a run
@@ -24,6 +30,20 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
     return number
+
+
+def network(source: Source) -> Module:
+    """The model of a file: a network, or that of a run, which may stand in a file of its own beside it."""
+    tree, place = read(source)
+    named = tree.get("model") if isinstance(tree, dict) and "type" not in tree else None
+    if isinstance(named, str) and named.lower().endswith((".json", ".toml")):
+        tree, place = read(Path(str(source)).parent / named)
+    return build(place, tree)
+
+
+def is_graph(run: Run) -> bool:
+    """Whether the batches of a run are whole graphs, whose tensors have no rows in common."""
+    return bool(run.tree["data"].get("type") == "graph")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

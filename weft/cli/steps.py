@@ -11,6 +11,7 @@ from typing import Any
 
 import weft
 from weft import nn
+from weft.cli.runs import is_graph, network, positive
 from weft.config.inputs import example_inputs, input_forms, parse_shapes
 from weft.config.reading import read
 from weft.tensor import Tensor
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file and how it is used."""
     parser.add_argument("config", help="a network or a run, in JSON or TOML")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
-    parser.add_argument("--batch", type=int, help="rows of the batch (default: what the file says, or 32)")
+    parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the file says, or 32)")
     parser.add_argument("--device", help="where to compute (default: what the file says, or auto)")
     parser.add_argument("--forward", action="store_true", help="the forward pass alone, in evaluation mode")
 
@@ -43,7 +44,7 @@ def load(options: argparse.Namespace) -> Case:
     is_run = isinstance(tree, dict) and "model" in tree and "type" not in tree
     if is_run and "data" in tree and not options.input:
         return _of_run(options)
-    return _of_network(tree["model"] if is_run else tree, options)
+    return _of_network(options)
 
 
 def _of_run(options: argparse.Namespace) -> Case:
@@ -52,7 +53,7 @@ def _of_run(options: argparse.Namespace) -> Case:
     found = load_run(options.config, ["trainer.run=null"])  # it is looked at, not trained
     trainer = found.trainer(device=options.device)
     batch = as_arguments(next(iter(found.train_loader(trainer.device))), trainer.device)
-    if options.batch:
+    if options.batch and not is_graph(found):
         batch = tuple(one[: options.batch] if isinstance(one, Tensor) and one.ndim else one for one in batch)
     inputs = [one for one in batch[:-1] if isinstance(one, Tensor)]
     if options.forward:
@@ -62,11 +63,11 @@ def _of_run(options: argparse.Namespace) -> Case:
     return Case(trainer.model, inputs, step, (*batch, *numbers))
 
 
-def _of_network(tree: Any, options: argparse.Namespace) -> Case:
+def _of_network(options: argparse.Namespace) -> Case:
     device = weft.get_device(options.device or "auto")
     weft.manual_seed(0)
     with weft.device("cpu"):
-        model = nn.from_config(tree)
+        model = network(options.config)
     forms = parse_shapes(options.input) if options.input else input_forms(model)
     batch = options.batch or getattr(model, "batch_size", None) or 32
     inputs = [one.to(device) for one in example_inputs(forms, batch)]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from weft import nn
-from weft.cli.runs import positive
+from weft.cli.runs import network, positive
 from weft.config.inputs import inputs_for
 from weft.errors import size_text
+from weft.profiling.tables import fitted, shortened
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,21 +22,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the table."""
-    model = nn.from_config(options.config)
+    model = network(options.config)
     found = nn.summary(model, *inputs_for(options.config, model, options.input, options.batch))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("layer", no_wrap=True, overflow="ellipsis", min_width=20)
-    table.add_column("output shape", no_wrap=True, overflow="ellipsis", min_width=12)
-    table.add_column("parameters", justify="right", no_wrap=True, min_width=10)
-    table.add_column("memory", justify="right", no_wrap=True, min_width=10)
+    rows = []
     for row in found.rows:
         name = row.path.rpartition(".")[2]
         label = "  " * row.depth + (f"{name}: {row.kind}" if name else row.kind)
         shapes = " ".join(str(list(shape)) for shape in row.shapes) if row.calls else "not called"
         shapes += f" x{row.calls}" if row.calls > 1 else ""
         counts = (f"{row.parameters:,}", size_text(row.nbytes)) if row.nbytes else ("", "")
-        table.add_row(Text(label), Text(shapes), *counts)
-    console.print(table)
+        rows.append([label, shortened(shapes, max(console.width - 48, 16)), *counts])
+    titles = ("layer", "output shape", "parameters", "memory")
+    console.print(fitted(titles, rows, console.width, ("memory", "output shape"), left=("layer", "output shape")))
+    console.print()
     for line in str(found).splitlines()[-2:]:
         console.print(line, markup=False)
     return 0

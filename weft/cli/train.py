@@ -45,10 +45,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def fit(found: Run, trainer: Any, folder: Path, resume: str | None, console: Console) -> int:
     """Train; a run that was interrupted says how to go on. Returns the exit code."""
+    trainer.how_to_resume = f"`weft resume {folder}`"
     try:
         found.fit(trainer, resume)
     except Interrupted as stop:
-        console.print(f"`weft resume {folder}` goes on with it", markup=False, soft_wrap=True)
         return stop.code if isinstance(stop.code, int) else 1
     return 0
 

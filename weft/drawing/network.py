@@ -82,7 +82,11 @@ class _Recorder:
         if self.depth is not None and depth >= max(self.depth, 0):
             return True
         where = type(module).__module__
-        return where.startswith("weft.nn.") and where not in FRAMES
+        if not where.startswith("weft.nn.") or where in FRAMES:
+            return False
+        # A layer of the catalogue with parameters of its own, such as attention, computes more than its layers do.
+        is_opened = self.depth is not None or module is self.model
+        return not is_opened or any(True for _ in module.parameters(recurse=False))
 
     def before(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.closed:
@@ -210,7 +214,7 @@ def plot(
 
     `input_shape` is the shape of one sample without the batch, or a tensor, or a list of these for several inputs, with
     `dtypes` where they are not the model's own. Modules inside others are framed; `depth` is how many levels of modules
-    are opened (all, unless given; layers of Weft's own stay closed).
+    are opened (all, unless given; then layers of Weft's own inside the model stay closed).
 
     >>> model = weft.nn.Sequential(weft.nn.Linear(4, 8), weft.nn.ReLU(), weft.nn.Linear(8, 2))
     >>> picture = weft.nn.plot(model, input_shape=(4,))
@@ -256,7 +260,7 @@ def draw(network: Network) -> str:
             box.width, box.height = widest + 2 * PADDING + 6, LINE * len(vertex.lines) + 12
     lines = arrange(network.root, network.edges)
     title = f"{network.name}: {network.parameters:,} parameters"
-    width, height = max(network.root.width, text_width(title, 14) + 40), network.root.height + 40
+    width, height = max(network.root.width, text_width(title, 14, bold=True) + 40), network.root.height + 40
     shift = (width - network.root.width) / 2
     frames = [_frame(box, depth) for box, depth in _frames(network.root)]
     vertices = [_vertex(box, vertex) for box, vertex in network.vertices.items()]

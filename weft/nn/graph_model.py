@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,10 @@ class Input(Module, Symbol):
 
     def __init__(self, shape: Sequence[int | None], dtype: DType = float32, device: Any = None):
         Module.__init__(self)
+        is_list = isinstance(shape, (tuple, list))
+        if not is_list or any(size is not None and not isinstance(size, numbers.Integral) for size in shape):
+            fix = f"nn.Input(({shape},))" if isinstance(shape, int) else ""
+            raise problem(ShapeError, "Input", f"shape={shape!r}", "a tuple of sizes without the batch, or None", fix)
         self.sizes = tuple(shape)
         self._dtype = dtype
         value = zeros(BATCH, *[1 if size is None else size for size in self.sizes], dtype=dtype, device=device)

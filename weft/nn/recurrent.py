@@ -152,7 +152,7 @@ class RNNBase(Module):
                 first = tuple(zero) if states is None else tuple(one[number] for one in states)
                 gates = project(self.mode, x, weights)
                 end, y = run(cell.step(weights), first, gates, alive, reverse=direction == 1)
-                last.append(end)
+                last.append((end[0].to(y.dtype), *end[1:]))  # under autocast the loop may keep h in float32
                 outputs.append(y)
             x = cat(outputs, -1) if self.bidirectional else outputs[0]
             if self.dropout and level < self.num_layers - 1:

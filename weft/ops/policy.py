@@ -34,8 +34,8 @@ POLICIES = {
 }
 _NAMES = {
     LOW: """
-        matmul rmatmul mm bmm mv linear einsum addmm addmv addr addbmm baddbmm chain_matmul vecdot
-        conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu
+        matmul rmatmul mm bmm mv linear einsum addmm addmv addr addbmm baddbmm chain_matmul multi_dot
+        vecdot conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d prelu
         scaled_dot_product_attention
     """,
     FLOAT32: """

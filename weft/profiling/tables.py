@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -22,7 +22,7 @@ def parts(profile: Profile, most: int, width: int = WIDTH) -> Iterator[Any]:
     """What is printed: one line about the whole, the layers, the `most` slowest kernels, one line about memory."""
     yield Text(headline(profile))
     yield Text()
-    yield layer_table(profile)
+    yield layer_table(profile, width)
     yield Text()
     yield kernel_table(profile, most, width)
     yield Text()
@@ -50,53 +50,73 @@ def headline(profile: Profile) -> str:
     )
 
 
-def layer_table(profile: Profile) -> Table:
-    """Time by layer."""
-    table = _table(("layer", "left"), ("kind", "left"), ("forward", "right"), ("backward", "right"))
-    for title in ("update", "in all", "share", "kernels"):
-        table.add_column(title, justify="right", no_wrap=True, min_width=7)
+def layer_table(profile: Profile, width: int = WIDTH) -> Table:
+    """Time by layer, in so many columns of text."""
+    titles = ("layer", "kind", "forward", "backward", "update", "in all", "share", "kernels")
     total = max(profile.kernel_seconds, 1e-12)
-    for layer in profile.layers:
-        table.add_row(
-            Text(layer.layer), Text(layer.kind), *[_time(t) for t in (layer.forward, layer.backward, layer.update)],
+    rows = [
+        [
+            layer.layer, layer.kind, *[_time(t) for t in (layer.forward, layer.backward, layer.update)],
             seconds_text(layer.seconds), percent(layer.seconds / total), str(layer.kernels),
-        )  # fmt: skip
-    return table
+        ]
+        for layer in profile.layers
+    ]  # fmt: skip
+    least = ("kernels", "kind", "update", "backward", "forward", "share")
+    return fitted(titles, rows, width, least, left=("layer", "kind"))
 
 
 def kernel_table(profile: Profile, most: int, width: int = WIDTH) -> Table:
     """The `most` slowest kernels, in so many columns of text."""
-    names = ("kernel", "runs", "time", "share", "moved")
-    widest = min(max(width - 80, 16), 44)
-    table = _table(*[(name, "right" if name != "kernel" else "left") for name in names], widest=widest)
-    for title, least in (("flop", 5), ("of copy", 7), ("of multiply", 11)):
-        table.add_column(title, justify="right", no_wrap=True, min_width=least)
-    table.add_column("layers", overflow="ellipsis", no_wrap=True, min_width=6, max_width=32)
+    titles = ("kernel", "runs", "time", "share", "moved", "flop", "of copy", "of multiply", "layers")
     total = max(profile.kernel_seconds, 1e-12)
     ranked = sorted(profile.kernels, key=lambda kernel: -kernel.seconds)
+    rows = []
     for kernel in ranked[:most]:
         ordered = sorted(kernel.layers, key=lambda part: -part.share)
-        table.add_row(
-            Text(kernel.name), str(kernel.times), seconds_text(kernel.seconds), percent(kernel.seconds / total),
+        rows.append([
+            kernel.name, str(kernel.times), seconds_text(kernel.seconds), percent(kernel.seconds / total),
             size_text(kernel.bytes), count_text(kernel.flops), percent(kernel.copy_share),
-            percent(kernel.multiply_share), Text(", ".join(dict.fromkeys(part.layer for part in ordered))),
-        )  # fmt: skip
+            percent(kernel.multiply_share), shortened(", ".join(dict.fromkeys(part.layer for part in ordered)), 32),
+        ])  # fmt: skip
     if len(ranked) > most:
         rest = ranked[most:]
         took = sum(kernel.seconds for kernel in rest)
-        table.add_row(f"{len(rest)} more", "", seconds_text(took), percent(took / total))
+        rows.append([f"{len(rest)} more", "", seconds_text(took), percent(took / total), *[""] * 5])
+    least = ("runs", "flop", "of multiply", "of copy", "moved", "layers", "share")
+    return fitted(titles, rows, width, least, left=("kernel", "layers"))
+
+
+GAP = 2  # between columns
+NARROWEST = 24  # the first column, before another column is left out for it
+
+
+def fitted(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], width: int, least: Sequence[str], left: Sequence[str]
+) -> Table:
+    """A table of at most `width` columns of text. Columns are left out in the order of `least` until the others have
+    the room that they need, of which the first can do with NARROWEST; its texts lose their middle, not their end, by
+    which names of kernels differ. Columns of `left` are flush left."""
+    sizes = [max(len(text) for text in column) for column in zip(titles, *rows, strict=True)]
+    shown = list(range(len(titles)))
+    for title in least:
+        if min(sizes[0], NARROWEST) + sum(sizes[k] + GAP for k in shown[1:]) <= width:
+            break
+        shown.remove(titles.index(title))
+    room = max(width - sum(sizes[k] + GAP for k in shown[1:]), 1)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0), collapse_padding=False)
+    for k in shown:
+        table.add_column(titles[k], justify="left" if titles[k] in left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*[Text(shortened(row[k], room) if k == 0 else row[k]) for k in shown])
     return table
 
 
-def _table(*columns: tuple[str, Any], widest: int = 44) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for number, (title, justify) in enumerate(columns):
-        if number:
-            least = 4 if title in ("runs", "kind") else 9 if title == "moved" else 7
-            table.add_column(title, justify=justify, no_wrap=True, min_width=least)
-        else:
-            table.add_column(title, justify=justify, no_wrap=True, overflow="ellipsis", max_width=widest)
-    return table
+def shortened(text: str, size: int) -> str:
+    """A text of at most so many characters: without its middle, if it is longer."""
+    if len(text) <= size:
+        return text
+    end = (size - 1) // 2
+    return f"{text[: size - 1 - end]}…{text[len(text) - end :]}"
 
 
 def _time(seconds: float) -> str:

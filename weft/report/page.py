@@ -107,13 +107,14 @@ def _tiles(run: Run) -> str:
     steps = max(run.steps.last("step") or 0, run.metrics.last("step") or 0)
     if steps:
         found.append((f"{steps:,.0f}", "steps"))
-    for name, points in run.metrics.series("epoch", COUNTS).items():
+    by_epoch = epoch_series(run)
+    for name, points in by_epoch.items():
         if name in ("loss", "val_loss") or name.removeprefix("val_") in ("accuracy", "f1", "auc", "perplexity"):
             found.append((f"{points[-1][1]:.4g}", f"last {name.replace('_', ' ')}"))
     rate = run.metrics.last("lr")
     if rate is not None:
         found.append((f"{rate:.4g}", "last learning rate"))
-    losses = run.metrics.series("epoch").get("val_loss", [])
+    losses = by_epoch.get("val_loss", [])
     finite = [(loss, epoch) for epoch, loss in losses if math.isfinite(loss)]
     if finite:
         loss, epoch = min(finite)
@@ -145,6 +146,12 @@ def _duration(seconds: float) -> str:
 # --- sections --------------------------------------------------------------------------------------------------------
 
 
+def epoch_series(run: Run) -> Series:
+    """What was measured in each epoch. The file counts epochs from 0, what people read from 1."""
+    found = run.metrics.series("epoch", COUNTS)
+    return {name: [(epoch + 1, y) for epoch, y in points] for name, points in found.items()}
+
+
 def grouped(series: Series) -> dict[str, Series]:
     """Series by the quantity that they are of: training and validation together."""
     found: dict[str, Series] = {}
@@ -164,7 +171,7 @@ def charts(run: Run) -> list[str]:
     """All curves of a run as SVG: by epoch, then by step."""
     out = []
     for along, series in (
-        ("epoch", run.metrics.series("epoch", COUNTS)),
+        ("epoch", epoch_series(run)),
         ("step", run.steps.series("step", COUNTS)),
     ):
         for name, group in grouped(series).items():

@@ -65,11 +65,12 @@ class History:
 
     def plot(self, path: str | os.PathLike[str]) -> Path:
         """Draw the curves into an SVG file: one panel for the losses and one for each metric, training and validation
-        together."""
+        together. The axis counts epochs from 1."""
         from weft.train.charts import panels
 
         target = Path(path)
-        target.write_text(panels(self.series()), encoding="utf-8")
+        series = {name: [(epoch + 1, y) for epoch, y in points] for name, points in self.series().items()}
+        target.write_text(panels(series), encoding="utf-8")
         return target
 
     def state_dict(self) -> dict[str, Any]:

@@ -76,11 +76,16 @@ class ProgressBar(Callback):
             return
         title = f"epoch {epoch + 1}/{trainer.planned['epochs']}"
         steps = (trainer.planned["batches"] or trainer.step_count) - self._position_before
+<<<<<<< HEAD
         self._print(f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}")
 
     def _print(self, text: str) -> None:
         """A line of its own; in a file or a pipe, which have no width, it is never broken."""
         self._shown.print(text, highlight=False, markup=False, soft_wrap=not self._shown.is_terminal)
+=======
+        line = f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}"
+        self._shown.print(wrapped(line, self._shown.width), highlight=False, markup=False, soft_wrap=True)
+>>>>>>> h-fixb2
 
     def on_train_abort(self, trainer: Trainer) -> None:
         if self._bar is not None:
@@ -112,6 +117,22 @@ def describe(trainer: Trainer, metrics: Metrics, seconds: float, steps: int) -> 
         used = weft.memory_stats(trainer.device).get("allocated_bytes.all.current")
         parts += [f"memory {size_text(int(used))}"] if used is not None else []
     return "  ".join(parts)
+
+
+def wrapped(line: str, width: int) -> str:
+    """A line of pairs in lines of at most `width` columns, if each pair fits; no pair is cut.
+
+    >>> print(wrapped("epoch 1/2  loss 0.5  accuracy 0.9", 22))
+    epoch 1/2  loss 0.5
+      accuracy 0.9
+    """
+    lines: list[str] = []
+    for pair in line.split("  "):
+        if lines and len(lines[-1]) + 2 + len(pair) <= width:
+            lines[-1] += "  " + pair
+        else:
+            lines.append("  " + pair if lines else pair)
+    return "\n".join(lines)
 
 
 def clock(seconds: float) -> str:

@@ -124,6 +124,7 @@ class Trainer:
         self.meters.scaler = self.scaler
         self.history = History()
         self.epoch = self.position = self.step_count = 0
+        self.how_to_resume: str | None = None  # what an interrupted run says instead of "call fit again"
         self.is_resumed = False  # whether the present `fit` goes on with a run
         self.updates = True  # whether the step that is being traced leaves backward and update to the trainer
         self.stopped: str | None = None  # why `stop` was called
@@ -353,12 +354,13 @@ class Trainer:
             return
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(requests.signal, f"signal {requests.signal}")
         where = f"saved to {path}" if path is not None else "nothing was saved, since the Trainer has no run folder"
-        how = (
+        how = self.how_to_resume or (
             'call fit again with the same run folder (resume="auto")'
             if path is not None
             else 'pass run="folder" to the Trainer, so that an interrupted run can go on'
         )
-        message = f"Interrupted by {name} after step {self.step_count} (epoch {self.epoch}); {where}. To go on: {how}."
+        epoch = self.epoch + bool(self.position)  # the one it is in or, between two, the one that is done; from 1 on
+        message = f"Interrupted by {name} after step {self.step_count} (epoch {epoch}); {where}. To go on: {how}."
         print(message, file=sys.stderr)
         self._write_numbers()
         raise Interrupted(128 + requests.signal, message)
@@ -455,7 +457,7 @@ class Trainer:
             take = functools.partial(self._source.take, self.epoch, position)
             where = nan.describe(self, take, lambda batch: predict_and_compare(self, batch)[0])
         self.meters.forget_bad()  # whoever goes on, does
-        given = f"a loss that is not finite in step {step} (epoch {self.epoch}, batch {position}); {where}"
+        given = f"a loss that is not finite in step {step} (epoch {self.epoch + 1}, batch {position}); {where}"
         fix = "lower the learning rate or set clip_norm; parameters are those before that step"
         return problem(NotFiniteError, "Trainer", given, "a finite loss", f'{fix}. on_nan="skip" leaves such steps out')
 
