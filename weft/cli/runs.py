@@ -9,12 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-<<<<<<< HEAD
-from weft.config.reading import read
-=======
 from weft.config.model import build
 from weft.config.reading import Source, read
->>>>>>> h-fixb2
 from weft.config.run import Run, load_run
 from weft.errors import ConfigError, problem
 from weft.nn.module import Module

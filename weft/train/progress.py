@@ -76,16 +76,12 @@ class ProgressBar(Callback):
             return
         title = f"epoch {epoch + 1}/{trainer.planned['epochs']}"
         steps = (trainer.planned["batches"] or trainer.step_count) - self._position_before
-<<<<<<< HEAD
-        self._print(f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}")
+        line = f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}"
+        self._print(wrapped(line, self._shown.width) if self._shown.is_terminal else line)
 
     def _print(self, text: str) -> None:
-        """A line of its own; in a file or a pipe, which have no width, it is never broken."""
-        self._shown.print(text, highlight=False, markup=False, soft_wrap=not self._shown.is_terminal)
-=======
-        line = f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}"
-        self._shown.print(wrapped(line, self._shown.width), highlight=False, markup=False, soft_wrap=True)
->>>>>>> h-fixb2
+        """Lines of their own; in a file or a pipe, which have no width, they are never broken."""
+        self._shown.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def on_train_abort(self, trainer: Trainer) -> None:
         if self._bar is not None:
