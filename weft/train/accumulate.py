@@ -63,7 +63,7 @@ def micro_batches(batch: Any, k: int) -> list[Any]:
 def _unreduced_view(loss: Module) -> Module:
     """The same module, of the same class, with all of its attributes as they are at any time, but without reduction."""
     kind = type(loss)
-    view = object.__new__(type(kind.__name__, (kind,), {"reduction": property(lambda self: "none")}))
+    view: Any = object.__new__(type(kind.__name__, (kind,), {"reduction": property(lambda self: "none")}))
     object.__setattr__(view, "__dict__", loss.__dict__)
     return view
 

@@ -7,7 +7,6 @@ the metrics. A step writes them in place; `read` packs their values into one vec
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -77,8 +76,8 @@ class Meters:
     def _number(self, name: str, value: Any) -> Tensor:
         if isinstance(value, Tensor) and value.dtype.kind != "c":
             return (value.detach() if value.dtype.kind == "f" else value.float()).mean()
-        if isinstance(value, numbers.Real | np.bool_):
-            return weft.full((), value, dtype=weft.float32, device=self.device)
+        if isinstance(value, int | float | np.number | np.bool_):
+            return weft.full((), value, dtype=weft.float32, device=self.device)  # type: ignore[arg-type]
         given = f"a step that returned {name!r} of type {type(value).__name__}"
         raise problem(GraphError, "Trainer", given, "a tensor or a number", "leave it out of the dict")
 
