@@ -214,3 +214,28 @@ def test_texts_lose_their_middle():
     console = Console(file=io.StringIO(), width=14)
     console.print(table)
     assert console.file.getvalue().splitlines()[1].rstrip() == "kerne…me_1  12"
+
+
+def test_nodes_have_the_names_of_the_file(command, tmp_path):
+    linear = {"type": "Linear", "in_features": 4, "out_features": 4}
+    model = {
+        "type": "Model",
+        "inputs": {"left": [4], "right": [4]},
+        "nodes": {
+            "shared": {"layer": linear, "from": "left"},
+            "pair": {"layer": {"type": "Bilinear", "in1_features": 4, "in2_features": 4, "out_features": 2},
+                     "from": ["shared", "right"]},
+        },
+        "outputs": "pair",
+    }  # fmt: skip
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps(model))
+    code, text = command("summary", path)
+    assert code == 0 and "shared: Linear" in text and "pair: Bilinear" in text and "linear_" not in text
+    code, _ = command("profile", path, "--device", "cpu", "--json", tmp_path / "profile.json")
+    layers = {row["layer"] for row in json.loads((tmp_path / "profile.json").read_text())["layers"]}
+    assert code == 0 and {"shared", "pair"} <= layers
+    code, _ = command("graph", path, "--device", "cpu", "-o", tmp_path / "net.svg")
+    picture = (tmp_path / "net.svg").read_text()
+    assert code == 0 and "shared: Linear" in picture and picture.count(">input left</text>") == 1
+    assert ": Input" not in picture  # an input is drawn once

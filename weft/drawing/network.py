@@ -17,6 +17,7 @@ from weft import tree
 from weft.drawing.layers import MARGIN, Box, Line, arrange
 from weft.drawing.style import colour, escape, picture, shortened, text, text_width
 from weft.errors import GraphError, RangeError, ShapeError, problem
+from weft.nn.graph_model import Input, Model, shown_paths
 from weft.nn.module import Module
 from weft.nn.summarize import _placeholder
 from weft.recording import Recording, placeholders
@@ -68,6 +69,8 @@ class _Recorder:
         self.network = Network(type(model).__name__)
         self.model, self.depth = model, depth
         self.paths = {id(module): path for path, module in model.named_modules()}
+        shown = shown_paths(model)
+        self.names = {id(module): shown.get(path, path) for path, module in model.named_modules()}
         self.frames: list[Box] = [self.network.root]
         self.closed: list[Module] = []  # layers being called: what they call is not seen
         self.boxes: dict[Any, Box | None] = {}  # by node: the box that its value comes from
@@ -92,17 +95,21 @@ class _Recorder:
         if self.closed:
             self.closed.append(module)
             return
+        if isinstance(module, Input):
+            return  # the box of what the model is given stands for it
         for tensor in _tensors((args, kwargs)):
             self.box_of(tensor.node)  # operations before the call belong to the frame around it
         if self.is_layer(module):
             self.closed.append(module)
         elif module is not self.model:
-            name = self.paths[id(module)]
+            name = self.names[id(module)]
             frame = self.frames[-1].add(Box(f"{name}: {type(module).__name__}"))
             frame.width = text_width(frame.name, 12) + 2 * MARGIN + 8
             self.frames.append(frame)
 
     def after(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        if not self.closed and isinstance(module, Input):
+            return None
         if not self.closed:
             for tensor in _tensors(result):
                 self.box_of(tensor.node)
@@ -123,7 +130,7 @@ class _Recorder:
         return replaced
 
     def _layer(self, module: Module, shapes: Sequence[tuple[int, ...]], sources: list[Box]) -> Vertex:
-        kind, name = type(module).__name__, self.paths[id(module)].rpartition(".")[2]
+        kind, name = type(module).__name__, self.names[id(module)].rpartition(".")[2]
         lines = [f"{name}: {kind}" if name else kind]
         settings = module.extra_repr()
         if settings:
@@ -183,6 +190,8 @@ def trace_network(model: Module, inputs: Sequence[Tensor], depth: int | None = N
             stand_ins = placeholders(tuple(inputs))
             for number, tensor in enumerate(stand_ins):
                 name = "input" if len(stand_ins) == 1 else f"input {number}"
+                if isinstance(model, Model) and model._input_names:
+                    name = f"input {model._input_names[number]}"
                 vertex = Vertex("input", [name, str(list(tensor.shape))])
                 recorder.boxes[tensor.node] = network.add(network.root, vertex)
             results = _tensors(model(*stand_ins))

@@ -130,6 +130,32 @@ class Model(Module):
         return symbolic.replace_symbols(self.outputs, value_of)
 
 
+def shown_paths(model: Module) -> dict[str, str]:
+    """The path of every module, as people read it: nodes of a Model that a configuration names have those names."""
+    shown = {"": ""}
+    labels: dict[str, dict[str, str]] = {}  # by the path of a Model: names of nodes by those of submodules
+    for path, module in model.named_modules():
+        if path:
+            above, _, name = path.rpartition(".")
+            label = labels.get(above, {}).get(name, name)
+            above = shown.get(above, above)
+            shown[path] = f"{above}.{label}" if above else label
+        if isinstance(module, Model):
+            labels[path] = _labels(module)
+    return shown
+
+
+def _labels(model: Model) -> dict[str, str]:
+    names = {number: name for name, number in getattr(model, "node_names", {}).items()}
+    names.update({id(symbol): name for symbol, name in zip(model.inputs, model._input_names, strict=False)})
+    children = {id(module): name for name, module in model.named_children()}
+    found: dict[str, str] = {}
+    for symbol in (*model.inputs, *model._steps):
+        if id(symbol) in names:
+            found.setdefault(children[id(symbol.module)], names[id(symbol)])  # the first call names a shared layer
+    return found
+
+
 def _in_order(inputs: list[Any], outputs: list[Symbol]) -> list[Symbol]:
     """The symbols between inputs and outputs, each after those that it is computed from."""
     order: list[Symbol] = []

@@ -10,6 +10,7 @@ from weft import tree
 from weft.creation import zeros
 from weft.dtypes import float32
 from weft.errors import ShapeError, problem, size_text
+from weft.nn.graph_model import shown_paths
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
 from weft.recording import record_result
@@ -104,7 +105,8 @@ def summary(model: Module, *inputs: Any, batch_size: int = 1, dtypes: Sequence[A
         for k, value in enumerate(inputs)
     )
     modules = dict(model.named_modules())
-    rows = [Row(path, "") for path in modules]
+    shown = shown_paths(model)
+    rows = [Row(shown.get(path, path), "") for path in modules]
     by_module = {id(module): row for row, module in zip(rows, modules.values(), strict=True)}
     handles = []
     for module in model.modules():

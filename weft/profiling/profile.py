@@ -282,13 +282,17 @@ class LayerNames:
     as optimizers have. Where several outermost modules have modules inside, paths begin with these names."""
 
     def __init__(self, roots: Sequence[Any]):
+        from weft.nn.graph_model import shown_paths
+
         taken: dict[str, int] = {}
         several = sum(any(True for _ in root.children()) for root in roots) > 1
         self._paths: dict[int, str] = {}
         self.kinds: dict[str, str] = {}
         for root in roots:
             own = self._numbered(type(root).__name__, taken)
+            shown = shown_paths(root)
             for path, module in root.named_modules():
+                path = shown.get(path, path)
                 name = own if not path else f"{own}.{path}" if several else path
                 self._paths.setdefault(id(module), name)
                 self.kinds.setdefault(name, type(module).__name__)
