@@ -260,7 +260,7 @@ class Trainer:
         gap = math.gcd(*[callback.every for callback in (*begins, *ends)]) if begins or ends else 0
         limit = sys.maxsize if max_steps is None else max_steps
         by_step, is_bounded = self.schedules_steps, self.memory_budget is not None
-        data = source.data if isinstance(source, Resident) else None
+        resident = source if isinstance(source, Resident) else None
         while True:
             args: tuple[Any, ...] = ()
             if isinstance(source, Resident):
@@ -279,13 +279,13 @@ class Trainer:
                 args = (*args, *present_numbers(self.optimizers))
             if is_bounded:
                 self._fit_into_budget(step, args)
-            if data is None:
+            if resident is None:
                 step(*args)
             else:
-                if data.seeks != source.seeks:  # a callback has used the same data
-                    source.come_back()
+                if resident.data.seeks != resident.seeks:  # a callback has used the same data
+                    resident.come_back()
                 step(*args)
-                source.step_done()
+                resident.step_done()
             self.step_count += 1
             self.position += 1
             if by_step:
