@@ -200,7 +200,8 @@ class Trainer:
 
         `train` and `validation` are DataLoaders, resident data, or iterables of batches (inputs..., target). Every
         `validate_every` epochs the validation data is evaluated. With a run folder, `resume="auto"` goes on from its
-        newest checkpoint, a path from that one, and None begins anew. Called again, `fit` goes on where it stopped.
+        newest checkpoint, a path from that one, and None begins anew; checkpoints of later steps are put aside into
+        `checkpoints-before-1` and so on. Called again, `fit` goes on where it stopped.
         """
         source = batches_of(train, self.device)
         self._begin(source, epochs, max_steps, validation, resume)
