@@ -130,7 +130,7 @@ def test_reduced_rates_are_those_of_the_next_steps(on_each_device):
     trainer.fit([(x, y)], epochs=4)
     assert trainer.model[0].weight.tolist() == before  # the rate is 0
     assert [rates for _, rates in monitor.rates] == [[0.1], [0.1], [0.0], [0.0]]
-    assert next(iter(trainer._steps.values()))[1].streamed.retraces == []
+    assert trainer.compiled_steps()[0].retraces == []
 
 
 def test_a_monitor_that_is_not_there_is_named():

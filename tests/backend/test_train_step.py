@@ -202,7 +202,7 @@ def test_one_step_is_one_plan_and_metrics_add_few_kernels(on_each_device):
     assert weft.counters()["plans_run"] - before == data.batches + started + reset + read
     plain = make_trainer(clip_norm=1.0, on_nan="ignore")
     plain.fit(data, epochs=1)
-    counts = [len(one.plan.kernels()) for t in (trainer, plain) for one in next(iter(t._steps.values()))[1].compiled()]
+    counts = [len(one.plan.kernels()) for t in (trainer, plain) for one in t.compiled_steps()]
     assert counts[0] <= counts[1] + 4
 
 
@@ -212,7 +212,7 @@ def test_a_last_short_batch_is_one_more_plan(on_each_device):
     trainer.fit(Rows(make_data(50), 16), epochs=1)
     first = weft.counters()["traces"] - before
     trainer.fit(Rows(make_data(50), 16), epochs=3)
-    steps = [one for _, known in trainer._steps.values() for one in known.compiled()]
+    steps = trainer.compiled_steps()
     assert [one.retraces for one in steps] == [[]] * len(steps)
     assert first == 4  # two sizes, the order of an epoch, and the reading
 

@@ -201,7 +201,8 @@ class Trainer:
 
         `train` and `validation` are DataLoaders, resident data, or iterables of batches (inputs..., target). Every
         `validate_every` epochs the validation data is evaluated. With a run folder, `resume="auto"` goes on from its
-        newest checkpoint, a path from that one, and None begins anew. Called again, `fit` goes on where it stopped.
+        newest checkpoint, a path from that one, and None begins anew; checkpoints of later steps are put aside into
+        `checkpoints-before-1` and so on. Called again, `fit` goes on where it stopped.
         """
         source = batches_of(train, self.device)
         self._begin(source, epochs, max_steps, validation, resume)
@@ -261,7 +262,7 @@ class Trainer:
         gap = math.gcd(*[callback.every for callback in (*begins, *ends)]) if begins or ends else 0
         limit = sys.maxsize if max_steps is None else max_steps
         by_step, is_bounded = self.schedules_steps, self.memory_budget is not None
-        data = source.data if isinstance(source, Resident) else None
+        resident = source if isinstance(source, Resident) else None
         while True:
             args: tuple[Any, ...] = ()
             if isinstance(source, Resident):
@@ -280,13 +281,13 @@ class Trainer:
                 args = (*args, *present_numbers(self.optimizers))
             if is_bounded:
                 self._fit_into_budget(step, args)
-            if data is None:
+            if resident is None:
                 step(*args)
             else:
-                if data.seeks != source.seeks:  # a callback has used the same data
-                    source.come_back()
+                if resident.data.seeks != resident.seeks:  # a callback has used the same data
+                    resident.come_back()
                 step(*args)
-                source.step_done()
+                resident.step_done()
             self.step_count += 1
             self.position += 1
             if by_step:
