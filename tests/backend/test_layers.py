@@ -75,7 +75,7 @@ def test_every_layer_of_the_specification_is_there(number):
 # They have no tensors of their own, only those of what they are given.
 WRAPPERS = {
     "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict", "Expert", "MoE", "Model", "LoRALinear",
-    "LoRAEmbedding", "SpectralNorm", "FractionalMaxPool2d", "FractionalMaxPool3d", "Bidirectional", "Residual",
+    "Grid", "LoRAEmbedding", "SpectralNorm", "FractionalMaxPool2d", "FractionalMaxPool3d", "Bidirectional", "Residual",
     "TimeDistributed", "TransformerEncoder", "TransformerDecoder",
 }  # fmt: skip
 

@@ -179,7 +179,7 @@ def _are_alike(experts: Iterable[Module]) -> bool:
     return True
 
 
-_STATE = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent", "_training"})
+_STATE = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent", "_training", "_call"})
 
 
 def _same_layer(known: tuple[str, Module], modules: list[tuple[str, Module]]) -> bool:
