@@ -203,7 +203,11 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     import importlib
 
+    from weft.contents import LOADED
+
     module = importlib.import_module(_LATER.get(name, f"weft.{name}"))
+    for call in LOADED:
+        call()
     value = globals()[name] = getattr(module, name) if name in _LATER else module
     return value
 

@@ -17,6 +17,7 @@ from weft.config.reading import read
 from weft.tensor import Tensor
 from weft.train.batches import Streamed, as_arguments
 from weft.train.step import present_numbers
+from weft.train.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Case:
     inputs: list[Tensor]
     step: Callable[..., Any]
     args: tuple[Any, ...]
+    trainer: Trainer | None = None  # whose step it is: the step does not keep it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +62,7 @@ def _of_run(options: argparse.Namespace) -> Case:
         return _forward(trainer.model, inputs)
     numbers = present_numbers(trainer.optimizers) if trainer.schedules_steps else []
     step = trainer._steps_for(Streamed((), trainer.device)).streamed
-    return Case(trainer.model, inputs, step, (*batch, *numbers))
+    return Case(trainer.model, inputs, step, (*batch, *numbers), trainer)
 
 
 def _of_network(options: argparse.Namespace) -> Case:
