@@ -7,6 +7,7 @@ the adapters only.
 
 from __future__ import annotations
 
+import abc
 import fnmatch
 import math
 from collections import Counter, OrderedDict
@@ -29,7 +30,7 @@ from weft.tensor import Tensor
 Target = str | Iterable[str] | Callable[[str, Module], bool] | None
 
 
-class _Adapter(Module):
+class _Adapter(Module, abc.ABC):
     """What both adapters share: the frozen layer, A [r, inputs] and B [outputs, r]."""
 
     def _set_adapter(self, base: Module, kind: type, inputs: int, outputs: int, r: int, alpha: float | None) -> None:
@@ -46,13 +47,13 @@ class _Adapter(Module):
         self.lora_B = Parameter(empty(outputs, r, **like))
         self.reset_parameters()
 
+    @abc.abstractmethod
     def reset_parameters(self) -> None:
         """Draw A anew and set B to 0: the layer starts as its base."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def delta(self) -> Tensor:
         """The change of the weight, in the weight's shape."""
-        raise NotImplementedError
 
     @property
     def weight(self) -> Tensor:

@@ -6,6 +6,7 @@ streamed batches are.
 
 from __future__ import annotations
 
+import abc
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from weft.errors import RangeError, WeftError, problem
 from weft.tensor import Tensor
 
 
-class Batches:
+class Batches(abc.ABC):
     """Base class. `position` counts the batches of the epoch that were taken; `wait_seconds` is the time in which the
     step could not run because data was not there."""
 
@@ -26,13 +27,13 @@ class Batches:
     position = 0
     length: Any = None  # batches of an epoch, where it is known
 
+    @abc.abstractmethod
     def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
         """Go to batch number `position` of an epoch, with what `state_dict` returned there, if it is known."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
         """The batch at a position of the present epoch once more."""
-        raise NotImplementedError
 
     def state_dict(self, position: int) -> dict[str, Any]:
         """What it takes to go on at this position, after the batches that steps were made of, with the same batches."""

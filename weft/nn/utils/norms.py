@@ -6,6 +6,7 @@ The weight is computed whenever it is read (`utils.computed`), so it never lags 
 
 from __future__ import annotations
 
+import abc
 from typing import Any, TypeVar
 
 from weft.autograd import no_grad
@@ -21,7 +22,7 @@ from weft.tensor import Tensor
 Made = TypeVar("Made", bound=Module)
 
 
-class _Norm:
+class _Norm(abc.ABC):
     """A weight that is computed from parameters with longer names."""
 
     is_parametrization = False
@@ -33,8 +34,9 @@ class _Norm:
     def part(self, module: Any, ending: str) -> Tensor:
         return getattr(module, f"{self.name}_{ending}")
 
+    @abc.abstractmethod
     def value(self, module: Any) -> Tensor:
-        raise NotImplementedError
+        """The weight."""
 
     def assign(self, module: Any, value: Any) -> None:
         given = f"a value for {self.name!r}, which is computed from {', '.join(f'{self.name}_{p}' for p in self.parts)}"
