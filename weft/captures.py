@@ -10,9 +10,7 @@ attributes and items that the function assigns are assigned again by each replay
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -41,21 +39,12 @@ from weft.guards import (
     registry_of,
     shape_of,
 )
+from weft.locks import new_lock
 from weft.reading import Reads, belongs_to_library, is_library, loads_of
 
 MOST_SEPARATE = 32  # numbers and strings in one container that are guarded one by one and may become inputs
 
-TRACING = threading.RLock()  # while one thread traces, places may hold stand-ins that no other may take for values
-
-
-def _unlock() -> None:
-    """A thread that traces while another forks is not there in the child."""
-    global TRACING
-    TRACING = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)
+TRACING = new_lock()  # while one thread traces, places may hold stand-ins that no other may take for values
 
 MODULE_INTERNALS = frozenset({"_parameters", "_buffers", "_modules", "_non_persistent", "_training", "_state_hooks"})
 

@@ -28,7 +28,7 @@ from weft.errors import GraphError, OutOfMemoryError, WeftError, hide_frames, pr
 from weft.graph.build import stop_gradient
 from weft.graph.node import Node, leaf
 from weft.graph.numbers import HostNumber, Tape, numbers_in
-from weft.locks import SECTIONS, new_rlock
+from weft.locks import SECTIONS, new_lock
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor, from_host
 from weft.variant import TENSOR, Variant, build, predict
@@ -62,7 +62,7 @@ class Compiled:
         self.donate = frozenset(donate)
         self.retraces: list[str] = []
         importlib.import_module("weft.captures")  # what a trace needs is loaded here, not by `import weft`
-        self.section = new_rlock()  # of the variants and their slot tables; a fork waits until it is free
+        self.section = new_lock()  # of the variants and their slot tables; a fork waits until it is free
         self._running: list[Any] = [None]  # the variant that runs, or True on the way there; a list is quick to set
         SECTIONS.add(self)
         self._captures: Captures | None = None

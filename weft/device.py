@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.backends.base import ENTERED, Device
 from weft.errors import DeviceError, WeftError, problem
-from weft.locks import new_rlock
+from weft.locks import new_lock
 from weft.singletons import once, table
 
 BACKENDS = {
@@ -26,7 +26,7 @@ BACKENDS = {
 FASTEST = ("cuda",)  # kinds that `auto` prefers to the CPU, the best first
 PLANNED = ("hip", "opencl", "webgpu")
 _loaded: dict[str, Any] = table("backends")  # by kind
-_loading = new_rlock()  # two threads must not get two backends for one GPU
+_loading = new_lock()  # two threads must not get two backends for one GPU
 
 
 @once

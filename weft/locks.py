@@ -7,14 +7,16 @@ reader while it copies. Who needs several groups takes their locks in the order 
 A fork copies one thread only: a lock that another thread holds would stay locked in the child for ever, and memory that
 it writes would stay half-written. So the fork waits until every other thread has left the sections that `Activity` and
 the registered `Section`s guard, for `FORK_PATIENCE` seconds at most (a section may run user code that waits for
-the forking thread). Locks made by `new_lock` and `new_rlock` are free in the child, whoever held them.
+the forking thread). Locks made by `new_lock` are free in the child, whoever held them.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import itertools
 import os
+import sys
 import threading
 import time
 import weakref
@@ -28,16 +30,27 @@ _serial = itertools.count()
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
+class _Lock(_thread.RLock):  # type: ignore[misc]  # final in the stub alone
+    """A reentrant lock that is given back whenever an exception leaves the `with` block, also where a signal handler
+    raises it at the block's first instruction.
+
+    From CPython 3.14 on `with` calls `__enter__` as any other function, and looks for signals after the call but before
+    the block has begun: what a handler raises there leaves a plain lock locked for ever. Reading an attribute is no
+    call in that sense, and `__exit__` stays the one of the base class, which nothing interrupts."""
+
+    __slots__ = ()
+    _taken = property(_thread.RLock.acquire)
+
+    def __enter__(self) -> bool:  # type: ignore[override]  # the stub has the arguments of acquire
+        return self._taken
+
+
+_LOCK = _Lock if sys.version_info >= (3, 14) else _thread.RLock
+
+
 def new_lock() -> Any:
-    """A `threading.Lock` that is free in a forked child."""
-    lock = threading.Lock()
-    _locks.add(lock)
-    return lock
-
-
-def new_rlock() -> Any:
-    """A `threading.RLock` that is free in a forked child, unless the forking thread itself holds it."""
-    lock = threading.RLock()
+    """A reentrant lock that is free in a forked child, unless the forking thread itself holds it."""
+    lock = _LOCK()
     _locks.add(lock)
     return lock
 
@@ -48,7 +61,7 @@ class CopyableLock:
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        self._lock = new_rlock()
+        self._lock = new_lock()
 
     def __enter__(self) -> None:
         self._lock.acquire()
@@ -70,7 +83,7 @@ class WriteGroup:
     __slots__ = ("__weakref__", "exposed", "lock", "serial")
 
     def __init__(self) -> None:
-        self.lock = new_rlock()
+        self.lock = new_lock()
         self.serial = next(_serial)
         self.exposed: list[tuple[weakref.ref, weakref.ref]] = []
 

@@ -25,7 +25,7 @@ from weft.compiler.trace import Cell, Trace
 from weft.dtypes import DType
 from weft.errors import DeviceError, GraphError, OutOfMemoryError, problem
 from weft.graph.node import Node, placeholder
-from weft.locks import WriteGroup, lock_of, new_rlock
+from weft.locks import WriteGroup, lock_of, new_lock
 from weft.state import SETTINGS, STATE, VERSION
 from weft.tensor import Tensor
 
@@ -99,7 +99,7 @@ class Variant:
         self.draws: list[tuple[Any, np.ndarray, int]] = []  # (generator, memory of its state, draws per run)
         # (memory, or None where it is that of output number `first`, first, offset, nbytes, shape, dtype) each
         self.outputs: list[tuple[ResultMemory | None, int, int, int, tuple[int, ...], DType]] = []
-        self.lock: Any = new_rlock()  # of the groups: held from the check of the version to the end of a run
+        self.lock: Any = new_lock()  # of the groups: held from the check of the version to the end of a run
         self.groups: set[WriteGroup] = set()  # of the memory that a run writes in place, or reads while others write it
         self.results: list[Any] = []  # leaves of the result: constants, numbers, and TENSOR where an output goes
         self.structure: Any = None
@@ -209,7 +209,7 @@ class Variant:
         groups = self._groups_now()
         if groups != self.groups:
             self.groups = groups
-            self.lock = lock_of(groups) if groups else new_rlock()
+            self.lock = lock_of(groups) if groups else new_lock()
 
     def _groups_now(self) -> set[WriteGroup]:
         return groups_of(itertools.chain([tensor for tensor, _, _, _ in self.cells], self.grads_made))

@@ -18,6 +18,7 @@ from weft.backends.base import DeviceLost
 from weft.compiler.plan import Code
 from weft.counting import COUNTERS
 from weft.errors import DeviceError, OutOfMemoryError, out_of_memory, problem
+from weft.locks import new_lock
 
 COPIED = 16  # bytes of the largest copy of a thread
 PIECE = 1 << 16  # bytes of shared memory that are asked for at a time
@@ -133,7 +134,7 @@ class CudaDriver:
         call("cuMemPoolSetAttribute", self.pool, keep.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, cuda.cuuint64_t(2**64 - 1))
         call("cuMemPoolSetAttribute", self.pool, keep.CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0)
         self._functions: dict[tuple, Any] = {}
-        self._loading = threading.Lock()
+        self._loading = new_lock()
         self._spare, self._spare_end = 0, 0
         self._staging: list[_Staging] = []
 

@@ -17,7 +17,6 @@ import atexit
 import contextlib
 import ctypes
 import os
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -43,6 +42,7 @@ from weft.dtypes import DType, uint8
 from weft.errors import DeviceError, OutOfMemoryError, problem
 from weft.kernels.language import Kernel
 from weft.kernels.normal import normalise
+from weft.locks import new_lock
 from weft.render import clike
 from weft.render.dialects import Dialect
 
@@ -93,7 +93,7 @@ class Turn:
     __slots__ = ("_backend", "_lock")
 
     def __init__(self, backend: GpuBackend):
-        self._backend, self._lock = backend, threading.RLock()
+        self._backend, self._lock = backend, new_lock()
 
     def __enter__(self) -> None:
         try:  # an interrupt may come right after the lock is taken

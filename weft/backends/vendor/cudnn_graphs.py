@@ -12,7 +12,6 @@ Operands are in cuDNN's order of axes: images [N, C, *space], filters [K, C / gr
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from weft.backends.base import Slab
 from weft.backends.cuda_driver import call
 from weft.dtypes import DType, bfloat16, float16, float32
 from weft.errors import DeviceError, problem
+from weft.locks import new_lock
 
 ALIGN = 16  # bytes: what cuDNN's kernels expect of addresses
 CHANNELS = 16  # that make whole vectors
@@ -97,7 +97,7 @@ class Graphs:
 
         self.cudnn: Any = cudnn
         self.version = cudnn.backend_version_string()
-        self.handle, self.lock = cudnn.create_handle(), threading.RLock()
+        self.handle, self.lock = cudnn.create_handle(), new_lock()
         self.stream, self.allocate, self.activate = stream, allocate, activate
         cudnn.set_stream(self.handle, stream)
         self._types = {
