@@ -53,8 +53,11 @@ class _GradMode(abc.ABC):
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self._fresh():
+            outer, STATE.grad_enabled = STATE.grad_enabled, self._enabled()
+            try:
                 return function(*args, **kwargs)
+            finally:  # not a `with` statement, whose `__exit__` an interrupt may prevent
+                STATE.grad_enabled = outer
 
         return entry(call)
 

@@ -331,12 +331,12 @@ class Watch:
                         continue
                     self.sources[guard.path] = number
         except BaseException:
-            self._end()
+            self.end()
             raise
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._end()
+        self.end()
 
     def undo(self) -> None:
         """Take back what the function has assigned: it is going to run once more."""
@@ -348,8 +348,8 @@ class Watch:
         needed = set(self.tape.needed(list(entries)))
         self.captures.fix(path for path, number in self.sources.items() if number._index in needed)
 
-    def _end(self) -> None:
-        """Take the stand-ins away, and note what the function has assigned."""
+    def end(self) -> None:
+        """Take the stand-ins away, and note what the function has assigned. Once more does no harm."""
         self.tape.close()
         for guard in self.before:
             if guard.kind == "absent":

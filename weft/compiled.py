@@ -28,7 +28,7 @@ from weft.errors import GraphError, OutOfMemoryError, WeftError, hide_frames, pr
 from weft.graph.build import stop_gradient
 from weft.graph.node import Node, leaf
 from weft.graph.numbers import HostNumber, Tape, numbers_in
-from weft.locks import SECTIONS, new_lock
+from weft.locks import call_holding, new_lock, register
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor, from_host
 from weft.variant import TENSOR, Variant, build, predict
@@ -64,7 +64,7 @@ class Compiled:
         importlib.import_module("weft.captures")  # what a trace needs is loaded here, not by `import weft`
         self.section = new_lock()  # of the variants and their slot tables; a fork waits until it is free
         self._running: list[Any] = [None]  # the variant that runs, or True on the way there; a list is quick to set
-        SECTIONS.add(self)
+        register(self)
         self._captures: Captures | None = None
         self._numbers: set[int] = set()  # positions of int arguments that have changed: inputs of the next plan
         self._fixed: set[int] = set()  # positions of numbers that the function can only use as they are
@@ -82,7 +82,11 @@ class Compiled:
                 try:
                     if variant is not None and not kwargs:
                         with variant.lock:
-                            if variant.version == VERSION.value and self._ready(variant, args):
+                            if variant.other_locks:
+                                is_done, result = call_holding(variant.other_locks, self._replay_ready, variant, args)
+                                if is_done:
+                                    return result
+                            elif variant.version == VERSION.value and self._ready(variant, args):
                                 return self._replay(variant)
                     return self._slow(args, kwargs)
                 except OutOfMemoryError as error:
@@ -202,6 +206,12 @@ class Compiled:
             return False
         return (numbers is None or numbers.update(args)) and not self.donate
 
+    def _replay_ready(self, variant: Variant, args: tuple) -> tuple[bool, Any]:
+        """What a call does that replays the last variant, under its locks: whether it could, and the result."""
+        if variant.version == VERSION.value and self._ready(variant, args):
+            return True, self._replay(variant)
+        return False, None
+
     def _replay(self, variant: Variant) -> Any:
         """Bind outputs, run, and hand out results. Under the locks of the function and of the variant."""
         device, table = variant.device, variant.table
@@ -252,21 +262,20 @@ class Compiled:
     def _run_bound(self, variant: Variant, flat: list[Any]) -> Any:
         """Bind arguments and captured tensors to a variant, and run it."""
         variant.resolve(flat)
-        while True:
-            variant.relock()
-            with variant.lock:
-                if variant.bind(flat):
-                    self.last = variant
-                    try:
-                        result = self._replay(variant)
-                    except OutOfMemoryError:
-                        if variant.is_fresh:
-                            variant.take_back_effects()  # the function may run once more
-                        raise
-                    variant.leave_grads()
-                    # its own effect may call for another variant
-                    variant.version = VERSION.value if variant.grads_match() else -1
-                    return result
+        return variant.call_bound(flat, self._run_last, variant)
+
+    def _run_last(self, variant: Variant) -> Any:
+        """Run a variant that is bound, under its locks; the next call looks at it first."""
+        self.last = variant
+        try:
+            result = self._replay(variant)
+        except OutOfMemoryError:
+            if variant.is_fresh:
+                variant.take_back_effects()  # the function may run once more
+            raise
+        variant.leave_grads()
+        variant.version = VERSION.value if variant.grads_match() else -1  # its own effect may call for another variant
+        return result
 
     def cut_by_fork(self) -> None:
         """In a forked child: another thread was inside, and is not here. What it wrote in place has no value."""
@@ -323,12 +332,8 @@ class Compiled:
         with TRACING:
             variant = self._trace(flat, spec, keep=True, origins=origins)
         variant.resolve(flat)
-        while True:
-            variant.relock()
-            with variant.lock:
-                if variant.bind(flat):
-                    variant.take_back_effects()
-                    return variant, flat
+        variant.call_bound(flat, variant.take_back_effects)
+        return variant, flat
 
     def _trace(
         self, flat: list[Any], spec: tuple, keep: bool = False, make: Callable[..., Any] = build, origins: Any = None
@@ -356,6 +361,7 @@ class Compiled:
             trace.origins = origins
             watch = Watch(captures, trace.tape)
             numbers = [k for k, value in enumerate(flat) if self._is_input(k, value)]
+            outer = STATE.trace, STATE.grad_enabled, STATE.autocast
             try:
                 return self._trace_with(trace, watch, flat, spec, numbers, keep, make)
             except NeedsPlainNumbers as error:
@@ -364,6 +370,12 @@ class Compiled:
                 if isinstance(error, WeftError) or not trace.tape.operations:
                     raise
                 stuck = set(range(len(trace.tape.operations)))
+            except BaseException:  # an interrupt may have come before the `__exit__` of one of them
+                STATE.trace, STATE.grad_enabled, STATE.autocast = outer
+                watch.end()
+                trace.restore_buffers()
+                trace.restore_grads()
+                raise
             watch.undo()
             watch.fix(stuck)
             needed = trace.tape.needed(list(stuck))  # entries of arguments come first, in the order of `numbers`

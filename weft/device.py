@@ -41,7 +41,8 @@ def load(kind: str) -> Any:
     with _loading:
         if kind not in _loaded:
             module, name = BACKENDS[kind]
-            _loaded[kind] = getattr(importlib.import_module(module), name)()
+            made = getattr(importlib.import_module(module), name)()
+            _loaded.setdefault(kind, made)  # a finalizer or signal handler may have been faster
         return _loaded[kind]
 
 

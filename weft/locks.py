@@ -2,29 +2,35 @@
 
 A `WriteGroup` is memory that compiled functions rewrite in place, with the lock that a run holds while it writes and a
 reader while it copies. Who needs several groups takes their locks in the order in which the groups were made
-(`lock_of`), so two threads never wait for each other.
+(`locks_of`, `call_holding`), so two threads never wait for each other.
 
 A fork copies one thread only: a lock that another thread holds would stay locked in the child for ever, and memory that
-it writes would stay half-written. So the fork waits until every other thread has left the sections that `Activity` and
-the registered `Section`s guard, for `FORK_PATIENCE` seconds at most (a section may run user code that waits for
-the forking thread). Locks made by `new_lock` are free in the child, whoever held them.
+it writes would stay half-written. So the fork waits until every other thread has left the sections that the locks of
+registered `Section`s guard, and that of its own `thread_lock`, for `FORK_PATIENCE` seconds at most (a section may run
+user code that waits for the forking thread). Locks made by `new_lock` are free in the child, whoever held them.
+
+A signal handler may raise (Ctrl-C does), and so may another thread into this one. CPython looks for that where a Python
+function begins, at backward jumps, and after the call of any function; not between other instructions. So no lock here
+is taken or given back by Python code that could be left half-way: a lock is held by a `with` statement over the lock
+itself, whose `__exit__` is C code, or by a `_Holder`.
 """
 
 from __future__ import annotations
 
 import _thread
+import collections
 import contextlib
+import functools
 import itertools
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 FORK_PATIENCE = 60.0  # seconds that a fork waits for the other threads
-POLL_SECONDS = 0.05  # how often a waiting fork looks again by itself
 
 _serial = itertools.count()
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -55,22 +61,37 @@ def new_lock() -> Any:
     return lock
 
 
-class CopyableLock:
-    """A reentrant lock as an attribute of an object that can be copied and pickled: the copy has a lock of its own."""
+class CopyableLock(_LOCK):  # type: ignore[misc, valid-type]
+    """A lock of `new_lock` as an attribute of an object that can be copied and pickled: the copy has its own lock."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._lock = new_lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: Any) -> None:
-        self._lock.release()
+        _locks.add(self)
 
     def __reduce__(self) -> tuple:
         return CopyableLock, ()
+
+
+class _Holder:
+    """Locks that are taken one by one, and all given back by `release`, the last first. `release` is C code, and so is
+    what takes a lock and notes that it is held: no interrupt comes between the two."""
+
+    __slots__ = ("_held", "release")
+
+    def __init__(self) -> None:
+        self._held: list[Any] = [None]  # up to which `release` goes
+        self.release: Callable[[], Any] = functools.partial(
+            collections.deque, map(_thread.RLock.release, iter(self._held.pop, None)), 0
+        )
+
+    def take(self, locks: Sequence[Any], timeout: float = -1.0) -> None:
+        """Wait for each of these locks; for ever, or for so many seconds, after which it is left."""
+        taken = map(functools.partial(_thread.RLock.acquire, timeout=timeout), locks)
+        self._held.extend(itertools.compress(locks, taken))
+
+    def holds(self, lock: Any) -> bool:
+        return any(held is lock for held in self._held)
 
 
 # --- memory that is rewritten in place -------------------------------------------------------------------------------
@@ -88,89 +109,26 @@ class WriteGroup:
         self.exposed: list[tuple[weakref.ref, weakref.ref]] = []
 
 
-class _SeveralLocks:
-    """Several locks as one context; taken in order, given back in reverse."""
-
-    __slots__ = ("locks",)
-
-    def __init__(self, locks: list[Any]):
-        self.locks = locks
-
-    def __enter__(self) -> None:
-        taken = 0
-        try:
-            for lock in self.locks:
-                lock.acquire()
-                taken += 1
-        except BaseException:  # an interrupt while waiting
-            for lock in reversed(self.locks[:taken]):
-                lock.release()
-            raise
-
-    def __exit__(self, *_: Any) -> None:
-        for lock in reversed(self.locks):
-            lock.release()
+def locks_of(groups: Iterable[WriteGroup]) -> tuple[Any, ...]:
+    """The locks of all these groups, in the order in which they are taken."""
+    return tuple([group.lock for group in sorted(set(groups), key=lambda group: group.serial)])
 
 
-def lock_of(groups: Iterable[WriteGroup]) -> Any:
-    """One context that holds the locks of all these groups."""
-    locks = [group.lock for group in sorted(set(groups), key=lambda group: group.serial)]
-    return locks[0] if len(locks) == 1 else _SeveralLocks(locks)
+def call_holding(locks: Sequence[Any], function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)` while this thread holds all these locks."""
+    if len(locks) == 1:
+        with locks[0]:
+            return function(*args)
+    holder = _Holder()
+    release = holder.release
+    try:
+        holder.take(locks)
+        return function(*args)
+    finally:
+        release()
 
 
 # --- forks -----------------------------------------------------------------------------------------------------------
-
-
-class Activity:
-    """`with activity:` this thread is in a section that a fork must not cut through. May be nested."""
-
-    def __init__(self) -> None:
-        self._inside: list[int] = []  # the threads; appending and removing are atomic
-        self._forking: int | None = None  # the thread that is about to fork
-        self._changed = threading.Condition()
-
-    def __enter__(self) -> None:
-        me = threading.get_ident()
-        self._inside.append(me)
-        if self._forking is not None and self._forking != me and self._inside.count(me) == 1:
-            self._wait_for_fork(me)
-
-    def __exit__(self, *_: Any) -> None:
-        self._inside.remove(threading.get_ident())
-        if self._forking is not None:
-            with self._changed:
-                self._changed.notify_all()
-
-    def _wait_for_fork(self, me: int) -> None:
-        """Stand outside until the fork is over. Entering and closing each write first and then read, so one of the two
-        threads sees the other."""
-        with self._changed:
-            while self._forking is not None and self._forking != me:
-                self._inside.remove(me)
-                try:
-                    self._changed.notify_all()
-                    self._changed.wait(POLL_SECONDS)
-                finally:
-                    self._inside.append(me)
-
-    def close(self, deadline: float) -> None:
-        """Let nobody else in, and wait until the others have left."""
-        me = self._forking = threading.get_ident()
-        with self._changed:
-            while any(thread != me for thread in self._inside) and time.monotonic() < deadline:
-                self._changed.wait(POLL_SECONDS)
-
-    def open(self) -> None:
-        with self._changed:
-            self._forking = None
-            self._changed.notify_all()
-
-    def open_in_child(self) -> None:
-        """The only thread is the one that forked."""
-        me = threading.get_ident()
-        self._changed = threading.Condition()
-        self._inside = [me] * self._inside.count(me)
-        self._forking = None
 
 
 class Section(Protocol):
@@ -182,11 +140,30 @@ class Section(Protocol):
         """Called in the child where the fork did not wait any longer: another thread was inside."""
 
 
-ACTIVITY = Activity()
 _one_fork = threading.RLock()  # at a time
-SECTIONS: weakref.WeakSet[Any] = weakref.WeakSet()
-_held: list[Any] = []
-_cut: list[Any] = []
+_registering = new_lock()  # held from the end of the wait to the end of a fork: whoever is new waits
+_sections: weakref.WeakSet[Any] = weakref.WeakSet()
+_thread_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_own = threading.local()  # .lock and .forks of this thread
+
+
+def register(section: Section) -> None:
+    """From now on a fork waits until no other thread is inside."""
+    with _registering:
+        _sections.add(section)
+
+
+def thread_lock() -> Any:
+    """The lock of this thread. `with thread_lock():` is a section that a fork must not cut through."""
+    found = getattr(_own, "lock", None)
+    return _register_thread() if found is None else found
+
+
+def _register_thread() -> Any:
+    with _registering:
+        lock = new_lock()
+        _thread_locks.add(lock)
+        return _own.__dict__.setdefault("lock", lock)  # a signal handler may have been faster
 
 
 def _members(weak: weakref.WeakSet) -> list[Any]:
@@ -196,47 +173,88 @@ def _members(weak: weakref.WeakSet) -> list[Any]:
             return list(weak)
 
 
+class _Pause:
+    """No other thread is inside a section, from `begin` to `holder.release`; but for those that were waited for in
+    vain, or not at all, as an interrupt ended the wait."""
+
+    def __init__(self) -> None:
+        self.holder = _Holder()
+        self.is_over = False
+
+    def begin(self) -> None:
+        """Threads inside a section may register others, and take their own lock: this comes after the sections."""
+        deadline = time.monotonic() + FORK_PATIENCE
+        self.holder.take([_one_fork])
+        seen: dict[int, Any] = {}
+        while not self._closed_to(seen):
+            for section in [one for one in _members(_sections) if id(one) not in seen]:
+                seen[id(section)] = section
+                self.holder.take([section.section], max(deadline - time.monotonic(), 0.0))
+        for lock in _members(_thread_locks):
+            self.holder.take([lock], max(deadline - time.monotonic(), 0.0))
+
+    def _closed_to(self, seen: dict[int, Any]) -> bool:
+        """Let nobody register from now on, if no section was registered since."""
+        with _registering:
+            if all(id(one) in seen for one in _members(_sections)):
+                self.holder.take([_registering])
+                return True
+        return False
+
+    def end_in_child(self) -> None:
+        """The only thread is the one that forked."""
+        for lock in _members(_locks):
+            if not lock._is_owned():
+                lock._at_fork_reinit()
+        for section in _members(_sections):
+            if not self.holder.holds(section.section):
+                section.cut_by_fork()
+
+
+def call_alone(function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)` while no other thread runs a plan: as for a fork, they are waited for."""
+    pause = _Pause()
+    release = pause.holder.release
+    try:
+        pause.begin()
+        return function(*args)
+    finally:
+        release()
+
+
+# Python ignores what these raise, after a message. So an interrupt in the first ends the wait; one in the second, most
+# likely one that came while the process was copied, is made up for by the third.
+
+
+def _forks() -> list[_Pause]:
+    """Those that this thread makes, the innermost last: a signal handler may fork, too."""
+    return _own.__dict__.setdefault("forks", [])
+
+
 def _before_fork() -> None:
-    _one_fork.acquire()
-    deadline = time.monotonic() + FORK_PATIENCE
-    seen: set[int] = set()
-    while new := [section for section in _members(SECTIONS) if id(section) not in seen]:  # another thread may add some
-        for section in new:
-            seen.add(id(section))
-            taken = section.section.acquire(timeout=max(deadline - time.monotonic(), 0.0))
-            (_held if taken else _cut).append(section)
-    ACTIVITY.close(deadline)
+    pause = _Pause()
+    _forks().append(pause)
+    pause.begin()
 
 
 def _after_fork_in_parent() -> None:
-    ACTIVITY.open()
-    while _held:
-        _held.pop().section.release()
-    _cut.clear()
-    _one_fork.release()
-
-
-@contextlib.contextmanager
-def no_thread_inside() -> Iterator[None]:
-    """Inside, no other thread runs a plan: as for a fork, they are waited for."""
-    _before_fork()
-    try:
-        yield
-    finally:
-        _after_fork_in_parent()
+    for pause in _forks()[-1:]:
+        pause.holder.release()
 
 
 def _after_fork_in_child() -> None:
-    for lock in _members(_locks):
-        if not (hasattr(lock, "_is_owned") and lock._is_owned()):
-            lock._at_fork_reinit()
-    ACTIVITY.open_in_child()
-    while _held:
-        _held.pop().section.release()
-    while _cut:
-        _cut.pop().cut_by_fork()
-    _one_fork.release()
+    for pause in _forks()[-1:] or [_Pause()]:
+        if not pause.is_over:
+            pause.end_in_child()
+            pause.holder.release()
+            pause.is_over = True
+
+
+def _forget_fork() -> None:
+    del _forks()[-1:]
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+    os.register_at_fork(after_in_parent=_forget_fork, after_in_child=_forget_fork)

@@ -114,21 +114,25 @@ def loop(
     length = _length(given, length)
     device = _device([*first, *given])
     trace = LoopTrace(getattr(fn, "__qualname__", repr(fn)))
-    with trace:
-        states = [_stand_in(value.shape, value) for value in first]
-        slices = [_stand_in(value.shape[1:], value) for value in given]
-        inside, steps = [value.node for value in states], [value.node for value in slices]
-        x = None if xs is None else tree.unflatten(x_structure, slices)
-        answer = fn(tree.unflatten(structure, states), x)
-        del x
-        if not isinstance(answer, tuple) or len(answer) != 2:
-            raise problem(GraphError, "weft.loop", f"a {type(answer).__name__} from the function", "(state, y)")
-        dtypes = [value.dtype for value in first]
-        if STATE.autocast is not None:
-            answer, dtypes = _autocast_states(answer, structure, states)
-        results, others, y_structure = _answers(answer, structure, states)
-        new_states = [value.node for value in results]
-        ys = [None if value is None else value.node for value in others]
+    outer = STATE.trace
+    try:
+        with trace:
+            states = [_stand_in(value.shape, value) for value in first]
+            slices = [_stand_in(value.shape[1:], value) for value in given]
+            inside, steps = [value.node for value in states], [value.node for value in slices]
+            x = None if xs is None else tree.unflatten(x_structure, slices)
+            answer = fn(tree.unflatten(structure, states), x)
+            del x
+            if not isinstance(answer, tuple) or len(answer) != 2:
+                raise problem(GraphError, "weft.loop", f"a {type(answer).__name__} from the function", "(state, y)")
+            dtypes = [value.dtype for value in first]
+            if STATE.autocast is not None:
+                answer, dtypes = _autocast_states(answer, structure, states)
+            results, others, y_structure = _answers(answer, structure, states)
+            new_states = [value.node for value in results]
+            ys = [None if value is None else value.node for value in others]
+    finally:  # an interrupt may have come before `__exit__`
+        STATE.trace = outer
     if dtypes != [value.dtype for value in first]:  # once more, from a state that holds what a turn computes
         wide = [value.to(dtype) for value, dtype in zip(first, dtypes, strict=True)]
         return loop(fn, tree.unflatten(structure, wide), xs, length, reverse)

@@ -8,6 +8,7 @@ from typing import Any
 from weft import tree
 from weft.autograd import no_grad
 from weft.compiler.trace import Trace
+from weft.state import STATE
 from weft.tensor import Tensor
 
 _NOTHING = object()
@@ -35,8 +36,12 @@ class Recording(Trace):
 
 def record_result(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of a call as placeholders of the right shapes and dtypes. Nothing is computed or assigned."""
-    with Recording(getattr(function, "__name__", type(function).__name__)), no_grad():
-        return placeholders(function(*placeholders(args), **placeholders(kwargs)))
+    outer = STATE.trace
+    try:
+        with Recording(getattr(function, "__name__", type(function).__name__)), no_grad():
+            return placeholders(function(*placeholders(args), **placeholders(kwargs)))
+    finally:  # an interrupt may have come before `__exit__`
+        STATE.trace = outer
 
 
 def placeholders(values: Any) -> Any:

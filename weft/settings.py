@@ -7,7 +7,7 @@ from typing import Any
 from weft.backends.base import Device
 from weft.device import get
 from weft.errors import GraphError, RangeError, problem
-from weft.locks import no_thread_inside
+from weft.locks import call_alone
 from weft.ops.common import as_int
 from weft.state import STATE
 
@@ -47,5 +47,4 @@ def set_num_threads(int: int, /) -> None:
     if count < 1:
         raise problem(RangeError, "set_num_threads", f"{count}", "at least 1")
     own = _runtime()
-    with no_thread_inside():
-        own.set_threads(min(count, MAX_WORKERS + 1))
+    call_alone(own.set_threads, min(count, MAX_WORKERS + 1))

@@ -7,7 +7,7 @@ from typing import Any
 from weft import tree
 from weft.autograd import no_grad
 from weft.cell import inside_compile
-from weft.compiler.cells import Steady
+from weft.compiler.cells import call_steady
 from weft.graph import build
 from weft.state import STATE
 from weft.tensor import Tensor
@@ -28,6 +28,6 @@ def snapshot(values: Any) -> Any:
         raise inside_compile("snapshot()")
     leaves, structure = tree.flatten(values)
     tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-    with no_grad(), Steady(tensors):
-        taken = iter([Tensor(build.stop_gradient(tensor.node)) for tensor in tensors])
+    with no_grad():
+        taken = iter(call_steady(tensors, lambda _: [Tensor(build.stop_gradient(one.node)) for one in tensors]))
     return tree.unflatten(structure, [next(taken) if isinstance(leaf, Tensor) else leaf for leaf in leaves])

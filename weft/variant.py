@@ -18,14 +18,14 @@ import numpy as np
 from weft import tree
 from weft.backends.base import Buffer, Device, HostWords, Slab
 from weft.compiler import program as programs
-from weft.compiler.cells import Steady, groups_of, retire, settle, steady_copy
+from weft.compiler.cells import call_steady, groups_of, retire, settle, steady_copy
 from weft.compiler.evaluate import Entry, check_live, entry_for, evaluate, plan_for
 from weft.compiler.memorymap import MemoryReport, memory_report, size_text, too_large
 from weft.compiler.trace import Cell, Trace
 from weft.dtypes import DType
 from weft.errors import DeviceError, GraphError, OutOfMemoryError, problem
 from weft.graph.node import Node, placeholder
-from weft.locks import WriteGroup, lock_of, new_lock
+from weft.locks import WriteGroup, call_holding, locks_of, new_lock
 from weft.state import SETTINGS, STATE, VERSION
 from weft.tensor import Tensor
 
@@ -99,7 +99,9 @@ class Variant:
         self.draws: list[tuple[Any, np.ndarray, int]] = []  # (generator, memory of its state, draws per run)
         # (memory, or None where it is that of output number `first`, first, offset, nbytes, shape, dtype) each
         self.outputs: list[tuple[ResultMemory | None, int, int, int, tuple[int, ...], DType]] = []
-        self.lock: Any = new_lock()  # of the groups: held from the check of the version to the end of a run
+        # Held from the check of the version to the end of a run: the lock of the first group, and those of the others.
+        self.lock: Any = new_lock()
+        self.other_locks: tuple[Any, ...] = ()
         self.groups: set[WriteGroup] = set()  # of the memory that a run writes in place, or reads while others write it
         self.results: list[Any] = []  # leaves of the result: constants, numbers, and TENSOR where an output goes
         self.structure: Any = None
@@ -204,17 +206,30 @@ class Variant:
         pending = [tensor._node for tensor, _, _, _ in self.cells]
         evaluate([node for node in pending if node is not None and node.buffer is None])
 
-    def relock(self) -> None:
-        """Make `lock` cover the memory in which the captured tensors lie now."""
+    def _relock(self) -> None:
+        """Make the locks cover the memory in which the captured tensors lie now."""
         groups = self._groups_now()
         if groups != self.groups:
-            self.groups = groups
-            self.lock = lock_of(groups) if groups else new_lock()
+            locks = locks_of(groups) or (new_lock(),)
+            self.lock, self.other_locks = locks[0], locks[1:]
+            self.groups = groups  # last: an interrupt before leaves this to be done
 
     def _groups_now(self) -> set[WriteGroup]:
         return groups_of(itertools.chain([tensor for tensor, _, _, _ in self.cells], self.grads_made))
 
-    def bind(self, flat: list[Any]) -> bool:
+    def call_bound(self, flat: list[Any], function: Callable[..., Any], *args: Any) -> Any:
+        """`function(*args)` with arguments and captured tensors bound, under the locks."""
+
+        def call() -> tuple[bool, Any]:
+            return (True, function(*args)) if self._bind(flat) else (False, None)
+
+        while True:
+            self._relock()
+            is_done, result = call_holding((self.lock, *self.other_locks), call)
+            if is_done:
+                return result
+
+    def _bind(self, flat: list[Any]) -> bool:
         """Put the addresses of arguments and of rebound cells into the slot table, under the lock. False where another
         thread moved a captured tensor to memory that the lock does not cover."""
         if not self._groups_now() <= self.groups:
@@ -250,7 +265,7 @@ class Variant:
             generator.counter -= count
 
     def inputs(self, flat: Sequence[Any]) -> dict[int, Buffer]:
-        """The memory of each leaf before the next run, after `bind(flat)`."""
+        """The memory of each leaf before the next run, inside `call_bound(flat, ...)` or after it."""
         for generator, state, _ in self.draws:
             state[0], state[1] = generator.key, generator.counter & 0xFFFFFFFF
         if self.words is not None:
@@ -464,11 +479,11 @@ class _Builder:
     def _capture(self) -> dict[Cell, Buffer]:
         """Give every cell a fixed place. Cells that are written move into memory that nobody else holds."""
         evaluate([cell.tensor._node for cell in self.cells if cell.tensor._node is not None])
-        with Steady([cell.tensor for cell in self.cells]) as groups:
-            retire(groups)
-            return self._give_places()
+        return call_steady([cell.tensor for cell in self.cells], self._give_places)
 
-    def _give_places(self) -> dict[Cell, Buffer]:
+    def _give_places(self, groups: set[WriteGroup]) -> dict[Cell, Buffer]:
+        """Under the locks of the groups in which the cells lie now."""
+        retire(groups)
         moving: list[Any] = []
         for cell in self.cells:
             tensor = cell.tensor

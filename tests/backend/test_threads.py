@@ -274,20 +274,46 @@ def test_a_signal_handler_may_read_and_interrupts_leave_nothing_locked():
     assert_whole(stepping.parameters[0].numpy())
 
 
-def test_locks_of_several_groups_are_taken_in_one_order_and_given_back_on_an_interrupt():
+def test_locks_of_several_groups_are_taken_in_one_order():
     first, second = locks.WriteGroup(), locks.WriteGroup()
-    assert locks.lock_of([second, first, second]).locks == [first.lock, second.lock]
-    assert locks.lock_of([first]) is first.lock
+    assert locks.locks_of([second, first, second]) == (first.lock, second.lock)
+    assert locks.locks_of([first]) == (first.lock,) and locks.locks_of([]) == ()
 
-    class Refuses:
-        def acquire(self) -> None:
-            raise KeyboardInterrupt
 
-        def release(self) -> None:
-            raise AssertionError("never taken")
+@pytest.mark.parametrize("count", [0, 1, 2, 3000])
+def test_a_call_holds_all_locks_and_gives_them_back(count):
+    some = locks.locks_of([locks.WriteGroup() for _ in range(count)])
 
-    several = locks.lock_of([first, second])
-    several.locks = [first.lock, Refuses()]
-    with pytest.raises(KeyboardInterrupt), several:
-        pass
-    assert not first.lock._is_owned()
+    def work(number: int) -> int:
+        assert all(lock._is_owned() for lock in some)
+        if number < 0:
+            raise ValueError
+        return number
+
+    assert locks.call_holding(some, locks.call_holding, some, work, 3) == 3
+    with pytest.raises(ValueError):
+        locks.call_holding(some, work, -1)
+    assert not any(lock._is_owned() for lock in some)
+
+
+def test_a_function_that_uses_memory_of_several_groups_replays_under_all_their_locks():
+    a, b = weft.zeros(3), weft.zeros(3)
+    weft.eval(a, b)
+    to_a, to_b = (weft.compile(lambda x, w=w: (w.add_(x), w.sum())[1]) for w in (a, b))
+    both = weft.compile(lambda x: (a.add_(b), (a + x).sum())[1])
+    one = weft.ones(3)
+    for function in (to_a, to_b, both, both):
+        function(one)
+    variant, held = both.last, []
+    assert len(variant.groups) == 2 and len(variant.other_locks) == 1
+    run = variant.run
+
+    def watched(table) -> None:
+        held.append([group.lock._is_owned() for group in variant.groups])
+        run(table)
+
+    variant.run = watched
+    before = both.retraces[:]
+    assert [both(one).item() for _ in range(3)] == [15, 18, 21]
+    assert held == [[True, True]] * 3 and both.retraces == before and len(both.variants) == 1
+    assert not any(group.lock._is_owned() for group in variant.groups)

@@ -1,12 +1,26 @@
 """Locks are given back when a signal handler raises, whatever instruction it interrupts."""
 
+from __future__ import annotations
+
 import contextlib
+import copy
+import ctypes
+import os
+import pickle
 import signal
+import threading
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
+import weft
+from tests.unit.fake_driver import FakeGpu
 from weft import locks
+from weft.captures import TRACING
+from weft.compiler import cells
+from weft.state import STATE
 
 pytestmark = [
     pytest.mark.interpreters,
@@ -38,8 +52,8 @@ def interrupts(seconds: float):
         signal.signal(signal.SIGALRM, before)
 
 
-def times_left_locked(context, lock, seconds: float = 1.0) -> tuple[int, int]:
-    """How often `with context:` was interrupted, and how often `lock` was left locked by it."""
+def times_left(work: Callable[[], object], is_left: Callable[[], bool], seconds: float = 1.0) -> tuple[int, int]:
+    """How often `work` was interrupted, and how often `is_left` was true afterwards."""
     count = left = 0
     deadline = time.monotonic() + seconds
     with interrupts(20e-6) as armed:
@@ -47,20 +61,243 @@ def times_left_locked(context, lock, seconds: float = 1.0) -> tuple[int, int]:
             try:
                 armed.append(True)
                 for _ in range(200):
-                    with context:
-                        pass
-                    with context:
-                        pass
+                    work()
+                    if not armed:
+                        break  # what the handler raised was ignored, as in a callback of C code
                 armed.clear()
             except Interrupt:
-                count += 1
-                while lock._is_owned():
-                    left += 1
-                    lock.release()
+                pass
+            else:
+                if armed:
+                    armed.clear()
+                    continue
+            count += 1
+            left += is_left()
     return count, left
 
 
-def test_an_interrupt_leaves_no_lock_locked():
-    lock = locks.new_lock()
-    count, left = times_left_locked(lock, lock)
-    assert count > 100 and left == 0
+def times_left_locked(work: Callable[[], object], some: Sequence[Any], seconds: float = 1.0) -> tuple[int, int]:
+    """How often `work` was interrupted, and how often one of these locks was left locked by it."""
+
+    def is_left() -> bool:
+        found = False
+        for lock in some:
+            while lock._is_owned():
+                found = True
+                lock.release()
+        return found
+
+    return times_left(work, is_left, seconds)
+
+
+def in_context(context: Any) -> Callable[[], None]:
+    def work() -> None:
+        for _ in range(20):
+            with context:
+                pass
+            with context:
+                pass
+
+    return work
+
+
+def assert_none_is_left(found: tuple[int, int], least: int = 30) -> None:
+    count, left = found
+    assert count >= least and left == 0, found
+
+
+@pytest.mark.parametrize("make", [locks.new_lock, locks.CopyableLock, locks.thread_lock])
+def test_an_interrupt_leaves_no_lock_locked(make):
+    lock = make()
+    assert_none_is_left(times_left_locked(in_context(lock), [lock]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_an_interrupt_leaves_none_of_several_locks_locked(count):
+    some = locks.locks_of([locks.WriteGroup() for _ in range(count)])
+    assert_none_is_left(times_left_locked(lambda: locks.call_holding(some, len, some), some))
+
+
+def test_an_interrupt_while_waiting_for_a_lock_gives_back_the_others():
+    """A signal handler that raises while `acquire` waits, with and without a limit of time."""
+    first, second = locks.new_lock(), locks.new_lock()
+    held, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with second:
+            held.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    try:
+        assert held.wait(60)
+        with interrupts(0.05) as armed:
+            armed.append(True)
+            with pytest.raises(Interrupt):
+                locks.call_holding([first, second], len, "")
+        assert not first._is_owned()
+    finally:
+        leave.set()
+        thread.join(60)
+    assert locks.call_holding([first, second], len, "") == 0
+
+
+def _tensors_of_two_groups() -> list[weft.Tensor]:
+    tensors = [weft.zeros(3), weft.zeros(3)]
+    weft.eval(*tensors)
+    for tensor in tensors:
+        weft.compile(lambda x, tensor=tensor: (tensor.add_(x), tensor.sum())[1])(weft.ones(3))
+    return tensors
+
+
+def test_an_interrupt_of_what_reads_written_memory_leaves_nothing_locked():
+    tensors = _tensors_of_two_groups()
+    groups = cells.groups_of(tensors)
+    assert len(groups) == 2
+    some = [group.lock for group in groups]
+    assert_none_is_left(times_left_locked(lambda: cells.call_steady(tensors, len), some))
+    assert_none_is_left(times_left_locked(lambda: cells.expose(tensors[0]), some))
+
+
+def test_an_interrupt_of_compiled_steps_and_of_reading_leaves_nothing_locked():
+    tensors = _tensors_of_two_groups()
+    one = weft.ones(3)
+    step = weft.compile(lambda x: (tensors[0].add_(tensors[1]), (tensors[0] + x).sum())[1])
+    step(one)
+    some = [step.section, *[group.lock for group in step.last.groups], locks.thread_lock()]
+    assert len(step.last.groups) == 2
+
+    def work() -> None:
+        step(one)
+        (tensors[0] + 1.0).tolist()
+
+    assert_none_is_left(times_left_locked(work, some, 2.0))
+    step(one)
+    assert step._running == [None]
+
+
+def test_an_interrupt_of_calls_of_a_gpu_leaves_its_stream_free():
+    gpu = FakeGpu()
+    x = weft.ones(3, device=gpu.device)
+    weft.eval(x)
+    assert_none_is_left(times_left_locked(gpu.synchronise, [gpu.order]))
+    assert_none_is_left(times_left_locked(lambda: (x + 1.0).numpy(), [gpu.order, locks.thread_lock()], 2.0))
+    assert not gpu.is_enqueueing
+
+
+def test_an_interrupt_of_what_runs_alone_leaves_nothing_locked():
+    step = weft.compile(lambda x: x + 1.0)
+    some = [step.section, locks.thread_lock(), locks._one_fork, locks._registering]
+
+    def is_owned() -> list[bool]:
+        return [lock._is_owned() for lock in some]
+
+    assert locks.call_alone(is_owned) == [True] * 4
+    assert_none_is_left(times_left_locked(lambda: locks.call_alone(len, ""), some, 2.0), 10)
+
+
+def test_an_interrupt_of_a_fork_leaves_nothing_locked():
+    """The steps of `os.fork` without the fork. Python goes on where one of them raises."""
+    step = weft.compile(lambda x: x + 1.0)
+    some = [step.section, locks.thread_lock(), locks._one_fork, locks._registering]
+    after = (locks._after_fork_in_parent, locks._after_fork_in_parent, locks._forget_fork)
+
+    def work() -> None:
+        for call in (locks._before_fork, *after):
+            with contextlib.suppress(Interrupt):
+                call()
+
+    assert_none_is_left(times_left_locked(work, some, 2.0), 10)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_thread_that_was_interrupted_does_not_delay_a_fork():
+    """Threads get exceptions from others, too: nothing of theirs is left that a fork would wait for."""
+    stop, counts = threading.Event(), [0]
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+    def work() -> None:
+        while not stop.is_set():
+            with contextlib.suppress(Interrupt):
+                while not stop.is_set():
+                    with locks.thread_lock():
+                        pass
+            counts[0] += 1
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(200):
+        raise_in(ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupt))
+        time.sleep(0.0005)
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive() and counts[0] > 10
+    started = time.monotonic()
+    locks.call_alone(len, "")
+    assert time.monotonic() - started < locks.FORK_PATIENCE / 4
+
+
+def test_a_thread_that_is_new_during_a_fork_waits_for_its_end():
+    order: list[str] = []
+    started = threading.Event()
+
+    def work() -> None:
+        started.set()
+        with locks.thread_lock():
+            order.append("thread")
+
+    thread = threading.Thread(target=work)
+
+    def alone() -> None:
+        thread.start()
+        started.wait(60)
+        time.sleep(0.1)
+        order.append("fork")
+
+    locks.call_alone(alone)
+    thread.join(60)
+    assert order == ["fork", "thread"]
+
+
+def test_a_copied_lock_is_another_of_the_same_kind():
+    lock = locks.CopyableLock()
+    for other in (copy.copy(lock), copy.deepcopy(lock), pickle.loads(pickle.dumps(lock))):
+        assert type(other) is locks.CopyableLock and other is not lock
+        with lock:
+            assert lock._is_owned() and not other._is_owned()
+
+
+def test_an_interrupt_of_a_function_under_no_grad_leaves_gradients_on():
+    @weft.no_grad
+    def work() -> int:
+        return 3
+
+    @weft.set_grad_enabled(False)
+    def other() -> int:
+        return 3
+
+    def is_left() -> bool:
+        found, STATE.grad_enabled = not STATE.grad_enabled, True
+        return found
+
+    for function in (work, other):
+        assert_none_is_left(times_left(function, is_left))
+
+
+def test_an_interrupt_of_a_trace_ends_it():
+    weight = weft.ones(3, requires_grad=True)
+    x = weft.ones(3)
+    weft.compile(lambda x: (weight * x).sum())(x)  # what it takes is loaded and compiled
+
+    def work() -> None:
+        weft.compile(lambda x: (weight * x).sum()).memory(x)
+
+    def is_left() -> bool:
+        found = STATE.trace is not None or not STATE.grad_enabled
+        STATE.trace, STATE.grad_enabled = None, True
+        return found
+
+    assert_none_is_left(times_left(work, is_left, 2.0), 10)
+    assert TRACING.acquire(blocking=False)
+    TRACING.release()

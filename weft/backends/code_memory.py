@@ -27,7 +27,7 @@ ALIGNMENT = 64
 ELF64_LITTLE, RELOCATABLE, X86_64 = b"\x7fELF\x02\x01", 1, 62
 PROGBITS, SYMTAB, RELA, NOBITS = 1, 2, 4, 8  # kinds of sections
 ALLOCATED, WRITABLE = 2, 1  # flags of sections
-ABSOLUTE_64, RELATIVE_32, CALL_32 = 1, 2, 4  # kinds of relocations
+KNOWN = ABSOLUTE_64, RELATIVE_32, CALL_32 = 1, 2, 4  # kinds of relocations
 GLOBAL_FUNCTION = 0x12
 
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -134,32 +134,37 @@ class CodeMemory:
         sections = _sections(data)
         symbols, names = _symbols(data, sections)
         starts, image = _laid_out(data, sections)
-        piece = self._piece_for(len(image))
-        base = piece.address + piece.used
-        for where, offset, kind, number, addend in _relocations(data, sections):
-            symbol = symbols[number]
-            if symbol.section not in starts or where not in starts:
+        relocations = list(_relocations(data, sections))
+        for where, _, kind, number, _ in relocations:
+            if symbols[number].section not in starts or where not in starts or kind not in KNOWN:
                 raise _Unknown
+        piece, start = self._reserve(len(image))
+        base = piece.address + start
+        for where, offset, kind, number, addend in relocations:
+            symbol = symbols[number]
             place, target = starts[where] + offset, base + starts[symbol.section] + symbol.value + addend
             if kind == ABSOLUTE_64:
                 struct.pack_into("<Q", image, place, target)
-            elif kind in (RELATIVE_32, CALL_32):
-                struct.pack_into("<i", image, place, target - (base + place))
             else:
-                raise _Unknown
+                struct.pack_into("<i", image, place, target - (base + place))
         functions = {
             _name(data, names, symbol): base + starts[symbol.section] + symbol.value
             for symbol in symbols
             if symbol.info == GLOBAL_FUNCTION and symbol.section in starts
         }
-        piece.written[piece.used : piece.used + len(image)] = bytes(image)
-        piece.used += len(image)
+        piece.written[start : start + len(image)] = bytes(image)
         return functions
 
-    def _piece_for(self, size: int) -> Piece:
-        if not self.pieces or self.pieces[-1].size - self.pieces[-1].used < size:
+    def _reserve(self, size: int) -> tuple[Piece, int]:
+        """A piece, and where so many bytes begin in it that nobody else gets; also no signal handler that compiles
+        before they are written: there is no call between reading what is used and changing it."""
+        while True:
+            for piece in self.pieces[-1:]:
+                start = piece.used
+                if piece.size - start >= size:
+                    piece.used = start + size
+                    return piece, start
             self.pieces.append(Piece(max(PIECE, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)))
-        return self.pieces[-1]
 
 
 def _laid_out(data: bytes, sections: list[Section]) -> tuple[dict[int, int], bytearray]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import functools
 import math
 import os
 import platform
@@ -157,9 +156,6 @@ class _Runtime:
         }
         self.threads_setting = (found.get_threads, found.set_threads) if found else (0, 0)
         self.threads = thread_count()
-        self.reset(self.threads - 1)
-        os.register_at_fork(after_in_child=lambda: self.reset(self.threads - 1))
-        atexit.register(self.stop)
 
     def set_threads(self, count: int) -> None:
         """Use `count` threads from now on. Must not be called while a plan runs."""
@@ -169,13 +165,34 @@ class _Runtime:
 
 
 _lock = new_lock()
-_create_runtime = functools.cache(_Runtime)
+_runtimes: list[_Runtime] = []  # one at most
 
 
 def runtime() -> _Runtime:
     """The one runtime of this process."""
     with _lock:
-        return _create_runtime()
+        if not _runtimes:
+            made = _Runtime()
+            if not _runtimes:  # else a finalizer or signal handler was faster, and its workers are there
+                made.reset(made.threads - 1)
+            if not _runtimes:
+                _runtimes.append(made)
+        return _runtimes[0]
+
+
+@atexit.register
+def _stop() -> None:
+    for one in _runtimes:
+        one.stop()
+
+
+def _start_anew() -> None:
+    for one in _runtimes:
+        one.reset(one.threads - 1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_anew)
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
@@ -204,7 +221,7 @@ def _word(value: float | int | bool, dtype: DType) -> int:
 class CpuExecutable:
     """A plan as a table of native steps."""
 
-    __slots__ = ("_keep", "_launches", "_lock", "_numbers", "_plan", "_run", "_step_numbers")
+    __slots__ = ("_is_running", "_keep", "_launches", "_lock", "_numbers", "_plan", "_run", "_step_numbers")
 
     def __init__(self, plan: Plan):
         native_runtime = runtime()
@@ -224,6 +241,7 @@ class CpuExecutable:
         self._numbers = table.numbers
         self._step_numbers = table.step_numbers
         self._lock = new_lock()
+        self._is_running = False
 
     def run(self, slots: Any, numbers: Sequence[float] = ()) -> None:
         """Run with `slots`, a table from `CpuBackend.slot_table` filled with addresses, and the plan's open numbers."""
@@ -233,9 +251,16 @@ class CpuExecutable:
             self._run(self._plan, slots)
             return
         with self._lock:  # the numbers lie beside the plan until it has run
-            for words, position, number, dtype in self._numbers:
-                words[position] = _word(numbers[number.slot], dtype)
-            self._run(self._plan, slots)
+            if self._is_running:  # a finalizer or signal handler, in the middle of another run of this thread
+                CpuExecutable(self._keep[0]).run(slots, numbers)
+                return
+            try:
+                self._is_running = True
+                for words, position, number, dtype in self._numbers:
+                    words[position] = _word(numbers[number.slot], dtype)
+                self._run(self._plan, slots)
+            finally:
+                self._is_running = False
 
     def time_runs(self, slots: Any, count: int) -> float:
         """Seconds of a run, of `count` one after the other."""

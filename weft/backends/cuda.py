@@ -50,8 +50,7 @@ class CudaBackend(GpuBackend):
         if buffer.nbytes:
             other: CudaBackend = buffer.slab.device.backend
             other.synchronise()
-            with self.order:
-                self.driver.copy_from(slab.pointer, other.driver, buffer.pointer, buffer.nbytes)
+            self.call_in_order(self.driver.copy_from, slab.pointer, other.driver, buffer.pointer, buffer.nbytes)
         return slab
 
     def identity(self) -> str:
@@ -111,7 +110,8 @@ class _Gpus(Sequence[Device]):
         ordinal = self._ordinals[number]
         with _opening:
             if ordinal not in self._opened:
-                self._opened[ordinal] = CudaBackend(ordinal, self._ordinals.index(ordinal)).device
+                made = CudaBackend(ordinal, self._ordinals.index(ordinal)).device
+                self._opened.setdefault(ordinal, made)  # a finalizer or signal handler may have been faster
             return self._opened[ordinal]
 
 

@@ -7,6 +7,7 @@ thread mean the GPU whose context is current there: `activate`.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import threading
@@ -202,21 +203,24 @@ class CudaDriver:
             call("cuMemcpyHtoDAsync", pointer, address, nbytes, self.copies)
             call("cuStreamSynchronize", self.copies)
             return pointer
-        staging = self._free_staging(nbytes)
+        staging = self._take_staging(nbytes)
         ctypes.memmove(staging.pointer, address, nbytes)
         call("cuMemcpyHtoDAsync", pointer, staging.pointer, nbytes, self.copies)
         call("cuEventRecord", staging.event, self.copies)
         call("cuStreamWaitEvent", self.stream, staging.event, 0)
+        self._staging.append(staging)
         return pointer
 
-    def _free_staging(self, nbytes: int) -> _Staging:
-        """Pinned memory whose last copy is over."""
+    def _take_staging(self, nbytes: int) -> _Staging:
+        """Pinned memory whose last copy is over, and that nobody else takes: a signal handler may place something,
+        too."""
         success = _cuda().CUresult.CUDA_SUCCESS
-        for staging in self._staging:
+        for staging in list(self._staging):
             if nbytes <= staging.nbytes <= 4 * max(nbytes, PIECE) and _cuda().cuEventQuery(staging.event)[0] == success:
-                return staging
-        self._staging.append(_Staging(1 << max(nbytes - 1, PIECE - 1).bit_length()))
-        return self._staging[-1]
+                with contextlib.suppress(ValueError):  # of a signal handler that was faster
+                    self._staging.remove(staging)
+                    return staging
+        return _Staging(1 << max(nbytes - 1, PIECE - 1).bit_length())
 
     def upload(self, pointer: int, address: int, nbytes: int) -> None:
         call("cuMemcpyHtoDAsync", pointer, address, nbytes, self.stream)  # pageable memory is read before it returns
@@ -288,12 +292,12 @@ class CudaDriver:
         try:
             call("cuStreamBeginCapture", self.stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             enqueue()
+            graph = call("cuStreamEndCapture", self.stream)
         except BaseException:
             status, graph = cuda.cuStreamEndCapture(self.stream)  # else nothing on the stream would ever run again
             if status == 0:
                 cuda.cuGraphDestroy(graph)
             raise
-        graph = call("cuStreamEndCapture", self.stream)
         try:
             made = call("cuGraphInstantiate", graph, 0)
         finally:

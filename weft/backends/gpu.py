@@ -1,9 +1,9 @@
 """gpu: what all GPU backends share. A backend adds a `Driver`, the few calls of its vendor's runtime; plans are run on
 it by `backends.gpu_plan`.
 
-Work is put on the device's one stream by one thread at a time, the one whose `Turn` it is; nothing waits. Memory is
+Work is put on the device's one stream by one thread at a time (`GpuBackend.call_in_order`); nothing waits. Memory is
 allocated and freed in order with the runs around it. The temporaries of all plans share one arena, as runs follow each
-other. What Python drops is noted wherever the collector happens to run, and given back at the next turn: no finaliser
+other. What Python drops is noted wherever the collector happens to run, and given back by the next call: no finaliser
 calls a driver or waits for a lock.
 
 A run's end is known when something is read back: then the status words tell of indices out of range. They lie in memory
@@ -52,8 +52,8 @@ MOST_NAMED = 12  # kernels that an error names
 
 
 class Driver(Protocol):
-    """A vendor's runtime on one GPU. Everything is in order on one stream unless it says so, and called by the thread
-    whose turn it is; only `functions` and `launcher`, which enqueue nothing, are called at any time.
+    """A vendor's runtime on one GPU. Everything is in order on one stream unless it says so, and called by one thread at
+    a time; only `functions` and `launcher`, which enqueue nothing, are called at any time.
 
     Addresses are numbers that can be counted on from: a runtime with handles gives each a range of numbers of its own.
     """
@@ -87,33 +87,8 @@ class Driver(Protocol):
     def trim(self) -> None: ...  # give back what waits to be used again
 
 
-class Turn:
-    """`with backend.order:` this thread, and no other, puts work on the device's stream. May be nested."""
-
-    __slots__ = ("_backend", "_lock")
-
-    def __init__(self, backend: GpuBackend):
-        self._backend, self._lock = backend, new_lock()
-
-    def __enter__(self) -> None:
-        try:  # an interrupt may come right after the lock is taken
-            self._lock.acquire()
-            self._backend.driver.activate()
-            if self._backend.dead:
-                self._backend.bury()
-        except BaseException:
-            with contextlib.suppress(RuntimeError):
-                self._lock.release()
-            raise
-
-    def __exit__(self, kind: type | None, error: BaseException | None, _: Any) -> None:
-        self._lock.release()
-        if isinstance(error, DeviceLost):
-            raise self._backend.lost(error) from error
-
-
-class NoTurn:
-    """The order of a device that a forked process has from its parent: GPU runtimes do not survive a fork."""
+class ForkedOrder:
+    """The stream lock of a device that a forked process has from its parent: GPU runtimes do not survive a fork."""
 
     def __init__(self, backend: GpuBackend):
         self._name = str(backend.device)
@@ -165,8 +140,8 @@ class _SentWords(HostWords):
         self.backend, self.address = backend, array.ctypes.data
 
     def send(self) -> None:
-        with self.backend.order:
-            self.backend.driver.upload(self.slab.pointer, self.address, self.slab.nbytes)
+        backend = self.backend
+        backend.call_in_order(backend.driver.upload, self.slab.pointer, self.address, self.slab.nbytes)
 
 
 class GpuBackend:
@@ -178,7 +153,8 @@ class GpuBackend:
 
     def __init__(self, driver: Driver):
         self.driver = driver
-        self.order: Turn | NoTurn = Turn(self)
+        self.order: Any = new_lock()  # of the stream
+        self.is_enqueueing = False  # whether a plan is, by the thread that holds the lock
         self.held = MemoryCounts()  # those of the dead and of the arena included
         self.dead: deque[tuple[Callable[[Any], None], Any, int]] = deque()  # (how it is given back, what, its bytes)
         self.ran: deque[Plan] = deque(maxlen=RECENT)  # since the device was last waited for
@@ -191,6 +167,17 @@ class GpuBackend:
     def devices(self) -> list[Device]:
         return [self.device]
 
+    def call_in_order(self, work: Callable[..., Any], *args: Any) -> Any:
+        """`work(*args)` while this thread, and no other, puts work on the device's stream. May be nested."""
+        try:
+            with self.order:
+                self.driver.activate()
+                if self.dead:
+                    self.bury()
+                return work(*args)
+        except DeviceLost as error:
+            raise self.lost(error) from error
+
     def bury(self) -> None:
         """Give back what Python dropped. Its order with the work around it is right: nobody can use it any more."""
         while self.dead:
@@ -202,34 +189,32 @@ class GpuBackend:
     @property
     def bytes_in_use(self) -> int:
         """By what somebody holds, between runs."""
-        with self.order:
-            return self.held.allocated - self._idle_bytes
+        return self.call_in_order(lambda: self.held.allocated - self._idle_bytes)
 
     def require(self, nbytes: int) -> None:
         """Nothing: a GPU's driver gives no memory that is not there."""
 
     def memory(self) -> tuple[int, int]:
         """Bytes that can still be had, and bytes in all."""
-        with self.order:
-            available, total = self.driver.memory()
-            return available + self._idle_bytes, total
+        (available, total), idle = self.call_in_order(lambda: (self.driver.memory(), self._idle_bytes))
+        return available + idle, total
 
     def counts(self) -> tuple[MemoryCounts, int]:
         """What tensors, plans and the arena hold, and what the driver keeps for this process."""
-        with self.order:
-            self.bury()
-            reserved = self.driver.reserved()
-            self.held.reserved_peak = max(self.held.reserved_peak, reserved)
-            return self.held, reserved
+        reserved = self.call_in_order(self.driver.reserved)
+        self.held.reserved_peak = max(self.held.reserved_peak, reserved)
+        return self.held, reserved
 
     def empty_cache(self) -> None:
         """Give the driver back what no tensor holds: what was freed, the arena, and what plans keep between runs."""
-        with self.order:
-            for executable in self.executables:
-                executable.forget()
-            self._arena = None
-            self.bury()
-            self.driver.trim()
+        self.call_in_order(self._empty_cache)
+
+    def _empty_cache(self) -> None:
+        for executable in self.executables:
+            executable.forget()
+        self._arena = None
+        self.bury()
+        self.driver.trim()
 
     def arena(self, nbytes: int) -> Slab:
         """Nothing: a run takes `shared_arena`."""
@@ -252,13 +237,12 @@ class GpuBackend:
     def allocate(self, nbytes: int) -> Slab:
         if not nbytes:
             return Slab(self.device, 0, 0, None)
-        with self.order:
-            return self._slab(nbytes, self._found(lambda: self.driver.allocate(nbytes)))
+        return self.call_in_order(lambda: self._slab(nbytes, self._found(lambda: self.driver.allocate(nbytes))))
 
     def spare(self, nbytes: int) -> Slab | None:
         """Memory that makes something faster, if it is there."""
-        with self.order, contextlib.suppress(OutOfMemoryError):
-            return self._slab(nbytes, self.driver.allocate(max(nbytes, 1)))
+        with contextlib.suppress(OutOfMemoryError):
+            return self.call_in_order(lambda: self._slab(nbytes, self.driver.allocate(max(nbytes, 1))))
         return None
 
     def _slab(self, nbytes: int, pointer: int) -> Slab:
@@ -281,9 +265,8 @@ class GpuBackend:
         if not array.nbytes:
             return self.allocate(0)
         _count_upload(array.nbytes)
-        with self.order:
-            pointer = self._found(lambda: self.driver.place(array.ctypes.data, array.nbytes))
-            return self._slab(array.nbytes, pointer)
+        address, nbytes = array.ctypes.data, array.nbytes
+        return self.call_in_order(lambda: self._slab(nbytes, self._found(lambda: self.driver.place(address, nbytes))))
 
     def upload(self, buffer: Buffer, array: np.ndarray) -> None:
         """Copy a NumPy array of the buffer's size in."""
@@ -292,8 +275,7 @@ class GpuBackend:
         data = np.ascontiguousarray(array)
         _count_upload(data.nbytes)
         if data.nbytes:
-            with self.order:
-                self.driver.upload(buffer.pointer, data.ctypes.data, data.nbytes)
+            self.call_in_order(self.driver.upload, buffer.pointer, data.ctypes.data, data.nbytes)
 
     def download(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """A NumPy array with the buffer's elements. Waits for what was enqueued before, and tells what went wrong."""
@@ -301,27 +283,25 @@ class GpuBackend:
         COUNTERS.downloads += 1
         COUNTERS.download_bytes += array.nbytes
         if array.nbytes:
-            with self.order:
-                self._fetch(array, buffer.pointer)
-                self._check()
+            self.call_in_order(self._fetch, array, buffer.pointer, self._check)
         return array
 
     def peek(self, buffer: Buffer, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
         """`download` that tells nothing of what went wrong: it is used to find out about that."""
         array = empty_array(shape, dtype)
         if array.nbytes:
-            with self.order:
-                self._fetch(array, buffer.pointer)
+            self.call_in_order(self._fetch, array, buffer.pointer)
         return array
 
-    def _fetch(self, array: np.ndarray, pointer: int) -> None:
+    def _fetch(self, array: np.ndarray, pointer: int, check: Callable[[], None] | None = None) -> None:
         self.driver.download(array.ctypes.data, pointer, array.nbytes)
         self.ran.clear()
+        if check is not None:
+            check()
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         if source.nbytes:
-            with self.order:
-                self.driver.copy(target.pointer, source.pointer, source.nbytes)
+            self.call_in_order(self.driver.copy, target.pointer, source.pointer, source.nbytes)
 
     def receive(self, buffer: Buffer) -> Slab:
         """New memory with what lies on another GPU, by way of the host."""
@@ -329,8 +309,7 @@ class GpuBackend:
 
     def clear(self, buffer: Buffer) -> None:
         if buffer.nbytes:
-            with self.order:
-                self.driver.clear(buffer.pointer, buffer.nbytes)
+            self.call_in_order(self.driver.clear, buffer.pointer, buffer.nbytes)
 
     def host_words(self, nbytes: int) -> HostWords:
         return _SentWords(self.allocate(nbytes), np.zeros(nbytes, np.uint8), self)
@@ -338,32 +317,37 @@ class GpuBackend:
     # --- waiting, and what is known then ---
 
     def synchronise(self) -> None:
-        with self.order:
-            self.driver.synchronise()
-            self.ran.clear()
-            self._check()
+        self.call_in_order(self._synchronise)
+
+    def _synchronise(self) -> None:
+        self.driver.synchronise()
+        self.ran.clear()
+        self._check()
 
     def status(self, nbytes: int) -> Slab:
         if not nbytes:
             return self.allocate(0)
-        size = -(-nbytes // 64) * 64
-        with self.order:
-            free = self._free_words.setdefault(size, [])
-            pointer = free.pop() if free else self.driver.shared_memory(size)
-            if pointer:
-                ctypes.memset(pointer, 0, size)
-                return Slab(self.device, nbytes, pointer, _Words(pointer, free))
-            slab = self.allocate(size)
-            self.driver.clear(slab.pointer, size)
-            return Slab(self.device, nbytes, slab.pointer, slab.owner)
+        return self.call_in_order(self._new_status, nbytes, -(-nbytes // 64) * 64)
+
+    def _new_status(self, nbytes: int, size: int) -> Slab:
+        free = self._free_words.setdefault(size, [])
+        pointer = free.pop() if free else self.driver.shared_memory(size)
+        if pointer:
+            ctypes.memset(pointer, 0, size)
+            return Slab(self.device, nbytes, pointer, _Words(pointer, free))
+        slab = self.allocate(size)
+        self.driver.clear(slab.pointer, size)
+        return Slab(self.device, nbytes, slab.pointer, slab.owner)
 
     def watch(self, status: Slab, plan: Plan, explain: Explain | None = None) -> None:
         """Raise for what is known of this run already; the rest is known when something is read back."""
-        with self.order:
-            self._pending[status] = plan, explain
-            seen = isinstance(status.owner, _Words) and any(_words(status))
-            if seen or len(self._pending) > MOST_PENDING:
-                self.synchronise()
+        self.call_in_order(self._watch, status, plan, explain)
+
+    def _watch(self, status: Slab, plan: Plan, explain: Explain | None) -> None:
+        self._pending[status] = plan, explain
+        seen = isinstance(status.owner, _Words) and any(_words(status))
+        if seen or len(self._pending) > MOST_PENDING:
+            self._synchronise()
 
     def _check(self) -> None:
         """Raise for the first run, of those that are over, whose status words are set; others are told next time."""
@@ -404,8 +388,7 @@ class GpuBackend:
 
     def executable(self, plan: Plan) -> GpuExecutable:
         made = GpuExecutable(plan, self)
-        with self.order:
-            self.executables.add(made)
+        self.call_in_order(self.executables.add, made)
         return made
 
 
@@ -427,13 +410,13 @@ _backends: weakref.WeakSet[GpuBackend] = weakref.WeakSet()
 def _finish() -> None:
     """Let everything finish; what is dropped later goes with the process."""
     for backend in list(_backends):
-        with contextlib.suppress(DeviceError), backend.order:
-            backend.driver.synchronise()
+        with contextlib.suppress(DeviceError):
+            backend.call_in_order(backend.driver.synchronise)
 
 
 def _forked() -> None:
     for backend in list(_backends):
-        backend.order = NoTurn(backend)
+        backend.order = ForkedOrder(backend)
 
 
 if hasattr(os, "register_at_fork"):

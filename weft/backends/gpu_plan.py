@@ -130,22 +130,37 @@ class GpuExecutable:
     def run(self, slots: Table, numbers: Sequence[float] = ()) -> None:
         """Enqueue the plan with `slots`, a table from `GpuBackend.slot_table` filled with all addresses but that of the
         arena. Where there is no memory for that, nothing is enqueued."""
+        self.backend.call_in_order(self._run_in_order, slots, numbers)
+
+    def _run_in_order(self, slots: Table, numbers: Sequence[float]) -> None:
+        """A finalizer or signal handler may run a plan while this thread is enqueueing one, maybe the same: that run
+        has words and temporaries of its own."""
         backend = self.backend
-        with backend.order:
-            if self._arena_bytes:
-                arena = backend.shared_arena(self._arena_bytes)
-                slots[self._arena] = arena.pointer
-            COUNTERS.plans_run += 1
-            COUNTERS.launches += self._launches
-            backend.ran.append(self.plan)
-            if self._at_once:
-                for kernel in self._numbers:
-                    kernel.set(numbers)
-                _do(self._actions, slots, self._wait)
-            elif self._staged:
-                self._run_staged(slots)
-            else:
-                self._run_again(bytes(slots)[: self._bytes], slots, slots)
+        if backend.is_enqueueing:
+            own = GpuExecutable(self.plan, backend)
+            own._enqueue(slots, numbers, backend.allocate(self._arena_bytes))
+            return
+        try:
+            backend.is_enqueueing = True
+            self._enqueue(slots, numbers, backend.shared_arena(self._arena_bytes) if self._arena_bytes else None)
+        finally:
+            backend.is_enqueueing = False
+
+    def _enqueue(self, slots: Table, numbers: Sequence[float], arena: Slab | None) -> None:
+        """`arena` is held until all is enqueued."""
+        if arena is not None and self._arena >= 0:
+            slots[self._arena] = arena.pointer
+        COUNTERS.plans_run += 1
+        COUNTERS.launches += self._launches
+        self.backend.ran.append(self.plan)
+        if self._at_once:
+            for kernel in self._numbers:
+                kernel.set(numbers)
+            _do(self._actions, slots, self._wait)
+        elif self._staged:
+            self._run_staged(slots)
+        else:
+            self._run_again(bytes(slots)[: self._bytes], slots, slots)
 
     def _came_before(self, key: bytes) -> bool:
         """Whether these addresses came often enough for a graph. If not, they are noted."""
@@ -176,29 +191,33 @@ class GpuExecutable:
 
     def time_runs(self, slots: Table, count: int) -> float:
         """Seconds of a run, of `count` one after the other, by the device's own clock."""
+        return self.backend.call_in_order(self._time_runs, slots, count)
+
+    def _time_runs(self, slots: Table, count: int) -> float:
         driver = self.driver
-        with self.backend.order:
-            first, last = driver.event(), driver.event()
-            driver.mark(first)
-            for _ in range(count):
-                self.run(slots)
-            driver.mark(last)
-            driver.synchronise()
-            return driver.seconds_between(first, last) / count
+        first, last = driver.event(), driver.event()
+        driver.mark(first)
+        for _ in range(count):
+            self.run(slots)
+        driver.mark(last)
+        driver.synchronise()
+        return driver.seconds_between(first, last) / count
 
     def time_steps(self, slots: Table) -> list[float]:
         """Run step by step with events around each, and return the seconds of each step of `walk`. The host enqueues
         slowly, so the device is kept busy before: meanwhile the host gets ahead, and no step waits for it. What a pair
         of events takes is measured in the same way, and taken off."""
-        with self.backend.order:
-            arena = self.backend.shared_arena(self._arena_bytes)  # held until all is over
-            spans = _Spans(self.driver, sum(1 for _ in walk(self.plan.steps)))
-            self._keep_busy(ENQUEUED_SECONDS * (8 + _timed_launches(self.plan.steps)), slots)
-            self.run(slots)  # the caches are as after a run
-            if self._arena_bytes:
-                slots[self._arena] = arena.pointer
-            self._time(self.plan.steps, self._actions, slots, spans, 1.0)
-            return spans.seconds()
+        return self.backend.call_in_order(self._time_steps, slots)
+
+    def _time_steps(self, slots: Table) -> list[float]:
+        arena = self.backend.shared_arena(self._arena_bytes)  # held until all is over
+        spans = _Spans(self.driver, sum(1 for _ in walk(self.plan.steps)))
+        self._keep_busy(ENQUEUED_SECONDS * (8 + _timed_launches(self.plan.steps)), slots)
+        self.run(slots)  # the caches are as after a run
+        if self._arena_bytes:
+            slots[self._arena] = arena.pointer
+        self._time(self.plan.steps, self._actions, slots, spans, 1.0)
+        return spans.seconds()
 
     def _keep_busy(self, seconds: float, slots: Table) -> None:
         """Enqueue work for about so long, in far less time: large memory is cleared, or the plan runs."""

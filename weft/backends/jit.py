@@ -92,6 +92,8 @@ class Jit:
             COUNTERS.kernels_reused += len(codes) - len(missing)
             left = []
             for code in missing.values():
+                if code.symbol in self.addresses:  # by a finalizer or signal handler meanwhile
+                    continue
                 payload = self._object_file(code.text)
                 placed = self.memory.place(payload)
                 if placed is not None and code.symbol in placed:
@@ -167,10 +169,14 @@ class Jit:
 
 
 _lock = new_lock()
-_create_jit = functools.cache(Jit)
+_jits: list[Jit] = []  # one at most
 
 
 def jit() -> Jit:
     """The one compiler of this process."""
     with _lock:
-        return _create_jit()
+        if not _jits:
+            made = Jit()
+            if not _jits:  # else a finalizer or signal handler was faster
+                _jits.append(made)
+        return _jits[0]

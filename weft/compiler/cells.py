@@ -12,13 +12,13 @@ it, never a part of each.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from weft.backends.base import Buffer
 from weft.compiler.evaluate import evaluate
 from weft.graph.node import Node, leaf
-from weft.locks import WriteGroup, lock_of
+from weft.locks import WriteGroup, call_holding, locks_of
 from weft.state import VERSION
 
 
@@ -26,12 +26,16 @@ def expose(tensor: Any) -> Node:
     """A leaf node for the current value of a captured tensor."""
     while True:
         buffer = tensor._buffer
-        with lock_of(groups_of([tensor])):
+        group = buffer.slab.pinned
+        if group is None:  # another thread was faster, or is about to pin it
+            if tensor._node is not None:
+                return tensor._node
+            continue
+        with group.lock:
             node = tensor._node
             if node is not None:  # another thread was faster
                 return node
-            group = buffer.slab.pinned
-            if tensor._buffer is buffer and group is not None:
+            if tensor._buffer is buffer:
                 shape, dtype = tensor._form
                 node = leaf(buffer, shape, dtype, buffer.slab.device)
                 tensor._node = node
@@ -99,20 +103,17 @@ def groups_of(tensors: Iterable[Any]) -> set[WriteGroup]:
     return {buffer.slab.pinned for buffer in buffers if buffer is not None and buffer.slab.pinned is not None}
 
 
-class Steady:
-    """`with Steady(tensors) as groups:` no run changes the value of any of these tensors meanwhile."""
+def call_steady(tensors: Iterable[Any], function: Callable[[set[WriteGroup]], Any]) -> Any:
+    """What `function` returns for the groups of these tensors, while no run changes the value of any of them."""
+    known = list(tensors)
 
-    def __init__(self, tensors: Iterable[Any]):
-        self._tensors = list(tensors)
+    def call(groups: set[WriteGroup]) -> tuple[bool, Any]:
+        if groups_of(known) != groups:  # a function was traced meanwhile that writes more of them
+            return False, None
+        return True, function(groups)
 
-    def __enter__(self) -> set[WriteGroup]:
-        while True:
-            groups = groups_of(self._tensors)
-            self._lock = lock_of(groups)
-            self._lock.__enter__()
-            if groups_of(self._tensors) == groups:  # else a function was traced meanwhile that writes more of them
-                return groups
-            self._lock.__exit__(None, None, None)
-
-    def __exit__(self, *_: Any) -> None:
-        self._lock.__exit__(None, None, None)
+    while True:
+        groups = groups_of(known)
+        is_done, result = call_holding(locks_of(groups), call, groups)
+        if is_done:
+            return result

@@ -19,7 +19,7 @@ from weft.compiler.program import Program
 from weft.counting import COUNTERS
 from weft.errors import OutOfMemoryError, StorageError, problem
 from weft.graph.node import Node
-from weft.locks import ACTIVITY, lock_of, new_lock
+from weft.locks import call_holding, locks_of, new_lock, thread_lock
 
 MOST_PLANS = 2048  # plans kept in memory; the least recently used goes first
 
@@ -100,7 +100,7 @@ def evaluate(nodes: Sequence[Node], also: Sequence[Node] = ()) -> None:
             check_live(node.buffer)
     for device, pending in by_device.items():
         run = getattr(device.backend, "evaluate_nodes", None)
-        with ACTIVITY:
+        with thread_lock():  # a fork must not cut through
             if run is not None:
                 run(pending)
             else:
@@ -134,10 +134,7 @@ def _run_program(device: Device, todo: list[Node], located: dict[Node, Any]) -> 
     groups = {buffer.slab.pinned for buffer in inputs if buffer.slab.pinned is not None}
     try:
         if groups:
-            with lock_of(groups):
-                if any(node.buffer is not None and node.buffer is not was for node, was in located.items()):
-                    return False  # its leaves were given copies
-                results = run_entry(entry, device, inputs, program, program.values)
+            results = call_holding(locks_of(groups), _run_located, entry, device, inputs, program, located)
         else:
             results = run_entry(entry, device, inputs, program, program.values)
     except OutOfMemoryError:
@@ -145,10 +142,21 @@ def _run_program(device: Device, todo: list[Node], located: dict[Node, Any]) -> 
 
         shapes = [leaf.shape for leaf in program.leaves]
         raise too_large(todo[-1].site or todo[-1].op, entry.plan, {}, device, shapes) from None
+    if results is None:
+        return False
     for node, buffer in zip(todo, results, strict=True):
         buffer.nbytes = node.nbytes
         node.buffer = buffer
     return True
+
+
+def _run_located(
+    entry: Entry, device: Device, inputs: Sequence[Buffer], program: Program, located: Mapping[Node, Any]
+) -> list[Buffer] | None:
+    """`run_entry` under the locks of what is read, or None where the leaves were given copies before."""
+    if any(node.buffer is not None and node.buffer is not was for node, was in located.items()):
+        return None
+    return run_entry(entry, device, inputs, program, program.values)
 
 
 def _program_for(
