@@ -17,7 +17,8 @@ from rich.table import Table
 import weft
 from weft import config, nn
 from weft.backends.base import Device
-from weft.cli.runs import is_graph, network, positive
+from weft.cli.arguments import amount, positive
+from weft.cli.runs import is_graph, is_run, network
 from weft.config.inputs import inputs_for
 from weft.config.reading import read
 from weft.tensor import Tensor
@@ -73,18 +74,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the configuration says)")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
     parser.add_argument("--steps", type=positive, default=10, help="training steps (default: 10)")
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="larger differences count (default: 1e-4)")
+    parser.add_argument("--tolerance", type=amount, default=1e-4, help="larger differences count (default: 1e-4)")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print a table for each device; 1 if a network differs by more than the tolerance."""
-    devices = _devices(options.device, console)
+    devices = _devices(options.device)
+    names = config.samples() if options.config == "samples" else [options.config]
+    if options.config != "samples":
+        _case(options.config, options, is_small=True)  # what is wrong with a file is said before anything is printed
+    if devices == [weft.get_device("reference")] and not options.device:
+        console.print("No device but the CPU is here: it is compared with the NumPy interpreter,\non batches of 4.\n")
     bad: list[str] = []
     for device in devices:
         is_small = device.kind == "reference"
         table = _table(device, options.steps)
         worst = 0.0
-        names = config.samples() if options.config == "samples" else [options.config]
         with console.status("") as status:
             for name in names:
                 status.update(f"{name} on {device.name}")
@@ -102,14 +107,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _devices(names: list[str] | None, console: Console) -> list[Device]:
+def _devices(names: list[str] | None) -> list[Device]:
     if names:
         return [weft.get_device(name) for name in names]
     found = [device for device in weft.devices() if device.kind not in ("cpu", "reference")]
-    if not found:
-        console.print("No device but the CPU is here: it is compared with the NumPy interpreter,\non batches of 4.\n")
-        return [weft.get_device("reference")]
-    return found
+    return found or [weft.get_device("reference")]
 
 
 def _table(device: Device, steps: int) -> Table:
@@ -139,8 +141,7 @@ def _case(name: str, options: argparse.Namespace, is_small: bool) -> Case:
     sample = name in config.samples() and options.config == "samples"
     source = config.sample(name) if sample else name
     tree, _ = read(source)
-    is_run = isinstance(tree, dict) and "model" in tree and "type" not in tree
-    if is_run and not options.input and "data" in tree:
+    if is_run(tree) and not options.input and "data" in tree:
         return _run_case(name, options)
     with weft.device("cpu"):
         model = network(source)

@@ -6,6 +6,7 @@ import argparse
 
 from rich.console import Console
 
+from weft.cli.arguments import check_output_folder, positive
 from weft.cli.runs import add_options, checkpoints, open_run, save_config
 from weft.cli.train import describe, fit
 from weft.errors import ConfigError, problem
@@ -15,7 +16,7 @@ from weft.train.progress import ProgressBar
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("run", help="the folder of the run")
-    parser.add_argument("--epochs", type=int, help="how many epochs in all (default: as before)")
+    parser.add_argument("--epochs", type=positive, help="how many epochs in all (default: as before)")
     add_options(parser)
 
 
@@ -23,6 +24,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Go on; nothing is done where all epochs are done."""
     changes = [*options.set, *([f"trainer.epochs={options.epochs}"] if options.epochs is not None else [])]
     found, folder = open_run(options.run, changes)
+    check_output_folder("the folder of the run", folder)
     newest = checkpoints(folder).latest()
     if newest is None:
         fix = "`weft train` with its config.json and another --run begins again"

@@ -11,8 +11,9 @@ from typing import Any
 
 import weft
 from weft import nn
-from weft.cli.runs import is_graph, network, positive
-from weft.config.inputs import example_inputs, input_forms, parse_shapes
+from weft.cli.arguments import positive
+from weft.cli.runs import is_graph, is_run, network
+from weft.config.inputs import check_count, example_inputs, input_forms, parse_shapes
 from weft.config.reading import read
 from weft.tensor import Tensor
 from weft.train.batches import Streamed, as_arguments
@@ -43,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def load(options: argparse.Namespace) -> Case:
     """What the file describes, on the device."""
     tree, _ = read(options.config)
-    is_run = isinstance(tree, dict) and "model" in tree and "type" not in tree
-    if is_run and "data" in tree and not options.input:
+    if is_run(tree) and "data" in tree and not options.input:
         return _of_run(options)
     return _of_network(options)
 
@@ -73,6 +73,7 @@ def _of_network(options: argparse.Namespace) -> Case:
     forms = parse_shapes(options.input) if options.input else input_forms(model)
     batch = options.batch or getattr(model, "batch_size", None) or 32
     inputs = [one.to(device) for one in example_inputs(forms, batch)]
+    check_count(model, inputs)
     model = model.to(device)
     if options.forward:
         return _forward(model, inputs)

@@ -7,7 +7,8 @@ import argparse
 from rich.console import Console
 
 from weft import nn
-from weft.cli.runs import network, positive
+from weft.cli.arguments import positive
+from weft.cli.runs import network
 from weft.config.inputs import inputs_for
 from weft.errors import size_text
 from weft.profiling.tables import fitted, shortened
