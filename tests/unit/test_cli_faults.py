@@ -205,3 +205,38 @@ def test_rows_are_shown_whole(capsys):
 def test_texts_that_are_none(refused, folder):
     assert "a binary file" in refused("init", "new.json", "--task", "text", "--data", "binary", code=6)
     assert "an empty file" in refused("init", "new.json", "--task", "text", "--data", "empty", code=6)
+
+
+def test_a_change_that_does_not_fit_leaves_the_run_as_it_was(folder, capsys):
+    copy = folder.parent / "copy"
+    shutil.copytree(folder / "run", copy)
+    try:
+        config = (copy / "config.json").read_text()
+        words = ["resume", str(copy), "--epochs", "2", "--device", "cpu"]
+        assert main([*words, "--set", "model[1].out_features=7", "--set", "model[2].in_features=7"]) == 1
+        assert "1.weight" in capsys.readouterr().err and (copy / "config.json").read_text() == config
+        assert main(words) == 0  # it can still go on, and keeps what was asked for
+        assert json.loads((copy / "config.json").read_text())["trainer"]["epochs"] == 2
+    finally:
+        shutil.rmtree(copy)
+
+
+def test_folders_with_an_equals_sign_are_no_toml(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    odd = folder / "lr=0.1"
+    odd.mkdir(exist_ok=True)
+    toml = "[[layers]]\ntype = 'dense'\ninput_height = 4\noutput_height = 3\n"
+    for name, text in {"config.json": (folder / "net.json").read_text(), "config": toml, "{x}": toml}.items():
+        (odd / name).write_text(text)
+        for command in (["config", "check"], ["summary"], ["parity", "--steps", "1", "--device", "reference"]):
+            assert main([*command, f"lr=0.1/{name}"]) == 0
+    assert weft.config.read("lr=0.1/config.json")[0][0]["type"] == "Linear"
+
+
+@pytest.mark.parametrize("name", ["[/b]", "[red]"])
+def test_networks_that_are_called_like_markup(folder, name, capsys):
+    dense = {"type": "dense", "input_height": 2, "output_height": 2}
+    (folder / "markup.json").write_text(json.dumps({"id": name, "layers": [dense]}))
+    assert main(["parity", str(folder / "markup.json"), "--steps", "1", "--device", "reference"]) == 0
+    assert name in capsys.readouterr().out
+    assert main(["parity", str(folder / "markup.json"), "--steps", "1", "--tolerance", "0"]) in (0, 1)

@@ -341,3 +341,20 @@ def test_a_file_that_is_cut_short_anywhere(tmp_path):
         for length in range(1, len(data), 7):
             with pytest.raises(weft.FileFormatError):
                 load(tmp_path, data[:length])
+
+
+@pytest.mark.parametrize(
+    ("start", "key"),
+    [
+        (b"(" + b"K\1" * 20_000 + b"tq\1", "a long tuple"),
+        (b"(G\0\0\0\0\0\0\0\0tq\1", "a tuple"),
+        (b"\x8b" + struct.pack("<i", 20_000) + b"\1" * 20_000 + b"q\1", "a number of more than 60 bits"),
+    ],
+)
+def test_keys_that_take_long_to_hash(start, key, tmp_path):
+    """A dict hashes tuples and long numbers anew each time: a small file could take hours."""
+    program = b"\x80\2" + start + b"0}" + b"h\1Ns" * 20_000 + b"."
+    with pytest.raises(weft.FileFormatError, match=f"a key of a dict or a set is {key}"):
+        load(tmp_path, archive(program))
+    small = load(tmp_path, archive(b"\x80\2}(K\1X\1\0\0\0a\x86K\2JJ\xff\xff\xffNu."))
+    assert small == {(1, "a"): 2, -182: None}

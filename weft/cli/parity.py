@@ -8,11 +8,13 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import weft
 from weft import config, nn
@@ -92,7 +94,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         worst = 0.0
         with console.status("") as status:
             for name in names:
-                status.update(f"{name} on {device.name}")
+                status.update(Text(f"{name} on {device.name}"))
                 found = compare(_case(name, options, is_small), device, options.steps)
                 worst = max(worst, found.worst) if np.isfinite(found.worst) else float("inf")
                 table.add_row(*_row(found, options.tolerance))
@@ -101,7 +103,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.print(table)
         console.print()
     if bad:
-        console.print(f"Differs by more than {options.tolerance:g}: {', '.join(bad)}.")
+        console.print(f"Differs by more than {options.tolerance:g}: {', '.join(bad)}.", markup=False)
         return 1
     console.print(f"All agree within {options.tolerance:g}; errors are relative to the largest value of a tensor.")
     return 0
@@ -124,7 +126,7 @@ def _table(device: Device, steps: int) -> Table:
     return table
 
 
-def _row(found: Comparison, tolerance: float) -> list[str]:
+def _row(found: Comparison, tolerance: float) -> list[str | Text]:
     def error(value: float) -> str:
         text = f"{value:.1e}"
         return text if value <= tolerance else f"[red]{text}[/red]"
@@ -132,21 +134,21 @@ def _row(found: Comparison, tolerance: float) -> list[str]:
     times = [f"{found.cpu_seconds * 1e3:.2f}"]
     if found.seconds:
         times += [f"{found.seconds * 1e3:.2f}", f"{found.cpu_seconds / found.seconds:.1f}x"]
-    return [found.name, error(found.outputs), error(found.gradients), error(found.steps), *times]
+    return [Text(found.name), error(found.outputs), error(found.gradients), error(found.steps), *times]
 
 
 def _case(name: str, options: argparse.Namespace, is_small: bool) -> Case:
     """The network and a batch, always the same ones."""
     weft.manual_seed(0)
     sample = name in config.samples() and options.config == "samples"
-    source = config.sample(name) if sample else name
+    source = config.sample(name) if sample else Path(name)
     tree, _ = read(source)
     if is_run(tree) and not options.input and "data" in tree:
         return _run_case(name, options)
     with weft.device("cpu"):
         model = network(source)
     batch = options.batch or (4 if is_small else getattr(model, "batch_size", 32))
-    inputs = inputs_for(tree if sample else name, model, options.input, batch)
+    inputs = inputs_for(tree if sample else source, model, options.input, batch)
     with weft.no_grad():
         result = _first(model(*inputs))
     target = weft.rand(*result.shape, device="cpu")
@@ -155,7 +157,7 @@ def _case(name: str, options: argparse.Namespace, is_small: bool) -> Case:
 
 def _run_case(name: str, options: argparse.Namespace) -> Case:
     """A run brings its data and its loss."""
-    found = config.load_run(name)
+    found = config.load_run(Path(name))
     model = found.model()
     batch = next(iter(found.train_loader("cpu")))
     *inputs, target = [weft.as_tensor(one) for one in batch]

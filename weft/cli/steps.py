@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import weft
@@ -34,7 +35,7 @@ class Case:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file and how it is used."""
-    parser.add_argument("config", help="a network or a run, in JSON or TOML")
+    parser.add_argument("config", type=Path, help="a network or a run, in JSON or TOML")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
     parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the file says, or 32)")
     parser.add_argument("--device", help="where to compute (default: what the file says, or auto)")

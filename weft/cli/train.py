@@ -18,7 +18,7 @@ from weft.train.progress import ProgressBar
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("config", help="a run in JSON or TOML; `weft init` writes one to start from")
+    parser.add_argument("config", type=Path, help="a run in JSON or TOML; `weft init` writes one to start from")
     parser.add_argument("--epochs", type=positive, help="how many epochs (default: what the file says, or 1)")
     parser.add_argument(
         "--run", help="folder for the run (default: what the file says, or the next of runs/NAME-1, ...)"

@@ -22,7 +22,8 @@ Source = str | os.PathLike[str] | Mapping[str, Any] | list[Any]
 def read(source: Source) -> tuple[Any, Place]:
     """The tree and its place: of a dict or list, of a path, or of a text in JSON or TOML.
 
-    A string is a text if it has a `{`, a `=` or a line break, or begins with `[`; else it is a path.
+    A string is a text if it has a `{`, a `=` or a line break, or begins with `[`; else it is a path, and so is one
+    line that ends in .json or .toml. A `pathlib.Path` is always a path.
 
     >>> weft.config.read('{"type": "ReLU"}')[0] == weft.config.read("type = 'ReLU'")[0]
     True
@@ -41,6 +42,8 @@ def read(source: Source) -> tuple[Any, Place]:
 
 
 def _is_text(source: str) -> bool:
+    if "\n" not in source and source.lower().endswith((".json", ".toml")):
+        return False
     return any(sign in source for sign in "{=\n") or source.lstrip().startswith("[")
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 NUMPY_TYPES = frozenset({"f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1"})
+MAX_KEY_PARTS, MAX_KEY_BITS = 4, 60  # of a tuple and of a number that is a key of a dict or a set
 MAX_AXES = 32  # of an array of NumPy's
 MAX_OPERATIONS = 1 << 25  # of a program
 MAX_OBJECTS = 1 << 22  # containers, results of calls and places of the memo
@@ -74,10 +75,16 @@ def _list_like(values: Any) -> Any:
 
 
 def _checked_keys(values: Any) -> Any:
-    """Keys that are plain, or flat tuples of such: what nests could take forever to hash."""
+    """Keys that are plain, or tuples of a few such: what is long or nests would be hashed again and again. A file can
+    choose few keys of one hash: numbers of up to 60 bits have hashes of their own, and tuples have no floats."""
     for value in _list_like(values):
-        if type(value) not in PLAIN and not (type(value) is tuple and all(type(one) in PLAIN for one in value)):
-            raise Refused(f"a key of a dict or a set is a {type(value).__name__}")
+        parts = value if type(value) is tuple else (value,)
+        plain = PLAIN if parts is not value else PLAIN - {float}
+        if len(parts) > MAX_KEY_PARTS or any(type(one) not in plain for one in parts):
+            what = "long tuple" if len(parts) > MAX_KEY_PARTS else type(value).__name__
+            raise Refused(f"a key of a dict or a set is a {what}")
+        if any(type(one) is int and one.bit_length() > MAX_KEY_BITS for one in parts):
+            raise Refused(f"a key of a dict or a set is a number of more than {MAX_KEY_BITS} bits")
     return values
 
 
