@@ -405,9 +405,7 @@ def test_every_layer_of_the_catalogue_that_sizes_make_is_described():
 def test_numbers_of_a_file_are_bounded():
     tree = {"type": "LSTM", "input_size": 2, "hidden_size": 3, "num_layers": 2}
     assert build(tree).num_layers == 2
-    with pytest.raises(
-        weft.FileFormatError, match="LSTM with num_layers = 1000000000; expected .* 0 to 1000"
-    ):
+    with pytest.raises(weft.FileFormatError, match=r"LSTM with num_layers = 1000000000; expected .* 0 to 1000"):
         build(tree | {"num_layers": 10**9})
     with pytest.raises(weft.FileFormatError, match="Linear with in_features"):
         build({"type": "Linear", "in_features": 2**70, "out_features": 2})
