@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -245,11 +246,84 @@ def test_rates_are_measured_once_and_kept(on_each_device, monkeypatch, tmp_path)
     assert measured == [None, weft.float32]
     monkeypatch.setattr(rates, "_known", {})  # as in another process
     assert rates.rates(device).copy == 5e9 and len(measured) == 2
-    rates.raise_multiply(device, weft.float32, 4e9)
+    rates.raise_rate(device, weft.float32, 4e9)
     assert rates.rates(device).multiply == 5e9
-    rates.raise_multiply(device, weft.float32, 7e9)
+    rates.raise_rate(device, weft.float32, 7e9)
     monkeypatch.setattr(rates, "_known", {})
     assert rates.rates(device).multiply == 7e9 and len(measured) == 2
+
+
+COPIES, MULTIPLIES = 1e9, 4e9  # of the machine below
+
+
+@pytest.fixture
+def simulated(monkeypatch, tmp_path):
+    """A machine whose clock is ours. `load` has the factors by which it is slower in its measurements, one after
+    the other; kernels take `slow` times as long as their bytes and operations need at the least."""
+    from weft.compiler.plan import walk
+    from weft.profiling import rates
+    from weft.profiling.rehearsal import Rehearsal
+
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(rates, "_known", {})
+
+    def simulate(load, slow):
+        factors = itertools.cycle(load)
+
+        def time_steps(self):
+            least = [max(one.bytes / COPIES, one.flops / MULTIPLIES) * times for one, times in walk(self.plan.steps)]
+            factor = next(factors)
+            return [seconds * slow * factor for seconds in least]
+
+        def benchmark(device, dtype):
+            work = 1e6
+            return SimpleNamespace(
+                work=work, seconds=lambda: work / (COPIES if dtype is None else MULTIPLIES) * next(factors)
+            )
+
+        monkeypatch.setattr(Rehearsal, "time_runs", lambda self, count: 1e-3 * next(factors))
+        monkeypatch.setattr(Rehearsal, "time_steps", time_steps)
+        monkeypatch.setattr(rates, "Benchmark", benchmark)
+        return weft.profile(lambda a, b: (a @ b).relu().sum(), weft.ones(64, 64), weft.ones(64, 64))
+
+    return simulate
+
+
+@pytest.mark.parametrize("load", [(1.0,), (7.0, 3.0, 1.0), (1.0, 9.0, 9.0, 9.0, 9.0, 9.0, 9.0)])
+def test_load_gives_no_share_above_all(on_each_device, simulated, load):
+    """Rates that were measured on a busy machine, and a machine that is busy now and then."""
+    from weft.profiling import rates
+
+    for dtype in (None, weft.float32):
+        rates.raise_rate(weft.default_device(), dtype, 1e8)  # as on a machine that was ten times slower
+    found = simulated(load, slow=1.25)
+    assert (found.copy_rate, found.multiply_rate) == (pytest.approx(COPIES), pytest.approx(MULTIPLIES))
+    shares = [max(kernel.copy_share, kernel.multiply_share) for kernel in found.kernels]
+    assert shares == pytest.approx([0.8] * len(shares)) and not any(kernel.limit for kernel in found.kernels)
+    assert "at limit" not in str(found)
+
+
+def test_what_cannot_be_is_at_the_limit(on_each_device, simulated):
+    """Bytes that a cache holds are read faster than memory is copied: that is no 200 %."""
+    found = simulated((1.0,), slow=0.5)
+    assert all(max(kernel.copy_share, kernel.multiply_share) == 1.0 for kernel in found.kernels)
+    assert all("a cache holds them" in kernel.limit or "faster than large" in kernel.limit for kernel in found.kernels)
+    assert "200%" not in str(found) and "at limit: " in str(found) and "a cache holds them" in str(found)
+    assert max(event["args"].get("share of copy rate", 0) for event in found.chrome_trace()["traceEvents"]) == 1.0
+
+
+def test_rates_without_memory_are_those_from_before(on_each_device, monkeypatch):
+    from weft.profiling import rates
+
+    def full(device, dtype):
+        raise weft.OutOfMemoryError("full")
+
+    monkeypatch.setattr(rates, "_known", {})
+    monkeypatch.setattr(rates, "Benchmark", full)
+    for dtype in (None, weft.float32):
+        rates.raise_rate(weft.default_device(), dtype, 1e15)
+    found = weft.profile(lambda x: x + 1, weft.ones(1000))
+    assert found.copy_rate == 1e15 and 0 < found.kernels[0].copy_share < 1
 
 
 def test_rates_of_the_device_itself(on_each_device, monkeypatch):

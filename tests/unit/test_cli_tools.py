@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ RUN = {
 def command(capsys, monkeypatch):
     """Run the command in this process at 100 columns; (exit code, standard output). Rates are known."""
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(rates, "_measured", lambda device, dtype: 1e9)
+    monkeypatch.setattr(rates, "Benchmark", lambda device, dtype: SimpleNamespace(work=1e9, seconds=lambda: 1.0))
     monkeypatch.setattr(rates, "_known", {})
     monkeypatch.setattr(rates, "_key", lambda device, what: None)
 

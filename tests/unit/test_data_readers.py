@@ -17,7 +17,6 @@ import weft.data as data
 from weft.data.cifar import parse_binary, parse_python
 from weft.data.csv_files import parse_csv
 from weft.data.idx import parse_idx
-from weft.data.plain_pickle import read_plain
 
 pytestmark = pytest.mark.unit
 
@@ -120,14 +119,49 @@ def test_a_pickle_cannot_run_anything(tmp_path):
             return open, (str(marker), "w")
 
     for content in ({b"data": Attack()}, Attack(), [Attack()]):
-        with pytest.raises(data.DataError, match=r"a call of (_?io)\.open"):
+        with pytest.raises(data.DataError, match=r"it needs (_?io)\.open, and Weft runs no code of files"):
             parse_python(pickle.dumps(content))
     assert not marker.exists()
-    nested: list = [0] * 40
-    for _ in range(7):
-        nested = [nested] * 40
-    with pytest.raises(data.DataError, match="too large"):
-        read_plain(pickle.dumps(nested), "test")
+
+
+def test_pickles_of_python_2_in_text():
+    """Protocol 0 of Python 2: numbers and quoted strings in lines."""
+    array = np.arange(3072, dtype=np.uint8)[None]
+    quoted = "".join(f"\\x{one:02x}" if one < 32 or one > 126 or chr(one) in "\\'" else chr(one) for one in array[0])
+    text = (
+        "(dp1\nS'data'\np2\ncnumpy.core.multiarray\n_reconstruct\np3\n(cnumpy\nndarray\np4\n(I0\ntp5\nS'b'\ntRp6\n(I1\n"
+        "(I1\nL3072L\ntp7\ncnumpy\ndtype\np8\n(S'u1'\nI0\nI1\ntRp9\n(I3\nS'|'\nNNNI-1\nI-1\nI0\ntbI00\nS'"
+        f"{quoted}'\ntbsS'labels'\n(lp10\nI7\nasS'note'\nS'a\\n\\t\\'\\\\'\nsS'real'\nF0.5\nsS'word'\nV\\u00e9\ns."
+    ).encode("latin1")
+    note = pickle.loads(text, encoding="bytes")
+    assert note[b"labels"] == [7] and note[b"note"] == b"a\n\t'\\" and note[b"word"] == "\xe9"  # it is what it claims
+    images, labels = parse_python(text)
+    np.testing.assert_array_equal(images.reshape(1, -1), array)
+    assert labels.tolist() == [7]
+
+
+def test_pickles_that_nest_or_share_take_no_time():
+    good = cifar_pickle(protocol=2)[1]
+    put, get = ([code + struct.pack("<I", 1_000 + k) for k in range(61)] for code in (b"r", b"j"))
+    shared = b"]" + put[0] + b"".join(b"0(" + get[k] * 2 + b"l" + put[k + 1] for k in range(60))  # 2^60 lists, counted
+    for bomb in (shared, b"]" * 200_000 + b"a" * 199_999, b"(" * 200_000 + b"t" * 200_000):
+        images, _ = parse_python(good[:-2] + b"X\4\0\0\0bomb" + bomb + b"u.")
+        assert len(images) == 3  # what is not asked for is not looked at
+        with pytest.raises(data.DataError, match="something else than a dict"):
+            parse_python(b"\x80\2" + bomb + b".")
+
+
+def test_pickles_cannot_repeat_arrays():
+    """One string, and many arrays that each decode it."""
+    state = b"(K\1M\x10\x27\x85h\2\x89h\1tb"
+    text = b"X\x10\x27\0\0" + b"a" * 10_000 + b"q\1"
+    dtype = b"cnumpy\ndtype\nX\2\0\0\0u1\x89\x88\x87Rq\2"
+    start = b"cnumpy._core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85C\1b\x87R"
+    one = b"\x80\2" + text + b"0" + dtype + b"0](" + (start + state)
+    with pytest.raises(data.DataError, match="something else than a dict"):
+        parse_python(one + b"e.")
+    with pytest.raises(data.DataError, match="copies the same values over and over"):
+        parse_python(one + (start + state) * 200 + b"e.")
 
 
 def test_cifar_folders(tmp_path):

@@ -57,6 +57,7 @@ EXTRA = {
     "optim.averaged_model": {"nn"},
     "nn.module": {"serialization", "config.describe"},  # Module.save, load and to_config
     "data.transforms": {"nn"},
+    "data.cifar": {"serialization.pickles"},
     "backends.vendor.cudnn": LIBRARY,
 }
 # Packages of extras by the name they are imported under, where it differs from the package's, and by the extra.

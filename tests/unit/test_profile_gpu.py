@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import weft
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.unit
 @pytest.fixture(autouse=True)
 def known_rates(monkeypatch):
     """An emulated device needs minutes for the benchmark."""
-    monkeypatch.setattr(rates, "_measured", lambda device, dtype: 1e9)
+    monkeypatch.setattr(rates, "Benchmark", lambda device, dtype: SimpleNamespace(work=1e9, seconds=lambda: 1.0))
     monkeypatch.setattr(rates, "_known", {})
     monkeypatch.setattr(profiling, "ROUNDS", 2)
     monkeypatch.setattr(profiling, "LEAST_ROUNDS", 1)

@@ -400,3 +400,23 @@ def test_every_layer_of_the_catalogue_that_sizes_make_is_described():
         assert repr(build(tree)) == repr(layer), name
     weft.set_rng_state(state)
     assert len(layers) > 150 and refused == []
+
+
+def test_numbers_of_a_file_are_bounded():
+    tree = {"type": "LSTM", "input_size": 2, "hidden_size": 3, "num_layers": 2}
+    assert build(tree).num_layers == 2
+    with pytest.raises(weft.FileFormatError, match=r"LSTM with num_layers = 1000000000; expected .* 0 to 1000"):
+        build(tree | {"num_layers": 10**9})
+    with pytest.raises(weft.FileFormatError, match="Linear with in_features"):
+        build({"type": "Linear", "in_features": 2**70, "out_features": 2})
+
+
+def test_functions_are_called_with_symbols_alone():
+    """A file cannot let Python compute with numbers of its own."""
+    x = nn.Input((3,))
+    tree = describe(nn.Model(x, x**2.0))
+    assert build(tree)(weft.full((1, 3), 3.0)).tolist() == [[9.0] * 3]
+    (call,) = (one for one in tree["calls"] if one[1])
+    call[1] = (10, 10)
+    with pytest.raises(weft.FileFormatError, match="without a symbol"):
+        build(tree)

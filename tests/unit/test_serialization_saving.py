@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.torch as oracle
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import weft
@@ -67,7 +67,7 @@ STATES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(state=STATES)
 def test_any_nested_state_comes_back(state):
     tensors, rest = flatten_state(state)
@@ -275,3 +275,17 @@ def test_a_copy_of_a_file_elsewhere_is_the_same(tmp_path):
     weft.save(STATE, tmp_path / "x")
     shutil.copy(tmp_path / "x", tmp_path / "y")
     assert same(weft.load(tmp_path / "y"), STATE)
+
+
+def test_many_names_with_one_twice(tmp_path):
+    """Names are compared in one pass: a header of 100,000 of them is read in a moment."""
+    header = "{" + ",".join(f'"k{i}":0' for i in range(100_000)) + ',"z":0,"z":0}'
+    (tmp_path / "x").write_bytes(struct.pack("<Q", len(header)) + header.encode())
+    with pytest.raises(weft.FileFormatError, match="the name 'z' occurs twice"):
+        weft.load(tmp_path / "x")
+
+
+def test_one_array_in_many_places_is_one_array():
+    one = {"$": "array", "name": "w"}
+    found = unflatten_state({"w": weft.arange(4)}, {"a": [one] * 3, "b": one})
+    assert found["b"] is found["a"][0] is found["a"][2] and found["b"].tolist() == [0, 1, 2, 3]

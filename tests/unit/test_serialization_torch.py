@@ -285,6 +285,48 @@ def test_copies_of_large_lists_are_limited(tmp_path):
         load(tmp_path, archive(program))
 
 
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (b"(" + b"N" * 3_000, "more than 2,048 operations"),  # a program that only fills the stack
+        (b"(" + b"\x8f" * 1_500, "more than 1,024 objects"),
+        (b"N" + b"\x94" * 1_500, "more than 1,024 objects"),
+        (b"(" + b"N\x85" * 1_020 + b"q\1" * 10, "more than 1,024 objects|more than 2,048 operations"),
+    ],
+)
+def test_operations_and_objects_are_counted(program, message, tmp_path, monkeypatch):
+    from weft.serialization import pickles
+
+    monkeypatch.setattr(pickles, "MAX_OPERATIONS", 2_048)
+    monkeypatch.setattr(pickles, "MAX_OBJECTS", 1_024)
+    assert load(tmp_path, archive(b"\x80\2(" + b"]\x94" * 500 + b"t.")) == ([],) * 500
+    with pytest.raises(weft.FileFormatError, match=message):
+        load(tmp_path, archive(b"\x80\2" + program + b"t."))
+
+
+def test_deep_nesting_takes_no_stack(tmp_path):
+    depth = 100_000
+    found = load(tmp_path, archive(b"\x80\2" + b"]" * depth + b"a" * (depth - 1) + b"."))
+    for _ in range(depth - 1):
+        (found,) = found
+    assert found == []
+
+
+def test_a_lost_value_is_not_asked_for_its_truth(tmp_path):
+    """The operation that drops a value, here a tensor of four elements, which is neither true nor false."""
+    assert load(tmp_path, archive(tensor_pickle()[:-1] + b"0N.", FOUR)) is None
+
+
+def test_windows_with_gaps_do_not_multiply_a_storage(tmp_path):
+    """Each of many tensors shows every other element of one storage: they cannot all be views of one tensor."""
+    storage = {"0": np.arange(1 << 16, dtype=np.float32).tobytes()}
+    one = tensor_pickle(count=1 << 16, size=(1 << 15,), stride=(2,))[2:-1]
+    few = load(tmp_path, archive(b"\x80\2(" + one * 4 + b"t.", storage))
+    assert [tensor[-1].item() for tensor in few] == [65534.0] * 4
+    with pytest.raises(weft.FileFormatError, match=r"shows its storages many times.*contiguous"):
+        load(tmp_path, archive(b"\x80\2(" + one * 100 + b"t.", storage))
+
+
 def test_checksums_are_compared(tmp_path):
     data = bytearray(content({"w": torch.arange(100.0)}))
     place = data.index(struct.pack("<f", 57.0))
@@ -299,3 +341,20 @@ def test_a_file_that_is_cut_short_anywhere(tmp_path):
         for length in range(1, len(data), 7):
             with pytest.raises(weft.FileFormatError):
                 load(tmp_path, data[:length])
+
+
+@pytest.mark.parametrize(
+    ("start", "key"),
+    [
+        (b"(" + b"K\1" * 20_000 + b"tq\1", "a long tuple"),
+        (b"(G\0\0\0\0\0\0\0\0tq\1", "a tuple"),
+        (b"\x8b" + struct.pack("<i", 20_000) + b"\1" * 20_000 + b"q\1", "a number of more than 60 bits"),
+    ],
+)
+def test_keys_that_take_long_to_hash(start, key, tmp_path):
+    """A dict hashes tuples and long numbers anew each time: a small file could take hours."""
+    program = b"\x80\2" + start + b"0}" + b"h\1Ns" * 20_000 + b"."
+    with pytest.raises(weft.FileFormatError, match=f"a key of a dict or a set is {key}"):
+        load(tmp_path, archive(program))
+    small = load(tmp_path, archive(b"\x80\2}(K\1X\1\0\0\0a\x86K\2JJ\xff\xff\xffNu."))
+    assert small == {(1, "a"): 2, -182: None}

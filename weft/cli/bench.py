@@ -15,6 +15,7 @@ import weft
 import weft.nn.functional as F
 from weft import nn
 from weft.backends.base import Device
+from weft.cli.arguments import amount
 from weft.cli.devices import NOT_COMPUTING
 from weft.profiling.rates import rates
 from weft.profiling.tables import rate_text, seconds_text
@@ -26,7 +27,9 @@ WARM = 3  # steps before
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("--device", action="append", help="only this device; may be given more than once")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"of measuring each network (default {SECONDS})")
+    parser.add_argument(
+        "--seconds", type=amount, default=SECONDS, help=f"of measuring each network (default {SECONDS})"
+    )
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

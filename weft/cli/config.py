@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from rich.console import Console
 
@@ -16,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="action", required=True, dest="action")
     actions.add_parser("schema", help="print the JSON Schema (draft 2020-12) of networks and runs")
     check = actions.add_parser("check", help="say whether a file describes a network or a run")
-    check.add_argument("config", help="a JSON or TOML file")
+    check.add_argument("config", type=Path, help="a JSON or TOML file")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 from rich.prompt import Prompt
 
+from weft.cli.arguments import check_output_file, check_output_folder
 from weft.config import samples_of_data as examples
 from weft.config.run import load_run
 from weft.config.sources import refuse_missing, tokenizer_of
@@ -42,6 +43,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     path = Path(options.path)
     if path.suffix != ".json":
         raise problem(ConfigError, "weft init", str(path), "a name that ends in .json")
+    check_output_folder("weft init", path.parent)
+    if path.parent.is_dir():
+        check_output_file("weft init", str(path), ".json")
     task, data, target = options.task, options.data, options.target
     if task is None:
         task, data, target = _ask(console, data, target)

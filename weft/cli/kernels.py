@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weft.cli import steps
+from weft.cli.arguments import check_output_file, check_output_folder
 from weft.compiled import Compiled
 from weft.compiler.report import KernelReport, PlanReport
 from weft.errors import size_text
@@ -26,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the table and the memory, or one source; 1 where no kernel has the name."""
+    check_output_folder("--sources", options.sources)
+    check_output_file("--map", options.map, ".svg")
     case = steps.load(options)
     function = case.step if isinstance(case.step, Compiled) else Compiled(case.step)
     memory = function.memory(*case.args)
@@ -37,7 +40,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     console.print(_table(kernels, str(variant.device)))
     console.print()
     console.print(str(memory), markup=False, soft_wrap=True)
-    if options.sources:
+    if options.sources is not None:
         folder = Path(options.sources)
         folder.mkdir(parents=True, exist_ok=True)
         ending = "ll" if variant.device.kind == "cpu" else "cu" if variant.device.kind == "cuda" else "txt"
@@ -45,7 +48,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             if kernel.source:
                 (folder / f"{number:03}-{kernel.name[:80]}.{ending}").write_text(kernel.source, encoding="utf-8")
         console.print(f"sources: {folder}", markup=False, soft_wrap=True)
-    if options.map:
+    if options.map is not None:
         memory.plot(options.map)
         console.print(f"memory map: {options.map}", markup=False, soft_wrap=True)
     return 0

@@ -35,9 +35,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
     name = find(found, options.name)
     if name is None:
         wanted = options.name.lower()
-        near = [one for one in found if wanted in one.lower()]
+        near = [one for one in found if wanted and wanted in one.lower()]
         hint = f" Names with it: {', '.join(near)}." if near else _did_you_mean(found, wanted)
-        console.print(f"weft layers: no layer is called {options.name!r}.{hint} `weft layers` lists all.")
+        text = f"weft layers: no layer is called {options.name!r}.{hint} `weft layers` lists all."
+        console.print(text, markup=False)
         return 1
     _print_layer(name, found[name], console)
     return 0

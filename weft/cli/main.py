@@ -101,8 +101,11 @@ def report(command: str, error: Exception) -> int:
     from weft.train.faults import OTHER, exit_code
 
     code = REFUSED if isinstance(error, ConfigError) else exit_code(error)
-    if code == OTHER and not isinstance(error, WeftError):
-        raise error
     text = str(error)
+    if not isinstance(error, WeftError):
+        if isinstance(error, OSError) and error.filename is not None:  # a file that cannot be read or written
+            text = f"{error.filename}: {error.strerror}"
+        elif code == OTHER:
+            raise error
     print(text if text.startswith(f"weft {command}: ") else f"weft {command}: {text}", file=sys.stderr)
     return code

@@ -8,16 +8,19 @@ import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import weft
 from weft import config, nn
 from weft.backends.base import Device
-from weft.cli.runs import is_graph, network, positive
+from weft.cli.arguments import amount, positive
+from weft.cli.runs import is_graph, is_run, network
 from weft.config.inputs import inputs_for
 from weft.config.reading import read
 from weft.tensor import Tensor
@@ -73,21 +76,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the configuration says)")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
     parser.add_argument("--steps", type=positive, default=10, help="training steps (default: 10)")
-    parser.add_argument("--tolerance", type=float, default=1e-4, help="larger differences count (default: 1e-4)")
+    parser.add_argument("--tolerance", type=amount, default=1e-4, help="larger differences count (default: 1e-4)")
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print a table for each device; 1 if a network differs by more than the tolerance."""
-    devices = _devices(options.device, console)
+    devices = _devices(options.device)
+    names = config.samples() if options.config == "samples" else [options.config]
+    if options.config != "samples":
+        _case(options.config, options, is_small=True)  # what is wrong with a file is said before anything is printed
+    if devices == [weft.get_device("reference")] and not options.device:
+        console.print("No device but the CPU is here: it is compared with the NumPy interpreter,\non batches of 4.\n")
     bad: list[str] = []
     for device in devices:
         is_small = device.kind == "reference"
         table = _table(device, options.steps)
         worst = 0.0
-        names = config.samples() if options.config == "samples" else [options.config]
         with console.status("") as status:
             for name in names:
-                status.update(f"{name} on {device.name}")
+                status.update(Text(f"{name} on {device.name}"))
                 found = compare(_case(name, options, is_small), device, options.steps)
                 worst = max(worst, found.worst) if np.isfinite(found.worst) else float("inf")
                 table.add_row(*_row(found, options.tolerance))
@@ -96,20 +103,17 @@ def run(options: argparse.Namespace, console: Console) -> int:
         console.print(table)
         console.print()
     if bad:
-        console.print(f"Differs by more than {options.tolerance:g}: {', '.join(bad)}.")
+        console.print(f"Differs by more than {options.tolerance:g}: {', '.join(bad)}.", markup=False)
         return 1
     console.print(f"All agree within {options.tolerance:g}; errors are relative to the largest value of a tensor.")
     return 0
 
 
-def _devices(names: list[str] | None, console: Console) -> list[Device]:
+def _devices(names: list[str] | None) -> list[Device]:
     if names:
         return [weft.get_device(name) for name in names]
     found = [device for device in weft.devices() if device.kind not in ("cpu", "reference")]
-    if not found:
-        console.print("No device but the CPU is here: it is compared with the NumPy interpreter,\non batches of 4.\n")
-        return [weft.get_device("reference")]
-    return found
+    return found or [weft.get_device("reference")]
 
 
 def _table(device: Device, steps: int) -> Table:
@@ -122,7 +126,7 @@ def _table(device: Device, steps: int) -> Table:
     return table
 
 
-def _row(found: Comparison, tolerance: float) -> list[str]:
+def _row(found: Comparison, tolerance: float) -> list[str | Text]:
     def error(value: float) -> str:
         text = f"{value:.1e}"
         return text if value <= tolerance else f"[red]{text}[/red]"
@@ -130,22 +134,21 @@ def _row(found: Comparison, tolerance: float) -> list[str]:
     times = [f"{found.cpu_seconds * 1e3:.2f}"]
     if found.seconds:
         times += [f"{found.seconds * 1e3:.2f}", f"{found.cpu_seconds / found.seconds:.1f}x"]
-    return [found.name, error(found.outputs), error(found.gradients), error(found.steps), *times]
+    return [Text(found.name), error(found.outputs), error(found.gradients), error(found.steps), *times]
 
 
 def _case(name: str, options: argparse.Namespace, is_small: bool) -> Case:
     """The network and a batch, always the same ones."""
     weft.manual_seed(0)
     sample = name in config.samples() and options.config == "samples"
-    source = config.sample(name) if sample else name
+    source = config.sample(name) if sample else Path(name)
     tree, _ = read(source)
-    is_run = isinstance(tree, dict) and "model" in tree and "type" not in tree
-    if is_run and not options.input and "data" in tree:
+    if is_run(tree) and not options.input and "data" in tree:
         return _run_case(name, options)
     with weft.device("cpu"):
         model = network(source)
     batch = options.batch or (4 if is_small else getattr(model, "batch_size", 32))
-    inputs = inputs_for(tree if sample else name, model, options.input, batch)
+    inputs = inputs_for(tree if sample else source, model, options.input, batch)
     with weft.no_grad():
         result = _first(model(*inputs))
     target = weft.rand(*result.shape, device="cpu")
@@ -154,7 +157,7 @@ def _case(name: str, options: argparse.Namespace, is_small: bool) -> Case:
 
 def _run_case(name: str, options: argparse.Namespace) -> Case:
     """A run brings its data and its loss."""
-    found = config.load_run(name)
+    found = config.load_run(Path(name))
     model = found.model()
     batch = next(iter(found.train_loader("cpu")))
     *inputs, target = [weft.as_tensor(one) for one in batch]

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from weft import report
+from weft.cli.arguments import check_output_file, check_output_folder
 from weft.drawing.style import number_text
 from weft.errors import ConfigError, RangeError
 from weft.report.files import Run, Series, read_run
@@ -28,12 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Print the curves, write the files."""
+    check_output_folder("--svg", options.svg)
     try:
         found = read_run(options.folder)
     except RangeError as error:  # an argument that is refused
         raise ConfigError(str(error)) from None
+    if not options.no_report:
+        check_output_file("report", str(found.path / "report.html"))
     print_curves(found, console)
-    if options.svg:
+    if options.svg is not None:
         folder = Path(options.svg)
         folder.mkdir(parents=True, exist_ok=True)
         for number, chart in enumerate(charts(found)):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
+from weft.cli.arguments import check_output_file
 from weft.cli.runs import add_options, load_weights, open_run
-from weft.errors import ConfigError, problem
+from weft.profiling.tables import shortened
 from weft.tree import flatten
 
 SHOWN = 10  # rows
+MIN_WIDTH = 16  # columns for the values of a row
+WIDE = 10**6  # columns: no row is broken into lines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Compute the results, and write or show them."""
+    check_output_file("--output", options.output, ".npy", ".csv")
     found, folder = open_run(options.run, options.set)
     trainer = found.trainer(False, options.device)
     name = load_weights(trainer, folder, options.checkpoint)
@@ -39,10 +42,22 @@ def run(options: argparse.Namespace, console: Console) -> int:
     console.print(f"{folder}, {name}: results {list(values.shape)}, the first of them", markup=False, soft_wrap=True)
     scores = type(found.loss()).__name__ == "CrossEntropyLoss" and values.ndim == 2
     for number, row in enumerate(values[:SHOWN]):
-        text = np.array2string(np.asarray(row), precision=4, threshold=8, edgeitems=3, max_line_width=60)
         label = f"class {_class(found, int(row.argmax()))}  " if scores else ""
-        console.print(f"  {number:>4}  {label}{text.splitlines()[0]}", markup=False, no_wrap=True, crop=True)
+        start = f"  {number:>4}  {label}"
+        text = shortened(row_text(np.asarray(row)), max(console.width - len(start), MIN_WIDTH))
+        console.print(start + text, markup=False, no_wrap=True, crop=True)
     return 0
+
+
+def row_text(row: np.ndarray) -> str:
+    """The values of a row in one line, with `...` in the place of most of many.
+
+    >>> row_text(np.zeros((2, 2)))
+    '[[0. 0.] [0. 0.]]'
+    """
+    edges = 3 if row.ndim < 2 else 1
+    text = np.array2string(row, precision=4, threshold=8, edgeitems=edges, max_line_width=WIDE)
+    return " ".join(text.split()).replace("[ ", "[")
 
 
 def _class(found: Any, number: int) -> Any:
@@ -60,9 +75,7 @@ def _data(found: Any, options: argparse.Namespace, trainer: Any) -> Any:
 
 
 def _write(path: str, values: np.ndarray) -> None:
-    if Path(path).suffix == ".csv":
+    if path.endswith(".csv"):
         np.savetxt(path, values.reshape(len(values), -1), delimiter=",", fmt="%.9g")
-    elif Path(path).suffix == ".npy":
-        np.save(path, values)
     else:
-        raise problem(ConfigError, "--output", repr(path), "a name that ends in .npy or .csv")
+        np.save(path, values)

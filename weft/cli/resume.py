@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from weft.cli.arguments import check_output_folder, positive
 from weft.cli.runs import add_options, checkpoints, open_run, save_config
 from weft.cli.train import describe, fit
+from weft.config.run import Run
 from weft.errors import ConfigError, problem
 from weft.train.progress import ProgressBar
 
@@ -15,20 +19,34 @@ from weft.train.progress import ProgressBar
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("run", help="the folder of the run")
-    parser.add_argument("--epochs", type=int, help="how many epochs in all (default: as before)")
+    parser.add_argument("--epochs", type=positive, help="how many epochs in all (default: as before)")
     add_options(parser)
+
+
+class _Resuming(ProgressBar):
+    """Shows the run, and keeps its configuration when the checkpoint was loaded: changes that do not fit it leave the
+    run as it was."""
+
+    def __init__(self, found: Run, folder: Path, console: Console):
+        super().__init__(console=console)
+        self.found, self.folder = found, folder
+
+    def on_train_begin(self, trainer: Any) -> None:
+        save_config(self.found, self.folder)
+        super().on_train_begin(trainer)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Go on; nothing is done where all epochs are done."""
     changes = [*options.set, *([f"trainer.epochs={options.epochs}"] if options.epochs is not None else [])]
     found, folder = open_run(options.run, changes)
+    check_output_folder("the folder of the run", folder)
     newest = checkpoints(folder).latest()
     if newest is None:
         fix = "`weft train` with its config.json and another --run begins again"
         raise problem(ConfigError, options.run, "a run without a complete checkpoint", "one that can go on", fix)
-    trainer = found.trainer(folder, options.device, [ProgressBar(console=console)])
-    save_config(found, folder)
+    trainer = found.trainer(folder, options.device, [_Resuming(found, folder, console)])
+    found.parts()  # data that cannot be read are an error before anything is printed
     console.print(f"run     {folder}, from {newest.name}", markup=False)
     describe(trainer, console)
     code = fit(found, trainer, folder, "auto", console)

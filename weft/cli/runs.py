@@ -9,9 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
+from weft.config import sources
 from weft.config.model import build
+from weft.config.places import check_keys
 from weft.config.reading import Source, read
-from weft.config.run import Run, load_run
+from weft.config.run import KEYS, Run, load_run
 from weft.errors import ConfigError, problem
 from weft.nn.module import Module
 from weft.train.loggers import write_text
@@ -20,21 +22,20 @@ CONFIG = "config.json"  # in the folder of a run
 DATA = "data.json"  # beside it: what was derived from the data, such as classes
 
 
-def positive(text: str) -> int:
-    """The type of arguments that count something."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number
-
-
 def network(source: Source) -> Module:
     """The model of a file: a network, or that of a run, which may stand in a file of its own beside it."""
     tree, place = read(source)
-    named = tree.get("model") if isinstance(tree, dict) and "type" not in tree else None
+    named = tree.get("model") if is_run(tree) else None
+    if is_run(tree):
+        check_keys(place, tree, KEYS)
     if isinstance(named, str) and named.lower().endswith((".json", ".toml")):
         tree, place = read(Path(str(source)).parent / named)
     return build(place, tree)
+
+
+def is_run(tree: Any) -> bool:
+    """Whether a tree describes a run, and not a network alone."""
+    return isinstance(tree, dict) and "model" in tree and "type" not in tree
 
 
 def is_graph(run: Run) -> bool:
@@ -61,8 +62,8 @@ def open_run(folder: str, changes: list[str]) -> tuple[Run, Path]:
         )
     run = load_run(path / CONFIG, changes)
     if (path / DATA).is_file():
-        known = read(path / DATA)[0]
-        run.known.update(known if isinstance(known, dict) else {})
+        known, place = read(path / DATA)
+        run.known.update(sources.check_known(place, known))
     return run, path
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import weft
 from weft import nn
-from weft.cli.runs import is_graph, network, positive
-from weft.config.inputs import example_inputs, input_forms, parse_shapes
+from weft.cli.arguments import positive
+from weft.cli.runs import is_graph, is_run, network
+from weft.config.inputs import check_count, example_inputs, input_forms, parse_shapes
 from weft.config.reading import read
 from weft.tensor import Tensor
 from weft.train.batches import Streamed, as_arguments
@@ -33,7 +35,7 @@ class Case:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file and how it is used."""
-    parser.add_argument("config", help="a network or a run, in JSON or TOML")
+    parser.add_argument("config", type=Path, help="a network or a run, in JSON or TOML")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
     parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the file says, or 32)")
     parser.add_argument("--device", help="where to compute (default: what the file says, or auto)")
@@ -43,8 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def load(options: argparse.Namespace) -> Case:
     """What the file describes, on the device."""
     tree, _ = read(options.config)
-    is_run = isinstance(tree, dict) and "model" in tree and "type" not in tree
-    if is_run and "data" in tree and not options.input:
+    if is_run(tree) and "data" in tree and not options.input:
         return _of_run(options)
     return _of_network(options)
 
@@ -73,6 +74,7 @@ def _of_network(options: argparse.Namespace) -> Case:
     forms = parse_shapes(options.input) if options.input else input_forms(model)
     batch = options.batch or getattr(model, "batch_size", None) or 32
     inputs = [one.to(device) for one in example_inputs(forms, batch)]
+    check_count(model, inputs)
     model = model.to(device)
     if options.forward:
         return _forward(model, inputs)

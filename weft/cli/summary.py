@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from rich.console import Console
 
 from weft import nn
-from weft.cli.runs import network, positive
+from weft.cli.arguments import positive
+from weft.cli.runs import network
 from weft.config.inputs import inputs_for
 from weft.errors import size_text
 from weft.profiling.tables import fitted, shortened
@@ -15,7 +17,7 @@ from weft.profiling.tables import fitted, shortened
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("config", help="a network or a run, in JSON or TOML")
+    parser.add_argument("config", type=Path, help="a network or a run, in JSON or TOML")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
     parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the file says, or 1)")
 

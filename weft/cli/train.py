@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from weft.cli.arguments import check_output_folder, positive
 from weft.cli.runs import add_options, checkpoints, save_config
 from weft.config.run import Run, load_run
 from weft.errors import ConfigError, problem
@@ -17,8 +18,8 @@ from weft.train.progress import ProgressBar
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("config", help="a run in JSON or TOML; `weft init` writes one to start from")
-    parser.add_argument("--epochs", type=int, help="how many epochs (default: what the file says, or 1)")
+    parser.add_argument("config", type=Path, help="a run in JSON or TOML; `weft init` writes one to start from")
+    parser.add_argument("--epochs", type=positive, help="how many epochs (default: what the file says, or 1)")
     parser.add_argument(
         "--run", help="folder for the run (default: what the file says, or the next of runs/NAME-1, ...)"
     )
@@ -30,6 +31,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     changes = [*options.set, *([f"trainer.epochs={options.epochs}"] if options.epochs is not None else [])]
     found = load_run(options.config, changes)
     folder = _folder(found, options)
+    check_output_folder("--run" if options.run is not None else "the folder of the run", folder)
     if checkpoints(folder).latest() is not None:
         fix = f"`weft resume {folder}` goes on with it; --run takes another folder"
         raise problem(ConfigError, str(folder), "a folder with the checkpoints of a run", "a new one", fix)
@@ -56,6 +58,7 @@ def fit(found: Run, trainer: Any, folder: Path, resume: str | None, console: Con
 def _folder(found: Run, options: argparse.Namespace) -> Path:
     """The folder that was asked for, or a new one that is named after the file."""
     if options.run is not None:
+        check_output_folder("--run", options.run)  # '' would be the present folder as a path
         return Path(options.run)
     if found.options.get("run"):
         return found.folder / found.options["run"]

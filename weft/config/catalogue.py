@@ -1,8 +1,8 @@
 """Layers of the catalogue by name with their arguments, nested: `{"type": "Linear", "in_features": 4, ...}`.
 
 The keys are the parameters of the constructor; `Kind` is what an annotation of its signature means in a file, and
-`RANGES` bounds the numbers that constructors do not check themselves. A list is a Sequential, a string a layer without
-arguments. A model of several inputs names its nodes:
+`weft.nn.bounds` bounds the numbers that constructors do not check themselves. A list is a Sequential, a string a layer
+without arguments. A model of several inputs names its nodes:
 
     {"type": "Model", "inputs": {"image": [1, 8, 8], "age": [1]},
      "nodes": {"flat": {"layer": "Flatten", "from": "image"},
@@ -24,39 +24,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from weft.config import places
-from weft.config.places import LARGEST, Place, kind_of, shown
+from weft.config.places import Place, kind_of, shown
 from weft.creation import tensor
 from weft.dtypes import by_name
 from weft.errors import ConfigError
 from weft.nn.activation import ACTIVATION_NAMES, make_activation
+from weft.nn.bounds import bounds
 from weft.nn.containers import Sequential
 from weft.nn.graph_model import Input, Model
 from weft.nn.module import Module
 from weft.nn.registry import Layer, layers
 
-MAX_REPEATS = 1_000  # of what a constructor makes one after the other: layers, levels, qubits
-_REPEATS = (0, MAX_REPEATS)
-_PROBABILITY = (0.0, 1.0)
-# Bounds of numbers by the name of the parameter; others are bounded by LARGEST.
-RANGES: dict[str, tuple[float, float]] = {
-    "num_layers": _REPEATS, "num_encoder_layers": _REPEATS, "num_decoder_layers": _REPEATS, "levels": _REPEATS,
-    "num_levels": _REPEATS, "routing_iters": _REPEATS, "num_steps": _REPEATS, "num_times": _REPEATS,
-    "num_qubits": (1, 24), "n_power_iterations": _REPEATS, "dropout": _PROBABILITY, "drop_rate": _PROBABILITY,
-    "unflattened_size": (-1, LARGEST), "max_segments": _REPEATS, "max_synapses": _REPEATS, "cells_per_column": _REPEATS,
-}  # fmt: skip
-_SIZES = (
-    "features",
-    "channels",
-    "size",
-    "dim",
-    "sizes",
-    "hidden",
-    "embeddings",
-    "classes",
-    "heads",
-    "groups",
-    "planes",
-)
 # Layers that a file cannot describe, and why.
 REFUSED = {
     "Lambda": "it holds a Python function",
@@ -139,16 +117,6 @@ class Kind:
             what += f" of {self.length}" if self.length is not None else ""
             return f"{what} ({' or '.join(map(str, self.items))})" if self.items else what
         return names[self.form]
-
-
-def bounds(name: str, form: str) -> tuple[float, float]:
-    """The smallest and the largest number that a parameter takes."""
-    if name in RANGES:
-        return RANGES[name]
-    if form == "int":
-        last = name.rpartition("_")[2]
-        return (-LARGEST if last not in _SIZES or name == "dim" else 0), LARGEST
-    return -float("inf"), float("inf")
 
 
 def convert(place: Place, name: str, value: Any, kinds: tuple[Kind, ...]) -> Any:

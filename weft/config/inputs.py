@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,6 +63,15 @@ def input_forms(model: Module) -> list[Form]:
     raise problem(ConfigError, "the configuration", given, "a shape", "give it, such as --input 3,32,32")
 
 
+def check_count(model: Module, inputs: Sequence[Tensor]) -> None:
+    """Refuse more or fewer inputs than the model takes."""
+    try:
+        inspect.signature(model.forward).bind(*inputs)
+    except TypeError as error:
+        given = f"{len(inputs)} shape{'s' if len(inputs) != 1 else ''}"
+        raise problem(ConfigError, "--input", given, f"the inputs of {type(model).__name__} ({error})") from None
+
+
 def inputs_for(
     source: Source, model: Module, shapes: Sequence[str] = (), batch_size: int | None = None
 ) -> list[Tensor]:
@@ -69,7 +79,9 @@ def inputs_for(
     of a run whose layers do not say it, or whose batches are whole graphs, a batch of its data."""
     rows = int(getattr(model, "batch_size", 1)) if batch_size is None else batch_size
     if shapes:
-        return example_inputs(parse_shapes(shapes), rows)
+        inputs = example_inputs(parse_shapes(shapes), rows)
+        check_count(model, inputs)
+        return inputs
     tree, _ = read(source)
     data = tree.get("data") if isinstance(tree, dict) and "type" not in tree else None
     if not (isinstance(data, dict) and data.get("type") == "graph"):

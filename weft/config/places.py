@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from weft.errors import ConfigError, problem
-
-LARGEST = 2**31 - 1  # of sizes; extents of arrays are below it on every device
+from weft.nn.bounds import LARGEST
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,15 @@ Source = str | os.PathLike[str] | Mapping[str, Any] | list[Any]
 def read(source: Source) -> tuple[Any, Place]:
     """The tree and its place: of a dict or list, of a path, or of a text in JSON or TOML.
 
-    A string is a text if it has a `{`, a `=` or a line break, or begins with `[`; else it is a path.
+    A string is a text if it has a `{`, a `=` or a line break, or begins with `[`; else it is a path, and so is one
+    line that ends in .json or .toml. A `pathlib.Path` is always a path.
 
     >>> weft.config.read('{"type": "ReLU"}')[0] == weft.config.read("type = 'ReLU'")[0]
     True
     """
     if isinstance(source, (Mapping, list, tuple)):
         place = Place("")
-        return _checked(source, place, 0), place
+        return checked_tree(source, place), place
     if isinstance(source, str) and _is_text(source):
         return _parse(source, Place(""), None), Place("")
     if not isinstance(source, (str, os.PathLike)):
@@ -41,6 +42,8 @@ def read(source: Source) -> tuple[Any, Place]:
 
 
 def _is_text(source: str) -> bool:
+    if "\n" not in source and source.lower().endswith((".json", ".toml")):
+        return False
     return any(sign in source for sign in "{=\n") or source.lstrip().startswith("[")
 
 
@@ -63,19 +66,19 @@ def _text_of(path: Path) -> str:
 def _parse(text: str, place: Place, suffix: str | None) -> Any:
     """Parse by the suffix of the file, else by the look of the text."""
     if suffix == ".toml":
-        return _checked(_toml(text, place), place, 0)
+        return checked_tree(_toml(text, place), place)
     first = text.lstrip()[:1]
     if suffix == ".json" or first == "{":
-        return _checked(_json(text, place), place, 0)
+        return checked_tree(_json(text, place), place)
     if first == "[":  # a list in JSON, or a table in TOML
         try:
-            return _checked(_json(text, place), place, 0)
+            return checked_tree(_json(text, place), place)
         except ConfigError as error:
             try:
-                return _checked(tomllib.loads(text), place, 0)
+                return checked_tree(tomllib.loads(text), place)
             except (tomllib.TOMLDecodeError, RecursionError):
                 raise error from None
-    return _checked(_toml(text, place), place, 0)
+    return checked_tree(_toml(text, place), place)
 
 
 def _json(text: str, place: Place) -> Any:
@@ -115,7 +118,7 @@ def _toml(text: str, place: Place) -> Any:
         place.fail(f"a value that cannot be read ({error})", "TOML")
 
 
-def _checked(value: Any, place: Place, depth: int) -> Any:
+def checked_tree(value: Any, place: Place, depth: int = 0) -> Any:
     """A copy of the tree; refuses what JSON does not have."""
     if depth > MAX_DEPTH:
         place.fail(f"more than {MAX_DEPTH} levels of nesting", "fewer")
@@ -128,10 +131,10 @@ def _checked(value: Any, place: Place, depth: int) -> Any:
             place.fail(f"the number {value}", "finite numbers")
         return float(value)
     if isinstance(value, (list, tuple)):
-        return [_checked(one, place.at(k), depth + 1) for k, one in enumerate(value)]
+        return [checked_tree(one, place.at(k), depth + 1) for k, one in enumerate(value)]
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 place.fail(f"a key that is {kind_of(key)}, {key!r}", "strings as keys")
-        return {key: _checked(one, place.at(key), depth + 1) for key, one in value.items()}
+        return {key: checked_tree(one, place.at(key), depth + 1) for key, one in value.items()}
     place.fail(f"{kind_of(value)}, {value!r}", "strings, numbers, booleans, null, lists and objects")

@@ -23,8 +23,8 @@ from weft.config import places, sources
 from weft.config.catalogue import build as build_layer
 from weft.config.catalogue import call, convert, kinds_of, layer_class
 from weft.config.places import Place, did_you_mean, shown
-from weft.config.reading import Source, read
-from weft.errors import ConfigError, problem
+from weft.config.reading import Source, checked_tree, read
+from weft.errors import ConfigError, DeviceError, problem
 from weft.nn.module import Module
 from weft.nn.registry import LAYERS
 from weft.optim import lr_scheduler
@@ -302,7 +302,10 @@ class Run:
         if run is None:
             run = self.folder / options["run"] if options.get("run") else False
         options["run"] = None if run is False else run
-        weft.get_device(options["device"])  # says what is missing before anything is made
+        try:
+            weft.get_device(options["device"])  # says what is missing before anything is made
+        except DeviceError as error:
+            self.place.at("trainer").at("device").fail(str(error))
         optimizer = self.optimizer(model)
         return weft.train.Trainer(
             model, self.loss(), optimizer, self._metrics(), scheduler=self.scheduler(optimizer),
@@ -344,8 +347,10 @@ def _change(tree: dict[str, Any], change: str) -> None:
     if not sign or not key.strip():
         at.fail(repr(change), "KEY=VALUE, such as optimizer.lr=0.01")
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = checked_tree(json.loads(text), at)
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError):
         value = text
     owner: Any = tree
     steps = [part for part in key.strip().replace("[", ".[").split(".") if part]
@@ -372,6 +377,7 @@ def check(source: Source) -> str:
     if isinstance(tree, dict) and "model" in tree and "type" not in tree:
         run = load_run(source)
         model = run.model()
+        run.optimizer(model)  # what its values may be
         what = f"a run of {run.options.get('epochs', 1)} epochs on {run._data['type']}"
     else:
         model = models.build(place, tree)

@@ -6,9 +6,10 @@ import inspect
 from typing import Any
 
 from weft.config import catalogue, dialect
-from weft.config.catalogue import Kind, bounds, is_required, kinds_of, parameters_of
+from weft.config.catalogue import Kind, is_required, kinds_of, parameters_of
 from weft.config.places import LARGEST
 from weft.nn.activation import ACTIVATION_NAMES
+from weft.nn.bounds import bounds
 from weft.nn.registry import layers
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

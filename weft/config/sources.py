@@ -23,9 +23,10 @@ from weft.config import places
 from weft.config.catalogue import call
 from weft.config.places import Place
 from weft.data import digits
-from weft.errors import ShapeError, problem
+from weft.errors import ConfigError, ShapeError, problem
 
 Check = Callable[[Place, Any], Any]
+DTYPES = (*[f"{kind}{bits}" for kind in ("float", "int", "uint") for bits in (16, 32, 64)], "int8", "uint8", "bool")
 IGNORED = -100  # the target of nodes that do not count
 
 
@@ -81,7 +82,8 @@ def _split(values: dict[str, Any], arrays: list[np.ndarray]) -> Parts:
 def _digits(values: dict[str, Any], folder: Path) -> Parts:
     shape = tuple(values.get("shape", (64,)))
     if int(np.prod(shape)) != digits.PIXELS:
-        raise problem(ShapeError, "digits", f"shape {list(shape)}", f"{digits.PIXELS} elements, such as [1, 8, 8]")
+        expected = f"sizes of {digits.PIXELS} elements, such as [1, 8, 8]"
+        raise problem(ConfigError, "data.shape", f"{list(shape)} for digits", expected)
     parts = []
     for name in ("train", "test"):
         images, labels = digits.load(name)
@@ -94,6 +96,10 @@ def _table(values: dict[str, Any], table: Any) -> Parts:
     part. Text is classes, and so are whole numbers where the loss takes classes."""
     known, name = values["known"], values["target"]
     features = values["features"] if "features" in values else [one for one in table if one != name]
+    for key, one in [("target", name), *[("features", feature) for feature in features]]:
+        if one not in list(table):
+            expected = f"a column of {values['path']!r}: {', '.join(table)}"
+            raise problem(ConfigError, f"data.{key}", repr(one), expected, places.did_you_mean(one, table))
     refuse_missing(table, [*features, name])
     target = table[name]
     if target.dtype.kind == "f":
@@ -171,7 +177,11 @@ def tokenizer_of(values: dict[str, Any], folder: Path) -> tuple[Any, str]:
     """The tokenizer of a text, and the text."""
     from weft.data.faults import read_bytes
 
-    text = read_bytes("text", folder / values["path"]).decode("utf-8", errors="replace")
+    content = read_bytes("text", folder / values["path"])
+    if not content or b"\0" in content:
+        given = f"{values['path']!r}, {'a binary' if content else 'an empty'} file"
+        raise problem(weft.data.DataError, "text", given, "a text")
+    text = content.decode("utf-8", errors="replace")
     if values.get("tokenizer", "char") == "byte":
         return weft.data.ByteTokenizer(), text
     characters = values.get("known", {}).setdefault("characters", "".join(sorted({*text})))
@@ -260,6 +270,24 @@ def _transform(place: Place, tree: Any) -> Any:
     }
     cls = known[places.choice(place.at("type"), given.pop("type"), known)]
     return call(place, cls, given)
+
+
+def check_known(place: Place, tree: Any) -> dict[str, Any]:
+    """What a run knows of its data, as a file beside its configuration keeps it."""
+    known = places.object_at(place, tree, "an object, as `weft train` writes it")
+    for key in ("classes", "mean", "deviation", "dtypes"):
+        if key in known:
+            places.array(place.at(key), known[key])
+    for key in ("mean", "deviation"):
+        for k, one in enumerate(known.get(key, [])):
+            places.number(place.at(key).at(k), one)
+    for k, one in enumerate(known.get("dtypes", [])):
+        places.choice(place.at("dtypes").at(k), one, DTYPES)
+    if "characters" in known:
+        places.string(place.at("characters"), known["characters"])
+    if len(known.get("mean", [])) != len(known.get("deviation", [])):
+        place.fail("a mean and a deviation of different sizes", "one of each for every feature")
+    return known
 
 
 def load(values: dict[str, Any], folder: Path, known: dict[str, Any], has_classes: bool) -> Parts:

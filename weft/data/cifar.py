@@ -9,8 +9,8 @@ import numpy as np
 
 from weft.data.dataset import ArrayDataset
 from weft.data.faults import DataError, MissingDataError, Source, check_labels, find_folder, read_bytes
-from weft.data.plain_pickle import read_plain
 from weft.errors import RangeError, problem
+from weft.serialization.pickles import ARRAY_CALLS, PLAIN_CALLS, Machine, PickledArray, Refused
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
@@ -81,10 +81,9 @@ def parse_binary(data: bytes, who: str = "read_cifar", classes: int = 10) -> tup
 
 def parse_python(data: bytes, who: str = "read_cifar", classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """A pickled dict with `data` [N, 3072] and `labels`."""
-    content = read_plain(data, who)
     key = _LABEL_KEYS[classes]
-    images: Any = content.get("data") if isinstance(content, dict) else None
-    labels: Any = content.get(key) if isinstance(content, dict) else None
+    content = _read_dict(data, who)
+    images, labels = content.get("data"), content.get(key)
     if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,):
         raise problem(DataError, who, "a pickle without images", f"'data', uint8 [N, {PIXELS}]")
     if not isinstance(labels, list) or len(labels) != len(images) or any(type(one) is not int for one in labels):
@@ -95,3 +94,16 @@ def parse_python(data: bytes, who: str = "read_cifar", classes: int = 10) -> tup
             DataError, who, f"a label outside the classes at sample {wrong}", f"labels from 0 to {classes - 1}"
         )
     return images.reshape(-1, *SHAPE).copy(), np.array(labels, np.int64)
+
+
+def _read_dict(data: bytes, who: str) -> dict[str, Any]:
+    """A pickled dict whose keys are texts, of which nothing is run; arrays among its values are NumPy's."""
+    try:
+        content, _ = Machine(data, PLAIN_CALLS | ARRAY_CALLS, has_byte_strings=True).run()
+    except Refused as error:
+        given = f"a damaged or foreign pickle: {error.why}"
+        raise problem(DataError, who, given, "numbers, strings, containers and arrays", error.fix) from None
+    if not isinstance(content, dict) or not all(type(key) in (str, bytes) for key in content):
+        raise problem(DataError, who, "a pickle of something else than a dict", "'data' and 'labels' by name")
+    named = {key.decode("latin-1") if isinstance(key, bytes) else key: value for key, value in content.items()}
+    return {key: value.value if isinstance(value, PickledArray) else value for key, value in named.items()}

@@ -3,7 +3,8 @@
 The path of one call: the function is traced once more with `Origins`, which note the module that each node is made for
 (`compiler.origins`); its plan is the one that compiled calls replay. `Rehearsal` runs the plan on copies of what it
 writes, whole and step by step, in turns; of each the least time counts. The plan's own records give bytes and
-operations, `rates` what the device could do. Nothing here touches a replay.
+operations, `rates` what the device could do: it is measured in the same rounds, so that load which slows one of them
+slows the others. Nothing here touches a replay.
 
 Limits: a step that runs alone starts with an idle team of threads, or between two events, so the sum of the kernels'
 times may be up to `SUM_LIMIT` times the whole and `PER_STEP` more for each step; a profile says how far it is.
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from weft.compiler.origins import Origins
     from weft.compiler.plan import Gemm, Launch, LibraryCall
     from weft.dtypes import DType
+    from weft.profiling.rates import Beside
     from weft.profiling.rehearsal import Rehearsal
 
 ROUNDS = 20  # of a whole run and a run step by step, at most
@@ -35,6 +37,8 @@ SECONDS = 1.0  # after which no further round begins
 SUM_LIMIT = 1.5
 PER_STEP = 1e-5  # seconds
 OUTSIDE = "outside of modules"
+CACHED = "moves its bytes faster than memory is copied: a cache holds them"
+FAST = "computes faster than large products of its dtype"
 PHASES = ("forward", "backward", "update")
 
 
@@ -50,7 +54,8 @@ class LayerShare:
 @dataclass(frozen=True, slots=True)
 class KernelTime:
     """One kernel or library call of a plan: seconds of all its `times` runs in one step, bytes moved and operations
-    done in them, and both as shares of what the device reaches."""
+    done in them, and both as shares of what the device reaches, at most 1. Where one would be more, `limit` says why
+    that can be."""
 
     name: str
     seconds: float
@@ -60,6 +65,7 @@ class KernelTime:
     copy_share: float
     multiply_share: float
     layers: tuple[LayerShare, ...]
+    limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +177,21 @@ def profile(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
 
 
 def measure(
-    step: Callable[..., Any], args: tuple, kwargs: dict[str, Any], seconds: float = SECONDS, is_checked: bool = True
+    step: Callable[..., Any],
+    args: tuple,
+    kwargs: dict[str, Any],
+    seconds: float = SECONDS,
+    is_checked: bool = True,
+    has_rates: bool = True,
 ) -> Profile:
-    """The same, with a limit on the time for measuring; `is_checked` raises for indices out of range."""
+    """The same, with a limit on the time for measuring; `is_checked` raises for indices out of range. Without
+    `has_rates` the rates of the device are those that are known."""
     from weft.compiled import Compiled
     from weft.compiler.assemble import assemble
     from weft.compiler.origins import Origins
     from weft.compiler.plan import walk
     from weft.compiler.report import PlanReport
+    from weft.profiling.rates import Beside
     from weft.profiling.rehearsal import Rehearsal
 
     if not callable(step):
@@ -189,7 +202,8 @@ def measure(
     plan, _ = assemble(rehearsal.program, rehearsal.device, origins=origins)
     names = [one.name for one, _ in walk(plan.steps)]
     assert names == [one.name for one, _ in walk(rehearsal.plan.steps)], "a program has two plans"
-    whole, steps, rounds = _rounds(rehearsal, seconds, is_checked)
+    beside = Beside(rehearsal.device, _multiplied(rehearsal)) if has_rates else None
+    whole, steps, rounds = _rounds(rehearsal, seconds, is_checked, beside)
     layer_names = LayerNames(list(origins.roots.values()))
     kernels = _kernels(rehearsal, steps, _shares_by_step(rehearsal, origins), layer_names)
     copy_rate, multiply_rate = _device_rates(rehearsal.device, _main_dtype(rehearsal))
@@ -200,8 +214,10 @@ def measure(
     )  # fmt: skip
 
 
-def _rounds(rehearsal: Rehearsal, seconds: float, is_checked: bool) -> tuple[float, list[float], int]:
-    """The least time of a run, that of each step, and the number of rounds."""
+def _rounds(
+    rehearsal: Rehearsal, seconds: float, is_checked: bool, beside: Beside | None
+) -> tuple[float, list[float], int]:
+    """The least time of a run, that of each step, and the number of rounds; `beside` is measured in the same ones."""
     import time
 
     rehearsal.run(2, is_checked)
@@ -212,6 +228,10 @@ def _rounds(rehearsal: Rehearsal, seconds: float, is_checked: bool) -> tuple[flo
     while len(whole) < LEAST_ROUNDS or (len(whole) < ROUNDS and time.perf_counter() - started < seconds):
         whole.append(rehearsal.time_runs(count))
         steps.append(rehearsal.time_steps())
+        if beside is not None:
+            beside.run()
+    if beside is not None:
+        beside.keep()
     return min(whole), [min(times) for times in zip(*steps, strict=True)], len(whole)
 
 
@@ -246,6 +266,14 @@ def _main_dtype(rehearsal: Rehearsal) -> DType:
     return max(found, key=lambda pair: pair[0])[1] if found else float32
 
 
+def _multiplied(rehearsal: Rehearsal) -> set[DType]:
+    """The dtypes whose rates are needed: those of products, and float32 for other operations."""
+    from weft.compiler.plan import walk
+    from weft.dtypes import float32
+
+    return {_dtype_of(step) or float32 for step, _ in walk(rehearsal.plan.steps) if step.flops}
+
+
 def _shares_by_step(rehearsal: Rehearsal, origins: Origins) -> list[dict[Any, float]]:
     """The shares of each step of `walk`: those inside a loop have the loop's."""
     from weft.compiler.plan import walk
@@ -258,19 +286,21 @@ def _kernels(
 ) -> tuple[KernelTime, ...]:
     from weft.compiler.plan import walk
     from weft.dtypes import float32
-    from weft.profiling.rates import raise_multiply
+    from weft.profiling.rates import raise_rate
 
     found = []
     for (step, times), time in zip(walk(rehearsal.plan.steps), seconds, strict=True):
         dtype = _dtype_of(step)
         if dtype is not None and step.flops * times > 1 << 24 and time:  # less says little about a rate
-            raise_multiply(rehearsal.device, dtype, step.flops * times / time)
+            raise_rate(rehearsal.device, dtype, step.flops * times / time)
     for (step, times), time, parts in zip(walk(rehearsal.plan.steps), seconds, shares, strict=True):
         copy_rate, multiply_rate = _device_rates(rehearsal.device, _dtype_of(step) or float32)
         nbytes, flops = step.bytes * times, step.flops * times
         of_copy, of_multiply = (nbytes / time / copy_rate, flops / time / multiply_rate) if time else (0.0, 0.0)
+        limit = CACHED if of_copy > 1 else FAST if of_multiply > 1 else ""
+        of_copy, of_multiply = min(of_copy, 1.0), min(of_multiply, 1.0)
         layers = tuple([LayerShare(names.of(origin.module), origin.phase, part) for origin, part in parts.items()])
-        found.append(KernelTime(step.name, time, times, nbytes, flops, of_copy, of_multiply, layers))
+        found.append(KernelTime(step.name, time, times, nbytes, flops, of_copy, of_multiply, layers, limit))
     return tuple(found)
 
 

@@ -1,15 +1,21 @@
-"""rates: how fast a device copies memory and multiplies matrices, measured once and kept with the compiled kernels.
+"""rates: how fast a device copies memory and multiplies matrices, kept with the compiled kernels.
 
 These are what programs like ours reach at best, not what a data sheet promises: the time of an elementwise kernel over
-memory that no cache holds, and of a large square product. A kernel's share of them says how much there is to gain. A
-product in a profile that is faster than the benchmark was (the machine may have been busy) raises the rate.
+memory that no cache holds, and of a large square product. A kernel's share of them says how much there is to gain.
+
+The best that was ever measured counts. A machine may be busy while a rate is measured, so `weft.profile` measures once
+more (`Beside`), in rounds that alternate with those of the kernels: load that hides the rate of the device hides the
+kernels' as well. A large product in a profile that is faster than the benchmark raises the rate, too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import weft
@@ -18,6 +24,7 @@ from weft.backends.base import Device
 from weft.compiled import Compiled
 from weft.compiler.program import product_precision
 from weft.dtypes import DType
+from weft.errors import OutOfMemoryError
 from weft.profiling.rehearsal import Rehearsal
 
 COPIED_BYTES = {"cpu": 64 << 20}  # of an operand; other devices: 256 MiB
@@ -45,23 +52,31 @@ def _product(device: Device, dtype: DType) -> str:
     return f"multiply {dtype.name} {product_precision(device)}".rstrip()
 
 
-def raise_multiply(device: Device, dtype: DType, reached: float) -> None:
-    """Note that a product was computed at a rate of `reached` operations a second."""
-    what = _product(device, dtype)
-    if reached > _rate(device, what, dtype):
+def raise_rate(device: Device, dtype: DType | None, reached: float) -> None:
+    """Note that a device has multiplied in `dtype`, or copied (None), at a rate of `reached`."""
+    what = "copy" if dtype is None else _product(device, dtype)
+    known = _known_rate(device, what)
+    if known is None or reached > known:
         _keep(device, what, reached)
 
 
 def _rate(device: Device, what: str, dtype: DType | None) -> float:
+    known = _known_rate(device, what)
+    return _keep(device, what, _measured(device, dtype)) if known is None else known
+
+
+def _known_rate(device: Device, what: str) -> float | None:
+    """The rate of this process, or that of earlier ones."""
     known = _known.get((device.name, what))
     if known is not None:
         return known
     key = _key(device, what)
     kept = disk.read(disk.RATE, key) if key else None
-    if kept and len(kept) == 8:
-        found = _known[device.name, what] = struct.unpack("<d", kept)[0]
-        return found
-    return _keep(device, what, _measured(device, dtype))
+    if not kept or len(kept) != 8:
+        return None
+    found: float = struct.unpack("<d", kept)[0]
+    _known[device.name, what] = found
+    return found
 
 
 def _keep(device: Device, what: str, rate: float) -> float:
@@ -81,19 +96,56 @@ def _key(device: Device, what: str) -> str | None:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
-def _measured(device: Device, dtype: DType | None) -> float:
-    with device, weft.no_grad():
-        if dtype is None:
-            count = COPIED_BYTES.get(device.kind, 256 << 20) // 4
-            return 8 * count / _seconds(lambda x: x + 1.0, weft.zeros(count))
-        size = MULTIPLIED.get(device.kind, 4096)
-        a, b = (weft.full((size, size), value, dtype=dtype) for value in (0.5, 0.25))
-        return 2 * size**3 / _seconds(lambda a, b: a @ b, a, b)
+class Benchmark:
+    """What a rate is measured by: a copy (dtype None) or a product, of `work` bytes or operations."""
+
+    def __init__(self, device: Device, dtype: DType | None):
+        with device, weft.no_grad():
+            if dtype is None:
+                count = COPIED_BYTES.get(device.kind, 256 << 20) // 4
+                self.work = 8 * count
+                self._rehearsal = _prepared(lambda x: x + 1.0, weft.zeros(count))
+            else:
+                size = MULTIPLIED.get(device.kind, 4096)
+                self.work = 2 * size**3
+                factors = [weft.full((size, size), value, dtype=dtype) for value in (0.5, 0.25)]
+                self._rehearsal = _prepared(lambda a, b: a @ b, *factors)
+
+    def seconds(self) -> float:
+        """The time of one run."""
+        return self._rehearsal.time_runs(1)
 
 
-def _seconds(function: object, *args: weft.Tensor) -> float:
-    """The least time of a run."""
+def _prepared(function: object, *args: weft.Tensor) -> Rehearsal:
     weft.eval(*args)
     rehearsal = Rehearsal(Compiled(function), args, {}, "rates")  # type: ignore[arg-type]
     rehearsal.run(2)
-    return min(rehearsal.time_runs(1) for _ in range(ROUNDS))
+    return rehearsal
+
+
+def _measured(device: Device, dtype: DType | None) -> float:
+    benchmark = Benchmark(device, dtype)
+    return benchmark.work / min(benchmark.seconds() for _ in range(ROUNDS))
+
+
+class Beside:
+    """The rates of a device, measured in rounds beside something else. A benchmark for which there is no memory is
+    left out: what is known from before counts."""
+
+    def __init__(self, device: Device, dtypes: Iterable[DType]):
+        self.device = device
+        self._benchmarks: dict[DType | None, Benchmark] = {}
+        self._least: dict[DType | None, float] = {}
+        for dtype in (None, *dtypes):
+            with contextlib.suppress(OutOfMemoryError):
+                self._benchmarks[dtype] = Benchmark(device, dtype)
+
+    def run(self) -> None:
+        """One round."""
+        for dtype, benchmark in self._benchmarks.items():
+            self._least[dtype] = min(self._least.get(dtype, math.inf), benchmark.seconds())
+
+    def keep(self) -> None:
+        """Raise the rates of the device to the best of all rounds."""
+        for dtype, least in self._least.items():
+            raise_rate(self.device, dtype, self._benchmarks[dtype].work / max(least, 1e-12))

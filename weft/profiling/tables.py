@@ -25,6 +25,7 @@ def parts(profile: Profile, most: int, width: int = WIDTH) -> Iterator[Any]:
     yield layer_table(profile, width)
     yield Text()
     yield kernel_table(profile, most, width)
+    yield from limit_lines(profile, most)
     yield Text()
     yield Text(profile.memory.summary())
 
@@ -75,8 +76,8 @@ def kernel_table(profile: Profile, most: int, width: int = WIDTH) -> Table:
         ordered = sorted(kernel.layers, key=lambda part: -part.share)
         rows.append([
             kernel.name, str(kernel.times), seconds_text(kernel.seconds), percent(kernel.seconds / total),
-            size_text(kernel.bytes), count_text(kernel.flops), percent(kernel.copy_share),
-            percent(kernel.multiply_share), shortened(", ".join(dict.fromkeys(part.layer for part in ordered)), 32),
+            size_text(kernel.bytes), count_text(kernel.flops), share_text(kernel.copy_share),
+            share_text(kernel.multiply_share), shortened(", ".join(dict.fromkeys(part.layer for part in ordered)), 32),
         ])  # fmt: skip
     if len(ranked) > most:
         rest = ranked[most:]
@@ -84,6 +85,14 @@ def kernel_table(profile: Profile, most: int, width: int = WIDTH) -> Table:
         rows.append([f"{len(rest)} more", "", seconds_text(took), percent(took / total), *[""] * 5])
     least = ("runs", "flop", "of multiply", "of copy", "moved", "layers", "share")
     return fitted(titles, rows, width, least, left=("kernel", "layers"))
+
+
+def limit_lines(profile: Profile, most: int) -> Iterator[Text]:
+    """Why kernels of the table are at a limit, a line for each reason."""
+    ranked = sorted(profile.kernels, key=lambda kernel: -kernel.seconds)[:most]
+    for reason in dict.fromkeys(kernel.limit for kernel in ranked if kernel.limit):
+        count = sum(kernel.limit == reason for kernel in ranked)
+        yield Text(f"at limit: {count} kernel{'s' if count > 1 else ''} that {reason}", style="dim")
 
 
 GAP = 2  # between columns
@@ -146,6 +155,11 @@ def _scaled(value: float) -> str:
         if value >= size:
             return f"{value / size:.3g} {letter}"
     return f"{value:.3g} "
+
+
+def share_text(part: float) -> str:
+    """A share of a rate, of which there cannot be more than all."""
+    return "at limit" if part >= 1 else percent(part)
 
 
 def percent(part: float) -> str:

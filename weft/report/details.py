@@ -54,7 +54,7 @@ def profile_again(step: Compiled) -> Profile:
         else:
             values.append(form[1]() if form[0] == "number" else _static(form))
     args, kwargs = tree.unflatten(structure, values)
-    return measure(step, args, kwargs, seconds=SECONDS, is_checked=False)
+    return measure(step, args, kwargs, seconds=SECONDS, is_checked=False, has_rates=False)
 
 
 def _static(form: tuple) -> Any:

@@ -66,29 +66,32 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     if not any((path / name).exists() for name in KNOWN):
         given = f"the folder {str(folder)!r} without any file of a run"
         raise problem(RangeError, "report", given, f"one with {', '.join(KNOWN[:4])}", "train with Trainer(run=folder)")
-    run = Run(path, _table(path / "metrics.csv"), _table(path / "steps.csv"))
+    run = Run(path, Table(), Table())
+    run.metrics, run.steps = _table(run, "metrics.csv"), _table(run, "steps.csv")
     run.config = _json(run, "config.json", (dict, list))
     run.environment = _json(run, "environment.json", (dict,))
     run.layers = _json(run, "layers.json", (list,))
     run.memory = _json(run, "memory.json", (dict,))
     run.kernels = _json(run, "kernels.json", (dict,))
     network = path / "network.svg"
-    if network.exists():
+    if network.is_file():
         text = network.read_text(encoding="utf-8", errors="replace")
         run.network = text if text.lstrip().startswith("<svg") and "<script" not in text.lower() else None
     return run
 
 
-def _table(path: Path) -> Table:
+def _table(run: Run, name: str) -> Table:
+    path = run.path / name
     if not path.exists():
         return Table()
-    with path.open(newline="", encoding="utf-8", errors="replace") as file:
-        text = file.read().replace("\0", "")
     try:
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            text = file.read().replace("\0", "")
         reader = csv.DictReader(text.splitlines())
         rows = [{str(key): value for key, value in row.items() if isinstance(value, str)} for row in reader]
         return Table([str(name) for name in reader.fieldnames or []], rows)
-    except csv.Error:
+    except (OSError, csv.Error):
+        run.unreadable.append(name)
         return Table()
 
 

@@ -13,7 +13,7 @@ from weft.drawing.charts import bar_chart, line_chart
 from weft.drawing.memory import memory_map
 from weft.drawing.style import number_text, variables
 from weft.errors import size_text
-from weft.profiling.tables import count_text, percent, rate_text, seconds_text
+from weft.profiling.tables import count_text, percent, rate_text, seconds_text, share_text
 from weft.report.files import Run, Series, number
 
 MOST_KERNELS = 40  # in the table
@@ -257,8 +257,8 @@ def _kernels(run: Run) -> str:
             (f'{bar}<span class="share">{percent(seconds / total)}</span>', "n"),
             (size_text(int(number(row.get("bytes")) or 0)), "n"),
             (count_text(number(row.get("flops")) or 0.0), "n"),
-            (percent(number(row.get("copy_share")) or 0.0), "n"),
-            (percent(number(row.get("multiply_share")) or 0.0), "n"),
+            (share_text(number(row.get("copy_share")) or 0.0), "n"),
+            (share_text(number(row.get("multiply_share")) or 0.0), "n"),
             (escape(names), "name"),
         ])  # fmt: skip
     titles = ("kernel", "runs", "time", "share", "moved", "flop", "of copy rate", "of multiply rate", "layers")

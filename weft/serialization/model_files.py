@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import operator
 import random
 from collections import OrderedDict
@@ -25,6 +26,7 @@ from weft.device import Device, get
 from weft.errors import FileFormatError, GraphError, WeftError, problem
 from weft.nn import functional, symbolic
 from weft.nn.arguments import constructor_arguments
+from weft.nn.bounds import RANGES
 from weft.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from weft.nn.differences import difference
 from weft.nn.graph_model import Lambda, Model
@@ -288,7 +290,24 @@ def build(tree: Any, classes: tuple[type, ...] = ()) -> Module:
         return _build_model(tree, classes)
     cls: Any = _find_class(tree["type"], classes)
     arguments = {name: _decode(value, classes) for name, value in tree.items() if name != "type"}
+    if "." not in tree["type"]:  # a layer of the catalogue
+        for name, value in arguments.items():
+            _check_numbers(tree["type"], name, value)
     return _call(cls, arguments)
+
+
+def _check_numbers(kind: str, name: str, value: Any) -> None:
+    """Refuse numbers with which a constructor would not end."""
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            _check_numbers(kind, name, one)
+    elif type(value) in (int, float):
+        smallest, largest = RANGES.get(
+            name, (-math.inf, math.inf) if isinstance(value, float) else (-(2**63), 2**63 - 1)
+        )
+        if value < smallest or value > largest:
+            given = f"{kind} with {name} = {value!r:.40}"
+            raise problem(FileFormatError, "nn.load", given, f"a number from {smallest:g} to {largest:g}")
 
 
 def _build_model(tree: Tree, classes: tuple[type, ...]) -> Module:
@@ -307,6 +326,8 @@ def _build_model(tree: Tree, classes: tuple[type, ...]) -> Module:
     for layer, args, kwargs in tree["calls"]:
         module: Any = layers_of[layer]
         given = replaced(_decode(args, classes)), replaced(_decode(kwargs, classes))
+        if len(values) >= count and not symbolic.has_symbol(*given):
+            raise problem(FileFormatError, "nn.load", f"a call of {type(module).__name__} without a symbol", "one")
         values.append(module if len(values) < count else module(*given[0], **given[1]))
     inputs = dict(zip(names, values, strict=False)) if isinstance(names, list) else values[:count]
     if isinstance(names, int) and count == 1:

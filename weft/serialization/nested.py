@@ -157,6 +157,7 @@ class _Joining:
     def __init__(self, tensors: Mapping[str, Tensor]):
         self.tensors = tensors
         self.used: set[str] = set()
+        self.arrays: dict[str, np.ndarray] = {}
 
     def decode(self, value: JSON, depth: int) -> Any:
         if depth > 3 * DEPTH:
@@ -192,8 +193,9 @@ class _Joining:
         tensor = self.tensors[name]
         if kind == "tensor":
             return tensor.requires_grad_() if value.get("requires_grad") is True else tensor
-        array = tensor.numpy().copy()
-        return array if kind == "array" else array[()]
+        if name not in self.arrays:  # several references are one array, as they are one tensor
+            self.arrays[name] = tensor.numpy().copy()
+        return self.arrays[name] if kind == "array" else self.arrays[name][()]
 
     def _dict(self, kind: str, value: dict[str, Any], depth: int) -> Any:
         items = _items(value)

@@ -1,13 +1,18 @@
-"""The stack machine of pickle, with the operations that plain data needs, and a table of what names may stand for.
+"""The stack machine of pickle, with the operations that plain data needs: the one reader of pickles, of torch's files
+and of CIFAR's.
 
 A pickle is a program. This machine runs it without importing anything: a name is looked up in a table of functions of
-Weft's own, and what is not in the table is refused by name. A program can make no value that is larger than itself by
-more than a constant: lengths are compared with the bytes that are there, nested tuples are not hashed or printed, and
-what functions are given is counted.
+Weft's own that the caller gives (`PLAIN_CALLS`, `ARRAY_CALLS` and more), and what is not in the table is refused by
+name. An object that a file may give a state to is a `Part` with a method `build`.
+
+Time and memory are bounded whatever the file says: lengths are compared with the bytes that are there, nested tuples
+are not hashed or printed, what functions are given is counted (`Machine.count_copies`), and so are operations and the
+objects that they make (`MAX_OPERATIONS`, `MAX_OBJECTS`). Nothing here recurses.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -18,11 +23,15 @@ import numpy as np
 
 PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 NUMPY_TYPES = frozenset({"f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1"})
-SAVE_STATE = "in torch, save model.state_dict() instead"
+MAX_KEY_PARTS, MAX_KEY_BITS = 4, 60  # of a tuple and of a number that is a key of a dict or a set
+MAX_AXES = 32  # of an array of NumPy's
+MAX_OPERATIONS = 1 << 25  # of a program
+MAX_OBJECTS = 1 << 22  # containers, results of calls and places of the memo
+MAX_NAME = 1000  # characters of a module, a class or a number
 
 
 class Refused(Exception):
-    """Why a file is not read; `parse_torch` makes the message of it."""
+    """Why a file is not read; whoever has opened the file makes the message of it."""
 
     def __init__(self, why: str, fix: str = ""):
         super().__init__(why)
@@ -31,6 +40,10 @@ class Refused(Exception):
 
 class Part:
     """Something that a program works with and that is no value of its own."""
+
+    def build(self, state: Any) -> None:
+        """Take the state that the program gives to it."""
+        raise Refused("its pickle is damaged (a state for what has none)")
 
 
 @dataclass(frozen=True)
@@ -62,10 +75,16 @@ def _list_like(values: Any) -> Any:
 
 
 def _checked_keys(values: Any) -> Any:
-    """Keys that are plain, or flat tuples of such: what nests could take forever to hash."""
+    """Keys that are plain, or tuples of a few such: what is long or nests would be hashed again and again. A file can
+    choose few keys of one hash: numbers of up to 60 bits have hashes of their own, and tuples have no floats."""
     for value in _list_like(values):
-        if type(value) not in PLAIN and not (type(value) is tuple and all(type(one) in PLAIN for one in value)):
-            raise Refused(f"a key of a dict or a set is a {type(value).__name__}")
+        parts = value if type(value) is tuple else (value,)
+        plain = PLAIN if parts is not value else PLAIN - {float}
+        if len(parts) > MAX_KEY_PARTS or any(type(one) not in plain for one in parts):
+            what = "long tuple" if len(parts) > MAX_KEY_PARTS else type(value).__name__
+            raise Refused(f"a key of a dict or a set is a {what}")
+        if any(type(one) is int and one.bit_length() > MAX_KEY_BITS for one in parts):
+            raise Refused(f"a key of a dict or a set is a number of more than {MAX_KEY_BITS} bits")
     return values
 
 
@@ -75,21 +94,73 @@ def _counter(values: Any = ()) -> Counter[Any]:
     return Counter(values)
 
 
-@dataclass(frozen=True)
 class _NumpyType(Part):
-    dtype: np.dtype
+    """A dtype, whose byte order comes with its state."""
+
+    def __init__(self, dtype: np.dtype):
+        self.dtype = dtype
+
+    def build(self, state: Any) -> None:
+        if not isinstance(state, tuple) or len(state) != 8:
+            raise Refused("it describes a dtype of NumPy's wrongly")
+        version, order, *rest = state
+        if version != 3 or rest != [None, None, None, -1, -1, 0]:  # neither fields nor sub-arrays
+            raise Refused("it holds values of NumPy's of an unusual dtype", "make Python numbers of them")
+        order = _ascii(order)
+        if order not in ("<", ">", "|", "="):
+            raise Refused("it describes a dtype of NumPy's wrongly")
+        self.dtype = self.dtype.newbyteorder(order)  # type: ignore[arg-type]
 
 
 def _numpy_type(name: Any, *_: Any) -> _NumpyType:
-    if not isinstance(name, str) or name not in NUMPY_TYPES:
-        raise Refused("it holds a number of NumPy's of an unusual dtype", "make Python numbers of it")
-    return _NumpyType(np.dtype(name))
+    if _ascii(name) not in NUMPY_TYPES:
+        raise Refused("it holds values of NumPy's of an unusual dtype", "make Python numbers of them")
+    return _NumpyType(np.dtype(_ascii(name)))
+
+
+def _ascii(value: Any) -> str:
+    """A short text, which Python 2 wrote as bytes."""
+    text = value.decode("ascii") if isinstance(value, bytes) else value
+    return text if isinstance(text, str) else ""
 
 
 def _numpy_number(kind: Any, raw: Any) -> Any:
     if not isinstance(kind, _NumpyType) or not isinstance(raw, bytes) or len(raw) != kind.dtype.itemsize:
         raise Refused("it describes a number of NumPy's wrongly")
-    return np.frombuffer(raw, kind.dtype)[0]
+    return np.frombuffer(raw, kind.dtype)[0].astype(kind.dtype.newbyteorder("="))
+
+
+class PickledArray(Part):
+    """An array of NumPy's: without a value until its state comes."""
+
+    def __init__(self, value: np.ndarray | None = None):
+        self.value = value
+
+    def build(self, state: Any) -> None:
+        if not isinstance(state, tuple) or len(state) != 5 or state[0] != 1 or type(state[3]) is not bool:
+            raise Refused("it describes an array of NumPy's wrongly")
+        _, shape, dtype, is_fortran, content = state
+        self.value = _array(content, dtype, shape, "F" if is_fortran else "C")
+
+
+def _new_array(kind: Any, shape: Any, code: Any) -> PickledArray:
+    if kind != Named("numpy.ndarray") or shape != (0,):
+        raise Refused("it describes an array of NumPy's wrongly")
+    return PickledArray()
+
+
+def _array_of_bytes(content: Any, dtype: Any, shape: Any, order: Any) -> PickledArray:
+    if order not in ("C", "F"):
+        raise Refused("it describes an array of NumPy's wrongly")
+    return PickledArray(_array(content, dtype, shape, order))
+
+
+def _array(content: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
+    content = content.encode("latin-1") if isinstance(content, str) else content
+    is_shape = isinstance(shape, tuple) and len(shape) <= MAX_AXES and all(type(one) is int for one in shape)
+    if not isinstance(dtype, _NumpyType) or not isinstance(content, bytes) or not is_shape or min(shape, default=0) < 0:
+        raise Refused("it describes an array of NumPy's wrongly")
+    return np.frombuffer(content, dtype.dtype).reshape(shape, order=order)
 
 
 def _default_dict(factory: Any = None) -> dict[Any, Any]:
@@ -138,53 +209,104 @@ for _module in ("builtins", "__builtin__"):
     }
 
 
+ARRAY_CALLS: dict[tuple[str, str], Any] = {("numpy", "ndarray"): Named("numpy.ndarray")}
+for _module in ("numpy.core", "numpy._core"):
+    ARRAY_CALLS |= {(f"{_module}.multiarray", "_reconstruct"): _new_array}
+    ARRAY_CALLS |= {(f"{_module}.numeric", "_frombuffer"): _array_of_bytes}
+
+
 # ---- the machine -----------------------------------------------------------------------------------------------------
 
 _MARK = object()
 
 
-class Machine:
-    """The stack machine of pickle, with the operations that plain data and tensors need."""
+def _no_object(about: Any) -> Any:
+    raise Refused("it has a storage where none can be")
 
-    def __init__(self, program: np.ndarray, calls: Mapping[tuple[str, str], Any], storage: Callable[[Any], Any]):
+
+def _unknown_name(module: str, name: str) -> Refused:
+    return Refused(f"it needs {module[:80]}.{name[:80]}, and Weft runs no code of files")
+
+
+class Machine:
+    """Runs a program: `calls` says what its names may stand for, `unknown` gives the error for other names, and
+    `load_object` what a persistent identifier (as of torch's storages) stands for. Strings of Python 2 are decoded as
+    Latin-1, or are bytes."""
+
+    def __init__(
+        self,
+        program: np.ndarray | bytes,
+        calls: Mapping[tuple[str, str], Any],
+        load_object: Callable[[Any], Any] = _no_object,
+        unknown: Callable[[str, str], Refused] = _unknown_name,
+        has_byte_strings: bool = False,
+    ):
         self.program, self.position = memoryview(program), 0  # type: ignore[arg-type]
         self.copied = 0  # elements of arguments so far
-        self.calls, self.load_storage = calls, storage
+        self.calls, self.load_object, self.unknown, self.has_byte_strings = (
+            calls,
+            load_object,
+            unknown,
+            has_byte_strings,
+        )
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        self.frame_end = 0
 
     def run(self) -> tuple[Any, int]:
         """The value that the program makes, and how many bytes it has."""
+        objects = 0
         try:
-            while True:
+            for _ in range(MAX_OPERATIONS):
                 code = self.take(1)[0]
                 if code == STOP:
-                    value = self.stack.pop()
-                    if self.stack or value is _MARK or callable(value) or isinstance(value, Part):
-                        raise Refused("its pickle does not end with a value")
-                    return value, self.position
+                    return self._result(), self.position
                 operation = OPERATIONS.get(code)
                 if operation is None:
                     raise Refused(f"its pickle has the operation {bytes([code])!r}, which plain data does not need")
+                if code in MAKING:
+                    objects += 1
+                    if objects > MAX_OBJECTS:
+                        raise Refused(f"its pickle makes more than {MAX_OBJECTS:,} objects", "save arrays or tensors")
                 operation(self)
         except (IndexError, TypeError, KeyError, ValueError, struct.error, OverflowError) as error:
             raise Refused(f"its pickle is damaged ({type(error).__name__}: {str(error)[:100]})") from None
+        raise Refused(f"its pickle has more than {MAX_OPERATIONS:,} operations", "save arrays or tensors")
+
+    def _result(self) -> Any:
+        value = self.stack.pop()
+        is_value = value is not _MARK and not callable(value) and not isinstance(value, Part)
+        if self.stack or not (is_value or isinstance(value, PickledArray)):
+            raise Refused("its pickle does not end with a value")
+        return value
 
     def take(self, count: int) -> bytes:
         found = self.program[self.position : self.position + count]
         if count < 0 or len(found) != count:
             raise Refused("its pickle is cut short")
+        if self.frame_end and count:
+            if self.position == self.frame_end:
+                self.frame_end = 0
+            elif self.position + count > self.frame_end:
+                raise Refused("its pickle is damaged (an operation crosses the end of a frame)")
         self.position += count
         return bytes(found)
 
     def number(self, form: str) -> Any:
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
-    def line(self) -> str:
-        length = bytes(self.program[self.position : self.position + 1000]).find(b"\n")
-        if length < 0:
-            raise Refused("its pickle is cut short")
-        return self.take(length + 1)[:-1].decode("utf-8")
+    def line(self, limit: int = MAX_NAME) -> bytes:
+        """The bytes up to the end of the line, of which there may be `limit`."""
+        size = MAX_NAME
+        while (length := bytes(self.program[self.position : self.position + size]).find(b"\n")) < 0:
+            if size > min(limit, len(self.program) - self.position):
+                raise Refused("its pickle is cut short, or has a very long line")
+            size *= 4
+        return self.take(length + 1)[:-1]
+
+    def decimal(self) -> int:
+        """A number in a line of text, which has at most as many digits as Python converts."""
+        return int(self.line().decode("ascii"))
 
     def push(self, value: Any) -> None:
         self.stack.append(value)
@@ -204,6 +326,11 @@ class Machine:
                 return found
         raise Refused("its pickle is damaged (a mark is missing)")
 
+    def top_value(self) -> Any:
+        if self.stack[-1] is _MARK:
+            raise Refused("its pickle is damaged (a mark in place of a value)")
+        return self.stack[-1]
+
     def top(self, kind: type | tuple[type, ...]) -> Any:
         if not isinstance(self.stack[-1], kind):
             raise Refused("its pickle is damaged (something is added to what cannot hold it)")
@@ -214,12 +341,7 @@ class Machine:
         if not isinstance(module, str) or not isinstance(name, str):
             raise Refused("its pickle is damaged (a name is no text)")
         if (module, name) not in self.calls:
-            other_dtypes = ("float8", "complex", "quint", "qint", "float4", "bits", "Complex", "QUInt", "QInt")
-            if module == "torch" and name.startswith(other_dtypes):
-                raise Refused(f"it holds tensors of dtype {name}, which Weft does not have", "convert them in torch")
-            if "sparse" in name or "qtensor" in name or "nested" in name:
-                raise Refused(f"it holds tensors made by {module}.{name}: only dense ones are read", "convert them")
-            raise Refused(f"it needs {module[:80]}.{name[:80]}, and Weft runs no code of files", SAVE_STATE)
+            raise self.unknown(module, name)
         return self.calls[module, name]
 
     # Operations, in the order of the table below.
@@ -229,13 +351,20 @@ class Machine:
             raise Refused("its pickle has a protocol that is not known")
 
     def frame(self) -> None:
-        self.take(8)
+        size = self.number("<Q")
+        if self.position < self.frame_end or size > len(self.program) - self.position:
+            raise Refused("its pickle is damaged (a frame that does not fit)")
+        self.frame_end = self.position + size
 
     def mark(self) -> None:
         self.stack.append(_MARK)
 
     def integer(self, form: str) -> None:
         self.push(self.number(form))
+
+    def old_integer(self) -> None:  # of protocol 0, in which 00 and 01 are False and True
+        text = self.line().decode("ascii")
+        self.push(text == "01" if text in ("00", "01") else int(text.removesuffix("L")))
 
     def long(self, form: str) -> None:
         self.push(int.from_bytes(self.take(self.number(form)), "little", signed=True))
@@ -246,8 +375,17 @@ class Machine:
     def raw(self, form: str) -> None:
         self.push(self.take(self.number(form)))
 
-    def old_text(self, form: str) -> None:  # of Python 2
-        self.push(self.take(self.number(form)).decode("latin-1"))
+    def byte_string(self, value: bytes) -> None:  # of Python 2
+        self.push(value if self.has_byte_strings else value.decode("latin-1"))
+
+    def quoted_string(self) -> None:  # of Python 2, protocol 0
+        text = self.line(len(self.program))
+        if len(text) < 2 or text[:1] not in (b"'", b'"') or text[-1:] != text[:1]:
+            raise Refused("its pickle is damaged (a string without quotes)")
+        self.byte_string(_ESCAPE.sub(_unescaped, text[1:-1]))
+
+    def text_line(self) -> None:  # of protocol 0
+        self.push(self.line(len(self.program)).decode("raw-unicode-escape"))
 
     def tuple_of(self, count: int) -> None:
         values = [self.pop() for _ in range(count)]
@@ -257,13 +395,6 @@ class Machine:
         value, key = self.pop(), self.pop()
         _checked_keys((key,))
         self.top(dict)[key] = value
-
-    def set_items(self) -> None:
-        values = self.pop_marked()
-        if len(values) % 2:
-            raise Refused("its pickle is damaged (a key without a value)")
-        _checked_keys(values[::2])
-        self.top(dict).update(zip(values[::2], values[1::2], strict=True))
 
     def append(self) -> None:
         value = self.pop()
@@ -277,33 +408,36 @@ class Machine:
         values = self.pop_marked()
         self.top(set).update(_checked_keys(values))
 
-    def put(self, form: str) -> None:
-        self.memo[self.number(form)] = self.stack[-1]
+    def put(self, number: int) -> None:
+        if number < 0:
+            raise Refused("its pickle is damaged (a negative place of the memo)")
+        self.memo[number] = self.top_value()
 
-    def get(self, form: str) -> None:
-        self.push(self.memo[self.number(form)])
-
-    def memoize(self) -> None:
-        self.memo[len(self.memo)] = self.stack[-1]
+    def get(self, number: int) -> None:
+        self.push(self.memo[number])
 
     def named(self) -> None:
-        module = self.line()
-        self.push(self.find(module, self.line()))
+        module = self.line().decode("utf-8")
+        self.push(self.find(module, self.line().decode("utf-8")))
 
     def stack_named(self) -> None:
         name = self.pop()
         self.push(self.find(self.pop(), name))
 
-    def storage_by_id(self) -> None:
-        self.push(self.load_storage(self.pop()))
+    def persistent_object(self) -> None:
+        self.push(self.load_object(self.pop()))
+
+    def count_copies(self, values: tuple[Any, ...]) -> None:
+        """Functions may copy what they are given: values that a program gives again and again are refused."""
+        self.copied += sum(len(one) for one in values if isinstance(one, (list, tuple, dict, str, bytes)))
+        if self.copied > 16 * len(self.program) + 1000:
+            raise Refused("its pickle copies the same values over and over")
 
     def call(self) -> None:
         args, function = self.pop(), self.pop()
         if isinstance(function, Named) or not callable(function) or not isinstance(args, tuple):
             raise Refused("its pickle calls something that is no function")
-        self.copied += sum(len(one) for one in args if isinstance(one, (list, tuple, dict, str, bytes)))
-        if self.copied > 16 * len(self.program) + 1000:
-            raise Refused("its pickle copies the same values over and over")
+        self.count_copies(args)
         if function is OrderedDict:  # of nothing, or of a list of pairs in old files
             pairs = args[0] if args else []
             if len(args) > 1 or not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
@@ -314,16 +448,41 @@ class Machine:
         self.push(call_function(function, args))
 
     def build(self) -> None:
-        """Attributes of a state_dict: `_metadata` has the versions of modules, others are of no use. And the byte order
-        of a dtype of NumPy's."""
-        state, target = self.pop(), self.top((OrderedDict, _NumpyType))
-        if isinstance(target, _NumpyType):
-            if not isinstance(state, tuple) or len(state) < 2 or state[1] not in ("<", "|"):
-                raise Refused("it holds a number of NumPy's in another byte order")
+        """The state of a part; attributes of an OrderedDict, of which `_metadata` of a state_dict has the versions of
+        modules and others are of no use."""
+        state, target = self.pop(), self.top((OrderedDict, Part))
+        if isinstance(state, tuple):
+            self.count_copies(state)
+        if isinstance(target, Part):
+            target.build(state)
             return
         metadata = state.get("_metadata") if isinstance(state, dict) else None
         if isinstance(metadata, dict) and all(isinstance(one, dict) for one in metadata.values()):
             target._metadata = metadata
+
+    def make_dict(self) -> None:
+        values = self.pop_marked()
+        self.push({})
+        self._add_pairs(values)
+
+    def set_items(self) -> None:
+        self._add_pairs(self.pop_marked())
+
+    def _add_pairs(self, values: list[Any]) -> None:
+        if len(values) % 2:
+            raise Refused("its pickle is damaged (a key without a value)")
+        _checked_keys(values[::2])
+        self.top(dict).update(zip(values[::2], values[1::2], strict=True))
+
+
+_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
+_ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"'": b"'", b'"': b'"'}
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    """The byte of an escape that Python 2 writes."""
+    code = found[1]
+    return bytes([int(code[1:], 16)]) if len(code) == 3 else _ESCAPED[code]
 
 
 def _is_pair(value: Any) -> bool:
@@ -331,25 +490,32 @@ def _is_pair(value: Any) -> bool:
 
 
 STOP = ord(".")
-OPERATIONS: dict[int, Callable[[Machine], None]] = {
+OPERATIONS: dict[int, Callable[[Machine], Any]] = {
     ord(code): operation
     for code, operation in {
         "\x80": Machine.proto, "\x95": Machine.frame, "(": Machine.mark,
         "N": lambda m: m.push(None), "\x88": lambda m: m.push(True), "\x89": lambda m: m.push(False),
         "J": lambda m: m.integer("<i"), "K": lambda m: m.integer("<B"), "M": lambda m: m.integer("<H"),
         "\x8a": lambda m: m.long("<B"), "\x8b": lambda m: m.long("<i"), "G": lambda m: m.integer(">d"),
+        "I": Machine.old_integer, "L": Machine.old_integer, "F": lambda m: m.push(float(m.line())),
         "X": lambda m: m.text("<I"), "\x8c": lambda m: m.text("<B"), "\x8d": lambda m: m.text("<Q"),
         "C": lambda m: m.raw("<B"), "B": lambda m: m.raw("<I"), "\x8e": lambda m: m.raw("<Q"),
-        "\x96": lambda m: m.raw("<Q"), "U": lambda m: m.old_text("<B"), "T": lambda m: m.old_text("<i"),
+        "\x96": lambda m: m.raw("<Q"), "V": Machine.text_line, "S": Machine.quoted_string,
+        "U": lambda m: m.byte_string(m.take(m.number("<B"))), "T": lambda m: m.byte_string(m.take(m.number("<i"))),
         ")": lambda m: m.push(()), "\x85": lambda m: m.tuple_of(1), "\x86": lambda m: m.tuple_of(2),
         "\x87": lambda m: m.tuple_of(3), "t": lambda m: m.push(tuple(m.pop_marked())),
         "]": lambda m: m.push([]), "}": lambda m: m.push({}), "\x8f": lambda m: m.push(set()),
         "l": lambda m: m.push(m.pop_marked()), "\x91": lambda m: m.push(_frozenset(m.pop_marked())),
+        "d": Machine.make_dict,
         "a": Machine.append, "e": Machine.appends, "s": Machine.set_item, "u": Machine.set_items,
-        "\x90": Machine.add_items, "0": lambda m: m.stack.pop() and None, "2": lambda m: m.push(m.stack[-1]),
-        "1": lambda m: m.pop_marked() and None, "q": lambda m: m.put("<B"), "r": lambda m: m.put("<I"),
-        "h": lambda m: m.get("<B"), "j": lambda m: m.get("<I"), "\x94": Machine.memoize,
-        "c": Machine.named, "\x93": Machine.stack_named, "Q": Machine.storage_by_id, "R": Machine.call,
+        "\x90": Machine.add_items, "0": lambda m: m.stack.pop(), "2": lambda m: m.push(m.top_value()),
+        "1": Machine.pop_marked, "p": lambda m: m.put(m.decimal()), "q": lambda m: m.put(m.number("<B")),
+        "r": lambda m: m.put(m.number("<I")), "\x94": lambda m: m.put(len(m.memo)),
+        "g": lambda m: m.get(m.decimal()), "h": lambda m: m.get(m.number("<B")), "j": lambda m: m.get(m.number("<I")),
+        "c": Machine.named, "\x93": Machine.stack_named, "Q": Machine.persistent_object, "R": Machine.call,
         "b": Machine.build,
     }.items()
 }  # fmt: skip
+MAKING = frozenset(
+    map(ord, "\x85\x86\x87t]}\x8fl\x91dpqr\x94QR")
+)  # operations that make objects, or places of the memo

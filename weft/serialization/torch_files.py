@@ -29,12 +29,14 @@ from weft import dtypes
 from weft.dtypes import DType
 from weft.interop import array_leaf
 from weft.serialization.files import damaged
-from weft.serialization.pickles import PLAIN_CALLS, SAVE_STATE, Machine, Named, Part, Refused, as_tuple, call_function
+from weft.serialization.pickles import PLAIN_CALLS, Machine, Named, Part, Refused, as_tuple, call_function
 from weft.tensor import Tensor
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # of the stream format
 LARGEST = 2**63 - 1
 AXES = 32
+COPIES = 16  # of all storages: windows that leave gaps are copies of their own
+SAVE_STATE = "in torch, save model.state_dict() instead"
 
 DTYPES = {
     "float16": dtypes.float16, "half": dtypes.float16, "bfloat16": dtypes.bfloat16, "float32": dtypes.float32,
@@ -125,7 +127,7 @@ class _Zip:
         return found
 
     def run(self, calls: Mapping[tuple[str, str], Any], storage: Callable[[Any], Any]) -> Any:
-        return Machine(self.pickle, calls, storage).run()[0]
+        return Machine(self.pickle, calls, storage, _unknown_name).run()[0]
 
     def storage_bytes(self, key: str, count: int, itemsize: int) -> np.ndarray:
         """The bytes of the storage that is called `key`."""
@@ -144,14 +146,14 @@ class _Stream:
     def __init__(self, content: np.ndarray):
         self.content = content
         head = content[: 1 << 16]  # three small pickles
-        magic, position = Machine(head, {}, _no_storage).run()
+        magic, position = Machine(head, {}).run()
         if magic != MAGIC:
             raise Refused("it begins as a pickle, and not as one of torch.save")
-        version, used = Machine(head[position:], {}, _no_storage).run()
+        version, used = Machine(head[position:], {}).run()
         position += used
         if version != PROTOCOL:
             raise Refused(f"its version is not {PROTOCOL}")
-        about, used = Machine(head[position:], {}, _no_storage).run()
+        about, used = Machine(head[position:], {}).run()
         self.start = position + used
         if isinstance(about, dict) and about.get("little_endian") is False:
             self.swapped = True
@@ -165,13 +167,13 @@ class _Stream:
             sizes[key] = 1 if dtype is None else dtype.itemsize
             return storage(about)
 
-        value, used = Machine(self.content[self.start :], calls, noting).run()
+        value, used = Machine(self.content[self.start :], calls, noting, _unknown_name).run()
         if self.places is None:
             self._find(self.start + used, sizes)
         return value
 
     def _find(self, position: int, sizes: Mapping[str, int]) -> None:
-        keys, used = Machine(self.content[position:], {}, _no_storage).run()
+        keys, used = Machine(self.content[position:], {}).run()
         position += used
         self.places = {}
         if not isinstance(keys, list) or not all(isinstance(key, str) and key in sizes for key in keys):
@@ -250,8 +252,14 @@ def _storage_form(about: Any) -> tuple[DType | None, str, int]:
     return kind.dtype, key, count
 
 
-def _no_storage(about: Any) -> Any:
-    raise Refused("it has a storage where none can be")
+def _unknown_name(module: str, name: str) -> Refused:
+    """The error for a class or function that is not in the table."""
+    other_dtypes = ("float8", "complex", "quint", "qint", "float4", "bits", "Complex", "QUInt", "QInt")
+    if module == "torch" and name.startswith(other_dtypes):
+        return Refused(f"it holds tensors of dtype {name[:80]}, which Weft does not have", "convert them in torch")
+    if "sparse" in name or "qtensor" in name or "nested" in name:
+        return Refused(f"it holds tensors made by {module[:80]}.{name[:80]}: only dense ones are read", "convert them")
+    return Refused(f"it needs {module[:80]}.{name[:80]}, and Weft runs no code of files", SAVE_STATE)
 
 
 @dataclass(frozen=True)
@@ -267,6 +275,7 @@ class _Tensors:
         self.making = uses is not None
         self.uses: Counter[str] = Counter() if uses is None else uses
         self.bases: dict[tuple[str, str], Tensor] = {}
+        self.copied = 0  # bytes
 
     def storage(self, about: Any) -> _Storage:
         return _Storage(*_storage_form(about))
@@ -380,6 +389,9 @@ class _Tensors:
         return self.bases[key]
 
     def _leaf(self, array: np.ndarray, dtype: DType) -> Tensor:
+        self.copied += array.nbytes
+        if self.copied > COPIES * self.archive.content.size:  # before any of it is copied
+            raise Refused("it shows its storages many times, with gaps or in several dtypes", "save x.contiguous()")
         return Tensor(array_leaf("load", array, dtype, self.device))
 
     def _array(self, storage: _Storage, dtype: DType) -> np.ndarray:

@@ -1,0 +1,242 @@
+"""Commands with arguments that are wrong: one message and exit code 2, before anything is computed or written."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import weft
+from weft.cli import arguments, main
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A configuration, a network, a trained run, and files that are something else."""
+    path = tmp_path_factory.mktemp("faults")
+    assert main(["init", str(path / "table.json"), "--task", "tabular"]) == 0
+    assert (
+        main(["train", str(path / "table.json"), "--epochs", "1", "--run", str(path / "run"), "--device", "cpu"]) == 0
+    )
+    (path / "net.json").write_text('[{"type": "Linear", "in_features": 4, "out_features": 3}]')
+    (path / "empty").write_bytes(b"")
+    (path / "binary").write_bytes(bytes(range(256)))
+    (path / "other.json").write_text('{"modle": ["ReLU"]}')
+    (path / "odd").mkdir()
+    return path
+
+
+@pytest.fixture
+def refused(folder, capsys, monkeypatch):
+    """Run a command that must be refused; returns its message. Nothing may be computed or written."""
+    monkeypatch.chdir(folder)
+
+    def run(*words, code=2):
+        before = sorted(folder.rglob("*"))
+        try:
+            found = main(list(words))
+        except SystemExit as stop:
+            found = stop.code
+        out, err = capsys.readouterr()
+        assert (found, out) == (code, ""), (found, out, err)
+        assert sorted(folder.rglob("*")) == before
+        lines = [line for line in err.splitlines() if not line.startswith(("usage:", " "))]
+        assert len(lines) == 1 and lines[0].startswith(f"weft {words[0]}: "), err
+        return lines[0]
+
+    return run
+
+
+FILES = ("nofile", "empty", "binary", "odd", "other.json", "a\0b", "")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "command", [["train"], ["summary"], ["kernels"], ["graph"], ["profile"], ["parity"], ["config", "check"]]
+)
+def test_files_that_are_no_configuration(refused, command, name):
+    refused(*command, name)
+
+
+@pytest.mark.parametrize("name", [*FILES, "net.json"])
+@pytest.mark.parametrize("command", ["evaluate", "predict", "resume", "plot"])
+def test_folders_that_are_no_run(refused, command, name):
+    assert "expected" in refused(command, name)
+
+
+OUTPUTS = {"predict": (["run", "--output"], ".npy"), "graph": (["net.json", "-o"], ".svg")}
+OUTPUTS |= {f"profile {one}": (["net.json", one], ".json") for one in ("--trace", "--json")}
+OUTPUTS |= {"kernels --map": (["net.json", "--map"], ".svg")}
+
+
+@pytest.mark.parametrize("command", OUTPUTS)
+@pytest.mark.parametrize("name", ["x.txt", "nodir/x", "net.json/x", "", "a\0b", "/proc/x", "odd"])
+def test_files_that_cannot_be_written(refused, command, name, folder):
+    words, ending = OUTPUTS[command]
+    (folder / f"odd{ending}").mkdir(exist_ok=True)
+    name = name + ending if name not in ("", "x.txt") else name
+    if (command, name) == ("profile --json", "x.txt"):
+        return  # any name is right for it
+    refused(command.split()[0], *words, name)
+
+
+@pytest.mark.parametrize(
+    "words", [["kernels", "net.json", "--sources"], ["plot", "run", "--svg"], ["train", "table.json", "--run"]]
+)
+@pytest.mark.parametrize("name", ["net.json", "net.json/x", "", "a\0b", "/proc/x"])
+def test_folders_that_cannot_be_written(refused, words, name):
+    refused(*words, name)
+
+
+def test_a_folder_that_may_not_be_written_to(folder, monkeypatch):
+    def denied(**_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(arguments.tempfile, "TemporaryFile", denied)
+    with pytest.raises(
+        weft.errors.ConfigError, match=r"--output: given .*Permission denied.*expected a folder that may"
+    ):
+        arguments.check_output_file("--output", str(folder / "x.npy"), ".npy")
+
+
+NUMBERS = {
+    ("train", "table.json", "--epochs"): ("0", "-1", "x", "1.5"),
+    ("resume", "run", "--epochs"): ("0", "-1", "x"),
+    ("profile", "net.json", "--kernels"): ("0", "-1", "x"),
+    ("graph", "net.json", "--depth"): ("-1", "x"),
+    ("parity", "net.json", "--tolerance"): ("-1", "nan", "inf", "x"),
+    ("bench", "--seconds"): ("-1", "nan", "inf", "x"),
+    ("summary", "net.json", "--batch"): ("0", "x"),
+    ("summary", "net.json", "--input"): ("x", "-1", "(4", "4:nope"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "number"), [(words, one) for words, some in NUMBERS.items() for one in some])
+def test_numbers_that_cannot_be(refused, words, number):
+    refused(*words, number)
+
+
+@pytest.mark.parametrize("command", ["summary", "kernels", "graph", "profile", "parity"])
+def test_as_many_inputs_as_the_network_takes(refused, command):
+    assert "--input: given 2 shapes; expected the inputs of Sequential" in refused(
+        command, "net.json", "--input", "4", "--input", "4"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("optimizer.lr=1e999", "the number inf; expected finite numbers"),
+        ("optimizer.lr=NaN", "the number nan"),
+        ("optimizer.lr=-1", "lr -1"),
+        ("trainer.device=nope", "trainer.device: given device: given 'nope'"),
+        ("data.target=specis", "data.target: given 'specis'; .*nearest name is 'species'"),
+        ('data.features=["a"]', "data.features: given 'a'"),
+    ],
+)
+@pytest.mark.parametrize("words", [["train", "table.json", "--run", "new"], ["resume", "run"], ["evaluate", "run"]])
+def test_changes_that_are_refused(refused, words, change, message, folder):
+    config = (folder / "run" / "config.json").read_text()
+    assert re.search(message, refused(*words, "--set", change))
+    assert (folder / "run" / "config.json").read_text() == config
+
+
+def test_config_check_makes_the_optimizer(refused, folder):
+    tree = json.loads((folder / "table.json").read_text())
+    (folder / "negative.json").write_text(json.dumps({**tree, "optimizer": {"type": "SGD", "lr": -1}}))
+    assert "optimizer: given arguments that are refused" in refused("config", "check", "negative.json")
+    (folder / "misspelt.json").write_text(json.dumps({**tree, "optimiser": {}}))
+    for command in ("summary", "graph", "kernels"):
+        assert "optimiser: given an unknown key" in refused(command, "misspelt.json")
+
+
+@pytest.mark.parametrize("content", ["[]", '{"classes": 3}', '{"mean": ["x"]}', '{"mean": [1.0]}', '{"dtypes": ["O"]}'])
+def test_what_a_run_knows_is_checked(folder, content, capsys):
+    copy = folder.parent / "copy"
+    shutil.copytree(folder / "run", copy)
+    try:
+        (copy / "data.json").write_text(content)
+        for command in ("evaluate", "predict", "resume"):
+            assert main([command, str(copy)]) == 2
+            assert "data.json" in capsys.readouterr().err
+    finally:
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "network.svg", "config.json"])
+def test_reports_of_folders_with_odd_entries(folder, name, capsys):
+    copy = folder.parent / "copy"
+    shutil.copytree(folder / "run", copy)
+    try:
+        (copy / name).unlink()
+        (copy / name).mkdir()
+        assert main(["plot", str(copy)]) == 0
+        (copy / "report.html").unlink()
+        (copy / "report.html").mkdir()
+        capsys.readouterr()
+        assert main(["plot", str(copy)]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and "report.html', a folder" in err
+    finally:
+        shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize("name", ["[/x]", "[red]x[/red]", ""])
+def test_layers_that_are_called_like_markup(name, capsys):
+    assert main(["layers", name]) == 1
+    assert repr(name) in capsys.readouterr().out
+
+
+def test_rows_are_shown_whole(capsys):
+    """Of results with several axes a row is a matrix: its brackets close, also where most of it is left out."""
+    from weft.cli.predict import row_text
+
+    assert row_text(np.zeros((2, 2))) == "[[0. 0.] [0. 0.]]"
+    for shape in ((3,), (40,), (5, 7), (3, 4, 5), (100, 100, 100), ()):
+        text = row_text(np.full(shape, 0.123456789))
+        assert text.count("[") == text.count("]") and "\n" not in text and len(text) < 200
+
+
+def test_texts_that_are_none(refused, folder):
+    assert "a binary file" in refused("init", "new.json", "--task", "text", "--data", "binary", code=6)
+    assert "an empty file" in refused("init", "new.json", "--task", "text", "--data", "empty", code=6)
+
+
+def test_a_change_that_does_not_fit_leaves_the_run_as_it_was(folder, capsys):
+    copy = folder.parent / "copy"
+    shutil.copytree(folder / "run", copy)
+    try:
+        config = (copy / "config.json").read_text()
+        words = ["resume", str(copy), "--epochs", "2", "--device", "cpu"]
+        assert main([*words, "--set", "model[1].out_features=7", "--set", "model[2].in_features=7"]) == 1
+        assert "1.weight" in capsys.readouterr().err and (copy / "config.json").read_text() == config
+        assert main(words) == 0  # it can still go on, and keeps what was asked for
+        assert json.loads((copy / "config.json").read_text())["trainer"]["epochs"] == 2
+    finally:
+        shutil.rmtree(copy)
+
+
+def test_folders_with_an_equals_sign_are_no_toml(folder, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
+    odd = folder / "lr=0.1"
+    odd.mkdir(exist_ok=True)
+    toml = "[[layers]]\ntype = 'dense'\ninput_height = 4\noutput_height = 3\n"
+    for name, text in {"config.json": (folder / "net.json").read_text(), "config": toml, "{x}": toml}.items():
+        (odd / name).write_text(text)
+        for command in (["config", "check"], ["summary"], ["parity", "--steps", "1", "--device", "reference"]):
+            assert main([*command, f"lr=0.1/{name}"]) == 0
+    assert weft.config.read("lr=0.1/config.json")[0][0]["type"] == "Linear"
+
+
+@pytest.mark.parametrize("name", ["[/b]", "[red]"])
+def test_networks_that_are_called_like_markup(folder, name, capsys):
+    dense = {"type": "dense", "input_height": 2, "output_height": 2}
+    (folder / "markup.json").write_text(json.dumps({"id": name, "layers": [dense]}))
+    assert main(["parity", str(folder / "markup.json"), "--steps", "1", "--device", "reference"]) == 0
+    assert name in capsys.readouterr().out
+    assert main(["parity", str(folder / "markup.json"), "--steps", "1", "--tolerance", "0"]) in (0, 1)
