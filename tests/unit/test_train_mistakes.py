@@ -1,0 +1,141 @@
+"""What a person who begins with the Trainer gets wrong: each mistake is an error that says what to do."""
+
+import re
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn as nn
+from weft.data import ArrayDataset, DataLoader, TensorDataset
+from weft.errors import WeftError
+from weft.train import Accuracy, EarlyStopping, Metric, ProgressBar, Trainer
+
+pytestmark = pytest.mark.unit
+
+rng = np.random.default_rng(0)
+X, Y = rng.normal(size=(20, 4)).astype(np.float32), rng.integers(0, 3, 20)
+
+
+def make(model=None, loss="given", optimizer=None, **options):
+    model = nn.Linear(4, 3) if model is None else model
+    loss = nn.CrossEntropyLoss() if loss == "given" else loss
+    optimizer = optimizer or weft.optim.SGD(model.parameters(), lr=0.1)
+    return Trainer(model, loss, optimizer, device="cpu", **options)
+
+
+def fit(*args, data=None, **options):
+    numbers = {
+        key: options.pop(key) for key in ("epochs", "max_steps", "validate_every", "validation") if key in options
+    }
+    return make(*args, **options).fit([(X, Y)] if data is None else data, **numbers)
+
+
+class Duck:
+    def on_epoch_end(self, trainer, epoch, metrics):
+        pass
+
+
+class Wrong(Metric):
+    """The number of wrong predictions, in an attribute of its own, which nobody reads, resets or saves."""
+
+    name = "wrong"
+
+    def __init__(self):
+        super().__init__()
+        self.total = weft.zeros(())
+
+    def update(self, prediction, target):
+        self.total += (prediction.argmax(1) != target).float().sum()
+
+    def compute(self):
+        return self.total
+
+
+class Raw(Wrong):
+    def __init__(self):
+        pass
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3), nn.Linear(4, 1)
+
+    def forward(self, x):
+        return self.first(x), self.second(x)
+
+
+def frozen():
+    model = nn.Linear(4, 3)
+    model.requires_grad_(False)
+    return model
+
+
+def both(prediction, target):
+    return nn.functional.cross_entropy(prediction[0], target)
+
+
+def step_of(result):
+    return {"loss": None, "step": lambda trainer, x, y: result(nn.functional.cross_entropy(trainer.model(x), y))}
+
+
+def loader(rows, **options):
+    return DataLoader(ArrayDataset(X[:rows], Y[:rows]), 64, **options)
+
+
+MISTAKES = {
+    # what is passed to the Trainer
+    "a class as the model": (lambda: make(nn.Linear, optimizer=weft.optim.SGD), "Fix: make one: Linear"),
+    "a function as the model": (lambda: make(lambda x: x, optimizer=weft.optim.SGD), "expected a weft.nn.Module"),
+    "a class as the loss": (lambda: make(loss=nn.CrossEntropyLoss), r"Fix: make one: CrossEntropyLoss\(\)"),
+    "a callback without a list": (lambda: make(callbacks=EarlyStopping()), "callbacks of type EarlyStopping.*a list"),
+    "a class as a callback": (lambda: make(callbacks=[ProgressBar]), r"Fix: make one: ProgressBar\(\)"),
+    "any object as a callback": (lambda: make(callbacks=[Duck()]), "Fix: subclass weft.train.Callback"),
+    "a metric without a list": (lambda: make(metrics="accuracy"), r"Fix: metrics=\['accuracy'\]"),
+    "a misspelt metric": (lambda: make(metrics=["acuracy"]), "Fix: the nearest name is 'accuracy'"),
+    "a class as a metric": (lambda: make(metrics=[Accuracy]), r"Fix: make one: Accuracy\(\)"),
+    "a function as a metric": (lambda: make(metrics=[both]), "Fix: for one of your own, subclass weft.train.Metric"),
+    "a metric without super()": (lambda: make(metrics=[Raw()]), r"metric Raw: .*Fix: call super\(\).__init__\(\)"),
+    "the optimizer of another model": (
+        lambda: make(optimizer=weft.optim.SGD(nn.Linear(4, 3).parameters(), lr=0.1)),
+        "an optimizer that has no parameter of the model.*Fix: make it with model.parameters",
+    ),
+    # what is passed to fit
+    "arrays": (lambda: fit(data=X), r"data of type ndarray.*TensorDataset\(x, y\).*or \[\(x, y\)\] for one batch"),
+    "a data set": (lambda: fit(data=TensorDataset(weft.tensor(X))), r"Fix: DataLoader\(data, batch_size=32"),
+    "a pair of arrays": (lambda: fit(data=(X, Y)), r"a batch that is one Tensor.*such as \[\(x, y\)\]"),
+    "batches that are dicts": (lambda: fit(data=[{"x": X, "y": Y}]), r"a batch that is one dict.*pass step="),
+    "negative epochs": (lambda: fit(epochs=-1), "epochs -1; expected an integer of at least 0"),
+    "half an epoch": (lambda: fit(epochs=1.5), "epochs 1.5; expected an integer"),
+    "negative steps": (lambda: fit(max_steps=-1), "max_steps -1"),
+    "validation after no epoch": (lambda: fit(validation=[(X, Y)], validate_every=0), "validate_every 0"),
+    "an empty validation list": (lambda: fit(validation=[]), "validation data without a batch.*validation=None"),
+    "an empty validation set": (lambda: fit(validation=loader(0)), "validation data without a batch"),
+    "fewer samples than a batch": (
+        lambda: fit(data=loader(5, drop_last=True)), "5 samples, dropped as less than a batch of 64.*drop_last=False"
+    ),
+    # what functions return
+    "a loss of a batch": (lambda: fit(loss=nn.CrossEntropyLoss(reduction="none")), r"shape \[20\].*reduction='mean'"),
+    "no loss": (lambda: fit(loss=lambda p, t: None), "a loss of type NoneType.*Fix: return a tensor"),
+    "a loss without a gradient": (lambda: fit(loss=lambda p, t: p.mean().detach()), "loss that requires no gradient"),
+    "a frozen model": (lambda: fit(frozen()), "a loss that requires no gradient.*Fix: let a parameter require grad"),
+    "a step that returns losses": (lambda: fit(**step_of(lambda loss: loss.expand(20))), r"a tensor of shape \[20\]"),
+    "a step that returns nothing": (lambda: fit(**step_of(lambda loss: None)), "a step that returned nothing"),
+    "a step without the loss": (lambda: fit(**step_of(lambda loss: {"los": loss})), "dict of los; .*dict with 'loss'"),
+    "a step with another loss": (
+        lambda: fit(**step_of(lambda loss: {"loss": loss.expand(2)})), r"a dict whose 'loss' is a tensor of shape \[2\]"
+    ),
+    "a step of two": (lambda: fit(**step_of(lambda loss: (loss, 1))), r"returned \(a tensor of shape \[\], a int\)"),
+    "sums that are no buffers": (lambda: fit(metrics=[Wrong()]), "metric wrong: given an update without a buffer"),
+    "accuracy of two heads": (
+        lambda: fit(TwoHeads(), both, metrics=["accuracy"]), "metric accuracy: given a prediction of type tuple"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_errors_that_say_what_to_do(mistake):
+    call, message = MISTAKES[mistake]
+    with pytest.raises(WeftError, match=re.compile(message, re.DOTALL)):
+        call()
