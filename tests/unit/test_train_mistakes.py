@@ -1,6 +1,8 @@
 """What a person who begins with the Trainer gets wrong: each mistake is an error that says what to do."""
 
+import os
 import re
+import traceback
 
 import numpy as np
 import pytest
@@ -139,3 +141,30 @@ def test_mistakes_are_errors_that_say_what_to_do(mistake):
     call, message = MISTAKES[mistake]
     with pytest.raises(WeftError, match=re.compile(message, re.DOTALL)):
         call()
+
+
+def frames_of(error):
+    return [os.path.basename(one.filename) for one in traceback.extract_tb(error.__traceback__)]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_tracebacks_of_mistakes_have_frames_of_the_user_alone(mistake):
+    with pytest.raises(WeftError) as caught:
+        MISTAKES[mistake][0]()
+    assert set(frames_of(caught.value)) == {os.path.basename(__file__)}
+
+
+def test_an_error_in_the_users_model_ends_at_its_line():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.linear(x).reshape(7)
+
+    with pytest.raises(weft.ShapeError, match="reshape") as caught:
+        fit(Net())
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [one.name for one in frames[-2:]] == ["fit", "forward"]
+    assert set(frames_of(caught.value)) == {os.path.basename(__file__)}
