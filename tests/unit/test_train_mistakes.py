@@ -11,7 +11,7 @@ import weft
 import weft.nn as nn
 from weft.data import ArrayDataset, DataLoader, TensorDataset
 from weft.errors import WeftError
-from weft.train import Accuracy, EarlyStopping, Metric, ProgressBar, Trainer
+from weft.train import Accuracy, EarlyStopping, Metric, NotFiniteError, ProgressBar, Trainer
 
 pytestmark = pytest.mark.unit
 
@@ -168,3 +168,31 @@ def test_an_error_in_the_users_model_ends_at_its_line():
     frames = traceback.extract_tb(caught.value.__traceback__)
     assert [one.name for one in frames[-2:]] == ["fit", "forward"]
     assert set(frames_of(caught.value)) == {os.path.basename(__file__)}
+
+
+def test_data_that_is_not_finite_is_said_to_be_the_cause():
+    wrong = X.copy()
+    wrong[3, 1] = np.nan
+    with pytest.raises(
+        NotFiniteError, match=r"whose input is not finite.*Fix: look for NaN and infinite values in the data"
+    ):
+        fit(data=DataLoader(ArrayDataset(wrong, Y), 8))
+    with pytest.raises(NotFiniteError, match="Fix: lower the learning rate"):
+        fit(loss=lambda prediction, target: (prediction - prediction.detach() - 1).log().mean())
+
+
+def test_labels_that_are_texts_say_how_they_become_numbers():
+    with pytest.raises(weft.DTypeError, match=r"np\.unique"):
+        fit(data=DataLoader(ArrayDataset(X, np.array(["cat", "dog"] * 10)), 8))
+
+
+def test_a_history_without_an_epoch():
+    history = fit(epochs=0)
+    assert repr(history) == "History(0 epochs)"
+    with pytest.raises(WeftError, match="given 'loss'; expected an epoch at least"):
+        history["loss"]
+
+
+def test_a_history_shows_what_was_measured():
+    assert re.fullmatch(r"History\(1 epoch: loss=[\d.]+, lr=0.1\)", repr(fit()))
+    assert repr(fit(epochs=2)).startswith("History(2 epochs: ")

@@ -473,6 +473,8 @@ class Trainer:
         self.meters.forget_bad()  # whoever goes on, does
         given = f"a loss that is not finite in step {step} (epoch {self.epoch + 1}, batch {position}); {where}"
         fix = "lower the learning rate or set clip_norm; parameters are those before that step"
+        if "whose input is not finite" in where:
+            fix = "look for NaN and infinite values in the data, or in what precedes that layer"
         return problem(NotFiniteError, "Trainer", given, "a finite loss", f'{fix}. on_nan="skip" leaves such steps out')
 
     # ---- other uses of the model ----------------------------------------------------------------------------------
