@@ -196,3 +196,23 @@ def test_a_history_without_an_epoch():
 def test_a_history_shows_what_was_measured():
     assert re.fullmatch(r"History\(1 epoch: loss=[\d.]+, lr=0.1\)", repr(fit()))
     assert repr(fit(epochs=2)).startswith("History(2 epochs: ")
+
+
+def test_a_monitor_that_is_not_measured_names_the_nearest():
+    with pytest.raises(WeftError, match=r"monitor 'val_acc'.*Fix: the nearest name is 'val_accuracy'"):
+        fit(metrics=["accuracy"], callbacks=[EarlyStopping("val_acc")], validation=[(X, Y)])
+    with pytest.raises(WeftError, match=r"Fix: choose one of them, or add it to metrics= of the Trainer"):
+        fit(callbacks=[EarlyStopping("val_zzz")], validation=[(X, Y)])
+
+
+def test_one_module_may_be_named_without_a_list():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.ReLU(), nn.Linear(8, 3)))
+    make(model, checkpoint="1")
+    assert [one.checkpoint for one in model] == [False, True]
+
+
+def test_data_sets_and_other_dtypes_in_words():
+    assert repr(ArrayDataset(X, Y)) == "ArrayDataset(20 items)"
+    assert repr(weft.data.IterableDataset()) == "IterableDataset()"
+    with pytest.raises(weft.DTypeError, match=r"float64 and float32.*Fix: cast one of them, as x.float\(\)"):
+        fit(data=[(X.astype(np.float64), Y)])

@@ -49,7 +49,9 @@ def check_input(module: Module, args: tuple[Any, ...], error: BaseException) -> 
         return
     if not type(module).__module__.startswith("weft.") or not is_raised_inside(error):
         return
-    if isinstance(args[0], (list, np.ndarray, int, float, str, dict, type(None))):
-        given = f"an input of type {type(args[0]).__name__}"
+    for kind in (list, np.ndarray, bool, int, float, str, dict, type(None)):
+        if not isinstance(args[0], kind):
+            continue
+        given = f"an input of type {kind.__name__}"  # not that of a number whose value a trace does not know
         fix = "convert it with weft.tensor"
         raise problem(DTypeError, type(module).__name__, given, "a tensor", fix) from None

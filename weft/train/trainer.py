@@ -189,7 +189,8 @@ class Trainer:
     def _apply_checkpoints(self, checkpoint: Any) -> None:
         if checkpoint is None or checkpoint is False:
             return
-        chosen = self.model.children() if checkpoint is True else map(self.model.get_submodule, checkpoint)
+        names = [checkpoint] if isinstance(checkpoint, str) else checkpoint
+        chosen = self.model.children() if checkpoint is True else map(self.model.get_submodule, names)
         for module in chosen:
             module.checkpoint = True
 
