@@ -89,7 +89,7 @@ def main(arguments=None):
         lengths = [agent.mean_length()]
         for number in range(1, steps + 1):
             agent.play(max(0.05, 1 - 2 * number / steps))
-            if number % (steps // 5) == 0:
+            if number % max(1, steps // 5) == 0:
                 lengths.append(agent.mean_length())
                 print(f"step {number:5}: the pole stands for {lengths[-1]:.0f} steps of {LONGEST}")
     return {"first_length": lengths[0], "length": max(lengths)}

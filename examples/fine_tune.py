@@ -1,7 +1,7 @@
 """Fine-tuning from torch weights: a network that torch trained to read digits learns from few examples which are odd.
 
 python examples/fine_tune.py --weights body.pt      a file of torch.save(model.state_dict(), ...); read without pickle
-python examples/fine_tune.py                        trains such a network in torch first
+python examples/fine_tune.py                        trains such a network first, for which torch must be installed
 """
 
 import argparse
@@ -23,7 +23,10 @@ def make_model(library, classes):
 
 def pretrain(path, epochs):
     """Learn to read digits in torch, and save the weights."""
-    import torch
+    try:
+        import torch
+    except ImportError:
+        raise SystemExit("torch is not installed. Fix: pip install torch, or pass weights with --weights") from None
 
     torch.manual_seed(0)
     images, labels = (torch.tensor(part) for part in digits.load("train"))

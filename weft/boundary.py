@@ -72,6 +72,8 @@ LAZY_CLASSES = {
     ),
     "optim.sgd": ("ASGD", "NAG", "SGD"),
     "optim.swa_utils": ("SWALR",),
+    "train.history": ("History",),
+    "train.trainer": ("Trainer",),
 }  # fmt: skip
 # Methods that do it themselves, that the user's class defines, or that no error of ours can come from.
 LEFT_OUT = {

@@ -135,6 +135,11 @@ def hide_frames(error: BaseException) -> None:
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
 
 
+def is_raised_inside(error: BaseException) -> bool:
+    """Whether all frames that an error has passed so far are Weft's."""
+    return _outside(error.__traceback__) is None
+
+
 def _outside(traceback: TracebackType | None) -> TracebackType | None:
     """The entries of a traceback whose frames are not Weft's."""
     entries = []

@@ -264,7 +264,10 @@ def known_dtype(who: str, dtype: np.dtype) -> DType:
     known = dtype_from_numpy(dtype)
     if known is None:
         expected = "one of " + ", ".join(one.name for one in ALL)
-        raise problem(DTypeError, who, f"an array of {dtype}", expected, "convert it with array.astype first")
+        fix = "convert it with array.astype first"
+        if dtype.kind in "USO":
+            fix += "; texts become numbers with np.unique(array, return_inverse=True)[1]"
+        raise problem(DTypeError, who, f"an array of {dtype}", expected, fix)
     return known
 
 

@@ -137,3 +137,16 @@ def test_the_table_of_sizes_is_markdown(on_each_device, capsys):
 def test_a_prompt_with_unknown_characters_is_refused():
     with pytest.raises(weft.data.DataError, match="at character 0; expected characters of the vocabulary"):
         load("char_gpt").main(["--short", "--device", "cpu", "--prompt", "\N{SNOWMAN}"])
+
+
+def test_fine_tuning_says_where_weights_come_from_without_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit, match="pip install torch, or pass weights with --weights"):
+        load("fine_tune").main(["--short", "--device", "cpu"])
+
+
+@pytest.mark.parametrize("command", ["dqn --steps 3", "xor --steps 1", "digits_mlp --epochs 1", "gcn --steps 1"])
+def test_an_example_takes_small_numbers(command, capsys):
+    name, *options = command.split()
+    load(name).main([*options, "--device", "cpu"])
+    assert capsys.readouterr().out.strip()

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -244,6 +245,32 @@ def test_the_progress_bar(on_each_device, terminal):
     trainer.stop("enough")
     trainer.callbacks[0].on_train_end(trainer)
     assert "stopped: enough" in text.getvalue()
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 120, 200])
+def test_the_progress_bar_fits_into_the_terminal(on_each_device, width):
+    """The bar, the count and whole pairs, the most important first; nothing is cut."""
+    text = io.StringIO()
+    bar = ProgressBar(every=1, console=Console(file=text, force_terminal=True, width=width))
+
+    class Draws(Callback):
+        def on_batch_end(self, trainer, batch, metrics):
+            bar._bar.refresh()
+
+    metrics = [Accuracy(name=f"accuracy [b]{k}") for k in range(3)]
+    trainer = make_trainer([bar, Draws()], metrics=metrics)
+    trainer.fit(ResidentData(make_data(), 16), epochs=100, max_steps=5)
+    shown = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split("[\r\n]", text.getvalue())]
+    bars = [line.rstrip() for line in shown if "━" in line and "3/4" in line]
+    assert bars and all("epoch 1/2" in line and "…" not in line and len(line) <= width for line in bars)
+    if width >= 40:
+        assert all(" left" in line for line in bars)
+    if width >= 60:
+        assert all(f" loss {trainer.history['loss'][0]:.4g}"[:7] in line for line in bars)
+    if width >= 120:
+        assert all("accuracy [b]1" in line for line in bars)
+    if width == 200:
+        assert all("samples/s" in line and "memory" in line for line in bars)
 
 
 def test_lines_of_progress_are_not_broken_without_a_terminal(on_each_device):

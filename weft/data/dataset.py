@@ -33,6 +33,10 @@ class Dataset(Generic[Item]):
     def __getitem__(self, index: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no __getitem__")
 
+    def __repr__(self) -> str:
+        size = getattr(type(self), "__len__", None)
+        return f"{type(self).__name__}({'' if size is None else f'{size(self)} items'})"
+
     def __add__(self, other: Dataset) -> ConcatDataset:
         return ConcatDataset([self, other])
 

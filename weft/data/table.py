@@ -16,6 +16,8 @@ class Table(Mapping[str, np.ndarray]):
     """Columns by name; text is a column of Python strings.
 
     >>> table = weft.data.Table({"x": np.array([1, 2]), "kind": np.array(["a", "b"], object)})
+    >>> table
+    Table(2 rows: x int64, kind text)
     >>> table.encode("kind")
     (array([0, 1]), ['a', 'b'])
     """
@@ -37,6 +39,10 @@ class Table(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self.columns)
+
+    def __repr__(self) -> str:
+        kinds = [f"{name} {'text' if one.dtype == object else one.dtype}" for name, one in self.columns.items()]
+        return f"Table({self.rows} row{'s' * (self.rows != 1)}: {', '.join(kinds)})"
 
     def encode(self, name: str, classes: Sequence[Any] | None = None) -> tuple[np.ndarray, list[Any]]:
         """A column as numbers int64 of its classes, and the classes (those given, or all values, sorted)."""

@@ -19,7 +19,7 @@ from weft.function import run_checkpointed
 from weft.nn import hooks, loading, parameter, symbolic
 from weft.nn.arguments import record_call
 from weft.nn.parameter import Buffer, Parameter
-from weft.nn.paths import add_path
+from weft.nn.paths import add_path, check_input
 from weft.nn.registered import Registered
 from weft.state import MODULES, STATE
 from weft.tensor import Tensor, destination
@@ -87,11 +87,15 @@ class Module:
         elif parameter._waiting:
             parameter.compute_waiting()
         try:
-            if self._hooks:
-                return hooks.call_with_hooks(self, args, kwargs)
-            if trace is not None or "checkpoint" in self.__dict__:
-                return self._run_forward(args, kwargs)
-            return self.forward(*args, **kwargs)
+            try:
+                if self._hooks:
+                    return hooks.call_with_hooks(self, args, kwargs)
+                if trace is not None or "checkpoint" in self.__dict__:
+                    return self._run_forward(args, kwargs)
+                return self.forward(*args, **kwargs)
+            except (AttributeError, TypeError) as error:
+                check_input(self, args, error)
+                raise
         except WeftError as error:
             add_path(error, self)
             hide_frames(error)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import WeftError
+import numpy as np
+
+from weft.errors import DTypeError, WeftError, is_raised_inside, problem
+from weft.tensor import Tensor
 
 if TYPE_CHECKING:
     from weft.nn.module import Module
@@ -30,3 +33,25 @@ def add_path(error: WeftError, module: Module) -> None:
 def _short(module: Module) -> str:
     """A module in one line."""
     return repr(module).split("\n")[0].rstrip("(")
+
+
+def check_input(module: Module, args: tuple[Any, ...], error: BaseException) -> None:
+    """Raise an error that names the input where a layer of Weft's has failed because it was called with a list, an
+    array or a number; else do nothing. `error` has left `forward` without a frame of the user's in between."""
+    entry = error.__traceback__
+    if (
+        isinstance(error, WeftError)
+        or not args
+        or isinstance(args[0], Tensor)
+        or entry is None
+        or entry.tb_next is None
+    ):
+        return
+    if not type(module).__module__.startswith("weft.") or not is_raised_inside(error):
+        return
+    for kind in (list, np.ndarray, bool, int, float, str, dict, type(None)):
+        if not isinstance(args[0], kind):
+            continue
+        given = f"an input of type {kind.__name__}"  # not that of a number whose value a trace does not know
+        fix = "convert it with weft.tensor"
+        raise problem(DTypeError, type(module).__name__, given, "a tensor", fix) from None

@@ -17,7 +17,11 @@ def _check(who: str, a: Node, b: Node) -> None:
     same_device(who, [a, b])
     if a.dtype is not b.dtype or a.dtype is bool_:
         raise problem(
-            DTypeError, who, f"{a.dtype.name} and {b.dtype.name}", "two tensors of one number type", "cast one with .to"
+            DTypeError,
+            who,
+            f"{a.dtype.name} and {b.dtype.name}",
+            "two tensors of one number type",
+            "cast one of them, as x.float() or array.astype(np.float32)",
         )
 
 

@@ -50,7 +50,9 @@ class Resident(Batches):
         self.data = data
         self.length = int(data.batches)
         if not self.length:
-            raise _nothing("a data set without a batch")
+            rows, size = data.length, data.batch_size
+            fix = "take a smaller batch_size, or keep the last batch (drop_last=False)"
+            raise _nothing(f"{rows} sample{'s' * (rows != 1)}, dropped as less than a batch of {size}", fix)
         self._hold()
 
     def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
@@ -95,7 +97,7 @@ class Streamed(Batches):
 
     def __init__(self, source: Any, device: Any):
         self.source, self.device = source, device
-        self.length = _length(source)
+        self.length = known_length(source)
         self._iterator: Iterator[Any] = iter(())
 
     def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
@@ -150,15 +152,16 @@ def _share(state: Mapping[str, Any], taken: int, position: int) -> int:
     return state.get("draws", 0) // max(taken, 1) * position
 
 
-def _length(source: Any) -> int | None:
+def known_length(source: Any) -> int | None:
+    """How many batches there are, where it is known before they are read."""
     try:
         return len(source)
     except (TypeError, WeftError):
         return None
 
 
-def _nothing(given: str) -> WeftError:
-    return problem(RangeError, "Trainer", given, "at least one batch", "pass a DataLoader, or a list of batches")
+def _nothing(given: str, fix: str = "pass a DataLoader, or a list of batches") -> WeftError:
+    return problem(RangeError, "Trainer", given, "at least one batch", fix)
 
 
 def as_arguments(batch: Any, device: Any) -> tuple[Any, ...]:
@@ -192,6 +195,9 @@ def batches_of(source: Any, device: Any) -> Batches:
         if data is not None:
             return Resident(data)
     elif not hasattr(source, "__iter__") or isinstance(source, (Tensor, np.ndarray, str, Mapping)):
-        given = f"data of type {type(source).__name__}"
-        raise problem(RangeError, "Trainer", given, "a DataLoader, or an iterable of batches (inputs, target)")
+        given, expected = f"data of type {type(source).__name__}", "a DataLoader, or an iterable of batches"
+        fix = "DataLoader(data, batch_size=32, shuffle=True)"
+        if isinstance(source, (Tensor, np.ndarray)):
+            fix = "DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True), or [(x, y)] for one batch"
+        raise problem(RangeError, "Trainer", given, f"{expected} (inputs, target)", fix)
     return Streamed(source, device)

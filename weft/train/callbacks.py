@@ -6,6 +6,7 @@ The rules of EarlyStopping, ModelCheckpoint and ReduceLROnPlateau are those of K
 from __future__ import annotations
 
 import contextlib
+import difflib
 import math
 import os
 import warnings
@@ -96,9 +97,9 @@ def monitored(who: str, monitor: str, metrics: Metrics) -> float | None:
     if value is None:
         if monitor.startswith("val_") and not any(name.startswith("val_") for name in metrics):
             return None
-        names = ", ".join(name for name in metrics)
-        fix = "pass validation= to fit" if monitor.startswith("val_") else "choose one of them"
-        raise problem(RangeError, who, f"monitor {monitor!r}", f"one of {names}", fix)
+        near = difflib.get_close_matches(monitor, metrics, 1)
+        fix = f"the nearest name is {near[0]!r}" if near else "choose one of them, or add it to metrics= of the Trainer"
+        raise problem(RangeError, who, f"monitor {monitor!r}", f"one of {', '.join(metrics)}", fix)
     if not isinstance(value, (int, float)):
         raise problem(RangeError, who, f"monitor {monitor!r}, which is not one number", "a metric that is a number")
     return float(value)

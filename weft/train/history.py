@@ -38,7 +38,9 @@ class History:
 
     def __getitem__(self, name: str) -> list[Any]:
         if name not in self.names():
-            raise problem(RangeError, "History", f"{name!r}", f"one of {', '.join(self.names()) or 'nothing yet'}")
+            names = self.names()
+            expected = f"one of {', '.join(names)}" if names else "an epoch at least, before anything is asked for"
+            raise problem(RangeError, "History", f"{name!r}", expected)
         return [row[name] for row in self.rows if name in row]
 
     def __contains__(self, name: object) -> bool:
@@ -51,8 +53,10 @@ class History:
         return len(self.rows)
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={value:.4g}" for name, value in self.last.items() if isinstance(value, float))
-        return f"History({len(self.rows)} epochs{': ' + values if values else ''})"
+        shown = {name: value for name, value in self.last.items() if name not in ("seconds", "wait_seconds")}
+        values = ", ".join(f"{name}={value:.4g}" for name, value in shown.items() if isinstance(value, float))
+        count = f"{len(self.rows)} epoch{'s' * (len(self.rows) != 1)}"
+        return f"History({count}{': ' + values if values else ''})"
 
     def series(self) -> dict[str, list[tuple[float, float]]]:
         """(epoch, value) of everything that is a number, by name."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.errors import GraphError, RangeError, problem
+from weft.errors import DTypeError, GraphError, RangeError, problem
 from weft.optim.groups import outside_of_traces
 from weft.tensor import Tensor
 from weft.train.metrics import Mean, Metric
@@ -86,7 +86,14 @@ class Meters:
         if prediction is not None and target is not None:
             given = prediction.detach() if isinstance(prediction, Tensor) else prediction
             for metric in self.metrics:
+                if type(metric).update.__module__ == Metric.__module__:  # Weft's own compare tensors
+                    _check_tensors(metric.name, prediction=given, target=target)
                 metric.update(given, target)
+                if not metric.buffers:  # what it keeps elsewhere is neither read, nor reset, nor saved
+                    fix = 'keep sums in self.buffer("sum", (), weft.float32, prediction.device)'
+                    raise problem(
+                        GraphError, f"metric {metric.name}", "an update without a buffer", "one at least", fix
+                    )
 
     # ---- between steps --------------------------------------------------------------------------------------------
 
@@ -132,6 +139,13 @@ class Meters:
             metric.load_state_dict(saved, self.device)
         with weft.no_grad():
             self.counts.copy_(weft.as_tensor(state["counts"], device=self.device))
+
+
+def _check_tensors(who: str, **values: Any) -> None:
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            fix = "pass step=, which returns the prediction and target that count, or a Metric of your own"
+            raise problem(DTypeError, f"metric {who}", f"a {name} of type {type(value).__name__}", "a tensor", fix)
 
 
 def _zero(buffers: Sequence[Tensor]) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import abc
 import copy
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import weft
-from weft.errors import RangeError, ShapeError, problem
+from weft.errors import GraphError, RangeError, ShapeError, problem
 from weft.optim.groups import outside_of_traces
 from weft.tensor import Tensor
 
@@ -538,7 +539,16 @@ BY_NAME: dict[str, type[Metric]] = {
 def as_metric(given: Any) -> Metric:
     """A metric, or the one of that name."""
     if isinstance(given, Metric):
+        if not hasattr(given, "buffers"):
+            who, text = f"metric {type(given).__name__}", "a metric that has not been initialised"
+            raise problem(
+                GraphError, who, text, "one whose __init__ has run", "call super().__init__() in its __init__"
+            )
         return given
     if isinstance(given, str) and given in BY_NAME:
         return BY_NAME[given]()
-    raise problem(RangeError, "Trainer", f"metric {given!r}", f"a Metric, or one of {', '.join(BY_NAME)}")
+    near = difflib.get_close_matches(given, BY_NAME, 1) if isinstance(given, str) else []
+    fix = f"the nearest name is {near[0]!r}" if near else "for one of your own, subclass weft.train.Metric"
+    if isinstance(given, type) and issubclass(given, Metric):
+        fix = f"make one: {given.__name__}()"
+    raise problem(RangeError, "Trainer", f"metric {given!r:.60}", f"a Metric, or one of {', '.join(BY_NAME)}", fix)

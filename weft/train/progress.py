@@ -14,6 +14,7 @@ from weft.train.callbacks import Callback, Metrics
 if TYPE_CHECKING:
     from weft.train.trainer import Trainer
 
+WIDE = 100  # columns from which the bar is 20 long
 LEFT_OUT = ("epoch", "step", "seconds", "wait_seconds", "batch_loss")
 
 
@@ -36,8 +37,11 @@ class ProgressBar(Callback):
         self._shown = console
         self._began, self._steps_before = time.perf_counter(), trainer.step_count
         if console.is_terminal:
-            columns = [TextColumn("{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn()]
-            self._bar = Progress(*columns, TextColumn("{task.fields[text]}"), console=console, transient=True)
+            width = 20 if console.width >= WIDE else 10
+            columns = [TextColumn("{task.description}"), BarColumn(bar_width=width), MofNCompleteColumn()]
+            self._bar = Progress(
+                *columns, TextColumn("{task.fields[text]}", markup=False), console=console, transient=True
+            )
             self._bar.start()
 
         if trainer.position:  # an epoch goes on
@@ -46,17 +50,22 @@ class ProgressBar(Callback):
     def on_epoch_begin(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         self._epoch_began, self._position_before = time.perf_counter(), trainer.position
         if self._bar is not None:
-            title = f"epoch {epoch + 1}/{trainer.planned['epochs']}"
             total = trainer.planned["batches"]
-            self._task = self._bar.add_task(title, total=total, completed=trainer.position, text="")
+            self._task = self._bar.add_task(title(trainer, epoch), total=total, completed=trainer.position, text="")
 
     def on_batch_end(self, trainer: Trainer, batch: int, metrics: Metrics) -> None:
         if self._bar is not None:
             seconds = time.perf_counter() - self._epoch_began
             text = describe(trainer, metrics, seconds, trainer.position - self._position_before)
             left = self._seconds_left(trainer)
-            text += f"  {clock(left)} left" if left is not None else ""
-            self._bar.update(self._task, completed=trainer.position, text=text)
+            text = text if left is None else f"{clock(left)} left  {text}"
+            self._bar.update(self._task, completed=trainer.position, text=shortened(text, self._room(trainer)))
+
+    def _room(self, trainer: Trainer) -> int:
+        """The columns that title, bar and count leave for the text."""
+        width, total = self._shown.width, trainer.planned["batches"]
+        count = 2 * len(str(total)) + 1 if total is not None else len(f"{trainer.position}/?")
+        return width - len(title(trainer, trainer.epoch)) - (20 if width >= WIDE else 10) - count - 3
 
     def _seconds_left(self, trainer: Trainer) -> float | None:
         """Until the last planned step, at the pace so far."""
@@ -74,9 +83,8 @@ class ProgressBar(Callback):
             self._bar.remove_task(self._task)
         if not self.lines:
             return
-        title = f"epoch {epoch + 1}/{trainer.planned['epochs']}"
         steps = (trainer.planned["batches"] or trainer.step_count) - self._position_before
-        line = f"{title}  {describe(trainer, metrics, metrics['seconds'], steps)}"
+        line = f"{title(trainer, epoch)}  {describe(trainer, metrics, metrics['seconds'], steps)}"
         self._print(wrapped(line, self._shown.width) if self._shown.is_terminal else line)
 
     def _print(self, text: str) -> None:
@@ -92,6 +100,14 @@ class ProgressBar(Callback):
         self.on_train_abort(trainer)
         if trainer.stopped is not None:
             self._print(f"stopped: {trainer.stopped}")
+
+
+def title(trainer: Trainer, epoch: int) -> str:
+    """Which epoch of how many, counted from 1; `max_steps` may end a run in an earlier one than `epochs`."""
+    epochs, steps, batches = (trainer.planned[name] for name in ("epochs", "max_steps", "batches"))
+    if steps is not None and batches:
+        epochs = min(epochs, -(-steps // batches))
+    return f"epoch {epoch + 1}/{max(epochs, epoch + 1)}"
 
 
 def describe(trainer: Trainer, metrics: Metrics, seconds: float, steps: int) -> str:
@@ -113,6 +129,17 @@ def describe(trainer: Trainer, metrics: Metrics, seconds: float, steps: int) -> 
         used = weft.memory_stats(trainer.device).get("allocated_bytes.all.current")
         parts += [f"memory {size_text(int(used))}"] if used is not None else []
     return "  ".join(parts)
+
+
+def shortened(line: str, width: int) -> str:
+    """As many pairs of a line as there is room for, from the left; no pair is cut.
+
+    >>> shortened("0:12 left  loss 0.5  accuracy 0.9", 22)
+    '0:12 left  loss 0.5'
+    """
+    while len(line) > width and line:
+        line = line.rpartition("  ")[0]
+    return line
 
 
 def wrapped(line: str, width: int) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import weft
 from weft.errors import GraphError, problem
+from weft.train.callbacks import Callback
 
 if TYPE_CHECKING:
     from weft.train.trainer import Trainer
@@ -32,7 +33,7 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "scheduler": None if trainer.scheduler is None else _plain(trainer.scheduler.state_dict()),
         "scaler": None if trainer.scaler is None else trainer.scaler.state_dict(),
         "meters": trainer.meters.state_dict(),
-        "callbacks": [callback.state_dict() for callback in trainer.callbacks],
+        "callbacks": [callback.state_dict() for callback in with_state(trainer.callbacks)],
         "history": trainer.history.state_dict(),
     }
 
@@ -43,12 +44,18 @@ def load_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         given = f"a state of format {state.get('format')!r}" if isinstance(state, Mapping) else "no state"
         raise problem(GraphError, who, given, f"format {FORMAT}, as state_dict() gives it")
-    own_parts = {"optimizers": trainer.optimizers, "callbacks": trainer.callbacks, "metrics": trainer.meters.metrics}
-    for what, own in own_parts.items():
-        saved_parts = state["meters"][what] if what == "metrics" else state[what]
+    callbacks, saved_callbacks = with_state(trainer.callbacks), list(state["callbacks"])
+    filled = [saved for saved in saved_callbacks if saved]
+    if len(saved_callbacks) != len(callbacks) == len(filled):  # earlier versions saved an empty one for each other
+        saved_callbacks = filled
+    for what, own, saved_parts, fix in (
+        ("optimizers", trainer.optimizers, state["optimizers"], None),
+        ("callbacks", callbacks, saved_callbacks, "those without a state, as ProgressBar, may be others than before"),
+        ("metrics", trainer.meters.metrics, state["meters"]["metrics"], None),
+    ):
         if len(saved_parts) != len(own):
             given = f"the state of {len(saved_parts)} {what}"
-            raise problem(GraphError, who, given, f"that of {len(own)}, as this Trainer has")
+            raise problem(GraphError, who, given, f"that of {len(own)}, as this Trainer has", fix)
     trainer.model.load_state_dict(state["model"])
     for optimizer, saved in zip(trainer.optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
@@ -57,12 +64,17 @@ def load_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     if trainer.scaler is not None and state["scaler"] is not None:
         trainer.scaler.load_state_dict(state["scaler"])
     trainer.meters.load_state_dict(dict(state["meters"]))
-    for callback, saved in zip(trainer.callbacks, state["callbacks"], strict=True):
+    for callback, saved in zip(callbacks, saved_callbacks, strict=True):
         callback.load_state_dict(saved)
     trainer.history.load_state_dict(state["history"])
     trainer.epoch, trainer.position, trainer.step_count = state["epoch"], state["position"], state["step"]
     trainer._loader_state = state["loader"] or None
     weft.default_generator.set_state(tuple(state["random"]))
+
+
+def with_state(callbacks: Sequence[Callback]) -> list[Callback]:
+    """The callbacks that a run depends on: those whose class defines `state_dict`."""
+    return [one for one in callbacks if type(one).state_dict is not Callback.state_dict]
 
 
 def folder_of(trainer: Trainer) -> Any:

@@ -109,10 +109,10 @@ def predict_and_compare(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tenso
         if trainer.step is not None:
             return _taken_apart(trainer.step(trainer, *batch))
         if len(batch) < 2:
-            given = f"a batch of {len(batch)} part{'s' * (len(batch) != 1)}"
-            raise problem(
-                ShapeError, "Trainer", given, "(inputs, target)", "pass step=, a function of (trainer, *batch)"
-            )
+            kind = type(batch[0]).__name__ if batch else "nothing"
+            given, expected = f"a batch that is one {kind}", "(inputs, target)"
+            fix = "let the data be batches, such as [(x, y)] for a single one; for batches of another form, as dicts, "
+            raise problem(ShapeError, "Trainer", given, expected, fix + "pass step=, a function of (trainer, *batch)")
         *inputs, target = batch
         trainer.input_forms = [(tuple(one.shape), one.dtype) for one in inputs if isinstance(one, Tensor)]
         prediction = trainer.model(*inputs)
@@ -120,7 +120,8 @@ def predict_and_compare(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tenso
         loss = trainer.loss(prediction, target)
     if not isinstance(loss, Tensor) or loss.ndim:
         form = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"of type {type(loss).__name__}"
-        raise problem(ShapeError, "Trainer", f"a loss {form}", "a scalar tensor", "use a loss with reduction='mean'")
+        fix = "use a loss with reduction='mean'" if isinstance(loss, Tensor) else "return a tensor of one element"
+        raise problem(ShapeError, "Trainer", f"a loss {form}", "a scalar tensor", fix)
     return loss, prediction, target, {}
 
 
@@ -128,6 +129,7 @@ def _taken_apart(result: Any) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
     """What a custom step returned: a loss, (loss, prediction, target), or a dict with 'loss'."""
     values: dict[str, Any] = {}
     prediction = target = None
+    given = f"a step that returned {_form(result)}"
     if isinstance(result, dict):
         values = dict(result)
         prediction, target = values.pop("prediction", None), values.pop("target", None)
@@ -135,10 +137,21 @@ def _taken_apart(result: Any) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
     elif isinstance(result, tuple) and len(result) == 3:
         result, prediction, target = result
     if not isinstance(result, Tensor) or result.ndim:
-        given = f"a step that returned {type(result).__name__}"
         expected = "a scalar loss, (loss, prediction, target), or a dict with 'loss'"
         raise problem(GraphError, "Trainer", given, expected)
     return result, prediction, target, values
+
+
+def _form(result: Any) -> str:
+    """What a step returned, in words."""
+    if isinstance(result, Tensor):
+        return f"a tensor of shape {list(result.shape)}"
+    if isinstance(result, dict):
+        loss = result.get("loss")
+        return f"a dict whose 'loss' is {_form(loss)}" if "loss" in result else f"a dict of {', '.join(result)}"
+    if isinstance(result, tuple):
+        return f"({', '.join(_form(one) for one in result)})"
+    return "nothing" if result is None else f"a {type(result).__name__}"
 
 
 def train_on(trainer: Trainer, batch: tuple[Any, ...], numbers: Sequence[float], moved: Sequence[Tensor]) -> Tensor:
@@ -183,6 +196,10 @@ def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor,
         return _in_parts(trainer, batch)
     loss, prediction, target, values = predict_and_compare(trainer, batch)
     trainer.updates = loss.requires_grad  # a custom step may have made its update itself
+    if trainer.step is None and not loss.requires_grad:
+        given, expected = "a loss that requires no gradient", "one that depends on a parameter that does"
+        fix = "let a parameter require grad, and use the predictions without detach(), item() and no_grad()"
+        raise problem(GraphError, "Trainer", given, expected, fix)
     total = _with_penalty(trainer, loss)
     if trainer.updates:
         _scaled(trainer, total).backward()
