@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -541,4 +542,8 @@ def as_metric(given: Any) -> Metric:
         return given
     if isinstance(given, str) and given in BY_NAME:
         return BY_NAME[given]()
-    raise problem(RangeError, "Trainer", f"metric {given!r}", f"a Metric, or one of {', '.join(BY_NAME)}")
+    near = difflib.get_close_matches(given, BY_NAME, 1) if isinstance(given, str) else []
+    fix = f"the nearest name is {near[0]!r}" if near else "for one of your own, subclass weft.train.Metric"
+    if isinstance(given, type) and issubclass(given, Metric):
+        fix = f"make one: {given.__name__}()"
+    raise problem(RangeError, "Trainer", f"metric {given!r:.60}", f"a Metric, or one of {', '.join(BY_NAME)}", fix)
