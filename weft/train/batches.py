@@ -247,6 +247,9 @@ def _on(device: Any, value: Any) -> Any:
     return value
 
 
+_NO_BATCHES = (Tensor, np.ndarray, str, Mapping)
+
+
 def batches_of(source: Any, device: Any) -> Batches:
     """What gives the batches of a loader, resident data, or an iterable of batches."""
     if isinstance(source, Batches):
@@ -257,7 +260,7 @@ def batches_of(source: Any, device: Any) -> Batches:
         data = source.resident(device)
         if data is not None:
             return Resident(data)
-    elif not hasattr(source, "__iter__") or isinstance(source, (Tensor, np.ndarray, str, Mapping)):
+    elif not hasattr(source, "__iter__") or isinstance(source, _NO_BATCHES) or is_torch_tensor(source):
         given, expected = f"data of type {type(source).__name__}", "a DataLoader, or an iterable of batches"
         fix = "DataLoader(data, batch_size=32, shuffle=True)"
         if isinstance(source, (Tensor, np.ndarray)):
