@@ -1,78 +1,17 @@
-"""The arguments of a Trainer, checked: the model, optimizers, the scheduler and when it acts, metrics, callbacks, and
-options."""
+"""The arguments of a Trainer, checked: optimizers, the scheduler and when it acts, and options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
 from typing import Any
 
 import weft
-from weft import nn
 from weft.errors import GraphError, RangeError, problem
 from weft.optim.cycles import CyclicLR, OneCycleLR
 from weft.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, Warmup
 from weft.optim.optimizer import Optimizer
-from weft.train.callbacks import Callback
-from weft.train.metrics import Metric, as_metric
 
 PRECISIONS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
 BY_STEP = (OneCycleLR, CyclicLR, Warmup)  # schedules whose steps are those of the optimizer
-
-
-def check_model(model: Any) -> None:
-    """Refuse what is no module."""
-    if isinstance(model, nn.Module):
-        return
-    fix = "subclass nn.Module"
-    if isinstance(model, type) and issubclass(model, nn.Module):
-        fix = f"make one: {model.__name__}(...)"
-    raise problem(GraphError, "Trainer", f"model {model!r:.60}", "a weft.nn.Module", fix)
-
-
-def check_updates(optimizers: Iterable[Any], model: Any, loss: Any) -> None:
-    """Refuse optimizers of which none updates a parameter of the model or of the loss: nothing would be learned."""
-    modules = [one for one in (model, loss) if isinstance(one, nn.Module)]
-    known = {id(param) for module in modules for param in module.parameters()}
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    if not any(id(param) in known for group in groups for param in group["params"]):
-        given, expected = "an optimizer that has no parameter of the model", "one that updates it"
-        raise problem(GraphError, "Trainer", given, expected, "make it with model.parameters() of this model")
-
-
-def as_metrics(given: Any) -> list[Metric]:
-    """Metrics, or their names, as a list of metrics."""
-    if isinstance(given, (str, Metric)) or not isinstance(given, Iterable):
-        fix = f"metrics=[{given!r:.60}]"
-        raise problem(GraphError, "Trainer", f"metrics {given!r:.60}", "a list of metrics or their names", fix)
-    return [as_metric(one) for one in given]
-
-
-def as_callbacks(given: Any) -> tuple[Callback, ...]:
-    """Callbacks as a tuple."""
-    if isinstance(given, Callback) or not isinstance(given, Iterable):
-        text = f"callbacks of type {type(given).__name__}"
-        raise problem(GraphError, "Trainer", text, "a list of callbacks", "write it as [callback]")
-    found = tuple(given)
-    for one in found:
-        if not isinstance(one, Callback):
-            fix = f"make one: {one.__name__}()" if isinstance(one, type) else "subclass weft.train.Callback"
-            raise problem(GraphError, "Trainer", f"callback {one!r:.60}", "a weft.train.Callback", fix)
-    return found
-
-
-def check_plan(epochs: Any, max_steps: Any, validate_every: Any, validation: Any) -> None:
-    """Refuse numbers of `fit` that count nothing, and validation data that is known to be empty before it is needed."""
-    for name, value, least in (
-        ("epochs", epochs, 0), ("max_steps", max_steps, 0), ("validate_every", validate_every, 1)
-    ):  # fmt: skip
-        if name == "max_steps" and value is None:
-            continue
-        if not isinstance(value, int) or value < least:
-            raise problem(RangeError, "Trainer.fit", f"{name} {value!r}", f"an integer of at least {least}")
-    if isinstance(validation, Sized) and not isinstance(validation, weft.Tensor) and not len(validation):
-        raise problem(
-            RangeError, "Trainer.fit", "validation data without a batch", "at least one batch, or validation=None"
-        )
 
 
 def as_optimizers(given: Any, model: Any) -> list[Any]:
@@ -113,9 +52,6 @@ def check_options(
     if loss is None and step is None:
         raise problem(GraphError, "Trainer", "neither a loss nor a step", "one of them", "pass nn.CrossEntropyLoss()")
     for given, name in ((loss, "loss"), (step, "step")):
-        if isinstance(given, type) and issubclass(given, nn.Module):
-            fix = f"make one: {given.__name__}()"
-            raise problem(GraphError, "Trainer", f"{name} {given!r:.60}", "a function, or a loss that was made", fix)
         if given is not None and not callable(given):
             raise problem(GraphError, "Trainer", f"{name} {given!r:.60}", "a function, or a loss of weft.nn")
     if precision not in PRECISIONS:

@@ -77,9 +77,7 @@ class Resident(Batches):
         self.data = data
         self.length = int(data.batches)
         if not self.length:
-            rows, size = data.length, data.batch_size
-            fix = "take a smaller batch_size, or keep the last batch (drop_last=False)"
-            raise _nothing(f"{rows} sample{'s' * (rows != 1)}, dropped as less than a batch of {size}", fix)
+            raise _nothing("a data set without a batch")
 
     @property
     def seed_generator(self) -> Any:
@@ -223,8 +221,8 @@ def _length(source: Any) -> int | None:
         return None
 
 
-def _nothing(given: str, fix: str = "pass a DataLoader, or a list of batches") -> WeftError:
-    return problem(RangeError, "Trainer", given, "at least one batch", fix)
+def _nothing(given: str) -> WeftError:
+    return problem(RangeError, "Trainer", given, "at least one batch", "pass a DataLoader, or a list of batches")
 
 
 def as_arguments(batch: Any, device: Any) -> tuple[Any, ...]:
@@ -261,9 +259,6 @@ def batches_of(source: Any, device: Any) -> Batches:
         if data is not None:
             return Resident(data)
     elif not hasattr(source, "__iter__") or isinstance(source, _NO_BATCHES) or is_torch_tensor(source):
-        given, expected = f"data of type {type(source).__name__}", "a DataLoader, or an iterable of batches"
-        fix = "DataLoader(data, batch_size=32, shuffle=True)"
-        if isinstance(source, (Tensor, np.ndarray)):
-            fix = "DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True), or [(x, y)] for one batch"
-        raise problem(RangeError, "Trainer", given, f"{expected} (inputs, target)", fix)
+        given = f"data of type {type(source).__name__}"
+        raise problem(RangeError, "Trainer", given, "a DataLoader, or an iterable of batches (inputs, target)")
     return Streamed(source, device)

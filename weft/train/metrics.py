@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import copy
-import difflib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -542,8 +541,4 @@ def as_metric(given: Any) -> Metric:
         return given
     if isinstance(given, str) and given in BY_NAME:
         return BY_NAME[given]()
-    near = difflib.get_close_matches(given, BY_NAME, 1) if isinstance(given, str) else []
-    fix = f"the nearest name is {near[0]!r}" if near else "for one of your own, subclass weft.train.Metric"
-    if isinstance(given, type) and issubclass(given, Metric):
-        fix = f"make one: {given.__name__}()"
-    raise problem(RangeError, "Trainer", f"metric {given!r:.60}", f"a Metric, or one of {', '.join(BY_NAME)}", fix)
+    raise problem(RangeError, "Trainer", f"metric {given!r}", f"a Metric, or one of {', '.join(BY_NAME)}")

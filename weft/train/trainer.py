@@ -25,23 +25,14 @@ from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
 from weft.train import budget, nan, saving, search
 from weft.train.accumulate import Accumulator
-from weft.train.arguments import (
-    PRECISIONS,
-    as_callbacks,
-    as_metrics,
-    as_optimizers,
-    as_scheduler,
-    check_model,
-    check_options,
-    check_plan,
-    check_updates,
-)  # fmt: skip
+from weft.train.arguments import PRECISIONS, as_optimizers, as_scheduler, check_options
 from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
 from weft.train.callbacks import Callback, calls_on_batches
 from weft.train.faults import Interrupted, NotFiniteError
 from weft.train.history import History
 from weft.train.interrupts import Requests, listening
 from weft.train.meters import BatchMetrics, Meters, Readings
+from weft.train.metrics import as_metric
 from weft.train.step import (
     KeptByData,
     Steps,
@@ -109,15 +100,12 @@ class Trainer:
         run: Any = None,
     ):
         self.device = weft.get_device(device)
-        check_model(model)
-        check_options(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
         self.model, self.step = model.to(self.device), step
         self.loss = loss.to(self.device) if isinstance(loss, nn.Module) else loss  # it may have weights of classes
+        check_options(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
         self.optimizers = as_optimizers(optimizer, self.model)
         for one in self.optimizers:
             one.follow_parameters()  # to the device: the step is traced with their state there
-        if step is None:
-            check_updates(self.optimizers, self.model, loss)
         self.precision, self.accumulate, self.on_nan, self.seed = precision, accumulate, on_nan, seed
         self.clip_norm, self.clip_value, self.regularizer = clip_norm, clip_value, regularizer
         self.memory_budget = None if memory_budget is None else budget.parse_bytes(memory_budget)
@@ -126,13 +114,13 @@ class Trainer:
         self.scheduler, self.schedules_steps = as_scheduler(scheduler)
         self.scaler = weft.amp.GradScaler(self.device) if precision == "fp16" else None
         self.run = None if run is None else Path(run)
-        self.callbacks = as_callbacks(callbacks)
+        self.callbacks = tuple(callbacks)
         if self.run is not None:
             from weft.train.loggers import RunFolder
 
             if not any(isinstance(one, RunFolder) for one in self.callbacks):
                 self.callbacks = (*self.callbacks, RunFolder())
-        self.meters = Meters(as_metrics(metrics), self.device)
+        self.meters = Meters([as_metric(metric) for metric in metrics], self.device)
         self.meters.scaler = self.scaler
         self.history = History()
         self.epoch = self.position = self.step_count = 0
@@ -216,7 +204,6 @@ class Trainer:
         newest checkpoint, a path from that one, and None begins anew; checkpoints of later steps are put aside into
         `checkpoints-before-1` and so on. Called again, `fit` goes on where it stopped.
         """
-        check_plan(epochs, max_steps, validate_every, validation)
         source = batches_of(train, self.device)
         self._begin(source, epochs, max_steps, validation, resume)
         try:
