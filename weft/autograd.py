@@ -191,30 +191,99 @@ def _leaves(order: Sequence[Node]) -> list[tuple[Node, Tensor]]:
 
 
 def backward(
-    tensor: Tensor, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Tensor | Sequence[Tensor | None] | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensor | Sequence[Tensor] | None = None,
 ) -> None:
-    """Add d(tensor * gradient) / d(leaf) to `.grad` of every leaf below that requires grad.
+    """Add the gradient of the sum of `tensors * grad_tensors` to `.grad` of every leaf below that requires grad, or of
+    `inputs` alone: these may be results, too, and one that nothing was computed from is left as it is.
 
-    `gradient` has the shape of the tensor and may be left out for one element. Without `retain_graph` (None: as
+    A grad tensor has the shape of its tensor and may be left out for one element. Without `retain_graph` (None: as
     `create_graph`) the history is given up: a second call raises. With `create_graph` the gradients can be
     differentiated again.
+
+    >>> x, w = weft.ones(2, requires_grad=True), weft.ones(2, requires_grad=True)
+    >>> weft.autograd.backward((x * w).sum(), inputs=[x])
+    >>> x.grad, w.grad
+    (tensor([1., 1.]), None)
     """
-    root, seed = _root("backward()", tensor, gradient)
-    order = history([root])
+    who = "backward()"
+    outputs, seeds = _with_seeds(who, tensors, grad_tensors)
+    chosen = None if inputs is None else _chosen(inputs)
+    pairs = [_root(who, output, seed) for output, seed in zip(outputs, seeds, strict=True)]
+    roots = [root for root, _ in pairs]
+    order = history(roots)
     leaves = _leaves(order)
     if any(leaf._consumed for _, leaf in leaves):
-        raise _twice("backward()")
+        raise _twice(who)
     hooks = hooks_on(order, leaves, create_graph)
-    wanted = [*[(node, leaf, None) for node, leaf in leaves], *retained_on(order)]
+    wanted = _wanted(order, leaves, chosen)
     # A hook is called even where the leaves below its tensor are gone.
-    targets = [*[node for node, _, _ in wanted], *hooks]
-    found = gradients([root], [seed], targets, order, hooks)
+    targets = [*[node for node, _, _ in wanted], *(hooks if chosen is None else ())]
+    found = gradients(roots, [seed for _, seed in pairs], targets, order, hooks)
     for (_, leaf, axes), g in zip(wanted, found, strict=False):
         if g is not None:
             _accumulate(leaf, in_order(g, axes), create_graph)
     retain_graph = create_graph if retain_graph is None else retain_graph
-    if not (retain_graph or create_graph or tensor.is_leaf):
-        remember_consumed(tensor)
+    if not (retain_graph or create_graph):
+        for output in outputs:
+            if not output.is_leaf:
+                remember_consumed(output)
+
+
+def _with_seeds(who: str, tensors: Any, grad_tensors: Any) -> tuple[list[Tensor], list[Any]]:
+    """Outputs, and the gradient that was given for each, or None."""
+    if isinstance(tensors, Tensor):
+        return [tensors], [grad_tensors]
+    outputs = _listed("tensors", tensors, who=who)
+    seeds = [None] * len(outputs) if grad_tensors is None else _listed("grad_tensors", grad_tensors, True, who)
+    if not outputs or len(seeds) != len(outputs):
+        raise problem(ShapeError, who, f"{len(seeds)} grad_tensors for {len(outputs)} tensors", "one for each")
+    return outputs, seeds
+
+
+def _chosen(inputs: Any) -> list[Tensor]:
+    """The tensors that a backward() is for, each once."""
+    who, found = "backward()", {id(item): item for item in _listed("inputs", inputs, who="backward()")}
+    if not found:
+        raise problem(GraphError, who, "no inputs", "one tensor at least, or inputs=None for all leaves")
+    for position, item in enumerate(found.values()):
+        if not item.requires_grad:
+            given = f"input {position}, which does not require grad"
+            raise problem(GraphError, who, given, "tensors that do", "set requires_grad=True before it is used")
+    return list(found.values())
+
+
+def _wanted(
+    order: Sequence[Node], leaves: Sequence[tuple[Node, Tensor]], chosen: Sequence[Tensor] | None
+) -> list[tuple[Node, Tensor, Any]]:
+    """What gets a gradient: (node, tensor, order of its axes). With chosen tensors, these, and of the results that
+    retain their gradients those that lie on the way to them."""
+    if chosen is None:
+        return [*[(node, leaf, None) for node, leaf in leaves], *retained_on(order)]
+    is_chosen = _Identity(chosen)
+    found: list[tuple[Node, Tensor, Any]] = [(node, leaf, None) for node, leaf in leaves if leaf in is_chosen]
+    for position, item in enumerate(chosen):
+        if not item.is_leaf:
+            node, axes = _site("backward()", position, item)
+            found.append((node, item, axes))
+    below: set[Node] = {node for node, _, _ in found}
+    for node in order:
+        if any(src in below for src in node.srcs):
+            below.add(node)
+    return [*found, *[one for one in retained_on(order) if one[0] in below and one[1] not in is_chosen]]
+
+
+def _site(who: str, position: int, item: Tensor) -> tuple[Node, Any]:
+    """The node that has the gradient of an input, and the order of the input's axes over the node's."""
+    node, axes = gradient_site(item)
+    if node is None:
+        given = f"input {position}, which is a transpose of another tensor"
+        fix = "differentiate in that tensor, or use x.t().clone()"
+        raise problem(GraphError, who, given, "leaves, or results with values of their own", fix)
+    return node, axes
 
 
 def _root(who: str, tensor: Tensor, gradient: Tensor | None) -> tuple[Node, Node]:
@@ -374,12 +443,7 @@ def _grad_of_tensors(
             raise problem(GraphError, "grad", text, "tensors that do", "set requires_grad=True before it is used")
     pairs = [_root("grad", output, seed) for output, seed in zip(outputs, given, strict=True)]
     roots = [root for root, _ in pairs]
-    sites = [gradient_site(item) for item in inputs]
-    for position, (node, _) in enumerate(sites):
-        if node is None:
-            text = f"input {position}, which is a transpose of another tensor"
-            fix = "differentiate in that tensor, or use x.t().clone()"
-            raise problem(GraphError, "grad", text, "leaves, or results with values of their own", fix)
+    sites = [_site("grad", position, item) for position, item in enumerate(inputs)]
     targets = [node for node, _ in sites]
     order = history(roots)
     leaves = _leaves(order)
@@ -405,13 +469,13 @@ def _grad_of_tensors(
     )
 
 
-def _listed(name: str, value: Any, or_none: bool = False) -> list[Any]:
+def _listed(name: str, value: Any, or_none: bool = False, who: str = "grad") -> list[Any]:
     """One tensor, or several, as a list."""
     items = [value] if isinstance(value, Tensor) or not isinstance(value, (tuple, list)) else list(value)
     for item in items:
         if not (isinstance(item, Tensor) or (or_none and item is None)):
-            expected = "a function, or tensors and the inputs to differentiate them in"
-            raise problem(DTypeError, "grad", f"a {type(item).__name__} among the {name}", expected)
+            expected = "a function, or tensors and the inputs to differentiate them in" if who == "grad" else "tensors"
+            raise problem(DTypeError, who, f"a {type(item).__name__} among the {name}", expected)
     return items
 
 

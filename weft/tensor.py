@@ -384,12 +384,17 @@ class Tensor(TensorCell, TensorAttributes, TensorMethods):
         self._grad = value
 
     def backward(
-        self, gradient: Tensor | None = None, retain_graph: bool | None = None, create_graph: bool = False
+        self,
+        gradient: Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Tensor | Sequence[Tensor] | None = None,
     ) -> None:
-        """Add the gradient of this tensor to `.grad` of every leaf that requires one. See `weft.autograd.backward`."""
+        """Add the gradient of this tensor to `.grad` of every leaf that requires one, or of these `inputs` alone. See
+        `weft.autograd.backward`."""
         from weft.autograd import backward
 
-        backward(self, gradient, retain_graph, create_graph)
+        backward(self, gradient, retain_graph, create_graph, inputs)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Any:
         """Call `hook(gradient)` whenever `backward()` or `grad` has the gradient of this tensor. What it returns,

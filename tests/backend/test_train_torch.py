@@ -236,3 +236,61 @@ def test_the_scales_of_float16_are_torchs(on_each_device, name):
     assert state == {**scaler.state_dict(), "skipped_steps": sum(skipped)}
     found, rounding = weft.stack(losses.values).tolist(), torch.finfo(torch.float16).eps / 2
     np.testing.assert_allclose(found[:20], values[:20], rtol=rounding)  # of which some are the first ten updates
+
+
+def change_nothing(x):
+    return x
+
+
+def with_history(x):
+    return x.clone().requires_grad_() * 1.0
+
+
+def transposed(x):
+    return x.t().contiguous().t()
+
+
+def negative_view(x):
+    return torch._neg_view(-x)
+
+
+@pytest.mark.parametrize("change", [change_nothing, with_history, torch.nn.Parameter, transposed, negative_view])
+@pytest.mark.parametrize("kind", ["list", "dataset", "torch dataset", "torch loader", "predict"])
+def test_batches_of_torch_tensors(on_each_device, change, kind):
+    """With a history, in another order or as a view: what is computed is that of plain arrays."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 3)).astype(np.float32), rng.normal(size=(8, 1)).astype(np.float32)
+    given, target = change(torch.tensor(x)), torch.tensor(y)
+
+    def run(inputs, labels):
+        weft.manual_seed(0)
+        model = weft.nn.Linear(3, 1)
+        optimizer = weft.optim.SGD(model.parameters(), lr=0.1)
+        trainer = weft.train.Trainer(model, weft.nn.MSELoss(), optimizer, device=on_each_device)
+        if kind == "predict":
+            return trainer.predict(inputs).tolist()
+        data = [(inputs, labels)]
+        if kind == "dataset":
+            data = weft.data.DataLoader(weft.data.TensorDataset(inputs, labels), batch_size=4)
+        elif kind != "list" and isinstance(inputs, torch.Tensor):
+            data = torch.utils.data.TensorDataset(inputs.detach() if kind == "torch loader" else inputs, labels)
+            make = weft.data.DataLoader if kind == "torch dataset" else torch.utils.data.DataLoader
+            data = make(data, batch_size=4)
+        elif kind != "list":
+            data = weft.data.DataLoader(weft.data.TensorDataset(inputs, labels), batch_size=4)
+        return trainer.fit(data, epochs=2)["loss"]
+
+    assert run(given, target) == run(weft.tensor(x), weft.tensor(y))
+
+
+def test_torch_tensors_of_other_dtypes():
+    """bfloat16 comes as it is; what has no values says so; a tensor alone is no data to train on."""
+    model = weft.nn.Linear(3, 1).to(weft.bfloat16)
+    trainer = weft.train.Trainer(model, weft.nn.MSELoss(), weft.optim.SGD(model.parameters(), lr=0.1), device="cpu")
+    x = torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True)
+    assert trainer.predict(x).dtype is weft.bfloat16
+    assert len(trainer.fit([(x, torch.ones(2, 1, dtype=torch.bfloat16))], epochs=1)["loss"]) == 1
+    with pytest.raises(weft.WeftError, match=r"a torch tensor of torch\.float32 on meta.*Fix: convert it"):
+        trainer.fit([(torch.ones(2, 3, device="meta"), torch.ones(2, 1))], epochs=2)
+    with pytest.raises(weft.WeftError, match="Trainer: given data of type Tensor; expected a DataLoader"):
+        trainer.fit(x, epochs=1)

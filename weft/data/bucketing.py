@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.creation import tensor
-from weft.data.collate import collate, is_torch_tensor
+from weft.data.collate import array_of_torch, collate, is_torch_tensor
 from weft.data.sampler import Sampler
 from weft.errors import RangeError, ShapeError, problem
 from weft.random import Generator
@@ -138,7 +138,7 @@ class PadCollate:
         if isinstance(sequence, Tensor):
             array = sequence.numpy()
         else:
-            array = sequence.detach().cpu().numpy() if is_torch_tensor(sequence) else np.asarray(sequence)
+            array = array_of_torch(sequence) if is_torch_tensor(sequence) else np.asarray(sequence)
         result = np.full((size, *array.shape[1:]), self.value, array.dtype)
         result[: len(array)] = array
         return result

@@ -90,10 +90,16 @@ def is_torch_tensor(value: Any) -> bool:
 
 
 def array_of_torch(value: Any) -> np.ndarray:
-    value = value.detach().cpu()
-    if str(value.dtype) == "torch.bfloat16":
-        return from_dlpack(value.contiguous()).numpy()
-    return value.numpy()
+    """The values of a tensor of PyTorch, on any device, with or without a history."""
+    try:
+        value = value.detach().to("cpu").to_dense().resolve_conj().resolve_neg()
+        if str(value.dtype) == "torch.bfloat16":
+            return from_dlpack(value.contiguous()).numpy()
+        return value.numpy()
+    except (TypeError, RuntimeError, NotImplementedError) as error:
+        given = f"a torch tensor of {value.dtype} on {value.device} whose values cannot be had ({error})"
+        fix = "convert it with .float() and .cpu() first"
+        raise problem(DTypeError, "DataLoader or Trainer", given, "a dense tensor of numbers", fix) from None
 
 
 def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:

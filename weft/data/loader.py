@@ -15,6 +15,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from weft.compiled import compile
@@ -22,12 +23,21 @@ from weft.data.collate import default_collate
 from weft.data.dataset import is_stream
 from weft.data.reading import END, Source, find_rows
 from weft.data.resident import LAST, ResidentData, apply_transform, count_batches, upload_rows
-from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler, draw_positions
-from weft.data.seeds import ORDER, TRANSFORM, draw_seed, epoch_seed, restore_generator, saved_generator
+from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler, draw_positions, draws_itself
+from weft.data.seeds import (
+    ITEMS,
+    ORDER,
+    TRANSFORM,
+    draw_seed,
+    epoch_seed,
+    iterate_apart,
+    restore_generator,
+    saved_generator,
+)
 from weft.data.streaming import prefetch
 from weft.data.workers import LocalWorker, start_processes
 from weft.device import default_device, get
-from weft.errors import RangeError, problem
+from weft.errors import DTypeError, RangeError, problem
 from weft.random import Generator
 from weft.tensor import Tensor
 from weft.tree import flatten
@@ -37,6 +47,22 @@ __all__ = ["DataLoader", "default_collate"]
 Item = TypeVar("Item")
 INTERPRETER = "reference"  # the kind of device that runs no compiled functions
 RESIDENT_SHARE = 0.5  # of a device's available memory, that a data set may take
+
+
+@dataclass
+class Place:
+    """Where one iteration over a loader is. `draws` is what the transform of this iteration has drawn; `generator`
+    the generator of seeds when the iteration began, where a sampler of a user's own draws from it meanwhile."""
+
+    epoch: int = 0
+    seed: int | None = None
+    position: int = 0  # batches given out
+    draws: int = 0
+    generator: dict[str, Any] = field(default_factory=dict)
+    is_complete: bool = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "draws": self.draws}
 
 
 class DataLoader(Generic[Item]):
@@ -86,6 +112,7 @@ class DataLoader(Generic[Item]):
         resident: bool | None = None,
     ):
         _check_order(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last)
+        _check_generator(generator)
         last = ("drop" if drop_last else "keep") if last is None else last
         _check_options(batch_size, batch_sampler, num_workers, prefetch_factor, last, drop_last, worker)
         self.dataset, self.num_workers, self.generator, self.seed = dataset, num_workers, generator, seed
@@ -104,13 +131,10 @@ class DataLoader(Generic[Item]):
         if batch_sampler is None and batch_size is not None and not is_iterable:
             self.batch_sampler = BatchSampler(self.sampler, batch_size, self.drop_last)
         self.collate_fn = collate_fn
-        self.epoch, self.position = 0, 0  # of the iteration that began last; batches given out
+        self.place = Place()  # of the iteration that began last
         self.wait_seconds = 0.0
         self._next_epoch = 0
         self._loaded: dict[str, Any] | None = None  # a state to go on from
-        self._seed_now: int | None = None
-        self._begun = 0  # iterations that began so far: a position is that of the last one
-        self._is_complete = True  # whether the iteration that began last is at its end
         self._transform_generator = Generator()
         self._transform_plan: Any = None  # the transform, compiled
         self._next_plan: Any = None  # the next batch of resident data, compiled
@@ -120,6 +144,16 @@ class DataLoader(Generic[Item]):
         self._kept_workers: Sequence[Any] = ()
 
     # ---- epochs and positions ----------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the iteration that began last."""
+        return self.place.epoch
+
+    @property
+    def position(self) -> int:
+        """The batches that the iteration that began last has given out."""
+        return self.place.position
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be this epoch. (Without it, each iteration is the next one.)"""
@@ -136,18 +170,27 @@ class DataLoader(Generic[Item]):
             state = self._active.state_dict()
             is_complete = state["position"] >= self._active.batches
         else:
-            draws = self._transform_generator.counter
-            state = {"epoch": self.epoch, "position": self.position, "seed": self._seed_now, "draws": draws}
-            is_complete = self._is_complete or self._is_at_end()
+            state = self.place.state_dict()
+            is_complete = self.place.is_complete or self._is_at_end()
         if is_complete:
-            state = {"epoch": self._next_epoch, "position": 0, "seed": self.seed, "draws": 0}
-        return state | saved_generator(self._seed_generator())
+            return {"epoch": self._next_epoch, "position": 0, "seed": self.seed, "draws": 0} | self.generator_state()
+        return state | self.generator_state(self.place)
 
-    def _seed_generator(self) -> Generator | None:
+    @property
+    def seed_generator(self) -> Generator | None:
         """What the seeds of epochs are drawn from, unless it is Weft's default generator or the seed is given."""
         if self.seed is not None:
             return None
-        return self.generator or getattr(self.sampler or self.batch_sampler, "generator", None)
+        return self.generator or getattr(self._order(), "generator", None)
+
+    def generator_state(self, place: Place | None = None) -> dict[str, Any]:
+        """The part of a state that holds the generator of seeds, if there is one: as it is now or, for an iteration in
+        which a sampler of a user's own draws from it, as it was when this began, since it will be iterated again."""
+        return saved_generator(self.seed_generator) | (place.generator if place is not None else {})
+
+    def _order(self) -> Any:
+        """What gives the positions of batches, or of items where there are no batches."""
+        return self.batch_sampler if self.batch_sampler is not None else self.sampler
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Let the next iteration go on where `state_dict` was taken, within an epoch too."""
@@ -157,7 +200,7 @@ class DataLoader(Generic[Item]):
             raise problem(RangeError, "DataLoader.load_state_dict", given, "what state_dict returned")
         self._loaded = dict(state)
         self._next_epoch = int(state["epoch"])
-        restore_generator(self._seed_generator(), state)
+        restore_generator(self.seed_generator, state)
 
     def _is_at_end(self) -> bool:
         try:
@@ -171,14 +214,15 @@ class DataLoader(Generic[Item]):
         epoch = self._next_epoch if epoch is None else epoch
         seed, first, draws = self.seed, 0, 0
         if loaded is not None and loaded["epoch"] == epoch:
-            seed, first, draws = loaded["seed"], int(loaded["position"]), int(loaded["draws"])
+            first, draws = int(loaded["position"]), int(loaded["draws"])
+            if first or seed is None:  # an epoch that has begun keeps its seed
+                seed = loaded["seed"]
         if seed is None:
-            seed = draw_seed(self._seed_generator())
-        self.epoch, self.position, self._seed_now, self._next_epoch = epoch, first, seed, epoch + 1
-        self._active, self._is_complete = data, False
-        self._begun += 1
-        self._transform_generator.manual_seed(epoch_seed(seed, epoch, TRANSFORM))
-        self._transform_generator.counter = draws
+            seed = draw_seed(self.seed_generator)
+        has_own_order = not self.is_iterable and draws_itself(self._order())
+        generator = saved_generator(self.seed_generator) if has_own_order else {}
+        self.place = Place(epoch, seed, first, draws, generator, is_complete=False)
+        self._active, self._next_epoch = data, epoch + 1
         return seed, first, draws
 
     # ---- data on the device ------------------------------------------------------------------------------------------
@@ -208,7 +252,7 @@ class DataLoader(Generic[Item]):
         data = ResidentData(
             upload_rows(parts, place), self.batch_size or 1, shuffle, self.seed or 0, self.last, self.transform
         )
-        data.begin_epoch, data.seed_generator = self.begin_epoch, self._seed_generator()
+        data.begin_epoch, data.seed_generator = self.begin_epoch, self.seed_generator
         return data
 
     def _fits(self, found: tuple[Sequence[Any], Any], place: Any) -> bool:
@@ -218,18 +262,18 @@ class DataLoader(Generic[Item]):
         nbytes = sum(one.dtype.itemsize * rows * _row_elements(one.shape) for one in parts)
         return is_there or nbytes <= RESIDENT_SHARE * place.backend.memory()[0]
 
-    def _iterate_resident(self, data: ResidentData, begun: int) -> Iterator[Any]:
+    def _iterate_resident(self, data: ResidentData, place: Place) -> Iterator[Any]:
         if self._next_plan is None:
             self._next_plan = compile(data.next)
         for number in range(data.first, data.batches):
-            if self._begun != begun:
+            if self.place is not place:
                 given = (
                     "a second iteration, or an epoch of ResidentData, while one over data on the device was under way"
                 )
                 expected = "one at a time: they share the position on the device"
                 raise problem(RangeError, "DataLoader", given, expected, "use resident=False, or another loader")
             yield list(self._next_plan(data.count(number)))
-        self._is_complete = True
+        place.is_complete = True
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
@@ -238,17 +282,21 @@ class DataLoader(Generic[Item]):
             data = self.resident()
             if data is not None:
                 data.start_epoch(self._next_epoch)
-                return self._iterate_resident(data, self._begun)
+                return self._iterate_resident(data, self.place)
         seed, first, _ = self.begin_epoch()
-        return self._count(self._stream(seed, first), self._begun)
+        return self._count(self._stream(seed, first), self.place)
 
-    def _count(self, batches: Iterator[Any], begun: int) -> Iterator[Any]:
-        """Batches after the transform; counts them, unless another iteration began since."""
+    def _count(self, batches: Iterator[Any], place: Place) -> Iterator[Any]:
+        """Batches after the transform; counts them and what the transform draws, in the stream of this iteration."""
+        assert place.seed is not None
+        seed = epoch_seed(place.seed, place.epoch, TRANSFORM)
         for batch in batches:
-            if self._begun == begun:
-                self.position += 1
-            yield self._transformed(batch)
-        self._is_complete = self._is_complete or self._begun == begun
+            place.position += 1
+            self._transform_generator.set_state((seed, place.draws))
+            batch = self._transformed(batch)
+            place.draws = self._transform_generator.counter
+            yield batch
+        place.is_complete = True
 
     def _transformed(self, batch: Any) -> Any:
         if self.transform is None:
@@ -274,7 +322,10 @@ class DataLoader(Generic[Item]):
             tasks = itertools.islice(self._tasks(seed, self.epoch), first, None)
             skip, workers = 0, self.num_workers
         if not workers and self.device is None:
-            return self._read_here(LocalWorker(source, place, None, skip), tasks)
+            batches = self._read_here(LocalWorker(source, place, None, skip), tasks)
+            if not self.is_iterable:
+                return batches
+            return iterate_apart(lambda: batches, Generator(epoch_seed(seed, self.epoch, ITEMS)))
 
         def make_workers() -> Sequence[Any]:
             if self.worker == "process" and workers:
@@ -314,7 +365,7 @@ class DataLoader(Generic[Item]):
 
     def _tasks(self, seed: int, epoch: int) -> Iterator[Any]:
         """The positions of each batch of the epoch, or of each item where there are no batches."""
-        order = self.batch_sampler if self.batch_sampler is not None else self.sampler
+        order = self._order()
         if hasattr(order, "set_epoch"):
             order.set_epoch(epoch)
         first: list[int] = []
@@ -329,7 +380,7 @@ class DataLoader(Generic[Item]):
         """The number of batches."""
         if self.is_iterable:
             return count_batches(len(self.dataset), self.batch_size or 1, self.last)
-        return len(self.batch_sampler if self.batch_sampler is not None else self.sampler)
+        return len(self._order())
 
 
 def _close_all(workers: Sequence[Any]) -> None:
@@ -342,6 +393,13 @@ def _row_elements(shape: Sequence[int]) -> int:
     for extent in shape[1:]:
         total *= extent
     return total
+
+
+def _check_generator(generator: Any) -> None:
+    """Seeds are drawn on the host from a generator whose state is two numbers, so that a loader can be saved."""
+    if generator is not None and not isinstance(generator, Generator):
+        given = f"generator={type(generator).__module__}.{type(generator).__name__}"
+        raise problem(DTypeError, "DataLoader", given, "a weft.Generator", "pass weft.Generator(seed)")
 
 
 def _check_order(

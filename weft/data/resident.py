@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.compiled import compile
 from weft.creation import arange, tensor, zeros
+from weft.data.collate import array_of_torch, is_torch_tensor
 from weft.data.seeds import ORDER, TRANSFORM, drawing_from, epoch_seed, restore_generator, saved_generator
 from weft.dtypes import int64
 from weft.errors import RangeError, ShapeError, problem
@@ -145,4 +146,5 @@ class ResidentData:
 
 def upload_rows(parts: Sequence[Any], device: Any) -> list[Tensor]:
     """Tensors and NumPy arrays as tensors on a device; what is there already is not copied."""
-    return [one.to(device) if isinstance(one, Tensor) else tensor(one, device=device) for one in parts]
+    arrays = [array_of_torch(one) if is_torch_tensor(one) else one for one in parts]
+    return [one.to(device) if isinstance(one, Tensor) else tensor(one, device=device) for one in arrays]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from weft.creation import as_tensor
+from weft.data.seeds import iterate_apart
 from weft.dtypes import float64
 from weft.errors import RangeError, problem
 from weft.random import Generator, randint
@@ -151,7 +152,19 @@ class BatchSampler(Sampler):
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
 
+def _can_be_given(sampler: Any) -> bool:
+    """Whether a sampler draws from a generator that it is given."""
+    return isinstance(sampler, Sampler) and type(sampler).__iter__ in (Sampler.__iter__, BatchSampler.__iter__)
+
+
+def draws_itself(sampler: Any) -> bool:
+    """Whether the positions come from a user's own `__iter__`, which may draw from a generator while it runs."""
+    return draws_itself(sampler.sampler) if type(sampler) is BatchSampler else not _can_be_given(sampler)
+
+
 def draw_positions(sampler: Iterable[Any], generator: Generator | None) -> Iterator[Any]:
-    """The positions of a sampler, drawn from a generator where it can be given one."""
-    is_own = isinstance(sampler, Sampler) and type(sampler).__iter__ in (Sampler.__iter__, BatchSampler.__iter__)
-    return sampler.draw(generator) if is_own else iter(sampler)  # type: ignore[attr-defined]
+    """The positions of a sampler, drawn from a generator; a sampler with an `__iter__` of its own draws from it where
+    it would draw from Weft's default generator."""
+    if _can_be_given(sampler):
+        return sampler.draw(generator)  # type: ignore[attr-defined]
+    return iter(sampler) if generator is None else iterate_apart(lambda: sampler, generator)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from weft.random import Generator, default_generator
 
-ORDER, TRANSFORM = 1, 2  # purposes
+ORDER, TRANSFORM, ITEMS = 1, 2, 3  # purposes
 _MASK = 2**64 - 1
 _ACTIVE = threading.local()  # .generator: what transforms of this thread draw from
 
@@ -55,6 +55,32 @@ def restore_generator(generator: Generator | None, state: Mapping[str, Any]) -> 
     if generator is not None and state.get("generator") is not None:
         made, counter = state["generator"]
         generator.set_state((int(made), int(counter)))
+
+
+@contextlib.contextmanager
+def _default_from(generator: Generator) -> Iterator[None]:
+    """Let Weft's default generator be in the state of another one inside the block, which goes on with it."""
+    before = default_generator.get_state()
+    default_generator.set_state(generator.get_state())
+    try:
+        yield
+    finally:
+        generator.set_state(default_generator.get_state())
+        default_generator.set_state(before)
+
+
+def iterate_apart(make: Callable[[], Iterable[Any]], generator: Generator) -> Iterator[Any]:
+    """The items of an iterable of a user's own, whose code draws from `generator` where it would draw from Weft's
+    default generator: what it gives does not depend on what is drawn between two items, so it can be iterated again."""
+    with _default_from(generator):
+        items = iter(make())
+    while True:
+        with _default_from(generator):
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
 
 
 def current_generator() -> Generator:

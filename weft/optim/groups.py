@@ -7,6 +7,7 @@ device, together with their state. Nothing here knows an update rule.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import numbers
@@ -42,6 +43,30 @@ def outside_of_traces() -> Iterator[None]:
         STATE.trace = trace
         if watching is not None:
             sys.setprofile(watching)
+
+
+class WatchedList(list):
+    """A list that compiled steps look at again after it was changed."""
+
+    __slots__ = ()
+
+
+def _changing(name: str) -> Any:
+    change = getattr(list, name)
+
+    @functools.wraps(change)
+    def call(self: WatchedList, *args: Any, **kwargs: Any) -> Any:
+        VERSION.bump()
+        return change(self, *args, **kwargs)
+
+    return call
+
+
+for _name in (
+    "__delitem__", "__iadd__", "__imul__", "__setitem__", "append", "clear", "extend", "insert", "pop", "remove",
+    "reverse", "sort",
+):  # fmt: skip
+    setattr(WatchedList, _name, _changing(_name))
 
 
 class Group(dict):

@@ -17,7 +17,7 @@ import weft
 from weft.errors import GraphError, RangeError, ShapeError, problem
 from weft.locks import CopyableLock
 from weft.optim.flat import buckets, join, split
-from weft.optim.groups import SEEN, STEP, SUM, Bucket, Group, outside_of_traces, plain_number
+from weft.optim.groups import SEEN, STEP, SUM, Bucket, Group, WatchedList, outside_of_traces, plain_number
 from weft.row_updates import Rows, replace_rows, row_gradient, take_rows, unique_rows
 from weft.state import STATE, VERSION
 from weft.tensor import Tensor, take_consumed
@@ -69,7 +69,7 @@ class Optimizer:
 
     def __init__(self, params: Params, defaults: Mapping[str, Any]):
         self.defaults = dict(defaults)
-        self.param_groups: list[Group] = []
+        self.param_groups: list[Group] = WatchedList()
         self._own_state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self._step_lock = CopyableLock()  # a step outside weft.compile assigns its tensors one after the other
         given = self._listed(params)
@@ -104,7 +104,7 @@ class Optimizer:
             self._check(param, known)
             known.add(id(param))
         defaults = {key: plain_number(value) for key, value in self.defaults.items()}
-        options["params"] = params
+        options["params"] = params = WatchedList(params)
         group = Group({"params": params, **defaults, **options}, self)
         self._check_group(group)
         with outside_of_traces():
@@ -112,14 +112,15 @@ class Optimizer:
         self.param_groups.append(group)
         VERSION.bump()  # compiled steps are to look at the groups
 
-    def _sizes(self) -> list[int]:
-        """How many parameters each group has."""
-        return [len(group["params"]) for group in self.param_groups]
+    def _held(self) -> list[list[int]]:
+        """Which parameters each group has."""
+        return [list(map(id, group["params"])) for group in self.param_groups]
 
     def _guard_groups(self) -> None:
-        """Let a compiled function be traced anew when there are more groups. One guard serves all calls in it."""
-        if STATE.trace is not None and all(read != self._sizes for read, _ in STATE.trace.guards):
-            STATE.trace.guard(self._sizes)
+        """Let a compiled function be traced anew when there are other groups, or other parameters in them. One guard
+        serves all calls in it; replays look at it only after a change (`WatchedList`)."""
+        if STATE.trace is not None and all(read != self._held for read, _ in STATE.trace.guards):
+            STATE.trace.guard(self._held)
 
     def _listed(self, params: Any) -> list[Any]:
         if isinstance(params, Tensor):

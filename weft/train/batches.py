@@ -7,6 +7,7 @@ streamed batches are.
 from __future__ import annotations
 
 import abc
+import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +16,10 @@ import numpy as np
 
 import weft
 from weft import tree
+from weft.data.collate import array_of_torch, is_torch_tensor
+from weft.data.seeds import ITEMS, epoch_seed, iterate_apart, restore_generator, saved_generator
 from weft.errors import RangeError, WeftError, problem
+from weft.random import Generator
 from weft.tensor import Tensor
 
 
@@ -27,6 +31,8 @@ class Batches(abc.ABC):
     position = 0
     length: Any = None  # batches of an epoch, where it is known
 
+    epoch: int | None = None  # the one that was started
+
     @abc.abstractmethod
     def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
         """Go to batch number `position` of an epoch, with what `state_dict` returned there, if it is known."""
@@ -35,9 +41,30 @@ class Batches(abc.ABC):
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
         """The batch at a position of the present epoch once more."""
 
-    def state_dict(self, position: int) -> dict[str, Any]:
-        """What it takes to go on at this position, after the batches that steps were made of, with the same batches."""
-        return {}
+    @abc.abstractmethod
+    def state_dict(self, epoch: int, position: int) -> dict[str, Any]:
+        """What it takes to go on with the same batches at this position of an epoch, after the batches that steps were
+        made of: for an epoch that was started its seed, and always the generator that seeds are drawn from."""
+
+    def random_state(self, epoch: int, position: int) -> tuple[int, int]:
+        """The state of Weft's default generator with which to go on at this position."""
+        return weft.default_generator.get_state()
+
+    @property
+    @abc.abstractmethod
+    def seed_generator(self) -> Any:
+        """The generator of its own that a loader draws the seeds of epochs from, if it has one."""
+
+    @contextlib.contextmanager
+    def keeping_generator(self) -> Iterator[None]:
+        """What is started inside leaves the seeds of later epochs as they would be without it."""
+        generator = self.seed_generator
+        drawn = None if generator is None else generator.get_state()
+        try:
+            yield
+        finally:
+            if generator is not None:
+                generator.set_state(drawn)
 
 
 class Resident(Batches):
@@ -50,20 +77,27 @@ class Resident(Batches):
         self.data = data
         self.length = int(data.batches)
         if not self.length:
+<<<<<<< HEAD
             rows, size = data.length, data.batch_size
             fix = "take a smaller batch_size, or keep the last batch (drop_last=False)"
             raise _nothing(f"{rows} sample{'s' * (rows != 1)}, dropped as less than a batch of {size}", fix)
         self._hold()
+=======
+            raise _nothing("a data set without a batch")
+
+    @property
+    def seed_generator(self) -> Any:
+        return getattr(self.data, "seed_generator", None)
+>>>>>>> h-trainfix
 
     def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
-        if position:
-            known = {"seed": self.data.seed, "draws": 0, **(state or {})}
+        state = state or {}
+        if position or state.get("seed") is not None:  # an epoch that has begun
+            known = {"seed": self.data.seed, "draws": 0, **state}
             self.data.load_state_dict({**known, "epoch": epoch, "position": position})
         else:
+            restore_generator(self.seed_generator, state)
             self.data.start_epoch(epoch)
-        self._hold()
-
-    def _hold(self) -> None:
         data = self.data
         self.epoch, self.position, self.seed = data.epoch, data.first, data.seed
         self.draws, self.seeks = data.generator.counter, data.seeks
@@ -75,7 +109,8 @@ class Resident(Batches):
 
     def come_back(self) -> None:
         """Set the place on the device to the one that is kept here."""
-        self.data.load_state_dict(self.state_dict(self.position))
+        assert self.epoch is not None
+        self.data.load_state_dict(self.state_dict(self.epoch, self.position))
         self.seeks = self.data.seeks
 
     def count(self, number: int) -> int:
@@ -88,32 +123,65 @@ class Resident(Batches):
         weft.eval(*[one for one in batch if isinstance(one, Tensor)])  # before the place changes again
         return batch
 
-    def state_dict(self, position: int) -> dict[str, Any]:
-        return {"epoch": self.epoch, "position": position, "seed": self.seed, "draws": self.draws}
+    def state_dict(self, epoch: int, position: int) -> dict[str, Any]:
+        drawn = saved_generator(self.seed_generator)
+        if epoch != self.epoch:
+            return drawn
+        return {"epoch": epoch, "position": position, "seed": self.seed, "draws": self.draws, **drawn}
 
 
 class Streamed(Batches):
-    """Batches that a loader or another iterable gives, one after the other."""
+    """Batches that a loader or another iterable gives, one after the other.
+
+    A `weft.data.DataLoader` tells its seed and how to skip batches (`place`). Another object with `state_dict` and
+    `load_state_dict` is asked for its state at a checkpoint, and given it before it is iterated over again. Anything
+    else is iterated over again from the beginning; where its code draws from Weft's default generator, it draws from a
+    stream of the epoch's own instead (`seed`), so that it gives the same batches again."""
 
     def __init__(self, source: Any, device: Any):
         self.source, self.device = source, device
+<<<<<<< HEAD
         self.length = known_length(source)
+=======
+        self.length = _length(source)
+        self.place: Any = None  # of this iteration, where the loader has one
+        self.seed: int | None = None
+>>>>>>> h-trainfix
         self._iterator: Iterator[Any] = iter(())
+        self._drawn = (0, 0)  # the state of Weft's default generator before the last batch: its transform may draw
+        self._has_state = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
+
+    @property
+    def seed_generator(self) -> Any:
+        return getattr(self.source, "seed_generator", None)
 
     def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
-        self.position = position
-        is_skipped = bool(position and state and hasattr(self.source, "load_state_dict"))
-        if is_skipped and state is not None:
-            self.source.load_state_dict({**state, "epoch": epoch, "position": position})
-        self._iterator = iter(self.source)
-        for _ in range(0 if is_skipped else position):
+        self.epoch, self.position = epoch, position
+        if self._has_state:
+            if state:
+                known = {"seed": None, "draws": 0} if hasattr(self.source, "place") else {}
+                self.source.load_state_dict({**known, **state, "epoch": epoch, "position": position})
+            self._iterator = iter(self.source)
+            self.place = getattr(self.source, "place", None)
+            if state or not position:
+                return
+        else:
+            saved = (state or {}).get("seed")
+            self.seed = epoch_seed(*weft.default_generator.get_state(), ITEMS) if saved is None else saved
+            self._iterator = iterate_apart(lambda: self.source, Generator(self.seed))
+        for _ in range(position):
             next(self._iterator, None)
+
+    def random_state(self, epoch: int, position: int) -> tuple[int, int]:
+        is_ahead = epoch == self.epoch and position < self.position  # by a batch that no step was made of
+        return self._drawn if is_ahead else super().random_state(epoch, position)
 
     def next(self) -> tuple[Any, ...] | None:
         """The next batch on the device, as arguments of a step; None at the end of the epoch."""
         began = time.perf_counter()
+        self._drawn = weft.default_generator.get_state()
         try:
             batch = next(self._iterator)
         except StopIteration:
@@ -128,23 +196,28 @@ class Streamed(Batches):
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
         if isinstance(self.source, Iterator):
             raise problem(RangeError, "Trainer", "an iterator", "data that can be iterated again")
-        kept, state = (self._iterator, self.position), self.state_dict(self.position)
+        kept, state = (self._iterator, self.position, self.place), self.state_dict(epoch, position)
         try:
-            self.start(epoch, position, {**state, "draws": _share(state, self.position, position)})
-            batch = self.next()
+            with self.keeping_generator():
+                self.start(epoch, position, state)
+                batch = self.next()
         finally:
-            self._iterator, self.position = kept
-            if state and hasattr(self.source, "load_state_dict"):
+            self._iterator, self.position, self.place = kept
+            if self._has_state and self.place is None:
                 self.source.load_state_dict(state)
         if batch is None:
             raise _nothing(f"an epoch of {position} batches")
         return batch
 
-    def state_dict(self, position: int) -> dict[str, Any]:
-        if not hasattr(self.source, "state_dict"):
-            return {}
-        state = dict(self.source.state_dict())
-        return {**state, "draws": _share(state, self.position, position)} if state.get("draws") else state
+    def state_dict(self, epoch: int, position: int) -> dict[str, Any]:
+        if not self._has_state:
+            return {"seed": self.seed} if epoch == self.epoch else {}
+        if self.place is None:
+            return dict(self.source.state_dict())
+        if epoch != self.epoch:
+            return self.source.generator_state()
+        state = self.place.state_dict() | self.source.generator_state(self.place)
+        return state | {"position": position, "draws": _share(state, self.position, position)}
 
 
 def _share(state: Mapping[str, Any], taken: int, position: int) -> int:
@@ -179,9 +252,12 @@ def _on(device: Any, value: Any) -> Any:
         return value if value.device is device else value.to(device)
     if isinstance(value, np.ndarray):
         return weft.tensor(value, device=device)
-    if type(value).__module__.startswith("torch"):  # a batch of a torch loader
-        return weft.tensor(value.numpy(), device=device)
+    if is_torch_tensor(value):  # a batch of a torch loader
+        return weft.tensor(array_of_torch(value), device=device)
     return value
+
+
+_NO_BATCHES = (Tensor, np.ndarray, str, Mapping)
 
 
 def batches_of(source: Any, device: Any) -> Batches:
@@ -194,10 +270,16 @@ def batches_of(source: Any, device: Any) -> Batches:
         data = source.resident(device)
         if data is not None:
             return Resident(data)
+<<<<<<< HEAD
     elif not hasattr(source, "__iter__") or isinstance(source, (Tensor, np.ndarray, str, Mapping)):
         given, expected = f"data of type {type(source).__name__}", "a DataLoader, or an iterable of batches"
         fix = "DataLoader(data, batch_size=32, shuffle=True)"
         if isinstance(source, (Tensor, np.ndarray)):
             fix = "DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True), or [(x, y)] for one batch"
         raise problem(RangeError, "Trainer", given, f"{expected} (inputs, target)", fix)
+=======
+    elif not hasattr(source, "__iter__") or isinstance(source, _NO_BATCHES) or is_torch_tensor(source):
+        given = f"data of type {type(source).__name__}"
+        raise problem(RangeError, "Trainer", given, "a DataLoader, or an iterable of batches (inputs, target)")
+>>>>>>> h-trainfix
     return Streamed(source, device)

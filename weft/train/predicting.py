@@ -43,13 +43,14 @@ def _forward(trainer: Trainer, inputs: tuple[Any, ...]) -> Any:
 def _inputs(trainer: Trainer, data: Any) -> Any:
     """The inputs of each batch: all parts but the target, which is the last of several."""
     source = batches_of(data, trainer.device)
-    source.start(0, 0)
-    if isinstance(source, Resident):
-        for number in range(source.length):
-            yield _without_target(source.data.next(source.count(number)))
-        return
-    while (batch := source.next()) is not None:  # type: ignore[attr-defined]
-        yield _without_target(batch)
+    with source.keeping_generator():
+        source.start(0, 0)
+        if isinstance(source, Resident):
+            for number in range(source.length):
+                yield _without_target(source.data.next(source.count(number)))
+            return
+        while (batch := source.next()) is not None:  # type: ignore[attr-defined]
+            yield _without_target(batch)
 
 
 def _without_target(batch: Any) -> tuple[Any, ...]:

@@ -18,16 +18,17 @@ FORMAT = 1  # of the state
 
 def state_of(trainer: Trainer) -> dict[str, Any]:
     """See `Trainer.state_dict`."""
-    loader = trainer._loader_state
-    if loader is None and trainer._source is not None and trainer.position:
-        loader = trainer._source.state_dict(trainer.position)
+    loader, random = trainer._loader_state, weft.default_generator.get_state()
+    if loader is None and trainer._source is not None:
+        loader = trainer._source.state_dict(trainer.epoch, trainer.position)
+        random = trainer._source.random_state(trainer.epoch, trainer.position)
     return {
         "format": FORMAT,
         "epoch": trainer.epoch,
         "position": trainer.position,
         "step": trainer.step_count,
         "loader": dict(loader or {}),
-        "random": list(weft.default_generator.get_state()),
+        "random": list(random),
         "model": {name: value.clone() for name, value in weft.snapshot(trainer.model.state_dict()).items()},
         "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
         "scheduler": None if trainer.scheduler is None else _plain(trainer.scheduler.state_dict()),

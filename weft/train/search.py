@@ -69,7 +69,7 @@ def find_lr(trainer: Trainer, train: Any, min_lr: float, max_lr: float, steps: i
     step = weft.compile(with_rate)
     on_nan, trainer.on_nan = trainer.on_nan, "skip"
     try:
-        with _putting_back(trainer):
+        with _putting_back(trainer), source.keeping_generator():
             for rate, batch in zip(rates, _endless(source), strict=False):
                 numbers = [
                     rate if own else number
@@ -124,8 +124,9 @@ class Overfit:
 
 def overfit_one_batch(trainer: Trainer, train: Any, steps: int) -> Overfit:
     """See `Trainer.overfit_one_batch`."""
-    with _putting_back(trainer):  # the data may draw a seed
-        batch = next(_endless(batches_of(train, trainer.device)))
+    source = batches_of(train, trainer.device)
+    with _putting_back(trainer), source.keeping_generator():  # the data may draw a seed
+        batch = next(_endless(source))
         losses = [trainer.train_batch(*batch) for _ in range(steps)]
         return Overfit(weft.stack(losses).tolist())
 

@@ -254,9 +254,10 @@ class Trainer:
         try:
             yield
         except BaseException:
-            if self._loader_state is None and self._source is not None and self.position:
-                with contextlib.suppress(Exception):
-                    self._loader_state = self._source.state_dict(self.position)  # for whoever calls fit again
+            if self._loader_state is None and self._source is not None:
+                with contextlib.suppress(Exception):  # for whoever calls fit again
+                    self._loader_state = self._source.state_dict(self.epoch, self.position)
+                    weft.default_generator.set_state(self._source.random_state(self.epoch, self.position))
             self._call("on_train_abort")
             raise
 
@@ -357,9 +358,8 @@ class Trainer:
     def _finish_early(self, validation: Any, requests: Requests) -> None:
         """In the middle of an epoch, or after a signal: what was measured so far, and a checkpoint to go on from."""
         if self.position and self._source is not None:
-            self._loader_state = self._source.state_dict(
-                self.position
-            )  # before the validation, which may use the same data
+            # Before the validation, which may use the same data.
+            self._loader_state = self._source.state_dict(self.epoch, self.position)
             metrics = self._epoch_metrics()
             if validation is not None and requests.signal is None:
                 metrics.update({f"val_{name}": value for name, value in self.evaluate(validation).items()})
@@ -510,7 +510,7 @@ class Trainer:
             self._evaluations.put(held, known)
         steps, meters = known
         meters.reset()
-        with self._evaluating():
+        with self._evaluating(), source.keeping_generator():
             for batch, step in _each(source, steps):
                 step(*batch)
         return dict(meters.read())
