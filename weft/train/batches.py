@@ -77,18 +77,13 @@ class Resident(Batches):
         self.data = data
         self.length = int(data.batches)
         if not self.length:
-<<<<<<< HEAD
             rows, size = data.length, data.batch_size
             fix = "take a smaller batch_size, or keep the last batch (drop_last=False)"
             raise _nothing(f"{rows} sample{'s' * (rows != 1)}, dropped as less than a batch of {size}", fix)
-        self._hold()
-=======
-            raise _nothing("a data set without a batch")
 
     @property
     def seed_generator(self) -> Any:
         return getattr(self.data, "seed_generator", None)
->>>>>>> h-trainfix
 
     def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
         state = state or {}
@@ -140,13 +135,9 @@ class Streamed(Batches):
 
     def __init__(self, source: Any, device: Any):
         self.source, self.device = source, device
-<<<<<<< HEAD
         self.length = known_length(source)
-=======
-        self.length = _length(source)
         self.place: Any = None  # of this iteration, where the loader has one
         self.seed: int | None = None
->>>>>>> h-trainfix
         self._iterator: Iterator[Any] = iter(())
         self._drawn = (0, 0)  # the state of Weft's default generator before the last batch: its transform may draw
         self._has_state = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
@@ -270,16 +261,10 @@ def batches_of(source: Any, device: Any) -> Batches:
         data = source.resident(device)
         if data is not None:
             return Resident(data)
-<<<<<<< HEAD
-    elif not hasattr(source, "__iter__") or isinstance(source, (Tensor, np.ndarray, str, Mapping)):
+    elif not hasattr(source, "__iter__") or isinstance(source, _NO_BATCHES) or is_torch_tensor(source):
         given, expected = f"data of type {type(source).__name__}", "a DataLoader, or an iterable of batches"
         fix = "DataLoader(data, batch_size=32, shuffle=True)"
         if isinstance(source, (Tensor, np.ndarray)):
             fix = "DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True), or [(x, y)] for one batch"
         raise problem(RangeError, "Trainer", given, f"{expected} (inputs, target)", fix)
-=======
-    elif not hasattr(source, "__iter__") or isinstance(source, _NO_BATCHES) or is_torch_tensor(source):
-        given = f"data of type {type(source).__name__}"
-        raise problem(RangeError, "Trainer", given, "a DataLoader, or an iterable of batches (inputs, target)")
->>>>>>> h-trainfix
     return Streamed(source, device)
