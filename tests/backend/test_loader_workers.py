@@ -3,6 +3,7 @@
 import gc
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -328,3 +329,54 @@ def test_any_word_may_be_a_sample_or_its_key(workers, kind):
     with pytest.raises(KeyError) as caught:
         list(data.DataLoader(Words(), batch_size=None, sampler=["begin", "bad"], **options))
     assert any("raised while reading sample 'bad'" in note for note in caught.value.__notes__)
+
+
+class Drawn(data.Dataset):
+    """Samples that are drawn when they are read, from each of the usual generators."""
+
+    def __getitem__(self, index):
+        return np.array([random.random(), np.random.rand(), weft.rand(1).item()])  # noqa: NPY002
+
+    def __len__(self):
+        return 8
+
+
+def test_what_a_dataset_draws_in_processes_follows_from_the_seed():
+    """For any number of workers; other samples and other epochs draw other numbers."""
+
+    def run(workers):
+        loader = data.DataLoader(Drawn(), 2, num_workers=workers, worker="process", seed=3)
+        return np.stack([np.concatenate([batch.numpy() for batch in loader]) for _ in range(2)])
+
+    found = run(2)
+    assert len(np.unique(found)) == found.size
+    np.testing.assert_array_equal(found, run(1))
+
+
+def seed_by_number(number):
+    random.seed(number)
+
+
+def test_what_a_worker_init_fn_seeds_stays_seeded():
+    loader = data.DataLoader(Drawn(), 2, num_workers=1, worker="process", seed=3, worker_init_fn=seed_by_number)
+    stream = random.Random(0)
+    found = np.concatenate([batch.numpy() for batch in loader])
+    assert found[:, 0].tolist() == [stream.random() for _ in range(8)]
+
+
+def test_two_iterations_at_a_time_have_processes_of_their_own():
+    """With workers that are kept, too: each gets its own batches, and one set of processes stays."""
+    loader = data.DataLoader(Squares(12), 2, num_workers=2, worker="process", persistent_workers=True)
+    expected = [batch[1].tolist() for batch in loader]
+    first, found = iter(loader), ([], [])
+    found[0].append(next(first)[1].tolist())
+    second = iter(loader)
+    for _ in range(3):
+        found[1].append(next(second)[1].tolist())
+        found[0].append(next(first)[1].tolist())
+    found[0].extend(batch[1].tolist() for batch in first)
+    found[1].extend(batch[1].tolist() for batch in second)
+    assert found == (expected, expected)
+    assert len(children()) == 2
+    del loader, first, second
+    gc.collect()

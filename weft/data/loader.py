@@ -329,11 +329,15 @@ class DataLoader(Generic[Item]):
 
         def make_workers() -> Sequence[Any]:
             if self.worker == "process" and workers:
-                return self._processes(source, place, workers, skip)
+                found = self._processes(source, place, workers, skip)
+                for one in found:
+                    one.seed = items_seed
+                return found
             start = self.worker_init_fn if workers else None
             return [LocalWorker(source, place, self.device, skip, number, start) for number in range(workers or 1)]
 
-        keep = self._keeps_workers()
+        items_seed = epoch_seed(seed, self.epoch, ITEMS)
+        keep = self._keep_processes if self._keeps_workers() else None
         ahead = max(workers, 1) * self.prefetch_factor
         return prefetch(tasks, make_workers, ahead, self.timeout, self.in_order, keep, self._add_wait)
 
@@ -341,15 +345,21 @@ class DataLoader(Generic[Item]):
         return self.persistent_workers and self.worker == "process" and not self.is_iterable
 
     def _processes(self, source: Source, place: Any, count: int, skip: int) -> Sequence[Any]:
-        if self._kept_workers and all(one.is_alive for one in self._kept_workers):
-            return self._kept_workers
-        _close_all(self._kept_workers)
+        """Processes for one iteration: those that were kept, unless another iteration has them, or new ones."""
+        kept, self._kept_workers = self._kept_workers, ()
+        if kept and all(one.is_alive for one in kept):
+            return kept
+        _close_all(kept)
         target = self.device or place
         made = start_processes(source, target, count, self.worker_init_fn, self.multiprocessing_context, skip)
         if self._keeps_workers():
-            self._kept_workers = made
             weakref.finalize(self, _close_all, made)
         return made
+
+    def _keep_processes(self, workers: Sequence[Any]) -> None:
+        """Keep the processes of an iteration that has ended for the next one."""
+        before, self._kept_workers = self._kept_workers, workers
+        _close_all(before)
 
     def _add_wait(self, seconds: float) -> None:
         self.wait_seconds += seconds

@@ -55,11 +55,11 @@ def prefetch(
     ahead: int,
     timeout: float = 0,
     in_order: bool = True,
-    keep_workers: bool = False,
+    keep_workers: Callable[[Sequence[Worker]], None] | None = None,
     waited: Callable[[float], None] = lambda seconds: None,
 ) -> Iterator[Any]:
     """The batches of `tasks`. `waited` gets the seconds that the consumer waited for each. Workers are closed at the
-    end, unless they are to be kept and all of them are idle."""
+    end, or given to `keep_workers`, if there is one and all of them are idle."""
     shared = _Shared()
     workers = make_workers()
     threads = [
@@ -75,9 +75,11 @@ def prefetch(
             shared.is_stopped = True
             shared.changed.notify_all()
         started = [thread for thread in threads if thread.ident is not None]
-        if keep_workers:
+        if keep_workers is not None:
             _join(started)
-        if not keep_workers or any(thread.is_alive() for thread in started):
+        if keep_workers is not None and not any(thread.is_alive() for thread in started):
+            keep_workers(workers)
+        else:
             for worker in workers:
                 worker.close()
             _join(started)

@@ -12,8 +12,10 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import random
 import signal
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -24,8 +26,10 @@ import numpy as np
 from weft.creation import tensor
 from weft.data.collate import Make, Packed, pack, to_device, unpack
 from weft.data.reading import END, NO_SAMPLE, OTHER_KEY, Source, describe_sample, note_sample
+from weft.data.seeds import ITEMS, epoch_seed
 from weft.device import device as use_device
 from weft.errors import RangeError, WeftError, problem
+from weft.random import default_generator
 
 PARENT_CHECK_SECONDS = 2.0  # how often an idle worker process looks whether its parent is still there
 READ, STOP = "read", "stop"  # what a process is told, together with a task
@@ -131,10 +135,13 @@ def _pickled(job: Any) -> bytes:
 
 
 class ProcessWorker:
-    """Reads in a process of its own."""
+    """Reads in a process of its own. `seed` is that of the present epoch: before a batch is read, the generators of
+    Weft, Python and NumPy in the process are seeded by it and the positions, so that what a dataset draws there
+    depends neither on the number of workers nor on the epochs before. With a `worker_init_fn`, which may seed them
+    itself, they are seeded once, by the worker's number."""
 
     def __init__(self, job: Any, target: Any, number: int, context: Any):
-        self.target, self.number = target, number
+        self.target, self.number, self.seed = target, number, 0
         self._unsent: bytes | None = job if isinstance(job, bytes) else None
         self._pipe, theirs = context.Pipe()
         self._index = context.RawValue("q", NO_SAMPLE)
@@ -151,7 +158,7 @@ class ProcessWorker:
             if self._unsent is not None:
                 self._pipe.send_bytes(self._unsent)
                 self._unsent = None
-            self._pipe.send((READ, task))
+            self._pipe.send((READ, task, self.seed))
             if self._pipe not in wait([self._pipe, self._process.sentinel]) and not self._pipe.poll():
                 raise self._death()
             kind, value, text, index = pickle.loads(self._pipe.recv_bytes())
@@ -186,7 +193,7 @@ class ProcessWorker:
         refers to it: that thread may still wait for it.)"""
         if self._index.value == NO_SAMPLE and self._unsent is None:
             with contextlib.suppress(OSError):
-                self._pipe.send((STOP, None))
+                self._pipe.send((STOP, None, 0))
             self._process.join(SHUTDOWN_SECONDS)
         if self._process.is_alive():
             self._process.terminate()
@@ -235,7 +242,7 @@ def _serve(pipe: Connection, job: Any, index: Any, number: int, parent: int) -> 
         try:
             if job is None:
                 job = pipe.recv_bytes()
-            order, task = pipe.recv()
+            order, task, seed = pipe.recv()
         except (EOFError, OSError):
             return
         if order == STOP:
@@ -244,8 +251,12 @@ def _serve(pipe: Connection, job: Any, index: Any, number: int, parent: int) -> 
             if isinstance(job, bytes):
                 job = pickle.loads(job)
             source, start, skip = job
-            if start is not None and not is_started:
-                start(number)
+            if not is_started:
+                _seed_all(seed, number)
+                if start is not None:
+                    start(number)
+            if start is None and task is not None:
+                _seed_all(seed, zlib.crc32(repr(task).encode()))
             is_started = True
             if task is None:
                 stream = stream or source.stream(skip, note, Packed)
@@ -261,6 +272,14 @@ def _serve(pipe: Connection, job: Any, index: Any, number: int, parent: int) -> 
             pipe.send_bytes(payload)
         except (BrokenPipeError, ConnectionError):
             return
+
+
+def _seed_all(seed: int, number: int) -> None:
+    """Seed the generators of Weft, Python and NumPy."""
+    made = epoch_seed(seed, number, ITEMS)
+    default_generator.manual_seed(made)
+    random.seed(made)
+    np.random.seed(made & 0xFFFFFFFF)  # noqa: NPY002  the generator that datasets of others draw from
 
 
 def _error_payload(error: Exception, index: Any) -> bytes:

@@ -122,7 +122,8 @@ class Resident(Batches):
         drawn = saved_generator(self.seed_generator)
         if epoch != self.epoch:
             return drawn
-        return {"epoch": epoch, "position": position, "seed": self.seed, "draws": self.draws, **drawn}
+        place = {"epoch": epoch, "position": position, "seed": self.seed, "draws": self.draws}
+        return {**place, "batches": self.length, **drawn}
 
 
 class Streamed(Batches):
@@ -147,6 +148,11 @@ class Streamed(Batches):
         return getattr(self.source, "seed_generator", None)
 
     def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
+        if isinstance(self.source, Iterator) and self.epoch == epoch and self.position <= position:
+            missing, self.position = position - self.position, position
+            for _ in range(missing):
+                next(self._iterator, None)
+            return
         if hasattr(self.source, "set_epoch"):
             self.source.set_epoch(epoch)
         self.epoch, self.position = epoch, position
@@ -202,13 +208,14 @@ class Streamed(Batches):
 
     def state_dict(self, epoch: int, position: int) -> dict[str, Any]:
         if not self._has_state:
-            return {"seed": self.seed} if epoch == self.epoch else {}
+            return {"seed": self.seed, "batches": self.length} if epoch == self.epoch else {}
         if self.place is None:
             return dict(self.source.state_dict())
         if epoch != self.epoch:
             return self.source.generator_state()
         state = self.place.state_dict() | self.source.generator_state(self.place)
-        return state | {"position": position, "draws": _share(state, self.position, position)}
+        draws = _share(state, self.position, position)
+        return state | {"position": position, "draws": draws, "batches": self.length}
 
 
 def _share(state: Mapping[str, Any], taken: int, position: int) -> int:

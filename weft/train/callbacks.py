@@ -146,8 +146,11 @@ class EarlyStopping(Callback):
         warn_without_validation("EarlyStopping", self.monitor, trainer)
         if not trainer.is_resumed:
             self._reset()
-        elif self.stopped_epoch is not None and self.wait >= self.patience:  # the run was over already
-            self._stop(trainer)
+        elif self.stopped_epoch is not None and self.wait >= self.patience:
+            if trainer.is_loaded:  # the run was over already
+                self._stop(trainer)
+            else:  # fit was called once more
+                self.wait, self.stopped_epoch = 0, None
 
     def _stop(self, trainer: Trainer) -> None:
         trainer.stop(f"{self.monitor} was not better than {self.best:.6g} for {self.patience} epochs")
@@ -238,7 +241,11 @@ class ModelCheckpoint(Callback):
                 RangeError, "ModelCheckpoint", f"a path with {{{error.args[0]}}}", f"one of {names}"
             ) from None
         path.parent.mkdir(parents=True, exist_ok=True)
-        weft.save(trainer.model.state_dict() if self.save_weights_only else trainer.state_dict(), path)
+        if not self.save_weights_only:
+            weft.save(trainer.state_dict(), path)
+        else:  # the weights that `monitor` was measured with: those that were validated may be averages
+            with trainer._evaluating() if self.monitor.startswith("val_") else contextlib.nullcontext():
+                weft.save(trainer.model.state_dict(), path)
         self.saved.append(path)
 
     def state_dict(self) -> dict[str, Any]:
@@ -346,8 +353,22 @@ class EMA(Callback):
         self._saved: Mapping[str, Any] | None = None
 
     def on_train_begin(self, trainer: Trainer) -> None:
-        if self.average is None:
-            self.average = ExponentialMovingAverage(trainer.parameters(), self.decay)
+        self._follow(trainer.parameters())
+
+    def _follow(self, params: list[Any]) -> None:
+        """Average these parameters; those that are averaged already go on, others begin with their values."""
+        before = self.average
+        if before is None or list(map(id, before.tensors)) != list(map(id, params)):
+            made = ExponentialMovingAverage(params, self.decay)
+            if before is not None:
+                known = dict(zip(map(id, before.tensors), before.averages, strict=True))
+                with weft.no_grad():
+                    for param, average in zip(params, made.averages, strict=True):
+                        if id(param) in known:
+                            average.copy_(known[id(param)])
+                    made.count.copy_(before.count)
+            self.average = made
+        assert self.average is not None
         if self._saved is not None:
             self.average.load_state_dict(self._saved)
             self._saved = None
@@ -365,6 +386,8 @@ class EMA(Callback):
         return self.average.applied()
 
     def evaluating(self, trainer: Trainer) -> Any:
+        if self._saved is not None:
+            self._follow(trainer.parameters())
         return self.applied() if self.validate and self.average is not None else None
 
     def on_train_end(self, trainer: Trainer) -> None:
@@ -372,7 +395,11 @@ class EMA(Callback):
             self.average.copy_to()
 
     def state_dict(self) -> dict[str, Any]:
+        if self._saved is not None:  # loaded, and not used yet
+            return dict(self._saved)
         return {} if self.average is None else self.average.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._saved = state or None
+        if self._saved is not None and self.average is not None:
+            self._follow(self.average.tensors)

@@ -40,9 +40,15 @@ class _Table:
         """Take over the rows of a file that is there already."""
         if self.path.exists():
             with self.path.open(newline="") as file:
-                reader = csv.DictReader(file, delimiter=self.separator)
-                self.rows = [dict(row) for row in reader]
-                self.columns = list(reader.fieldnames or [])
+                text = file.read()
+            lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=self.separator))
+            self.columns, *rows = lines or [[]]
+            whole = [row for row in rows if len(row) == len(self.columns)]
+            if text and not text.endswith("\n") and rows and whole[-1:] == rows[-1:]:
+                whole.pop()  # the last number of it may be cut off
+            self.rows = [dict(zip(self.columns, row, strict=True)) for row in whole]
+            if len(whole) < len(rows) or not text.endswith("\n"):  # a write was interrupted
+                self._rewrite()
         self._is_open = True
 
     def keep(self, column: str, largest: float) -> None:

@@ -53,14 +53,15 @@ class Meters:
         """Whether there was a loss that is not finite: a bool on the device."""
         return self.counts[1] != 0
 
-    def note(self, loss: Tensor, good: Tensor | None, rows: int) -> None:
-        """Take the loss of a step into account; where `good` is False it counts as skipped."""
+    def note(self, loss: Tensor, good: Tensor | None, rows: int, stops: bool = True) -> None:
+        """Take the loss of a step into account; where `good` is False it counts as skipped, and, where it `stops`, as
+        the first bad one."""
         value, weight = loss.detach(), float(rows)
         steps, first, skipped = self.counts[0] + 1, self.counts[1], self.counts[2]
         if good is None:
             self.loss.add(value, weight)
         else:
-            first = weft.where((first == 0) & ~good, steps, first)
+            first = weft.where((first == 0) & ~good, steps, first) if stops else first
             skipped = skipped + (~good).long()
             self.loss.add(weft.where(good, value, 0.0), weft.where(good, weight, 0.0), last=value)
         self.counts.copy_(weft.stack([steps, first, skipped]))

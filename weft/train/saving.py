@@ -108,7 +108,7 @@ def compared_loss(trainer: Trainer, metrics: Mapping[str, Any]) -> float | None:
     return metrics.get("val_loss" if trainer.planned.get("validates") else "loss")
 
 
-def _put_aside(trainer: Trainer, after: int = -1) -> None:
+def put_aside(trainer: Trainer, after: int = -1) -> None:
     """Move checkpoints of steps after that one to another folder: a run that begins anew, or goes back, would be mixed
     up with the one that they are of."""
     newer = [] if trainer.run is None else [path for path in folder_of(trainer).paths() if _step_of(path) > after]
@@ -129,7 +129,7 @@ def _step_of(path: Path) -> int:
 def resume(trainer: Trainer, where: Any) -> bool:
     """Begin with the state of the newest checkpoint ("auto"), or of the one at a path; whether there was one."""
     if where is None or where is False or (where == "auto" and trainer.run is None):
-        _put_aside(trainer)
+        put_aside(trainer)
         return False
     from weft.serialization import CheckpointFolder, unflatten_state
 
@@ -144,7 +144,7 @@ def resume(trainer: Trainer, where: Any) -> bool:
     found = folder.load(path, device=trainer.device)
     trainer.load_state_dict(unflatten_state(found.tensors, found.state))
     if where not in ("auto", True):
-        _put_aside(trainer, found.step)
+        put_aside(trainer, found.step)
     return True
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import weft
 from weft import tree
-from weft.errors import RangeError, ShapeError, problem
+from weft.errors import GraphError, RangeError, ShapeError, problem
 from weft.tensor import Tensor
+from weft.train import nan
 from weft.train.batches import batches_of
 from weft.train.step import present_numbers, train_on
 
@@ -147,17 +148,18 @@ def gradient_norms(trainer: Trainer, batch: tuple[Any, ...], gradients: Callable
             param.grad = None
         return weft.stack(found)
 
-    drawn = weft.default_generator.get_state()
-    kept = {name: value.clone() for name, value in weft.snapshot(dict(trainer.model.named_buffers())).items()}
-    scaler, trainer.scaler = trainer.scaler, None  # the norms are those of the loss itself
-    try:
-        values = weft.compile(norms)(*batch).tolist()
-    finally:
-        trainer.scaler = scaler
-    weft.default_generator.set_state(drawn)
-    with weft.no_grad():
-        for name, value in trainer.model.named_buffers():
-            value.copy_(kept[name])  # running statistics
+    scaler = trainer.scaler
+    with nan.unchanged(trainer):  # running statistics, and what a custom step updates
+        trainer.scaler = None  # the norms are those of the loss itself
+        try:
+            values = weft.compile(norms)(*batch).tolist()
+            updates = trainer.updates
+        finally:
+            trainer.scaler = scaler
+    if not updates:
+        given = "a step that makes its updates itself, and returns a loss without a gradient"
+        fix = "call backward() and look at the gradients in the step"
+        raise problem(GraphError, "gradient_norms", given, "a step that returns the loss alone", fix)
     return {name: value for (name, _), value in zip(named, values, strict=True)}
 
 

@@ -154,9 +154,16 @@ def _form(result: Any) -> str:
     return "nothing" if result is None else f"a {type(result).__name__}"
 
 
-def train_on(trainer: Trainer, batch: tuple[Any, ...], numbers: Sequence[float], moved: Sequence[Tensor]) -> Tensor:
+def train_on(
+    trainer: Trainer,
+    batch: tuple[Any, ...],
+    numbers: Sequence[float],
+    moved: Sequence[Tensor],
+    stops: bool = True,
+) -> Tensor:
     """The whole training step; `numbers` are the rates of all groups, if they are arguments, and `moved` what the
-    data has assigned to be at the next batch."""
+    data has assigned to be at the next batch. With on_nan="stop", `stops` says whether a bad step ends all training
+    until somebody looks, or is only left out itself."""
     assign_numbers(trainer.optimizers, numbers)
     rows = rows_of(batch)
     loss, prediction, target, values = compute_gradients(trainer, batch)
@@ -171,8 +178,11 @@ def train_on(trainer: Trainer, batch: tuple[Any, ...], numbers: Sequence[float],
         if trainer.clip_norm is not None:
             norm = clip_grad_norm_(params, trainer.clip_norm)
             good = good & norm.isfinite() if good is not None and trainer.scaler is None else good
+        elif good is not None and trainer.on_nan == "skip" and trainer.scaler is None:
+            grads = [param.grad.detach() for param in params if param.grad is not None]
+            good = good & _are_finite(grads) if grads else good
     proceed = good
-    if good is not None and trainer.on_nan == "stop":  # nothing changes any more after the first bad step
+    if good is not None and trainer.on_nan == "stop" and stops:  # nothing changes after the first bad step
         proceed = good & ~trainer.meters.has_stopped()
     if trainer.updates:
         update(trainer, proceed)
@@ -186,8 +196,14 @@ def train_on(trainer: Trainer, batch: tuple[Any, ...], numbers: Sequence[float],
         if proceed is not None:  # a step that is left out leaves averages and metrics as they are, too
             exempt = trainer.guarded_tensors() if trainer.updates else []
             keep_unless(proceed, [*exempt, *moved])
-        trainer.meters.note(loss, good, rows)
+        trainer.meters.note(loss, good, rows, stops)
     return loss.detach()
+
+
+def _are_finite(grads: Sequence[Tensor]) -> Tensor:
+    """Whether all gradients are finite: a bool on the device."""
+    device = grads[0].device
+    return weft.stack([grad.isfinite().all().to(device) for grad in grads]).all()
 
 
 def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
@@ -210,6 +226,7 @@ def _in_parts(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, An
     """As above, in parts whose gradients add up to that of the batch, one after the other."""
     accumulator, predictions = trainer.accumulator, []
     assert accumulator is not None
+    accumulator.parameters = trainer.parameters()  # there may be more since add_param_group
     for *inputs, target in accumulator.parts(batch, trainer.accumulate):
         trainer.input_forms = [(tuple(one.shape), one.dtype) for one in inputs if isinstance(one, Tensor)]
         with trainer.casting():
@@ -262,10 +279,22 @@ def present_numbers(optimizers: Sequence[Any]) -> list[float]:
     return [number for optimizer in optimizers for group in optimizer.param_groups for number in group.numbers()]
 
 
+def _computed(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
+    """As `predict_and_compare`; a custom step that calls backward() is told that there is nothing to differentiate."""
+    try:
+        return predict_and_compare(trainer, batch)
+    except GraphError as error:
+        if trainer.step is None or "require grad" not in str(error):
+            raise
+        given = "a step that calls backward() in an evaluation, where no gradient is recorded"
+        fix = "return before it where trainer.model.training is False"
+        raise problem(GraphError, "Trainer.evaluate", given, "a step that only computes the loss", fix) from error
+
+
 def evaluate_on(trainer: Trainer, meters: Meters, batch: tuple[Any, ...]) -> None:
     """Loss and metrics of a batch, without gradients."""
     with weft.no_grad():
-        loss, prediction, target, values = predict_and_compare(trainer, batch)
+        loss, prediction, target, values = _computed(trainer, batch)
         rows = rows_of(batch)
         meters.note(loss, None, rows)
         meters.note_values(values, rows)

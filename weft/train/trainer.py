@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import sys
 import time
 import weakref
@@ -19,7 +20,7 @@ from typing import Any
 
 import weft
 from weft import nn
-from weft.errors import IndexRangeError, problem
+from weft.errors import IndexRangeError, RangeError, problem
 from weft.optim.lr_scheduler import ReduceLROnPlateau
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
@@ -138,16 +139,18 @@ class Trainer:
         self.epoch = self.position = self.step_count = 0
         self.how_to_resume: str | None = None  # what an interrupted run says instead of "call fit again"
         self.is_resumed = False  # whether the present `fit` goes on with a run
+        self.is_loaded = False  # and whether with a state that was loaded
         self.updates = True  # whether the step that is being traced leaves backward and update to the trainer
         self.stopped: str | None = None  # why `stop` was called
         self.input_forms: list[tuple[tuple[int, ...], Any]] = []  # shapes and dtypes of the model's inputs
         self.planned: dict[str, Any] = {}  # epochs, batches and the like of the present fit, for callbacks
         self._source: Batches | None = None
         self._steps = KeptByData()  # Steps
+        self._single: Steps | None = None  # those of `train_batch`
         self._evaluations = KeptByData()  # (Steps, Meters)
         self._predict: Any = None  # the compiled model, once it was asked for
         self._began = self._waited = 0.0
-        self._has_begun = False
+        self._has_begun = self._is_seeded = False
         self._apply_checkpoints(checkpoint)
 
     # ---- what the compiled step asks for --------------------------------------------------------------------------
@@ -215,10 +218,13 @@ class Trainer:
         `train` and `validation` are DataLoaders, resident data, or iterables of batches (inputs..., target). Every
         `validate_every` epochs the validation data is evaluated. With a run folder, `resume="auto"` goes on from its
         newest checkpoint, a path from that one, and None begins anew; checkpoints of later steps are put aside into
-        `checkpoints-before-1` and so on. Called again, `fit` goes on where it stopped.
+        `checkpoints-before-1` and so on. Called again, `fit` goes on where it stopped, unless `resume` is a path.
         """
         check_plan(epochs, max_steps, validate_every, validation)
         source = batches_of(train, self.device)
+        before = self._source
+        if isinstance(train, Iterator) and isinstance(before, Streamed) and before.source is train:
+            source = before  # an iterator gives each batch once: go on where it is
         self._begin(source, epochs, max_steps, validation, resume)
         try:
             self._train(source, validation, epochs, max_steps, validate_every)
@@ -236,6 +242,7 @@ class Trainer:
         """The epochs of `fit`."""
         with listening() as requests, self._telling_of_errors():
             self._call("on_train_begin")
+            self.is_loaded = False
             while self.epoch < epochs and self.stopped is None and not self._is_done(max_steps):
                 self._start_epoch(source)
                 if not self.position:  # not where an epoch goes on
@@ -247,6 +254,8 @@ class Trainer:
                 if requests.signal is not None:
                     self._finish_early(None, requests)
             self._call("on_train_end")
+            if requests.signal is not None:  # it came while callbacks finished
+                self._finish_early(None, requests)
 
     @contextlib.contextmanager
     def _telling_of_errors(self) -> Iterator[None]:
@@ -326,15 +335,28 @@ class Trainer:
             "validates": validation is not None,
         }
         if not self._has_begun:
-            if self.seed is not None:
-                weft.manual_seed(self.seed)
+            self._seed()
             self.is_resumed = saving.resume(self, resume)
             self._has_begun = True  # not after an error: whoever calls again must not begin anew without knowing it
+        elif isinstance(resume, (str, os.PathLike)) and resume != "auto":
+            self.is_resumed = saving.resume(self, resume)
+        else:
+            saving.put_aside(self, self.step_count)  # checkpoints of another run that was in the same folder
         if not self.model.training:
             self.model.train()
 
+    def _seed(self) -> None:
+        """Begin the random stream of this run, once."""
+        if self.seed is not None and not self._is_seeded:
+            weft.manual_seed(self.seed)
+        self._is_seeded = True
+
     def _start_epoch(self, source: Batches) -> None:
         self._began, self._waited = time.perf_counter(), source.wait_seconds
+        known = (self._loader_state or {}).get("batches")
+        if self.position and known is not None and source.length not in (None, known):
+            given = f"data of {source.length} batches to go on with in the middle of epoch {self.epoch + 1}"
+            raise problem(RangeError, "Trainer.fit", given, f"{known}, as when it was stopped", "use that batch size")
         source.start(self.epoch, self.position, self._loader_state)
         if not self.position:
             self.meters.reset()
@@ -399,7 +421,8 @@ class Trainer:
 
     def compiled_steps(self) -> list[Any]:
         """The compiled training steps that have run: one for each form of batch."""
-        return [one for known in self._steps.values() for one in known.compiled()]
+        single = [] if self._single is None else [self._single]
+        return [one for known in [*self._steps.values(), *single] for one in known.compiled()]
 
     # ---- schedulers -----------------------------------------------------------------------------------------------
 
@@ -472,7 +495,8 @@ class Trainer:
             take = functools.partial(self._source.take, self.epoch, position)
             where = nan.describe(self, take, lambda batch: predict_and_compare(self, batch)[0])
         self.meters.forget_bad()  # whoever goes on, does
-        given = f"a loss that is not finite in step {step} (epoch {self.epoch + 1}, batch {position}); {where}"
+        at = f"epoch {self.epoch + 1}, batch {position}" if position >= 0 else f"before epoch {self.epoch + 1}"
+        given = f"a loss that is not finite in step {step} ({at}); {where}"
         fix = "lower the learning rate or set clip_norm; parameters are those before that step"
         if "whose input is not finite" in where:
             fix = "look for NaN and infinite values in the data, or in what precedes that layer"
@@ -481,15 +505,17 @@ class Trainer:
     # ---- other uses of the model ----------------------------------------------------------------------------------
 
     def train_batch(self, *batch: Any) -> Tensor:
-        """One training step on a batch; returns its loss, which stays on the device."""
+        """One training step on a batch; returns its loss, which stays on the device. With on_nan="stop" or "skip" a
+        step whose loss is not finite is left out; the loss that is returned shows it."""
         if not self.model.training:
             self.model.train()
-        if not self._has_begun:
-            self._has_begun = True
-            if self.seed is not None:
-                weft.manual_seed(self.seed)
-        steps = self._steps_for(Streamed((), self.device))
+        self._seed()
         numbers = present_numbers(self.optimizers) if self.schedules_steps else []
+        if self._single is None:
+            owner = weakref.ref(self)
+            compute = lambda batch, rates, moved: train_on(_alive(owner), batch, rates, moved, stops=False)  # noqa: E731
+            self._single = Steps(Streamed((), self.device), compute, len(numbers))
+        steps = self._single
         args = (*as_arguments(batch, self.device), *numbers)
         self._fit_into_budget(steps.streamed, args)
         loss = steps.streamed(*args)
@@ -570,7 +596,7 @@ class Trainer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned; the model, optimizer and callbacks are of the same kinds."""
         saving.load_state(self, state)
-        self._has_begun = True
+        self._has_begun = self._is_seeded = self.is_loaded = True
 
     def save(self, metrics: Mapping[str, Any] | None = None) -> Path | None:
         """Write a checkpoint into the run folder; returns its path, or None without a run folder. Of the checkpoints,
