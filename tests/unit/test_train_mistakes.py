@@ -1,5 +1,6 @@
 """What a person who begins with the Trainer gets wrong: each mistake is an error that says what to do."""
 
+import json
 import os
 import re
 import traceback
@@ -216,3 +217,39 @@ def test_data_sets_and_other_dtypes_in_words():
     assert repr(weft.data.IterableDataset()) == "IterableDataset()"
     with pytest.raises(weft.DTypeError, match=r"float64 and float32.*Fix: cast one of them, as x.float\(\)"):
         fit(data=[(X.astype(np.float64), Y)])
+
+
+def test_a_step_that_called_backward_itself_returns_its_loss_detached():
+    model = nn.Linear(4, 3)
+    optimizer = weft.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(trainer, x, y, is_detached=False):
+        loss = nn.functional.cross_entropy(trainer.model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach() if is_detached else loss
+
+    with pytest.raises(weft.GraphError, match=r"Trainer: given a step that has called backward\(\).*loss.detach\(\)"):
+        fit(model, None, optimizer, step=step)
+    right = fit(model, None, optimizer, step=lambda *batch: step(*batch, is_detached=True), epochs=3)
+    assert right["loss"] == sorted(right["loss"], reverse=True)
+
+
+def test_loaders_trainers_and_metrics_in_words():
+    assert repr(loader(20)) == "DataLoader(ArrayDataset(20 items), batch_size=64)"
+    assert repr(make()) == "Trainer(Linear, SGD, device=cpu, epoch=0, step=0)"
+    assert repr(Accuracy(name="strict")) == "Accuracy(name='strict')"
+    with pytest.raises(WeftError, match="batch_size='8'; expected a positive whole number"):
+        DataLoader(ArrayDataset(X), "8")
+    with pytest.raises(WeftError, match="a dataset of type int; expected items"):
+        DataLoader(5)
+
+
+def test_a_loss_function_has_its_name_in_the_configuration_of_a_run(tmp_path):
+    fit(loss=smoothed, run=tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["loss"] == "smoothed"
+
+
+def smoothed(prediction, target):
+    return nn.functional.cross_entropy(prediction, target, label_smoothing=0.1)

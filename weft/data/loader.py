@@ -17,6 +17,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from weft.compiled import compile
 from weft.data.collate import default_collate
 from weft.data.dataset import is_stream
@@ -27,7 +29,7 @@ from weft.data.seeds import ORDER, TRANSFORM, draw_seed, epoch_seed, restore_gen
 from weft.data.streaming import prefetch
 from weft.data.workers import LocalWorker, start_processes
 from weft.device import default_device, get
-from weft.errors import RangeError, problem
+from weft.errors import DTypeError, RangeError, problem
 from weft.random import Generator
 from weft.tensor import Tensor
 from weft.tree import flatten
@@ -118,6 +120,9 @@ class DataLoader(Generic[Item]):
         self._resident: dict[str, ResidentData | None] = {}
         self._active: ResidentData | None = None  # what counts the position, where it is not the loader
         self._kept_workers: Sequence[Any] = ()
+
+    def __repr__(self) -> str:
+        return f"DataLoader({self.dataset!r:.200}, batch_size={self.batch_size})"
 
     # ---- epochs and positions ----------------------------------------------------------------------------------------
 
@@ -348,8 +353,10 @@ def _check_order(
     dataset: Any, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool
 ) -> None:
     who = "DataLoader"
-    if batch_size is not None and batch_size <= 0:
-        raise problem(RangeError, who, f"batch_size={batch_size}", "a positive number, or None")
+    if batch_size is not None and (not isinstance(batch_size, (int, np.integer)) or batch_size <= 0):
+        raise problem(RangeError, who, f"batch_size={batch_size!r}", "a positive whole number, or None")
+    if not hasattr(type(dataset), "__getitem__") and not isinstance(dataset, Iterable):
+        raise problem(DTypeError, who, f"a dataset of type {type(dataset).__name__}", "items, or something to iterate")
     if sampler is not None and shuffle:
         raise problem(RangeError, who, "a sampler and shuffle=True", "one of the two")
     if batch_sampler is not None and (batch_size not in (1, None) or shuffle or sampler is not None or drop_last):

@@ -49,9 +49,9 @@ def load_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     if len(saved_callbacks) != len(callbacks) == len(filled):  # earlier versions saved an empty one for each other
         saved_callbacks = filled
     for what, own, saved_parts, fix in (
-        ("optimizers", trainer.optimizers, state["optimizers"], None),
+        ("optimizers", trainer.optimizers, state["optimizers"], ""),
         ("callbacks", callbacks, saved_callbacks, "those without a state, as ProgressBar, may be others than before"),
-        ("metrics", trainer.meters.metrics, state["meters"]["metrics"], None),
+        ("metrics", trainer.meters.metrics, state["meters"]["metrics"], ""),
     ):
         if len(saved_parts) != len(own):
             given = f"the state of {len(saved_parts)} {what}"
