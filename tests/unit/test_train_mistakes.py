@@ -253,3 +253,33 @@ def test_a_loss_function_has_its_name_in_the_configuration_of_a_run(tmp_path):
 
 def smoothed(prediction, target):
     return nn.functional.cross_entropy(prediction, target, label_smoothing=0.1)
+
+
+class Ragged(weft.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return np.zeros(index)
+
+
+def save_and_load_another(folder):
+    nn.Linear(4, 3).save(folder / "model.safetensors")
+    nn.Linear(5, 3).load(folder / "model.safetensors")
+
+
+FILES_AND_DATA = {
+    "items of other shapes": lambda folder: list(DataLoader(Ragged(), 2)),
+    "items of other shapes, read by a thread": lambda folder: list(DataLoader(Ragged(), 2, num_workers=1)),
+    "a state of another model": lambda folder: nn.Linear(4, 3).load_state_dict(nn.Linear(5, 3).state_dict()),
+    "a file of another model": save_and_load_another,
+    "a model that cannot be saved": lambda folder: nn.Lambda(lambda x: x).save(folder / "model.safetensors"),
+    "a file that is none": lambda folder: nn.load(__file__),
+}
+
+
+@pytest.mark.parametrize("mistake", FILES_AND_DATA)
+def test_errors_about_files_and_data_end_at_the_users_line(mistake, tmp_path):
+    with pytest.raises(WeftError) as caught:
+        FILES_AND_DATA[mistake](tmp_path)
+    assert set(frames_of(caught.value)) == {os.path.basename(__file__)}

@@ -29,7 +29,7 @@ from weft.data.seeds import ORDER, TRANSFORM, draw_seed, epoch_seed, restore_gen
 from weft.data.streaming import prefetch
 from weft.data.workers import LocalWorker, start_processes
 from weft.device import default_device, get
-from weft.errors import DTypeError, RangeError, problem
+from weft.errors import DTypeError, RangeError, WeftError, hide_frames, problem
 from weft.random import Generator
 from weft.tensor import Tensor
 from weft.tree import flatten
@@ -249,10 +249,14 @@ class DataLoader(Generic[Item]):
 
     def _count(self, batches: Iterator[Any], begun: int) -> Iterator[Any]:
         """Batches after the transform; counts them, unless another iteration began since."""
-        for batch in batches:
-            if self._begun == begun:
-                self.position += 1
-            yield self._transformed(batch)
+        try:
+            for batch in batches:
+                if self._begun == begun:
+                    self.position += 1
+                yield self._transformed(batch)
+        except WeftError as error:
+            hide_frames(error)
+            raise
         self._is_complete = self._is_complete or self._begun == begun
 
     def _transformed(self, batch: Any) -> Any:
