@@ -483,7 +483,7 @@ def test_wrong_data(on_each_device):
         trainer.fit(x)
     with pytest.raises(weft.RangeError, match="data without a batch"):
         trainer.fit([])
-    with pytest.raises(weft.ShapeError, match=r"a batch of 1 part; expected \(inputs, target\)"):
+    with pytest.raises(weft.ShapeError, match=r"a batch that is one Tensor; expected \(inputs, target\)"):
         trainer.fit([x])
     trainer.loss = nn.CrossEntropyLoss(reduction="none")
     with pytest.raises(weft.ShapeError, match=r"a loss of shape \[64\]"):
