@@ -41,7 +41,7 @@ CLASSES = {
 LAZY_MODULES = (
     "amp.functions", "drawing.network", "data.arrays", "data.arrow", "data.bucketing", "data.cifar", "data.csv_files",
     "data.foreign", "data.idx", "data.images", "data.text", "optim.clip", "optim.penalties", "optim.swa_utils",
-    "profiling.profile", "serialization.saving",
+    "profiling.profile", "serialization.model_files", "serialization.saving",
 )  # fmt: skip
 LAZY_CLASSES = {
     "amp.grad_scaler": ("GradScaler",),

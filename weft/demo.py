@@ -96,9 +96,8 @@ def train(
         model, nn.CrossEntropyLoss(), optimizer, metrics=["accuracy"], device=place, clip_norm=1.0, seed=seed, run=run,
         callbacks=[transfers, *callbacks],
     )  # fmt: skip
-    data = make_loader("train", batch, seed, place)
-    history = trainer.fit(data, epochs=epochs, resume=None)
-    accuracy = trainer.evaluate(make_loader("test", 512, seed, place))["accuracy"]
+    data, test = make_loader("train", batch, seed, place), make_loader("test", 512, seed, place)
+    history = trainer.fit(data, validation=test, epochs=epochs, resume=None)
     total = weft.counters()
     step = trainer.compiled_steps()[0]
     later = transfers.moved[1:]
@@ -116,7 +115,7 @@ def train(
         uploads_per_step=sum(uploads for uploads, _ in later) / replayed,
         downloads_per_step=sum(downloads for _, downloads in later) / replayed,
         loss=history["loss"][-1],
-        accuracy=accuracy,
+        accuracy=history["val_accuracy"][-1],
         page=None if run is None else run / "report.html",
     )
 

@@ -315,6 +315,7 @@ def test_train_resume_evaluate_predict(command, tmp_path):
         one.name for one in (tmp_path / "runs" / "run-1").iterdir()
     }
     code, output, _ = command("resume", "runs/run-1", "--epochs", "4")
+    assert "kept in runs/run-1; `weft evaluate runs/run-1` measures it" in output
     assert code == 0 and "epoch 3/4" in output and "epoch 2/4" not in output
     whole, parts = weights(tmp_path / "whole"), weights(tmp_path / "runs" / "run-1")
     assert whole and list(whole) == list(parts)

@@ -1,5 +1,6 @@
 """What a person who begins with the Trainer gets wrong: each mistake is an error that says what to do."""
 
+import json
 import os
 import re
 import traceback
@@ -216,3 +217,69 @@ def test_data_sets_and_other_dtypes_in_words():
     assert repr(weft.data.IterableDataset()) == "IterableDataset()"
     with pytest.raises(weft.DTypeError, match=r"float64 and float32.*Fix: cast one of them, as x.float\(\)"):
         fit(data=[(X.astype(np.float64), Y)])
+
+
+def test_a_step_that_called_backward_itself_returns_its_loss_detached():
+    model = nn.Linear(4, 3)
+    optimizer = weft.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(trainer, x, y, is_detached=False):
+        loss = nn.functional.cross_entropy(trainer.model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach() if is_detached else loss
+
+    with pytest.raises(weft.GraphError, match=r"Trainer: given a step that has called backward\(\).*loss.detach\(\)"):
+        fit(model, None, optimizer, step=step)
+    right = fit(model, None, optimizer, step=lambda *batch: step(*batch, is_detached=True), epochs=3)
+    assert right["loss"] == sorted(right["loss"], reverse=True)
+
+
+def test_loaders_trainers_and_metrics_in_words():
+    assert repr(loader(20)) == "DataLoader(ArrayDataset(20 items), batch_size=64)"
+    assert repr(make()) == "Trainer(Linear, SGD, device=cpu, epoch=0, step=0)"
+    assert repr(Accuracy(name="strict")) == "Accuracy(name='strict')"
+    with pytest.raises(WeftError, match="batch_size='8'; expected a positive whole number"):
+        DataLoader(ArrayDataset(X), "8")
+    with pytest.raises(WeftError, match="a dataset of type int; expected items"):
+        DataLoader(5)
+
+
+def test_a_loss_function_has_its_name_in_the_configuration_of_a_run(tmp_path):
+    fit(loss=smoothed, run=tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["loss"] == "smoothed"
+
+
+def smoothed(prediction, target):
+    return nn.functional.cross_entropy(prediction, target, label_smoothing=0.1)
+
+
+class Ragged(weft.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        return np.zeros(index)
+
+
+def save_and_load_another(folder):
+    nn.Linear(4, 3).save(folder / "model.safetensors")
+    nn.Linear(5, 3).load(folder / "model.safetensors")
+
+
+FILES_AND_DATA = {
+    "items of other shapes": lambda folder: list(DataLoader(Ragged(), 2)),
+    "items of other shapes, read by a thread": lambda folder: list(DataLoader(Ragged(), 2, num_workers=1)),
+    "a state of another model": lambda folder: nn.Linear(4, 3).load_state_dict(nn.Linear(5, 3).state_dict()),
+    "a file of another model": save_and_load_another,
+    "a model that cannot be saved": lambda folder: nn.Lambda(lambda x: x).save(folder / "model.safetensors"),
+    "a file that is none": lambda folder: nn.load(__file__),
+}
+
+
+@pytest.mark.parametrize("mistake", FILES_AND_DATA)
+def test_errors_about_files_and_data_end_at_the_users_line(mistake, tmp_path):
+    with pytest.raises(WeftError) as caught:
+        FILES_AND_DATA[mistake](tmp_path)
+    assert set(frames_of(caught.value)) == {os.path.basename(__file__)}

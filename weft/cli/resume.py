@@ -10,7 +10,7 @@ from rich.console import Console
 
 from weft.cli.arguments import check_output_folder, positive
 from weft.cli.runs import add_options, checkpoints, open_run, save_config
-from weft.cli.train import describe, fit
+from weft.cli.train import describe, fit, say_where
 from weft.config.run import Run
 from weft.errors import ConfigError, problem
 from weft.train.progress import ProgressBar
@@ -52,4 +52,6 @@ def run(options: argparse.Namespace, console: Console) -> int:
     code = fit(found, trainer, folder, "auto", console)
     if f"{trainer.step_count:08}" in newest.name:
         console.print("nothing was left to do; --epochs gives more")
+    elif code == 0:
+        say_where(folder, console)
     return code

@@ -41,8 +41,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     describe(trainer, console)
     code = fit(found, trainer, folder, None, console)
     if code == 0:
-        console.print(f"kept in {folder}; `weft evaluate {folder}` measures it", markup=False, soft_wrap=True)
+        say_where(folder, console)
     return code
+
+
+def say_where(folder: Path, console: Console) -> None:
+    """Where a run that is done is kept, and what comes next."""
+    console.print(f"kept in {folder}; `weft evaluate {folder}` measures it", markup=False, soft_wrap=True)
 
 
 def fit(found: Run, trainer: Any, folder: Path, resume: str | None, console: Console) -> int:

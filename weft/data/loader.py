@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from weft.compiled import compile
 from weft.data.collate import default_collate
 from weft.data.dataset import is_stream
@@ -37,7 +39,11 @@ from weft.data.seeds import (
 from weft.data.streaming import prefetch
 from weft.data.workers import LocalWorker, start_processes
 from weft.device import default_device, get
+<<<<<<< HEAD
 from weft.errors import DTypeError, RangeError, problem
+=======
+from weft.errors import DTypeError, RangeError, WeftError, hide_frames, problem
+>>>>>>> h-newuser
 from weft.random import Generator
 from weft.tensor import Tensor
 from weft.tree import flatten
@@ -142,6 +148,9 @@ class DataLoader(Generic[Item]):
         self._resident: dict[str, ResidentData | None] = {}
         self._active: ResidentData | None = None  # what counts the position, where it is not the loader
         self._kept_workers: Sequence[Any] = ()
+
+    def __repr__(self) -> str:
+        return f"DataLoader({self.dataset!r:.200}, batch_size={self.batch_size})"
 
     # ---- epochs and positions ----------------------------------------------------------------------------------------
 
@@ -286,6 +295,7 @@ class DataLoader(Generic[Item]):
         seed, first, _ = self.begin_epoch()
         return self._count(self._stream(seed, first), self.place)
 
+<<<<<<< HEAD
     def _count(self, batches: Iterator[Any], place: Place) -> Iterator[Any]:
         """Batches after the transform; counts them and what the transform draws, in the stream of this iteration."""
         assert place.seed is not None
@@ -297,6 +307,19 @@ class DataLoader(Generic[Item]):
             place.draws = self._transform_generator.counter
             yield batch
         place.is_complete = True
+=======
+    def _count(self, batches: Iterator[Any], begun: int) -> Iterator[Any]:
+        """Batches after the transform; counts them, unless another iteration began since."""
+        try:
+            for batch in batches:
+                if self._begun == begun:
+                    self.position += 1
+                yield self._transformed(batch)
+        except WeftError as error:
+            hide_frames(error)
+            raise
+        self._is_complete = self._is_complete or self._begun == begun
+>>>>>>> h-newuser
 
     def _transformed(self, batch: Any) -> Any:
         if self.transform is None:
@@ -416,8 +439,10 @@ def _check_order(
     dataset: Any, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool
 ) -> None:
     who = "DataLoader"
-    if batch_size is not None and batch_size <= 0:
-        raise problem(RangeError, who, f"batch_size={batch_size}", "a positive number, or None")
+    if batch_size is not None and (not isinstance(batch_size, (int, np.integer)) or batch_size <= 0):
+        raise problem(RangeError, who, f"batch_size={batch_size!r}", "a positive whole number, or None")
+    if not hasattr(type(dataset), "__getitem__") and not isinstance(dataset, Iterable):
+        raise problem(DTypeError, who, f"a dataset of type {type(dataset).__name__}", "items, or something to iterate")
     if sampler is not None and shuffle:
         raise problem(RangeError, who, "a sampler and shuffle=True", "one of the two")
     if batch_sampler is not None and (batch_size not in (1, None) or shuffle or sampler is not None or drop_last):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from weft.autograd import no_grad
+from weft.boundary import entry
 from weft.dtypes import DType
 from weft.errors import DTypeError, GraphError, ShapeError, WeftError, hide_frames, problem
 from weft.function import run_checkpointed
@@ -500,6 +501,7 @@ class Module:
         parameters themselves."""
         return loading.state_dict(self, *args, destination=destination, prefix=prefix, keep_vars=keep_vars)
 
+    @entry
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> loading.LoadResult:
@@ -508,6 +510,7 @@ class Module:
         their dtypes and devices."""
         return loading.load(self, state_dict, strict, assign)
 
+    @entry
     def save(self, path: Any) -> None:
         """Write the model, its layers and its weights, as one safetensors file, from which `nn.load(path)` makes it
         again. Classes of the catalogue and containers of them can be saved, and others whose constructors got numbers,
@@ -526,6 +529,7 @@ class Module:
 
         save(self, path)
 
+    @entry
     def load(self, path: Any, key_map: Any = None, strict: bool = True) -> loading.LoadResult:
         """Take over the weights of a file: of `save`, of safetensors, of torch, or of sharded weights. `key_map` gives
         the file's names those of this module: a dict, or a function of a name; None leaves a tensor out. See

@@ -255,7 +255,7 @@ def describe(trainer: Trainer) -> dict[str, Any]:
     return {
         "model": repr(trainer.model),
         "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
-        "loss": repr(trainer.loss),
+        "loss": getattr(trainer.loss, "__qualname__", None) or repr(trainer.loss),  # of a function, its name
         "optimizer": [type(optimizer).__name__ for optimizer in trainer.optimizers],
         "groups": json.loads(json.dumps(options, default=repr)),
         "scheduler": None if trainer.scheduler is None else type(trainer.scheduler).__name__,

@@ -43,6 +43,9 @@ class Metric(abc.ABC):
         self.name = name or type(self).name or type(self).__name__.lower()
         self.buffers: dict[str, Tensor] = {}
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r})"
+
     @abc.abstractmethod
     def update(self, prediction: Tensor, target: Tensor) -> None:
         """Take a batch into account. Called inside the compiled step, without gradients."""

@@ -218,7 +218,14 @@ def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor,
         raise problem(GraphError, "Trainer", given, expected, fix)
     total = _with_penalty(trainer, loss)
     if trainer.updates:
-        _scaled(trainer, total).backward()
+        try:
+            _scaled(trainer, total).backward()
+        except GraphError as error:
+            if trainer.step is None or "used up already" not in str(error):
+                raise
+            given, expected = "a step that has called backward() and returned the loss with its graph", "one of both"
+            fix = "return loss.detach() from a step that makes its updates itself, else leave backward() to the Trainer"
+            raise problem(GraphError, "Trainer", given, expected, fix) from None
     return total, prediction, target, values
 
 

@@ -24,19 +24,8 @@ from weft.errors import IndexRangeError, RangeError, problem
 from weft.optim.lr_scheduler import ReduceLROnPlateau
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
-from weft.train import budget, nan, saving, search
+from weft.train import arguments, budget, nan, saving, search
 from weft.train.accumulate import Accumulator
-from weft.train.arguments import (
-    PRECISIONS,
-    as_callbacks,
-    as_metrics,
-    as_optimizers,
-    as_scheduler,
-    check_model,
-    check_options,
-    check_plan,
-    check_updates,
-)  # fmt: skip
 from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
 from weft.train.callbacks import Callback, calls_on_batches
 from weft.train.faults import Interrupted, NotFiniteError
@@ -110,30 +99,30 @@ class Trainer:
         run: Any = None,
     ):
         self.device = weft.get_device(device)
-        check_model(model)
-        check_options(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
+        arguments.check_model(model)
+        arguments.check_options(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
         self.model, self.step = model.to(self.device), step
         self.loss = loss.to(self.device) if isinstance(loss, nn.Module) else loss  # it may have weights of classes
-        self.optimizers = as_optimizers(optimizer, self.model)
+        self.optimizers = arguments.as_optimizers(optimizer, self.model)
         for one in self.optimizers:
             one.follow_parameters()  # to the device: the step is traced with their state there
         if step is None:
-            check_updates(self.optimizers, self.model, loss)
+            arguments.check_updates(self.optimizers, self.model, loss)
         self.precision, self.accumulate, self.on_nan, self.seed = precision, accumulate, on_nan, seed
         self.clip_norm, self.clip_value, self.regularizer = clip_norm, clip_value, regularizer
         self.memory_budget = None if memory_budget is None else budget.parse_bytes(memory_budget)
         self.segments: budget.Segments | None = None  # what is computed again to stay within the budget
         self.accumulator = Accumulator(self.parameters(), loss) if accumulate > 1 and loss is not None else None
-        self.scheduler, self.schedules_steps = as_scheduler(scheduler)
+        self.scheduler, self.schedules_steps = arguments.as_scheduler(scheduler)
         self.scaler = weft.amp.GradScaler(self.device) if precision == "fp16" else None
         self.run = None if run is None else Path(run)
-        self.callbacks = as_callbacks(callbacks)
+        self.callbacks = arguments.as_callbacks(callbacks)
         if self.run is not None:
             from weft.train.loggers import RunFolder
 
             if not any(isinstance(one, RunFolder) for one in self.callbacks):
                 self.callbacks = (*self.callbacks, RunFolder())
-        self.meters = Meters(as_metrics(metrics), self.device)
+        self.meters = Meters(arguments.as_metrics(metrics), self.device)
         self.meters.scaler = self.scaler
         self.history = History()
         self.epoch = self.position = self.step_count = 0
@@ -153,11 +142,15 @@ class Trainer:
         self._has_begun = self._is_seeded = False
         self._apply_checkpoints(checkpoint)
 
+    def __repr__(self) -> str:
+        parts = [type(self.model).__name__, *[type(one).__name__ for one in self.optimizers]]
+        return f"Trainer({', '.join(parts)}, device={self.device}, epoch={self.epoch}, step={self.step_count})"
+
     # ---- what the compiled step asks for --------------------------------------------------------------------------
 
     def casting(self) -> Any:
         """The context in which forward and loss are computed."""
-        name = PRECISIONS[self.precision]
+        name = arguments.PRECISIONS[self.precision]
         return contextlib.nullcontext() if name is None else weft.autocast(dtype=getattr(weft, name))
 
     def parameters(self) -> list[Tensor]:
@@ -220,7 +213,7 @@ class Trainer:
         newest checkpoint, a path from that one, and None begins anew; checkpoints of later steps are put aside into
         `checkpoints-before-1` and so on. Called again, `fit` goes on where it stopped, unless `resume` is a path.
         """
-        check_plan(epochs, max_steps, validate_every, validation)
+        arguments.check_plan(epochs, max_steps, validate_every, validation)
         source = batches_of(train, self.device)
         before = self._source
         if isinstance(train, Iterator) and isinstance(before, Streamed) and before.source is train:
