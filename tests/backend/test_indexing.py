@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import weft
+from tests.unit.programs import check_an_index_that_moves_on
 
 pytestmark = pytest.mark.backend
 
@@ -77,17 +78,6 @@ def test_errors_at_the_users_line():
 @pytest.mark.parametrize("table", [(11,), (11, 3)])
 def test_an_index_that_the_step_moves_on_in_place_is_checked_as_it_was_read(on_each_device, table):
     """The kernel that gathers and the one that writes the index may be one: the last row is inside."""
-    position, first = weft.tensor([10]), weft.arange(11)
-    rows = weft.tensor(np.arange(np.prod(table), dtype=np.float32).reshape(table))
-
-    @weft.compile
-    def step():
-        found = rows.index_select(0, position), first.index_select(0, position)
-        position.add_(1)
-        return found
-
-    one, other = step()
-    np.testing.assert_array_equal(one.numpy(), rows.numpy()[10:])
-    assert other.tolist() == [10] and position.tolist() == [11]
+    following = check_an_index_that_moves_on(table)
     with pytest.raises(weft.IndexRangeError, match="axis of extent 11"):
-        step()[0].numpy()
+        following().numpy()

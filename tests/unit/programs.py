@@ -16,6 +16,24 @@ from weft.backends.base import Device
 from weft.tensor import Tensor
 
 
+def check_an_index_that_moves_on(table: tuple[int, ...]) -> Callable[[], Tensor]:
+    """Gather the last row of a table, and move the index on in place in the same step, on the default device. Returns
+    the next step, which reads an index outside of the table."""
+    position, first = weft.tensor([10]), weft.arange(11)
+    rows = weft.tensor(np.arange(np.prod(table), dtype=np.float32).reshape(table))
+
+    @weft.compile
+    def step() -> tuple[Tensor, Tensor]:
+        found = rows.index_select(0, position), first.index_select(0, position)
+        position.add_(1)
+        return found
+
+    one, other = step()
+    np.testing.assert_array_equal(one.numpy(), rows.numpy()[10:])
+    assert other.tolist() == [10] and position.tolist() == [11]
+    return lambda: step()[0]
+
+
 class Make:
     """Makes tensors on one device from one seed."""
 

@@ -7,6 +7,7 @@ import pytest
 
 import weft
 from tests.unit.lockstep import Lockstep
+from tests.unit.programs import check_an_index_that_moves_on
 from weft.backends.base import Device
 from weft.compiler import assemble, order_blocks
 from weft.errors import IndexRangeError
@@ -229,15 +230,4 @@ def test_kernels_of_users(device):
 @pytest.mark.parametrize("table", [(11,), (11, 3)])
 def test_an_index_that_the_step_moves_on_in_place_is_checked_as_it_was_read(table):
     with weft.device(Lockstep().device):
-        position, first = weft.tensor([10]), weft.arange(11)
-        rows = weft.tensor(np.arange(np.prod(table), dtype=np.float32).reshape(table))
-
-        @weft.compile
-        def step():
-            found = rows.index_select(0, position), first.index_select(0, position)
-            position.add_(1)
-            return found
-
-        one, other = step()
-        np.testing.assert_array_equal(one.numpy(), rows.numpy()[10:])
-        assert other.tolist() == [10] and position.tolist() == [11]
+        check_an_index_that_moves_on(table)

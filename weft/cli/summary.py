@@ -11,7 +11,6 @@ from weft import nn
 from weft.cli.arguments import positive
 from weft.cli.runs import network
 from weft.config.inputs import inputs_for
-from weft.errors import size_text
 from weft.profiling.tables import fitted, shortened
 
 
@@ -28,11 +27,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     found = nn.summary(model, *inputs_for(options.config, model, options.input, options.batch))
     rows = []
     for row in found.rows:
-        name = row.path.rpartition(".")[2]
-        label = "  " * row.depth + (f"{name}: {row.kind}" if name else row.kind)
-        shapes = " ".join(str(list(shape)) for shape in row.shapes) if row.calls else "not called"
-        shapes += f" x{row.calls}" if row.calls > 1 else ""
-        counts = (f"{row.parameters:,}", size_text(row.nbytes)) if row.nbytes else ("", "")
+        label, shapes, *counts = row.cells()
         rows.append([label, shortened(shapes, max(console.width - 48, 16)), *counts])
     titles = ("layer", "output shape", "parameters", "memory")
     console.print(fitted(titles, rows, console.width, ("memory", "output shape"), left=("layer", "output shape")))

@@ -34,6 +34,15 @@ class Row:
     def depth(self) -> int:
         return self.path.count(".") + 1 if self.path else 0
 
+    def cells(self) -> tuple[str, str, str, str]:
+        """The row of a table: layer, shapes of results, parameters and memory."""
+        name = self.path.rpartition(".")[2]
+        label = "  " * self.depth + (f"{name}: {self.kind}" if name else self.kind)
+        shapes = " ".join(str(list(shape)) for shape in self.shapes) if self.calls else "not called"
+        shapes += f" x{self.calls}" if self.calls > 1 else ""
+        counts = (f"{self.parameters:,}", size_text(self.nbytes)) if self.nbytes else ("", "")
+        return label, shapes, *counts
+
 
 @dataclass
 class Summary:
@@ -61,13 +70,7 @@ class Summary:
 
     def __str__(self) -> str:
         lines = [("layer", "output shape", "parameters", "memory")]
-        for row in self.rows:
-            name = row.path.rpartition(".")[2]
-            label = "  " * row.depth + (f"{name}: {row.kind}" if name else row.kind)
-            shapes = " ".join(str(list(shape)) for shape in row.shapes) if row.calls else "not called"
-            shapes += f" x{row.calls}" if row.calls > 1 else ""
-            counts = (f"{row.parameters:,}", size_text(row.nbytes)) if row.nbytes else ("", "")
-            lines.append((label, shapes, *counts))
+        lines += [row.cells() for row in self.rows]
         widths = [max(len(line[k]) for line in lines) for k in range(4)]
         table = [
             f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c:>{widths[2]}}  {d:>{widths[3]}}".rstrip() for a, b, c, d in lines

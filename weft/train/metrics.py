@@ -351,33 +351,13 @@ class ConfusionMatrix(_OfClasses):
         return self.buffers["matrix"]
 
 
-class IoU(ConfusionMatrix):
-    """Intersection over union of predicted and true members, the mean over the classes that occur; `average=None` gives
-    each class."""
+class IoU(_Counts):
+    """Intersection over union of predicted and true members; `average` as for Precision."""
 
     name = "iou"
 
-    def __init__(
-        self,
-        average: str | None = "macro",
-        name: str | None = None,
-        ignore_index: int = -100,
-        threshold: float = 0.0,
-        *,
-        multilabel: bool = False,
-    ):
-        super().__init__(name, ignore_index, threshold, multilabel=multilabel)
-        self.average = average
-
-    def compute(self) -> Tensor:
-        matrix = self.buffers["matrix"].double()
-        hits = matrix.diagonal()
-        union = matrix.sum(0) + matrix.sum(1) - hits
-        value = _ratio(hits, union)
-        if self.average is None:
-            return value
-        occurs = (union > 0).double()
-        return (value * occurs).sum() / occurs.sum()
+    def ratio(self, hits: Tensor, guessed: Tensor, true: Tensor) -> Tensor:
+        return _ratio(hits, guessed + true - hits)
 
 
 LARGEST_LOGIT = 1e4  # that AUC tells from others
