@@ -52,8 +52,8 @@ MOST_NAMED = 12  # kernels that an error names
 
 
 class Driver(Protocol):
-    """A vendor's runtime on one GPU. Everything is in order on one stream unless it says so, and called by one thread at
-    a time; only `functions` and `launcher`, which enqueue nothing, are called at any time.
+    """A vendor's runtime on one GPU. Everything is in order on one stream unless it says so, and called by one thread
+    at a time; only `functions` and `launcher`, which enqueue nothing, are called at any time.
 
     Addresses are numbers that can be counted on from: a runtime with handles gives each a range of numbers of its own.
     """
