@@ -291,15 +291,20 @@ class Compiled:
             from weft.captures import TRACING
 
             with TRACING:  # one trace at a time
-                variant = self._known(flat, spec)  # another thread's trace may have hidden what is captured
-                if variant is None:
-                    if self.last is not None:
-                        self._note_retrace(self.last, flat, spec)
-                    variant = self._trace(flat, spec)
-                    self.variants = [known for known in self.variants if not variant.replaces(known)]
+                variant = self._traced(flat, spec)
         else:
             self.variants.remove(variant)
         self.variants = [*self.variants[-MOST_VARIANTS + 1 :], variant]
+        return variant
+
+    def _traced(self, flat: list[Any], spec: tuple) -> Variant:
+        """A new variant, unless one fits now: another thread's trace may have hidden what is captured."""
+        variant = self._known(flat, spec)
+        if variant is None:
+            if self.last is not None:
+                self._note_retrace(self.last, flat, spec)
+            variant = self._trace(flat, spec)
+            self.variants = [known for known in self.variants if not variant.replaces(known)]
         return variant
 
     def _known(self, flat: list[Any], spec: tuple) -> Variant | None:

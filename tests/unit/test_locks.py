@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import ctypes
+import dis
 import os
 import pickle
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,18 +57,22 @@ def interrupts(seconds: float):
         signal.signal(signal.SIGALRM, before)
 
 
-def times_left(work: Callable[[], object], is_left: Callable[[], bool], seconds: float = 1.0) -> tuple[int, int]:
+def times_left(work: Callable[[], object], is_left: Callable[[], bool], seconds: float = 0.6) -> tuple[int, int]:
     """How often `work` was interrupted, and how often `is_left` was true afterwards."""
     count = left = 0
     deadline = time.monotonic() + seconds
+
+    def repeat() -> None:
+        for _ in range(200):
+            work()
+            if not armed:
+                break  # what the handler raised was ignored, as in a callback of C code
+
     with interrupts(20e-6) as armed:
         while time.monotonic() < deadline:
             try:
                 armed.append(True)
-                for _ in range(200):
-                    work()
-                    if not armed:
-                        break  # what the handler raised was ignored, as in a callback of C code
+                repeat()
                 armed.clear()
             except Interrupt:
                 pass
@@ -76,7 +85,7 @@ def times_left(work: Callable[[], object], is_left: Callable[[], bool], seconds:
     return count, left
 
 
-def times_left_locked(work: Callable[[], object], some: Sequence[Any], seconds: float = 1.0) -> tuple[int, int]:
+def times_left_locked(work: Callable[[], object], some: Sequence[Any], seconds: float = 0.6) -> tuple[int, int]:
     """How often `work` was interrupted, and how often one of these locks was left locked by it."""
 
     def is_left() -> bool:
@@ -104,6 +113,60 @@ def in_context(context: Any) -> Callable[[], None]:
 def assert_none_is_left(found: tuple[int, int], least: int = 30) -> None:
     count, left = found
     assert count >= least and left == 0, found
+
+
+# --- what the interpreter covers ---
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _codes(one)
+
+
+def jumps_outside(source: str, is_meant: Callable[[str], bool]) -> list[int]:
+    """Lines of backward jumps inside a `with` block over something that `is_meant` that the compiler left out of the
+    block's exception table: an interrupt there passes `__exit__` by."""
+    meant = [
+        (node.body[0].lineno, max(one.end_lineno or 0 for one in node.body))
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.With) and any(is_meant(ast.unparse(item.context_expr)) for item in node.items)
+    ]
+    found = set()
+    for code in _codes(compile(source, "module", "exec")) if meant else ():
+        listing = dis.Bytecode(code)
+        lines = [(one, one.positions.lineno) for one in listing if one.positions and one.positions.lineno]
+        for first, last in meant:
+            inside = [one for one, line in lines if code.co_firstlineno < first <= line <= last]
+            start = min((one.offset for one in inside), default=0)
+            for one in inside:
+                is_jump = "JUMP_BACKWARD" in one.opname and "NO_INTERRUPT" not in one.opname and one.argval >= start
+                covers = [start - 2 <= entry.start <= one.offset < entry.end for entry in listing.exception_entries]
+                if is_jump and not any(covers):
+                    found.add(one.positions.lineno)
+    return sorted(found)
+
+
+def test_interrupts_inside_of_blocks_that_hold_locks_reach_their_end():
+    names = ("lock", "_lock", "section", "order", "TRACING", "_registering", "_loading", "_opening", "thread_lock()")
+    folder, found, count = Path(weft.__file__).parent, [], 0
+    for path in folder.rglob("*.py"):
+        source = path.read_text("utf-8")
+        count += source.count("new_lock()")
+        lines = jumps_outside(source, lambda text: text.rpartition(".")[2] in names)
+        found += [f"{path.relative_to(folder)}:{line}" for line in lines]
+    assert count > 10 and not found
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="3.11 leaves none out")
+@pytest.mark.skipif(sys.version_info >= (3, 15), reason="not known")
+def test_the_search_for_such_jumps_finds_one():
+    source = "def f(x):\n  with x.lock:\n    for y in x:\n      y()\n      if not y:\n        break\n    y()\n"
+    assert jumps_outside(source, lambda text: text == "x.lock") == [5]
+
+
+# --- interrupts ---
 
 
 @pytest.mark.parametrize("make", [locks.new_lock, locks.CopyableLock, locks.thread_lock])
@@ -172,7 +235,7 @@ def test_an_interrupt_of_compiled_steps_and_of_reading_leaves_nothing_locked():
         step(one)
         (tensors[0] + 1.0).tolist()
 
-    assert_none_is_left(times_left_locked(work, some, 2.0))
+    assert_none_is_left(times_left_locked(work, some))
     step(one)
     assert step._running == [None]
 
@@ -182,7 +245,7 @@ def test_an_interrupt_of_calls_of_a_gpu_leaves_its_stream_free():
     x = weft.ones(3, device=gpu.device)
     weft.eval(x)
     assert_none_is_left(times_left_locked(gpu.synchronise, [gpu.order]))
-    assert_none_is_left(times_left_locked(lambda: (x + 1.0).numpy(), [gpu.order, locks.thread_lock()], 2.0))
+    assert_none_is_left(times_left_locked(lambda: (x + 1.0).numpy(), [gpu.order, locks.thread_lock()]))
     assert not gpu.is_enqueueing
 
 
@@ -194,7 +257,7 @@ def test_an_interrupt_of_what_runs_alone_leaves_nothing_locked():
         return [lock._is_owned() for lock in some]
 
     assert locks.call_alone(is_owned) == [True] * 4
-    assert_none_is_left(times_left_locked(lambda: locks.call_alone(len, ""), some, 2.0), 10)
+    assert_none_is_left(times_left_locked(lambda: locks.call_alone(len, ""), some), 10)
 
 
 def test_an_interrupt_of_a_fork_leaves_nothing_locked():
@@ -208,31 +271,38 @@ def test_an_interrupt_of_a_fork_leaves_nothing_locked():
             with contextlib.suppress(Interrupt):
                 call()
 
-    assert_none_is_left(times_left_locked(work, some, 2.0), 10)
+    assert_none_is_left(times_left_locked(work, some), 10)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 def test_a_thread_that_was_interrupted_does_not_delay_a_fork():
     """Threads get exceptions from others, too: nothing of theirs is left that a fork would wait for."""
-    stop, counts = threading.Event(), [0]
+    stop, times = threading.Event(), [0]
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+    def inside() -> None:
+        times[0] += 1
+        while not stop.is_set():
+            with locks.thread_lock():
+                pass
 
     def work() -> None:
         while not stop.is_set():
             with contextlib.suppress(Interrupt):
-                while not stop.is_set():
-                    with locks.thread_lock():
-                        pass
-            counts[0] += 1
+                inside()
 
     thread = threading.Thread(target=work)
     thread.start()
-    for _ in range(200):
+    deadline = time.monotonic() + 20
+    for count in range(1, 101):
+        while times[0] < count and time.monotonic() < deadline:
+            time.sleep(1e-4)
         raise_in(ctypes.c_ulong(thread.ident), ctypes.py_object(Interrupt))
-        time.sleep(0.0005)
+    while times[0] < 101 and time.monotonic() < deadline:
+        time.sleep(1e-4)
     stop.set()
     thread.join(60)
-    assert not thread.is_alive() and counts[0] > 10
+    assert not thread.is_alive() and times[0] == 101
     started = time.monotonic()
     locks.call_alone(len, "")
     assert time.monotonic() - started < locks.FORK_PATIENCE / 4
@@ -298,6 +368,6 @@ def test_an_interrupt_of_a_trace_ends_it():
         STATE.trace, STATE.grad_enabled = None, True
         return found
 
-    assert_none_is_left(times_left(work, is_left, 2.0), 10)
+    assert_none_is_left(times_left(work, is_left), 10)
     assert TRACING.acquire(blocking=False)
     TRACING.release()

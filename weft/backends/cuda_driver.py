@@ -245,12 +245,15 @@ class CudaDriver:
     def functions(self, codes: Sequence[Code]) -> list[Any]:
         self.activate()
         with self._loading:
-            keys = [(code.symbol, code.packed, code.geometry) for code in codes]
-            missing = {key: code for key, code in zip(keys, codes, strict=True) if key not in self._functions}
-            COUNTERS.kernels_reused += len(codes) - len(missing)
-            compiled = cuda_compile.cubins(list(missing.values()), self.architecture)
-            for (key, code), cubin in zip(missing.items(), compiled, strict=True):
-                self._functions[key] = self._load(code, cubin)
+            return self._loaded(codes)
+
+    def _loaded(self, codes: Sequence[Code]) -> list[Any]:
+        keys = [(code.symbol, code.packed, code.geometry) for code in codes]
+        missing = {key: code for key, code in zip(keys, codes, strict=True) if key not in self._functions}
+        COUNTERS.kernels_reused += len(codes) - len(missing)
+        compiled = cuda_compile.cubins(list(missing.values()), self.architecture)
+        for (key, code), cubin in zip(missing.items(), compiled, strict=True):
+            self._functions[key] = self._load(code, cubin)
         return [self._functions[key] for key in keys]
 
     def _load(self, code: Code, cubin: bytes) -> Any:

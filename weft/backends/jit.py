@@ -88,23 +88,27 @@ class Jit:
     def kernels(self, codes: Sequence[Code]) -> list[int]:
         """The addresses of the functions in `codes`."""
         with self.lock:
-            missing = {code.symbol: code for code in codes if code.symbol not in self.addresses}
-            COUNTERS.kernels_reused += len(codes) - len(missing)
-            left = []
-            for code in missing.values():
-                if code.symbol in self.addresses:  # by a finalizer or signal handler meanwhile
-                    continue
-                payload = self._object_file(code.text)
-                placed = self.memory.place(payload)
-                if placed is not None and code.symbol in placed:
-                    self.addresses[code.symbol] = placed[code.symbol]
-                else:
-                    self._add(payload, code.name)
-                    left.append(code)
-            if left:
-                self.engine.finalize_object()
-                self.addresses |= {code.symbol: self._address(code.symbol, code.name) for code in left}
+            self._load(codes)
         return [self.addresses[code.symbol] for code in codes]
+
+    def _load(self, codes: Sequence[Code]) -> None:
+        """Compile, or load from disk, those that are not there."""
+        missing = {code.symbol: code for code in codes if code.symbol not in self.addresses}
+        COUNTERS.kernels_reused += len(codes) - len(missing)
+        left = []
+        for code in missing.values():
+            if code.symbol in self.addresses:  # by a finalizer or signal handler meanwhile
+                continue
+            payload = self._object_file(code.text)
+            placed = self.memory.place(payload)
+            if placed is not None and code.symbol in placed:
+                self.addresses[code.symbol] = placed[code.symbol]
+            else:
+                self._add(payload, code.name)
+                left.append(code)
+        if left:
+            self.engine.finalize_object()
+            self.addresses |= {code.symbol: self._address(code.symbol, code.name) for code in left}
 
     @functools.cached_property
     def runtime_addresses(self) -> dict[str, int]:
