@@ -33,7 +33,8 @@ ENTRIES = {
     "upsample_bilinear": "upsample_bilinear2d", "normalize": "linalg_vector_norm", "cross_entropy": "nll_loss",
     "pairwise_distance": "linalg_vector_norm", "norm": "linalg_vector_norm", "inner": "tensordot",
     "gaussian_nll_loss": "log", "vecdot": "linalg_vecdot", "vector_norm": "linalg_vector_norm",
-    "matrix_norm": "linalg_matrix_norm", "multi_dot": "linalg_multi_dot",
+    "matrix_norm": "linalg_matrix_norm", "multi_dot": "linalg_multi_dot", "local_response_norm": "pow",
+    "lp_pool1d": "pow", "lp_pool2d": "pow", "lp_pool3d": "pow",
 }  # fmt: skip
 # Operations that PyTorch's lists for GPUs do not have, and why they are in ours.
 REASONS = {

@@ -1,4 +1,4 @@
-"""weft.autocast: where it is on, what compiled functions make of it, every layer under it, and how it converges."""
+"""weft.autocast: where it is on, what compiled functions make of it, and how it converges."""
 
 import threading
 
@@ -9,9 +9,6 @@ import torch
 import weft
 import weft.nn as nn
 import weft.nn.functional as F
-from tests.layers.checks import make_layer, tensors, weighted
-from tests.layers.record import Draw
-from tests.layers.records import records
 
 
 def product(x, w):
@@ -170,29 +167,6 @@ def test_functions_of_the_user():
         y = Product.apply(x, x)
     y.sum().backward()
     assert seen == [weft.bfloat16, weft.bfloat16] and x.grad.dtype is weft.float32
-
-
-LAYERS = [pytest.param(record, id=record.id) for record in records()]
-# Samples of the record are float32, and must have the input's dtype, as in torch.
-FIXED_INPUTS = ("FractionalMaxPool2d", "FractionalMaxPool3d")
-
-
-@pytest.mark.parametrize("record", LAYERS)
-def test_every_layer(record):
-    """Inputs of float32, and of 16 bits as they come from another layer; gradients have the parameters' dtype."""
-    for dtype in (weft.float32, weft.bfloat16):
-        if dtype is weft.bfloat16 and record.name in FIXED_INPUTS:
-            continue
-        layer = make_layer(record)
-        inputs = tensors(record.inputs(Draw()), dtype)
-        with weft.autocast("cpu", dtype=weft.bfloat16):
-            result = layer(*inputs)
-        if record.differentiable and any(param.requires_grad for param in layer.parameters()):
-            total = weighted(result)
-            if total.requires_grad:
-                total.backward()
-        for name, param in layer.named_parameters():
-            assert param.grad is None or param.grad.dtype is param.dtype, name
 
 
 def test_outputs_are_torchs(on_each_device):

@@ -140,12 +140,11 @@ def assert_computes_in(precision, theirs, ours):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("precision", LOW)
 def test_16_bit_losses_are_those_of_torch(on_each_device, name, precision):
-    """Both round the same values to 16 bits, but add up in different orders, so that some are rounded to the
-    neighbouring number: single values differ by a rounding error, r = 2**-8 for bfloat16 and 2**-11 for
-    float16, relative to them. A loss is a mean over many, so it differs by a fraction of r: measured over ten
-    steps, Weft's by at most 0.11 r (bfloat16) and 0.21 r (float16) from torch's, torch's by 0.15 r and 1.1 r
-    from its own in float32, and torch's of other seeds by 0.8 r to 17 r (bfloat16). Half of r is allowed: 0.2 %
-    and 0.024 %."""
+    """Both round the same values to 16 bits, but add up in different orders, so some are rounded to the next number:
+    single values differ by a rounding error, r = 2**-8 for bfloat16 and 2**-11 for float16, relative to them. A loss is
+    a mean over many, so it differs by a fraction of r: measured over ten steps, Weft's by at most 0.11 r (bfloat16) and
+    0.21 r (float16) from torch's, torch's by 0.15 r and 1.1 r from its own in float32, and torch's of other seeds by
+    0.8 r to 17 r (bfloat16). Half of r is allowed: 0.2 % and 0.024 %."""
     steps = 10
     theirs, ours, batches, rates = make_case(name, "float32", steps)
     own, other = result_dtypes(theirs), result_dtypes(ours)

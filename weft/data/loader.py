@@ -39,11 +39,7 @@ from weft.data.seeds import (
 from weft.data.streaming import prefetch
 from weft.data.workers import LocalWorker, start_processes
 from weft.device import default_device, get
-<<<<<<< HEAD
-from weft.errors import DTypeError, RangeError, problem
-=======
 from weft.errors import DTypeError, RangeError, WeftError, hide_frames, problem
->>>>>>> h-newuser
 from weft.random import Generator
 from weft.tensor import Tensor
 from weft.tree import flatten
@@ -295,31 +291,21 @@ class DataLoader(Generic[Item]):
         seed, first, _ = self.begin_epoch()
         return self._count(self._stream(seed, first), self.place)
 
-<<<<<<< HEAD
     def _count(self, batches: Iterator[Any], place: Place) -> Iterator[Any]:
         """Batches after the transform; counts them and what the transform draws, in the stream of this iteration."""
         assert place.seed is not None
         seed = epoch_seed(place.seed, place.epoch, TRANSFORM)
-        for batch in batches:
-            place.position += 1
-            self._transform_generator.set_state((seed, place.draws))
-            batch = self._transformed(batch)
-            place.draws = self._transform_generator.counter
-            yield batch
-        place.is_complete = True
-=======
-    def _count(self, batches: Iterator[Any], begun: int) -> Iterator[Any]:
-        """Batches after the transform; counts them, unless another iteration began since."""
         try:
             for batch in batches:
-                if self._begun == begun:
-                    self.position += 1
-                yield self._transformed(batch)
+                place.position += 1
+                self._transform_generator.set_state((seed, place.draws))
+                batch = self._transformed(batch)
+                place.draws = self._transform_generator.counter
+                yield batch
         except WeftError as error:
             hide_frames(error)
             raise
-        self._is_complete = self._is_complete or self._begun == begun
->>>>>>> h-newuser
+        place.is_complete = True
 
     def _transformed(self, batch: Any) -> Any:
         if self.transform is None:

@@ -2,6 +2,9 @@
 
 A step is `states, output = step(states, gates)`: `gates` is what the input contributes to this time step, computed for
 all steps by one product. `run` is a `weft.loop`, so one step is compiled, whatever the length.
+
+Under autocast `gates` and outputs have its dtype, as in PyTorch on GPUs. A state that is a sum over time (c of an LSTM,
+h of a GRU) has the dtype of the weights while the recurrence runs, and is rounded when it leaves it.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ def lstm_step(w: Weights) -> Step:
         h, c = states
         i, f, g, o = (gates + F.linear(h, w.hh)).chunk(4, -1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-        h = o.sigmoid() * c.tanh()
+        h = (o.sigmoid() * c.tanh()).to(gates.dtype)
         if w.hr is not None:
             h = F.linear(h, w.hr)
         return (h, c), h
@@ -75,24 +78,34 @@ def gru_step(w: Weights) -> Step:
         z = (z_x + z_h).sigmoid()
         n = (n_x + (r_x + r_h).sigmoid() * n_h).tanh()
         h = (1 - z) * n + z * h
-        return (h,), h
+        return (h,), h.to(gates.dtype)
 
     return step
 
 
 class Cell(NamedTuple):
-    """What tells one kind of recurrent layer from another."""
+    """What tells one kind of recurrent layer from another. `sums` says which of its states are sums over time."""
 
     gates: int
-    states: int
+    sums: tuple[bool, ...]
     step: Callable[[Weights], Step]
+
+    @property
+    def states(self) -> int:
+        """How many states there are."""
+        return len(self.sums)
+
+    def begin(self, first: States, gates: Tensor, weights: Weights) -> States:
+        """First states in the dtypes that they have in the recurrence."""
+        kinds = [weights.hh.dtype if is_sum else gates.dtype for is_sum in self.sums]
+        return tuple(one.to(kind) for one, kind in zip(first, kinds, strict=True))
 
 
 CELLS = {
-    "RNN_TANH": Cell(1, 1, rnn_step(Tensor.tanh)),
-    "RNN_RELU": Cell(1, 1, rnn_step(F.relu)),
-    "LSTM": Cell(4, 2, lstm_step),
-    "GRU": Cell(3, 1, gru_step),
+    "RNN_TANH": Cell(1, (False,), rnn_step(Tensor.tanh)),
+    "RNN_RELU": Cell(1, (False,), rnn_step(F.relu)),
+    "LSTM": Cell(4, (False, True), lstm_step),
+    "GRU": Cell(3, (True,), gru_step),
 }
 
 

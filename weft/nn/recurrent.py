@@ -151,8 +151,9 @@ class RNNBase(Module):
                 weights = self._weights(number)
                 first = tuple(zero) if states is None else tuple(one[number] for one in states)
                 gates = project(self.mode, x, weights)
+                first = cell.begin(first, gates, weights)
                 end, y = run(cell.step(weights), first, gates, alive, reverse=direction == 1)
-                last.append((end[0].to(y.dtype), *end[1:]))  # under autocast the loop may keep h in float32
+                last.append(tuple(one.to(y.dtype) for one in end))
                 outputs.append(y)
             x = cat(outputs, -1) if self.bidirectional else outputs[0]
             if self.dropout and level < self.num_layers - 1:
@@ -334,7 +335,9 @@ class RNNCellBase(Module):
                 raise problem(ShapeError, who, f"a state of shape {list(one.shape)}", f"{list(expected_state)}")
             check_dtype(who, one, x)
         weights = Weights(self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
-        return CELLS[mode].step(weights)(states, project(mode, x, weights))[0]
+        gates = project(mode, x, weights)
+        after, _ = CELLS[mode].step(weights)(CELLS[mode].begin(states, gates, weights), gates)
+        return tuple(one.to(gates.dtype) for one in after)
 
     def extra_repr(self) -> str:
         extra = "" if self.bias else f", bias={self.bias}"

@@ -41,7 +41,7 @@ _NAMES = {
     FLOAT32: """
         exp expm1 log log2 log10 log1p pow rpow reciprocal rdiv rsqrt asin acos sinh cosh tan erfinv softplus
         sum prod cumsum cumprod logsumexp softmax log_softmax softmin segment_softmax edge_softmax
-        layer_norm rms_norm group_norm
+        layer_norm rms_norm group_norm local_response_norm lp_pool1d lp_pool2d lp_pool3d
         norm dist cdist pdist renorm normalize cosine_similarity pairwise_distance
         interpolate upsample upsample_nearest upsample_bilinear
         mse_loss l1_loss smooth_l1_loss huber_loss cross_entropy nll_loss kl_div binary_cross_entropy
