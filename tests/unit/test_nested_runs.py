@@ -1,4 +1,4 @@
-"""A signal handler or finalizer that computes in the middle of a computation of its own thread changes nothing there."""
+"""Runs that a signal handler starts in the middle of others leave the numbers and temporaries of those alone."""
 
 from __future__ import annotations
 
