@@ -283,3 +283,11 @@ def test_errors_about_files_and_data_end_at_the_users_line(mistake, tmp_path):
     with pytest.raises(WeftError) as caught:
         FILES_AND_DATA[mistake](tmp_path)
     assert set(frames_of(caught.value)) == {os.path.basename(__file__)}
+
+
+def test_a_schedule_that_is_too_short_says_how_long_it_has_to_be():
+    model = nn.Linear(4, 3)
+    optimizer = weft.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = weft.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=2)
+    with pytest.raises(WeftError, match=r"given step 3; expected at most 2 steps\. Fix: .*epochs \* len\(loader\)"):
+        fit(model, optimizer=optimizer, scheduler=scheduler, epochs=4)

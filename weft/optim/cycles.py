@@ -223,7 +223,8 @@ class OneCycleLR(_WithMomentum):
     def get_lr(self) -> list[float]:
         step = self.last_epoch
         if step > self.total_steps:
-            raise problem(RangeError, "OneCycleLR.step", f"step {step}", f"at most {self.total_steps} steps")
+            fix = "let total_steps be epochs * len(loader)"
+            raise problem(RangeError, "OneCycleLR.step", f"step {step}", f"at most {self.total_steps} steps", fix)
         begin = 0.0
         for phase in self._schedule_phases:
             if step <= phase["end_step"] or phase is self._schedule_phases[-1]:
