@@ -246,9 +246,7 @@ _DATA: dict[str, dict[str, Any]] = {
 
 
 def _source(name: str, source: Any) -> dict[str, Any]:
-    from weft.config.sources import COMMON
-
-    keys = [key for key in (*COMMON, *source.required, *source.optional) if key != "type"]
+    keys = [key for key in source.checks() if key != "type"]
     return _object({"type": {"const": name}, **{key: _DATA[key] for key in keys}}, ["type", *source.required])
 
 
