@@ -261,14 +261,21 @@ def check(place: Place, tree: Any) -> dict[str, Any]:
 
 def _transform(place: Place, tree: Any) -> Any:
     """A transform of `weft.data.transforms` by name with its arguments."""
-    from weft.data import transforms
-
     given = (
         {"type": tree} if isinstance(tree, str) else places.object_at(place, tree, "a name, or an object with a type")
     )
     if "type" not in given:
         place.fail("no 'type'", "the name of a transform")
-    known = {
+    known = transforms_by_name()
+    cls = known[places.choice(place.at("type"), given.pop("type"), known)]
+    return call(place, cls, given)
+
+
+def transforms_by_name() -> dict[str, Any]:
+    """The transforms that a file can name."""
+    from weft.data import transforms
+
+    return {
         name: one
         for name, one in vars(transforms).items()
         if isinstance(one, type)
@@ -276,8 +283,6 @@ def _transform(place: Place, tree: Any) -> Any:
         and one is not transforms.Transform
         and not name.startswith("_")
     }
-    cls = known[places.choice(place.at("type"), given.pop("type"), known)]
-    return call(place, cls, given)
 
 
 def check_known(place: Place, tree: Any) -> dict[str, Any]:

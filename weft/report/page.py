@@ -308,8 +308,8 @@ def _memory(run: Run) -> str:
     out = [f"<p>{escape(words)}</p>"]
     arena = [one for one in _list(found.get("arena")) if _is_interval(one)]
     if arena:
-        intervals = [(str(label), *map(_size, rest)) for label, *rest in arena]
-        steps = min(max(_size(found.get("steps")), 1), max(last for *_, last in intervals) + 1)
+        intervals = [(str(label), _size(a), _size(b), _size(c), _size(d)) for label, a, b, c, d in arena]
+        steps = min(max(_size(found.get("steps")), 1), max(one[4] for one in intervals) + 1)
         drawn = memory_map(intervals, sizes["arena_bytes"], steps, "Memory that temporaries share")
         out.append(f'<div class="figure">{drawn}</div><p></p>')
     rows = []
