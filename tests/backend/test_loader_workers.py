@@ -176,11 +176,14 @@ class Blocked(data.Dataset):
 
 def test_a_timeout_names_the_samples():
     dataset = Blocked()
-    batches = iter(data.DataLoader(dataset, 2, num_workers=1, timeout=0.5))
+    batches = iter(data.DataLoader(dataset, 2, num_workers=1, timeout=2.0))  # also for the first, on a busy machine
     next(batches)
-    threading.Timer(0.8, dataset.gate.set).start()
-    with pytest.raises(data.WorkerError, match=r"no batch for 0.5 seconds, while reading samples \[2, 3\]"):
+    gate = threading.Timer(8.0, dataset.gate.set)  # the worker can end, long after the error
+    gate.start()
+    with pytest.raises(data.WorkerError, match=r"no batch for 2.0 seconds, while reading samples \[2, 3\]"):
         next(batches)
+    gate.cancel()
+    dataset.gate.set()
 
 
 def test_what_cannot_be_sent_to_a_process():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 
@@ -240,3 +241,72 @@ def test_networks_that_are_called_like_markup(folder, name, capsys):
     assert main(["parity", str(folder / "markup.json"), "--steps", "1", "--device", "reference"]) == 0
     assert name in capsys.readouterr().out
     assert main(["parity", str(folder / "markup.json"), "--steps", "1", "--tolerance", "0"]) in (0, 1)
+
+
+def test_commands_at_once_have_folders_of_their_own(tmp_path, monkeypatch):
+    from weft.cli.train import _new_folder
+
+    monkeypatch.chdir(tmp_path)
+    with _new_folder("x") as one, _new_folder("x") as other:  # the second before the first has written anything
+        assert (str(one), str(other)) == (os.path.join("runs", "x-1"), os.path.join("runs", "x-2"))
+    with pytest.raises(ValueError, match="wrong"), _new_folder("x") as one:
+        raise ValueError("wrong")
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["x-1", "x-2"]
+
+
+@pytest.mark.parametrize(
+    ("data", "key"),
+    [
+        ({"type": "digits", "validation": 0.5}, "validation"),
+        ({"type": "mnist", "folder": "x", "validation": 0}, "validation"),
+        ({"type": "graph", "path": "x", "batch_size": 3}, "batch_size"),
+        ({"type": "graph", "path": "x", "transform": []}, "transform"),
+    ],
+)
+def test_keys_that_a_kind_of_data_does_not_use(folder, data, key):
+    import jsonschema
+
+    tree = {**json.loads((folder / "table.json").read_text()), "data": data}
+    with pytest.raises(weft.errors.ConfigError, match=f"data.{key}: given an unknown key"):
+        weft.config.load_run(tree)
+    assert not jsonschema.Draft202012Validator(weft.config.schema()).is_valid(tree)
+    del data[key]
+    assert jsonschema.Draft202012Validator(weft.config.schema()).is_valid(tree)
+
+
+def test_a_batch_may_be_larger_than_that_of_the_file(folder):
+    from types import SimpleNamespace
+
+    from weft.cli import steps
+
+    options = SimpleNamespace(config=folder / "table.json", input=[], batch=100, device="cpu", forward=True)
+    assert steps.load(options).inputs[0].shape[0] == 100
+
+
+def test_values_that_are_not_finite_hide_no_others():
+    from weft.cli.parity import _largest
+
+    nan, inf = np.array([np.nan, 1.0]), float("inf")
+    assert _largest([nan, np.ones(1)], [nan, np.full(1, 2.0)]) == 1.0
+    assert _largest([nan], [np.array([np.nan, 1.5])]) == 0.5 and _largest([nan], [np.ones(2)]) == inf
+    assert (
+        _largest([np.array([inf])], [np.array([-inf])]) == inf and _largest([np.array([inf])], [np.array([inf])]) == 0.0
+    )
+
+
+def test_several_results_are_written_together(tmp_path):
+    from weft.cli.predict import _others, _write
+
+    _write(str(tmp_path / "x.npz"), [np.ones(2), np.zeros((2, 3))])
+    with np.load(tmp_path / "x.npz") as found:
+        assert [found[name].shape for name in found.files] == [(2,), (2, 3)]
+    assert _others(0) == "" and "first of 2 results" in _others(1)
+
+
+@pytest.mark.parametrize("number", [True, 0.0, "0", None])
+def test_grids_take_whole_numbers(number):
+    grid = weft.nn.Grid(2, 2, 1)
+    with pytest.raises(weft.DTypeError, match="a whole number"):
+        grid.set_layer(number, 0, 0, weft.nn.ReLU())
+    grid.set_layer(np.int64(1), 0, 0, weft.nn.ReLU())
+    assert isinstance(grid.get_layer(1, 0, 0), weft.nn.ReLU)

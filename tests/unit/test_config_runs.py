@@ -97,7 +97,7 @@ def complaint(tree) -> str:
         ({"data": {"type": "digits", "batch_size": 0}}, "data.batch_size: given 0"),
         ({"data": {"type": "csv", "path": "x"}}, "data: given no 'target'"),
         ({"data": {"type": "digits", "transform": ["Blur"]}}, "data.transform[0].type: given 'Blur'"),
-        ({"data": {"type": "digits", "validation": 1.5}}, "data.validation: given 1.5"),
+        ({"data": {"type": "arrays", "path": "x", "validation": 1.5}}, "data.validation: given 1.5"),
         ({"metrics": ["acuracy"]}, "metrics[0]: given 'acuracy'"),
         ({"metrics": [{"type": "TopK", "n": 3}]}, "metrics[0].n: given an unknown key"),
         ({"callbacks": ["EarlyStoping"]}, "callbacks[0].type: given 'EarlyStoping'"),
@@ -595,3 +595,37 @@ def test_every_name_of_a_run_exists():
     assert set(runs.METRICS) <= set(weft.train.__all__) and set(runs.CALLBACKS) <= set(weft.train.__all__)
     assert "AdamW" in runs.optimizers() and "LBFGS" not in runs.optimizers()  # which takes a closure
     assert "CosineAnnealingLR" in runs.schedulers() and "LambdaLR" not in runs.schedulers()
+
+
+def test_the_schema_and_the_loader_agree_about_names():
+    """Everything that a run can name, alone and with an unknown key."""
+    from weft.config import run, sources
+    from weft.nn.registry import layers
+    from weft.train.metrics import BY_NAME
+
+    validator = jsonschema.Draft202012Validator(weft.config.schema())
+    digits, linear = RUN["data"], {"type": "Linear", "in_features": 64, "out_features": 10}
+    changes = [{"data": {**digits, "transform": [one]}} for name in sources.transforms_by_name() for one in forms(name)]
+    changes += [{"metrics": [one]} for name in (*run.METRICS, *BY_NAME, "nope") for one in forms(name)]
+    changes += [{"callbacks": [one]} for name in run.CALLBACKS for one in forms(name)]
+    changes += [{"optimizer": one} for name in run.optimizers() for one in forms(name)]
+    changes += [{"scheduler": one} for name in run.schedulers() for one in forms(name)]
+    losses = [name for name, entry in layers().items() if entry.family in run.LOSSES]
+    changes += [{"loss": one} for name in losses for one in forms(name)]
+    names = ("relu", "ReLU", "Leaky_ReLU", "LINEAR", "_relu", "gelu__", "nope", "")
+    changes += [{"model": {**linear, "activation": name}} for name in names]
+    accepted = 0
+    for change in changes:
+        tree = {**RUN, **change}
+        try:
+            weft.config.load_run(tree)
+            is_right = True
+        except weft.WeftError:
+            is_right = False
+        assert validator.is_valid(tree) == is_right, change
+        accepted += is_right
+    assert 40 < accepted < len(changes) - 40
+
+
+def forms(name):
+    return name, {"type": name}, {"type": name, "nope": 1}

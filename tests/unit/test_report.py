@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -230,3 +232,82 @@ def test_constants_are_numbers_not_curves(tmp_path):
     text = report.write(tmp_path).read_text()
     assert "Loss by epoch" in text and "Learning rate by epoch" not in text
     assert "<b>0.25</b><span>last learning rate</span>" in text and "<b>14</b><span>steps</span>" in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>',
+        '<svg xmlns="http://www.w3.org/2000/svg"><image href="http://x/y.png"/></svg>',
+        '<svg xmlns="http://www.w3.org/2000/svg"><g xmlns:x="http://www.w3.org/1999/xlink" x:href="y"/></svg>',
+        '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>',
+        '<svg xmlns="http://www.w3.org/2000/svg"><style>@import "http://x"</style></svg>',
+        '<svg xmlns="http://www.w3.org/2000/svg"><rect fill="url(http://x)"/></svg>',
+        '<!DOCTYPE svg [<!ENTITY a "b">]><svg/>',
+        "<svg><g>",
+    ],
+)
+def test_pictures_of_others_are_not_shown(run, tmp_path, text):
+    """Code in a picture, or anything from elsewhere, would run when somebody opens the report."""
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    (folder / "network.svg").write_text(text)
+    found = report.write(folder).read_text(encoding="utf-8")
+    assert text not in found and "http://x" not in found and "network.svg could not be read" in found
+
+
+def test_pictures_of_weft_are_shown(run):
+    from weft.report.files import is_picture
+
+    assert is_picture((run / "network.svg").read_text(encoding="utf-8"))
+    assert is_picture(nn.plot(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), input_shape=(2,)))
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, -1, 1e999, float("nan"), 2**61, 3e7, 10**200, "x", [], {}, [[]], [{}]], ids=repr
+)
+def test_any_values_in_the_files_of_a_run(run, tmp_path, value):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    for name in ("memory.json", "kernels.json", "layers.json"):
+        tree = json.loads((run / name).read_text())
+        rows = tree if isinstance(tree, list) else [tree, *[one for one in tree.values() if isinstance(one, list)]]
+        for row in rows:
+            inner = row[0] if isinstance(row, list) and row else row
+            for key in list(inner) if isinstance(inner, dict) else range(len(inner)):
+                before, inner[key] = inner[key], value
+                (folder / name).write_text(json.dumps(tree))
+                report.write(folder)
+                inner[key] = before
+        shutil.copy(run / name, folder / name)
+
+
+def test_backslashes_of_a_configuration_stay(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    (folder / "config.json").write_text(json.dumps({"path": "C:\\new", "text": "a\nb"}))
+    found = report.write(folder).read_text(encoding="utf-8")
+    assert "C:\\\\new" in found and "a\n    b" in found
+
+
+def test_what_is_alive_is_drawn_where_it_changes():
+    from weft.drawing.memory import _alive, memory_map
+
+    intervals = [("a", 0, 8, 0, 2), ("b", 8, 4, 2, 5)]
+    assert _alive(intervals, 6) == [(0, 2, 8), (2, 3, 12), (3, 6, 4)]
+    assert len(memory_map(intervals, 2**60, 10**9, "x")) < 20_000
+
+
+def test_a_report_that_cannot_be_written_lets_the_run_be(tmp_path, monkeypatch):
+    def full(path, text):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("weft.report.files.put", full)
+    monkeypatch.setattr("weft.report.details.put", full)
+    model = nn.Linear(3, 2)
+    trainer = weft.train.Trainer(
+        model, nn.MSELoss(), weft.optim.SGD(model.parameters(), 0.1), run=tmp_path, device="cpu"
+    )
+    with pytest.warns(UserWarning, match="the report of .* could not be written"):
+        trainer.fit([(weft.ones(4, 3), weft.ones(4, 2))], epochs=1)
+    assert trainer.step_count == 1

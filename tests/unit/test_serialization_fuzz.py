@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
+import math
+import os
 import random
 import resource
 import signal
+from collections import Counter, OrderedDict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +21,7 @@ import torch
 
 import weft
 from weft import nn
-from weft.serialization import CheckpointFolder, files, save_tensors
+from weft.serialization import CheckpointFolder, checkpoint, files, save_tensors
 from weft.serialization import safetensors as own
 from weft.serialization.saving import state_of
 from weft.serialization.torch_files import parse_torch
@@ -280,3 +285,110 @@ def test_indices_of_shards(tmp_path, content):
 
     good, bad = outcomes(data, load, check, 9, 2_000)
     assert good > 10 and bad > 1_000
+
+
+# ---- files whose checksum is right: what reads behind it ------------------------------------------------------------
+
+ODD = [
+    None, True, -1, 0, 3, 2**40, 10**9, 1.5, "", "w", "Linear", "tensor", "/etc/hostname", [], {}, [[]], {"$": "array"},
+    {"type": "ReLU"}, {"$": "tensor", "name": "w"}, {"config": "net.json"}, {"$function": "operator.pow"},
+]  # fmt: skip
+
+
+def change_tree(tree, rng: random.Random):
+    """A copy of a tree of JSON in which one to three values or names are others, are missing or exchanged."""
+    found = json.loads(json.dumps(tree))
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        places: list[tuple[Any, Any]] = []
+        waiting = [found]
+        while waiting:
+            one = waiting.pop()
+            for key in one if isinstance(one, dict) else range(len(one)):
+                places.append((one, key))
+                if isinstance(one[key], (dict, list)):
+                    waiting.append(one[key])
+        if not places:
+            break
+        (owner, key), (other, name) = rng.choice(places), rng.choice(places)
+        kind = rng.randrange(5)
+        if kind == 0:
+            del owner[key]
+        elif kind == 1 and isinstance(owner, dict):
+            owner[rng.choice(["type", "$", "name", "items", "calls", "layers", "x"])] = owner.pop(key)
+        elif kind == 2:
+            owner[key] = json.loads(json.dumps(other[name]))
+        else:
+            owner[key] = json.loads(json.dumps(rng.choice(ODD)))
+    return found
+
+
+def signed(tensors, metadata) -> bytes:
+    """A file of Weft's with any metadata, and the right digest."""
+    handle = os.memfd_create("signed")
+    try:
+        own.write_tensors(handle, tensors, metadata)
+        return os.pread(handle, 1 << 20, 0)
+    finally:
+        os.close(handle)
+
+
+def trees_that_load(tree, load, seed: int, count: int = 3_000) -> tuple[int, int]:
+    rng = random.Random(seed)
+    good = bad = 0
+    for _ in range(count):
+        signal.alarm(SECONDS)
+        try:
+            load(change_tree(tree, rng))
+            good += 1
+        except weft.FileFormatError:
+            bad += 1
+    return good, bad
+
+
+def test_states_with_the_right_digest(tmp_path, content):
+    state = OrderedDict(w=weft.arange(6.0), a=np.arange(3), n={"t": (1, 2.5), 3: None, "s": {1, 2}, "d": weft.float32})
+    weft.save({"x": state, "c": Counter("ab"), "l": [b"y", math.inf]}, tmp_path / "x")
+    opened = own.open_tensors(tmp_path / "x")
+    tensors, metadata = opened.tensors(CPU), dict(opened.metadata)
+    (key,) = (one for one in metadata if one.endswith("state"))
+    metadata.pop(own.DIGEST, None)
+
+    def load(tree):
+        content[tmp_path / "x"] = signed(tensors, metadata | {key: json.dumps(tree)})
+        return weft.load(tmp_path / "x")
+
+    good, bad = trees_that_load(json.loads(metadata[key]), load, 10, 2_000)
+    assert good > 60 and bad > 600
+
+
+def test_models_with_the_right_digest(tmp_path, content):
+    x = nn.Input((5, 4))
+    hidden = nn.Linear(4, 4)(x)
+    nn.Model(x, [nn.LSTM(4, 3, num_layers=2)(hidden)[0], (hidden**2.0)[:, 1:]]).save(tmp_path / "x")
+    opened = own.open_tensors(tmp_path / "x")
+    tensors, metadata = opened.tensors(CPU), dict(opened.metadata)
+    metadata.pop(own.DIGEST, None)
+
+    def load(tree):
+        content[tmp_path / "x"] = signed(tensors, metadata | {"weft.model": json.dumps(tree)})
+        return nn.load(tmp_path / "x")
+
+    good, bad = trees_that_load(json.loads(metadata["weft.model"]), load, 11, 250)
+    assert good > 3 and bad > 80
+
+
+def test_checkpoints_with_the_right_digest(tmp_path, content):
+    step = CheckpointFolder(tmp_path).save(12, {"w": weft.arange(6.0)}, {"epoch": 1, "a": [0.5]}, 0.25)
+    tree = json.loads((step / "state.json").read_text())
+    del tree["sha256"]
+
+    def load(tree):
+        made = tree | {"sha256": checkpoint._digest(tree)} if isinstance(tree, dict) else tree
+        content[step / "state.json"] = json.dumps(made).encode()
+        found = CheckpointFolder(tmp_path).load(step)
+        assert type(found.step) is int and type(found.epoch) in (int, type(None))
+        assert isinstance(found.metric, (int, float, type(None))) and found.state == tree["state"]
+        assert found.tensors["w"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+    good, bad = trees_that_load(tree, load, 12)
+    assert good > 100 and bad > 1_000

@@ -420,3 +420,10 @@ def test_functions_are_called_with_symbols_alone():
     call[1] = (10, 10)
     with pytest.raises(weft.FileFormatError, match="without a symbol"):
         build(tree)
+
+
+def test_a_file_names_no_other_file(tmp_path):
+    (tmp_path / "net.json").write_text('{"type": "ReLU"}')
+    with pytest.raises(weft.FileFormatError, match="a str as configuration"):
+        build({"config": str(tmp_path / "net.json")})
+    assert isinstance(build({"config": {"type": "ReLU"}}), nn.ReLU)

@@ -158,11 +158,11 @@ def _case(name: str, options: argparse.Namespace, is_small: bool) -> Case:
 def _run_case(name: str, options: argparse.Namespace) -> Case:
     """A run brings its data and its loss."""
     found = config.load_run(Path(name))
+    if options.batch and not is_graph(found):
+        found = config.load_run(Path(name), [f"data.batch_size={options.batch}"])
     model = found.model()
     batch = next(iter(found.train_loader("cpu")))
     *inputs, target = [weft.as_tensor(one) for one in batch]
-    if options.batch and not is_graph(found):
-        inputs, target = [one[: options.batch] for one in inputs], target[: options.batch]
     return Case(_short(name), model, inputs, target, found.loss())
 
 
@@ -195,11 +195,12 @@ def _largest(here: list[np.ndarray], there: list[np.ndarray]) -> float:
     """The largest difference of two lists of arrays, each relative to its largest value."""
     worst = 0.0
     for one, other in zip(here, there, strict=True):
-        if one.size:
-            scale = max(float(np.abs(one).max()), float(np.finfo(np.float32).tiny))
-            worst = float(np.fmax(worst, np.abs(one.astype(np.float64) - other).max() / scale))
-            if not np.isfinite(one).all() or not np.isfinite(other).all():
-                return float("inf") if not np.array_equal(one, other, equal_nan=True) else worst
+        finite = np.isfinite(one) & np.isfinite(other)
+        if not np.array_equal(one[~finite], other[~finite], equal_nan=True):
+            return float("inf")
+        if finite.any():
+            scale = max(float(np.abs(one[finite]).max()), float(np.finfo(np.float32).tiny))
+            worst = max(worst, float(np.abs(one[finite].astype(np.float64) - other[finite]).max()) / scale)
     return worst
 
 

@@ -22,24 +22,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("run", help="the folder of the run")
     parser.add_argument("--input", help="a .npy file, or a .npz with the inputs by name (default: validation data)")
-    parser.add_argument("--output", help="write the results to this .npy or .csv file instead of showing some")
+    parser.add_argument("--output", help="write the results to this .npy, .npz or .csv file instead of showing some")
     parser.add_argument("--checkpoint", default="best", help="best (default), last, or the path of one")
     add_options(parser)
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """Compute the results, and write or show them."""
-    check_output_file("--output", options.output, ".npy", ".csv")
+    check_output_file("--output", options.output, ".npy", ".npz", ".csv")
     found, folder = open_run(options.run, options.set)
     trainer = found.trainer(False, options.device)
     name = load_weights(trainer, folder, options.checkpoint)
     results = flatten(trainer.predict(_data(found, options, trainer)))[0]
-    values = results[0].numpy()
+    arrays = [result.numpy() for result in results]
+    values = arrays[0]
     if options.output is not None:
-        _write(options.output, values)
-        console.print(f"{list(values.shape)} of {values.dtype} written to {options.output}", markup=False)
+        written = arrays if options.output.endswith(".npz") else arrays[:1]
+        _write(options.output, written)
+        what = ", ".join(f"{list(one.shape)} of {one.dtype}" for one in written)
+        console.print(f"{what} written to {options.output}{_others(len(arrays) - len(written))}", markup=False)
         return 0
-    console.print(f"{folder}, {name}: results {list(values.shape)}, the first of them", markup=False, soft_wrap=True)
+    console.print(
+        f"{folder}, {name}: results {list(values.shape)}{_others(len(arrays) - 1)}, the first of them",
+        markup=False,
+        soft_wrap=True,
+    )
     scores = type(found.loss()).__name__ == "CrossEntropyLoss" and values.ndim == 2
     for number, row in enumerate(values[:SHOWN]):
         label = f"class {_class(found, int(row.argmax()))}  " if scores else ""
@@ -74,8 +81,15 @@ def _data(found: Any, options: argparse.Namespace, trainer: Any) -> Any:
     return found.input_loader(load_arrays(options.input), trainer.model, trainer.device)
 
 
-def _write(path: str, values: np.ndarray) -> None:
+def _others(count: int) -> str:
+    """What is said of results that are left out."""
+    return f" (the first of {count + 1} results: --output x.npz has all)" if count else ""
+
+
+def _write(path: str, arrays: list[np.ndarray]) -> None:
     if path.endswith(".csv"):
-        np.savetxt(path, values.reshape(len(values), -1), delimiter=",", fmt="%.9g")
+        np.savetxt(path, arrays[0].reshape(len(arrays[0]), -1), delimiter=",", fmt="%.9g")
+    elif path.endswith(".npy"):
+        np.save(path, arrays[0])
     else:
-        np.save(path, values)
+        np.savez(path, *arrays)

@@ -53,11 +53,12 @@ def load(options: argparse.Namespace) -> Case:
 def _of_run(options: argparse.Namespace) -> Case:
     from weft.config import load_run
 
-    found = load_run(options.config, ["trainer.run=null"])  # it is looked at, not trained
+    changes = ["trainer.run=null"]  # it is looked at, not trained
+    found = load_run(options.config, changes)
+    if options.batch and not is_graph(found):
+        found = load_run(options.config, [*changes, f"data.batch_size={options.batch}"])
     trainer = found.trainer(device=options.device)
     batch = as_arguments(next(iter(found.train_loader(trainer.device))), trainer.device)
-    if options.batch and not is_graph(found):
-        batch = tuple(one[: options.batch] if isinstance(one, Tensor) and one.ndim else one for one in batch)
     inputs = [one for one in batch[:-1] if isinstance(one, Tensor)]
     if options.forward:
         return _forward(trainer.model, inputs)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +33,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Train; the folder of the run has its configuration, metrics, checkpoints and report."""
     changes = [*options.set, *([f"trainer.epochs={options.epochs}"] if options.epochs is not None else [])]
     found = load_run(options.config, changes)
-    folder = _folder(found, options)
-    check_output_folder("--run" if options.run is not None else "the folder of the run", folder)
-    if checkpoints(folder).latest() is not None:
-        fix = f"`weft resume {folder}` goes on with it; --run takes another folder"
-        raise problem(ConfigError, str(folder), "a folder with the checkpoints of a run", "a new one", fix)
-    trainer = found.trainer(folder, options.device, [ProgressBar(console=console)])
-    save_config(found, folder)
+    folder = _chosen_folder(found, options)
+    with _new_folder(Path(options.config).stem) if folder is None else contextlib.nullcontext(folder) as folder:
+        trainer = _prepare(found, folder, options, console)
     console.print(f"run     {folder}", markup=False)
     describe(trainer, console)
     code = fit(found, trainer, folder, None, console)
@@ -50,6 +49,17 @@ def say_where(folder: Path, console: Console) -> None:
     console.print(f"kept in {folder}; `weft evaluate {folder}` measures it", markup=False, soft_wrap=True)
 
 
+def _prepare(found: Run, folder: Path, options: argparse.Namespace, console: Console) -> Any:
+    """The Trainer of a run in its folder, which has its configuration then."""
+    check_output_folder("--run" if options.run is not None else "the folder of the run", folder)
+    if checkpoints(folder).latest() is not None:
+        fix = f"`weft resume {folder}` goes on with it; --run takes another folder"
+        raise problem(ConfigError, str(folder), "a folder with the checkpoints of a run", "a new one", fix)
+    trainer = found.trainer(folder, options.device, [ProgressBar(console=console)])
+    save_config(found, folder)
+    return trainer
+
+
 def fit(found: Run, trainer: Any, folder: Path, resume: str | None, console: Console) -> int:
     """Train; a run that was interrupted says how to go on. Returns the exit code."""
     trainer.how_to_resume = f"`weft resume {folder}`"
@@ -60,18 +70,36 @@ def fit(found: Run, trainer: Any, folder: Path, resume: str | None, console: Con
     return 0
 
 
-def _folder(found: Run, options: argparse.Namespace) -> Path:
-    """The folder that was asked for, or a new one that is named after the file."""
+def _chosen_folder(found: Run, options: argparse.Namespace) -> Path | None:
+    """The folder that was asked for."""
     if options.run is not None:
         check_output_folder("--run", options.run)  # '' would be the present folder as a path
         return Path(options.run)
     if found.options.get("run"):
         return found.folder / found.options["run"]
-    name = Path(options.config).stem
-    number = 1
-    while Path("runs", f"{name}-{number}").exists():
-        number += 1
-    return Path("runs", f"{name}-{number}")
+    return None
+
+
+@contextlib.contextmanager
+def _new_folder(name: str) -> Iterator[Path]:
+    """The next of runs/NAME-1, runs/NAME-2, ..., made here: of two commands at once each has its own. A run that cannot
+    begin leaves none."""
+    check_output_folder("the folder of the run", "runs")
+    for number in itertools.count(1):
+        folder = Path("runs", f"{name}-{number}")
+        folder.parent.mkdir(exist_ok=True)
+        try:
+            folder.mkdir()
+            break
+        except FileExistsError:
+            continue
+    try:
+        yield folder
+    except BaseException:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # if nothing is in it
+            folder.parent.rmdir()
+        raise
 
 
 def describe(trainer: Any, console: Console) -> None:

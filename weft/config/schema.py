@@ -46,9 +46,16 @@ def schema() -> dict[str, Any]:
             "scheduler": _scheduler(),
             "layer": _layer(),
             "dialect_layer": _dialect_layer(),
+            "activation": _activation(),
             **{f"layer_{name}": _layer_object(name, entry.cls) for name, entry in _described().items()},
         },
     }
+
+
+def _activation() -> dict[str, Any]:
+    """Names of activations, in which neither case nor underscores count."""
+    words = "|".join(sorted("_*".join(f"[{sign}{sign.upper()}]" for sign in one) for one in ACTIVATION_NAMES))
+    return {"type": "string", "pattern": f"^_*(?:{words})_*$", "description": "the name of an activation"}
 
 
 def _described() -> dict[str, Any]:
@@ -179,9 +186,7 @@ def _kind(name: str, kind: Kind) -> dict[str, Any]:
     if kind.form == "module":
         return LAYER
     if kind.form == "activation":
-        words = "|".join(sorted("_?".join(one) for one in ACTIVATION_NAMES))
-        return {"anyOf": [{"type": "string", "pattern": f"^(?:{words})$", "description": "the name of an activation"},
-                          {"type": ["object", "array"], **LAYER}]}  # fmt: skip
+        return {"anyOf": [{"$ref": "#/$defs/activation"}, {"type": ["object", "array"], **LAYER}]}
     if kind.form == "tensor":
         return {"anyOf": [{"type": "number"}, {"type": "array"}]}
     return {"type": {"bool": "boolean", "str": "string", "null": "null", "dtype": "string"}[kind.form]}
@@ -193,14 +198,15 @@ def run_schema() -> dict[str, Any]:
 
     file = {"type": "string", "pattern": r"\.(json|toml|JSON|TOML)$", "description": "a file with the network"}
     network = {"if": {"type": "string"}, "then": {"anyOf": [file, LAYER]}, "else": {"$ref": "#/$defs/network"}}
-    losses = [name for name, entry in layers().items() if entry.family in run.LOSSES]
+    losses = {name: _loss(entry.cls) for name, entry in layers().items() if entry.family in run.LOSSES}
+    metrics = {name: _made(one) for name, one in _of_train(run.METRICS).items()}
     properties = {
         "model": network,
         "data": _chosen({name: _source(name, one) for name, one in sources.SOURCES.items()}),
-        "loss": {"anyOf": [{"enum": losses}, _chosen({name: _loss(layers()[name].cls) for name in losses})]},
+        "loss": {"anyOf": [{"enum": _plain_names(losses)}, _chosen(losses)]},
         "optimizer": _named(run.optimizers(), ("params",)),
         "scheduler": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/scheduler"}]},
-        "metrics": {"type": "array", "items": {"anyOf": [_metric_names(), _named(_of_train(run.METRICS))]}},
+        "metrics": {"type": "array", "items": {"anyOf": [_metric_names(), _chosen(metrics)]}},
         "callbacks": {"type": "array", "items": _named(_of_train(run.CALLBACKS))},
         "trainer": _object({key: dict(_TRAINER[key]) for key in (*run.TRAINER, *run.FIT)}, []),
     }
@@ -231,7 +237,6 @@ _DATA: dict[str, dict[str, Any]] = {
     "seed": _NATURAL,
     "num_workers": {"type": "integer", "minimum": 0, "maximum": 256},
     "last": {"enum": ["keep", "drop", "pad"]},
-    "transform": {"type": "array", "items": {"type": ["string", "object"]}},
     "shape": {"type": "array", "items": _POSITIVE},
     "features": _STRINGS,
     "inputs": _STRINGS,
@@ -246,10 +251,11 @@ _DATA: dict[str, dict[str, Any]] = {
 
 
 def _source(name: str, source: Any) -> dict[str, Any]:
-    from weft.config.sources import COMMON
+    from weft.config.sources import transforms_by_name
 
-    keys = [key for key in (*COMMON, *source.required, *source.optional) if key != "type"]
-    return _object({"type": {"const": name}, **{key: _DATA[key] for key in keys}}, ["type", *source.required])
+    known = {**_DATA, "transform": {"type": "array", "items": _named(transforms_by_name())}}
+    keys = [key for key in source.checks() if key != "type"]
+    return _object({"type": {"const": name}, **{key: known[key] for key in keys}}, ["type", *source.required])
 
 
 def _loss(cls: type) -> dict[str, Any]:
@@ -278,7 +284,13 @@ def _metric_names() -> dict[str, Any]:
 
 def _named(classes: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
     """A class by its name alone, or with its arguments."""
-    return {"anyOf": [{"enum": list(classes)}, _chosen({name: _made(one, without) for name, one in classes.items()})]}
+    made = {name: _made(one, without) for name, one in classes.items()}
+    return {"anyOf": [{"enum": _plain_names(made)}, _chosen(made)]}
+
+
+def _plain_names(made: dict[str, dict[str, Any]]) -> list[str]:
+    """The names that stand alone: of what needs no arguments."""
+    return [name for name, one in made.items() if set(one["required"]) <= {"type"}]
 
 
 def _made(cls: type, without: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -68,6 +68,12 @@ class Source:
     make: Callable[[dict[str, Any], Path], Parts]
     required: dict[str, Check]
     optional: dict[str, Check]
+    unused: tuple[str, ...] = ()  # keys of others that this kind has no use for
+
+    def checks(self) -> dict[str, Check]:
+        """All keys, and what their values may be."""
+        found = {**COMMON, **self.required, **self.optional}
+        return {key: check for key, check in found.items() if key not in self.unused}
 
 
 def _split(values: dict[str, Any], arrays: list[np.ndarray]) -> Parts:
@@ -214,24 +220,26 @@ def _graph(values: dict[str, Any], folder: Path) -> Parts:
     return parts[0], parts[1]
 
 
+FIXED = ("validation",)  # data that have a part for validation
+BATCHES = ("batch_size", "shuffle", "num_workers", "last", "transform")  # not of a graph, which is one batch
 _TABLE: dict[str, Check] = {"features": _names, "standardize": _flag}
 
 SOURCES: dict[str, Source] = {
-    "digits": Source(_digits, {}, {"shape": _sizes}),
+    "digits": Source(_digits, {}, {"shape": _sizes}, FIXED),
     "csv": Source(_csv, {"path": _text, "target": _text}, {**_TABLE, "delimiter": _text}),
     "parquet": Source(_parquet, {"path": _text, "target": _text}, _TABLE),
     "arrays": Source(_arrays, {"path": _text}, {"inputs": _names, "target": _text}),
     "images": Source(
         _images, {"folder": _text, "size": _size_of_images}, {"mode": partial(places.choice, choices=("RGB", "L"))}
     ),
-    "mnist": Source(partial(_of_folder, "MNIST"), {"folder": _text}, {}),
-    "cifar10": Source(partial(_of_folder, "CIFAR10"), {"folder": _text}, {}),
+    "mnist": Source(partial(_of_folder, "MNIST"), {"folder": _text}, {}, FIXED),
+    "cifar10": Source(partial(_of_folder, "CIFAR10"), {"folder": _text}, {}, FIXED),
     "text": Source(
         _text_file,
         {"path": _text, "length": _count},
         {"stride": _count, "tokenizer": partial(places.choice, choices=("char", "byte"))},
     ),
-    "graph": Source(_graph, {"path": _text}, {}),
+    "graph": Source(_graph, {"path": _text}, {}, (*FIXED, *BATCHES)),
 }
 
 
@@ -241,7 +249,7 @@ def check(place: Place, tree: Any) -> dict[str, Any]:
     if "type" not in given:
         place.fail("no 'type'", f"one of {', '.join(SOURCES)}", "add 'type', such as 'digits'")
     source = SOURCES[places.choice(place.at("type"), given["type"], SOURCES)]
-    checks = {**COMMON, **source.required, **source.optional}
+    checks = source.checks()
     places.check_keys(place, given, list(checks), ["type", *source.required])
     values = {key: checks[key](place.at(key), value) for key, value in given.items()}
     if "transform" in values:
@@ -253,14 +261,21 @@ def check(place: Place, tree: Any) -> dict[str, Any]:
 
 def _transform(place: Place, tree: Any) -> Any:
     """A transform of `weft.data.transforms` by name with its arguments."""
-    from weft.data import transforms
-
     given = (
         {"type": tree} if isinstance(tree, str) else places.object_at(place, tree, "a name, or an object with a type")
     )
     if "type" not in given:
         place.fail("no 'type'", "the name of a transform")
-    known = {
+    known = transforms_by_name()
+    cls = known[places.choice(place.at("type"), given.pop("type"), known)]
+    return call(place, cls, given)
+
+
+def transforms_by_name() -> dict[str, Any]:
+    """The transforms that a file can name."""
+    from weft.data import transforms
+
+    return {
         name: one
         for name, one in vars(transforms).items()
         if isinstance(one, type)
@@ -268,8 +283,6 @@ def _transform(place: Place, tree: Any) -> Any:
         and one is not transforms.Transform
         and not name.startswith("_")
     }
-    cls = known[places.choice(place.at("type"), given.pop("type"), known)]
-    return call(place, cls, given)
 
 
 def check_known(place: Place, tree: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def memory_map(intervals: Sequence[Interval], arena_bytes: int, steps: int, titl
     across, up = (WIDTH - LEFT - RIGHT) / steps, (HEIGHT - TOP - BOTTOM) / top
     ground = HEIGHT - BOTTOM
     out = [text(16, 24, title, size=14, bold=True)]
-    power = (top.bit_length() - 1) // 10
+    power = min((top.bit_length() - 1) // 10, 5)
     unit, name = 1 << 10 * power, ("B", "KiB", "MiB", "GiB", "TiB", "PiB")[power]
     for value in ticks(0, top / unit, 6):
         y = ground - value * unit * up
@@ -39,11 +39,10 @@ def memory_map(intervals: Sequence[Interval], arena_bytes: int, steps: int, titl
             names.append(text(x + 4, y + high / 2 + 4, words, size=11))
     out += names
     if intervals:
-        alive = [sum(one[2] for one in intervals if one[3] <= step <= one[4]) for step in range(steps)]
         points = " ".join(
-            f"{LEFT + (step + side) * across:.1f},{ground - value * up:.1f}"
-            for step, value in enumerate(alive)
-            for side in (0, 1)
+            f"{LEFT + step * across:.1f},{ground - value * up:.1f}"
+            for first, end, value in _alive(intervals, steps)
+            for step in (first, end)
         )
         out.append(f'<polyline points="{points}" fill="none" stroke="{colour("ink")}" stroke-width="1.2"/>')
     for value in ticks(0, steps, 14):
@@ -52,3 +51,17 @@ def memory_map(intervals: Sequence[Interval], arena_bytes: int, steps: int, titl
     out.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{ground}" y2="{ground}" stroke="{colour("soft")}"/>')
     out.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10, "step of the plan", "middle", "soft"))
     return picture(WIDTH, HEIGHT, title, out)
+
+
+def _alive(intervals: Sequence[Interval], steps: int) -> list[tuple[int, int, int]]:
+    """Where what is alive stays the same: (first step, the step after the last, bytes)."""
+    changes: dict[int, int] = {0: 0}
+    for _, _, nbytes, first, last in intervals:
+        changes[first] = changes.get(first, 0) + nbytes
+        changes[last + 1] = changes.get(last + 1, 0) - nbytes
+    found, value = [], 0
+    moments = sorted(moment for moment in changes if moment < steps)
+    for moment, following in zip(moments, [*moments[1:], steps], strict=True):
+        value += changes[moment]
+        found.append((moment, following, value))
+    return found

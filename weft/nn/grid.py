@@ -79,9 +79,11 @@ class Grid(Module):
     def _name(self, who: str, row: int, col: int, index: int) -> str:
         extents = {"row": (row, self.rows), "col": (col, self.cols), "index": (index, self.layers_per_cell)}
         for name, (number, extent) in extents.items():
+            if isinstance(number, bool) or not hasattr(number, "__index__"):
+                raise problem(DTypeError, who, f"{name}={number!r:.60}", "a whole number")
             if not 0 <= operator.index(number) < extent:
                 raise problem(IndexRangeError, who, f"{name}={number}", f"a number from 0 to {extent - 1}")
-        return f"{row}_{col}_{index}"
+        return "_".join(str(operator.index(number)) for number in (row, col, index))
 
     def forward(self, input: Any) -> Any:
         for row, col, index in self.places():

@@ -31,12 +31,15 @@ def describe(run_folder: Any, model: nn.Module, step: Compiled | None = None, in
             put(folder / "network.svg", plot(model, input_shape=list(inputs)))
         except Exception as error:  # whatever the model's own code raises for inputs that it is not called with
             missing.append(f"shapes: {type(error).__name__}: {error}")
-    put(folder / "layers.json", json.dumps(layer_rows(count_parameters(model)) if rows is None else rows, indent=1))
+    try:
+        put(folder / "layers.json", json.dumps(layer_rows(count_parameters(model)) if rows is None else rows, indent=1))
+    except OSError as error:
+        missing.append(f"layers: {type(error).__name__}: {error}")
     if step is not None and step.last is not None:
         try:
             put(folder / "memory.json", json.dumps(memory_dict(step.plan.memory()), indent=1))
             put(folder / "kernels.json", json.dumps(profile_again(step).to_dict(), indent=1))
-        except (WeftError, RuntimeError) as error:
+        except (WeftError, RuntimeError, OSError) as error:
             missing.append(f"kernels: {type(error).__name__}: {error}")
     return missing
 

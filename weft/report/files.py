@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from weft.errors import RangeError, problem
 
@@ -76,8 +79,33 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     network = path / "network.svg"
     if network.is_file():
         text = network.read_text(encoding="utf-8", errors="replace")
-        run.network = text if text.lstrip().startswith("<svg") and "<script" not in text.lower() else None
+        run.network = text if is_picture(text) else None
+        if run.network is None:
+            run.unreadable.append(network.name)
     return run
+
+
+ELEMENTS = {
+    "circle", "defs", "g", "line", "marker", "path", "polygon", "polyline", "rect", "style", "svg", "text", "title",
+    "tspan",
+}  # fmt: skip
+FOREIGN = re.compile(r"javascript:|@import|expression\(|url\((?!#)", re.IGNORECASE)
+
+
+def is_picture(text: str) -> bool:
+    """Whether a text is an SVG picture of the elements that Weft draws with: no script, nothing from elsewhere."""
+    if "<!" in text or "<?" in text or not text.lstrip().startswith("<svg") or FOREIGN.search(text):
+        return False
+    try:
+        root = ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError):
+        return False
+    for one in root.iter():
+        if not isinstance(one.tag, str) or one.tag.removeprefix("{http://www.w3.org/2000/svg}") not in ELEMENTS:
+            return False
+        if any(name.lower().startswith("on") or "href" in name or "}" in name for name in one.attrib):
+            return False
+    return True
 
 
 def _table(run: Run, name: str) -> Table:
@@ -115,7 +143,7 @@ def number(text: Any) -> float | None:
         return None
     try:
         return float(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 
@@ -131,6 +159,11 @@ def write(run_folder: str | os.PathLike[str]) -> Path:
 
 def put(path: Path, text: str) -> None:
     """Write a file under another name and rename it, so that it is never there half."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")  # another process may write the same
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise

@@ -17,6 +17,7 @@ from weft.profiling.tables import count_text, percent, rate_text, seconds_text, 
 from weft.report.files import Run, Series, number
 
 MOST_KERNELS = 40  # in the table
+MAX_SIZE = 1 << 60  # bytes, elements or steps that a file can speak of
 LOG_FROM = 100.0  # largest over smallest loss from which the axis is logarithmic
 COUNTS = ("epoch", "step", "seconds")  # columns that are no measurements
 WORDS = {"lr": "learning rate", "wait_seconds": "seconds waiting for data"}  # titles of columns
@@ -123,12 +124,12 @@ def _tiles(run: Run) -> str:
     if seconds:
         found.append((_duration(seconds), "time"))
     if run.layers:
-        count = sum(int(number(row.get("parameters")) or 0) for row in run.layers if isinstance(row, dict))
+        count = sum(_size(row.get("parameters")) for row in run.layers if isinstance(row, dict))
         found.append((f"{count:,}", "parameters"))
     if run.kernels and number(run.kernels.get("seconds")):
         found.append((seconds_text(float(run.kernels["seconds"])), "a training step"))
     if run.memory and number(run.memory.get("peak")):
-        found.append((size_text(int(run.memory["peak"])), "peak memory"))
+        found.append((size_text(_size(run.memory["peak"])), "peak memory"))
     tiles = "".join(
         f'<div class="tile"><b>{escape(value)}</b><span>{escape(what)}</span></div>' for value, what in found
     )
@@ -201,10 +202,10 @@ def _layers(run: Run) -> str:
         depth = path.count(".") + 1 if path else 0
         name = path.rpartition(".")[2]
         label = f"{name}: {kind}" if name else kind
-        shapes = " ".join(str(shape) for shape in row.get("shapes") or [])
-        count = int(number(row.get("parameters")) or 0)
-        frozen = count - int(number(row.get("trainable")) or 0)
-        nbytes = int(number(row.get("bytes")) or 0)
+        shapes = " ".join(str(shape) for shape in _list(row.get("shapes")))
+        count = _size(row.get("parameters"))
+        frozen = count - _size(row.get("trainable"))
+        nbytes = _size(row.get("bytes"))
         notes = f" ({frozen:,} frozen)" if frozen > 0 else ""
         cells = [
             (f'<span style="padding-left:{18 * depth}px">{escape(label)}</span>', "name"),
@@ -213,7 +214,7 @@ def _layers(run: Run) -> str:
             (size_text(nbytes) if nbytes else "", "n"),
         ]
         rows.append(cells)
-    total = sum(int(number(row.get("parameters")) or 0) for row in run.layers if isinstance(row, dict))
+    total = sum(_size(row.get("parameters")) for row in run.layers if isinstance(row, dict))
     table = _table(("layer", "output shape", "parameters", "memory"), rows, numbers=(2, 3))
     return f"{table}<p class='soft'>{total:,} parameters in all</p>"
 
@@ -228,8 +229,7 @@ def _network(run: Run) -> str:
 def _kernels(run: Run) -> str:
     if not run.kernels:
         return ""
-    layers = [row for row in run.kernels.get("layers") or [] if isinstance(row, dict)]
-    kernels = [row for row in run.kernels.get("kernels") or [] if isinstance(row, dict)]
+    layers, kernels = _dicts(run.kernels.get("layers")), _dicts(run.kernels.get("kernels"))
     out = [f"<p>{escape(_about_kernels(run.kernels, len(kernels)))}</p>"]
     phases = ("forward", "backward", "update")
     timed = [(_layer_name(row), [number(row.get(phase)) or 0.0 for phase in phases]) for row in layers]
@@ -252,10 +252,10 @@ def _kernels(run: Run) -> str:
         bar = f'<span class="track"><span class="bar" style="width:{64 * seconds / longest:.1f}px"></span></span>'
         rows.append([
             (f"<code>{escape(str(row.get('name', '')))}</code>", "name"),
-            (f"{int(number(row.get('times')) or 1):,}", "n"),
+            (f"{_size(row.get('times')) or 1:,}", "n"),
             (seconds_text(seconds), "n"),
             (f'{bar}<span class="share">{percent(seconds / total)}</span>', "n"),
-            (size_text(int(number(row.get("bytes")) or 0)), "n"),
+            (size_text(_size(row.get("bytes"))), "n"),
             (count_text(number(row.get("flops")) or 0.0), "n"),
             (share_text(number(row.get("copy_share")) or 0.0), "n"),
             (share_text(number(row.get("multiply_share")) or 0.0), "n"),
@@ -276,7 +276,11 @@ def _layer_name(row: Mapping[str, Any]) -> str:
 
 
 def _dicts(values: Any) -> list[dict[str, Any]]:
-    return [one for one in values if isinstance(one, dict)] if isinstance(values, list) else []
+    return [one for one in _list(values) if isinstance(one, dict)]
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _about_kernels(found: Mapping[str, Any], count: int) -> str:
@@ -295,33 +299,37 @@ def _memory(run: Run) -> str:
     if not run.memory:
         return ""
     found = run.memory
-    sizes = {
-        key: int(number(found.get(key)) or 0) for key in ("peak", "inputs", "outputs", "arena_bytes", "temporaries")
-    }
+    sizes = {key: _size(found.get(key)) for key in ("peak", "inputs", "outputs", "arena_bytes", "temporaries")}
     words = (
         f"Peak {size_text(sizes['peak'])}: inputs, parameters and state {size_text(sizes['inputs'])}, results "
         f"{size_text(sizes['outputs'])}, temporaries {size_text(sizes['arena_bytes'])} (which would take "
         f"{size_text(sizes['temporaries'])} if none shared memory). Known before the first step runs."
     )
     out = [f"<p>{escape(words)}</p>"]
-    arena = [one for one in found.get("arena") or [] if _is_interval(one)]
+    arena = [one for one in _list(found.get("arena")) if _is_interval(one)]
     if arena:
-        steps = int(number(found.get("steps")) or 1)
-        intervals = [(str(label), int(a), int(b), int(c), int(d)) for label, a, b, c, d in arena]
+        intervals = [(str(label), _size(a), _size(b), _size(c), _size(d)) for label, a, b, c, d in arena]
+        steps = min(max(_size(found.get("steps")), 1), max(one[4] for one in intervals) + 1)
         drawn = memory_map(intervals, sizes["arena_bytes"], steps, "Memory that temporaries share")
         out.append(f'<div class="figure">{drawn}</div><p></p>')
     rows = []
-    for one in found.get("largest") or []:
+    for one in _list(found.get("largest")):
         if isinstance(one, list) and len(one) == 5 and all(number(value) is not None for value in one[2:]):
             name, kind, nbytes, first, last = one
-            steps_used = f"{int(first)} to {int(last)}" if kind == "arena" else "all"
+            steps_used = f"{_size(first)} to {_size(last)}" if kind == "arena" else "all"
             rows.append([
                 (f"<code>{escape(str(name))}</code>", "name"), (escape(str(kind)), ""), (escape(steps_used), "n"),
-                (size_text(int(nbytes)), "n"),
+                (size_text(_size(nbytes)), "n"),
             ])  # fmt: skip
     if rows:
         out.append(_table(("largest tensors", "kind", "steps", "size"), rows, numbers=(2, 3)))
     return "".join(out)
+
+
+def _size(value: Any) -> int:
+    """A number of bytes or steps in a file, which may have any number: at least 0, and not more than there can be."""
+    found = number(value)
+    return 0 if found is None or math.isnan(found) else int(min(max(found, 0.0), float(MAX_SIZE)))
 
 
 def _is_interval(one: Any) -> bool:
@@ -331,7 +339,8 @@ def _is_interval(one: Any) -> bool:
 def _config(run: Run) -> str:
     if run.config is None:
         return ""
-    text = json.dumps(run.config, indent=2, ensure_ascii=False).replace("\\n", "\n    ")
+    text = json.dumps(run.config, indent=2, ensure_ascii=False)
+    text = re.sub(r"(?<!\\)((?:\\\\)*)\\n", r"\1\n    ", text)  # line breaks of texts, and no backslash before an n
     return f"<pre>{_coloured(text)}</pre>"
 
 

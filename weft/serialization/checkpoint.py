@@ -96,7 +96,9 @@ class CheckpointFolder:
         target = self.path / f"step-{step:08d}"
         temporary = self.path / files.temporary_name()
         try:
-            files.os.makedirs(self.path, exist_ok=True)
+            if not self.path.is_dir():
+                files.os.makedirs(self.path, exist_ok=True)
+                files.sync_folder(self.path.parent)
             self._remove_leftovers()
             files.os.mkdir(temporary)
             try:
@@ -249,6 +251,8 @@ def _read_state(path: Path) -> dict[str, Any]:
         raise damaged(who, path / STATE, f"it has the format {content['format']}", f"format {FORMAT}", fix)
     if set(content) != FIELDS or content.pop("sha256") != _digest(content):
         raise damaged(who, path / STATE, "its contents do not match its SHA-256, so it is damaged")
+    if type(content["step"]) is not int or type(content["epoch"]) not in (int, type(None)):
+        raise damaged(who, path / STATE, "its step or epoch is no number", expected)
     return content
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from weft.autograd import no_grad
 from weft.device import Device, get
-from weft.errors import FileFormatError, GraphError, WeftError, problem
+from weft.errors import FileFormatError, GraphError, StateDictError, WeftError, problem
 from weft.nn import functional, symbolic
 from weft.nn.arguments import constructor_arguments
 from weft.nn.bounds import RANGES
@@ -270,7 +270,10 @@ def _fill(opened: TensorFile, module: Module, weights: Mapping[str, Any], about:
     ]
     if missing or wrong:
         raise damaged("nn.load", opened.path, f"its weights do not fit its architecture: {(missing + wrong)[0]}")
-    module.load_state_dict(weights)
+    try:
+        module.load_state_dict(weights)
+    except StateDictError as error:  # weights that no layer has
+        raise damaged("nn.load", opened.path, f"its weights do not fit its architecture: {error}") from None
     for name in about["frozen"]:
         module.get_parameter(name).requires_grad_(False)
     for name in about["eval"]:
@@ -283,6 +286,10 @@ def build(tree: Any, classes: tuple[type, ...] = ()) -> Module:
     if isinstance(tree, dict) and set(tree) == {"config"}:
         from weft import nn
 
+        if not isinstance(tree["config"], (dict, list)):  # a text could be the path of another file
+            raise problem(
+                FileFormatError, "nn.load", f"a {type(tree['config']).__name__} as configuration", "an object"
+            )
         return nn.from_config(tree["config"])  # type: ignore[no-any-return, attr-defined, unused-ignore]
     if not isinstance(tree, dict) or not isinstance(tree.get("type"), str):
         raise problem(FileFormatError, "nn.load", f"{tree!r:.100} for a layer", "a dict with its type")

@@ -192,6 +192,8 @@ class _Joining:
         self.used.add(name)
         tensor = self.tensors[name]
         if kind == "tensor":
+            if value.get("requires_grad") is True and tensor.dtype.kind != "f":
+                raise _broken(f"a tensor of dtype {tensor.dtype.name} has a gradient")
             return tensor.requires_grad_() if value.get("requires_grad") is True else tensor
         if name not in self.arrays:  # several references are one array, as they are one tensor
             self.arrays[name] = tensor.numpy().copy()

@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 import time
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -223,7 +224,10 @@ class RunFolder(Callback):
 
     def on_train_end(self, trainer: Trainer) -> None:
         if self.report:
-            write_report(trainer)
+            try:
+                write_report(trainer)
+            except OSError as error:  # what was trained is kept: a full disk does not make it fail
+                warnings.warn(f"the report of {trainer.run} could not be written ({error})", stacklevel=2)
 
 
 def write_report(trainer: Trainer) -> Path:
