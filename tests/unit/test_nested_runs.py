@@ -1,4 +1,4 @@
-"""A signal handler or finalizer that computes in the middle of a computation of its own thread changes nothing there."""
+"""What a signal handler or finalizer computes in the middle of a computation of its thread changes nothing there."""
 
 from __future__ import annotations
 
