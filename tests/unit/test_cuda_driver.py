@@ -206,6 +206,21 @@ def test_a_recording_is_ended_whatever_happens(bindings, error):
     assert driver.record(lambda: None) and made.named("cuGraphInstantiate")
 
 
+def test_a_recording_is_ended_by_an_interrupt_of_its_end(bindings, monkeypatch):
+    made = bindings()
+    driver, call = CudaDriver(0), cuda_driver.call
+
+    def interrupted(name, *args):
+        if name == "cuStreamEndCapture":
+            raise KeyboardInterrupt
+        return call(name, *args)
+
+    monkeypatch.setattr(cuda_driver, "call", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        driver.record(lambda: None)
+    assert len(made.named("cuStreamBeginCapture")) == len(made.named("cuStreamEndCapture")) == 1
+
+
 def test_errors_after_which_nothing_works_are_told_apart(bindings):
     made = bindings()
     driver = CudaDriver(0)
@@ -249,6 +264,30 @@ def test_uploads_go_by_a_stream_of_their_own_from_pinned_memory(bindings):
     made.answers["cuEventQuery"] = None
     driver.place(data[1].ctypes.data, 1000)
     assert made.named("cuMemcpyHtoDAsync")[-1][2] in pinned and made._memory[-2][0] == 2
+
+
+def test_an_upload_by_a_signal_handler_in_the_middle_of_one_has_pinned_memory_of_its_own(bindings):
+    made = bindings()
+    driver = CudaDriver(0)
+    data = [np.full(1000, value, np.uint8) for value in (1, 2)]
+    driver.place(data[0].ctypes.data, 1000)  # whose memory is free now
+    made.calls.clear()
+    seen = []
+
+    def copy(pointer, source, nbytes, stream):
+        if not seen:  # the bytes are in pinned memory and not on their way yet
+            seen.append(source)
+            driver.place(data[1].ctypes.data, 1000)
+            assert ctypes.string_at(source, 1000) == bytes([1]) * 1000
+        else:
+            seen.append(source)
+
+    made.answers["cuMemcpyHtoDAsync"] = copy
+    driver.place(data[0].ctypes.data, 1000)
+    assert len(set(seen)) == 2
+    made.answers["cuMemcpyHtoDAsync"] = None
+    driver.place(data[0].ctypes.data, 1000)
+    assert len(made._memory) == 2, "both are used again"
 
 
 def test_allocations_end_with_whole_copies(bindings):

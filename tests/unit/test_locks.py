@@ -29,6 +29,9 @@ from weft.state import STATE
 
 pytestmark = [
     pytest.mark.interpreters,
+    pytest.mark.filterwarnings(
+        "ignore::pytest.PytestUnraisableExceptionWarning"
+    ),  # a handler may interrupt a finalizer
     pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timers"),
 ]
 

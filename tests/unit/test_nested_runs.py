@@ -1,4 +1,4 @@
-"""Runs that a signal handler starts in the middle of others leave the numbers and temporaries of those alone."""
+"""What a signal handler or finalizer computes in the middle of a computation of its thread changes nothing there."""
 
 from __future__ import annotations
 
