@@ -500,6 +500,7 @@ class _Builder:
             self.backend.copy(own, Buffer(slab, start, stop - start))
             for tensor in tensors:
                 tensor._buffer = Buffer(own.slab, tensor._buffer.offset - start, tensor._buffer.nbytes)
+                tensor._forget_node()  # it holds the memory before: only one group at a time is in memory twice
             VERSION.bump()
         places = {}
         for cell in self.cells:

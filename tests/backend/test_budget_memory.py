@@ -9,7 +9,7 @@ import torch
 import weft
 import weft.nn as nn
 from tests.unit.fake_driver import FakeGpu
-from weft.train import budget
+from weft.train import Trainer, budget
 
 REQUESTED = "requested_bytes.all"
 
@@ -272,6 +272,85 @@ def test_predicted_and_measured(name, on_each_counting_device):
     measured = weft.memory_stats()[f"{REQUESTED}.peak"] - others + optimizer_state
     assert abs(measured - segments.peak) < 0.05 * segments.peak
     assert step.memory(x).peak == segments.peak
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.head = nn.LSTM(8, 32, 2, batch_first=True), nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.head(self.recurrent(x.reshape(x.shape[0], 8, 8))[0][:, -1])
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
+        self.first, self.encoder, self.head = nn.Linear(8, 32), nn.TransformerEncoder(layer, 2), nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.head(self.encoder(self.first(x.reshape(x.shape[0], 8, 8))).mean(1))
+
+
+def classifier():
+    return nn.Sequential(*[layer for _ in range(6) for layer in (nn.Linear(64, 64), nn.Tanh())], nn.Linear(64, 10))
+
+
+def convolutions():
+    first = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+    second = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+    return nn.Sequential(nn.Unflatten(1, (1, 8, 8)), first, second, nn.Flatten(), nn.Linear(256, 10))
+
+
+def train_within(make, rows, accumulate, precision, limit, device):
+    """What a Trainer chose for a budget, and the peak that was measured from before the model was made on."""
+    gc.collect()
+    weft.empty_cache()
+    weft.synchronize()
+    before = weft.memory_stats()[f"{REQUESTED}.current"]
+    weft.manual_seed(0)
+    model = make()
+    trainer = Trainer(
+        model, nn.CrossEntropyLoss(), weft.optim.AdamW(model.parameters(), lr=1e-3), device=device,
+        accumulate=accumulate, precision=precision, memory_budget=limit,
+    )  # fmt: skip
+    x = weft.tensor(np.random.default_rng(0).normal(size=(rows, 64)).astype("f"))
+    y = weft.tensor(np.arange(rows) % 10)
+    weft.eval(x, y)
+    weft.reset_peak_memory_stats()
+    for _ in range(3):
+        trainer.train_batch(x, y)
+    weft.synchronize()
+    return trainer.segments, weft.memory_stats()[f"{REQUESTED}.peak"] - before
+
+
+@pytest.mark.parametrize(
+    ("make", "rows", "accumulate", "precision"),
+    [
+        (classifier, 1, 1, "fp32"),
+        (classifier, 64, 4, "bf16"),
+        (convolutions, 7, 1, "fp16"),
+        (convolutions, 64, 4, "fp32"),
+        (Tagger, 1, 1, "bf16"),
+        (Tagger, 64, 4, "fp32"),
+        (Reader, 7, 1, "bf16"),
+    ],
+)
+def test_a_trainer_predicts_what_it_takes(make, rows, accumulate, precision, on_each_counting_device):
+    """Within 5 %, with what the prediction itself takes: without a bound, at the least that is possible, which the
+    error for a budget out of reach says, and half way between."""
+    given = (make, rows, accumulate, precision)
+    loose, measured = train_within(*given, "1 GB", on_each_counting_device)
+    assert not loose.modules and abs(measured - loose.peak) < 0.05 * loose.peak
+    with pytest.raises(weft.OutOfMemoryError, match=r"at least \d+ bytes") as caught:
+        train_within(*given, 1000, on_each_counting_device)
+    smallest = int(str(caught.value).split("at least ")[1].split(" bytes")[0])
+    del caught  # it holds the frames of the error, with the model
+    assert smallest <= loose.peak
+    for limit in {smallest, (smallest + loose.peak) // 2} if smallest < loose.peak else ():
+        segments, measured = train_within(*given, limit, on_each_counting_device)
+        assert segments.modules and segments.peak <= limit and abs(measured - segments.peak) < 0.05 * segments.peak
 
 
 def test_as_few_as_are_enough():

@@ -5,11 +5,12 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 
 import weft
 import weft.nn as nn
 import weft.nn.functional as F
-from tests.layers.checks import tensors
+from tests.layers.checks import state_of, tensors
 from tests.layers.record import Draw
 from tests.layers.records import records
 from weft.nn.loss import _Loss
@@ -210,3 +211,65 @@ def test_errors():
         Accumulator([], nn.MSELoss())
     with pytest.raises(weft.GraphError, match="weight of each element"):
         Unreduced(functools.partial(F.mse_loss, weight=weft.ones(2)))(weft.ones(2), weft.ones(2))
+
+
+# ---- every loss, beside torch ----------------------------------------------------------------------------------------
+
+
+def parts_of(record, values, count):
+    """The inputs of a loss in parts along their axis of samples, as slices of each input; None for what is in each."""
+    axes = [0] * len(values) if record.batch_axes is None else list(record.batch_axes)
+    rows = values[0].shape[axes[0]]
+    bounds = [rows * part // count for part in range(count + 1)]
+    for start, stop in itertools.pairwise(bounds):
+        yield [
+            (slice(None),) * axis + (slice(start, stop),)
+            if isinstance(value, np.ndarray) and axis is not None and value.ndim > axis
+            else None
+            for value, axis in zip(values, axes, strict=True)
+        ]
+
+
+BESIDE_TORCH = [
+    param
+    for param in LOSSES
+    if getattr(param.values[0].oracle, "torch_module", None) is not None and "batch" in param.values[0].traits
+]
+
+
+@pytest.mark.parametrize("precision", ["float64", "bfloat16"])
+@pytest.mark.parametrize("record", BESIDE_TORCH)
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")  # torch, of its KLDivLoss
+def test_every_loss_has_torchs_gradient_of_the_joint_batch(record, precision):
+    """Two and all parts, of equal and unequal size; under autocast losses are float32, so the bound is that of float32,
+    for predictions that have 16 bits."""
+    values, is_narrow = record.inputs(Draw()), precision == "bfloat16"
+    if is_narrow:
+        narrow = [weft.tensor(one, dtype=precision) if _is_float(one) else one for one in values]
+        values = [one.to(weft.float64).numpy() if isinstance(one, weft.Tensor) else one for one in narrow]
+    theirs = record.oracle.torch_module().double()
+    loss = record.make()
+    state = {key: torch.from_numpy(np.asarray(value).astype("d")) for key, value in state_of(loss).items()}
+    theirs.load_state_dict(state)
+    given = [torch.from_numpy(np.array(one)) if isinstance(one, np.ndarray) else one for one in values]
+    given[0].requires_grad_()
+    expected = theirs(*given)
+    expected.backward()
+    dtype = weft.float64 if precision == "float64" else weft.float32
+    loss, ours = loss.to(dtype), tensors(tuple(values), dtype)
+    rtol = 1e-11 if precision == "float64" else 1e-5
+    for count in {2, given[0].shape[(record.batch_axes or (0,))[0]]}:
+        prediction = ours[0].detach().clone().requires_grad_()
+        accumulator = Accumulator([prediction], loss)
+        for part in parts_of(record, values, count):
+            rows = [one if at is None else one[at] for one, at in zip([prediction, *ours[1:]], part, strict=True)]
+            with weft.autocast("cpu", dtype=precision, enabled=is_narrow):
+                accumulator.add(*rows)
+        value = accumulator.finish()
+        np.testing.assert_allclose(value.item(), expected.item(), rtol=rtol)
+        found, wanted = prediction.grad.numpy(), given[0].grad.numpy()
+        np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol * max(abs(wanted).max(), 1e-3))
+
+
+def _is_float(value):
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"

@@ -8,7 +8,7 @@ import torch
 
 import weft
 from tests.records import Inputs, flat
-from weft.ops.policy import FLOAT32, LOW, POLICIES, POLICY
+from weft.ops.policy import FLOAT32, LOW, POLICIES, POLICY, WIDEST
 from weft.ops.registry import OPERATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -60,6 +60,42 @@ def test_torchs_lists_are_covered():
 
 
 CALLED = [name for name in POLICY if any(True for _ in table.calls(name))]
+
+
+def dtypes_read(result, operands):
+    """The dtypes in which the operation of a result, before anything runs, reads its float operands: what a cast of an
+    operand makes of it, if that is what reads it. Kernels are made of these nodes."""
+    leaves = {id(one.node) for one in operands if one.dtype.kind == "f"}
+    known, todo, found = set(), [one.node for one in flat(result) if isinstance(one, weft.Tensor)], set()
+    while todo:
+        node = todo.pop()
+        if id(node) in known:
+            continue
+        known.add(id(node))
+        found |= {node.dtype.name} if id(node) in leaves else set()
+        for source in node.srcs:
+            is_cast = node.op == "cast" and id(source) in leaves
+            found |= {source.dtype.name} if id(source) in leaves and not is_cast else set()
+            found |= {node.dtype.name} if is_cast else set()
+            if not is_cast:
+                todo.append(source)
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in CALLED if POLICY[name] != WIDEST])
+def test_operations_read_the_dtype_of_the_policy(name):
+    """Not only the result has it: float32 weights of a product, and 16-bit operands of an operation that computes in
+    float32, are cast before anything else reads them."""
+    given, wanted = ("float32", "bfloat16") if POLICY[name] == LOW else ("bfloat16", "float32")
+    compared = set()
+    for record, sample in table.calls(name):
+        operands = Inputs(sample, given)
+        tensors = operands.weft_tensors
+        weft.eval(*tensors)
+        with weft.autocast("cpu", dtype="bfloat16"):
+            result = record.fn(*operands.weft_args, **sample.kwargs)
+        compared |= dtypes_read(result, tensors)
+    assert compared == {wanted}
 
 
 @pytest.mark.parametrize("name", CALLED)
