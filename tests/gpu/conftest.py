@@ -1,6 +1,7 @@
 """What tests on GPU hardware share: every test has the GPU as its default device, and none runs where there is none.
 
-Plans are made, not read from disk; machine code is kept (`WEFT_CACHE_DIR`), so a second run compiles nothing.
+Plans are made, not read from disk; machine code is kept where `WEFT_CACHE_DIR` is set, so a second run compiles
+nothing.
 """
 
 from __future__ import annotations

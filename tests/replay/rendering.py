@@ -103,13 +103,15 @@ def plain(value: Any) -> str:
 @contextmanager
 def without_old_garbage() -> Iterator[None]:
     """What exists already is left out of the garbage collections before each program, which would take most of the
-    time."""
+    time. Where a run of tests has frozen what it keeps, that stays frozen."""
+    was_frozen = gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()
+        if not was_frozen:
+            gc.unfreeze()
 
 
 @contextmanager
@@ -124,6 +126,7 @@ def collecting() -> Iterator[Rendered]:
         return plan, outputs
 
     gc.collect()
+    gc.freeze()  # what the programs before left in caches; the next collection need not look at it
     was_enabled = gc.isenabled()
     gc.disable()
     with pytest.MonkeyPatch.context() as patch:

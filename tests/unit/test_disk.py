@@ -34,6 +34,15 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
+def test_tests_use_a_folder_of_their_own():
+    """Neither tests nor what they start read or write the user's cache (`conftest.py`)."""
+    at_home = os.path.join(os.path.expanduser("~"), ".cache", "weft")
+    code = "from weft import disk; print(disk.folder())"
+    where = Path(__file__).parents[2]
+    said = subprocess.run([sys.executable, "-c", code], cwd=where, capture_output=True, text=True, check=True).stdout
+    assert said.strip() == disk.folder() == os.path.abspath(os.environ["WEFT_CACHE_DIR"]) != at_home
+
+
 def test_what_was_written_is_read(folder):
     assert disk.read(disk.PLAN, key(1)) is None
     disk.write(disk.PLAN, key(1), b"one")

@@ -8,6 +8,7 @@ graph also merges common subexpressions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import is_
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def _rewrite(node: Node, srcs: tuple[Node, ...]) -> Node:
         out = rule(node, srcs)
         if out is not None:
             return out
-    if all(a is b for a, b in zip(srcs, node.srcs, strict=True)):
+    if all(map(is_, srcs, node.srcs)):
         return node
     return make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
 

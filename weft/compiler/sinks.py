@@ -68,8 +68,16 @@ class _Operations:
     def _below(self, node: Node) -> tuple[frozenset[Node], int]:
         if len(node.srcs) == 1:
             return self.sets[node.srcs[0]], self.costs[node.srcs[0]]
-        below: frozenset[Node] = frozenset().union(*[self.sets[source] for source in node.srcs])
-        return below, sum([Choice.own_cost(operation) for operation in below])
+        if not node.srcs:
+            return frozenset(), 0
+        largest = max(node.srcs, key=lambda source: len(self.sets[source]))
+        below, cost = self.sets[largest], self.costs[largest]
+        for source in node.srcs:  # only what the largest set does not have is looked at
+            others = self.sets[source] - below
+            if others:
+                below |= others
+                cost += sum([Choice.own_cost(operation) for operation in others])
+        return below, cost
 
     def enter(self, node: Node, stored: bool, counted: bool) -> None:
         """Make `node` known, an operation if it is `counted`; what is `stored` has nothing below it."""

@@ -193,9 +193,9 @@ class _Normaliser:
     def current(self, expr: Expr) -> _Result | None:
         """The result of `expr` if it was computed before and still holds."""
         result = self.results.get(id(expr))
-        if result is None or not result.scope.open or result.epoch not in (None, self.epoch):
+        if result is None or not result.scope.open:
             return None
-        return result
+        return result if result.epoch is None or result.epoch == self.epoch else None
 
     def define(self, expr: Expr) -> _Result:
         """The result of `expr`, whose parts all have theirs."""
@@ -206,12 +206,16 @@ class _Normaliser:
                 return self.variable(name)
             case Op(name, args, dtype):
                 parts = [self.results[id(arg)] for arg in args]
-                scope = max((part.scope for part in parts), key=lambda scope: scope.depth, default=self.scopes[0])
-                epoch = self.epoch if any(part.epoch is not None for part in parts) else None
-                trivial = fold(Op(name, tuple(part.expr for part in parts), dtype))
+                scope, epoch = self.scopes[0], None  # the first of the deepest scopes; of the root if none is deeper
+                for part in parts:
+                    if part.scope.depth > scope.depth:
+                        scope = part.scope
+                    if part.epoch is not None:
+                        epoch = self.epoch
+                trivial = fold(Op(name, tuple([part.expr for part in parts]), dtype))
                 if not isinstance(trivial, Op):
                     return _Result(trivial, scope, epoch)
-                key = (name, dtype, *(_key(arg) for arg in trivial.args))
+                key = (name, dtype, *[_key(arg) for arg in trivial.args])
                 return _Result(self.named(key, trivial, scope), scope, epoch)
             case Load(buffer, index, dtype, mask):
                 scope = self.index_scope(index)
@@ -330,12 +334,23 @@ _FOLDED = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
+_FOLDABLE = frozenset({*_FOLDED, "cast", "select"})
+
+
+def _are_literals(args: tuple[Expr, ...]) -> bool:
+    """A loop: most operations end it at their first operand, and a generator costs more than the rest of `fold`."""
+    for arg in args:  # noqa: SIM110
+        if not isinstance(arg, Literal):
+            return False
+    return True
 
 
 def fold(op: Op) -> Literal | Var | Op:
     """`op` with constants computed, and with the identities that hold for every value, NaN and -0.0 included."""
     name, args = op.name, op.args
-    if name in _FOLDED and all(isinstance(arg, Literal) for arg in args):
+    if name not in _FOLDABLE:
+        return op
+    if name in _FOLDED and _are_literals(args):
         with np.errstate(all="ignore"):
             numbers = [arg.dtype.numpy.type(arg.value) for arg in args if isinstance(arg, Literal)]
             return Literal(_FOLDED[name](*numbers).item(), op.dtype)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 
 from weft.dtypes import bfloat16, bool_, float32, int32, int64
 from weft.kernels import index as ix
@@ -80,7 +81,7 @@ class Substitution:
         match expr:
             case Op(name, args, dtype):
                 new = tuple([self.done[id(arg)] for arg in args])
-                return expr if all(a is b for a, b in zip(args, new, strict=True)) else Op(name, new, dtype)
+                return expr if all(map(is_, args, new)) else Op(name, new, dtype)
             case Load(buffer, index, dtype, mask):
                 return Load(buffer, self.index(index), dtype, None if mask is None else self.done[id(mask)])
             case IndexValue(index, dtype):
