@@ -2,6 +2,7 @@
 positions, which compile a fixed number of plans whatever their length."""
 
 import random
+import re
 import sys
 
 import numpy as np
@@ -510,3 +511,23 @@ def test_a_start_that_comes_with_the_run_changes_no_bit(name, cold):
     assert plans_built(lambda: results.extend([fn(x, i).numpy() for i in (3, 7, 0, 11)])) <= 2
     for i, result in zip((3, 7, 0, 11), results, strict=True):
         np.testing.assert_array_equal(result, weft.compile(lambda x, i=i: fn(x, i))(x).numpy())
+
+
+def test_rows_outside_of_a_slice_load_nothing_from_unmapped_memory():
+    """A masked load whose lanes are all off has the address of its buffer: at one that is not mapped it would take
+    microseconds, for each row of the table."""
+    table, rows = weft.zeros(5000, 64, device="cpu"), weft.rand(4, 64, device="cpu")
+
+    def write(rows):
+        table[4:8] = rows
+
+    step = weft.compile(write)
+    for _ in range(2):
+        step(rows)
+    expected = np.zeros((5000, 64), np.float32)
+    expected[4:8] = rows.numpy()
+    np.testing.assert_array_equal(table.numpy(), expected)
+    (kernel,) = step.plan.kernels()
+    loads = re.findall(r"call .*@llvm\.masked\.load.*\(ptr align 4 (%\w+),", kernel.source)
+    chosen = re.findall(r"(%\w+) = select i1 %\w+, ptr %\w+, ptr %\w+", kernel.source)
+    assert loads and set(loads) <= set(chosen)

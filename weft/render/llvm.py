@@ -509,6 +509,7 @@ class _Renderer(BlockWriter):
             text = self.emit(f"load {lanes}, ptr {address}, align {align}")
         else:
             chosen = mask if way == "along" else ops.reverse(self, mask, "i1", width)
+            address = self.mapped(load, address)
             text = self.call(
                 f"llvm.masked.load.{suffix}.p0",
                 lanes,
@@ -516,6 +517,14 @@ class _Renderer(BlockWriter):
                 f"ptr, {bits}, {lanes}",
             )
         return text if way == "along" else ops.reverse(self, text, kind, width)
+
+    def mapped(self, load: Load, address: str) -> str:
+        """The address of a masked load or, where its mask is off for all lanes, that of its buffer. Processors load
+        nothing there either way, but where the address is not mapped they find out by an assist of microseconds."""
+        test = None if load.mask is None else self.value(load.mask)
+        if test is None or test.lanes:
+            return address
+        return self.emit(f"select i1 {test.text}, ptr {address}, ptr {self.buffers[load.buffer][0]}")
 
     def store(self, store: Store) -> None:
         dtype = self.buffers[store.buffer][1]

@@ -504,11 +504,11 @@ class Trainer:
             self.model.train()
         self._seed()
         numbers = present_numbers(self.optimizers) if self.schedules_steps else []
-        if self._single is None:
+        steps = self._single if self.on_nan == "stop" else self._steps_for(Streamed((), self.device))
+        if steps is None:
             owner = weakref.ref(self)
             compute = lambda batch, rates, moved: train_on(_alive(owner), batch, rates, moved, stops=False)  # noqa: E731
-            self._single = Steps(Streamed((), self.device), compute, len(numbers))
-        steps = self._single
+            steps = self._single = Steps(Streamed((), self.device), compute, len(numbers))
         args = (*as_arguments(batch, self.device), *numbers)
         self._fit_into_budget(steps.streamed, args)
         loss = steps.streamed(*args)
