@@ -266,6 +266,7 @@ def test_commands_at_once_have_folders_of_their_own(tmp_path, monkeypatch):
 def test_keys_that_a_kind_of_data_does_not_use(folder, data, key):
     import jsonschema
 
+    data = dict(data)
     tree = {**json.loads((folder / "table.json").read_text()), "data": data}
     with pytest.raises(weft.errors.ConfigError, match=f"data.{key}: given an unknown key"):
         weft.config.load_run(tree)
