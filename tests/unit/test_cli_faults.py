@@ -311,3 +311,16 @@ def test_grids_take_whole_numbers(number):
         grid.set_layer(number, 0, 0, weft.nn.ReLU())
     grid.set_layer(np.int64(1), 0, 0, weft.nn.ReLU())
     assert isinstance(grid.get_layer(1, 0, 0), weft.nn.ReLU)
+
+
+def test_a_damaged_row_of_the_metrics_is_left_out(folder):
+    copy = folder.parent / "copy"
+    shutil.copytree(folder / "run", copy)
+    try:
+        with (copy / "metrics.csv").open("a") as file:
+            file.write("abc,1\n")
+        assert main(["resume", str(copy), "--epochs", "2", "--device", "cpu"]) == 0
+        rows = (copy / "metrics.csv").read_text().splitlines()
+        assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1"]
+    finally:
+        shutil.rmtree(copy)
