@@ -266,6 +266,7 @@ def test_commands_at_once_have_folders_of_their_own(tmp_path, monkeypatch):
 def test_keys_that_a_kind_of_data_does_not_use(folder, data, key):
     import jsonschema
 
+    data = dict(data)
     tree = {**json.loads((folder / "table.json").read_text()), "data": data}
     with pytest.raises(weft.errors.ConfigError, match=f"data.{key}: given an unknown key"):
         weft.config.load_run(tree)
@@ -310,3 +311,16 @@ def test_grids_take_whole_numbers(number):
         grid.set_layer(number, 0, 0, weft.nn.ReLU())
     grid.set_layer(np.int64(1), 0, 0, weft.nn.ReLU())
     assert isinstance(grid.get_layer(1, 0, 0), weft.nn.ReLU)
+
+
+def test_a_damaged_row_of_the_metrics_is_left_out(folder):
+    copy = folder.parent / "copy"
+    shutil.copytree(folder / "run", copy)
+    try:
+        with (copy / "metrics.csv").open("a") as file:
+            file.write("abc,1\n")
+        assert main(["resume", str(copy), "--epochs", "2", "--device", "cpu"]) == 0
+        rows = (copy / "metrics.csv").read_text().splitlines()
+        assert [row.split(",")[0] for row in rows] == ["epoch", "0", "1"]
+    finally:
+        shutil.rmtree(copy)

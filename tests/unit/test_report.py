@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shutil
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -243,6 +244,8 @@ def test_constants_are_numbers_not_curves(tmp_path):
         '<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>',
         '<svg xmlns="http://www.w3.org/2000/svg"><style>@import "http://x"</style></svg>',
         '<svg xmlns="http://www.w3.org/2000/svg"><rect fill="url(http://x)"/></svg>',
+        '<svg xmlns="http://www.w3.org/2000/svg" style="background:image-set(&quot;http://x&quot; 1x)"/>',
+        '<svg xmlns="http://www.w3.org/2000/svg"><rect fill="\\75rl(http://x)"/></svg>',
         '<!DOCTYPE svg [<!ENTITY a "b">]><svg/>',
         "<svg><g>",
     ],
@@ -260,7 +263,8 @@ def test_pictures_of_weft_are_shown(run):
     from weft.report.files import is_picture
 
     assert is_picture((run / "network.svg").read_text(encoding="utf-8"))
-    assert is_picture(nn.plot(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), input_shape=(2,)))
+    named = nn.Sequential(OrderedDict(image_encoder=nn.Linear(2, 2), act=nn.ReLU()))
+    assert is_picture(nn.plot(named, input_shape=(2,)))
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,12 @@ ELEMENTS = {
     "circle", "defs", "g", "line", "marker", "path", "polygon", "polyline", "rect", "style", "svg", "text", "title",
     "tspan",
 }  # fmt: skip
-FOREIGN = re.compile(r"javascript:|@import|expression\(|url\((?!#)", re.IGNORECASE)
+FOREIGN = re.compile(r"javascript:|@import|expression\(|url\((?!#)|image|//|\\", re.IGNORECASE)  # in attributes and CSS
 
 
 def is_picture(text: str) -> bool:
     """Whether a text is an SVG picture of the elements that Weft draws with: no script, nothing from elsewhere."""
-    if "<!" in text or "<?" in text or not text.lstrip().startswith("<svg") or FOREIGN.search(text):
+    if "<!" in text or "<?" in text or not text.lstrip().startswith("<svg"):
         return False
     try:
         root = ElementTree.fromstring(text)
@@ -103,7 +103,10 @@ def is_picture(text: str) -> bool:
     for one in root.iter():
         if not isinstance(one.tag, str) or one.tag.removeprefix("{http://www.w3.org/2000/svg}") not in ELEMENTS:
             return False
-        if any(name.lower().startswith("on") or "href" in name or "}" in name for name in one.attrib):
+        if any(name.lower().startswith(("on", "style")) or "href" in name or "}" in name for name in one.attrib):
+            return False
+        rules = (one.text or "") if one.tag.endswith("style") else ""
+        if any(FOREIGN.search(value) for value in (*one.attrib.values(), rules)):
             return False
     return True
 

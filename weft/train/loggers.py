@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 import platform
 import sys
@@ -54,7 +55,7 @@ class _Table:
 
     def keep(self, column: str, largest: float) -> None:
         """Drop rows above a number: those of a run that is repeated from a checkpoint."""
-        kept = [row for row in self.rows if row.get(column) and float(row[column]) <= largest]
+        kept = [row for row in self.rows if _number(row.get(column)) <= largest]
         if len(kept) < len(self.rows):
             self.rows = kept
             self._rewrite()
@@ -87,6 +88,14 @@ class _Table:
 
     def _rewrite(self) -> None:
         write_text(self.path, self._lines(self.rows, header=True))
+
+
+def _number(text: str | None) -> float:
+    """The number in a cell; infinite where a line is damaged."""
+    try:
+        return float(text or "inf")
+    except ValueError:
+        return math.inf
 
 
 def _text(value: Any) -> str:
