@@ -25,14 +25,15 @@ SHARE = 0.9  # of the free memory that a step may take
 @contextlib.contextmanager
 def _putting_back(trainer: Trainer) -> Iterator[None]:
     """Inside, the trainer may train; afterwards its state is what it was."""
-    state, begun = trainer.state_dict(), trainer._has_begun
+    state = trainer.state_dict()
+    flags = trainer._has_begun, trainer._is_seeded, trainer.is_loaded
     training = trainer.model.training
     trainer.model.train()
     try:
         yield
     finally:
         trainer.load_state_dict(state)
-        trainer._has_begun = begun
+        trainer._has_begun, trainer._is_seeded, trainer.is_loaded = flags
         trainer.model.train(training)
         with weft.no_grad():
             for optimizer in trainer.optimizers:
