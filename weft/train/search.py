@@ -12,7 +12,7 @@ import weft
 from weft import tree
 from weft.errors import GraphError, RangeError, ShapeError, problem
 from weft.tensor import Tensor
-from weft.train import nan
+from weft.train import nan, saving
 from weft.train.batches import batches_of
 from weft.train.step import present_numbers, train_on
 
@@ -25,7 +25,7 @@ SHARE = 0.9  # of the free memory that a step may take
 @contextlib.contextmanager
 def _putting_back(trainer: Trainer) -> Iterator[None]:
     """Inside, the trainer may train; afterwards its state is what it was."""
-    state, begun = trainer.state_dict(), trainer._has_begun
+    state, begun = saving.state_of(trainer, everything=True), trainer._has_begun
     training = trainer.model.training
     trainer.model.train()
     try:
