@@ -451,24 +451,9 @@ class Optimizer:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned (or the same layout from torch, with arrays for tensors)."""
-        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
-            given = str(list(state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
-            expected = "a dict with 'state' and 'param_groups'"
-            raise problem(GraphError, "load_state_dict", given, expected, "pass what state_dict() returned")
+        self._check_state_dict(state_dict)
         groups, state = state_dict["param_groups"], state_dict["state"]
-        counts = [len(group["params"]) for group in groups]
-        if counts != [len(group["params"]) for group in self.param_groups]:
-            raise problem(
-                ShapeError, "load_state_dict", f"groups of {counts} parameters",
-                f"groups of {[len(group['params']) for group in self.param_groups]}", "load into the same model",
-            )  # fmt: skip
-        self._check_kinds(state)
         for group, saved in zip(self.param_groups, groups, strict=True):
-            missing = [name for name in self.hyper if name not in saved]
-            if missing:
-                given = f"groups without {', '.join(map(repr, missing))}"
-                expected = f"hyper-parameters of {type(self).__name__}"
-                raise problem(GraphError, "load_state_dict", given, expected, "load into the same kind of optimizer")
             group.update({key: _copied(value) for key, value in saved.items() if key != "params"})
             index = {id(param): number for param, number in zip(group["params"], saved["params"], strict=True)}
             entries = {key: state.get(number) or {} for key, number in index.items()}
@@ -481,6 +466,27 @@ class Optimizer:
             if self._keeps_own_state():
                 for param in group["params"]:
                     self._own_state[param] = _copied(entries[id(param)])
+
+    def _check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Refuse what is no state of this optimizer, before anything is changed."""
+        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
+            given = str(list(state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
+            expected = "a dict with 'state' and 'param_groups'"
+            raise problem(GraphError, "load_state_dict", given, expected, "pass what state_dict() returned")
+        groups, state = state_dict["param_groups"], state_dict["state"]
+        counts = [len(group["params"]) for group in groups]
+        if counts != [len(group["params"]) for group in self.param_groups]:
+            raise problem(
+                ShapeError, "load_state_dict", f"groups of {counts} parameters",
+                f"groups of {[len(group['params']) for group in self.param_groups]}", "load into the same model",
+            )  # fmt: skip
+        self._check_kinds(state)
+        for saved in groups:
+            missing = [name for name in self.hyper if name not in saved]
+            if missing:
+                given = f"groups without {', '.join(map(repr, missing))}"
+                expected = f"hyper-parameters of {type(self).__name__}"
+                raise problem(GraphError, "load_state_dict", given, expected, "load into the same kind of optimizer")
 
     def _check_kinds(self, state: Mapping[int, Mapping[str, Any]]) -> None:
         """Refuse the state of another kind of optimizer."""

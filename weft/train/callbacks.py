@@ -9,6 +9,7 @@ import contextlib
 import difflib
 import math
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import weft
 from weft.errors import RangeError, problem
 from weft.optim.averaging import ExponentialMovingAverage
+from weft.train import weights
+from weft.train.metrics import BY_NAME
 
 if TYPE_CHECKING:
     from weft.train.trainer import Trainer
@@ -55,6 +58,9 @@ class Callback:
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         """After the last step of an epoch and the validation: `loss`, metrics, `val_...`, `lr`, `seconds`."""
 
+    def after_epoch(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
+        """After `on_epoch_end` of all callbacks, for what depends on their states."""
+
     def on_batch_begin(self, trainer: Trainer, batch: int, metrics: Metrics) -> None:
         """Before a step."""
 
@@ -81,28 +87,67 @@ def calls_on_batches(callback: Callback, name: str) -> bool:
     return getattr(type(callback), name) is not getattr(Callback, name)
 
 
-def is_maximised(monitor: str, mode: str) -> bool:
-    """Whether more is better: as `mode` says, or for "auto" as the name does (as in Keras)."""
-    if mode not in ("min", "max", "auto"):
-        raise problem(RangeError, "callback", f"mode {mode!r}", "'min', 'max' or 'auto'")
-    if mode != "auto":
-        return mode == "max"
-    known = ("acc", "accuracy", "auc", "f1", "precision", "recall", "iou", "r2")
-    return any(monitor.removeprefix("val_").startswith(word) for word in known) or monitor.startswith("top")
+class Monitor:
+    """The value that a callback looks at, and which of two values is better: as `mode` says or, for "auto", as the
+    metric of that name does by its `higher_is_better`. Names that a custom step chose count by their words."""
+
+    def __init__(self, who: str, name: str, mode: str):
+        if mode not in ("min", "max", "auto"):
+            raise problem(RangeError, who, f"mode {mode!r}", "'min', 'max' or 'auto'")
+        self.who, self.name = who, name
+        self.maximise = None if mode == "auto" else mode == "max"
+
+    def begin(self, trainer: Trainer) -> None:
+        """Look the direction up. A metric that has none is refused before the run."""
+        if self.maximise is None:
+            self.maximise = _is_maximised(self.name, trainer)
+        name = self.name.removeprefix("val_")
+        if self.maximise is None and any(metric.name == name for metric in trainer.meters.metrics):
+            raise self._unknown_direction()
+
+    def _unknown_direction(self) -> Exception:
+        given = f"monitor {self.name!r}, of which it is not known whether higher values are better"
+        fix = 'pass mode="min" or mode="max", or set higher_is_better in the class of the metric'
+        return problem(RangeError, self.who, given, "mode=, or a metric with higher_is_better", fix)
+
+    def read(self, trainer: Trainer, metrics: Metrics) -> float | None:
+        """The value of an epoch; None where it has none because nothing was validated."""
+        value = metrics.get(self.name)
+        if value is None:
+            if self.name.startswith("val_") and not any(name.startswith("val_") for name in metrics):
+                return None
+            near = difflib.get_close_matches(self.name, metrics, 1)
+            fix = (
+                f"the nearest name is {near[0]!r}" if near else "choose one of them, or add it to the Trainer's metrics"
+            )
+            raise problem(RangeError, self.who, f"monitor {self.name!r}", f"one of {', '.join(metrics)}", fix)
+        if not isinstance(value, (int, float)):
+            given = f"monitor {self.name!r}, which is not one number"
+            raise problem(RangeError, self.who, given, "a metric that is a number")
+        self.begin(trainer)
+        if self.maximise is None:
+            raise self._unknown_direction()
+        return float(value)
+
+    def is_better(self, value: float, than: float | None, by: float = 0.0) -> bool:
+        """Whether a value is better than another by more than a difference; None is worse than every number."""
+        if than is None:
+            than = -math.inf if self.maximise else math.inf
+        return value - by > than if self.maximise else value + by < than
 
 
-def monitored(who: str, monitor: str, metrics: Metrics) -> float | None:
-    """The value that a callback looks at; None where this epoch has none because nothing was validated."""
-    value = metrics.get(monitor)
-    if value is None:
-        if monitor.startswith("val_") and not any(name.startswith("val_") for name in metrics):
-            return None
-        near = difflib.get_close_matches(monitor, metrics, 1)
-        fix = f"the nearest name is {near[0]!r}" if near else "choose one of them, or add it to metrics= of the Trainer"
-        raise problem(RangeError, who, f"monitor {monitor!r}", f"one of {', '.join(metrics)}", fix)
-    if not isinstance(value, (int, float)):
-        raise problem(RangeError, who, f"monitor {monitor!r}, which is not one number", "a metric that is a number")
-    return float(value)
+def _is_maximised(monitor: str, trainer: Trainer) -> bool | None:
+    name = monitor.removeprefix("val_")
+    known = [metric.higher_is_better for metric in trainer.meters.metrics if metric.name == name]
+    if known and known[0] is not None:
+        return known[0]
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    if {"loss", "error", "seconds"} & set(words):
+        return False
+    last = words[-1] if words else ""
+    if last == "acc" or re.fullmatch(r"top\d+", last):
+        return True
+    return BY_NAME[last].higher_is_better if last in BY_NAME else None
 
 
 def warn_without_validation(who: str, monitor: str, trainer: Trainer) -> None:
@@ -118,7 +163,8 @@ def warn_without_validation(who: str, monitor: str, trainer: Trainer) -> None:
 class EarlyStopping(Callback):
     """Stop when `monitor` has not become better for `patience` epochs: better is below the best value by more than
     `min_delta` (above it for mode "max"). `baseline` is a value to be better than; epochs before `start_from_epoch` do
-    not count. `restore_best` gives the model the weights of the best epoch."""
+    not count. `restore_best` gives the model the weights of the best epoch; a `fit` that is called again continues
+    with the last ones."""
 
     def __init__(
         self,
@@ -131,18 +177,19 @@ class EarlyStopping(Callback):
         start_from_epoch: int = 0,
     ):
         self.monitor, self.patience, self.min_delta = monitor, patience, abs(min_delta)
-        self.maximise = is_maximised(monitor, mode)
+        self.target = Monitor("EarlyStopping", monitor, mode)
         self.restore_best, self.baseline, self.start_from_epoch = restore_best, baseline, start_from_epoch
         self._reset()
 
     def _reset(self) -> None:
         self.wait = 0
-        self.best = -math.inf if self.maximise else math.inf
+        self.best: float | None = None
         self.best_epoch: int | None = None
         self.stopped_epoch: int | None = None
         self.best_weights: dict[str, Any] | None = None
 
     def on_train_begin(self, trainer: Trainer) -> None:
+        self.target.begin(trainer)
         warn_without_validation("EarlyStopping", self.monitor, trainer)
         if not trainer.is_resumed:
             self._reset()
@@ -153,23 +200,21 @@ class EarlyStopping(Callback):
                 self.wait, self.stopped_epoch = 0, None
 
     def _stop(self, trainer: Trainer) -> None:
-        trainer.stop(f"{self.monitor} was not better than {self.best:.6g} for {self.patience} epochs")
-
-    def _is_better(self, value: float, than: float) -> bool:
-        return value - self.min_delta > than if self.maximise else value + self.min_delta < than
+        what = "had no finite value" if self.best is None else f"was not better than {self.best:.6g}"
+        trainer.stop(f"{self.monitor} {what} for {self.patience} epochs")
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
-        value = monitored("EarlyStopping", self.monitor, metrics)
+        value = self.target.read(trainer, metrics)
         if value is None or epoch < self.start_from_epoch:
             return
         if self.restore_best and self.best_weights is None:
             self._take(trainer, epoch)  # of the first epoch, if none is better
         self.wait += 1
-        if self._is_better(value, self.best):
+        if self.target.is_better(value, self.best, self.min_delta):
             self.best, self.best_epoch = value, epoch
             if self.restore_best:
                 self._take(trainer, epoch)
-            if self.baseline is None or self._is_better(value, self.baseline):
+            if self.baseline is None or self.target.is_better(value, self.baseline, self.min_delta):
                 self.wait = 0
             return
         if self.wait >= self.patience and epoch > 0:
@@ -181,13 +226,12 @@ class EarlyStopping(Callback):
         averages."""
         self.best_epoch = epoch
         with trainer._evaluating() if self.monitor.startswith("val_") else contextlib.nullcontext():
-            found = weft.snapshot(trainer.model.state_dict())
-            self.best_weights = {name: value.clone() for name, value in found.items()}
-            weft.eval(*self.best_weights.values())
+            self.best_weights = weights.copy_of(trainer)
 
     def on_train_end(self, trainer: Trainer) -> None:
         if self.restore_best and self.best_weights is not None:
-            trainer.model.load_state_dict(self.best_weights)
+            with weights.replacing(trainer):
+                weights.load(trainer, self.best_weights)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -198,13 +242,16 @@ class EarlyStopping(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.wait, self.best, self.best_epoch = state["wait"], state["best"], state["best_epoch"]
         self.best_weights, self.stopped_epoch = state["best_weights"], state.get("stopped_epoch")
+        if self.best_weights and "model" not in self.best_weights:  # earlier versions kept those of the model only
+            self.best_weights = {"model": self.best_weights}
 
 
 class ModelCheckpoint(Callback):
     """Save the weights after an epoch, whenever `monitor` is better than ever (`save_best_only`), or always.
 
-    `path` may contain `{epoch}` and names of metrics, with formats: `"best-{epoch:02d}-{val_loss:.3f}.safetensors"`.
-    With `save_weights_only=False` the whole state of the trainer is saved. Files are written under another name first.
+    `path` may contain `{epoch}`, counted from 1, and names of metrics, with formats:
+    `"best-{epoch:02d}-{val_loss:.3f}.safetensors"`. With `save_weights_only=False` the whole state of the trainer is
+    saved, after all callbacks have seen the epoch. Files are written under another name first.
     """
 
     def __init__(
@@ -218,35 +265,49 @@ class ModelCheckpoint(Callback):
     ):
         self.path, self.monitor = os.fspath(path), monitor
         self.save_best_only, self.save_weights_only = save_best_only, save_weights_only
-        self.maximise = is_maximised(monitor, mode)
-        worst = -math.inf if self.maximise else math.inf
-        self.best = worst if initial_value_threshold is None else initial_value_threshold
+        self.target = Monitor("ModelCheckpoint", monitor, mode)
+        self.best = initial_value_threshold
         self.saved: list[Path] = []
+        self._due: Path | None = None  # where the state of this epoch goes
 
     def on_train_begin(self, trainer: Trainer) -> None:
+        self._due = None
         if self.save_best_only:
+            self.target.begin(trainer)
             warn_without_validation("ModelCheckpoint", self.monitor, trainer)
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         if self.save_best_only:
-            value = monitored("ModelCheckpoint", self.monitor, metrics)
-            if value is None or not (value > self.best if self.maximise else value < self.best):
+            value = self.target.read(trainer, metrics)
+            if value is None or not self.target.is_better(value, self.best):
                 return
             self.best = value
-        try:
-            path = Path(self.path.format(**{**metrics, "epoch": epoch}))
-        except KeyError as error:
-            names = ", ".join(["epoch", *metrics])
-            raise problem(
-                RangeError, "ModelCheckpoint", f"a path with {{{error.args[0]}}}", f"one of {names}"
-            ) from None
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = self._path_of(epoch, metrics)
         if not self.save_weights_only:
-            weft.save(trainer.state_dict(), path)
-        else:  # the weights that `monitor` was measured with: those that were validated may be averages
-            with trainer._evaluating() if self.monitor.startswith("val_") else contextlib.nullcontext():
-                weft.save(trainer.model.state_dict(), path)
+            self._due = path
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # The weights that `monitor` was measured with: those that were validated may be averages.
+        with trainer._evaluating() if self.monitor.startswith("val_") else contextlib.nullcontext():
+            weft.save(trainer.model.state_dict(), path)
         self.saved.append(path)
+
+    def after_epoch(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
+        if self._due is not None:
+            self._due.parent.mkdir(parents=True, exist_ok=True)
+            weft.save(trainer.state_dict(), self._due)
+            self.saved.append(self._due)
+            self._due = None
+
+    def _path_of(self, epoch: int, metrics: Metrics) -> Path:
+        try:
+            return Path(self.path.format(**{**metrics, "epoch": epoch + 1}))
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+            names = ", ".join(["epoch", *metrics])
+            reason = f"no value is named {error.args[0]!r}" if isinstance(error, KeyError) else str(error)
+            given = f"the path {self.path!r} ({reason})"
+            fix = "write it as best-{epoch:02d}-{val_loss:.3f}.safetensors; {{ and }} stand for braces"
+            raise problem(RangeError, "ModelCheckpoint", given, f"fields of {names}", fix) from None
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best}
@@ -273,27 +334,27 @@ class ReduceLROnPlateau(Callback):
         if factor >= 1.0:
             raise problem(RangeError, "ReduceLROnPlateau", f"factor {factor}", "a number below 1")
         self.monitor, self.factor, self.patience, self.min_delta = monitor, factor, patience, min_delta
-        self.maximise, self.cooldown, self.min_lr = is_maximised(monitor, mode), cooldown, min_lr
+        self.target, self.cooldown, self.min_lr = Monitor("ReduceLROnPlateau", monitor, mode), cooldown, min_lr
         self._reset()
 
     def _reset(self) -> None:
-        self.best = -math.inf if self.maximise else math.inf
+        self.best: float | None = None
         self.wait = self.cooldown_left = 0
 
     def on_train_begin(self, trainer: Trainer) -> None:
+        self.target.begin(trainer)
         warn_without_validation("ReduceLROnPlateau", self.monitor, trainer)
         if not trainer.is_resumed:
             self._reset()
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
-        value = monitored("ReduceLROnPlateau", self.monitor, metrics)
+        value = self.target.read(trainer, metrics)
         if value is None:
             return
         if self.cooldown_left > 0:
             self.cooldown_left -= 1
             self.wait = 0
-        is_better = value > self.best + self.min_delta if self.maximise else value < self.best - self.min_delta
-        if is_better:
+        if self.target.is_better(value, self.best, self.min_delta):
             self.best, self.wait = value, 0
         elif self.cooldown_left <= 0:
             self.wait += 1
@@ -345,7 +406,8 @@ class LearningRateMonitor(Callback):
 
 class EMA(Callback):
     """An exponential moving average of the weights, updated in the compiled step. Validation uses it unless
-    `validate=False`; `with callback.applied():` does elsewhere; `swap_at_end` leaves it in the model after `fit`."""
+    `validate=False`; `with callback.applied():` does elsewhere; `swap_at_end` leaves it in the model after `fit`. A
+    `fit` that is called again continues with the weights before that."""
 
     def __init__(self, decay: float = 0.999, validate: bool = True, swap_at_end: bool = False):
         self.decay, self.validate, self.swap_at_end = decay, validate, swap_at_end
@@ -392,7 +454,8 @@ class EMA(Callback):
 
     def on_train_end(self, trainer: Trainer) -> None:
         if self.swap_at_end and self.average is not None:
-            self.average.copy_to()
+            with weights.replacing(trainer):
+                self.average.copy_to()
 
     def state_dict(self) -> dict[str, Any]:
         if self._saved is not None:  # loaded, and not used yet

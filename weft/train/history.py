@@ -24,8 +24,11 @@ class History:
         self.rows: list[dict[str, Any]] = []
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Add the row of an epoch; a row of the same epoch, when a run goes on in the middle of one, is replaced."""
-        self.rows = [old for old in self.rows if old["epoch"] != row["epoch"]] + [dict(row)]
+        """Add the row of an epoch. Epochs come in order: rows of the same one, when a run is resumed in the middle of
+        it, and of later ones are replaced."""
+        while self.rows and self.rows[-1]["epoch"] >= row["epoch"]:
+            self.rows.pop()
+        self.rows.append(dict(row))
 
     @property
     def last(self) -> dict[str, Any]:

@@ -6,7 +6,9 @@ the metrics. A step writes them in place; `read` packs their values into one vec
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,9 +21,13 @@ from weft.tensor import Tensor
 from weft.train.metrics import Mean, Metric
 
 
+# What a Trainer itself calls its values; "val_" begins the names of those of a validation.
+RESERVED = ("epoch", "step", "lr", "seconds", "wait_seconds", "skipped", "batch_loss")
+
+
 class Readings(dict):
     """Values by name; `first_bad` is the number of the first step whose loss was not finite (0: none), `skipped` how
-    many there were, `last` the loss of the last step."""
+    many steps were left out since the run began, for that or by the loss scaler, `last` the loss of the last step."""
 
     first_bad = 0
     skipped = 0
@@ -37,7 +43,8 @@ class Meters:
         for twice in [name for number, name in enumerate(names) if name in names[:number]][:1]:
             fix = f"name one of them: {type(self.metrics[names.index(twice, 1) - 1]).__name__}(name=...)"
             raise problem(RangeError, "Trainer", f"two values named {twice!r}", "metrics of different names", fix)
-        self.scaler: Any = None  # of losses in float16: it skips steps, too
+        for metric in self.metrics:
+            check_name(metric.name, "a metric", f"{type(metric).__name__}(name=...)")
         self.loss = Mean("loss")
         self.means: dict[str, Mean] = {}  # of what a custom step returned beside the loss
         with outside_of_traces():
@@ -53,22 +60,27 @@ class Meters:
         """Whether there was a loss that is not finite: a bool on the device."""
         return self.counts[1] != 0
 
-    def note(self, loss: Tensor, good: Tensor | None, rows: int, stops: bool = True) -> None:
+    def note(
+        self, loss: Tensor, good: Tensor | None, rows: int, stops: bool = True, overflowed: Tensor | None = None
+    ) -> None:
         """Take the loss of a step into account; where `good` is False it counts as skipped, and, where it `stops`, as
-        the first bad one."""
+        the first bad one. Where `overflowed`, the loss scaler has left the step out: it counts as skipped, too."""
         value, weight = loss.detach(), float(rows)
         steps, first, skipped = self.counts[0] + 1, self.counts[1], self.counts[2]
+        left_out = [one for one in (None if good is None else ~good, overflowed) if one is not None]
+        if left_out:
+            skipped = skipped + functools.reduce(operator.or_, left_out).long()
         if good is None:
             self.loss.add(value, weight)
         else:
             first = weft.where((first == 0) & ~good, steps, first) if stops else first
-            skipped = skipped + (~good).long()
             self.loss.add(weft.where(good, value, 0.0), weft.where(good, weight, 0.0), last=value)
         self.counts.copy_(weft.stack([steps, first, skipped]))
 
     def note_values(self, values: Mapping[str, Any], rows: int) -> None:
         """Take further numbers of a step into account: tensors, of which the mean counts, or Python's."""
         for name, value in values.items():
+            check_name(name, "a step that returned a value", "another name in the dict")
             if any(metric.name == name for metric in self.metrics):
                 given, expected = f"a step that returned {name!r}, which is a metric", "another name"
                 raise problem(RangeError, "Trainer", given, expected)
@@ -90,7 +102,7 @@ class Meters:
                 if type(metric).update.__module__ == Metric.__module__:  # Weft's own compare tensors
                     _check_tensors(metric.name, prediction=given, target=target)
                 metric.update(given, target)
-                if not metric.buffers:  # what it keeps elsewhere is neither read, nor reset, nor saved
+                if not metric.all_buffers():  # what it keeps elsewhere is neither read, nor reset, nor saved
                     fix = 'keep sums in self.buffer("sum", (), weft.float32, prediction.device)'
                     raise problem(
                         GraphError, f"metric {metric.name}", "an update without a buffer", "one at least", fix
@@ -100,7 +112,7 @@ class Meters:
 
     def sources(self) -> list[Metric]:
         """Everything that has a value, the loss first."""
-        return [metric for metric in (self.loss, *self.means.values(), *self.metrics) if metric.buffers]
+        return [metric for metric in (self.loss, *self.means.values(), *self.metrics) if metric.all_buffers()]
 
     def read(self) -> Readings:
         """The present values, by one download."""
@@ -113,7 +125,7 @@ class Meters:
 
     def reset(self) -> None:
         """Forget the sums, by one plan; the counts of steps stay."""
-        buffers = [value for metric in self.sources() for value in metric.buffers.values()]
+        buffers = [value for metric in self.sources() for value in metric.all_buffers().values()]
         if self._reset[0] != list(map(id, buffers)):
             self._reset = list(map(id, buffers)), weft.compile(lambda: _zero(buffers))
         if buffers:
@@ -142,6 +154,22 @@ class Meters:
             self.counts.copy_(weft.as_tensor(state["counts"], device=self.device))
 
 
+def check_name(name: str, what: str, fix: str) -> None:
+    """Refuse the name of a value that would replace one of the Trainer's own."""
+    if name in RESERVED or str(name).startswith("val_"):
+        expected = f"another than {', '.join(RESERVED)}, and none that begins with 'val_'"
+        raise problem(RangeError, "Trainer", f"{what} named {name!r}", expected, fix)
+
+
+def _compute(metric: Metric) -> Tensor:
+    value = metric.compute()
+    if not isinstance(value, Tensor):
+        given = f"a value of type {type(value).__name__} from compute()"
+        fix = "compute it from self.buffers, without item() and float()"
+        raise problem(GraphError, f"metric {metric.name}", given, "a tensor", fix)
+    return value
+
+
 def _check_tensors(who: str, **values: Any) -> None:
     for name, value in values.items():
         if not isinstance(value, Tensor):
@@ -166,12 +194,9 @@ class _Reader:
     def _pack(self) -> Tensor:
         """Counts, the last loss, and the values of all metrics, the mean loss first."""
         with weft.no_grad():
-            values = [metric.compute() for metric in self.present]
+            values = [_compute(metric) for metric in self.present]
             self.shapes = [(metric.name, value.shape) for metric, value in zip(self.present, values, strict=True)]
-            counts, scaler = self.meters.counts, self.meters.scaler
-            if scaler is not None:
-                counts = counts + weft.stack([scaler._tensors()["skipped"].long() * k for k in (0, 0, 1)])
-            parts = [counts, self.meters.loss.last(), *values]
+            parts = [self.meters.counts, self.meters.loss.last(), *values]
             return weft.cat([part.double().reshape(-1) for part in parts])
 
     def read(self) -> Readings:
@@ -182,16 +207,16 @@ class _Reader:
         for name, shape in self.shapes:
             size = math.prod(shape)
             part = flat[at : at + size]
-            found[name] = _nested(part, shape) if shape else part[0]
+            found[name] = _nest(part, shape) if shape else part[0]
             at += size
         return found
 
 
-def _nested(flat: list[float], shape: tuple[int, ...]) -> list[Any]:
+def _nest(flat: list[float], shape: tuple[int, ...]) -> list[Any]:
     if len(shape) == 1:
         return flat
     size = math.prod(shape[1:])
-    return [_nested(flat[k * size : (k + 1) * size], shape[1:]) for k in range(shape[0])]
+    return [_nest(flat[k * size : (k + 1) * size], shape[1:]) for k in range(shape[0])]
 
 
 class BatchMetrics(Mapping[str, Any]):

@@ -10,20 +10,24 @@ import abc
 import copy
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import weft
 from weft.errors import GraphError, RangeError, ShapeError, problem
+from weft.graph import build
+from weft.ops.indexing import user_site
 from weft.optim.groups import outside_of_traces
 from weft.tensor import Tensor
 
 
 class Metric(abc.ABC):
-    """Base class. A metric of one's own sets `name`, and defines `update` on `self.buffer(...)`s and `compute`.
+    """Base class. A metric of one's own sets `name`, and defines `update` on `self.buffer(...)`s and `compute`; with
+    `higher_is_better` callbacks that monitor it know the direction. It may be composed of other metrics: those among
+    its attributes, also in lists and dicts, are reset, saved and copied with it.
 
     >>> class LargestError(weft.train.Metric):
-    ...     name = "largest error"
+    ...     name, higher_is_better = "largest error", False
     ...
     ...     def update(self, prediction, target):
     ...         largest = self.buffer("largest", (), weft.float32, prediction.device)
@@ -38,6 +42,7 @@ class Metric(abc.ABC):
     """
 
     name = ""
+    higher_is_better: bool | None = None  # None: unknown, so a callback that monitors it needs mode=
 
     def __init__(self, name: str | None = None):
         self.name = name or type(self).name or type(self).__name__.lower()
@@ -68,30 +73,73 @@ class Metric(abc.ABC):
             raise problem(ShapeError, f"metric {self.name}", given, "batches with as many classes", "call reset()")
         return found
 
+    def parts(self) -> dict[str, Metric]:
+        """The metrics that this one is composed of, by the names of their attributes."""
+        return {path: one for name, value in vars(self).items() for path, one in _metrics_in(name, value)}
+
+    def all_buffers(self) -> dict[str, Tensor]:
+        """The buffers of this metric and, as `attribute.name`, of those that it is composed of; each tensor once."""
+        found = dict(self.buffers)
+        for path, part in self.parts().items():
+            known = set(map(id, found.values()))
+            found |= {f"{path}.{name}": one for name, one in part.all_buffers().items() if id(one) not in known}
+        return found
+
     def reset(self) -> None:
         """Forget all batches; the buffers keep their places."""
         with weft.no_grad():
-            for buffer in self.buffers.values():
+            for buffer in self.all_buffers().values():
                 buffer.zero_()
 
     def fresh(self) -> Metric:
         """The same metric without batches and buffers of its own, for other data."""
         made = copy.copy(self)
+        made.__dict__.update({name: _without_buffers(value) for name, value in vars(self).items()})
         made.buffers = {}
+        shared = [path for path, part in self.parts().items() if part.buffers is self.buffers]
+        for path in shared:  # a metric that is known by the buffers of one of its parts
+            made.buffers = made.parts()[path].buffers
         return made
 
     def state_dict(self) -> dict[str, Any]:
         """The buffers."""
-        return {name: value.clone() for name, value in weft.snapshot(self.buffers).items()}
+        return {name: value.clone() for name, value in weft.snapshot(self.all_buffers()).items()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], device: Any = None) -> None:
         """Take over what `state_dict` returned."""
+        own = dict(state_dict)
+        for path, part in self.parts().items():
+            prefix = f"{path}."
+            inner = {name.removeprefix(prefix): own.pop(name) for name in list(own) if name.startswith(prefix)}
+            part.load_state_dict(inner, device)
         with weft.no_grad():
-            for name, value in state_dict.items():
+            for name, value in own.items():
                 given = weft.as_tensor(value, device=device)
                 self.buffer(name, given.shape, given.dtype, given.device).copy_(given)
-            for name in set(self.buffers) - set(state_dict):
+            for name in set(self.buffers) - set(own):
                 self.buffers[name].zero_()
+
+
+def _metrics_in(path: str, value: Any) -> Iterator[tuple[str, Metric]]:
+    """Metrics in an attribute of a metric, which may be a list, tuple or dict of them."""
+    if isinstance(value, Metric):
+        yield path, value
+    elif isinstance(value, (list, tuple, dict)):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, one in items:
+            yield from _metrics_in(f"{path}.{key}", one)
+
+
+def _without_buffers(value: Any) -> Any:
+    """An attribute of a metric for its copy: metrics inside are copied without their buffers."""
+    if isinstance(value, Metric):
+        return value.fresh()
+    if isinstance(value, dict) and any(_metrics_in("", value)):
+        return {key: _without_buffers(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)) and any(_metrics_in("", value)):
+        made = [_without_buffers(one) for one in value]
+        return tuple(made) if isinstance(value, tuple) else made
+    return value
 
 
 def _add(total: Tensor, rest: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,8 +239,14 @@ class _OfClasses(Metric):
         if axis is None:
             guess = (prediction.reshape(-1) > self.threshold).long()
             return guess, (target.reshape(-1) > 0.5).long(), counts, 2
-        guess, truth = prediction.argmax(axis).reshape(-1), target.reshape(-1).long()
-        return guess, weft.where(counts, truth, 0), counts, prediction.shape[axis]
+        classes = prediction.shape[axis]
+        return prediction.argmax(axis).reshape(-1), self.known_labels(target, counts, classes), counts, classes
+
+    def known_labels(self, target: Tensor, counts: Tensor, classes: int) -> Tensor:
+        """The labels as a vector, 0 where they do not count. One outside the classes is an error when it is computed,
+        as it is for `cross_entropy`."""
+        labels = weft.where(counts, target.reshape(-1).long(), 0)
+        return Tensor(build.in_range(labels.node, classes, f"metric {self.name} at {user_site()}"))
 
 
 class Accuracy(_OfClasses):
@@ -205,6 +259,7 @@ class Accuracy(_OfClasses):
     """
 
     name = "accuracy"
+    higher_is_better = True
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         guess, truth, counts, _ = self.chosen(prediction, target)
@@ -239,12 +294,12 @@ class TopK(Accuracy):
             given = f"predictions of shape {list(prediction.shape)}"
             raise problem(ShapeError, f"metric {self.name}", given, f"scores of at least {self.k} classes")
         scores = prediction.movedim(axis, -1).reshape(-1, prediction.shape[axis])
-        truth = target.reshape(-1).long()
-        best = scores.topk(self.k, -1)[1]
-        self._count((best == truth.unsqueeze(-1)).any(-1), truth != self.ignore_index)
+        counts = target.reshape(-1) != self.ignore_index
+        truth, best = self.known_labels(target, counts, scores.shape[1]), scores.topk(self.k, -1)[1]
+        self._count((best == truth.unsqueeze(-1)).any(-1), counts)
 
 
-def _counted(index: Tensor, which: Tensor, size: int) -> Tensor:
+def _histogram(index: Tensor, which: Tensor, size: int) -> Tensor:
     """How often each number below `size` occurs in `index`, where `which`."""
     zeros = weft.zeros(size, dtype=weft.int64, device=index.device)
     return zeros.scatter_add(0, index, which.long())
@@ -253,9 +308,11 @@ def _counted(index: Tensor, which: Tensor, size: int) -> Tensor:
 class _Counts(_OfClasses):
     """True positives, predicted and true members of each class."""
 
+    higher_is_better = True
+
     def __init__(
         self,
-        average: str | None = "macro",
+        average: str | None = "auto",
         name: str | None = None,
         ignore_index: int = -100,
         threshold: float = 0.0,
@@ -263,10 +320,9 @@ class _Counts(_OfClasses):
         multilabel: bool = False,
     ):
         super().__init__(name, ignore_index, threshold, multilabel=multilabel)
-        if average not in ("macro", "micro", "binary", None):
-            raise problem(
-                RangeError, f"metric {self.name}", f"average {average!r}", "'macro', 'micro', 'binary' or None"
-            )
+        if average not in ("auto", "macro", "micro", "binary", None):
+            expected = "'auto', 'macro', 'micro', 'binary' or None"
+            raise problem(RangeError, f"metric {self.name}", f"average {average!r}", expected)
         self.average = average
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
@@ -274,16 +330,19 @@ class _Counts(_OfClasses):
         for name, index, which in (
             ("hits", truth, counts & (guess == truth)), ("guessed", guess, counts), ("true", truth, counts),
         ):  # fmt: skip
-            self.buffer(name, (classes,), weft.int64, truth.device).add_(_counted(index, which, classes))
+            self.buffer(name, (classes,), weft.int64, truth.device).add_(_histogram(index, which, classes))
 
     def compute(self) -> Tensor:
         hits, guessed, true = (self.buffers[name].double() for name in ("hits", "guessed", "true"))
-        if self.average == "micro":
+        average = self.average
+        if average == "auto":
+            average = "binary" if hits.shape == (2,) else "macro"
+        if average == "micro":
             hits, guessed, true = hits.sum(), guessed.sum(), true.sum()
         value = self.ratio(hits, guessed, true)
-        if self.average == "binary":
+        if average == "binary":
             return value[1]
-        if self.average == "macro":  # over the classes that occur
+        if average == "macro":  # over the classes that occur
             occurs = (guessed + true > 0).double()
             return (value * occurs).sum() / occurs.sum()
         return value
@@ -298,8 +357,9 @@ def _ratio(above: Tensor, below: Tensor) -> Tensor:
 
 
 class Precision(_Counts):
-    """Of what was predicted as a class, the share that is of it; "macro" is the mean over classes, "micro" counts all
-    together, "binary" is class 1, None gives each class.
+    """Of what was predicted as a class, the share that is of it. `average`: "macro" is the mean over the classes that
+    occur, "micro" counts all together, "binary" is class 1, None gives each class; "auto" is "binary" for two classes,
+    as in scikit-learn and Keras, and else "macro".
 
     >>> metric = Precision(average=None)
     >>> metric.update(weft.eye(3)[[0, 0, 1, 2]], weft.tensor([0, 1, 1, 2]))
@@ -345,28 +405,40 @@ class ConfusionMatrix(_OfClasses):
     def update(self, prediction: Tensor, target: Tensor) -> None:
         guess, truth, counts, classes = self.chosen(prediction, target)
         matrix = self.buffer("matrix", (classes, classes), weft.int64, truth.device)
-        matrix.add_(_counted(truth * classes + guess, counts, classes * classes).reshape(classes, classes))
+        matrix.add_(_histogram(truth * classes + guess, counts, classes * classes).reshape(classes, classes))
 
     def compute(self) -> Tensor:
         return self.buffers["matrix"]
 
 
 class IoU(_Counts):
-    """Intersection over union of predicted and true members; `average` as for Precision."""
+    """Intersection over union of predicted and true members. `average` is as for Precision, but two classes are
+    averaged, too, unless it is "binary"."""
 
     name = "iou"
+
+    def __init__(
+        self,
+        average: str | None = "macro",
+        name: str | None = None,
+        ignore_index: int = -100,
+        threshold: float = 0.0,
+        *,
+        multilabel: bool = False,
+    ):
+        super().__init__(average, name, ignore_index, threshold, multilabel=multilabel)
 
     def ratio(self, hits: Tensor, guessed: Tensor, true: Tensor) -> Tensor:
         return _ratio(hits, guessed + true - hits)
 
 
-LARGEST_LOGIT = 1e4  # that AUC tells from others
+LARGEST_LOGIT, SMALLEST_LOGIT = 1e4, 1e-6  # that AUC tells from larger and smaller ones
 
 
 class AUC(Metric):
     """Area under the ROC curve of two classes, from logits, or from probabilities (`from_logits=False`). Scores are
-    counted in `bins` intervals, where scores of one interval are equal: about 0.01 wide for logits near 0, 0.1 near 10
-    and 1 near 100; all above 10,000 are equal.
+    counted in `bins` intervals, where scores of one interval are equal: about 1 % of the logit wide from 1e-6 to 10,000,
+    on both sides of 0. A score that is NaN makes the area NaN.
 
     >>> metric = AUC(from_logits=False)
     >>> metric.update(weft.tensor([0.1, 0.4, 0.35, 0.8]), weft.tensor([0, 0, 1, 1]))
@@ -375,8 +447,9 @@ class AUC(Metric):
     """
 
     name = "auc"
+    higher_is_better = True
 
-    def __init__(self, bins: int = 2048, from_logits: bool = True, name: str | None = None):
+    def __init__(self, bins: int = 4096, from_logits: bool = True, name: str | None = None):
         super().__init__(name)
         self.bins, self.from_logits = bins, from_logits
 
@@ -388,22 +461,27 @@ class AUC(Metric):
         if not self.from_logits:
             score = score.clamp(0.0, 1.0)
             score = score.log() - (-score).log1p()
-        share = score.sign() * score.abs().log1p() / math.log1p(LARGEST_LOGIT)  # in [-1, 1]
-        where = ((share.clamp(-1.0, 1.0) + 1.0) * (0.5 * self.bins)).long().clamp(0, self.bins - 1)
-        is_one = target.reshape(-1) > 0.5
-        for name, which in (("ones", is_one), ("zeros", ~is_one)):
-            self.buffer(name, (self.bins,), weft.int64, score.device).add_(_counted(where, which, self.bins))
+        size = (score.abs() * (1.0 / SMALLEST_LOGIT)).log1p() / math.log1p(LARGEST_LOGIT / SMALLEST_LOGIT)
+        share = (score.sign() * size).clamp(-1.0, 1.0)
+        where = ((share + 1.0) * (0.5 * self.bins)).long().clamp(0, self.bins - 1)
+        where = weft.where(score.isnan(), self.bins, where)  # one more, behind the others
+        is_one, bins = target.reshape(-1) > 0.5, self.bins + 1
+        for name, which in (("positive", is_one), ("negative", ~is_one)):
+            self.buffer(name, (bins,), weft.int64, score.device).add_(_histogram(where, which, bins))
 
     def compute(self) -> Tensor:
-        ones, zeros = self.buffers["ones"].double(), self.buffers["zeros"].double()
+        counts = [self.buffers[name].double() for name in ("positive", "negative")]
+        has_nan = counts[0][-1] + counts[1][-1] > 0.0
+        ones, zeros = (one[:-1] for one in counts)
         below = zeros.cumsum(0) - zeros  # of the other class with a lower score
-        return (ones * (below + 0.5 * zeros)).sum() / (ones.sum() * zeros.sum())
+        area = (ones * (below + 0.5 * zeros)).sum() / (ones.sum() * zeros.sum())
+        return weft.where(has_nan, math.nan, area)
 
 
 # ---- numbers -------------------------------------------------------------------------------------------------------
 
 
-class Perplexity(Metric):
+class Perplexity(Mean):
     """exp of the mean negative log-likelihood of the targets that count, from logits.
 
     >>> metric = Perplexity()
@@ -413,15 +491,11 @@ class Perplexity(Metric):
     """
 
     name = "perplexity"
+    higher_is_better = False
 
     def __init__(self, name: str | None = None, ignore_index: int = -100):
         super().__init__(name)
         self.ignore_index = ignore_index
-        self.mean = Mean("nll")
-        self.buffers = self.mean.buffers
-
-    def fresh(self) -> Metric:
-        return Perplexity(self.name, self.ignore_index)
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         axis = class_axis(self.name, prediction, target)
@@ -433,13 +507,13 @@ class Perplexity(Metric):
         truth = target.reshape(-1).long()
         loss = weft.nn.functional.cross_entropy(scores, truth, ignore_index=self.ignore_index, reduction="sum")
         count = (truth != self.ignore_index).long().sum().to(dtype)
-        self.mean.add(loss / count.maximum(1.0), count)
+        self.add(loss / count.maximum(1.0), count)
 
     def compute(self) -> Tensor:
-        return self.mean.compute().exp()
+        return super().compute().exp()
 
 
-class MSE(Metric):
+class MSE(Mean):
     """The mean squared error.
 
     >>> metric = MSE()
@@ -449,24 +523,14 @@ class MSE(Metric):
     """
 
     name = "mse"
-
-    def __init__(self, name: str | None = None):
-        super().__init__(name)
-        self.mean = Mean(self.name)
-        self.buffers = self.mean.buffers
-
-    def fresh(self) -> Metric:
-        return type(self)(self.name)
+    higher_is_better = False
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         error = _difference(self.name, prediction, target)
-        self.mean.add(self.term(error).mean(), error.numel())
+        self.add(self.term(error).mean(), error.numel())
 
     def term(self, error: Tensor) -> Tensor:
         return error.square()
-
-    def compute(self) -> Tensor:
-        return self.mean.compute()
 
 
 class MAE(MSE):
@@ -495,6 +559,7 @@ class R2(Metric):
     """
 
     name = "r2"
+    higher_is_better = True
 
     def update(self, prediction: Tensor, target: Tensor) -> None:
         error = _difference(self.name, prediction, target)

@@ -12,6 +12,7 @@ from weft.autograd import enable_grad, no_grad
 from weft.errors import IndexRangeError
 from weft.state import STATE
 from weft.tensor import Tensor
+from weft.train import weights
 
 if TYPE_CHECKING:
     from weft.train.trainer import Trainer
@@ -42,10 +43,12 @@ def unchanged(trainer: Trainer) -> Iterator[None]:
     """Inside, a batch may be computed once more, by a custom step with its updates, too; afterwards parameters,
     gradients, buffers, the state of the optimizers and the random stream are what they were."""
     drawn, updates = weft.default_generator.get_state(), trainer.updates
-    params = [(param, param.grad) for param in trainer.model.parameters()]
-    buffers = [(m._buffers, name, one) for m in trainer.model.modules() for name, one in m._buffers.items()]
-    held = [param for param, _ in params] + [one for _, _, one in buffers if one is not None]
-    copies = [one.detach().clone() for one in held]
+    modules = weights.all_modules(trainer)
+    found = [one for module in modules for one in module._parameters.values() if one is not None]
+    params = [(param, param.grad) for param in (*found, *weights.other_parameters(trainer))]
+    buffers = [(module._buffers, name, one) for module in modules for name, one in module._buffers.items()]
+    kept = [param for param, _ in params] + [one for _, _, one in buffers if one is not None]
+    copies = [one.detach().clone() for one in kept]
     weft.eval(*copies)
     stepping = [*trainer.optimizers, *([] if trainer.scaler is None else [trainer.scaler])] if trainer.step else []
     states = [one.state_dict() for one in stepping]
@@ -57,7 +60,7 @@ def unchanged(trainer: Trainer) -> Iterator[None]:
             if registry.get(name) is not one:
                 registry[name] = one
         with no_grad():
-            for one, copy in zip(held, copies, strict=True):
+            for one, copy in zip(kept, copies, strict=True):
                 one.copy_(copy)
         for param, grad in params:
             param.grad = grad

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import weft
 from weft.errors import GraphError, problem
+from weft.train import weights
 from weft.train.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 FORMAT = 1  # of the state
 
 
-def state_of(trainer: Trainer) -> dict[str, Any]:
-    """See `Trainer.state_dict`."""
+def state_of(trainer: Trainer, everything: bool = False) -> dict[str, Any]:
+    """See `Trainer.state_dict`. `everything` has the weights of all modules that a custom step refers to, also of those
+    that it has not changed so far."""
     loader, random = trainer._loader_state, weft.default_generator.get_state()
     if loader is None and trainer._source is not None:
         loader = trainer._source.state_dict(trainer.epoch, trainer.position)
@@ -29,12 +31,13 @@ def state_of(trainer: Trainer) -> dict[str, Any]:
         "step": trainer.step_count,
         "loader": dict(loader or {}),
         "random": list(random),
-        "model": {name: value.clone() for name, value in weft.snapshot(trainer.model.state_dict()).items()},
+        **weights.copy_of(trainer, everything),
         "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
         "scheduler": None if trainer.scheduler is None else _plain(trainer.scheduler.state_dict()),
         "scaler": None if trainer.scaler is None else trainer.scaler.state_dict(),
         "meters": trainer.meters.state_dict(),
         "callbacks": [callback.state_dict() for callback in with_state(trainer.callbacks)],
+        "kinds": [type(callback).__name__ for callback in with_state(trainer.callbacks)],
         "history": trainer.history.state_dict(),
     }
 
@@ -45,19 +48,18 @@ def load_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         given = f"a state of format {state.get('format')!r}" if isinstance(state, Mapping) else "no state"
         raise problem(GraphError, who, given, f"format {FORMAT}, as state_dict() gives it")
-    callbacks, saved_callbacks = with_state(trainer.callbacks), list(state["callbacks"])
-    filled = [saved for saved in saved_callbacks if saved]
-    if len(saved_callbacks) != len(callbacks) == len(filled):  # earlier versions saved an empty one for each other
-        saved_callbacks = filled
-    for what, own, saved_parts, fix in (
-        ("optimizers", trainer.optimizers, state["optimizers"], ""),
-        ("callbacks", callbacks, saved_callbacks, "those without a state, as ProgressBar, may be others than before"),
-        ("metrics", trainer.meters.metrics, state["meters"]["metrics"], ""),
+    for what, own, saved_parts in (
+        ("optimizers", trainer.optimizers, state["optimizers"]),
+        ("metrics", trainer.meters.metrics, state["meters"]["metrics"]),
     ):
         if len(saved_parts) != len(own):
             given = f"the state of {len(saved_parts)} {what}"
-            raise problem(GraphError, who, given, f"that of {len(own)}, as this Trainer has", fix)
-    trainer.model.load_state_dict(state["model"])
+            raise problem(GraphError, who, given, f"that of {len(own)}, as this Trainer has")
+    callbacks = _match_callbacks(who, trainer, state)
+    for optimizer, saved in zip(trainer.optimizers, state["optimizers"], strict=True):
+        optimizer._check_state_dict(saved)
+    weights.check(trainer, state)
+    weights.load(trainer, state)
     for optimizer, saved in zip(trainer.optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
     if trainer.scheduler is not None and state["scheduler"] is not None:
@@ -65,12 +67,38 @@ def load_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     if trainer.scaler is not None and state["scaler"] is not None:
         trainer.scaler.load_state_dict(state["scaler"])
     trainer.meters.load_state_dict(dict(state["meters"]))
-    for callback, saved in zip(callbacks, saved_callbacks, strict=True):
+    for callback, saved in callbacks:
         callback.load_state_dict(saved)
     trainer.history.load_state_dict(state["history"])
     trainer.epoch, trainer.position, trainer.step_count = state["epoch"], state["position"], state["step"]
     trainer._loader_state = state["loader"] or None
     weft.default_generator.set_state(tuple(state["random"]))
+
+
+def _match_callbacks(who: str, trainer: Trainer, state: Mapping[str, Any]) -> list[tuple[Callback, Mapping[str, Any]]]:
+    """The callbacks of a trainer and their saved states: by class, and those of one class in their order. States of
+    earlier versions do not name the classes and are taken in order."""
+    own, saved = with_state(trainer.callbacks), list(state["callbacks"])
+    kinds, fix = state.get("kinds"), "those without a state, as ProgressBar, may be others than before"
+    if kinds is None:
+        filled = [one for one in saved if one]
+        if len(saved) != len(own) == len(filled):  # there was an empty one for each other callback
+            saved = filled
+        if len(saved) != len(own):
+            given = f"the state of {len(saved)} callbacks"
+            raise problem(GraphError, who, given, f"that of {len(own)}, as this Trainer has", fix)
+        return list(zip(own, saved, strict=True))
+    names = [type(one).__name__ for one in own]
+    if sorted(names) != sorted(kinds):
+        given = f"the state of the callbacks {', '.join(kinds) or '(none)'}"
+        raise problem(GraphError, who, given, f"{', '.join(names) or '(none)'}, as this Trainer has", fix)
+    rest = list(zip(kinds, saved, strict=True))
+    found = []
+    for callback, name in zip(own, names, strict=True):
+        first = next(one for one in rest if one[0] == name)
+        rest = [one for one in rest if one is not first]
+        found.append((callback, first[1]))
+    return found
 
 
 def with_state(callbacks: Sequence[Callback]) -> list[Callback]:

@@ -12,7 +12,7 @@ import weft
 from weft import tree
 from weft.errors import GraphError, RangeError, ShapeError, problem
 from weft.tensor import Tensor
-from weft.train import nan
+from weft.train import nan, saving
 from weft.train.batches import batches_of
 from weft.train.step import present_numbers, train_on
 
@@ -25,7 +25,7 @@ SHARE = 0.9  # of the free memory that a step may take
 @contextlib.contextmanager
 def _putting_back(trainer: Trainer) -> Iterator[None]:
     """Inside, the trainer may train; afterwards its state is what it was."""
-    state = trainer.state_dict()
+    state = saving.state_of(trainer, everything=True)
     flags = trainer._has_begun, trainer._is_seeded, trainer.is_loaded
     training = trainer.model.training
     trainer.model.train()

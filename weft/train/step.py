@@ -95,6 +95,12 @@ def written_tensors() -> list[Tensor]:
     return [] if STATE.trace is None else [cell.tensor for cell in STATE.trace.cells.values() if cell.written]
 
 
+def _written_identities() -> set[int]:
+    """Of the tensors, and of the tables of buffers, that the function that is being traced has assigned so far."""
+    tables = [] if STATE.trace is None else [registry for registry, _, _ in STATE.trace.buffers.values()]
+    return {*map(id, written_tensors()), *map(id, tables)}
+
+
 def rows_of(batch: Any) -> int:
     """The number of samples of a batch: the first axis of its first tensor."""
     for leaf in tree.flatten(batch)[0]:
@@ -184,8 +190,9 @@ def train_on(
     proceed = good
     if good is not None and trainer.on_nan == "stop" and stops:  # nothing changes after the first bad step
         proceed = good & ~trainer.meters.has_stopped()
+    overflowed = None
     if trainer.updates:
-        update(trainer, proceed)
+        overflowed = update(trainer, proceed)
     for optimizer in trainer.optimizers:
         optimizer.zero_grad()
     with weft.no_grad():
@@ -196,7 +203,8 @@ def train_on(
         if proceed is not None:  # a step that is left out leaves averages and metrics as they are, too
             exempt = trainer.guarded_tensors() if trainer.updates else []
             keep_unless(proceed, [*exempt, *moved])
-        trainer.meters.note(loss, good, rows, stops)
+        trainer.written |= _written_identities()
+        trainer.meters.note(loss, good, rows, stops, overflowed)
     return loss.detach()
 
 
@@ -258,8 +266,10 @@ def _scaled(trainer: Trainer, loss: Tensor) -> Tensor:
     return loss if trainer.scaler is None else trainer.scaler.scale(loss)
 
 
-def update(trainer: Trainer, proceed: Tensor | None) -> None:
-    """The optimizers' step, left out where `proceed` is False."""
+def update(trainer: Trainer, proceed: Tensor | None) -> Tensor | None:
+    """The optimizers' step, left out where `proceed` is False. Returns whether the loss scaler, if there is one, has
+    left it out: a bool on the device."""
+    before = None if trainer.scaler is None else trainer.scaler._tensors()["skipped"].clone()
     for optimizer in trainer.optimizers:
         has_update = not optimizer._keeps_own_state()
         with optimizer.updating_if(proceed) if proceed is not None and has_update else contextlib.nullcontext():
@@ -267,8 +277,10 @@ def update(trainer: Trainer, proceed: Tensor | None) -> None:
                 optimizer.step()
             else:
                 trainer.scaler.step(optimizer)
-    if trainer.scaler is not None:
-        trainer.scaler.update()
+    if before is None:
+        return None
+    trainer.scaler.update()
+    return trainer.scaler._tensors()["skipped"] != before
 
 
 def assign_numbers(optimizers: Sequence[Any], numbers: Sequence[float]) -> None:

@@ -24,7 +24,7 @@ from weft.errors import IndexRangeError, RangeError, problem
 from weft.optim.lr_scheduler import ReduceLROnPlateau
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
-from weft.train import arguments, budget, nan, saving, search
+from weft.train import arguments, budget, nan, saving, search, weights
 from weft.train.accumulate import Accumulator
 from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
 from weft.train.callbacks import Callback, calls_on_batches
@@ -122,13 +122,15 @@ class Trainer:
 
             if not any(isinstance(one, RunFolder) for one in self.callbacks):
                 self.callbacks = (*self.callbacks, RunFolder())
-        self.meters = Meters(arguments.as_metrics(metrics), self.device)
-        self.meters.scaler = self.scaler
+        self.meters = Meters([one.fresh() for one in arguments.as_metrics(metrics)], self.device)  # others use theirs
         self.history = History()
         self.epoch = self.position = self.step_count = 0
         self.how_to_resume: str | None = None  # what an interrupted run says instead of "call fit again"
         self.is_resumed = False  # whether the present `fit` goes on with a run
         self.is_loaded = False  # and whether with a state that was loaded
+        self.replaced: tuple[Any, Any] | None = None  # weights before and after callbacks gave others at the end
+        self.written: set[int] = set()  # identities of what the compiled steps assign
+        self.loaded_modules: set[str] = set()  # of a custom step, whose weights were in a state that was loaded
         self.updates = True  # whether the step that is being traced leaves backward and update to the trainer
         self.stopped: str | None = None  # why `stop` was called
         self.input_forms: list[tuple[tuple[int, ...], Any]] = []  # shapes and dtypes of the model's inputs
@@ -243,7 +245,8 @@ class Trainer:
                 if not self._run_epoch(source, max_steps, requests):  # stopped in the middle of it
                     self._finish_early(validation, requests)
                     break
-                self._end_epoch(validation, validate_every, is_last=self.epoch + 1 >= epochs)
+                is_last = self.epoch + 1 >= epochs or self.stopped is not None or self._is_done(max_steps)
+                self._end_epoch(validation, validate_every, is_last)
                 if requests.signal is not None:
                     self._finish_early(None, requests)
             self._call("on_train_end")
@@ -335,6 +338,7 @@ class Trainer:
             self.is_resumed = saving.resume(self, resume)
         else:
             saving.put_aside(self, self.step_count)  # checkpoints of another run that was in the same folder
+        weights.put_back(self)
         if not self.model.training:
             self.model.train()
 
@@ -368,6 +372,7 @@ class Trainer:
         self.history.add(metrics)
         epoch, self.epoch, self.position = self.epoch, self.epoch + 1, 0
         self._call("on_epoch_end", epoch, metrics)
+        self._call("after_epoch", epoch, metrics)
         self.save(metrics)
 
     def _finish_early(self, validation: Any, requests: Requests) -> None:
