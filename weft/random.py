@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, overload
 
 import numpy as np
@@ -36,8 +37,16 @@ class Generator:
         self.device: Device | None = None  # where the last draw was made
         self.manual_seed(seed)
 
+    def present(self) -> Generator:
+        """The generator whose state counts in this thread: itself or, for the default generator inside a
+        `use_generator` block, the one that stands in for it."""
+        return STATE.generator if STATE.generator is not None and self is default_generator else self
+
     def manual_seed(self, seed: int) -> Generator:
         """Start the stream of `seed` (any integer; 64 bits of it count)."""
+        if STATE.generator is not None and self is default_generator:
+            STATE.generator.manual_seed(seed)
+            return self
         self._seed = seed & (2**64 - 1)
         self.key = _mix(self._seed)
         self.counter = 0
@@ -45,24 +54,25 @@ class Generator:
 
     def initial_seed(self) -> int:
         """The seed of the stream."""
-        return self._seed
+        return self.present()._seed
 
     def seed(self) -> int:
         """Start the stream of a seed that the system draws, which is returned."""
-        return self.manual_seed(secrets.randbits(64))._seed
+        return self.manual_seed(secrets.randbits(64)).initial_seed()
 
     def get_state(self) -> tuple[int, int]:
         """(seed, draws made), to be given to `set_state` later."""
-        return self._seed, self.counter
+        source = self.present()
+        return source._seed, source.counter
 
     def set_state(self, state: tuple[int, int]) -> None:
         """Go back to a state."""
         self.manual_seed(state[0])
-        self.counter = state[1]
+        self.present().counter = state[1]
 
     def state_dict(self) -> dict[str, int]:
         """The state as numbers that JSON has: the seed, and how many draws were made."""
-        return {"seed": self._seed, "draws": self.counter}
+        return dict(zip(("seed", "draws"), self.get_state(), strict=True))
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
         """Go back to what `state_dict` returned.
@@ -91,6 +101,8 @@ class Generator:
         self.device = device
         if STATE.trace is not None:
             return STATE.trace.draw(self, device, count)
+        if STATE.generator is not None and self is default_generator:
+            return STATE.generator.draw(device, count)
         state = from_host(np.array([self.key, self.counter & 0xFFFFFFFF], np.uint32), device)
         self.counter += count
         return state, 0
@@ -113,6 +125,16 @@ def _restored(seed: int, counter: int) -> Generator:
 
 
 default_generator = Generator(0)
+
+
+@contextlib.contextmanager
+def use_generator(generator: Generator) -> Iterator[None]:
+    """Let another generator stand in for the default one in this thread, inside the block."""
+    before, STATE.generator = STATE.generator, generator
+    try:
+        yield
+    finally:
+        STATE.generator = before
 
 
 def manual_seed(seed: int) -> Generator:

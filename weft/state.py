@@ -11,6 +11,7 @@ class State(threading.local):
 
     grad_enabled: bool = True
     trace: Any = None
+    generator: Any = None  # the `random.Generator` that stands in for the default one in this thread, or None
     autocast: Any = None  # the `ops.policy.AutocastState` that `weft.autocast` switched on, or None
 
 

@@ -23,8 +23,8 @@ import numpy as np
 from weft.compiled import compile
 from weft.data.collate import default_collate
 from weft.data.dataset import is_stream
-from weft.data.reading import END, Source, find_rows
-from weft.data.resident import LAST, ResidentData, apply_transform, count_batches, upload_rows
+from weft.data.reading import END, Source, find_rows, row_parts
+from weft.data.resident import LAST, ResidentData, apply_transform, check_batches, count_batches, upload_rows
 from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler, draw_positions, draws_itself
 from weft.data.seeds import (
     ITEMS,
@@ -32,7 +32,6 @@ from weft.data.seeds import (
     TRANSFORM,
     draw_seed,
     epoch_seed,
-    iterate_apart,
     restore_generator,
     saved_generator,
 )
@@ -47,6 +46,10 @@ from weft.tree import flatten
 __all__ = ["DataLoader", "default_collate"]
 
 Item = TypeVar("Item")
+FIXED = frozenset({
+    "dataset", "batch_size", "sampler", "batch_sampler", "collate_fn", "last", "drop_last", "transform",
+    "num_workers", "worker", "worker_init_fn", "persistent_workers", "multiprocessing_context", "device",
+})  # fmt: skip
 INTERPRETER = "reference"  # the kind of device that runs no compiled functions
 RESIDENT_SHARE = 0.5  # of a device's available memory, that a data set may take
 
@@ -61,10 +64,12 @@ class Place:
     position: int = 0  # batches given out
     draws: int = 0
     generator: dict[str, Any] = field(default_factory=dict)
+    batch_size: int | None = None
     is_complete: bool = True
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "draws": self.draws}
+        place = {"epoch": self.epoch, "position": self.position, "seed": self.seed, "draws": self.draws}
+        return {**place, "batch_size": self.batch_size}
 
 
 class DataLoader(Generic[Item]):
@@ -76,8 +81,13 @@ class DataLoader(Generic[Item]):
     `generator`, or from Weft's. `last`: a short last batch is kept ("keep"), dropped ("drop"), or filled with the first
     items of the epoch ("pad"). `transform`: tensor code for whole batches, such as `weft.data.transforms`, applied on
     the device. `num_workers` threads, or processes with `worker="process"`, read `prefetch_factor` batches ahead each;
-    a stream to a device has one thread at least, and an iterable dataset one worker at most. `wait_seconds` is the time
-    that the consumer has waited for batches.
+    a stream to a device has one thread at least, and an iterable dataset one worker at most. `persistent_workers` keeps
+    processes between epochs (threads start in no time and are not kept). Where the code of a dataset draws from Weft's
+    default generator, it draws from a stream of the batch's own, which follows from seed, epoch and positions.
+    `wait_seconds` is the time that the consumer has waited for batches.
+
+    What a loader was made with is fixed. Data that was put on the device is put there again when the dataset has other
+    tensors or arrays; changes inside an array of NumPy are not seen there (`resident=False` reads it each time).
 
     `pin_memory` and `pin_memory_device` are PyTorch's and have no effect: uploads go through pinned memory anyway.
 
@@ -116,7 +126,8 @@ class DataLoader(Generic[Item]):
         _check_order(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last)
         _check_generator(generator)
         last = ("drop" if drop_last else "keep") if last is None else last
-        _check_options(batch_size, batch_sampler, num_workers, prefetch_factor, last, drop_last, worker)
+        _check_options(batch_size, batch_sampler, last, drop_last)
+        _check_workers(num_workers, worker, prefetch_factor, timeout, persistent_workers, device)
         self.dataset, self.num_workers, self.generator, self.seed = dataset, num_workers, generator, seed
         self.device = None if device is None else get(device)
         self.last, self.drop_last, self.transform, self.timeout = last, last == "drop", transform, timeout
@@ -139,11 +150,18 @@ class DataLoader(Generic[Item]):
         self._loaded: dict[str, Any] | None = None  # a state to go on from
         self._transform_generator = Generator()
         self._transform_plan: Any = None  # the transform, compiled
-        self._next_plan: Any = None  # the next batch of resident data, compiled
+        self._next_plan: tuple[ResidentData, Any] | None = None  # resident data, and its next batch, compiled
         self._asks_resident = resident
-        self._resident: dict[str, ResidentData | None] = {}
+        self._resident: dict[str, tuple[list[Any], ResidentData | None]] = {}  # and what its rows were taken from
         self._active: ResidentData | None = None  # what counts the position, where it is not the loader
         self._kept_workers: Sequence[Any] = ()
+        self._is_made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in FIXED and "_is_made" in self.__dict__:
+            expected = "what the loader was made with: batches may have been read ahead, or be on the device"
+            raise problem(RangeError, "DataLoader", f"another {name}", expected, "make another DataLoader")
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         return f"DataLoader({self.dataset!r:.200}, batch_size={self.batch_size})"
@@ -179,7 +197,7 @@ class DataLoader(Generic[Item]):
             is_complete = self.place.is_complete or self._is_at_end()
         if is_complete:
             return {"epoch": self._next_epoch, "position": 0, "seed": self.seed, "draws": 0} | self.generator_state()
-        return state | self.generator_state(self.place)
+        return state | {"batches": self._length()} | self.generator_state(self.place)
 
     @property
     def seed_generator(self) -> Generator | None:
@@ -203,15 +221,21 @@ class DataLoader(Generic[Item]):
         if missing:
             given = f"a state without {sorted(missing)}"
             raise problem(RangeError, "DataLoader.load_state_dict", given, "what state_dict returned")
+        check_batches(state, self.batch_size, self._length())
         self._loaded = dict(state)
         self._next_epoch = int(state["epoch"])
         restore_generator(self.seed_generator, state)
 
-    def _is_at_end(self) -> bool:
+    def _length(self) -> int | None:
+        """The number of batches, if it is known."""
         try:
-            return self.position >= len(self)
-        except TypeError:  # the length is not known
-            return False
+            return len(self)
+        except TypeError:
+            return None
+
+    def _is_at_end(self) -> bool:
+        length = self._length()
+        return length is not None and self.position >= length
 
     def begin_epoch(self, epoch: int | None = None, data: ResidentData | None = None) -> tuple[int, int, int]:
         """Start an epoch (the next one unless it is given): (seed, batches to leave out, draws made by then)."""
@@ -226,7 +250,7 @@ class DataLoader(Generic[Item]):
             seed = draw_seed(self.seed_generator)
         has_own_order = not self.is_iterable and draws_itself(self._order())
         generator = saved_generator(self.seed_generator) if has_own_order else {}
-        self.place = Place(epoch, seed, first, draws, generator, is_complete=False)
+        self.place = Place(epoch, seed, first, draws, generator, self.batch_size, is_complete=False)
         self._active, self._next_epoch = data, epoch + 1
         return seed, first, draws
 
@@ -236,9 +260,15 @@ class DataLoader(Generic[Item]):
         """The data set on a device (the loader's unless given), or None where it streams: it has no arrays, an order or
         a collate_fn of its own, or does not fit."""
         place = get(self.device if device is None else device)
-        if place.name not in self._resident:
-            self._resident[place.name] = self._put_on(place)
-        return self._resident[place.name]
+        parts = row_parts(self.dataset) if self._orders_itself else []
+        known = self._resident.get(place.name)
+        if (
+            known is None
+            or len(known[0]) != len(parts)
+            or any(a is not b for a, b in zip(known[0], parts, strict=True))
+        ):
+            self._resident[place.name] = known = parts, self._put_on(place)
+        return known[1]
 
     def _put_on(self, place: Any) -> ResidentData | None:
         found = find_rows(self.dataset) if self._orders_itself and self.batch_size and not self.collate_fn else None
@@ -268,8 +298,9 @@ class DataLoader(Generic[Item]):
         return is_there or nbytes <= RESIDENT_SHARE * place.backend.memory()[0]
 
     def _iterate_resident(self, data: ResidentData, place: Place) -> Iterator[Any]:
-        if self._next_plan is None:
-            self._next_plan = compile(data.next)
+        if self._next_plan is None or self._next_plan[0] is not data:
+            self._next_plan = data, compile(data.next)
+        take = self._next_plan[1]
         for number in range(data.first, data.batches):
             if self.place is not place:
                 given = (
@@ -277,7 +308,7 @@ class DataLoader(Generic[Item]):
                 )
                 expected = "one at a time: they share the position on the device"
                 raise problem(RangeError, "DataLoader", given, expected, "use resident=False, or another loader")
-            yield list(self._next_plan(data.count(number)))
+            yield list(take(data.count(number)))
         place.is_complete = True
 
     # ---- streams -----------------------------------------------------------------------------------------------------
@@ -288,8 +319,14 @@ class DataLoader(Generic[Item]):
             if data is not None:
                 data.start_epoch(self._next_epoch)
                 return self._iterate_resident(data, self.place)
+        return self.stream_batches()
+
+    def stream_batches(self, pads: bool = True) -> Iterator[Any]:
+        """The batches of the next epoch, read one after the other though the data may be on the device. Without `pads`
+        a short last batch stays short, also with last="pad": evaluations take each sample once."""
+        last = self.last if pads or self.last != "pad" else "keep"
         seed, first, _ = self.begin_epoch()
-        return self._count(self._stream(seed, first), self.place)
+        return self._count(self._stream(seed, first, last), self.place)
 
     def _count(self, batches: Iterator[Any], place: Place) -> Iterator[Any]:
         """Batches after the transform; counts them and what the transform draws, in the stream of this iteration."""
@@ -299,7 +336,7 @@ class DataLoader(Generic[Item]):
             for batch in batches:
                 place.position += 1
                 self._transform_generator.set_state((seed, place.draws))
-                batch = self._transformed(batch)
+                batch = self._transform_batch(batch)
                 place.draws = self._transform_generator.counter
                 yield batch
         except WeftError as error:
@@ -307,7 +344,7 @@ class DataLoader(Generic[Item]):
             raise
         place.is_complete = True
 
-    def _transformed(self, batch: Any) -> Any:
+    def _transform_batch(self, batch: Any) -> Any:
         if self.transform is None:
             return batch
         leaves = flatten(batch)[0]
@@ -320,21 +357,19 @@ class DataLoader(Generic[Item]):
     def _apply_transform(self, batch: Any) -> Any:
         return apply_transform(self.transform, batch, self._transform_generator)
 
-    def _stream(self, seed: int, first: int) -> Iterator[Any]:
+    def _stream(self, seed: int, first: int, last: str) -> Iterator[Any]:
         is_batched = self.batch_sampler is not None
-        source = Source(self.dataset, self.collate_fn, is_batched, self.batch_size, self.last)
+        source = Source(self.dataset, self.collate_fn, is_batched, self.batch_size, last)
+        items_seed = epoch_seed(seed, self.epoch, ITEMS)
         place = default_device()
         tasks: Iterator[Any]
         if self.is_iterable:
             tasks, skip, workers = itertools.repeat(None), first, min(self.num_workers, 1)
         else:
-            tasks = itertools.islice(self._tasks(seed, self.epoch), first, None)
+            tasks = itertools.islice(self._tasks(seed, self.epoch, last), first, None)
             skip, workers = 0, self.num_workers
         if not workers and self.device is None:
-            batches = self._read_here(LocalWorker(source, place, None, skip), tasks)
-            if not self.is_iterable:
-                return batches
-            return iterate_apart(lambda: batches, Generator(epoch_seed(seed, self.epoch, ITEMS)))
+            return self._read_here(LocalWorker(source, place, None, skip, items_seed), tasks)
 
         def make_workers() -> Sequence[Any]:
             if self.worker == "process" and workers:
@@ -343,9 +378,11 @@ class DataLoader(Generic[Item]):
                     one.seed = items_seed
                 return found
             start = self.worker_init_fn if workers else None
-            return [LocalWorker(source, place, self.device, skip, number, start) for number in range(workers or 1)]
+            return [
+                LocalWorker(source, place, self.device, skip, items_seed, number, start)
+                for number in range(workers or 1)
+            ]
 
-        items_seed = epoch_seed(seed, self.epoch, ITEMS)
         keep = self._keep_processes if self._keeps_workers() else None
         ahead = max(workers, 1) * self.prefetch_factor
         return prefetch(tasks, make_workers, ahead, self.timeout, self.in_order, keep, self._add_wait)
@@ -382,14 +419,14 @@ class DataLoader(Generic[Item]):
                 return
             yield batch
 
-    def _tasks(self, seed: int, epoch: int) -> Iterator[Any]:
+    def _tasks(self, seed: int, epoch: int, last: str) -> Iterator[Any]:
         """The positions of each batch of the epoch, or of each item where there are no batches."""
         order = self._order()
         if hasattr(order, "set_epoch"):
             order.set_epoch(epoch)
         first: list[int] = []
         for positions in draw_positions(order, Generator(epoch_seed(seed, epoch, ORDER))):
-            if self.last == "pad":
+            if last == "pad":
                 first = first or list(positions)
                 missing = (self.batch_size or 0) - len(positions)
                 positions = [*positions, *(first[k % len(first)] for k in range(missing))]
@@ -438,17 +475,27 @@ def _check_order(
         raise problem(RangeError, who, "an IterableDataset and an order", "the order of the dataset itself")
 
 
-def _check_options(
-    batch_size: Any, batch_sampler: Any, num_workers: int, prefetch_factor: Any, last: str, drop_last: bool, worker: str
-) -> None:
+def _check_options(batch_size: Any, batch_sampler: Any, last: str, drop_last: bool) -> None:
     who = "DataLoader"
-    if num_workers < 0:
-        raise problem(RangeError, who, f"num_workers={num_workers}", "0 or more")
-    if prefetch_factor is not None and prefetch_factor < 1:
-        raise problem(RangeError, who, f"prefetch_factor={prefetch_factor}", "1 or more")
     if last not in LAST or (drop_last and last != "drop"):
         raise problem(RangeError, who, f"last={last!r} and drop_last={drop_last}", f"one of {LAST}")
     if last == "pad" and (batch_sampler is not None or batch_size is None):
         raise problem(RangeError, who, "last='pad' without a batch_size", "a batch_size to fill")
+
+
+def _check_workers(
+    num_workers: Any, worker: str, prefetch_factor: Any, timeout: Any, persistent_workers: bool, device: Any
+) -> None:
+    who = "DataLoader"
+    if not isinstance(num_workers, (int, np.integer)) or num_workers < 0:
+        raise problem(RangeError, who, f"num_workers={num_workers!r}", "a whole number, 0 or more")
+    if prefetch_factor is not None and (not isinstance(prefetch_factor, (int, np.integer)) or prefetch_factor < 1):
+        raise problem(RangeError, who, f"prefetch_factor={prefetch_factor!r}", "a whole number, 1 or more")
     if worker not in ("thread", "process"):
         raise problem(RangeError, who, f"worker={worker!r}", "'thread' or 'process'")
+    if not isinstance(timeout, (int, float, np.number)) or not timeout >= 0:
+        raise problem(RangeError, who, f"timeout={timeout!r}", "seconds, 0 or more (0: no limit)")
+    for name, value in (("timeout", timeout if device is None else 0), ("persistent_workers", persistent_workers)):
+        if value and not num_workers:
+            fix = "set num_workers, or leave it out"
+            raise problem(RangeError, who, f"{name}={value!r} without workers", "workers that it is for", fix)

@@ -13,9 +13,12 @@ import numpy as np
 
 from weft.data.collate import Make, collate, map_leaves
 from weft.data.dataset import ArrayDataset, Subset, TensorDataset
+from weft.data.faults import DataError
 from weft.dtypes import from_numpy as dtype_from_numpy
+from weft.errors import problem
 
-NO_SAMPLE, OTHER_KEY = -1, -2  # in place of a position: nothing is being read; something whose key is no number
+# in place of a position: nothing is being read; something whose key is no number; all positions of a task at once
+NO_SAMPLE, OTHER_KEY, WHOLE_TASK = -1, -2, -3
 END = object()  # what a stream gives behind its last batch; no item is this object, and it stays in its process
 
 
@@ -35,15 +38,24 @@ class Source:
         self.has_rows = collate_fn is None and is_batched and has_rows(dataset)
 
     def read(self, positions: Any, note: Callable[[Any], None], make: Make) -> Any:
-        """The batch at some positions, or the item at one."""
+        """The batch at some positions, or the item at one. (StopIteration would end the iteration that reads.)"""
+        try:
+            return self._read(positions, note, make)
+        except StopIteration as error:
+            given = f"StopIteration, raised while {type(self.dataset).__name__} was read by its positions"
+            fix = "derive it from weft.data.IterableDataset and define __iter__, if it is a stream"
+            raise problem(DataError, "DataLoader", given, "an item for each position", fix) from error
+
+    def _read(self, positions: Any, note: Callable[[Any], None], make: Make) -> Any:
         if not self.is_batched:
             note(positions)
             item = self.dataset[positions]
             return item if self.collate_fn is None else self.collate_fn(item)
-        note(positions[0] if positions else NO_SAMPLE)
+        fetch_all = getattr(self.dataset, "__getitems__", None)
+        if self.has_rows or fetch_all is not None:
+            note(WHOLE_TASK if len(positions) > 1 else positions[0] if positions else NO_SAMPLE)
         if self.has_rows:  # one gather instead of one slice per row
             return _make_arrays(self.dataset[positions], make)
-        fetch_all = getattr(self.dataset, "__getitems__", None)
         if fetch_all is not None:
             return self._batch(list(fetch_all(positions)), make)
         items = []
@@ -66,10 +78,12 @@ class Source:
                 continue
             if size is None:
                 yield item if self.collate_fn is None else self.collate_fn(item)
+                note(number + 1)  # who reads forgets it between two batches
                 continue
             items.append(item)
             if len(items) == size:
                 yield self._batch(items, make)
+                note(number + 1)
                 items = []
         if items and self.last != "drop":
             if self.last == "pad":
@@ -93,18 +107,30 @@ def _make_arrays(rows: Any, make: Make) -> Any:
     return list(made) if isinstance(made, tuple) else made
 
 
-def describe_sample(index: Any) -> str:
-    """What a message says about the sample that was being read: a position, a key of the dataset's own, or -1."""
+def describe_sample(index: Any, task: Any = None) -> str:
+    """What a message says about the sample that was being read: a position, a key of the dataset's own, or one of the
+    numbers above; `task` has the positions that were asked for."""
+    if index == WHOLE_TASK and isinstance(task, (list, tuple)):
+        return f"samples {list(task)!r:.80} at once"
     if index == OTHER_KEY:
         return "a sample whose key is no number"
     return "no sample" if index == NO_SAMPLE else f"sample {index!r:.80}"
 
 
-def note_sample(error: BaseException, index: Any) -> None:
+def note_sample(error: BaseException, index: Any, task: Any) -> None:
     """Add the sample's index to an error that a dataset raised."""
-    text = f"DataLoader: raised while reading {describe_sample(index)}"
+    text = f"DataLoader: raised while reading {describe_sample(index, task)}"
     if text not in getattr(error, "__notes__", ()):
         error.add_note(text)
+
+
+def row_parts(dataset: Any) -> list[Any]:
+    """The objects that the rows of a dataset of rows are taken from: others mean other rows."""
+    parts = []
+    while type(dataset) is Subset:
+        parts.append(dataset.indices)
+        dataset = dataset.dataset
+    return [*parts, *(getattr(dataset, "tensors", None) or getattr(dataset, "arrays", None) or ())]
 
 
 def find_rows(dataset: Any) -> tuple[Sequence[Any], Any] | None:

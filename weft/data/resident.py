@@ -8,7 +8,7 @@ gathers rows, applies the transform and adds to `position` in place. Traced into
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from weft.compiled import compile
@@ -27,6 +27,19 @@ LAST = ("keep", "drop", "pad")
 def count_batches(length: int, batch_size: int, last: str) -> int:
     """The number of batches of an epoch."""
     return length // batch_size if last == "drop" else -(-length // batch_size)
+
+
+def check_batches(state: Mapping[str, Any], batch_size: int | None, batches: int | None) -> None:
+    """A state in the middle of an epoch counts batches: others would leave samples out, or take some twice."""
+    if not state["position"]:
+        return
+    for name, own in (("batch_size", batch_size), ("batches", batches)):
+        saved = state.get(name)
+        if saved is not None and own is not None and saved != own:
+            given = f"{name}={own} for a state in the middle of an epoch with {name}={saved}"
+            raise problem(
+                RangeError, "load_state_dict", given, "the same batches", f"use {name}={saved}, or an epoch's end"
+            )
 
 
 def apply_transform(transform: Callable[..., Any] | None, batch: Any, generator: Generator | None) -> Any:
@@ -107,15 +120,17 @@ class ResidentData:
             self.order.copy_(randperm(self.length, generator=self._order_generator, device=self.device))
         self.position.fill_(start)
 
-    def count(self, number: int) -> int:
-        """The rows of batch `number` of an epoch: `batch_size`, or fewer in the last one where it is kept as it is."""
-        if self.last != "keep":
+    def count(self, number: int, pads: bool = True) -> int:
+        """The rows of batch `number` of an epoch: `batch_size`, or fewer in the last one where it is kept as it is.
+        Without `pads` the last one is not filled up: evaluations take each row once."""
+        if self.last == "drop" or (self.last == "pad" and pads):
             return self.batch_size
         return min(self.batch_size, self.length - number * self.batch_size)
 
     def next(self, count: int | None = None) -> Any:
         """The next `count` rows (`batch_size` unless given) of each tensor, after the transform; the position moves on
-        in place. Meant to be traced inside `weft.compile`. Behind the end it starts at the epoch's first row again."""
+        in place. Meant to be traced inside `weft.compile`. There are `batches` batches in an epoch; behind its end rows
+        begin anew with last="pad", and are an IndexRangeError otherwise."""
         size = self.batch_size if count is None else count
         rows = self.position + arange(size, dtype=int64, device=self.device)
         if self.last == "pad":
@@ -134,11 +149,13 @@ class ResidentData:
             "position": min(done, self.batches),
             "seed": self.seed,
             "draws": self.generator.counter,
+            "batch_size": self.batch_size,
             **saved_generator(self.seed_generator),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken."""
+        check_batches(state, self.batch_size, self.batches)
         self.seed = int(state["seed"])
         restore_generator(self.seed_generator, state)
         self._seek(int(state["epoch"]), int(state["position"]), int(state["draws"]))

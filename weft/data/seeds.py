@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from weft.random import Generator, default_generator
+from weft.random import Generator, default_generator, use_generator
 
 ORDER, TRANSFORM, ITEMS = 1, 2, 3  # purposes
 _MASK = 2**64 - 1
@@ -39,7 +40,7 @@ def _finalize(z: int) -> int:
 
 def draw_seed(generator: Generator | None) -> int:
     """A seed from a generator, which counts it as one draw. Computed on the host, without a device."""
-    source = generator or default_generator
+    source = (generator or default_generator).present()
     made, counter = source.get_state()
     source.counter = counter + 1
     return epoch_seed(made, counter, 0)
@@ -57,25 +58,19 @@ def restore_generator(generator: Generator | None, state: Mapping[str, Any]) -> 
         generator.set_state((int(made), int(counter)))
 
 
-@contextlib.contextmanager
-def _default_from(generator: Generator) -> Iterator[None]:
-    """Let Weft's default generator be in the state of another one inside the block, which goes on with it."""
-    before = default_generator.get_state()
-    default_generator.set_state(generator.get_state())
-    try:
-        yield
-    finally:
-        generator.set_state(default_generator.get_state())
-        default_generator.set_state(before)
+def task_seed(seed: int, task: Any) -> int:
+    """The seed of what a dataset draws while it reads a task: from that of the epoch's items and the positions, so
+    that it depends neither on the number of workers nor on what else is read. A stream has one for all its items."""
+    return epoch_seed(seed, 0 if task is None else zlib.crc32(repr(task).encode()), ITEMS)
 
 
 def iterate_apart(make: Callable[[], Iterable[Any]], generator: Generator) -> Iterator[Any]:
     """The items of an iterable of a user's own, whose code draws from `generator` where it would draw from Weft's
     default generator: what it gives does not depend on what is drawn between two items, so it can be iterated again."""
-    with _default_from(generator):
+    with use_generator(generator):
         items = iter(make())
     while True:
-        with _default_from(generator):
+        with use_generator(generator):
             try:
                 item = next(items)
             except StopIteration:

@@ -69,7 +69,7 @@ def prefetch(
     try:
         for thread in threads:
             thread.start()
-        yield from _in_turn(shared, iter(tasks), ahead, timeout, in_order, waited)
+        yield from _take_results(shared, iter(tasks), ahead, timeout, in_order, waited)
     finally:
         with shared.changed:
             shared.is_stopped = True
@@ -91,7 +91,7 @@ def _join(threads: list[threading.Thread]) -> None:
         thread.join(max(limit - time.monotonic(), 0))
 
 
-def _in_turn(
+def _take_results(
     shared: _Shared, tasks: Iterator[Any], ahead: int, timeout: float, in_order: bool, waited: Callable[[float], None]
 ) -> Iterator[Any]:
     sent: deque[tuple[int, Any]] = deque()  # tasks that have not been given out yet, in order
@@ -135,6 +135,8 @@ def _wait_for(shared: _Shared, sent: deque[tuple[int, Any]], timeout: float, in_
                 return ready[0]
             left = None if limit is None else limit - time.monotonic()
             if left is not None and left <= 0:
-                given = f"no batch for {timeout} seconds, while reading samples {sent[0][1]}"
+                task = sent[0][1]
+                what = "the next items of a stream" if task is None else f"samples {task!r:.80}"
+                given = f"no batch for {timeout} seconds, while reading {what}"
                 raise problem(WorkerError, "DataLoader", given, "a batch within the timeout", "raise timeout=")
             shared.changed.wait(left)

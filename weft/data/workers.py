@@ -15,7 +15,6 @@ import pickle
 import random
 import signal
 import traceback
-import zlib
 from collections.abc import Callable, Iterator
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -26,10 +25,10 @@ import numpy as np
 from weft.creation import tensor
 from weft.data.collate import Make, Packed, pack, to_device, unpack
 from weft.data.reading import END, NO_SAMPLE, OTHER_KEY, Source, describe_sample, note_sample
-from weft.data.seeds import ITEMS, epoch_seed
+from weft.data.seeds import ITEMS, epoch_seed, task_seed
 from weft.device import device as use_device
 from weft.errors import RangeError, WeftError, problem
-from weft.random import default_generator
+from weft.random import Generator, default_generator, use_generator
 
 PARENT_CHECK_SECONDS = 2.0  # how often an idle worker process looks whether its parent is still there
 READ, STOP = "read", "stop"  # what a process is told, together with a task
@@ -50,7 +49,10 @@ class Worker(Protocol):
 
 class LocalWorker:
     """Reads in the thread that calls it. `place` is the default device of the dataset's own code, `target` where
-    batches go (None: they stay where they are made). `start(number)` is called before the first read."""
+    batches go (None: they stay where they are made). `start(number)` is called before the first read.
+
+    Where the dataset's code draws from Weft's default generator, it draws from a stream of the task's own instead, as
+    in a `ProcessWorker`. (Python's and NumPy's generators are those of the whole process.)"""
 
     def __init__(
         self,
@@ -58,11 +60,14 @@ class LocalWorker:
         place: Any,
         target: Any,
         skip: int = 0,
+        seed: int = 0,
         number: int = 0,
         start: Callable[[int], None] | None = None,
     ):
         self.source, self.place, self.target, self.skip = source, place, target, skip
-        self.number, self.start = number, start
+        self.seed, self.number, self.start = seed, number, start
+        self._is_seeded_once = start is not None
+        self._generator = Generator(epoch_seed(seed, number, ITEMS))
         self.index: Any = NO_SAMPLE
         self.make: Make = lambda array: tensor(array, device=target or place)
         self._stream: Iterator[Any] | None = None
@@ -73,13 +78,15 @@ class LocalWorker:
     def read(self, task: Any) -> Any:
         self.index = NO_SAMPLE
         start, self.start = self.start, None
+        if task is not None and not self._is_seeded_once:
+            self._generator.manual_seed(task_seed(self.seed, task))
         try:
-            with use_device(self.place):
+            with use_device(self.place), use_generator(self._generator):
                 if start is not None:
                     start(self.number)
                 batch = self._next() if task is None else self.source.read(task, self._note, self.make)
         except Exception as error:
-            note_sample(error, self.index)
+            note_sample(error, self.index, task)
             raise
         return batch if batch is END or self.target is None else to_device(batch, self.target)
 
@@ -109,7 +116,7 @@ def start_processes(
         context = multiprocessing.get_context(context or "spawn")
     job: Any = (source, start, skip)
     if context.get_start_method() != "fork":
-        job = _pickled(job)
+        job = _pickle_job(job)
     made: list[ProcessWorker] = []
     try:
         for number in range(count):
@@ -121,7 +128,7 @@ def start_processes(
     return made
 
 
-def _pickled(job: Any) -> bytes:
+def _pickle_job(job: Any) -> bytes:
     try:
         return pickle.dumps(job, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
@@ -142,6 +149,7 @@ class ProcessWorker:
 
     def __init__(self, job: Any, target: Any, number: int, context: Any):
         self.target, self.number, self.seed = target, number, 0
+        self._task: Any = None  # what was sent last
         self._unsent: bytes | None = job if isinstance(job, bytes) else None
         self._pipe, theirs = context.Pipe()
         self._index = context.RawValue("q", NO_SAMPLE)
@@ -158,6 +166,7 @@ class ProcessWorker:
             if self._unsent is not None:
                 self._pipe.send_bytes(self._unsent)
                 self._unsent = None
+            self._task = task
             self._pipe.send((READ, task, self.seed))
             if self._pipe not in wait([self._pipe, self._process.sentinel]) and not self._pipe.poll():
                 raise self._death()
@@ -169,9 +178,9 @@ class ProcessWorker:
         if kind == "end":
             return END
         if value is None:
-            given = f"worker {self.number}, which failed while it read {describe_sample(index)}: {text}"
+            given = f"worker {self.number}, which failed while it read {describe_sample(index, task)}: {text}"
             raise problem(WorkerError, "DataLoader", given)
-        note_sample(value, index)
+        note_sample(value, index, task)
         value.add_note(f"in worker process {self.number}:\n{text}")
         raise value
 
@@ -184,7 +193,8 @@ class ProcessWorker:
             how = f"which was killed by {signal.Signals(-code).name}"
         else:
             how = f"which ended with exit code {code}"
-        given = f"worker {self.number} (process {self._process.pid}), {how} at {describe_sample(self._index.value)}"
+        sample = describe_sample(self._index.value, self._task)
+        given = f"worker {self.number} (process {self._process.pid}), {how} at {sample}"
         fix = "look at this sample and at the memory of the machine; scripts need `if __name__ == '__main__':`"
         return problem(WorkerError, "DataLoader", given, "workers that live as long as the loader's iterator", fix)
 
@@ -252,11 +262,11 @@ def _serve(pipe: Connection, job: Any, index: Any, number: int, parent: int) -> 
                 job = pickle.loads(job)
             source, start, skip = job
             if not is_started:
-                _seed_all(seed, number)
+                _seed_all(epoch_seed(seed, number, ITEMS))
                 if start is not None:
                     start(number)
             if start is None and task is not None:
-                _seed_all(seed, zlib.crc32(repr(task).encode()))
+                _seed_all(task_seed(seed, task))
             is_started = True
             if task is None:
                 stream = stream or source.stream(skip, note, Packed)
@@ -274,12 +284,11 @@ def _serve(pipe: Connection, job: Any, index: Any, number: int, parent: int) -> 
             return
 
 
-def _seed_all(seed: int, number: int) -> None:
+def _seed_all(seed: int) -> None:
     """Seed the generators of Weft, Python and NumPy."""
-    made = epoch_seed(seed, number, ITEMS)
-    default_generator.manual_seed(made)
-    random.seed(made)
-    np.random.seed(made & 0xFFFFFFFF)  # noqa: NPY002  the generator that datasets of others draw from
+    default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)  # noqa: NPY002  the generator that datasets of others draw from
 
 
 def _error_payload(error: Exception, index: Any) -> bytes:

@@ -73,13 +73,11 @@ class Resident(Batches):
     The place in the epoch is kept here, too, in numbers on the host: who uses the same data in between, a callback for
     example, moves the place on the device, and `come_back` returns to it."""
 
-    def __init__(self, data: Any):
-        self.data = data
+    def __init__(self, data: Any, pads: bool = True):
+        self.data, self.pads = data, pads
         self.length = int(data.batches)
         if not self.length:
-            rows, size = data.length, data.batch_size
-            fix = "take a smaller batch_size, or keep the last batch (drop_last=False)"
-            raise _nothing(f"{rows} sample{'s' * (rows != 1)}, dropped as less than a batch of {size}", fix)
+            raise _all_dropped(data.length, data.batch_size)
 
     @property
     def seed_generator(self) -> Any:
@@ -109,7 +107,8 @@ class Resident(Batches):
         self.seeks = self.data.seeks
 
     def count(self, number: int) -> int:
-        return self.data.count(number)
+        is_unpadded = not self.pads and getattr(self.data, "last", None) == "pad"
+        return self.data.count(number, pads=False) if is_unpadded else self.data.count(number)
 
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
         draws = self.draws // max(self.position, 1) * position  # of the transform: equal for all batches
@@ -123,7 +122,7 @@ class Resident(Batches):
         if epoch != self.epoch:
             return drawn
         place = {"epoch": epoch, "position": position, "seed": self.seed, "draws": self.draws}
-        return {**place, "batches": self.length, **drawn}
+        return {**place, "batches": self.length, "batch_size": self.data.batch_size, **drawn}
 
 
 class Streamed(Batches):
@@ -134,8 +133,8 @@ class Streamed(Batches):
     else is iterated over again from the beginning; where its code draws from Weft's default generator, it draws from a
     stream of the epoch's own instead (`seed`), so that it gives the same batches again."""
 
-    def __init__(self, source: Any, device: Any):
-        self.source, self.device = source, device
+    def __init__(self, source: Any, device: Any, pads: bool = True):
+        self.source, self.device, self.pads = source, device, pads
         self.length = known_length(source)
         self.place: Any = None  # of this iteration, where the loader has one
         self.seed: int | None = None
@@ -160,7 +159,8 @@ class Streamed(Batches):
             if state:
                 known = {"seed": None, "draws": 0} if hasattr(self.source, "place") else {}
                 self.source.load_state_dict({**known, **state, "epoch": epoch, "position": position})
-            self._iterator = iter(self.source)
+            is_unpadded = not self.pads and hasattr(self.source, "stream_batches")
+            self._iterator = self.source.stream_batches(pads=False) if is_unpadded else iter(self.source)
             self.place = getattr(self.source, "place", None)
             if state or not position:
                 return
@@ -183,12 +183,18 @@ class Streamed(Batches):
             batch = next(self._iterator)
         except StopIteration:
             if not self.position:
-                raise _nothing("data without a batch, or an iterator that was used up by an epoch before") from None
+                raise self._nothing() from None
             return None
         finally:
             self.wait_seconds += time.perf_counter() - began
         self.position += 1
         return as_arguments(batch, self.device)
+
+    def _nothing(self) -> WeftError:
+        if self.length == 0 and getattr(self.source, "drop_last", False):
+            rows, size = len(self.source.dataset), self.source.batch_size
+            return _all_dropped(rows, size)
+        return _nothing("data without a batch, or an iterator that was used up by an epoch before")
 
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
         if isinstance(self.source, Iterator):
@@ -235,6 +241,11 @@ def _nothing(given: str, fix: str = "pass a DataLoader, or a list of batches") -
     return problem(RangeError, "Trainer", given, "at least one batch", fix)
 
 
+def _all_dropped(rows: int, size: int | None) -> WeftError:
+    fix = "take a smaller batch_size, or keep the last batch (drop_last=False)"
+    return _nothing(f"{rows} sample{'s' * (rows != 1)}, dropped as less than a batch of {size}", fix)
+
+
 def as_arguments(batch: Any, device: Any) -> tuple[Any, ...]:
     """A batch as the arguments of a step: the elements of a tuple or list, or a dict or tensor as one. Arrays become
     tensors, and tensors come to the device."""
@@ -258,20 +269,21 @@ def _on(device: Any, value: Any) -> Any:
 _NO_BATCHES = (Tensor, np.ndarray, str, Mapping)
 
 
-def batches_of(source: Any, device: Any) -> Batches:
-    """What gives the batches of a loader, resident data, or an iterable of batches."""
+def batches_of(source: Any, device: Any, pads: bool = True) -> Batches:
+    """What gives the batches of a loader, resident data, or an iterable of batches. Without `pads`, as for evaluations,
+    a loader with last="pad" leaves a short last batch short: each sample comes once."""
     if isinstance(source, Batches):
         return source
     if hasattr(source, "start_epoch") and hasattr(source, "next"):
-        return Resident(source)
+        return Resident(source, pads)
     if hasattr(source, "resident"):
         data = source.resident(device)
         if data is not None:
-            return Resident(data)
+            return Resident(data, pads)
     elif not hasattr(source, "__iter__") or isinstance(source, _NO_BATCHES) or is_torch_tensor(source):
         given, expected = f"data of type {type(source).__name__}", "a DataLoader, or an iterable of batches"
         fix = "DataLoader(data, batch_size=32, shuffle=True)"
         if isinstance(source, (Tensor, np.ndarray)):
             fix = "DataLoader(TensorDataset(x, y), batch_size=32, shuffle=True), or [(x, y)] for one batch"
         raise problem(RangeError, "Trainer", given, f"{expected} (inputs, target)", fix)
-    return Streamed(source, device)
+    return Streamed(source, device, pads)

@@ -42,7 +42,7 @@ def _forward(trainer: Trainer, inputs: tuple[Any, ...]) -> Any:
 
 def _inputs(trainer: Trainer, data: Any) -> Any:
     """The inputs of each batch: all parts but the target, which is the last of several."""
-    source = batches_of(data, trainer.device)
+    source = batches_of(data, trainer.device, pads=False)
     with source.keeping_generator():
         source.start(0, 0)
         if isinstance(source, Resident):

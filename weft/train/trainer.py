@@ -525,7 +525,7 @@ class Trainer:
 
     def evaluate(self, data: Any) -> dict[str, Any]:
         """Loss and metrics over data, with the model in evaluation mode: one download at the end."""
-        source = batches_of(data, self.device)
+        source = batches_of(data, self.device, pads=False)
         held = source.data if isinstance(source, Resident) else None
         known = self._evaluations.get(held)
         if known is None:
