@@ -20,7 +20,6 @@ from weft.optim.groups import outside_of_traces
 from weft.tensor import Tensor
 from weft.train.metrics import Mean, Metric
 
-
 # What a Trainer itself calls its values; "val_" begins the names of those of a validation.
 RESERVED = ("epoch", "step", "lr", "seconds", "wait_seconds", "skipped", "batch_loss")
 

@@ -53,7 +53,7 @@ def _collect(value: Any, found: dict[str, nn.Module], seen: set[int], name: str 
             is_own = isinstance(one, types.FunctionType) and one.__module__ == value.__module__
             if is_own or not isinstance(one, types.FunctionType):
                 _collect_values(one, found, seen, key)
-    elif not name and hasattr(type(value), "__call__") and hasattr(value, "__dict__"):  # an object that is the step
+    elif not name and callable(value) and hasattr(value, "__dict__"):  # an object that is the step
         _collect(types.MethodType(type(value).__call__, value), found, seen)
 
 
