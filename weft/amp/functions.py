@@ -9,6 +9,7 @@ from typing import Any
 from weft.autocast import _dtype_now
 from weft.autocast import autocast as _autocast
 from weft.dtypes import DTypeLike, as_dtype, float64
+from weft.errors import GraphError, problem
 from weft.state import STATE
 from weft.tensor import Tensor
 from weft.tree import flatten, unflatten
@@ -66,6 +67,9 @@ def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str | None
 
     @functools.wraps(bwd)
     def call(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(ctx, "_autocast"):
+            given, expected = "a backward whose forward has no custom_fwd", "both decorators"
+            raise problem(GraphError, "custom_bwd", given, expected, "put custom_fwd on forward")
         outer, STATE.autocast = STATE.autocast, ctx._autocast
         try:
             return bwd(ctx, *args, **kwargs)

@@ -16,6 +16,7 @@ from weft.config.reading import Source, read
 from weft.config.run import KEYS, Run, load_run
 from weft.errors import ConfigError, problem
 from weft.nn.module import Module
+from weft.train import saving
 from weft.train.loggers import write_text
 
 CONFIG = "config.json"  # in the folder of a run
@@ -83,7 +84,8 @@ def checkpoints(folder: Path) -> Any:
 
 
 def load_weights(trainer: Any, folder: Path, which: str) -> str:
-    """Give the model the weights of the best or the last checkpoint, or of one at a path; returns its name."""
+    """Give the model and the loss the weights of the best or the last checkpoint, or of one at a path, and callbacks
+    their averages of weights, with which a run was validated; returns its name."""
     from weft.serialization import unflatten_state
 
     kept = checkpoints(folder)
@@ -92,7 +94,7 @@ def load_weights(trainer: Any, folder: Path, which: str) -> str:
         raise problem(ConfigError, str(folder), "a run without a complete checkpoint", "one that was trained")
     found = kept.load(path, device=trainer.device)
     state = unflatten_state(found.tensors, found.state)
-    trainer.model.load_state_dict(state["model"])
+    saving.load_weights(trainer, state)
     return path.name
 
 

@@ -57,6 +57,7 @@ class Run:
     layers: list[dict[str, Any]] | None = None
     memory: Mapping[str, Any] | None = None
     kernels: Mapping[str, Any] | None = None
+    missing: list[Any] = field(default_factory=list)  # what could not be measured, and why
     network: str | None = None
     unreadable: list[str] = field(default_factory=list)
 
@@ -76,6 +77,7 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     run.layers = _json(run, "layers.json", (list,))
     run.memory = _json(run, "memory.json", (dict,))
     run.kernels = _json(run, "kernels.json", (dict,))
+    run.missing = _json(run, "missing.json", (list,)) or []
     network = path / "network.svg"
     if network.is_file():
         text = network.read_text(encoding="utf-8", errors="replace")

@@ -75,6 +75,7 @@ def page(run: Run) -> str:
         for anchor, title, body in shown
     )
     broken = "".join(f'<p class="soft">{escape(one)} could not be read.</p>' for one in run.unreadable)
+    broken += "".join(f'<p class="soft">Could not be measured: {escape(str(one))}</p>' for one in run.missing)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 Series = Mapping[str, Sequence[tuple[float, float]]]
 
 
-def grouped(series: Series) -> dict[str, dict[str, Sequence[tuple[float, float]]]]:
+def group_by_quantity(series: Series) -> dict[str, dict[str, Sequence[tuple[float, float]]]]:
     """Series by the quantity that they are of.
 
-    >>> list(grouped({"loss": [(0, 1.0)], "val_loss": [(0, 2.0)], "lr": [(0, 0.1)]})["loss"])
+    >>> list(group_by_quantity({"loss": [(0, 1.0)], "val_loss": [(0, 2.0)], "lr": [(0, 0.1)]})["loss"])
     ['loss', 'val_loss']
     """
     found: dict[str, dict[str, Sequence[tuple[float, float]]]] = {}
@@ -24,7 +24,8 @@ def panels(series: Series) -> str:
     """All panels below each other."""
     from weft.drawing.charts import line_chart
 
-    drawn = [line_chart(group, title=name, x_label="epoch", y_label=name) for name, group in grouped(series).items()]
+    groups = group_by_quantity(series)
+    drawn = [line_chart(group, title=name, x_label="epoch", y_label=name) for name, group in groups.items()]
     sizes = [_size(picture) for picture in drawn]
     width, height = max((w for w, _ in sizes), default=1.0), sum(h for _, h in sizes)
     parts, top = [], 0.0

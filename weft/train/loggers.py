@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
-import math
 import os
 import platform
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import weft
-from weft.serialization.files import failed
+from weft.serialization.files import failed, replace, write_all
 from weft.train.callbacks import Callback, Metrics
 from weft.train.tensorboard import EventWriter
 
@@ -36,13 +37,12 @@ class _Table:
         self.path, self.separator = path, separator
         self.columns: list[str] = []
         self.rows: list[dict[str, str]] = []
-        self._is_open = False
 
     def read(self) -> None:
         """Take over the rows of a file that is there already."""
         if self.path.exists():
-            with self.path.open(newline="") as file:
-                text = file.read()
+            with self.path.open(newline="", encoding="utf-8", errors="replace") as file:
+                text = file.read().replace("\0", "")
             lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=self.separator))
             self.columns, *rows = lines or [[]]
             whole = [row for row in rows if len(row) == len(self.columns)]
@@ -51,17 +51,17 @@ class _Table:
             self.rows = [dict(zip(self.columns, row, strict=True)) for row in whole]
             if len(whole) < len(rows) or not text.endswith("\n"):  # a write was interrupted
                 self._rewrite()
-        self._is_open = True
 
     def keep(self, column: str, largest: float) -> None:
-        """Drop rows above a number: those of a run that is repeated from a checkpoint."""
-        kept = [row for row in self.rows if _number(row.get(column)) <= largest]
+        """Drop rows above a number: those of a run that is repeated from a checkpoint; and damaged ones."""
+        numbers = [_number(row.get(column)) for row in self.rows]
+        kept = [row for row, one in zip(self.rows, numbers, strict=True) if one is not None and one <= largest]
         if len(kept) < len(self.rows):
             self.rows = kept
             self._rewrite()
 
     def drop(self) -> None:
-        self.rows, self.columns, self._is_open = [], [], True
+        self.rows, self.columns = [], []
         self.path.unlink(missing_ok=True)
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -73,10 +73,17 @@ class _Table:
             self._rewrite()
             return
         try:
-            with self.path.open("a", newline="") as file:
+            with self.path.open("a", newline="", encoding="utf-8") as file:
                 file.write(self._lines([values], header=False))
         except OSError as error:
             raise failed("Trainer", self.path, error) from None
+
+    def replace(self, column: str, row: Mapping[str, Any]) -> None:
+        """Add a row; if the last one has the same value of a column it is replaced."""
+        if self.rows and self.rows[-1].get(column) == _text(row[column]):
+            self.rows.pop()
+            self._rewrite()
+        self.add(row)
 
     def _lines(self, rows: list[dict[str, str]], header: bool) -> str:
         text = io.StringIO(newline="")
@@ -90,12 +97,23 @@ class _Table:
         write_text(self.path, self._lines(self.rows, header=True))
 
 
-def _number(text: str | None) -> float:
-    """The number in a cell; infinite where a line is damaged."""
+def _number(text: str | None) -> float | None:
+    """A cell as a number."""
     try:
-        return float(text or "inf")
+        return float(text or "")
     except ValueError:
-        return math.inf
+        return None
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder for results; one that cannot be made is an error about output, not about data."""
+    error = None
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as found:
+        error = found
+    if error is not None:
+        raise failed("Trainer", path, error)
 
 
 def _text(value: Any) -> str:
@@ -110,14 +128,9 @@ def _text(value: Any) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file under another name and rename it, so that it is never there half."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        with part.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        os.replace(part, path)
-    except OSError as error:
-        raise failed("Trainer", path, error) from None
+    make_folder(path.parent)
+    with replace("Trainer", path) as file:
+        write_all(file, text.encode())
 
 
 class CSVLogger(Callback):
@@ -126,11 +139,13 @@ class CSVLogger(Callback):
 
     def __init__(self, path: str | os.PathLike[str], append: bool = False, separator: str = ","):
         self.table, self.append = _Table(Path(path), separator), append
+        self._trainer: Any = None  # that the file is open for
 
     def on_train_begin(self, trainer: Trainer) -> None:
-        if self.table._is_open:
+        if self._trainer is not None and self._trainer() is trainer:
             return
-        self.table.path.parent.mkdir(parents=True, exist_ok=True)
+        self._trainer = weakref.ref(trainer)
+        make_folder(self.table.path.parent)
         if self.append or trainer.is_resumed:
             self.table.read()
             if trainer.is_resumed:
@@ -183,7 +198,14 @@ class TensorBoard(Callback):
         self.on_train_end(trainer)
 
 
-MEASURED = ("layers.json", "network.svg", "memory.json", "kernels.json", "report.html")  # at the end of a run
+MEASURED = (
+    "layers.json",
+    "network.svg",
+    "memory.json",
+    "kernels.json",
+    "missing.json",
+    "report.html",
+)  # at the end of a run
 
 
 class RunFolder(Callback):
@@ -196,13 +218,27 @@ class RunFolder(Callback):
         self.epochs: _Table | None = None
         self.steps: _Table | None = None
         self._began = 0.0
+        self._trainer: Any = None  # that the files are open for
 
     def on_train_begin(self, trainer: Trainer) -> None:
         assert trainer.run is not None
-        self._began = time.perf_counter()
-        if self.epochs is not None and self.steps is not None:
-            return
-        trainer.run.mkdir(parents=True, exist_ok=True)
+        if self._trainer is None or self._trainer() is not trainer:
+            self._open(trainer)
+            self._trainer = weakref.ref(trainer)
+        self._keep_plan(trainer)
+        self._began = time.perf_counter() - self._seconds_before()
+
+    def _seconds_before(self) -> float:
+        """How long the run has taken so far, in earlier calls of `fit`: until the last step that was noted, or for all
+        epochs."""
+        assert self.epochs is not None and self.steps is not None
+        noted = [_number(row.get("seconds")) or 0.0 for row in self.steps.rows[-1:]]
+        return max(*noted, 0.0, sum(_number(row.get("seconds")) or 0.0 for row in self.epochs.rows))
+
+    def _open(self, trainer: Trainer) -> None:
+        """Make the folder, take over what it has of this run, and remove what it has of another."""
+        assert trainer.run is not None
+        make_folder(trainer.run)
         self.epochs, self.steps = _Table(trainer.run / "metrics.csv"), _Table(trainer.run / "steps.csv")
         if trainer.is_resumed:
             for table, column, largest in (
@@ -217,9 +253,18 @@ class RunFolder(Callback):
             for name in MEASURED:  # of another run in this folder
                 (trainer.run / name).unlink(missing_ok=True)
         config = trainer.run / "config.json"
-        if not config.exists() or (not trainer.is_resumed and _is_description(config)):
+        if not config.exists() or (not trainer.is_resumed and _read_description(config) is not None):
             write_text(config, json.dumps(describe(trainer), indent=2) + "\n")
         write_text(trainer.run / "environment.json", json.dumps(environment(trainer), indent=2) + "\n")
+
+    def _keep_plan(self, trainer: Trainer) -> None:
+        """The number of epochs and the like of this `fit`, in a configuration that was described here."""
+        assert trainer.run is not None
+        config = trainer.run / "config.json"
+        known = _read_description(config)
+        plan = {key: value for key, value in trainer.planned.items() if value is not None}
+        if known is not None and {key: known.get(key) for key in plan} != plan:
+            write_text(config, json.dumps({**known, **plan}, indent=2) + "\n")
 
     def on_batch_end(self, trainer: Trainer, batch: int, metrics: Metrics) -> None:
         assert self.steps is not None
@@ -229,36 +274,59 @@ class RunFolder(Callback):
 
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         assert self.epochs is not None
-        self.epochs.add(metrics)
+        self.epochs.replace("epoch", metrics)
 
     def on_train_end(self, trainer: Trainer) -> None:
+        self._add_unfinished_epoch(trainer)
         if self.report:
-            try:
-                write_report(trainer)
-            except OSError as error:  # what was trained is kept: a full disk does not make it fail
-                warnings.warn(f"the report of {trainer.run} could not be written ({error})", stacklevel=2)
+            write_report(trainer)
+
+    def on_train_abort(self, trainer: Trainer) -> None:
+        """A run that was interrupted, or that an error ended, has a report, too; nothing is measured for it."""
+        if self.epochs is not None:
+            with contextlib.suppress(Exception):  # the error that ended the run is the one to be shown
+                self._add_unfinished_epoch(trainer)
+                if self.report:
+                    write_report(trainer, measures=False)
+
+    def _add_unfinished_epoch(self, trainer: Trainer) -> None:
+        """The row of an epoch that `max_steps`, a callback or a signal has ended; the whole epoch's replaces it."""
+        last = trainer.history.last
+        if self.epochs is not None and trainer.position and last.get("epoch") == trainer.epoch:
+            self.epochs.replace("epoch", last)
 
 
-def write_report(trainer: Trainer) -> Path:
+def write_report(trainer: Trainer, measures: bool = True) -> Path | None:
     """Write `report.html` into the run folder of a trainer. Layers, memory and kernels are measured once for a run, on
-    copies: nothing of the trainer changes."""
+    copies: nothing of the trainer changes. What could not be measured is in `missing.json`, and the report says it. A
+    report that cannot be written is a warning: the training is done."""
     from weft import report
 
     assert trainer.run is not None
-    if not (trainer.run / "kernels.json").exists():
-        steps = trainer.compiled_steps()
-        inputs = [weft.zeros(shape, dtype=dtype, device=trainer.device) for shape, dtype in trainer.input_forms]
-        report.describe(trainer.run, trainer.model, steps[0] if steps else None, inputs or None)
-    return report.write(trainer.run)
+    try:
+        if measures and not (trainer.run / "kernels.json").exists():
+            steps = trainer.compiled_steps()
+            inputs = [weft.zeros(shape, dtype=dtype, device=trainer.device) for shape, dtype in trainer.input_forms]
+            missing = report.describe(trainer.run, trainer.model, steps[0] if steps else None, inputs or None)
+            if missing:
+                write_text(trainer.run / "missing.json", json.dumps(missing, indent=1) + "\n")
+            else:
+                (trainer.run / "missing.json").unlink(missing_ok=True)
+        return report.write(trainer.run)
+    except OSError as error:
+        text = f"the report of the run in {str(trainer.run)!r} could not be written: {error}"
+        warnings.warn(text, UserWarning, stacklevel=2)
+        return None
 
 
-def _is_description(path: Path) -> bool:
-    """Whether a file is what `describe` gave, and not the configuration that a run was made from."""
+def _read_description(path: Path) -> dict[str, Any] | None:
+    """What `describe` gave; None for a file that is not that, but the configuration that a run was made from."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return False
-    return isinstance(content, dict) and {"parameters", "groups", "trainer"} <= set(content)
+    except (OSError, ValueError):
+        return None
+    is_description = isinstance(content, dict) and {"parameters", "groups", "trainer"} <= set(content)
+    return content if is_description else None
 
 
 def describe(trainer: Trainer) -> dict[str, Any]:

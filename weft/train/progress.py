@@ -27,7 +27,7 @@ class ProgressBar(Callback):
         self._bar: Any = None
         self._task: Any = None
         self._began = 0.0
-        self._steps_before = 0
+        self._steps_before = self._epoch_steps_before = 0
 
     def on_train_begin(self, trainer: Trainer) -> None:
         from rich.console import Console
@@ -48,7 +48,7 @@ class ProgressBar(Callback):
             self.on_epoch_begin(trainer, trainer.epoch, {})
 
     def on_epoch_begin(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
-        self._epoch_began, self._position_before = time.perf_counter(), trainer.position
+        self._epoch_began, self._epoch_steps_before = time.perf_counter(), trainer.step_count
         if self._bar is not None:
             total = trainer.planned["batches"]
             self._task = self._bar.add_task(title(trainer, epoch), total=total, completed=trainer.position, text="")
@@ -56,12 +56,12 @@ class ProgressBar(Callback):
     def on_batch_end(self, trainer: Trainer, batch: int, metrics: Metrics) -> None:
         if self._bar is not None:
             seconds = time.perf_counter() - self._epoch_began
-            text = describe(trainer, metrics, seconds, trainer.position - self._position_before)
+            text = describe(trainer, metrics, seconds, trainer.step_count - self._epoch_steps_before)
             left = self._seconds_left(trainer)
             text = text if left is None else f"{clock(left)} left  {text}"
-            self._bar.update(self._task, completed=trainer.position, text=shortened(text, self._room(trainer)))
+            self._bar.update(self._task, completed=trainer.position, text=shorten(text, self._width_left(trainer)))
 
-    def _room(self, trainer: Trainer) -> int:
+    def _width_left(self, trainer: Trainer) -> int:
         """The columns that title, bar and count leave for the text."""
         width, total = self._shown.width, trainer.planned["batches"]
         count = 2 * len(str(total)) + 1 if total is not None else len(f"{trainer.position}/?")
@@ -81,11 +81,13 @@ class ProgressBar(Callback):
     def on_epoch_end(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         if self._bar is not None:
             self._bar.remove_task(self._task)
-        if not self.lines:
-            return
-        steps = (trainer.planned["batches"] or trainer.step_count) - self._position_before
+        if self.lines:
+            self._print_epoch(trainer, epoch, metrics)
+
+    def _print_epoch(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
+        steps = trainer.step_count - self._epoch_steps_before
         line = f"{title(trainer, epoch)}  {describe(trainer, metrics, metrics['seconds'], steps)}"
-        self._print(wrapped(line, self._shown.width) if self._shown.is_terminal else line)
+        self._print(wrap(line, self._shown.width) if self._shown.is_terminal else line)
 
     def _print(self, text: str) -> None:
         """Lines of their own; in a file or a pipe, which have no width, they are never broken."""
@@ -98,8 +100,13 @@ class ProgressBar(Callback):
 
     def on_train_end(self, trainer: Trainer) -> None:
         self.on_train_abort(trainer)
+        limit, last = trainer.planned["max_steps"], trainer.history.last
+        if self.lines and trainer.position and last.get("epoch") == trainer.epoch:  # it ended inside of an epoch
+            self._print_epoch(trainer, trainer.epoch, last)
         if trainer.stopped is not None:
             self._print(f"stopped: {trainer.stopped}")
+        elif trainer.position and limit is not None and trainer.step_count >= limit:
+            self._print(f"stopped: max_steps={limit} was reached in epoch {trainer.epoch + 1}")
 
 
 def title(trainer: Trainer, epoch: int) -> str:
@@ -131,10 +138,10 @@ def describe(trainer: Trainer, metrics: Metrics, seconds: float, steps: int) -> 
     return "  ".join(parts)
 
 
-def shortened(line: str, width: int) -> str:
-    """As many pairs of a line as there is room for, from the left; no pair is cut.
+def shorten(line: str, width: int) -> str:
+    """As many pairs of a line as fit into `width` columns, from the left; no pair is cut.
 
-    >>> shortened("0:12 left  loss 0.5  accuracy 0.9", 22)
+    >>> shorten("0:12 left  loss 0.5  accuracy 0.9", 22)
     '0:12 left  loss 0.5'
     """
     while len(line) > width and line:
@@ -142,10 +149,10 @@ def shortened(line: str, width: int) -> str:
     return line
 
 
-def wrapped(line: str, width: int) -> str:
+def wrap(line: str, width: int) -> str:
     """A line of pairs in lines of at most `width` columns, if each pair fits; no pair is cut.
 
-    >>> print(wrapped("epoch 1/2  loss 0.5  accuracy 0.9", 22))
+    >>> print(wrap("epoch 1/2  loss 0.5  accuracy 0.9", 22))
     epoch 1/2  loss 0.5
       accuracy 0.9
     """

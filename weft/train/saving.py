@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,6 +74,15 @@ def load_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     trainer.epoch, trainer.position, trainer.step_count = state["epoch"], state["position"], state["step"]
     trainer._loader_state = state["loader"] or None
     weft.default_generator.set_state(tuple(state["random"]))
+
+
+def load_weights(trainer: Trainer, state: Mapping[str, Any]) -> None:
+    """Of a state, what evaluation and prediction depend on: the weights, and the averages of them that callbacks keep.
+    Optimizers and the position in the data may be others."""
+    weights.load(trainer, state)
+    with contextlib.suppress(GraphError):  # callbacks may be others, too
+        for callback, saved in _match_callbacks("Trainer", trainer, state):
+            callback.load_state_dict(saved)
 
 
 def _match_callbacks(who: str, trainer: Trainer, state: Mapping[str, Any]) -> list[tuple[Callback, Mapping[str, Any]]]:

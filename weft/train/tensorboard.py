@@ -8,6 +8,7 @@ simple_value (2, float) or metadata (9) and tensor (8)).
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import struct
@@ -69,7 +70,11 @@ def _field(number: int, value: Any) -> bytes:
 
 
 def _float_field(number: int, value: float) -> bytes:
-    return _varint(number << 3 | 5) + struct.pack("<f", value)
+    try:
+        packed = struct.pack("<f", value)
+    except OverflowError:  # beyond float32
+        packed = struct.pack("<f", math.copysign(math.inf, value))
+    return _varint(number << 3 | 5) + packed
 
 
 class EventWriter:
