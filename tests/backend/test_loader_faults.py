@@ -258,27 +258,6 @@ def test_errors_name_the_samples_that_were_read(workers, kind):
             assert any(f"sample {fails_at}" in note for note in caught.value.__notes__), caught.value.__notes__
 
 
-class BlockedStream(data.IterableDataset):
-    def __init__(self, gate):
-        self.gate = gate
-
-    def __iter__(self):
-        assert self.gate.wait(60)
-        yield 1
-
-
-def test_a_timeout_of_a_stream_says_what_is_read():
-    gate = threading.Event()
-    batches = iter(data.DataLoader(BlockedStream(gate), 2, num_workers=1, timeout=0.1))
-    try:
-        with pytest.raises(
-            data.WorkerError, match=r"no batch for 0.1 seconds, while reading the next items of a stream"
-        ):
-            next(batches)
-    finally:
-        gate.set()
-
-
 @pytest.mark.parametrize("resident", [True, False])
 def test_data_of_which_all_is_dropped(on_each_device, resident):
     dataset = data.TensorDataset(weft.ones(3, 2), weft.ones(3, 1))

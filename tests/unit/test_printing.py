@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import weft
@@ -137,7 +137,7 @@ numbers = st.one_of(
 )
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=150, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(numbers, min_size=1, max_size=30), st.sampled_from(["float32", "float64", "float16", "bfloat16"]))
 def test_any_floats(values, dtype):
     one, two = both(values, dtype)

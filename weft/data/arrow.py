@@ -82,9 +82,13 @@ def _check_names(who: str, names: Sequence[str], columns: Sequence[str] | None) 
             raise problem(RangeError, who, f"column {name!r}", f"one of {list(names)}")
 
 
+def _pyarrow() -> Any:
+    return need_package("read_parquet", "pyarrow", "pyarrow")
+
+
 def _convert_errors(who: str, read: Any) -> Any:
     """What `read` returns; errors of pyarrow as ours."""
-    pa = need_package("read_parquet", "pyarrow", "pyarrow")
+    pa = _pyarrow()
     try:
         return read()
     except (pa.ArrowException, OSError) as error:
@@ -103,8 +107,7 @@ def _as_table(who: str, table: Any, with_missing: frozenset[str] | None = None) 
 
 def _has_missing(column: Any) -> bool:
     """Whether values are missing in a column, or in the lists of a column of lists."""
-    import pyarrow as pa
-
+    pa = _pyarrow()
     if column.null_count:
         return True
     is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
@@ -116,8 +119,7 @@ def _has_missing(column: Any) -> bool:
 def _find_missing(file: Any, names: list[str] | None) -> frozenset[str]:
     """The columns of whole numbers and bools in which values are missing anywhere in a Parquet file: by its statistics
     or, where these do not tell, by reading the column."""
-    import pyarrow as pa
-
+    pa = _pyarrow()
     found = set()
     for name in file.schema_arrow.names if names is None else names:
         kind = file.schema_arrow.field(name).type
@@ -151,8 +153,7 @@ def _count_missing(group: Any, name: str) -> int | None:
 
 def _float_type(kind: Any) -> Any:
     """The Arrow type with floats in place of whole numbers that may be missing; None for a type without such."""
-    import pyarrow as pa
-
+    pa = _pyarrow()
     if pa.types.is_integer(kind):
         return pa.float64()
     if pa.types.is_fixed_size_list(kind) and pa.types.is_integer(kind.value_type):
@@ -167,8 +168,7 @@ def _float_type(kind: Any) -> Any:
 def _as_array(who: str, name: str, column: Any, has_missing: bool) -> np.ndarray:
     wide = _float_type(column.type) if has_missing else None
     if wide is not None:
-        import pyarrow as pa
-
+        pa = _pyarrow()
         try:
             column = column.cast(wide)
         except pa.ArrowInvalid as error:

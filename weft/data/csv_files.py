@@ -19,6 +19,7 @@ from weft.data.faults import DataError, Source, read_bytes
 from weft.data.table import Table
 from weft.errors import RangeError, problem
 
+SPACES = " \t"  # around a number
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}\Z", re.ASCII)
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?\Z|[+-]?(inf|Inf|INF|infinity|Infinity)\Z")
@@ -123,7 +124,7 @@ def _read_rows(who: str, text: str, header: bool, delimiter: str) -> tuple[list[
 
 
 def _infer(texts: list[str], absent: frozenset[str]) -> np.ndarray:
-    values = [one.strip() for one in texts]
+    values = [one.strip(SPACES) for one in texts]
     if values and all(_WHOLE.match(one) for one in values):
         numbers = [int(one) for one in values]
         if all(-(2**63) <= one < 2**63 for one in numbers):
@@ -151,7 +152,7 @@ def _convert(
         raise problem(RangeError, who, f"dtype {dtype} for column {name!r}", "int, float, bool or str")
     result = np.empty(len(values), dtype)
     for row, given_text in enumerate(values):
-        text = given_text.strip()
+        text = given_text.strip(SPACES)
         try:
             if text in absent and dtype.kind == "f":
                 result[row] = np.nan
