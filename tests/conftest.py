@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import gc
+import random
 import signal
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import weft
 
 FOLDERS = ("unit", "backend", "gpu")
 
@@ -35,3 +40,13 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def seeded_generators() -> None:
+    """What a test draws without a seed of its own depends neither on the tests before it nor on their order."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  the generator that code of others draws from
+    weft.manual_seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)

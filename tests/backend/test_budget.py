@@ -105,17 +105,33 @@ def test_an_eager_step_finds_its_plan_again():
     assert again < 600 and again < first / 5
 
 
-@pytest.mark.serial
-def test_a_replayed_call_costs_less_than_five_microseconds():
-    step, rounds = training_step(), []
-    step()
+def least_seconds(call):
+    """The least time of a call, of many: a busy machine only ever adds to it."""
+    rounds = []
     for _ in range(30):
         start = time.perf_counter()
         for _ in range(300):
-            step()
+            call()
         rounds.append((time.perf_counter() - start) / 300)
-    work = 2e-6  # of the kernels themselves, at most
-    assert min(rounds) < 5e-6 + work
+    return min(rounds)
+
+
+@pytest.mark.serial
+def test_a_replayed_call_costs_little():
+    """With its kernels less than two calls of an empty Python function, 150 times, on a machine of any speed: that is
+    5 microseconds for the call and 2 for the kernels where those two calls take 0.047."""
+    step = training_step()
+    step()
+
+    def empty(a, b):
+        return None
+
+    ratios = []
+    for _ in range(5):  # measured again where the machine was busy
+        ratios.append(least_seconds(step) / least_seconds(lambda: empty(1, 2)))
+        if ratios[-1] < 150:
+            return
+    pytest.fail(f"a replayed call takes as long as {min(ratios):.0f} pairs of empty calls")
 
 
 @pytest.mark.parametrize("groups", [1, 2])

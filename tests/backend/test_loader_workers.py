@@ -17,6 +17,7 @@ import pytest
 
 import weft
 import weft.data as data
+from weft.data import streaming
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 60  # far more than anything here takes; a hang is a failure, not a wait
@@ -37,6 +38,9 @@ class Squares(data.Dataset):
         if action == "exit":
             os._exit(3)
         if action == "sleep":
+            time.sleep(60)
+        if isinstance(action, Path):  # a file that says that this sample is being read
+            action.touch()
             time.sleep(60)
         if action == "unpicklable":
             raise type("Local", (Exception,), {})("only here")
@@ -141,15 +145,26 @@ def test_a_dead_worker_is_an_error_that_names_the_sample(action, how):
     assert time.monotonic() - begin < SECONDS
 
 
-def test_a_worker_killed_from_outside():
-    loader = data.DataLoader(Squares(does={9: "sleep"}), 1, num_workers=1, worker="process")
-    batches = iter(loader)
+def test_a_worker_killed_from_outside(tmp_path):
+    """While the consumer waits for the sample that it reads."""
+    reading = tmp_path / "reading"
+    batches = iter(data.DataLoader(Squares(does={9: reading}), 1, num_workers=1, worker="process"))
     for _ in range(9):
         next(batches)
     (process,) = children()
-    threading.Timer(0.5, os.kill, (process.pid, signal.SIGKILL)).start()
+
+    def kill():
+        limit = time.monotonic() + SECONDS
+        while not reading.exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+        time.sleep(0.2)  # the consumer waits by then, or will find the process dead
+        os.kill(process.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
     with pytest.raises(data.WorkerError, match="SIGKILL at sample 9"):
         next(batches)
+    killer.join()
 
 
 @pytest.mark.parametrize("kind", ["thread", "process"])
@@ -161,29 +176,41 @@ def test_leaving_early_ends_the_workers(kind):
 
 
 class Blocked(data.Dataset):
-    """Sample 2 waits until it is let go."""
+    """Samples that wait until they are let go."""
 
     def __init__(self):
         self.gate = threading.Event()
 
     def __getitem__(self, index):
-        assert index < 2 or self.gate.wait(SECONDS)
+        assert self.gate.wait(SECONDS)
         return index
 
     def __len__(self):
         return 4
 
 
-def test_a_timeout_names_the_samples():
-    dataset = Blocked()
-    batches = iter(data.DataLoader(dataset, 2, num_workers=1, timeout=2.0))  # also for the first, on a busy machine
-    next(batches)
-    gate = threading.Timer(8.0, dataset.gate.set)  # the worker can end, long after the error
-    gate.start()
-    with pytest.raises(data.WorkerError, match=r"no batch for 2.0 seconds, while reading samples \[2, 3\]"):
+class BlockedStream(data.IterableDataset):
+    def __init__(self):
+        self.gate = threading.Event()
+
+    def __iter__(self):
+        assert self.gate.wait(SECONDS)
+        yield 1
+
+
+@pytest.mark.parametrize(
+    ("make", "what"), [(Blocked, r"samples \[0, 1\]"), (BlockedStream, "the next items of a stream")]
+)
+def test_a_timeout_names_the_samples(make, what, monkeypatch):
+    """Nothing comes until the timeout was seen: the gate is opened afterwards, so no other time counts."""
+    monkeypatch.setattr(streaming, "JOIN_SECONDS", 0.01)
+    dataset = make()
+    batches = iter(data.DataLoader(dataset, 2, num_workers=1, timeout=0.1))
+    with pytest.raises(data.WorkerError, match=f"no batch for 0.1 seconds, while reading {what}"):
         next(batches)
-    gate.cancel()
     dataset.gate.set()
+    for thread in loader_threads():
+        thread.join(SECONDS)
 
 
 def test_what_cannot_be_sent_to_a_process():
@@ -280,8 +307,8 @@ class Slow(data.Dataset):
 if __name__ == "__main__":
     batches = iter(data.DataLoader(Slow(), 1, num_workers=2, worker=sys.argv[1]))
     next(batches)
-    print("ready", flush=True)
     try:
+        print("ready", flush=True)
         for batch in batches:
             pass
     except KeyboardInterrupt:
@@ -307,7 +334,7 @@ def test_an_interrupt_ends_everything(kind, tmp_path):
     )  # fmt: skip
     try:
         assert process.stdout.readline() == "ready\n"
-        time.sleep(0.3)
+        time.sleep(0.3)  # it waits for a batch by then; an interrupt before is caught as well
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does
         output, errors = process.communicate(timeout=SECONDS)
         assert output == "stopped\n" and errors == "" and process.returncode == 0

@@ -258,7 +258,7 @@ def test_a_signal_handler_may_read_and_interrupts_leave_nothing_locked():
     before = signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while len(seen) < 40 and time.monotonic() < deadline:
             with contextlib.suppress(Interrupt):
                 armed.append(True)
@@ -273,7 +273,7 @@ def test_a_signal_handler_may_read_and_interrupts_leave_nothing_locked():
     done: list[float] = []
     thread = threading.Thread(target=lambda: done.append(stepping.step(stepping.one).item()), daemon=True)
     thread.start()
-    thread.join(20)
+    thread.join(120)
     assert len(seen) >= 40 and len(done) == 1
     assert_whole(stepping.parameters[0].numpy())
 

@@ -44,6 +44,7 @@ def _run(arguments: list[str], profile: Path, dark: bool) -> subprocess.Complete
     scheme = 0 if dark else 1
     command = [
         CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run",
+        "--disable-dev-shm-usage",  # containers have 64 MB there
         "--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND",  # there is no network
         f"--blink-settings=preferredColorScheme={scheme}", f"--user-data-dir={profile}", *arguments,
     ]  # fmt: skip

@@ -301,14 +301,18 @@ def test_blas_threads_are_put_back():
 # --- life of the team ---
 
 
+def is_idle():
+    """Whether no thread of this process computes for half a second."""
+    before = time.process_time()
+    time.sleep(0.5)
+    return time.process_time() - before < 0.05
+
+
 def test_workers_sleep_when_idle():
     cpu.runtime().set_threads(4)
     executable, arrays = backend.executable(three_steps(101, 203)), arrays_of(101, 203)
     executable.run(table(arrays))
-    time.sleep(0.5)
-    before = time.process_time()
-    time.sleep(0.5)
-    assert time.process_time() - before < 0.05
+    assert any(is_idle() for _ in range(20))  # on a busy machine a worker may fall asleep late
     arrays[3][:] = np.nan
     executable.run(table(arrays))
     assert np.isfinite(arrays[3]).all()

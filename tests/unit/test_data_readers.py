@@ -299,7 +299,7 @@ def as_text(table, texts):
         if column.dtype.kind in "if":
             for value, one in zip(column.tolist(), text, strict=True):
                 assert value == float(one) if one.strip() and one.lower() not in ("na", "nan", "n/a", "null") else True
-                assert value == value or one in ("", "NA", "N/A", "NaN", "nan", "null")
+                assert value == value or one.strip(" \t") in ("", "NA", "N/A", "NaN", "nan", "null")
             column = text
         elif column.dtype.kind == "b":
             assert [str(value).lower() for value in column.tolist()] == [one.lower() for one in text]

@@ -188,8 +188,8 @@ def test_import_loads_nothing_heavy():
 
 @pytest.mark.serial
 def test_import_takes_less_than_300_ms(tmp_path):
-    """One of ten tries, NumPy's import included, the interpreter's start not: a busy machine only ever adds to it.
-    Bytecode is there, as after an installation: the first try writes it."""
-    code = "import time; start = time.perf_counter(); import weft; print(time.perf_counter() - start)"
+    """One of ten tries, NumPy's import included, the interpreter's start not. Time of the processor, which waiting for
+    it on a busy machine does not count. Bytecode is there, as after an installation: the first try writes it."""
+    code = "import time; start = time.process_time(); import weft; print(time.process_time() - start)"
     installed = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
     assert any(float(run_python(code, **installed)) < 0.3 for _ in range(10))

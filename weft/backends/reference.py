@@ -20,6 +20,8 @@ from weft.graph.node import Node, toposort
 from weft.graph.ranges import checked_source, ranges_of
 from weft.kernels.language import Kernel
 
+VIEWS = frozenset({"reshape", "permute", "expand", "slice", "flip", "pick"})  # take no memory in NumPy
+
 
 class ReferenceBackend:
     """Memory is NumPy byte arrays; there is one device, `reference`."""
@@ -33,6 +35,7 @@ class ReferenceBackend:
         return [self._device]
 
     def allocate(self, nbytes: int) -> Slab:
+        _require(nbytes)
         try:
             memory = np.zeros(max(nbytes, 1), np.uint8)
         except (MemoryError, ValueError):
@@ -115,6 +118,12 @@ class ReferenceBackend:
         return buffer
 
 
+def _require(nbytes: int) -> None:
+    """Raise where so much memory is not there, before any of it is touched."""
+    if nbytes >= host_memory.CHECKED and nbytes > host_memory.memory()[0]:
+        raise out_of_memory("reference", nbytes, *host_memory.memory())
+
+
 def _bytes(buffer: Buffer) -> np.ndarray:
     return buffer.slab.owner[buffer.offset : buffer.offset + buffer.nbytes]
 
@@ -131,6 +140,10 @@ def _check(node: Node, arrays: Sequence[np.ndarray], known: dict[Node, np.ndarra
     """Raise where a node has no value here."""
     if node.op == "input":
         raise problem(GraphError, "reference backend", f"the placeholder {node!r}", "a node with a value")
+    if node.op == "iota":  # a line of numbers, expanded
+        _require(node.shape[node.attrs[1]] * node.dtype.itemsize)
+    elif node.op not in VIEWS:
+        _require(node.nbytes)
     _check_range(node, arrays, known)
 
 

@@ -52,10 +52,10 @@ def _load_one(path: Path, file: IO[bytes], mmap: bool) -> np.ndarray:
     if mmap:
         order: Any = "F" if is_fortran else "C"
         return np.memmap(path, dtype, "r", file.tell(), shape, order) if 0 not in shape else np.empty(shape, dtype)
-    return np.lib.format.read_array(_rewound(file), allow_pickle=False)
+    return np.lib.format.read_array(_rewind(file), allow_pickle=False)
 
 
-def _rewound(file: IO[bytes]) -> IO[bytes]:
+def _rewind(file: IO[bytes]) -> IO[bytes]:
     file.seek(0)
     return file
 

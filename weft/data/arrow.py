@@ -14,15 +14,17 @@ from weft.errors import RangeError, problem
 
 
 def read_parquet(path: Source, columns: Sequence[str] | None = None) -> Table:
-    """The table of a Parquet file. Lists of equal length become arrays [rows, length]."""
+    """The table of a Parquet file. Lists of equal length become arrays [rows, length]. Whole numbers among which values
+    are missing become float64 with NaN; those that float64 cannot hold exactly are an error."""
     who = f"read_parquet({str(path)!r})"
     found = find_file("read_parquet", path)
     parquet = need_package("read_parquet", "pyarrow.parquet", "pyarrow")
-    return _as_table(who, _guarded(who, lambda: _chosen(who, parquet.ParquetFile(found), columns)))
+    return _as_table(who, _convert_errors(who, lambda: _select(who, parquet.ParquetFile(found), columns)))
 
 
 def read_arrow(path: Source, columns: Sequence[str] | None = None) -> Table:
-    """The table of an Arrow IPC (Feather) file or stream, memory-mapped while it is read."""
+    """The table of an Arrow IPC (Feather) file or stream, memory-mapped while it is read; columns as those of
+    `read_parquet`."""
     who = f"read_arrow({str(path)!r})"
     found = find_file("read_arrow", path)
     pa = need_package("read_arrow", "pyarrow", "pyarrow")
@@ -37,28 +39,31 @@ def read_arrow(path: Source, columns: Sequence[str] | None = None) -> Table:
         _check_names(who, table.schema.names, columns)
         return table if columns is None else table.select(list(columns))
 
-    return _as_table(who, _guarded(who, read))
+    return _as_table(who, _convert_errors(who, read))
 
 
 class ParquetStream(IterableDataset):
-    """The rows of a Parquet file as dicts of NumPy values, read by row groups: only one is in memory at a time."""
+    """The rows of a Parquet file as dicts of NumPy values, read by row groups: only one is in memory at a time. A
+    column has one dtype in the whole file, that of `read_parquet`."""
 
     def __init__(self, path: Source, columns: Sequence[str] | None = None):
         self.path, self.columns = find_file("ParquetStream", path), columns
         self.who = f"ParquetStream({str(path)!r})"
+        self._with_missing: frozenset[str] | None = None  # columns in which values are missing, once it is known
 
     def _open(self) -> Any:
         parquet = need_package("ParquetStream", "pyarrow.parquet", "pyarrow")
-        return _guarded(self.who, lambda: parquet.ParquetFile(self.path))
+        return _convert_errors(self.who, lambda: parquet.ParquetFile(self.path))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         file = self._open()
         _check_names(self.who, file.schema_arrow.names, self.columns)
         names = None if self.columns is None else list(self.columns)
+        if self._with_missing is None:
+            self._with_missing = _convert_errors(self.who, lambda: _find_missing(file, names))
         for group in range(file.num_row_groups):
-            columns = _as_table(
-                self.who, _guarded(self.who, lambda group=group: file.read_row_group(group, columns=names))
-            )
+            found = _convert_errors(self.who, lambda group=group: file.read_row_group(group, columns=names))
+            columns = _as_table(self.who, found, self._with_missing)
             for row in range(columns.rows):
                 yield {name: column[row] for name, column in columns.items()}
 
@@ -66,7 +71,7 @@ class ParquetStream(IterableDataset):
         return self._open().metadata.num_rows
 
 
-def _chosen(who: str, file: Any, columns: Sequence[str] | None) -> Any:
+def _select(who: str, file: Any, columns: Sequence[str] | None) -> Any:
     _check_names(who, file.schema_arrow.names, columns)
     return file.read(columns=None if columns is None else list(columns))
 
@@ -77,21 +82,101 @@ def _check_names(who: str, names: Sequence[str], columns: Sequence[str] | None) 
             raise problem(RangeError, who, f"column {name!r}", f"one of {list(names)}")
 
 
-def _guarded(who: str, read: Any) -> Any:
+def _pyarrow() -> Any:
+    return need_package("read_parquet", "pyarrow", "pyarrow")
+
+
+def _convert_errors(who: str, read: Any) -> Any:
     """What `read` returns; errors of pyarrow as ours."""
-    pa = need_package("read_parquet", "pyarrow", "pyarrow")
+    pa = _pyarrow()
     try:
         return read()
     except (pa.ArrowException, OSError) as error:
         raise problem(DataError, who, f"a damaged or foreign file ({error})", "a Parquet or Arrow file") from None
 
 
-def _as_table(who: str, table: Any) -> Table:
-    return Table({name: _as_array(who, name, table.column(name)) for name in table.column_names})
+def _as_table(who: str, table: Any, with_missing: frozenset[str] | None = None) -> Table:
+    """The columns as arrays; `with_missing` are those in which values are missing, here or in other parts of a file."""
+    result = {}
+    for name in table.column_names:
+        column = table.column(name)
+        has_missing = _has_missing(column) if with_missing is None else name in with_missing
+        result[name] = _as_array(who, name, column, has_missing)
+    return Table(result)
 
 
-def _as_array(who: str, name: str, column: Any) -> np.ndarray:
+def _has_missing(column: Any) -> bool:
+    """Whether values are missing in a column, or in the lists of a column of lists."""
+    pa = _pyarrow()
+    if column.null_count:
+        return True
+    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    if not (is_list or pa.types.is_fixed_size_list(column.type)):
+        return False
+    return any(chunk.flatten().null_count for chunk in column.chunks)
+
+
+def _find_missing(file: Any, names: list[str] | None) -> frozenset[str]:
+    """The columns of whole numbers and bools in which values are missing anywhere in a Parquet file: by its statistics
+    or, where these do not tell, by reading the column."""
+    pa = _pyarrow()
+    found = set()
+    for name in file.schema_arrow.names if names is None else names:
+        kind = file.schema_arrow.field(name).type
+        if _float_type(kind) is None and not pa.types.is_boolean(kind):
+            continue
+        counts = [_count_missing(file.metadata.row_group(group), name) for group in range(file.num_row_groups)]
+        if None in counts:
+            parts = (file.read_row_group(group, columns=[name]) for group in range(file.num_row_groups))
+            has_missing = any(_has_missing(part.column(name)) for part in parts)
+        else:
+            has_missing = any(counts)
+        if has_missing:
+            found.add(name)
+    return frozenset(found)
+
+
+def _count_missing(group: Any, name: str) -> int | None:
+    """How many values of a column are missing in a row group; None where the metadata do not tell."""
+    total = 0
+    for number in range(group.num_columns):
+        part = group.column(number)
+        is_in_lists = part.path_in_schema.startswith(f"{name}.")
+        if part.path_in_schema != name and not is_in_lists:
+            continue
+        known = part.statistics
+        if known is None or not known.has_null_count or (is_in_lists and known.null_count):
+            return None  # of lists, empty ones are counted, too
+        total += known.null_count
+    return total
+
+
+def _float_type(kind: Any) -> Any:
+    """The Arrow type with floats in place of whole numbers that may be missing; None for a type without such."""
+    pa = _pyarrow()
+    if pa.types.is_integer(kind):
+        return pa.float64()
+    if pa.types.is_fixed_size_list(kind) and pa.types.is_integer(kind.value_type):
+        return pa.list_(pa.float64(), kind.list_size)
+    if pa.types.is_list(kind) and pa.types.is_integer(kind.value_type):
+        return pa.list_(pa.float64())
+    if pa.types.is_large_list(kind) and pa.types.is_integer(kind.value_type):
+        return pa.large_list(pa.float64())
+    return None
+
+
+def _as_array(who: str, name: str, column: Any, has_missing: bool) -> np.ndarray:
+    wide = _float_type(column.type) if has_missing else None
+    if wide is not None:
+        pa = _pyarrow()
+        try:
+            column = column.cast(wide)
+        except pa.ArrowInvalid as error:
+            given = f"column {name!r} of {column.type} with missing values, and values that float64 has not ({error})"
+            raise problem(DataError, who, given, "numbers below 2**53, or none missing") from None
     values = column.to_numpy()
+    if values.dtype == bool and has_missing:
+        return values.astype(object)
     if values.dtype != object:
         return values
     if len(values) and all(isinstance(one, np.ndarray) for one in values):

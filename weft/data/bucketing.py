@@ -14,7 +14,7 @@ import numpy as np
 from weft.creation import tensor
 from weft.data.collate import array_of_torch, collate, is_torch_tensor
 from weft.data.sampler import Sampler
-from weft.errors import RangeError, ShapeError, problem
+from weft.errors import DTypeError, RangeError, ShapeError, problem
 from weft.random import Generator
 from weft.sampling import randperm
 from weft.tensor import Tensor
@@ -139,6 +139,24 @@ class PadCollate:
             array = sequence.numpy()
         else:
             array = array_of_torch(sequence) if is_torch_tensor(sequence) else np.asarray(sequence)
+        _check_value(self.value, array.dtype)
         result = np.full((size, *array.shape[1:]), self.value, array.dtype)
         result[: len(array)] = array
         return result
+
+
+def _check_value(value: Any, dtype: np.dtype) -> None:
+    """What sequences are padded with must be a value of their dtype."""
+    with np.errstate(all="ignore"):
+        try:
+            made = np.asarray(value).astype(dtype)
+        except (ValueError, TypeError, OverflowError):
+            made = None
+        is_float = dtype.kind in "fc" or dtype.name == "bfloat16"
+        if made is not None and is_float:
+            fits = bool(np.isfinite(np.asarray(made, np.float64)) == np.isfinite(value))  # else it became infinite
+        else:
+            fits = made is not None and bool(made == value)
+    if not fits:
+        fix = "convert the sequences to a dtype that has it first, such as np.int64"
+        raise problem(DTypeError, "PadCollate", f"value={value!r} for sequences of {dtype}", f"a value of {dtype}", fix)

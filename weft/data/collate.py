@@ -48,13 +48,15 @@ def collate(batch: list[Any], make: Make) -> Any:
         raise problem(RangeError, "default_collate", "no items", "one at least")
     first = batch[0]
     if isinstance(first, Tensor):
-        return make(_stacked([one.numpy() for one in batch])) if make is Packed else stack(batch)
+        return make(_stack_arrays([one.numpy() for one in batch])) if make is Packed else stack(batch)
     if is_torch_tensor(first):
-        return make(_stacked([array_of_torch(one) for one in batch]))
+        return make(_stack_arrays([array_of_torch(one) for one in batch]))
     if isinstance(first, (np.str_, np.bytes_)):
         return [one.item() for one in batch]
     if isinstance(first, (np.ndarray, np.generic)):
-        return make(_stacked(batch))
+        return make(_stack_arrays(batch))
+    if isinstance(first, (float, int)):
+        _check_all(batch, (float, int, np.number, np.bool_))
     if isinstance(first, float):
         return make(np.array(batch, np.float64))
     if isinstance(first, int):
@@ -63,10 +65,15 @@ def collate(batch: list[Any], make: Make) -> Any:
     if isinstance(first, (str, bytes)):
         return batch
     if isinstance(first, Mapping):
+        _check_all(batch, Mapping)
+        if any(one.keys() != first.keys() for one in batch):
+            keys = sorted({str(sorted(map(str, one))) for one in batch})
+            raise problem(RangeError, "default_collate", f"items with keys {' and '.join(keys):.200}", "equal keys")
         return {key: collate([one[key] for one in batch], make) for key in first}
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return type(first)(*(collate(list(values), make) for values in zip(*batch, strict=True)))
     if isinstance(first, (tuple, list)):
+        _check_all(batch, (tuple, list))
         if any(len(one) != len(first) for one in batch):
             lengths = sorted({len(one) for one in batch})
             raise problem(RangeError, "default_collate", f"items of lengths {lengths}", "equal lengths")
@@ -75,7 +82,14 @@ def collate(batch: list[Any], make: Make) -> Any:
     raise problem(DTypeError, "default_collate", given, "tensors, arrays, numbers, strings or containers of them")
 
 
-def _stacked(arrays: list[Any]) -> np.ndarray:
+def _check_all(batch: list[Any], kinds: Any) -> None:
+    """The items that are stacked must be alike."""
+    if not all(isinstance(one, kinds) for one in batch):
+        found = sorted({type(one).__name__ for one in batch})
+        raise problem(DTypeError, "default_collate", f"items of types {', '.join(found)}", "items of one kind")
+
+
+def _stack_arrays(arrays: list[Any]) -> np.ndarray:
     try:
         return np.stack(arrays)
     except ValueError:

@@ -1,7 +1,8 @@
 """CSV files: rows by Python's `csv` module, dtypes by inference, errors with line numbers.
 
 A column is int64 if all its values are whole numbers that fit, else float64 if all are numbers (missing values are
-NaN), else bool if all are true or false, else text. Spaces behind a delimiter are no part of a value.
+NaN), else bool if all are true or false, else text. Spaces behind a delimiter are no part of a value, nor are spaces
+around a number or a word for a missing value.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from weft.data.faults import DataError, Source, read_bytes
 from weft.data.table import Table
 from weft.errors import RangeError, problem
 
+SPACES = " \t"  # around a number
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}\Z", re.ASCII)
 _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?\Z|[+-]?(inf|Inf|INF|infinity|Infinity)\Z")
@@ -60,6 +62,8 @@ def parse_csv(
     >>> table["x"], table["kind"].tolist()
     (array([1, 2]), ['a', 'b'])
     """
+    if not isinstance(delimiter, str) or len(delimiter) != 1:
+        raise problem(RangeError, who, f"delimiter={delimiter!r}", "one character")
     names, rows, lines = _read_rows(who, _decode(who, data, encoding), header, delimiter)
     chosen = names if columns is None else list(columns)
     for name in [*chosen, *(dtypes or {})]:
@@ -71,15 +75,17 @@ def parse_csv(
         place = names.index(name)
         values = [row[place] for row in rows]
         if dtypes is not None and name in dtypes:
-            result[name] = _converted(who, values, lines, name, np.dtype(dtypes[name]), absent)
+            result[name] = _convert(who, values, lines, name, np.dtype(dtypes[name]), absent)
         else:
-            result[name] = _inferred(values, absent)
+            result[name] = _infer(values, absent)
     return Table(result)
 
 
 def _decode(who: str, data: bytes, encoding: str) -> str:
     try:
         text = data.decode(encoding)
+    except LookupError:
+        raise problem(RangeError, who, f"encoding={encoding!r}", "the name of an encoding, such as 'utf-8'") from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         given = f"bytes that are not {encoding} in line {line}"
@@ -117,7 +123,8 @@ def _read_rows(who: str, text: str, header: bool, delimiter: str) -> tuple[list[
     return names, rows, lines
 
 
-def _inferred(values: list[str], absent: frozenset[str]) -> np.ndarray:
+def _infer(texts: list[str], absent: frozenset[str]) -> np.ndarray:
+    values = [one.strip(SPACES) for one in texts]
     if values and all(_WHOLE.match(one) for one in values):
         numbers = [int(one) for one in values]
         if all(-(2**63) <= one < 2**63 for one in numbers):
@@ -126,7 +133,7 @@ def _inferred(values: list[str], absent: frozenset[str]) -> np.ndarray:
         return np.array([np.nan if one in absent else float(one) for one in values], np.float64)
     if values and all(one in _BOOLS for one in values):
         return np.array([_BOOLS[one] for one in values], bool)
-    return _texts(values)
+    return _texts(texts)
 
 
 def _texts(values: list[str]) -> np.ndarray:
@@ -135,16 +142,17 @@ def _texts(values: list[str]) -> np.ndarray:
     return result
 
 
-def _converted(
+def _convert(
     who: str, values: list[str], lines: list[int], name: str, dtype: np.dtype, absent: frozenset[str]
 ) -> np.ndarray:
     if dtype.kind in "OUST":
         return _texts(values)
-    convert: dict[str, Callable[[str], Any]] = {"b": _as_bool, "f": float, "i": int, "u": int}
+    convert: dict[str, Callable[[str], Any]] = {"b": _as_bool, "f": _as_float, "i": int, "u": int}
     if dtype.kind not in convert:
         raise problem(RangeError, who, f"dtype {dtype} for column {name!r}", "int, float, bool or str")
     result = np.empty(len(values), dtype)
-    for row, text in enumerate(values):
+    for row, given_text in enumerate(values):
+        text = given_text.strip(SPACES)
         try:
             if text in absent and dtype.kind == "f":
                 result[row] = np.nan
@@ -161,3 +169,10 @@ def _converted(
 
 def _as_bool(text: str) -> bool:
     return {"0": False, "1": True}[text] if text in ("0", "1") else _BOOLS[text]
+
+
+def _as_float(text: str) -> float:
+    """A number as `_infer` knows it, or NaN in words; Python's own rules also take 1_0 for 10."""
+    if not _FLOAT.match(text) and text.lstrip("+-").lower() != "nan":
+        raise ValueError
+    return float(text)

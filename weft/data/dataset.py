@@ -55,6 +55,16 @@ def is_stream(dataset: Any) -> bool:
     return is_iterable or not hasattr(type(dataset), "__getitem__")
 
 
+def _check_rows(who: str, arrays: Mapping[str, Any]) -> None:
+    """Arrays or tensors must have rows, as many each."""
+    scalars = [name for name, one in arrays.items() if hasattr(one, "shape") and not len(one.shape)]
+    if scalars:
+        raise problem(ShapeError, who, f"a scalar (array {', '.join(scalars)})", "arrays with rows", "leave it out")
+    lengths = [len(one) for one in arrays.values()]
+    if len(set(lengths)) != 1:
+        raise problem(ShapeError, who, f"arrays of lengths {lengths}", "equal lengths, one at least")
+
+
 class TensorDataset(Dataset):
     """Rows of tensors of the same length: item k is (t[k] for each tensor).
 
@@ -63,9 +73,7 @@ class TensorDataset(Dataset):
     """
 
     def __init__(self, *tensors: Tensor):
-        lengths = [len(tensor) for tensor in tensors]
-        if len(set(lengths)) > 1:
-            raise problem(ShapeError, "TensorDataset", f"tensors of lengths {lengths}", "equal lengths")
+        _check_rows("TensorDataset", {str(number): one for number, one in enumerate(tensors)})
         self.tensors = tensors
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
@@ -90,9 +98,9 @@ class ArrayDataset(Dataset):
             raise problem(RangeError, "ArrayDataset", "arrays with and without names", "one of the two")
         self.names = tuple(named) if named else None
         self.arrays = tuple(arrays) or tuple((named or {}).values())
-        lengths = [len(array) for array in self.arrays]
-        if len(set(lengths)) != 1:
-            raise problem(ShapeError, "ArrayDataset", f"arrays of lengths {lengths}", "equal lengths, one at least")
+        _check_rows(
+            "ArrayDataset", dict(zip(self.names or map(str, range(len(self.arrays))), self.arrays, strict=True))
+        )
         self.transform = transform
 
     @property

@@ -1,7 +1,7 @@
 """The UCI 8 x 8 handwritten digits, shipped with the package (source and licence: `DIGITS.md` beside this file).
 
 Arrays are NumPy: a data set belongs to no device until the user says which, and one `weft.tensor(images)` uploads all
-of it. This room reads a file; it knows nothing of tensors.
+of it. This module reads a file; it knows nothing of tensors.
 """
 
 from __future__ import annotations

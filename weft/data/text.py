@@ -3,6 +3,7 @@ predict the next one."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,11 +31,11 @@ class ByteTokenizer:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens; bytes that are no UTF-8 become a replacement character."""
-        return bytes(_checked("ByteTokenizer", tokens, 256)).decode(errors="replace")
+        return bytes(_check_tokens("ByteTokenizer", tokens, 256)).decode(errors="replace")
 
 
 class CharTokenizer:
-    """The characters of a text, numbered in the order of their code points.
+    """The characters of a text, or of several, numbered in the order of their code points.
 
     >>> tokenizer = weft.data.CharTokenizer("hello")
     >>> tokenizer.decode(tokenizer.encode("hole"))
@@ -42,7 +43,7 @@ class CharTokenizer:
     """
 
     def __init__(self, text: Iterable[str]):
-        self.characters = sorted({*text})
+        self.characters = sorted({*itertools.chain.from_iterable(text)})
         self.vocab_size = len(self.characters)
         self._number_of = {one: number for number, one in enumerate(self.characters)}
 
@@ -57,7 +58,7 @@ class CharTokenizer:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens."""
-        return "".join(self.characters[one] for one in _checked("CharTokenizer", tokens, self.vocab_size))
+        return "".join(self.characters[one] for one in _check_tokens("CharTokenizer", tokens, self.vocab_size))
 
     def save(self, path: Source) -> None:
         """Write the vocabulary as JSON."""
@@ -120,10 +121,10 @@ class BPETokenizer:
 
     def decode(self, tokens: Iterable[int]) -> str:
         """The text of tokens."""
-        return self.tokenizer.decode(_checked("BPETokenizer", tokens, self.vocab_size))
+        return self.tokenizer.decode(_check_tokens("BPETokenizer", tokens, self.vocab_size))
 
 
-def _checked(who: str, tokens: Iterable[int], limit: int) -> list[int]:
+def _check_tokens(who: str, tokens: Iterable[int], limit: int) -> list[int]:
     found = [int(one) for one in (tokens.tolist() if hasattr(tokens, "tolist") else tokens)]
     wrong = next((one for one in found if not 0 <= one < limit), None)
     if wrong is not None:
