@@ -372,12 +372,12 @@ def test_predictions_for_a_tensor_of_pytorchs(on_each_device):
         np.testing.assert_array_equal(trainer.predict(given).numpy(), expected)
     seen = []
 
-    class Model(nn.Module):
+    class Model(nn.Linear):
         def forward(self, x):
             seen.append((x.shape, x.dtype, x.device))
             return x.float() * 2.0
 
-    trainer.model, trainer._predict = Model(), None
+    trainer = make_trainer(Model(1, 1))
     half = torch.tensor(x).bfloat16()
     np.testing.assert_array_equal(trainer.predict(half).numpy(), half.float().numpy() * 2.0)
     assert seen[-1] == (x.shape, weft.bfloat16, trainer.device)

@@ -3,6 +3,7 @@ options."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,6 +43,10 @@ def check_updates(optimizers: Iterable[Any], model: Any, loss: Any) -> None:
         raise problem(GraphError, "Trainer", given, expected, "make it with model.parameters() of this model")
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
 def as_metrics(given: Any) -> list[Metric]:
     """Metrics, or their names, as a list of metrics."""
     if isinstance(given, (str, Metric)) or not isinstance(given, Iterable):
@@ -61,6 +66,11 @@ def as_callbacks(given: Any) -> tuple[Callback, ...]:
             fix = f"make one: {one.__name__}()" if isinstance(one, type) else "subclass weft.train.Callback"
             raise problem(GraphError, "Trainer", f"callback {one!r:.60}", "a weft.train.Callback", fix)
     return found
+
+
+def in_step(callbacks: Iterable[Callback]) -> list[Callback]:
+    """Those that are a part of the compiled step."""
+    return [one for one in callbacks if type(one).in_step is not Callback.in_step or "in_step" in vars(one)]
 
 
 def check_plan(epochs: Any, max_steps: Any, validate_every: Any, validation: Any) -> None:
@@ -108,8 +118,49 @@ def as_scheduler(given: Any) -> tuple[Any, bool]:
     return given, isinstance(given, BY_STEP) if when is None else when == "step"
 
 
+def set_checkpoints(model: Any, chosen: Any) -> None:
+    """Let modules compute their activations again: True for the children of the model, in place of containers that are
+    never called for what they contain; names for others; False for none."""
+    if chosen is False:
+        for module in model.modules():
+            if "checkpoint" in module.__dict__:
+                del module.checkpoint
+        return
+    if chosen is True:
+        found = _called_children(model)
+        if not found:
+            given = f"checkpoint=True with a {type(model).__name__}, which has no modules inside"
+            raise problem(GraphError, "Trainer", given, "a model of several modules", "use nn.utils.checkpoint in it")
+    else:
+        known = dict(model.named_modules())
+        names = [chosen] if isinstance(chosen, str) else chosen
+        if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+            raise problem(GraphError, "Trainer", f"checkpoint {chosen!r:.60}", "True, False, or names of modules")
+        found = []
+        for name in names:
+            if name not in known or not name:
+                close = ", ".join(difflib.get_close_matches(name, known, 3) or list(known)[1:6])
+                raise problem(GraphError, "Trainer", f"checkpoint {name!r}", f"the name of a module, as {close}")
+            found += [known[name]] if _is_called(known[name]) else _called_children(known[name])
+    for module in found:
+        module.checkpoint = True
+
+
+def _is_called(module: Any) -> bool:
+    return type(module).forward is not nn.Module.forward
+
+
+def _called_children(module: Any) -> list[Any]:
+    """The modules inside, without the containers that only keep others, as ModuleList and ModuleDict."""
+    inside = [[one] if _is_called(one) else _called_children(one) for one in module.children()]
+    return [one for several in inside for one in several]
+
+
+CHECKED = ("loss", "step", "precision", "accumulate", "on_nan", "clip_norm", "clip_value")
+
+
 def check_options(
-    loss: Any, step: Any, precision: Any, accumulate: Any, on_nan: Any, clip_norm: Any, clip_value: Any
+    loss: Any, step: Any, precision: Any, accumulate: Any, on_nan: Any, clip_norm: Any, clip_value: Any, **others: Any
 ) -> None:
     """Refuse what makes no sense."""
     if loss is None and step is None:
@@ -122,7 +173,7 @@ def check_options(
             raise problem(GraphError, "Trainer", f"{name} {given!r:.60}", "a function, or a loss of weft.nn")
     if precision not in PRECISIONS:
         raise problem(RangeError, "Trainer", f"precision {precision!r}", f"one of {', '.join(PRECISIONS)}")
-    if not isinstance(accumulate, int) or accumulate < 1:
+    if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
         raise problem(RangeError, "Trainer", f"accumulate {accumulate!r}", "an integer of at least 1")
     if accumulate > 1 and step is not None:
         fix = "use weft.train.accumulate.Accumulator in the step"
@@ -130,5 +181,5 @@ def check_options(
     if on_nan not in ("stop", "skip", "ignore"):
         raise problem(RangeError, "Trainer", f"on_nan {on_nan!r}", "'stop', 'skip' or 'ignore'")
     for given, name in ((clip_norm, "clip_norm"), (clip_value, "clip_value")):
-        if given is not None and not given > 0:
+        if given is not None and not (_is_number(given) and given > 0):
             raise problem(RangeError, "Trainer", f"{name} {given!r}", "a positive number, or None")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,6 +60,11 @@ class Segments:
     without: int
     limit: int
 
+    def joined(self, later: Segments) -> Segments:
+        """These and what was chosen later, for another form of batch: the peaks are the larger ones."""
+        modules = {**self.modules, **later.modules}
+        return Segments(modules, max(self.peak, later.peak), max(self.without, later.without), self.limit)
+
     def __str__(self) -> str:
         count = f"{len(self.modules)} module{'' if len(self.modules) == 1 else 's'} computed again"
         lines = [
@@ -88,6 +94,20 @@ def parse_bytes(limit: float | str) -> int:
     if not 0 < found < math.inf:
         raise problem(RangeError, "memory budget", f"{limit}", "more than 0 bytes")
     return int(found)
+
+
+def form_of(step: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """What the memory that a compiled function takes depends on: the function, and shapes and dtypes of arguments."""
+    leaves = args if all(type(one) is Tensor for one in args) else tree.flatten(args)[0]
+    return weakref.ref(step), *[(one.shape, one.dtype) for one in leaves if isinstance(one, Tensor)]
+
+
+def check(who: str, step: Compiled, args: Sequence[Any], limit: int) -> None:
+    """Refuse what takes more than `limit` bytes, before it is compiled or run."""
+    peak = step.predicted(*args).peak
+    if peak > limit:
+        given = f"a batch that takes {peak} bytes ({size_text(peak)})"
+        raise problem(OutOfMemoryError, who, given, f"the memory budget of {size_text(limit)}", "use a smaller batch")
 
 
 def apply(model: Module, step: Callable[..., Any], args: Sequence[Any], limit: float | str) -> Segments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
 def predict(trainer: Trainer, data: Any) -> Any:
     """The model's results, joined along the first axis."""
     if trainer._predict is None:
-        trainer._predict = weft.compile(lambda *inputs: _forward(trainer, inputs))
+        owner = weakref.ref(trainer)
+        trainer._predict = weft.compile(lambda *inputs: _forward(owner(), inputs))
     run = trainer._predict
     with trainer._evaluating(), weft.no_grad():
         if isinstance(data, (Tensor, np.ndarray)) or is_torch_tensor(data):
-            return run(to_device(data, trainer.device))
-        results = [run(*inputs) for inputs in _inputs(trainer, data)]
+            inputs = to_device(data, trainer.device)
+            trainer._check_budget("Trainer.predict", run, (inputs,))
+            return run(inputs)
+        results = []
+        for inputs in _inputs(trainer, data):
+            trainer._check_budget("Trainer.predict", run, inputs)
+            results.append(run(*inputs))
     if not results:
         raise problem(RangeError, "Trainer.predict", "data without a batch", "at least one batch")
     if len(results) == 1:
@@ -35,7 +42,8 @@ def predict(trainer: Trainer, data: Any) -> Any:
     return tree.unflatten(structure, [weft.cat(column) for column in zip(*parts, strict=True)])
 
 
-def _forward(trainer: Trainer, inputs: tuple[Any, ...]) -> Any:
+def _forward(trainer: Trainer | None, inputs: tuple[Any, ...]) -> Any:
+    assert trainer is not None  # it is what calls this
     with trainer.casting():
         return trainer.model(*inputs)
 

@@ -66,21 +66,17 @@ def find_lr(trainer: Trainer, train: Any, min_lr: float, max_lr: float, steps: i
 
     def with_rate(*args: Any) -> Tensor:
         cut = len(args) - len(names)
-        return train_on(trainer, args[:cut], args[cut:], [])
+        return train_on(trainer, args[:cut], args[cut:], [], on_nan="skip")
 
     step = weft.compile(with_rate)
-    on_nan, trainer.on_nan = trainer.on_nan, "skip"
-    try:
-        with _putting_back(trainer), source.keeping_generator():
-            for rate, batch in zip(rates, _endless(source), strict=False):
-                numbers = [
-                    rate if own else number
-                    for own, number in zip(is_rate, present_numbers(trainer.optimizers), strict=True)
-                ]
-                losses.append(step(*batch, *numbers))
-            found = weft.stack(losses).tolist()
-    finally:
-        trainer.on_nan = on_nan
+    with _putting_back(trainer), source.keeping_generator():
+        for rate, batch in zip(rates, _endless(source), strict=False):
+            numbers = [
+                rate if own else number
+                for own, number in zip(is_rate, present_numbers(trainer.optimizers), strict=True)
+            ]
+            losses.append(step(*batch, *numbers))
+        found = weft.stack(losses).tolist()
     return RateSearch(rates, found, _suggested(rates, found))
 
 
@@ -149,14 +145,9 @@ def gradient_norms(trainer: Trainer, batch: tuple[Any, ...], gradients: Callable
             param.grad = None
         return weft.stack(found)
 
-    scaler = trainer.scaler
     with nan.unchanged(trainer):  # running statistics, and what a custom step updates
-        trainer.scaler = None  # the norms are those of the loss itself
-        try:
-            values = weft.compile(norms)(*batch).tolist()
-            updates = trainer.updates
-        finally:
-            trainer.scaler = scaler
+        values = weft.compile(norms)(*batch).tolist()
+        updates = trainer.updates
     if not updates:
         given = "a step that makes its updates itself, and returns a loss without a gradient"
         fix = "call backward() and look at the gradients in the step"

@@ -18,7 +18,6 @@ from weft.errors import GraphError, ShapeError, problem
 from weft.optim.clip import clip_grad_norm_, clip_grad_value_
 from weft.state import STATE
 from weft.tensor import Tensor
-from weft.train.batches import Batches, Resident
 from weft.train.meters import Meters
 from weft.train.nan import keep_unless
 
@@ -29,8 +28,9 @@ if TYPE_CHECKING:
 class Steps:
     """The compiled functions of a Trainer for one source of batches, by what they are called with."""
 
-    def __init__(self, source: Batches, function: Callable[..., Any], numbers: int):
-        self.source, self.function, self.numbers = source, function, numbers
+    def __init__(self, data: Any, function: Callable[..., Any], numbers: int):
+        """`data` lives on the device, or is None for streamed batches."""
+        self.data, self.function, self.numbers = data, function, numbers
         self.resident: dict[int, Any] = {}  # by the number of rows
         self.streamed = weft.compile(self._streamed)
 
@@ -42,8 +42,7 @@ class Steps:
         """The step that gathers the next `rows` rows itself."""
         found = self.resident.get(rows)
         if found is None:
-            assert isinstance(self.source, Resident)
-            data = self.source.data
+            data = self.data
 
             def step(*numbers: float) -> Any:
                 batch = tuple(data.next(rows))
@@ -51,6 +50,10 @@ class Steps:
 
             found = self.resident[rows] = weft.compile(step)
         return found
+
+    def forget(self, numbers: int) -> None:
+        """Trace anew from now on, with that many rates as arguments."""
+        self.numbers, self.resident, self.streamed = numbers, {}, weft.compile(self._streamed)
 
     def compiled(self) -> list[Any]:
         """The functions that were called so far."""
@@ -166,14 +169,16 @@ def train_on(
     numbers: Sequence[float],
     moved: Sequence[Tensor],
     stops: bool = True,
+    on_nan: str | None = None,
 ) -> Tensor:
     """The whole training step; `numbers` are the rates of all groups, if they are arguments, and `moved` what the
     data has assigned to be at the next batch. With on_nan="stop", `stops` says whether a bad step ends all training
-    until somebody looks, or is only left out itself."""
+    until somebody looks, or is only left out itself. `on_nan` is the trainer's, unless given."""
+    on_nan = on_nan or trainer.on_nan
     assign_numbers(trainer.optimizers, numbers)
     rows = rows_of(batch)
-    loss, prediction, target, values = compute_gradients(trainer, batch)
-    good = loss.detach().isfinite() if trainer.on_nan != "ignore" else None
+    loss, prediction, target, values = compute_gradients(trainer, batch, trainer.scaler)
+    good = loss.detach().isfinite() if on_nan != "ignore" else None
     if trainer.updates:
         params = trainer.parameters()
         if trainer.scaler is not None:
@@ -184,11 +189,11 @@ def train_on(
         if trainer.clip_norm is not None:
             norm = clip_grad_norm_(params, trainer.clip_norm)
             good = good & norm.isfinite() if good is not None and trainer.scaler is None else good
-        elif good is not None and trainer.on_nan == "skip" and trainer.scaler is None:
+        elif good is not None and on_nan == "skip" and trainer.scaler is None:
             grads = [param.grad.detach() for param in params if param.grad is not None]
             good = good & _are_finite(grads) if grads else good
     proceed = good
-    if good is not None and trainer.on_nan == "stop" and stops:  # nothing changes after the first bad step
+    if good is not None and on_nan == "stop" and stops:  # nothing changes after the first bad step
         proceed = good & ~trainer.meters.has_stopped()
     overflowed = None
     if trainer.updates:
@@ -214,10 +219,13 @@ def _are_finite(grads: Sequence[Tensor]) -> Tensor:
     return weft.stack([grad.isfinite().all().to(device) for grad in grads]).all()
 
 
-def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
-    """The loss of a batch, its gradients, and what the metrics need. A batch is taken in `accumulate` parts."""
+def compute_gradients(
+    trainer: Trainer, batch: tuple[Any, ...], scaler: Any = None
+) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
+    """The loss of a batch, its gradients, scaled if there is a scaler, and what the metrics need. A batch is taken in
+    `accumulate` parts."""
     if trainer.accumulator is not None:
-        return _in_parts(trainer, batch)
+        return _in_parts(trainer, batch, scaler)
     loss, prediction, target, values = predict_and_compare(trainer, batch)
     trainer.updates = loss.requires_grad  # a custom step may have made its update itself
     if trainer.step is None and not loss.requires_grad:
@@ -227,7 +235,7 @@ def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor,
     total = _with_penalty(trainer, loss)
     if trainer.updates:
         try:
-            _scaled(trainer, total).backward()
+            _scale(scaler, total).backward()
         except GraphError as error:
             if trainer.step is None or "used up already" not in str(error):
                 raise
@@ -237,7 +245,7 @@ def compute_gradients(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor,
     return total, prediction, target, values
 
 
-def _in_parts(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
+def _in_parts(trainer: Trainer, batch: tuple[Any, ...], scaler: Any) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
     """As above, in parts whose gradients add up to that of the batch, one after the other."""
     accumulator, predictions = trainer.accumulator, []
     assert accumulator is not None
@@ -246,13 +254,13 @@ def _in_parts(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, An
         trainer.input_forms = [(tuple(one.shape), one.dtype) for one in inputs if isinstance(one, Tensor)]
         with trainer.casting():
             prediction = trainer.model(*inputs)
-            accumulator.add(prediction, target, scaler=trainer.scaler)
+            accumulator.add(prediction, target, scaler=scaler)
         predictions.append(prediction)
     total = accumulator.finish()
     trainer.updates = True
     if trainer.regularizer is not None:
         penalty = trainer.regularizer(trainer.parameters())
-        _scaled(trainer, penalty).backward()
+        _scale(scaler, penalty).backward()
         total = total + penalty.detach()
     is_whole = all(isinstance(one, Tensor) for one in predictions)
     return total, weft.cat([one.detach() for one in predictions]) if is_whole else None, batch[-1], {}
@@ -262,8 +270,8 @@ def _with_penalty(trainer: Trainer, loss: Tensor) -> Tensor:
     return loss if trainer.regularizer is None else loss + trainer.regularizer(trainer.parameters())
 
 
-def _scaled(trainer: Trainer, loss: Tensor) -> Tensor:
-    return loss if trainer.scaler is None else trainer.scaler.scale(loss)
+def _scale(scaler: Any, loss: Tensor) -> Tensor:
+    return loss if scaler is None else scaler.scale(loss)
 
 
 def update(trainer: Trainer, proceed: Tensor | None) -> Tensor | None:

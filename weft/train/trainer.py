@@ -20,7 +20,7 @@ from typing import Any
 
 import weft
 from weft import nn
-from weft.errors import IndexRangeError, RangeError, problem
+from weft.errors import GraphError, IndexRangeError, RangeError, problem
 from weft.optim.lr_scheduler import ReduceLROnPlateau
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
@@ -32,6 +32,7 @@ from weft.train.faults import Interrupted, NotFiniteError
 from weft.train.history import History
 from weft.train.interrupts import Requests, listening
 from weft.train.meters import BatchMetrics, Meters, Readings
+from weft.train.options import Fixed, Option
 from weft.train.step import (
     KeptByData,
     Steps,
@@ -59,12 +60,16 @@ class Trainer:
     - `step`: a function `step(trainer, *batch)` in place of model and loss. It returns the loss, (loss, prediction,
       target), or a dict with "loss". If that requires grad the trainer goes on with backward and update; a step that
       has made its updates itself returns it detached.
-    - `checkpoint`: recompute activations in the backward pass: True for the children of the model, or names of modules;
-      `memory_budget`: bytes, or "4 GB": as many of them as it takes.
+    - `checkpoint`: recompute activations in the backward pass: True for the children of the model (those in a
+      ModuleList or ModuleDict one by one), or names of modules; False for none, None leaves it as the modules have it.
+      `memory_budget`: bytes, or "4 GB": as many of them as it takes for each form of batch.
     - `on_nan`: what a loss that is not finite does: "stop" raises and names the layer, "skip" leaves the step out,
       "ignore" goes on.
     - `seed`: of the random stream when a run begins; None leaves it as it is.
     - `run`: a folder for configuration, metrics, checkpoints and a report.
+
+    Options may be assigned later (`trainer.clip_norm = 1.0`): the next step is traced with them. The model, the
+    optimizers and the device stay.
 
     >>> weft.manual_seed(0)  # doctest: +ELLIPSIS
     <weft.random.Generator object at ...>
@@ -76,6 +81,12 @@ class Trainer:
     >>> history["loss"][-1] < 1e-6
     True
     """
+
+    is_complete = False  # whether __init__ is done
+    model, optimizers, device = Fixed(), Fixed(), Fixed()
+    loss, step, precision, accumulate = Option(), Option(), Option(), Option()
+    clip_norm, clip_value, regularizer, on_nan = Option(), Option(), Option(), Option()
+    callbacks, scheduler, scaler, memory_budget = Option(), Option(), Option(), Option()
 
     def __init__(
         self,
@@ -102,7 +113,7 @@ class Trainer:
         arguments.check_model(model)
         arguments.check_options(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
         self.model, self.step = model.to(self.device), step
-        self.loss = loss.to(self.device) if isinstance(loss, nn.Module) else loss  # it may have weights of classes
+        self.loss = self._on_device(loss)
         self.optimizers = arguments.as_optimizers(optimizer, self.model)
         for one in self.optimizers:
             one.follow_parameters()  # to the device: the step is traced with their state there
@@ -112,16 +123,11 @@ class Trainer:
         self.clip_norm, self.clip_value, self.regularizer = clip_norm, clip_value, regularizer
         self.memory_budget = None if memory_budget is None else budget.parse_bytes(memory_budget)
         self.segments: budget.Segments | None = None  # what is computed again to stay within the budget
-        self.accumulator = Accumulator(self.parameters(), loss) if accumulate > 1 and loss is not None else None
+        self.accumulator = self._make_accumulator()
         self.scheduler, self.schedules_steps = arguments.as_scheduler(scheduler)
         self.scaler = weft.amp.GradScaler(self.device) if precision == "fp16" else None
         self.run = None if run is None else Path(run)
-        self.callbacks = arguments.as_callbacks(callbacks)
-        if self.run is not None:
-            from weft.train.loggers import RunFolder
-
-            if not any(isinstance(one, RunFolder) for one in self.callbacks):
-                self.callbacks = (*self.callbacks, RunFolder())
+        self.callbacks = self._with_run_folder(callbacks)
         self.meters = Meters([one.fresh() for one in arguments.as_metrics(metrics)], self.device)  # others use theirs
         self.history = History()
         self.epoch = self.position = self.step_count = 0
@@ -142,7 +148,65 @@ class Trainer:
         self._predict: Any = None  # the compiled model, once it was asked for
         self._began = self._waited = 0.0
         self._has_begun = self._is_seeded = False
-        self._apply_checkpoints(checkpoint)
+        self._bounded: set[Any] = set()  # forms of batches that were found to be within the memory budget
+        if checkpoint is not None:
+            arguments.set_checkpoints(self.model, checkpoint)
+        self.is_complete = True
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        fix = "make a Trainer with copy.deepcopy(model), and load_state_dict(trainer.state_dict())"
+        raise problem(GraphError, "Trainer", "a copy of a Trainer, whose steps are compiled", "its state_dict()", fix)
+
+    # ---- options --------------------------------------------------------------------------------------------------
+
+    def change_option(self, name: str, value: Any) -> None:
+        """Assign an option of a trainer that may have compiled steps: they are traced anew."""
+        arguments.check_options(**{one: getattr(self, one) for one in arguments.CHECKED} | {name: value})
+        if name == "callbacks":
+            before, value = arguments.in_step(self.callbacks), self._with_run_folder(value)
+            if arguments.in_step(value) == before:
+                self.__dict__[name] = value
+                return
+        elif name == "loss":
+            value = self._on_device(value)
+        elif name == "memory_budget":
+            value = None if value is None else budget.parse_bytes(value)
+        elif name == "scheduler":
+            value, self.schedules_steps = arguments.as_scheduler(value)
+        self.__dict__[name] = value
+        if name == "precision":
+            self.scaler = weft.amp.GradScaler(self.device) if value == "fp16" else None
+        elif name in ("loss", "accumulate"):
+            self.accumulator = self._make_accumulator()
+        elif name == "step":
+            self.meters.means.clear()  # what the step before returned
+        self._forget_steps()
+
+    def _forget_steps(self) -> None:
+        numbers = len(present_numbers(self.optimizers)) if self.schedules_steps else 0
+        for known in self._steps.values():
+            known.forget(numbers)
+        for known, meters in self._evaluations.values():
+            known.forget(0)
+            meters.means.clear()
+        self._single = self._predict = None
+        self._bounded.clear()
+
+    def _on_device(self, loss: Any) -> Any:
+        return loss.to(self.device) if isinstance(loss, nn.Module) else loss  # it may have weights of classes
+
+    def _make_accumulator(self) -> Accumulator | None:
+        is_used = self.accumulate > 1 and self.loss is not None
+        return Accumulator(self.parameters(), self.loss) if is_used else None
+
+    def _with_run_folder(self, callbacks: Any) -> tuple[Callback, ...]:
+        """Callbacks as a tuple, with the one that writes the run folder, if there is one."""
+        found = arguments.as_callbacks(callbacks)
+        if self.run is None:
+            return found
+        from weft.train.loggers import RunFolder
+
+        return found if any(isinstance(one, RunFolder) for one in found) else (*found, RunFolder())
 
     def __repr__(self) -> str:
         parts = [type(self.model).__name__, *[type(one).__name__ for one in self.optimizers]]
@@ -184,18 +248,24 @@ class Trainer:
         """The present rate of the first group."""
         return self.optimizers[0].param_groups[0]["lr"]
 
-    def _apply_checkpoints(self, checkpoint: Any) -> None:
-        if checkpoint is None or checkpoint is False:
-            return
-        names = [checkpoint] if isinstance(checkpoint, str) else checkpoint
-        chosen = self.model.children() if checkpoint is True else map(self.model.get_submodule, names)
-        for module in chosen:
-            module.checkpoint = True
-
     def _fit_into_budget(self, step: Any, args: Sequence[Any]) -> None:
-        """Choose what is computed again, before the first step."""
-        if self.memory_budget is not None and self.segments is None:
-            self.segments = budget.apply(self.model, step, args, self.memory_budget)
+        """Choose what is computed again, before the first step of each form of batch."""
+        assert self.memory_budget is not None
+        form = budget.form_of(step, args)
+        if form not in self._bounded:
+            found = budget.apply(self.model, step, args, self.memory_budget)
+            if found.modules and self.segments is not None:
+                self._bounded.clear()  # those of before are computed in another way from now on
+            self.segments = found if self.segments is None else self.segments.joined(found)
+            self._bounded.add(form)
+
+    def _check_budget(self, who: str, step: Any, args: Sequence[Any]) -> None:
+        """Refuse a batch of an evaluation that takes more than the memory budget, before it is computed."""
+        if self.memory_budget is not None:
+            form = budget.form_of(step, args)
+            if form not in self._bounded:
+                budget.check(who, step, args, self.memory_budget)
+                self._bounded.add(form)
 
     # ---- fit ------------------------------------------------------------------------------------------------------
 
@@ -281,25 +351,25 @@ class Trainer:
         begins, ends = self._batch_callbacks()
         gap = math.gcd(*[callback.every for callback in (*begins, *ends)]) if begins or ends else 0
         limit = sys.maxsize if max_steps is None else max_steps
-        by_step, is_bounded = self.schedules_steps, self.memory_budget is not None
         resident = source if isinstance(source, Resident) else None
         while True:
             args: tuple[Any, ...] = ()
             if isinstance(source, Resident):
                 if self.position >= source.length:
                     return True
-                step = steps.of_rows(source.count(self.position))
             else:
                 assert isinstance(source, Streamed)
-                batch, step = source.next(), steps.streamed
+                batch = source.next()
                 if batch is None:
                     return True
                 args = batch
             if begins and self.step_count % gap == 0:
-                self._call_batch(begins, "on_batch_begin")
+                self._call_batch(begins, "on_batch_begin")  # which may change options: the step is looked up after it
+            step = steps.streamed if resident is None else steps.of_rows(resident.count(self.position))
+            by_step = self.schedules_steps
             if by_step:
                 args = (*args, *present_numbers(self.optimizers))
-            if is_bounded:
+            if self.memory_budget is not None:
                 self._fit_into_budget(step, args)
             if resident is None:
                 step(*args)
@@ -413,7 +483,7 @@ class Trainer:
         if known is None:
             numbers = len(present_numbers(self.optimizers)) if self.schedules_steps else 0
             owner = weakref.ref(self)
-            known = Steps(source, lambda batch, rates, moved: train_on(_alive(owner), batch, rates, moved), numbers)
+            known = Steps(data, lambda batch, rates, moved: train_on(_alive(owner), batch, rates, moved), numbers)
             self._steps.put(data, known)
         return known
 
@@ -513,9 +583,10 @@ class Trainer:
         if steps is None:
             owner = weakref.ref(self)
             compute = lambda batch, rates, moved: train_on(_alive(owner), batch, rates, moved, stops=False)  # noqa: E731
-            steps = self._single = Steps(Streamed((), self.device), compute, len(numbers))
+            steps = self._single = Steps(None, compute, len(numbers))
         args = (*as_arguments(batch, self.device), *numbers)
-        self._fit_into_budget(steps.streamed, args)
+        if self.memory_budget is not None:
+            self._fit_into_budget(steps.streamed, args)
         loss = steps.streamed(*args)
         self.step_count += 1
         if self.schedules_steps:
@@ -530,12 +601,13 @@ class Trainer:
         known = self._evaluations.get(held)
         if known is None:
             own, owner = Meters([metric.fresh() for metric in self.meters.metrics], self.device), weakref.ref(self)
-            known = Steps(source, lambda batch, rates, moved: evaluate_on(_alive(owner), own, batch), 0), own
+            known = Steps(held, lambda batch, rates, moved: evaluate_on(_alive(owner), own, batch), 0), own
             self._evaluations.put(held, known)
         steps, meters = known
         meters.reset()
         with self._evaluating(), source.keeping_generator():
             for batch, step in _each(source, steps):
+                self._check_budget("Trainer.evaluate", step, batch)
                 step(*batch)
         return dict(meters.read())
 
