@@ -134,8 +134,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 class CSVLogger(Callback):
-    """One row per epoch: the epoch and all metrics, in a file that is brought to disk with each. `append` goes on with
-    a file that is there."""
+    """One row per epoch: the epoch and all metrics, in a file that is complete after each. `append` keeps the rows
+    of a file that is there."""
 
     def __init__(self, path: str | os.PathLike[str], append: bool = False, separator: str = ","):
         self.table, self.append = _Table(Path(path), separator), append
