@@ -163,7 +163,7 @@ def test_model_checkpoints(tmp_path, best_only):
     assert sorted(path.stem for path in tmp_path.iterdir()) == expected
     saved = weft.load(tmp_path / "w-04-1.00.safetensors")
     assert saved["0.bias"].tolist() == [3.0] * 8
-    with pytest.raises(weft.RangeError, match="no value is named .accuracy"):
+    with pytest.raises(weft.RangeError, match=r"no value is named .accuracy"):
         Script(ModelCheckpoint(tmp_path / "{accuracy}.safetensors"), [1.0])
 
 

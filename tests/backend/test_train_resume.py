@@ -165,7 +165,7 @@ def test_the_state_of_another_trainer_is_refused(on_each_device):
     model = nn.Linear(2, 2)
     other = Trainer(model, nn.MSELoss(), weft.optim.SGD(model.parameters(), lr=0.1), device=on_each_device)
     before = model.weight.tolist()
-    with pytest.raises(weft.GraphError, match=r"the state of 3 callbacks; expected that of 0"):
+    with pytest.raises(weft.GraphError, match=r"the state of 1 metrics; expected that of 0"):
         other.load_state_dict(state)
     with pytest.raises(weft.GraphError, match="format 99"):
         other.load_state_dict({"format": 99})
@@ -286,7 +286,8 @@ def test_a_resume_that_failed_is_tried_again(on_each_device, tmp_path):
     other = make_trainer(device, run=tmp_path)
     other.callbacks = other.callbacks[1:]
     for _ in range(2):
-        with pytest.raises(weft.errors.GraphError, match=r"the state of 3 callbacks; expected that of 2"):
+        expected = r"the state of the callbacks EMA, EarlyStopping, .*; expected EarlyStopping, LearningRateMonitor"
+        with pytest.raises(weft.errors.GraphError, match=expected):
             other.fit(make_loader("list", device), epochs=2)
     assert other.step_count == 0
 
@@ -303,6 +304,7 @@ def test_a_run_goes_on_with_other_callbacks_that_have_no_state(on_each_device, t
     assert again.step_count == 10 and len(again.history) == 2
     state = first.state_dict()
     state["callbacks"] = [{}, *state["callbacks"], {}]
+    del state["kinds"]
     fresh = make_trainer(device)
     fresh.load_state_dict(state)
     assert fresh.step_count == 5 and len(kinds) == 3

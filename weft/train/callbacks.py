@@ -118,7 +118,9 @@ class Monitor:
                 return None
             near = difflib.get_close_matches(self.name, metrics, 1)
             fix = (
-                f"the nearest name is {near[0]!r}" if near else "choose one of them, or add it to the Trainer's metrics"
+                f"the nearest name is {near[0]!r}"
+                if near
+                else "choose one of them, or add it to metrics= of the Trainer"
             )
             raise problem(RangeError, self.who, f"monitor {self.name!r}", f"one of {', '.join(metrics)}", fix)
         if not isinstance(value, (int, float)):
@@ -442,9 +444,7 @@ class EMA(Callback):
     def applied(self) -> Any:
         """A context manager in which the model has the average as its weights."""
         if self.average is None:
-            raise problem(
-                RangeError, "EMA", "a callback before its first training", "one that fit() was called with"
-            )
+            raise problem(RangeError, "EMA", "a callback before its first training", "one that fit() was called with")
         return self.average.applied()
 
     def evaluating(self, trainer: Trainer) -> Any:

@@ -277,7 +277,7 @@ def update(trainer: Trainer, proceed: Tensor | None) -> Tensor | None:
                 optimizer.step()
             else:
                 trainer.scaler.step(optimizer)
-    if before is None:
+    if trainer.scaler is None:
         return None
     trainer.scaler.update()
     return trainer.scaler._tensors()["skipped"] != before
