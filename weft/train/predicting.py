@@ -17,33 +17,22 @@ if TYPE_CHECKING:
     from weft.train.trainer import Trainer
 
 
-def predict(trainer: Trainer, data: Any, batch_size: int | None = None) -> Any:
+def predict(trainer: Trainer, data: Any) -> Any:
     """The model's results, joined along the first axis."""
-    if batch_size is not None and (not isinstance(batch_size, (int, np.integer)) or batch_size < 1):
-        raise problem(RangeError, "Trainer.predict", f"batch_size {batch_size!r}", "an integer of at least 1, or None")
-    is_samples = isinstance(data, (Tensor, np.ndarray)) or is_torch_tensor(data)
-    if batch_size is not None and not is_samples:
-        given = f"batch_size={batch_size} with data that is in batches already"
-        raise problem(RangeError, "Trainer.predict", given, "a tensor or array of samples", "leave batch_size out")
     if trainer._predict is None:
         trainer._predict = weft.compile(lambda *inputs: _forward(trainer, inputs))
     run = trainer._predict
     with trainer._evaluating(), weft.no_grad():
-        if is_samples and (batch_size is None or len(data) <= batch_size):
+        if isinstance(data, (Tensor, np.ndarray)) or is_torch_tensor(data):
             return run(to_device(data, trainer.device))
-        if is_samples:
-            size = int(batch_size or 1)
-            parts = (data[at : at + size] for at in range(0, len(data), size))
-            results = [run(to_device(part, trainer.device)) for part in parts]
-        else:
-            results = [run(*inputs) for inputs in _inputs(trainer, data)]
+        results = [run(*inputs) for inputs in _inputs(trainer, data)]
     if not results:
         raise problem(RangeError, "Trainer.predict", "data without a batch", "at least one batch")
     if len(results) == 1:
         return results[0]
-    leaves = [tree.flatten(result)[0] for result in results]
+    parts = [tree.flatten(result)[0] for result in results]
     structure = tree.flatten(results[0])[1]
-    return tree.unflatten(structure, [weft.cat(column) for column in zip(*leaves, strict=True)])
+    return tree.unflatten(structure, [weft.cat(column) for column in zip(*parts, strict=True)])
 
 
 def _forward(trainer: Trainer, inputs: tuple[Any, ...]) -> Any:
@@ -66,3 +55,13 @@ def _inputs(trainer: Trainer, data: Any) -> Any:
 
 def _without_target(batch: Any) -> tuple[Any, ...]:
     return tuple(batch[:-1]) if len(batch) > 1 else tuple(batch)
+
+
+def in_batches(samples: Any, batch_size: int) -> list[tuple[Any]]:
+    """A tensor or an array of samples as batches of at most that many."""
+    if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+        raise problem(RangeError, "Trainer.predict", f"batch_size {batch_size!r}", "an integer of at least 1, or None")
+    if not (isinstance(samples, (Tensor, np.ndarray)) or is_torch_tensor(samples)):
+        given = f"batch_size={batch_size} with data that is in batches already"
+        raise problem(RangeError, "Trainer.predict", given, "a tensor or array of samples", "leave batch_size out")
+    return [(samples[at : at + batch_size],) for at in range(0, max(len(samples), 1), batch_size)]
