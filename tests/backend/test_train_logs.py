@@ -132,7 +132,7 @@ def test_a_report_that_cannot_be_written_is_a_warning(on_each_device, tmp_path, 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("weft.report.write", full)
-    with pytest.warns(UserWarning, match=r"the report of the run .* could not be written: .*No space left"):
+    with pytest.warns(UserWarning, match=r"the report of .* could not be written .*No space left"):
         trainer = make(run=tmp_path)
         trainer.fit(batches())
     assert trainer.epoch == 1 and rows(tmp_path / "metrics.csv")

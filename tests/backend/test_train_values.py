@@ -174,7 +174,8 @@ def test_two_classes_are_judged_by_class_1(on_each_device, form):
 
 @pytest.mark.parametrize("metric", [Accuracy(), TopK(2), Precision()])
 def test_labels_outside_the_classes_are_errors(on_each_device, metric):
-    with pytest.raises(weft.IndexRangeError, match=rf"metric {metric.name} at .*index 5.*0 to 2"):
+    value = r".*index 5.*0 to 2" if on_each_device == "cpu" else ""  # a GPU keeps the place, not the value
+    with pytest.raises(weft.IndexRangeError, match=rf"metric {metric.name} at .*test_train_values\.py:\d+{value}"):
         metric.update(weft.eye(3), weft.tensor([0, 5, 1]))
         metric.compute().item()
         weft.synchronize()

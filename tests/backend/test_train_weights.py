@@ -1,5 +1,7 @@
 """Weights beside those of the model, directions of monitored values, and states of callbacks."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,8 @@ import weft
 import weft.nn as nn
 from weft.train import EMA, MSE, Accuracy, Callback, EarlyStopping, Metric, ModelCheckpoint, ReduceLROnPlateau, Trainer
 from weft.train.callbacks import Monitor
+from weft.train.saving import load_weights
+from weft.train.weights import modules_of
 
 pytestmark = pytest.mark.backend
 
@@ -312,3 +316,87 @@ def test_a_state_that_does_not_fit_changes_nothing(on_each_device):
 def test_the_last_epoch_is_validated_where_max_steps_ends_the_run(on_each_device):
     history = make().fit(batches(), validation=batches(), epochs=10, max_steps=6, validate_every=5)
     assert [row["epoch"] for row in history.rows if "val_loss" in row] == [1]
+
+
+def test_weights_for_an_evaluation_are_those_that_were_validated(on_each_device):
+    """Of a run with averages and a loss with weights; the optimizer may be another."""
+    trainer = of_weighted_loss(callbacks=[EMA(0.9)])
+    trainer.fit(batches(), epochs=2)
+    expected, state = trainer.evaluate(batches()), trainer.state_dict()
+    for callbacks, is_averaged in (([EMA(0.9)], True), ([], False)):
+        weft.manual_seed(1)
+        model, loss = nn.Linear(2, 1), Weighted()
+        optimizer = weft.optim.Adam([*model.parameters(), *loss.parameters()], lr=0.5)
+        other = make(model, loss, optimizer, callbacks=callbacks)
+        load_weights(other, state)
+        assert other.loss.scale.tolist() == trainer.loss.scale.tolist()
+        assert (other.evaluate(batches()) == expected) is is_averaged
+        assert other.model.weight.tolist() == trainer.model.weight.tolist()
+
+
+@pytest.mark.parametrize("size", [1, 4, 5, 12, 100, None])
+def test_predictions_in_batches(on_each_device, size):
+    trainer, x = make(), make_data()[0]
+    for given in (x, x.numpy()):
+        found = trainer.predict(given, batch_size=size)
+        np.testing.assert_allclose(found.numpy(), trainer.predict(x).numpy(), rtol=1e-6)
+    for wrong in (0, -1, 1.5, "2"):
+        with pytest.raises(weft.RangeError, match="batch_size"):
+            trainer.predict(x, batch_size=wrong)
+    with pytest.raises(weft.RangeError, match="in batches already"):
+        trainer.predict(batches(), batch_size=2)
+
+
+class Game:
+    """Steps that are methods, objects and partial functions refer to modules, too."""
+
+    def __init__(self):
+        self.critics = {"first": nn.Linear(1, 1), "others": [nn.Linear(1, 1)]}
+
+    def step(self, trainer, x, y):
+        return self(trainer, x, y)
+
+    def __call__(self, trainer, x, y):
+        made = trainer.model(x)
+        return (self.critics["first"](made) + self.critics["others"][0](made) - y).square().mean()
+
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(1, 1)
+
+    def step(self, trainer, x, y):
+        return (self.head(trainer.model(x)) - y).square().mean()
+
+
+GLOBAL = nn.Linear(1, 1)
+
+
+def call_global(value):
+    return GLOBAL(value)
+
+
+def step_of_globals(trainer, x, y, critic=GLOBAL, *, other=None):
+    return (call_global(trainer.model(x)) - y).square().mean()
+
+
+def step_of_argument(critic, trainer, x, y, *, other):
+    return (critic(trainer.model(x)) + other(trainer.model(x)) - y).square().mean()
+
+
+def test_modules_that_steps_refer_to():
+    game, whole, one, two = Game(), Whole(), nn.Linear(1, 1), nn.Linear(1, 1)
+    first, other = game.critics["first"], game.critics["others"][0]
+    for step, expected in (
+        (game.step, {"critics.first": first, "critics.others.0": other}),
+        (game, {"critics.first": first, "critics.others.0": other}),
+        (whole.step, {"self": whole}),
+        (step_of_globals, {"GLOBAL": GLOBAL}),
+        (functools.partial(step_of_argument, one, other=two), {"0": one, "other": two}),
+        (lambda trainer, x, y: one(trainer.model(x)).mean(), {"one": one}),
+        (print, {}),
+    ):
+        found = modules_of(step)
+        assert {id(module) for module in found.values()} == {id(module) for module in expected.values()}
+        assert step is step_of_globals or set(found) == set(expected)

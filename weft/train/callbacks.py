@@ -50,7 +50,7 @@ class Callback:
         """After the last step of `fit`, also when it was stopped; not after an error."""
 
     def on_train_abort(self, trainer: Trainer) -> None:
-        """When an error or an interrupt ends `fit`: give back what is held."""
+        """When an error or an interrupt ends `fit`: release what the callback has taken."""
 
     def on_epoch_begin(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:
         """Before the first step of an epoch."""
@@ -75,7 +75,7 @@ class Callback:
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """What it takes to go on with a run."""
+        """What it takes to resume a run."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -420,7 +420,7 @@ class EMA(Callback):
         self._follow(trainer.parameters())
 
     def _follow(self, params: list[Any]) -> None:
-        """Average these parameters; those that are averaged already go on, others begin with their values."""
+        """Average these parameters; those that are averaged already continue, others begin with their values."""
         before = self.average
         if before is None or list(map(id, before.tensors)) != list(map(id, params)):
             made = ExponentialMovingAverage(params, self.decay)
@@ -444,9 +444,7 @@ class EMA(Callback):
     def applied(self) -> Any:
         """A context manager in which the model has the average as its weights."""
         if self.average is None:
-            raise problem(
-                RangeError, "EMA", "a callback whose training has not begun", "one that fit() was called with"
-            )
+            raise problem(RangeError, "EMA", "a callback before its first training", "one that fit() was called with")
         return self.average.applied()
 
     def evaluating(self, trainer: Trainer) -> Any:

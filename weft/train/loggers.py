@@ -6,15 +6,16 @@ import contextlib
 import csv
 import io
 import json
+import math
 import os
 import platform
 import sys
 import time
 import warnings
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import weft
 from weft.serialization.files import failed, replace, write_all
@@ -53,9 +54,8 @@ class _Table:
                 self._rewrite()
 
     def keep(self, column: str, largest: float) -> None:
-        """Drop rows above a number: those of a run that is repeated from a checkpoint; and damaged ones."""
-        numbers = [_number(row.get(column)) for row in self.rows]
-        kept = [row for row, one in zip(self.rows, numbers, strict=True) if one is not None and one <= largest]
+        """Drop rows above a number: those of a run that is repeated from a checkpoint."""
+        kept = [row for row in self.rows if _number(row.get(column)) <= largest]
         if len(kept) < len(self.rows):
             self.rows = kept
             self._rewrite()
@@ -97,12 +97,22 @@ class _Table:
         write_text(self.path, self._lines(self.rows, header=True))
 
 
-def _number(text: str | None) -> float | None:
-    """A cell as a number."""
+def _number(text: str | None) -> float:
+    """The number in a cell; infinite where a line is damaged."""
     try:
-        return float(text or "")
+        return float(text or "inf")
     except ValueError:
-        return None
+        return math.inf
+
+
+def _text(value: Any) -> str:
+    return (
+        json.dumps(value)
+        if isinstance(value, (list, tuple))
+        else repr(value)
+        if isinstance(value, float)
+        else str(value)
+    )
 
 
 def make_folder(path: Path) -> None:
@@ -116,16 +126,6 @@ def make_folder(path: Path) -> None:
         raise failed("Trainer", path, error)
 
 
-def _text(value: Any) -> str:
-    return (
-        json.dumps(value)
-        if isinstance(value, (list, tuple))
-        else repr(value)
-        if isinstance(value, float)
-        else str(value)
-    )
-
-
 def write_text(path: Path, text: str) -> None:
     """Write a file under another name and rename it, so that it is never there half."""
     make_folder(path.parent)
@@ -134,8 +134,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 class CSVLogger(Callback):
-    """One row per epoch: the epoch and all metrics, in a file that is brought to disk with each. `append` goes on with
-    a file that is there."""
+    """One row per epoch: the epoch and all metrics, in a file that is complete after each. `append` keeps the rows
+    of a file that is there."""
 
     def __init__(self, path: str | os.PathLike[str], append: bool = False, separator: str = ","):
         self.table, self.append = _Table(Path(path), separator), append
@@ -144,7 +144,7 @@ class CSVLogger(Callback):
     def on_train_begin(self, trainer: Trainer) -> None:
         if self._trainer is not None and self._trainer() is trainer:
             return
-        self._trainer = weakref.ref(trainer)
+        self._trainer = ref(trainer)
         make_folder(self.table.path.parent)
         if self.append or trainer.is_resumed:
             self.table.read()
@@ -224,7 +224,7 @@ class RunFolder(Callback):
         assert trainer.run is not None
         if self._trainer is None or self._trainer() is not trainer:
             self._open(trainer)
-            self._trainer = weakref.ref(trainer)
+            self._trainer = ref(trainer)
         self._keep_plan(trainer)
         self._began = time.perf_counter() - self._seconds_before()
 
@@ -232,8 +232,8 @@ class RunFolder(Callback):
         """How long the run has taken so far, in earlier calls of `fit`: until the last step that was noted, or for all
         epochs."""
         assert self.epochs is not None and self.steps is not None
-        noted = [_number(row.get("seconds")) or 0.0 for row in self.steps.rows[-1:]]
-        return max(*noted, 0.0, sum(_number(row.get("seconds")) or 0.0 for row in self.epochs.rows))
+        noted, epochs = ([_number(row.get("seconds")) for row in table.rows] for table in (self.steps, self.epochs))
+        return max([0.0, *filter(math.isfinite, noted), sum(filter(math.isfinite, epochs))])
 
     def _open(self, trainer: Trainer) -> None:
         """Make the folder, take over what it has of this run, and remove what it has of another."""
@@ -279,7 +279,10 @@ class RunFolder(Callback):
     def on_train_end(self, trainer: Trainer) -> None:
         self._add_unfinished_epoch(trainer)
         if self.report:
-            write_report(trainer)
+            try:
+                write_report(trainer)
+            except OSError as error:  # what was trained is kept: a full disk does not make it fail
+                warnings.warn(f"the report of {trainer.run} could not be written ({error})", stacklevel=2)
 
     def on_train_abort(self, trainer: Trainer) -> None:
         """A run that was interrupted, or that an error ended, has a report, too; nothing is measured for it."""
@@ -296,27 +299,21 @@ class RunFolder(Callback):
             self.epochs.replace("epoch", last)
 
 
-def write_report(trainer: Trainer, measures: bool = True) -> Path | None:
+def write_report(trainer: Trainer, measures: bool = True) -> Path:
     """Write `report.html` into the run folder of a trainer. Layers, memory and kernels are measured once for a run, on
-    copies: nothing of the trainer changes. What could not be measured is in `missing.json`, and the report says it. A
-    report that cannot be written is a warning: the training is done."""
+    copies: nothing of the trainer changes. What could not be measured is in `missing.json`, and the report says it."""
     from weft import report
 
     assert trainer.run is not None
-    try:
-        if measures and not (trainer.run / "kernels.json").exists():
-            steps = trainer.compiled_steps()
-            inputs = [weft.zeros(shape, dtype=dtype, device=trainer.device) for shape, dtype in trainer.input_forms]
-            missing = report.describe(trainer.run, trainer.model, steps[0] if steps else None, inputs or None)
-            if missing:
-                write_text(trainer.run / "missing.json", json.dumps(missing, indent=1) + "\n")
-            else:
-                (trainer.run / "missing.json").unlink(missing_ok=True)
-        return report.write(trainer.run)
-    except OSError as error:
-        text = f"the report of the run in {str(trainer.run)!r} could not be written: {error}"
-        warnings.warn(text, UserWarning, stacklevel=2)
-        return None
+    if measures and not (trainer.run / "kernels.json").exists():
+        steps = trainer.compiled_steps()
+        inputs = [weft.zeros(shape, dtype=dtype, device=trainer.device) for shape, dtype in trainer.input_forms]
+        missing = report.describe(trainer.run, trainer.model, steps[0] if steps else None, inputs or None)
+        if missing:
+            write_text(trainer.run / "missing.json", json.dumps(missing, indent=1) + "\n")
+        else:
+            (trainer.run / "missing.json").unlink(missing_ok=True)
+    return report.write(trainer.run)
 
 
 def _read_description(path: Path) -> dict[str, Any] | None:

@@ -437,8 +437,8 @@ LARGEST_LOGIT, SMALLEST_LOGIT = 1e4, 1e-6  # that AUC tells from larger and smal
 
 class AUC(Metric):
     """Area under the ROC curve of two classes, from logits, or from probabilities (`from_logits=False`). Scores are
-    counted in `bins` intervals, where scores of one interval are equal: about 1 % of the logit wide, from 1e-6 to
-    10,000 on both sides of 0. A score that is NaN makes the area NaN.
+    counted in `bins` intervals, where scores of one interval are equal: about 1 % of the logit wide from 1e-6 to
+    10,000, on both sides of 0. A score that is NaN makes the area NaN.
 
     >>> metric = AUC(from_logits=False)
     >>> metric.update(weft.tensor([0.1, 0.4, 0.35, 0.8]), weft.tensor([0, 0, 1, 1]))

@@ -63,3 +63,13 @@ def _inputs(trainer: Trainer, data: Any) -> Any:
 
 def _without_target(batch: Any) -> tuple[Any, ...]:
     return tuple(batch[:-1]) if len(batch) > 1 else tuple(batch)
+
+
+def in_batches(samples: Any, batch_size: int) -> list[tuple[Any]]:
+    """A tensor or an array of samples as batches of at most that many."""
+    if not isinstance(batch_size, (int, np.integer)) or batch_size < 1:
+        raise problem(RangeError, "Trainer.predict", f"batch_size {batch_size!r}", "an integer of at least 1, or None")
+    if not (isinstance(samples, (Tensor, np.ndarray)) or is_torch_tensor(samples)):
+        given = f"batch_size={batch_size} with data that is in batches already"
+        raise problem(RangeError, "Trainer.predict", given, "a tensor or array of samples", "leave batch_size out")
+    return [(samples[at : at + batch_size],) for at in range(0, max(len(samples), 1), batch_size)]

@@ -44,7 +44,7 @@ class ProgressBar(Callback):
             )
             self._bar.start()
 
-        if trainer.position:  # an epoch goes on
+        if trainer.position:  # an epoch is continued
             self.on_epoch_begin(trainer, trainer.epoch, {})
 
     def on_epoch_begin(self, trainer: Trainer, epoch: int, metrics: Metrics) -> None:

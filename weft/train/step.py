@@ -275,8 +275,8 @@ def _scale(scaler: Any, loss: Tensor) -> Tensor:
 
 
 def update(trainer: Trainer, proceed: Tensor | None) -> Tensor | None:
-    """The optimizers' step, left out where `proceed` is False. With a loss scaler, returns whether that has left it
-    out: a bool on the device."""
+    """The optimizers' step, left out where `proceed` is False. Returns whether the loss scaler, if there is one, has
+    left it out: a bool on the device."""
     before = None if trainer.scaler is None else trainer.scaler._tensors()["skipped"].clone()
     for optimizer in trainer.optimizers:
         has_update = not optimizer._keeps_own_state()

@@ -631,12 +631,13 @@ class Trainer:
                 if module.training is not mode:
                     module.training = mode
 
-    def predict(self, data: Any) -> Tensor:
-        """The model's results for inputs: a tensor or array of samples, or data in batches. The last part of a batch of
-        several is the target and is left out; the others are the inputs. Results of several batches are joined."""
-        from weft.train.predicting import predict
+    def predict(self, data: Any, batch_size: int | None = None) -> Tensor:
+        """The model's results for inputs: a tensor or array of samples, computed at once or `batch_size` at a time, or
+        data in batches. The last part of a batch of several is the target and is left out; the others are the inputs.
+        Results of several batches are joined."""
+        from weft.train.predicting import in_batches, predict
 
-        return predict(self, data)
+        return predict(self, data if batch_size is None else in_batches(data, batch_size))
 
     def gradient_norms(self, *batch: Any) -> dict[str, float]:
         """The norm of the gradient of each parameter for a batch, by name; nothing is updated."""
