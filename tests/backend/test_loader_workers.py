@@ -174,6 +174,8 @@ def test_leaving_early_ends_the_workers(kind):
     for _ in data.DataLoader(Squares(200), 1, num_workers=2, worker=kind):
         break
     gc.collect()
+    for thread in loader_threads():
+        thread.join(SECONDS)
     assert not loader_threads() and not children()
 
 
