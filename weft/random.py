@@ -37,7 +37,7 @@ class Generator:
         self.device: Device | None = None  # where the last draw was made
         self.manual_seed(seed)
 
-    def present(self) -> Generator:
+    def _present(self) -> Generator:
         """The generator whose state counts in this thread: itself or, for the default generator inside a
         `use_generator` block, the one that stands in for it."""
         return STATE.generator if STATE.generator is not None and self is default_generator else self
@@ -54,7 +54,7 @@ class Generator:
 
     def initial_seed(self) -> int:
         """The seed of the stream."""
-        return self.present()._seed
+        return self._present()._seed
 
     def seed(self) -> int:
         """Start the stream of a seed that the system draws, which is returned."""
@@ -62,13 +62,13 @@ class Generator:
 
     def get_state(self) -> tuple[int, int]:
         """(seed, draws made), to be given to `set_state` later."""
-        source = self.present()
+        source = self._present()
         return source._seed, source.counter
 
     def set_state(self, state: tuple[int, int]) -> None:
         """Go back to a state."""
         self.manual_seed(state[0])
-        self.present().counter = state[1]
+        self._present().counter = state[1]
 
     def state_dict(self) -> dict[str, int]:
         """The state as numbers that JSON has: the seed, and how many draws were made."""

@@ -256,7 +256,7 @@ class Variant:
         assert self.words is not None
         for generator, state, count in self.draws:
             if STATE.generator is not None:
-                generator = generator.present()
+                generator = generator._present()
             state[0], state[1] = generator.key, generator.counter & 0xFFFFFFFF
             generator.counter += count
         self.words.send()
@@ -264,12 +264,12 @@ class Variant:
     def take_back(self) -> None:
         """The draws of a run that did not take place."""
         for generator, _, count in self.draws:
-            generator.present().counter -= count
+            generator._present().counter -= count
 
     def inputs(self, flat: Sequence[Any]) -> dict[int, Buffer]:
         """The memory of each leaf before the next run, inside `call_bound(flat, ...)` or after it."""
         for generator, state, _ in self.draws:
-            generator = generator.present()
+            generator = generator._present()
             state[0], state[1] = generator.key, generator.counter & 0xFFFFFFFF
         if self.words is not None:
             self.words.send()

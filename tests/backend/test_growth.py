@@ -1,6 +1,5 @@
 """Long runs: nothing grows, interrupts and forks leave a state that works, other Python threads go on."""
 
-import functools
 import gc
 import os
 import subprocess
@@ -114,9 +113,10 @@ def test_a_running_sum_that_nobody_reads():
         for _ in range(steps):
             total = total + step(x).detach()
 
+    made = weft.counters()["plans_built"]
     run(2500)
-    before, seconds = usage(), weft.counters()["compile_seconds"]
-    assert seconds < 60
+    assert weft.counters()["plans_built"] - made < 10
+    before = usage()
     run(5000)
     after = usage()
     assert after[2] == before[2]
@@ -300,9 +300,10 @@ def test_interrupts_act_between_plans(compiled):
 
 @pytest.mark.serial
 def test_other_threads_go_on_while_a_plan_runs():
-    """In one plan that takes long enough to tell, however fast the machine is."""
     rng = np.random.default_rng(0)
-    a = weft.tensor((rng.normal(size=(1500, 1500)) / 40).astype(np.float32))
+    a = weft.tensor(rng.normal(size=(1500, 1500)).astype(np.float32))
+    product = weft.compile(lambda a: (a @ a) @ a)
+    product(a)
     ticks, stop = [], threading.Event()
 
     def tick():
@@ -310,30 +311,20 @@ def test_other_threads_go_on_while_a_plan_runs():
             ticks.append(time.perf_counter())
             time.sleep(0.0005)
 
-    def run(product):
-        """(seconds, ticks of the other thread) of one run."""
-        start = time.perf_counter()
-        product(a)
-        end = time.perf_counter()
-        return end - start, sum(start < moment < end for moment in list(ticks))
-
-    def chain(count):
-        return weft.compile(lambda a: functools.reduce(lambda x, _: x @ a, range(count), a))
-
-    count = 2
-    product = chain(count)
-    product(a)
-    while run(product)[0] < 0.1:
-        count *= 2
-        product = chain(count)
-        product(a)
     other = threading.Thread(target=tick)
     other.start()
     try:
-        assert any(run(product)[1] >= 5 for _ in range(10))  # a plan that stops other threads has one at most
+        time.sleep(0.01)
+        spans: list[tuple[float, float]] = []
+        while sum(end - start for start, end in spans) < 0.05:  # long enough for some ticks, however fast it is
+            start = time.perf_counter()
+            product(a)
+            spans.append((start, time.perf_counter()))
     finally:
         stop.set()
         other.join()
+    during = sum(start < moment < end for moment in ticks for start, end in spans)
+    assert during >= 5
 
 
 def test_threads_compute_at_the_same_time():

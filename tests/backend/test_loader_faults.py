@@ -127,6 +127,23 @@ def test_evaluations_take_each_sample_once(on_each_device, kind, count):
     assert [len(batch[0]) for batch in loader] == [4] * -(-count // 4)  # batches of training are filled up
 
 
+class Doubling(data.DataLoader):
+    """A loader whose batches are changed by the way in which it is iterated over."""
+
+    def __iter__(self):
+        return ([2 * x, y] for x, y in super().__iter__())
+
+
+def test_evaluations_use_the_iteration_of_a_subclass(on_each_device):
+    x = weft.ones(4, 2)
+    loader = Doubling(data.TensorDataset(x, x), 4, resident=False, device=on_each_device)
+    model = nn.Linear(2, 2, bias=False)
+    with weft.no_grad():
+        model.weight.copy_(weft.eye(2))
+    trainer = Trainer(model, nn.MSELoss(), weft.optim.SGD(model.parameters(), lr=0.0), device=on_each_device)
+    assert trainer.evaluate(loader)["loss"] == 1.0 and trainer.predict(loader).tolist() == [[2.0, 2.0]] * 4
+
+
 def test_an_evaluation_in_between_leaves_a_random_transform_as_it_was(on_each_device):
     def add_noise(x, y):
         return x + weft.randn(*x.shape, generator=data.seeds.current_generator(), device=x.device), y

@@ -85,6 +85,8 @@ def children():
 def nothing_is_left():
     yield
     gc.collect()
+    for thread in loader_threads():  # code of a dataset may still be inside
+        thread.join(SECONDS)
     assert not loader_threads() and not children()
 
 
@@ -172,45 +174,32 @@ def test_leaving_early_ends_the_workers(kind):
     for _ in data.DataLoader(Squares(200), 1, num_workers=2, worker=kind):
         break
     gc.collect()
+    for thread in loader_threads():
+        thread.join(SECONDS)
     assert not loader_threads() and not children()
 
 
 class Blocked(data.Dataset):
-    """Samples that wait until they are let go."""
+    """Sample 2 waits until it is let go."""
 
     def __init__(self):
         self.gate = threading.Event()
 
     def __getitem__(self, index):
-        assert self.gate.wait(SECONDS)
+        assert index < 2 or self.gate.wait(SECONDS)
         return index
 
     def __len__(self):
         return 4
 
 
-class BlockedStream(data.IterableDataset):
-    def __init__(self):
-        self.gate = threading.Event()
-
-    def __iter__(self):
-        assert self.gate.wait(SECONDS)
-        yield 1
-
-
-@pytest.mark.parametrize(
-    ("make", "what"), [(Blocked, r"samples \[0, 1\]"), (BlockedStream, "the next items of a stream")]
-)
-def test_a_timeout_names_the_samples(make, what, monkeypatch):
-    """Nothing comes until the timeout was seen: the gate is opened afterwards, so no other time counts."""
-    monkeypatch.setattr(streaming, "JOIN_SECONDS", 0.01)
-    dataset = make()
-    batches = iter(data.DataLoader(dataset, 2, num_workers=1, timeout=0.1))
-    with pytest.raises(data.WorkerError, match=f"no batch for 0.1 seconds, while reading {what}"):
+def test_a_timeout_names_the_samples():
+    dataset = Blocked()
+    batches = iter(data.DataLoader(dataset, 2, num_workers=1, timeout=0.5))
+    next(batches)
+    threading.Timer(0.8, dataset.gate.set).start()
+    with pytest.raises(data.WorkerError, match=r"no batch for 0.5 seconds, while reading samples \[2, 3\]"):
         next(batches)
-    dataset.gate.set()
-    for thread in loader_threads():
-        thread.join(SECONDS)
 
 
 def test_what_cannot_be_sent_to_a_process():
@@ -235,6 +224,29 @@ def test_threads_are_started_in_themselves():
 def test_any_order_when_it_may_be():
     loader = data.DataLoader(Squares(), 2, num_workers=3, in_order=False)
     assert sorted(one for _, numbers in loader for one in numbers.tolist()) == list(range(20))
+
+
+class BlockedStream(data.IterableDataset):
+    def __init__(self):
+        self.gate = threading.Event()
+
+    def __iter__(self):
+        assert self.gate.wait(SECONDS)
+        yield 1
+
+
+@pytest.mark.parametrize(
+    ("make", "what"), [(Blocked, r"samples \[2, 3\]"), (BlockedStream, "the next items of a stream")]
+)
+def test_a_timeout_of_the_first_batch_says_what_is_read(make, what, monkeypatch):
+    """Nothing comes until the timeout was seen: the gate is opened afterwards, so no other time counts."""
+    monkeypatch.setattr(streaming, "JOIN_SECONDS", 0.01)
+    dataset = make()
+    order = {} if make is BlockedStream else {"sampler": [2, 3, 0, 1]}
+    batches = iter(data.DataLoader(dataset, 2, num_workers=1, timeout=0.1, **order))
+    with pytest.raises(data.WorkerError, match=f"no batch for 0.1 seconds, while reading {what}"):
+        next(batches)
+    dataset.gate.set()
 
 
 def test_workers_that_died_are_replaced():

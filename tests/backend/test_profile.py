@@ -204,7 +204,7 @@ def test_as_text_and_as_data(on_each_device):
 
 @pytest.mark.serial
 def test_kernels_add_up_to_the_whole(on_each_device):
-    """Within the stated limits, in one of ten tries: a busy machine only ever adds to one or the other."""
+    """Within the stated limits, in one of forty tries: a busy machine only ever adds to one or the other."""
     model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256))
     x = weft.randn(256, 256)
 
@@ -212,7 +212,7 @@ def test_kernels_add_up_to_the_whole(on_each_device):
         loss = model(x).square().mean()
         return weft.grad(loss, list(model.parameters()))
 
-    assert any(weft.profile(step, x).is_consistent for _ in range(10))
+    assert any(weft.profile(step, x).is_consistent for _ in range(40))
 
 
 def test_not_on_devices_that_do_not_run_plans():

@@ -144,6 +144,7 @@ def test_arrays_without_rows_are_refused(tmp_path):
         ([(1,), 2], "types int, tuple"),
         ([1, None], "types NoneType, int"),
         ([1.5, "a"], "types float, str"),
+        ([1, "a"], "types int, str"),
     ],
 )
 def test_items_that_are_not_alike(items, given):
@@ -154,6 +155,8 @@ def test_items_that_are_not_alike(items, given):
 def test_mixed_numbers_are_alike():
     assert data.default_collate([1, np.float32(2.5)]).tolist() == [1, 2.5]
     assert data.default_collate([1.5, np.int64(2), True]).tolist() == [1.5, 2, 1]
+    assert data.default_collate([1, np.array(2)]).tolist() == [1, 2]
+    assert data.default_collate([2**62 + 1, 1]).tolist() == [2**62 + 1, 1]
 
 
 @pytest.mark.parametrize(

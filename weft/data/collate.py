@@ -55,12 +55,10 @@ def collate(batch: list[Any], make: Make) -> Any:
         return [one.item() for one in batch]
     if isinstance(first, (np.ndarray, np.generic)):
         return make(_stack_arrays(batch))
-    if isinstance(first, (float, int)):
-        _check_all(batch, (float, int, np.number, np.bool_))
     if isinstance(first, float):
-        return make(np.array(batch, np.float64))
+        return make(_as_numbers(batch).astype(np.float64))
     if isinstance(first, int):
-        numbers = np.array(batch)  # a float among ints makes floats, as in PyTorch
+        numbers = _as_numbers(batch)  # a float among ints makes floats, as in PyTorch
         return make(numbers.astype(np.float32) if numbers.dtype == np.float64 else numbers)
     if isinstance(first, (str, bytes)):
         return batch
@@ -85,8 +83,22 @@ def collate(batch: list[Any], make: Make) -> Any:
 def _check_all(batch: list[Any], kinds: Any) -> None:
     """The items that are stacked must be alike."""
     if not all(isinstance(one, kinds) for one in batch):
-        found = sorted({type(one).__name__ for one in batch})
-        raise problem(DTypeError, "default_collate", f"items of types {', '.join(found)}", "items of one kind")
+        raise _differing(batch)
+
+
+def _differing(batch: list[Any]) -> Exception:
+    found = sorted({type(one).__name__ for one in batch})
+    return problem(DTypeError, "default_collate", f"items of types {', '.join(found)}", "items of one kind")
+
+
+def _as_numbers(batch: list[Any]) -> np.ndarray:
+    try:
+        numbers = np.array(batch)
+    except (TypeError, ValueError):
+        raise _differing(batch) from None
+    if numbers.dtype.kind not in "biuf":
+        raise _differing(batch)
+    return numbers
 
 
 def _stack_arrays(arrays: list[Any]) -> np.ndarray:

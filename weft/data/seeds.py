@@ -40,7 +40,7 @@ def _finalize(z: int) -> int:
 
 def draw_seed(generator: Generator | None) -> int:
     """A seed from a generator, which counts it as one draw. Computed on the host, without a device."""
-    source = (generator or default_generator).present()
+    source = (generator or default_generator)._present()
     made, counter = source.get_state()
     source.counter = counter + 1
     return epoch_seed(made, counter, 0)

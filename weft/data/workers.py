@@ -33,6 +33,7 @@ from weft.random import Generator, default_generator, use_generator
 PARENT_CHECK_SECONDS = 2.0  # how often an idle worker process looks whether its parent is still there
 READ, STOP = "read", "stop"  # what a process is told, together with a task
 SHUTDOWN_SECONDS = 1.0  # how long a process is given to end by itself
+DEATH_SECONDS = 10.0  # how long the exit code of a process that has closed its pipe is waited for
 
 
 class WorkerError(WeftError, RuntimeError):
@@ -185,7 +186,7 @@ class ProcessWorker:
         raise value
 
     def _death(self) -> WeftError:
-        self._process.join(SHUTDOWN_SECONDS)
+        self._process.join(DEATH_SECONDS)
         code = self._process.exitcode
         if code is None:
             how = "which closed its pipe"

@@ -17,6 +17,7 @@ import numpy as np
 import weft
 from weft import tree
 from weft.data.collate import array_of_torch, is_torch_tensor
+from weft.data.loader import DataLoader
 from weft.data.seeds import ITEMS, epoch_seed, iterate_apart, restore_generator, saved_generator
 from weft.errors import RangeError, WeftError, problem
 from weft.random import Generator
@@ -159,7 +160,7 @@ class Streamed(Batches):
             if state:
                 known = {"seed": None, "draws": 0} if hasattr(self.source, "place") else {}
                 self.source.load_state_dict({**known, **state, "epoch": epoch, "position": position})
-            is_unpadded = not self.pads and hasattr(self.source, "stream_batches")
+            is_unpadded = not self.pads and type(self.source).__iter__ is DataLoader.__iter__
             self._iterator = self.source.stream_batches(pads=False) if is_unpadded else iter(self.source)
             self.place = getattr(self.source, "place", None)
             if state or not position:
