@@ -11,7 +11,7 @@ import weft
 import weft.nn as nn
 from weft.data import DataLoader, ResidentData, TensorDataset
 from weft.errors import GraphError, OutOfMemoryError, RangeError
-from weft.train import EMA, Callback, Trainer
+from weft.train import EMA, Callback, NotFiniteError, Trainer
 
 pytestmark = pytest.mark.backend
 
@@ -237,9 +237,9 @@ def test_checkpoint_reaches_modules_in_containers_that_are_not_called(on_each_de
 
 
 def test_checkpoints_that_are_not_there_are_refused(on_each_device):
-    with pytest.raises(GraphError, match="Trainer: given checkpoint=True .* no modules inside"):
+    with pytest.raises(GraphError, match=r"Trainer: given checkpoint=True .* no modules inside"):
         make(on_each_device, checkpoint=True)
-    with pytest.raises(GraphError, match="Trainer: given checkpoint 'block'.*blocks"):
+    with pytest.raises(GraphError, match=r"Trainer: given checkpoint 'block'.*blocks"):
         make(on_each_device, InList("list"), checkpoint=["block"])
     with pytest.raises(GraphError, match="Trainer: given checkpoint 3"):
         make(on_each_device, InList("list"), checkpoint=3)
@@ -277,3 +277,47 @@ def test_the_memory_budget_of_resident_data_of_another_size(on_each_device):
     trainer.fit(data(16))
     with pytest.raises(OutOfMemoryError, match="memory budget"):
         trainer.fit(data(4096), epochs=2)
+
+
+# ---- gradients that are not finite ----------------------------------------------------------------------------------
+
+
+class Root(nn.Module):
+    """Its loss is finite, and its gradient is not where the weight is 0."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.weight = nn.Parameter(weft.tensor([start]))
+        self.other = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.other(x) + self.weight.sqrt()
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("kind", ["streamed", "resident"])
+def test_a_gradient_that_is_not_finite_stops_before_the_update(on_each_device, kind, clip):
+    trainer = make(on_each_device, Root(0.0), clip_norm=clip)
+    before = weights(trainer)
+    data = resident(on_each_device) if kind == "resident" else BATCHES
+    with pytest.raises(NotFiniteError, match=r"a gradient that is not finite in step 1 .*first: that of weight; "):
+        trainer.fit(data)
+    for one, two in zip(weights(trainer), before, strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def test_the_check_of_gradients_is_a_part_of_the_update(on_each_device):
+    def kernels(on_nan):
+        trainer = make(on_each_device, InList("list"), on_nan=on_nan)
+        trainer.fit(rows_of(16))
+        return len(str(trainer.compiled_steps()[0].plan).splitlines())
+
+    assert kernels("stop") <= kernels("ignore") + 4
+
+
+def test_a_regularizer_that_is_not_finite_is_named(on_each_device):
+    def penalty(params):
+        return params[0].sum() * float("nan")
+
+    with pytest.raises(NotFiniteError, match="a loss that is not finite in step 1 .*first: the regularizer"):
+        make(on_each_device, regularizer=penalty).fit(BATCHES)

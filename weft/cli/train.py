@@ -66,7 +66,7 @@ def fit(found: Run, trainer: Any, folder: Path, resume: str | None, console: Con
     try:
         found.fit(trainer, resume)
     except Interrupted as stop:
-        return stop.code if isinstance(stop.code, int) else 1
+        return stop.code
     return 0
 
 

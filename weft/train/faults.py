@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,18 +17,44 @@ class NotFiniteError(WeftError, ArithmeticError):
     """A loss that is infinite or no number."""
 
 
-class Interrupted(SystemExit):
+class Interrupted(BaseException):
     """A run that was asked to stop (Ctrl-C, SIGTERM), has finished its step and has saved what it can.
 
-    The interpreter ends with the exit code that shells expect: 128 + the number of the signal.
+    `except KeyboardInterrupt` catches Ctrl-C. Unless it is caught, a script ends with the exit code that shells expect,
+    128 + the number of the signal (`code`); a Python prompt and a notebook stay, with the model as it is.
     """
 
     def __init__(self, code: int, message: str):
         super().__init__(code)
-        self.message = message
+        self.code, self.message = code, message
 
     def __str__(self) -> str:
         return self.message
+
+
+class InterruptedByUser(Interrupted, SystemExit, KeyboardInterrupt):
+    """By Ctrl-C."""
+
+
+class InterruptedAtPrompt(Interrupted, KeyboardInterrupt):
+    """By Ctrl-C at a Python prompt or in a notebook, which a SystemExit would end."""
+
+
+class InterruptedBySystem(Interrupted, SystemExit):
+    """By SIGTERM."""
+
+
+def interruption(number: int, message: str) -> Interrupted:
+    """What to raise after a signal. A prompt shows the message itself."""
+    kind: type[Interrupted] = InterruptedBySystem
+    if number == signal.SIGINT:
+        kind = InterruptedAtPrompt if is_interactive() else InterruptedByUser
+    return kind(128 + number, message)
+
+
+def is_interactive() -> bool:
+    """Whether somebody sits at a Python prompt or a notebook."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or hasattr(builtins, "__IPYTHON__")
 
 
 OTHER, NOT_FINITE, LABELS, MISSING, UNREADABLE, DISK_FULL, MEMORY = 1, 3, 4, 5, 6, 7, 8
@@ -47,7 +75,7 @@ def exit_code(error: BaseException) -> int:
     >>> exit_code(FileNotFoundError("no such folder")), exit_code(ValueError("anything"))
     (5, 1)
     """
-    if isinstance(error, SystemExit):
+    if isinstance(error, (SystemExit, Interrupted)):
         return error.code if isinstance(error.code, int) else OTHER
     for one in _chain(error):
         if isinstance(one, OSError) and one.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import weft
 from weft import tree
 from weft.errors import GraphError, ShapeError, problem
+from weft.optim.flat import buckets, join
 from weft.optim.clip import clip_grad_norm_, clip_grad_value_
 from weft.state import STATE
 from weft.tensor import Tensor
@@ -189,9 +190,9 @@ def train_on(
         if trainer.clip_norm is not None:
             norm = clip_grad_norm_(params, trainer.clip_norm)
             good = good & norm.isfinite() if good is not None and trainer.scaler is None else good
-        elif good is not None and on_nan == "skip" and trainer.scaler is None:
+        elif good is not None and trainer.scaler is None:
             grads = [param.grad.detach() for param in params if param.grad is not None]
-            good = good & _are_finite(grads) if grads else good
+            good = good & _are_finite(grads, good.device) if grads else good
     proceed = good
     if good is not None and on_nan == "stop" and stops:  # nothing changes after the first bad step
         proceed = good & ~trainer.meters.has_stopped()
@@ -213,10 +214,11 @@ def train_on(
     return loss.detach()
 
 
-def _are_finite(grads: Sequence[Tensor]) -> Tensor:
+def _are_finite(grads: Sequence[Tensor], device: Any) -> Tensor:
     """Whether all gradients are finite: a bool on the device."""
-    device = grads[0].device
-    return weft.stack([grad.isfinite().all().to(device) for grad in grads]).all()
+    flat = [join([grads[k] for k in positions]) for positions in buckets(grads)]
+    found = [one.isfinite().all() for one in flat]
+    return weft.stack([one if one.device is device else one.to(device) for one in found]).all()
 
 
 def compute_gradients(

@@ -28,7 +28,7 @@ from weft.train import arguments, budget, nan, saving, search, weights
 from weft.train.accumulate import Accumulator
 from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
 from weft.train.callbacks import Callback, calls_on_batches
-from weft.train.faults import Interrupted, NotFiniteError
+from weft.train.faults import InterruptedAtPrompt, NotFiniteError, interruption
 from weft.train.history import History
 from weft.train.interrupts import Requests, listening
 from weft.train.meters import BatchMetrics, Meters, Readings
@@ -316,12 +316,13 @@ class Trainer:
                     self._finish_early(validation, requests)
                     break
                 is_last = self.epoch + 1 >= epochs or self.stopped is not None or self._is_done(max_steps)
-                self._end_epoch(validation, validate_every, is_last)
+                is_due = validation is not None and ((self.epoch + 1) % validate_every == 0 or is_last)
+                self._end_epoch(validation if is_due else None, requests)
                 if requests.signal is not None:
                     self._finish_early(None, requests)
             self._call("on_train_end")
-            if requests.signal is not None:  # it came while callbacks finished
-                self._finish_early(None, requests)
+            if requests.signal is not None:  # it came while callbacks finished: all is saved
+                raise self._interrupted(requests.signal, saving.newest(self))
 
     @contextlib.contextmanager
     def _telling_of_errors(self) -> Iterator[None]:
@@ -431,12 +432,18 @@ class Trainer:
 
     _loader_state: Mapping[str, Any] | None = None
 
-    def _end_epoch(self, validation: Any, validate_every: int, is_last: bool) -> None:
-        """Read the metrics, validate, step the scheduler, call the callbacks, save."""
+    def _end_epoch(self, validation: Any, requests: Requests) -> None:
+        """Read the metrics, validate, step the scheduler, call the callbacks, save. After a signal in the validation
+        the epoch is not at its end: whoever goes on validates again."""
         metrics = self._epoch_metrics()
-        is_due = (self.epoch + 1) % validate_every == 0 or is_last
-        if validation is not None and is_due:
-            metrics.update({f"val_{name}": value for name, value in self.evaluate(validation).items()})
+        if validation is not None:
+            assert self._source is not None
+            place = self._source.state_dict(self.epoch, self.position)  # the validation may use the same data
+            found = self._evaluate(validation, requests)
+            if found is None:
+                self._loader_state = place
+                return
+            metrics.update({f"val_{name}": value for name, value in found.items()})
         if not self.schedules_steps:
             self._step_scheduler(metrics)
         self.history.add(metrics)
@@ -448,16 +455,20 @@ class Trainer:
     def _finish_early(self, validation: Any, requests: Requests) -> None:
         """In the middle of an epoch, or after a signal: what was measured so far, and a checkpoint to go on from."""
         if self.position and self._source is not None:
-            # Before the validation, which may use the same data.
-            self._loader_state = self._source.state_dict(self.epoch, self.position)
+            if self._loader_state is None:  # before the validation, which may use the same data
+                self._loader_state = self._source.state_dict(self.epoch, self.position)
             metrics = self._epoch_metrics()
             if validation is not None and requests.signal is None:
-                metrics.update({f"val_{name}": value for name, value in self.evaluate(validation).items()})
+                found = self._evaluate(validation, requests) or {}
+                metrics.update({f"val_{name}": value for name, value in found.items()})
             self.history.add(metrics)
         path = self.save(self.history.last) if self.position else saving.newest(self)
-        if requests.signal is None:
-            return
-        name = {2: "Ctrl-C", 15: "SIGTERM"}.get(requests.signal, f"signal {requests.signal}")
+        if requests.signal is not None:
+            raise self._interrupted(requests.signal, path)
+
+    def _interrupted(self, number: int, path: Path | None) -> BaseException:
+        """What a run ends with after a signal; says where it was saved and how to resume."""
+        name = {2: "Ctrl-C", 15: "SIGTERM"}.get(number, f"signal {number}")
         where = f"saved to {path}" if path is not None else "nothing was saved, since the Trainer has no run folder"
         how = self.how_to_resume or (
             'call fit again with the same run folder (resume="auto")'
@@ -466,9 +477,11 @@ class Trainer:
         )
         epoch = self.epoch + bool(self.position)  # the one it is in or, between two, the one that is done; from 1 on
         message = f"Interrupted by {name} after step {self.step_count} (epoch {epoch}); {where}. To go on: {how}."
-        print(message, file=sys.stderr)
         self._write_numbers()
-        raise Interrupted(128 + requests.signal, message)
+        error = interruption(number, message)
+        if not isinstance(error, InterruptedAtPrompt):
+            print(message, file=sys.stderr)
+        return error
 
     def _is_done(self, max_steps: int | None) -> bool:
         return max_steps is not None and self.step_count >= max_steps
@@ -558,17 +571,34 @@ class Trainer:
     def _not_finite(self, step: int) -> Exception:
         """The error for a loss that was not finite: the batch is computed again, layer by layer."""
         position = self.position - (self.step_count - step) - 1
-        where = "the layer is unknown: the batch is of another epoch"
+        where, what = "the layer is unknown: the batch is of another epoch", "loss"
         if self._source is not None and position >= 0:
             take = functools.partial(self._source.take, self.epoch, position)
             where = nan.describe(self, take, lambda batch: predict_and_compare(self, batch)[0])
+            if where.startswith("first: the gradient"):  # of a loss that is finite, but for the regularizer
+                what, where = self._bad_gradient(take)
         self.meters.forget_bad()  # whoever goes on, does
         at = f"epoch {self.epoch + 1}, batch {position}" if position >= 0 else f"before epoch {self.epoch + 1}"
-        given = f"a loss that is not finite in step {step} ({at}); {where}"
+        given = f"a {what} that is not finite in step {step} ({at}); {where}"
         fix = "lower the learning rate or set clip_norm; parameters are those before that step"
         if "whose input is not finite" in where:
             fix = "look for NaN and infinite values in the data, or in what precedes that layer"
-        return problem(NotFiniteError, "Trainer", given, "a finite loss", f'{fix}. on_nan="skip" leaves such steps out')
+        fix += '. on_nan="skip" leaves such steps out'
+        return problem(NotFiniteError, "Trainer", given, f"a finite {what}", fix)
+
+    def _bad_gradient(self, take: Callable[[], tuple[Any, ...]]) -> tuple[str, str]:
+        """Which is not finite, loss or gradient, of a batch for which model and loss are; and where it comes from."""
+        with contextlib.suppress(Exception), nan.unchanged(self):
+            if self.regularizer is not None and not bool(self.regularizer(self.parameters()).isfinite()):
+                return "loss", "first: the regularizer"
+        with contextlib.suppress(Exception):
+            with nan.unchanged(self):
+                batch = take()
+            found = [name for name, norm in self.gradient_norms(*batch).items() if not math.isfinite(norm)]
+            if found:
+                more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+                return "gradient", f"first: that of {', '.join(found[:3])}{more}; the loss of this batch is finite"
+        return "gradient", "the loss of this batch is finite"
 
     # ---- other uses of the model ----------------------------------------------------------------------------------
 
@@ -596,6 +626,12 @@ class Trainer:
 
     def evaluate(self, data: Any) -> dict[str, Any]:
         """Loss and metrics over data, with the model in evaluation mode: one download at the end."""
+        found = self._evaluate(data, None)
+        assert found is not None
+        return found
+
+    def _evaluate(self, data: Any, requests: Requests | None) -> dict[str, Any] | None:
+        """See `evaluate`. None where a signal came in between."""
         source = batches_of(data, self.device, pads=False)
         held = source.data if isinstance(source, Resident) else None
         known = self._evaluations.get(held)
@@ -609,6 +645,8 @@ class Trainer:
             for batch, step in _each(source, steps):
                 self._check_budget("Trainer.evaluate", step, batch)
                 step(*batch)
+                if requests is not None and requests.signal is not None:
+                    return None
         return dict(meters.read())
 
     @contextlib.contextmanager
