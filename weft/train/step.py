@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import weft
 from weft import tree
 from weft.errors import GraphError, ShapeError, problem
-from weft.optim.flat import buckets, join
 from weft.optim.clip import clip_grad_norm_, clip_grad_value_
+from weft.optim.flat import buckets, join
 from weft.state import STATE
 from weft.tensor import Tensor
 from weft.train.meters import Meters
