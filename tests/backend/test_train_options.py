@@ -319,5 +319,5 @@ def test_a_regularizer_that_is_not_finite_is_named(on_each_device):
     def penalty(params):
         return params[0].sum() * float("nan")
 
-    with pytest.raises(NotFiniteError, match="a loss that is not finite in step 1 .*first: the regularizer"):
+    with pytest.raises(NotFiniteError, match=r"a loss that is not finite in step 1 .*first: the regularizer"):
         make(on_each_device, regularizer=penalty).fit(BATCHES)
