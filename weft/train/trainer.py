@@ -66,8 +66,8 @@ class Trainer:
     - `checkpoint`: recompute activations in the backward pass: True for the children of the model (those in a
       ModuleList or ModuleDict one by one), or names of modules; False for none, None leaves it as the modules have it.
       `memory_budget`: bytes, or "4 GB": as many of them as it takes for each form of batch.
-    - `on_nan`: what a loss or a gradient that is not finite does: "stop" raises and names the layer, "skip" leaves the step out,
-      "ignore" goes on.
+    - `on_nan`: what a loss or a gradient that is not finite does: "stop" raises and names the layer, "skip" leaves the
+      step out, "ignore" goes on.
     - `seed`: of the random stream when a run begins; None leaves it as it is.
     - `run`: a folder for configuration, metrics, checkpoints and a report.
 
