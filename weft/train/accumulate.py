@@ -124,7 +124,7 @@ class Unreduced:
         options = self.loss if isinstance(self.loss, Module) else self.options
         weight = _option(options, "weight", None)
         if isinstance(weight, Tensor) and weight.ndim == getattr(args[0], "ndim", 0) > 0 and weight.shape[0] != 1:
-            given = f"a weight of {list(weight.shape)} for a batch of {list(args[0].shape)}, which belongs to one batch"
+            given = f"a weight of each element, {list(weight.shape)}, which belongs to one batch"
             raise problem(GraphError, WHO, given, "a loss without it", _OWN_COUNT)
 
     def _count(self, values: Tensor, args: tuple[Any, ...]) -> Tensor | float:

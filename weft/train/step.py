@@ -296,12 +296,16 @@ def update(trainer: Trainer, proceed: Tensor | None) -> Tensor | None:
         with optimizer.updating_if(proceed) if proceed is not None and has_update else contextlib.nullcontext():
             if trainer.scaler is None:
                 optimizer.step()
-            else:
+            elif _has_gradients(optimizer):
                 trainer.scaler.step(optimizer)
     if trainer.scaler is None:
         return None
     trainer.scaler.update()
     return trainer.scaler._tensors()["skipped"] != before
+
+
+def _has_gradients(optimizer: Any) -> bool:
+    return any(param.grad is not None for group in optimizer.param_groups for param in group["params"])
 
 
 def assign_numbers(optimizers: Sequence[Any], numbers: Sequence[float]) -> None:
