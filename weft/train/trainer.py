@@ -150,7 +150,7 @@ class Trainer:
         self._evaluations = KeptByData()  # (Steps, Meters)
         self._predict: Any = None  # the compiled model, once it was asked for
         self._began = self._waited = 0.0
-        self._has_begun = self._is_seeded = False
+        self._has_begun = self._is_seeded = self._have_callbacks_begun = False
         self._bounded: set[Any] = set()  # forms of batches that were found to be within the memory budget
         if checkpoint is not None:
             arguments.set_checkpoints(self.model, checkpoint)
@@ -170,6 +170,7 @@ class Trainer:
             if arguments.in_step(value) == before:
                 self.__dict__[name] = value
                 return
+            self._have_callbacks_begun = False
         elif name == "loss":
             value = self._on_device(value)
         elif name == "memory_budget":
@@ -317,7 +318,9 @@ class Trainer:
         """The epochs of `fit`."""
         with listening() as requests, self._telling_of_errors():
             self._call("on_train_begin")
-            self.is_loaded = False
+            if not self._have_callbacks_begun and arguments.in_step(self.callbacks):
+                self._forget_steps()  # single steps before had no part of them
+            self._have_callbacks_begun, self.is_loaded = True, False
             while self.epoch < epochs and self.stopped is None and not self._is_done(max_steps):
                 self._start_epoch(source)
                 if not self.position:  # not where an epoch goes on
