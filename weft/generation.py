@@ -122,7 +122,7 @@ def generate(
     _check_tokens(tokens, max_new_tokens)
     _check_options("generate", temperature, top_k, top_p)
     if not max_new_tokens:
-        return tokens.clone()
+        return tokens.long().clone()  # as with any other number
     rows = tokens if tokens.ndim == 2 else tokens.unsqueeze(0)
     with no_grad(), _evaluating(model):
         cache = _prepare_cache(model, cache, rows.shape[0], rows.shape[1] + max_new_tokens)

@@ -344,3 +344,13 @@ def test_a_tiny_temperature_takes_the_largest(on_each_device, temperature, optio
     assert weft.generation.sample(logits, temperature, **options).tolist() == [1, 1, 0]
     step = weft.compile(lambda x: weft.generation.sample(x, temperature, **options))
     assert step(logits).tolist() == [1, 1, 0]
+
+
+def test_no_new_tokens_have_the_dtype_of_new_ones(on_each_device):
+    tokens = weft.tensor([1, 2], dtype=weft.int32, device=on_each_device)
+
+    def model(given):
+        return nn.functional.one_hot((given + 1) % 5, 5).float()
+
+    for count in (0, 2):
+        assert weft.generation.generate(model, tokens, count, temperature=0).dtype is weft.int64

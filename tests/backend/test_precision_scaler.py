@@ -319,3 +319,12 @@ def test_errors():
         scaler.load_state_dict({})
     with pytest.raises(weft.GraphError, match="outside"):
         weft.compile(lambda x: x * scaler.get_scale())(w)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_step_without_a_gradient_is_an_error(on_each_device, compiled):
+    model = nn.Linear(2, 1).to(on_each_device)
+    scaler, optimizer = weft.amp.GradScaler(on_each_device), weft.optim.SGD(model.parameters(), lr=0.1)
+    step = weft.compile(lambda: scaler.step(optimizer)) if compiled else lambda: scaler.step(optimizer)
+    with pytest.raises(weft.GraphError, match="of whose parameters none has a gradient"):
+        step()

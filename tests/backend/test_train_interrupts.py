@@ -115,7 +115,7 @@ def test_a_signal_ends_the_validation(on_each_device, tmp_path, resumed, shared)
         trainer.fit(train, validation=train if shared else Validation(), epochs=2)
 
     first = make(on_each_device, run=tmp_path, callbacks=[Stop()])
-    with pytest.raises(KeyboardInterrupt, match="after step 3 .epoch 1.; saved to"):
+    with pytest.raises(KeyboardInterrupt, match=r"after step 3 .epoch 1.; saved to"):
         fit(first)
     assert Validation.taken == 2  # it did not go on
     assert first.epoch == 0 and first.position == 3

@@ -102,6 +102,17 @@ def test_callbacks_that_are_added_act_in_the_step(on_each_device):
     assert ema.average.count.item() == 6
 
 
+@pytest.mark.parametrize("on_nan", ["stop", "skip"])
+def test_callbacks_act_in_steps_that_were_traced_before_they_began(on_each_device, on_nan):
+    ema = EMA(0.5)
+    trainer = make(on_each_device, callbacks=[ema], on_nan=on_nan)
+    trainer.train_batch(*BATCHES[0])
+    trainer.fit(BATCHES)
+    assert ema.average.count.item() == 3
+    trainer.train_batch(*BATCHES[0])
+    assert ema.average.count.item() == 4
+
+
 def test_changes_are_seen_by_evaluate_and_predict(on_each_device):
     trainer = make(on_each_device)
     trainer.evaluate(BATCHES)
@@ -319,5 +330,5 @@ def test_a_regularizer_that_is_not_finite_is_named(on_each_device):
     def penalty(params):
         return params[0].sum() * float("nan")
 
-    with pytest.raises(NotFiniteError, match="a loss that is not finite in step 1 .*first: the regularizer"):
+    with pytest.raises(NotFiniteError, match=r"a loss that is not finite in step 1 .*first: the regularizer"):
         make(on_each_device, regularizer=penalty).fit(BATCHES)

@@ -356,6 +356,7 @@ class Uses(Callback):
         setattr(type(self), hook, lambda own, trainer, *rest: own.use(trainer))
 
 
+@pytest.mark.filterwarnings("ignore:Trainer.predict. the data is shuffled")
 @pytest.mark.parametrize("hook", ["on_epoch_begin", "on_batch_begin", "on_batch_end", "on_epoch_end"])
 @pytest.mark.parametrize("use", ["evaluate", "predict", "iterate", "one batch"])
 def test_callbacks_may_use_the_training_data(on_each_device, hook, use):

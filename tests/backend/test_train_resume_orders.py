@@ -130,6 +130,7 @@ def test_a_resumed_run_has_the_same_order(on_each_device, tmp_path, kind, order)
         assert bits(part) == expected, stops
 
 
+@pytest.mark.filterwarnings("ignore:Trainer.predict. the data is shuffled")
 @pytest.mark.parametrize("kind", ["resident", "streamed"])
 @pytest.mark.parametrize("order", ["generator", "global"])
 def test_what_is_evaluated_in_between_does_not_change_the_order(on_each_device, kind, order):

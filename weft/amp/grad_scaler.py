@@ -196,6 +196,9 @@ class GradScaler:
             raise problem(GraphError, "GradScaler.step", given, "one call for each update()")
         if _scope() not in record.scopes:
             self._unscale(optimizer, record)
+        if not any(param.grad is not None for group in optimizer.param_groups for param in group["params"]):
+            given, fix = "an optimizer of whose parameters none has a gradient", "call scaler.scale(loss).backward()"
+            raise problem(GraphError, "GradScaler.step", given, "gradients of a scaled loss", fix)
         skipped = self._tensors()["skipped"]
         with weft.no_grad():
             skipped.copy_(skipped + record.found.to(weft.int32))

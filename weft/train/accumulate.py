@@ -23,7 +23,7 @@ from typing import Any
 
 import weft
 from weft import tree
-from weft.errors import DTypeError, GraphError, RangeError, ShapeError, problem
+from weft.errors import DTypeError, GraphError, RangeError, ShapeError, WeftError, problem
 from weft.function import wait_for
 from weft.nn import functional as F
 from weft.nn.loss import CrossEntropyLoss, CTCLoss, KLDivLoss, NLLLoss, _Loss
@@ -105,6 +105,7 @@ class Unreduced:
     def __call__(self, *args: Any) -> tuple[Tensor, Tensor | float | None]:
         if not self.is_known:
             return self._of_user(self.loss(*args), args)
+        self._check_weight(args)
         if self._view is not None:
             values = self._view.forward(*args)
             if not isinstance(values, Tensor) or not values.ndim:  # a class of the user's, which reduces by itself
@@ -118,6 +119,14 @@ class Unreduced:
             return values.sum(), None
         return values.sum(), self._count(values, args)
 
+    def _check_weight(self, args: tuple[Any, ...]) -> None:
+        """Refuse weights of the rows of a batch, of which a part has some."""
+        options = self.loss if isinstance(self.loss, Module) else self.options
+        weight = _option(options, "weight", None)
+        if isinstance(weight, Tensor) and weight.ndim == getattr(args[0], "ndim", 0) > 0 and weight.shape[0] != 1:
+            given = f"a weight of each element, {list(weight.shape)}, which belongs to one batch"
+            raise problem(GraphError, WHO, given, "a loss without it", _OWN_COUNT)
+
     def _count(self, values: Tensor, args: tuple[Any, ...]) -> Tensor | float:
         """What a mean divides by."""
         if self.reduction == "batchmean" or (isinstance(self.loss, KLDivLoss) and self.reduction != "mean"):
@@ -127,8 +136,7 @@ class Unreduced:
             return self._labels(args[1], values)
         if not isinstance(self.loss, Module) and self.options.get("weight") is not None and self.function in _BY_WEIGHT:
             given = "a weight of each element, which belongs to one batch"
-            fix = "return (total, count) from a function of your own"
-            raise problem(GraphError, WHO, given, "a loss without it", fix)
+            raise problem(GraphError, WHO, given, "a loss without it", _OWN_COUNT)
         return float(values.numel())
 
     def _labels(self, target: Tensor, values: Tensor) -> Tensor:
@@ -154,6 +162,14 @@ class Unreduced:
 
 
 _BY_WEIGHT = (F.mse_loss, F.l1_loss)
+_OWN_COUNT = "return (total, count) from a function of your own"
+
+
+def no_gradient(who: str) -> WeftError:
+    """The error for a loss that is not differentiable."""
+    given, expected = "a loss that requires no gradient", "one that depends on a parameter that does"
+    fix = "let a parameter require grad, and use the predictions without detach(), item() and no_grad()"
+    return problem(GraphError, who, given, expected, fix)
 
 
 def _option(options: Any, name: str, default: Any) -> Any:
@@ -215,6 +231,8 @@ class Accumulator:
     def add(self, *args: Any, scaler: Any = None) -> None:
         """The loss of one micro-batch, given like the loss's arguments, and its gradient; `scaler` scales it."""
         total, count = self.loss(*args)
+        if not total.requires_grad:
+            raise no_gradient(WHO)
         loss = total / self._divisor(args, count)
         (loss if scaler is None else scaler.scale(loss)).backward()
         with weft.no_grad():

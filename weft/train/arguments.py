@@ -4,7 +4,9 @@ options."""
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,27 @@ def in_step(callbacks: Iterable[Callback]) -> list[Callback]:
     return [one for one in callbacks if type(one).in_step is not Callback.in_step or "in_step" in vars(one)]
 
 
+def as_folder(run: Any) -> Path | None:
+    """The run folder, which need not exist."""
+    if run is None:
+        return None
+    if not isinstance(run, (str, os.PathLike)) or not str(run):
+        raise problem(GraphError, "Trainer", f"run {run!r:.60}", "the path of a folder")
+    found = Path(run)
+    if found.exists() and not found.is_dir():
+        raise problem(GraphError, "Trainer", f"run {str(found)!r}, which is a file", "the path of a folder")
+    return found
+
+
+def check_every(callbacks: Iterable[Callback]) -> None:
+    """Refuse callbacks that are called every 0 steps."""
+    for one in callbacks:
+        if not isinstance(one.every, (int, np.integer)) or one.every < 1:
+            raise problem(
+                RangeError, "Trainer", f"{type(one).__name__} with every={one.every!r}", "an integer from 1 on"
+            )
+
+
 def check_plan(epochs: Any, max_steps: Any, validate_every: Any, validation: Any) -> None:
     """Refuse numbers of `fit` that count nothing, and validation data that is known to be empty before it is needed."""
     for name, value, least in (
@@ -102,12 +125,18 @@ def as_optimizers(given: Any, model: Any) -> list[Any]:
     raise problem(GraphError, "Trainer", text, "one of weft.optim, or a function of the parameters that makes one")
 
 
-def as_scheduler(given: Any) -> tuple[Any, bool]:
-    """The scheduler, and whether it acts after each step."""
+def as_schedulers(given: Any, optimizers: Sequence[Any]) -> list[tuple[Any, bool]]:
+    """Schedulers, each with whether it acts after each step."""
     if given is None:
-        return None, False
+        return []
+    if isinstance(given, (tuple, list)) and not (len(given) == 2 and isinstance(given[1], str)):
+        return [one for each in given for one in as_schedulers(each, optimizers)]
+    return [_as_scheduler(given, optimizers)]
+
+
+def _as_scheduler(given: Any, optimizers: Sequence[Any]) -> tuple[Any, bool]:
     when = None
-    if isinstance(given, (tuple, list)) and len(given) == 2:
+    if isinstance(given, (tuple, list)):
         given, when = given
     if not isinstance(given, LRScheduler) or when not in (None, "step", "epoch"):
         text = f"scheduler {given!r:.60}" if when is None else f"scheduler ({type(given).__name__}, {when!r})"
@@ -115,7 +144,21 @@ def as_scheduler(given: Any) -> tuple[Any, bool]:
         raise problem(GraphError, "Trainer", text, expected)
     if when == "step" and isinstance(given, ReduceLROnPlateau):
         raise problem(GraphError, "Trainer", "ReduceLROnPlateau at each step", "at each epoch: it looks at a metric")
-    return given, isinstance(given, BY_STEP) if when is None else when == "step"
+    if isinstance(given, ReduceLROnPlateau) and given.mode == "max":
+        text, fix = (
+            "ReduceLROnPlateau(mode='max') as scheduler",
+            "weft.train.ReduceLROnPlateau(monitor=...) as callback",
+        )
+        raise problem(GraphError, "Trainer", text, "mode='min': it is given the loss", fix)
+    if not any(given.optimizer is one for one in optimizers):
+        text = f"a {type(given).__name__} of another optimizer"
+        raise problem(GraphError, "Trainer", text, "one of an optimizer that this Trainer has")
+    return given, _acts_by_step(given) if when is None else when == "step"
+
+
+def _acts_by_step(scheduler: Any) -> bool:
+    """Whether it counts steps of the optimizer: also one that contains such a scheduler."""
+    return isinstance(scheduler, BY_STEP) or any(map(_acts_by_step, getattr(scheduler, "_schedulers", ())))
 
 
 def set_checkpoints(model: Any, chosen: Any) -> None:
@@ -180,6 +223,8 @@ def check_options(
         raise problem(RangeError, "Trainer", f"accumulate {accumulate} with a step", "model and loss", fix)
     if on_nan not in ("stop", "skip", "ignore"):
         raise problem(RangeError, "Trainer", f"on_nan {on_nan!r}", "'stop', 'skip' or 'ignore'")
+    if others.get("seed") is not None and not isinstance(others["seed"], (int, np.integer)):
+        raise problem(RangeError, "Trainer", f"seed {others['seed']!r:.60}", "an integer, or None")
     for given, name in ((clip_norm, "clip_norm"), (clip_value, "clip_value")):
         if given is not None and not (_is_number(given) and given > 0):
             raise problem(RangeError, "Trainer", f"{name} {given!r}", "a positive number, or None")

@@ -137,6 +137,7 @@ class Streamed(Batches):
     def __init__(self, source: Any, device: Any, pads: bool = True):
         self.source, self.device, self.pads = source, device, pads
         self.length = known_length(source)
+        self.what = "data"  # what errors call it
         self.place: Any = None  # of this iteration, where the loader has one
         self.seed: int | None = None
         self._iterator: Iterator[Any] = iter(())
@@ -195,7 +196,7 @@ class Streamed(Batches):
         if self.length == 0 and getattr(self.source, "drop_last", False):
             rows, size = len(self.source.dataset), self.source.batch_size
             return _all_dropped(rows, size)
-        return _nothing("data without a batch, or an iterator that was used up by an epoch before")
+        return _nothing(f"{self.what} without a batch, or an iterator that was used up by an epoch before")
 
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
         if isinstance(self.source, Iterator):

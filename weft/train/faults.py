@@ -24,6 +24,8 @@ class Interrupted(BaseException):
     128 + the number of the signal (`code`); a Python prompt and a notebook stay, with the model as it is.
     """
 
+    code: Any  # an integer, also where it is that of a SystemExit
+
     def __init__(self, code: int, message: str):
         super().__init__(code)
         self.code, self.message = code, message

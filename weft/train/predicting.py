@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ import numpy as np
 import weft
 from weft import tree
 from weft.data.collate import is_torch_tensor, to_device
-from weft.errors import RangeError, problem
+from weft.data.sampler import RandomSampler
+from weft.errors import GraphError, RangeError, problem
 from weft.tensor import Tensor
 from weft.train.batches import Resident, batches_of
 
@@ -32,7 +34,7 @@ def predict(trainer: Trainer, data: Any) -> Any:
         results = []
         for inputs in _inputs(trainer, data):
             trainer._check_budget("Trainer.predict", run, inputs)
-            results.append(run(*inputs))
+            results.append(_run(run, inputs))
     if not results:
         raise problem(RangeError, "Trainer.predict", "data without a batch", "at least one batch")
     if len(results) == 1:
@@ -40,6 +42,19 @@ def predict(trainer: Trainer, data: Any) -> Any:
     parts = [tree.flatten(result)[0] for result in results]
     structure = tree.flatten(results[0])[1]
     return tree.unflatten(structure, [weft.cat(column) for column in zip(*parts, strict=True)])
+
+
+def _run(run: Any, inputs: tuple[Any, ...]) -> Any:
+    try:
+        return run(*inputs)
+    except TypeError as error:
+        if "missing" not in str(error):
+            raise
+        given = (
+            f"batches of which the last part is left out as the target: {len(inputs)} input{'s' * (len(inputs) != 1)}"
+        )
+        fix = "add a target to each batch, such as (a, b, None)"
+        raise problem(GraphError, "Trainer.predict", given, "all inputs of the model", fix) from error
 
 
 def _forward(trainer: Trainer | None, inputs: tuple[Any, ...]) -> Any:
@@ -51,6 +66,10 @@ def _forward(trainer: Trainer | None, inputs: tuple[Any, ...]) -> Any:
 def _inputs(trainer: Trainer, data: Any) -> Any:
     """The inputs of each batch: all parts but the target, which is the last of several."""
     source = batches_of(data, trainer.device, pads=False)
+    loader = source.data if isinstance(source, Resident) else getattr(source, "source", None)
+    if getattr(loader, "shuffle", False) or isinstance(getattr(loader, "sampler", None), RandomSampler):
+        text = "Trainer.predict: the data is shuffled, and so are the results; use shuffle=False for those in order"
+        warnings.warn(text, stacklevel=5)
     with source.keeping_generator():
         source.start(0, 0)
         if isinstance(source, Resident):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ def state_of(trainer: Trainer, everything: bool = False) -> dict[str, Any]:
         "random": list(random),
         **weights.copy_of(trainer, everything),
         "optimizers": [optimizer.state_dict() for optimizer in trainer.optimizers],
-        "scheduler": None if trainer.scheduler is None else _plain(trainer.scheduler.state_dict()),
+        "scheduler": _schedules(trainer),
         "scaler": None if trainer.scaler is None else trainer.scaler.state_dict(),
         "meters": trainer.meters.state_dict(),
         "callbacks": [callback.state_dict() for callback in with_state(trainer.callbacks)],
@@ -57,14 +58,15 @@ def load_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
             given = f"the state of {len(saved_parts)} {what}"
             raise problem(GraphError, who, given, f"that of {len(own)}, as this Trainer has")
     callbacks = _match_callbacks(who, trainer, state)
+    schedules = _match_schedules(who, trainer, state)
     for optimizer, saved in zip(trainer.optimizers, state["optimizers"], strict=True):
         optimizer._check_state_dict(saved)
     weights.check(trainer, state)
     weights.load(trainer, state)
     for optimizer, saved in zip(trainer.optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
-    if trainer.scheduler is not None and state["scheduler"] is not None:
-        trainer.scheduler.load_state_dict(state["scheduler"])
+    for scheduler, saved in schedules:
+        scheduler.load_state_dict(saved)
     if trainer.scaler is not None and state["scaler"] is not None:
         trainer.scaler.load_state_dict(state["scaler"])
     trainer.meters.load_state_dict(dict(state["meters"]))
@@ -83,6 +85,29 @@ def load_weights(trainer: Trainer, state: Mapping[str, Any]) -> None:
     with contextlib.suppress(GraphError):  # callbacks may be others, too
         for callback, saved in _match_callbacks("Trainer", trainer, state):
             callback.load_state_dict(saved)
+
+
+def _schedules(trainer: Trainer) -> Any:
+    """The state of the scheduler, a list of those of several, or None."""
+    found = [_plain(scheduler.state_dict()) for scheduler, _ in trainer.schedulers]
+    return found if len(found) > 1 else next(iter(found), None)
+
+
+def _match_schedules(who: str, trainer: Trainer, state: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """The schedulers of a trainer and their saved states. A schedule that began anew in the middle of a run would be
+    another run; one that is left out, or a loss scale that begins anew, is worth a warning."""
+    saved = state["scheduler"]
+    saved = saved if isinstance(saved, list) else [] if saved is None else [saved]
+    own = [scheduler for scheduler, _ in trainer.schedulers]
+    if own and len(saved) != len(own):
+        given = f"the state of {len(saved) or 'no'} scheduler{'s' * (len(saved) != 1)}"
+        fix = "load it without a scheduler and set trainer.scheduler afterwards to begin a schedule here"
+        raise problem(GraphError, who, given, f"that of {len(own)}, as this Trainer has", fix)
+    if saved and not own:
+        warnings.warn(f"{who}: the state has a scheduler, this Trainer has none: rates stay as they are", stacklevel=4)
+    if trainer.scaler is not None and state["scaler"] is None and state["step"]:
+        warnings.warn(f"{who}: the state has no loss scale, it begins anew (precision='fp16')", stacklevel=4)
+    return list(zip(own, saved, strict=False))
 
 
 def _match_callbacks(who: str, trainer: Trainer, state: Mapping[str, Any]) -> list[tuple[Callback, Mapping[str, Any]]]:

@@ -76,6 +76,9 @@ def find_lr(trainer: Trainer, train: Any, min_lr: float, max_lr: float, steps: i
                 for own, number in zip(is_rate, present_numbers(trainer.optimizers), strict=True)
             ]
             losses.append(step(*batch, *numbers))
+        if len(losses) < steps:
+            given = f"an iterator of {len(losses)} batches"
+            raise problem(RangeError, "find_lr", given, f"{steps}, one for each rate", "pass a DataLoader, or steps=")
         found = weft.stack(losses).tolist()
     return RateSearch(rates, found, _suggested(rates, found))
 
@@ -93,9 +96,9 @@ def _suggested(rates: list[float], losses: list[float]) -> float:
 
 
 def _endless(source: Any) -> Iterator[tuple[Any, ...]]:
-    """Batches of as many epochs as it takes."""
+    """Batches of as many epochs as it takes; of an iterator, those that it has."""
     epoch = 0
-    while True:
+    while not epoch or not isinstance(getattr(source, "source", None), Iterator):
         source.start(epoch, 0)
         if hasattr(source, "data"):
             for number in range(source.length):
@@ -122,6 +125,8 @@ class Overfit:
 
 def overfit_one_batch(trainer: Trainer, train: Any, steps: int) -> Overfit:
     """See `Trainer.overfit_one_batch`."""
+    if not isinstance(steps, int) or steps < 1:
+        raise problem(RangeError, "overfit_one_batch", f"steps {steps!r}", "an integer of at least 1")
     source = batches_of(train, trainer.device)
     with _putting_back(trainer), source.keeping_generator():  # the data may draw a seed
         batch = next(_endless(source))
@@ -158,6 +163,9 @@ def gradient_norms(trainer: Trainer, batch: tuple[Any, ...], gradients: Callable
 def find_batch_size(trainer: Trainer, batch: tuple[Any, ...], limit: int | None, largest: int) -> int:
     """See `Trainer.find_batch_size`. Memory grows linearly with the batch: two predictions give the line, and the size
     that it gives is predicted again until it fits."""
+    if not isinstance(largest, int) or largest < 1:
+        raise problem(RangeError, "find_batch_size", f"largest {largest!r}", "an integer of at least 1")
+    largest = 1 << largest.bit_length() - 1
     allowed = int(free_bytes(trainer.device) * SHARE) if limit is None else limit
     leaves, structure = tree.flatten(batch)
     if not any(isinstance(leaf, Tensor) and leaf.ndim for leaf in leaves):
@@ -180,7 +188,7 @@ def find_batch_size(trainer: Trainer, batch: tuple[Any, ...], limit: int | None,
     try:
         peak(1)
     except ShapeError:  # statistics of a batch need two samples in each part of it
-        least = 2 * trainer.accumulate
+        least = 1 << (2 * trainer.accumulate - 1).bit_length()
     if peak(least) > allowed:
         given = f"{allowed} bytes"
         samples = "one sample" if least == 1 else f"{least} samples"

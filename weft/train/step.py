@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import weft
 from weft import tree
-from weft.errors import GraphError, ShapeError, problem
+from weft.errors import GraphError, ShapeError, WeftError, problem
 from weft.optim.clip import clip_grad_norm_, clip_grad_value_
 from weft.optim.flat import buckets, join
 from weft.state import STATE
 from weft.tensor import Tensor
+from weft.train.accumulate import no_gradient
 from weft.train.meters import Meters
 from weft.train.nan import keep_unless
 
@@ -128,6 +129,8 @@ def predict_and_compare(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tenso
         prediction = trainer.model(*inputs)
         assert trainer.loss is not None
         loss = trainer.loss(prediction, target)
+        if isinstance(loss, tuple) and len(loss) == 2:  # (total, count), as for parts of a batch
+            loss = loss[0] if loss[1] is None else loss[0] / loss[1]
     if not isinstance(loss, Tensor) or loss.ndim:
         form = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"of type {type(loss).__name__}"
         fix = "use a loss with reduction='mean'" if isinstance(loss, Tensor) else "return a tensor of one element"
@@ -231,9 +234,7 @@ def compute_gradients(
     loss, prediction, target, values = predict_and_compare(trainer, batch)
     trainer.updates = loss.requires_grad  # a custom step may have made its update itself
     if trainer.step is None and not loss.requires_grad:
-        given, expected = "a loss that requires no gradient", "one that depends on a parameter that does"
-        fix = "let a parameter require grad, and use the predictions without detach(), item() and no_grad()"
-        raise problem(GraphError, "Trainer", given, expected, fix)
+        raise no_gradient("Trainer")
     total = _with_penalty(trainer, loss)
     if trainer.updates:
         try:
@@ -264,8 +265,18 @@ def _in_parts(trainer: Trainer, batch: tuple[Any, ...], scaler: Any) -> tuple[Te
         penalty = trainer.regularizer(trainer.parameters())
         _scale(scaler, penalty).backward()
         total = total + penalty.detach()
-    is_whole = all(isinstance(one, Tensor) for one in predictions)
-    return total, weft.cat([one.detach() for one in predictions]) if is_whole else None, batch[-1], {}
+    return total, _join(predictions), batch[-1], {}
+
+
+def _join(parts: Sequence[Any]) -> Any:
+    """The predictions of parts of a batch as those of the batch: tensors, or tuples, lists and dicts of them."""
+    columns = zip(*[tree.flatten(part)[0] for part in parts], strict=True)
+    joined = [weft.cat([one.detach() for one in column]) if _has_rows(column[0]) else column[0] for column in columns]
+    return tree.unflatten(tree.flatten(parts[0])[1], joined)
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0
 
 
 def _with_penalty(trainer: Trainer, loss: Tensor) -> Tensor:
@@ -285,12 +296,16 @@ def update(trainer: Trainer, proceed: Tensor | None) -> Tensor | None:
         with optimizer.updating_if(proceed) if proceed is not None and has_update else contextlib.nullcontext():
             if trainer.scaler is None:
                 optimizer.step()
-            else:
+            elif _has_gradients(optimizer):
                 trainer.scaler.step(optimizer)
     if trainer.scaler is None:
         return None
     trainer.scaler.update()
     return trainer.scaler._tensors()["skipped"] != before
+
+
+def _has_gradients(optimizer: Any) -> bool:
+    return any(param.grad is not None for group in optimizer.param_groups for param in group["params"])
 
 
 def assign_numbers(optimizers: Sequence[Any], numbers: Sequence[float]) -> None:
@@ -315,15 +330,24 @@ def _computed(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, An
     except GraphError as error:
         if trainer.step is None or "require grad" not in str(error):
             raise
-        given = "a step that calls backward() in an evaluation, where no gradient is recorded"
-        fix = "return before it where trainer.model.training is False"
-        raise problem(GraphError, "Trainer.evaluate", given, "a step that only computes the loss", fix) from error
+        raise _trains("a step that calls backward() in an evaluation, where no gradient is recorded") from error
+
+
+def _trains(given: str) -> WeftError:
+    fix = "return the loss before that where trainer.model.training is False"
+    return problem(GraphError, "Trainer.evaluate", given, "a step that only computes the loss", fix)
 
 
 def evaluate_on(trainer: Trainer, meters: Meters, batch: tuple[Any, ...]) -> None:
     """Loss and metrics of a batch, without gradients."""
     with weft.no_grad():
+        before = {id(one) for one in written_tensors()}
         loss, prediction, target, values = _computed(trainer, batch)
+        params = {id(one): name for name, one in trainer.model.named_parameters()}
+        changed = [params[id(one)] for one in written_tensors() if id(one) in params and id(one) not in before]
+        if changed:
+            raise _trains(f"a step that changes parameters ({changed[0]}) in an evaluation")
+        loss = _with_penalty(trainer, loss)
         rows = rows_of(batch)
         meters.note(loss, None, rows)
         meters.note_values(values, rows)

@@ -53,18 +53,21 @@ class Trainer:
     - `metrics`: `weft.train` metrics or their names, computed on the device in the step.
     - `device`: "auto" is the fastest device that is there; the model goes to it.
     - `precision`: "fp32", "bf16" or "fp16": how matrix products compute; parameters keep their dtype.
-    - `accumulate`: a batch is computed in that many parts, one after the other; the gradient is that of the batch.
-    - `clip_norm`, `clip_value`: clip the gradients; `regularizer`: a function of the parameters, added to the loss.
-    - `scheduler`: stepped after each epoch; OneCycleLR, CyclicLR and Warmup after each step. (scheduler, "step") and
-      (scheduler, "epoch") say it.
+    - `accumulate`: a batch is computed in that many parts, one after the other; the gradient is that of the batch. A
+      loss that is a function of your own counts as a mean over rows; where it is another mean, as over tokens that are
+      not ignored, let it return (total, count).
+    - `clip_norm`, `clip_value`: clip the gradients; `regularizer`: a function of the parameters, added to the loss, in
+      evaluations, too.
+    - `scheduler`: stepped after each epoch; OneCycleLR, CyclicLR and Warmup, and what contains one, after each step.
+      (scheduler, "step") and (scheduler, "epoch") say it. A list has one for each optimizer.
     - `step`: a function `step(trainer, *batch)` in place of model and loss. It returns the loss, (loss, prediction,
       target), or a dict with "loss". If that requires grad the trainer goes on with backward and update; a step that
       has made its updates itself returns it detached.
     - `checkpoint`: recompute activations in the backward pass: True for the children of the model (those in a
       ModuleList or ModuleDict one by one), or names of modules; False for none, None leaves it as the modules have it.
       `memory_budget`: bytes, or "4 GB": as many of them as it takes for each form of batch.
-    - `on_nan`: what a loss that is not finite does: "stop" raises and names the layer, "skip" leaves the step out,
-      "ignore" goes on.
+    - `on_nan`: what a loss or a gradient that is not finite does: "stop" raises and names the layer, "skip" leaves the
+      step out, "ignore" goes on.
     - `seed`: of the random stream when a run begins; None leaves it as it is.
     - `run`: a folder for configuration, metrics, checkpoints and a report.
 
@@ -111,7 +114,7 @@ class Trainer:
     ):
         self.device = weft.get_device(device)
         arguments.check_model(model)
-        arguments.check_options(loss, step, precision, accumulate, on_nan, clip_norm, clip_value)
+        arguments.check_options(loss, step, precision, accumulate, on_nan, clip_norm, clip_value, seed=seed)
         self.model, self.step = model.to(self.device), step
         self.loss = self._on_device(loss)
         self.optimizers = arguments.as_optimizers(optimizer, self.model)
@@ -124,9 +127,9 @@ class Trainer:
         self.memory_budget = None if memory_budget is None else budget.parse_bytes(memory_budget)
         self.segments: budget.Segments | None = None  # what is computed again to stay within the budget
         self.accumulator = self._make_accumulator()
-        self.scheduler, self.schedules_steps = arguments.as_scheduler(scheduler)
+        self.scheduler = self._take_schedulers(scheduler)
         self.scaler = weft.amp.GradScaler(self.device) if precision == "fp16" else None
-        self.run = None if run is None else Path(run)
+        self.run = arguments.as_folder(run)
         self.callbacks = self._with_run_folder(callbacks)
         self.meters = Meters([one.fresh() for one in arguments.as_metrics(metrics)], self.device)  # others use theirs
         self.history = History()
@@ -147,7 +150,7 @@ class Trainer:
         self._evaluations = KeptByData()  # (Steps, Meters)
         self._predict: Any = None  # the compiled model, once it was asked for
         self._began = self._waited = 0.0
-        self._has_begun = self._is_seeded = False
+        self._has_begun = self._is_seeded = self._have_callbacks_begun = False
         self._bounded: set[Any] = set()  # forms of batches that were found to be within the memory budget
         if checkpoint is not None:
             arguments.set_checkpoints(self.model, checkpoint)
@@ -167,12 +170,13 @@ class Trainer:
             if arguments.in_step(value) == before:
                 self.__dict__[name] = value
                 return
+            self._have_callbacks_begun = False
         elif name == "loss":
             value = self._on_device(value)
         elif name == "memory_budget":
             value = None if value is None else budget.parse_bytes(value)
         elif name == "scheduler":
-            value, self.schedules_steps = arguments.as_scheduler(value)
+            value = self._take_schedulers(value)
         self.__dict__[name] = value
         if name == "precision":
             self.scaler = weft.amp.GradScaler(self.device) if value == "fp16" else None
@@ -191,6 +195,13 @@ class Trainer:
             meters.means.clear()
         self._single = self._predict = None
         self._bounded.clear()
+
+    def _take_schedulers(self, given: Any) -> Any:
+        """Keep schedulers with when they act; the scheduler itself, or a list of several."""
+        self.schedulers = arguments.as_schedulers(given, self.optimizers)
+        self.schedules_steps = any(by_step for _, by_step in self.schedulers)  # then rates are arguments of steps
+        found = [one for one, _ in self.schedulers]
+        return found if len(found) > 1 else next(iter(found), None)
 
     def _on_device(self, loss: Any) -> Any:
         return loss.to(self.device) if isinstance(loss, nn.Module) else loss  # it may have weights of classes
@@ -307,7 +318,9 @@ class Trainer:
         """The epochs of `fit`."""
         with listening() as requests, self._telling_of_errors():
             self._call("on_train_begin")
-            self.is_loaded = False
+            if not self._have_callbacks_begun and arguments.in_step(self.callbacks):
+                self._forget_steps()  # single steps before had no part of them
+            self._have_callbacks_begun, self.is_loaded = True, False
             while self.epoch < epochs and self.stopped is None and not self._is_done(max_steps):
                 self._start_epoch(source)
                 if not self.position:  # not where an epoch goes on
@@ -382,7 +395,7 @@ class Trainer:
             self.step_count += 1
             self.position += 1
             if by_step:
-                self._step_scheduler()
+                self._step_schedulers(by_step=True)
             if ends and self.step_count % gap == 0:
                 self._call_batch(ends, "on_batch_end")
             if self.step_count % CHECKED_EVERY == 0 and self.on_nan == "stop":
@@ -444,8 +457,7 @@ class Trainer:
                 self._loader_state = place
                 return
             metrics.update({f"val_{name}": value for name, value in found.items()})
-        if not self.schedules_steps:
-            self._step_scheduler(metrics)
+        self._step_schedulers(by_step=False, metrics=metrics)
         self.history.add(metrics)
         epoch, self.epoch, self.position = self.epoch, self.epoch + 1, 0
         self._call("on_epoch_end", epoch, metrics)
@@ -507,20 +519,20 @@ class Trainer:
 
     # ---- schedulers -----------------------------------------------------------------------------------------------
 
-    def _step_scheduler(self, metrics: Mapping[str, Any] | None = None) -> None:
-        if self.scheduler is None:
-            return
-        if isinstance(self.scheduler, ReduceLROnPlateau):
-            value = saving.compared_loss(self, metrics or {})
-            if value is not None:
-                self.scheduler.step(value)
-        elif self.schedules_steps:
-            with contextlib.ExitStack() as stack:
-                for optimizer in self.optimizers:
-                    stack.enter_context(optimizer.deferring_numbers())
-                self.scheduler.step()
-        else:
-            self.scheduler.step()
+    def _step_schedulers(self, by_step: bool, metrics: Mapping[str, Any] | None = None) -> None:
+        """Step those that act after each step, or those that act after each epoch."""
+        for scheduler, is_by_step in self.schedulers:
+            if is_by_step is not by_step:
+                continue
+            if isinstance(scheduler, ReduceLROnPlateau):
+                value = saving.compared_loss(self, metrics or {})
+                if value is not None:
+                    scheduler.step(value)
+            elif by_step:
+                with scheduler.optimizer.deferring_numbers():
+                    scheduler.step()
+            else:
+                scheduler.step()
 
     def _write_numbers(self) -> None:
         """Rates that were arguments of steps go to the device, for whoever uses the optimizer next."""
@@ -559,6 +571,7 @@ class Trainer:
 
     def _batch_callbacks(self) -> tuple[list[Callback], list[Callback]]:
         found = [[one for one in self.callbacks if calls_on_batches(one, name)] for name in _ON_BATCH]
+        arguments.check_every([*found[0], *found[1]])
         return found[0], found[1]
 
     def _call_batch(self, callbacks: list[Callback], name: str) -> None:
@@ -620,7 +633,7 @@ class Trainer:
         loss = steps.streamed(*args)
         self.step_count += 1
         if self.schedules_steps:
-            self._step_scheduler()
+            self._step_schedulers(by_step=True)
             self._write_numbers()
         return loss
 
@@ -633,6 +646,8 @@ class Trainer:
     def _evaluate(self, data: Any, requests: Requests | None) -> dict[str, Any] | None:
         """See `evaluate`. None where a signal came in between."""
         source = batches_of(data, self.device, pads=False)
+        if requests is not None and isinstance(source, Streamed):
+            source.what = "validation data"
         held = source.data if isinstance(source, Resident) else None
         known = self._evaluations.get(held)
         if known is None:
@@ -672,7 +687,7 @@ class Trainer:
     def predict(self, data: Any, batch_size: int | None = None) -> Tensor:
         """The model's results for inputs: a tensor or array of samples, computed at once or `batch_size` at a time, or
         data in batches. The last part of a batch of several is the target and is left out; the others are the inputs.
-        Results of several batches are joined."""
+        Results of several batches are joined, in the order in which a loader gives the samples."""
         from weft.train.predicting import in_batches, predict
 
         return predict(self, data if batch_size is None else in_batches(data, batch_size))
