@@ -67,7 +67,7 @@ def _end_as_system_exit() -> None:
             raise SystemExit(error.code)
         before(kind, error, traceback)
 
-    hook.ends_interrupted = True  # type: ignore[attr-defined]
+    hook.ends_interrupted = True
     sys.excepthook = hook
 
 
