@@ -126,9 +126,11 @@ def test_changes_are_seen_by_evaluate_and_predict(on_each_device):
 def test_on_nan_is_seen_by_the_next_fit(on_each_device):
     trainer = make(on_each_device)
     trainer.fit(BATCHES)
+    before = weights(trainer)
     trainer.on_nan = "skip"
     trainer.fit([(X[:4], np.full((4, 1), np.nan, np.float32)), *BATCHES[1:]], epochs=2)
     assert trainer.history["skipped"][-1] == 1 and np.isfinite(weights(trainer)[0]).all()
+    assert (weights(trainer)[0] != before[0]).any()  # the steps after the bad one are not left out
 
 
 def test_values_of_a_step_before_are_not_shown(on_each_device):

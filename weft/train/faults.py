@@ -51,7 +51,24 @@ def interruption(number: int, message: str) -> Interrupted:
     kind: type[Interrupted] = InterruptedBySystem
     if number == signal.SIGINT:
         kind = InterruptedAtPrompt if is_interactive() else InterruptedByUser
+        _end_as_system_exit()
     return kind(128 + number, message)
+
+
+def _end_as_system_exit() -> None:
+    """From Python 3.14 on, what is a KeyboardInterrupt and a SystemExit ends a script as the first, with a traceback;
+    until then, as the second. Make it the second."""
+    before = sys.excepthook
+    if sys.version_info < (3, 14) or getattr(before, "ends_interrupted", False):
+        return
+
+    def hook(kind: Any, error: Any, traceback: Any) -> None:
+        if isinstance(error, InterruptedByUser):
+            raise SystemExit(error.code)
+        before(kind, error, traceback)
+
+    hook.ends_interrupted = True
+    sys.excepthook = hook
 
 
 def is_interactive() -> bool:
