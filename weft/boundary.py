@@ -73,6 +73,7 @@ LAZY_CLASSES = {
     "optim.sgd": ("ASGD", "NAG", "SGD"),
     "optim.swa_utils": ("SWALR",),
     "train.history": ("History",),
+    "train.options": ("TrainerOptions",),
     "train.trainer": ("Trainer",),
 }  # fmt: skip
 # Methods that do it themselves, that the user's class defines, or that no error of ours can come from.

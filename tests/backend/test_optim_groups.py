@@ -7,74 +7,21 @@ import pytest
 import torch
 
 import weft
+from tests.backend.optimizers import (
+    BOTH_WAYS,
+    EVERY_KIND,
+    arrays,
+    assert_same,
+    for_kind,
+    leaves,
+    loss_of,
+    make,
+    one_step,
+    stepping,
+)
 from weft.attributes import _rebind
 
 pytestmark = pytest.mark.usefixtures("on_each_device")
-
-SHAPES = [(5, 3), (4,), (), (3, 4)]
-BOTH_WAYS = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-OPTIONS = {
-    "SGD": {"lr": 0.05, "momentum": 0.9, "dampening": 0.5},
-    "NAG": {"lr": 0.05},
-    "ASGD": {"lr": 0.05, "lambd": 0.1},
-    "Adam": {"lr": 0.05, "amsgrad": True},
-    "AdamW": {"lr": 0.05},
-    "NAdam": {"lr": 0.05},
-    "RAdam": {"lr": 0.05},
-    "Adamax": {"lr": 0.05},
-    "RMSprop": {"lr": 0.05, "momentum": 0.5, "centered": True},
-    "Adagrad": {"lr": 0.05},
-    "Adadelta": {"lr": 1.0},
-    "Rprop": {"lr": 0.05},
-    "Lion": {"lr": 0.05},
-    "LARS": {"lr": 0.05, "trust": 0.1, "weight_decay": 0.1},
-    "LAMB": {"lr": 0.05},
-    "Adafactor": {"lr": 0.05},
-    "Muon": {"lr": 0.05},
-}  # fmt: skip
-EVERY_KIND = pytest.mark.parametrize("kind", OPTIONS)
-
-
-def arrays(dtype="float64", seed=0):
-    rng = np.random.default_rng(seed)
-    return [np.asarray(rng.uniform(-1, 1, shape), dtype) for shape in SHAPES]
-
-
-def leaves(given=None):
-    return [weft.tensor(array, requires_grad=True) for array in (arrays() if given is None else given)]
-
-
-def for_kind(kind, params):
-    return [param for param in params if kind != "Muon" or param.ndim == 2]
-
-
-def loss_of(params, target):
-    return sum([((param - (target + 2.0)) ** 2).sum() * (0.25 + 0.1 * k) for k, param in enumerate(params)])
-
-
-def make(kind, params, **more):
-    return getattr(weft.optim, kind)(params, **OPTIONS[kind], **more)
-
-
-def one_step(params, optimizer, target):
-    optimizer.zero_grad()
-    loss = loss_of(params, target)
-    loss.backward()
-    optimizer.step()
-    return loss
-
-
-def stepping(params, optimizer, compiled):
-    def step(target):
-        return one_step(params, optimizer, target)
-
-    return weft.compile(step) if compiled else step
-
-
-def assert_same(ours, expected, **tolerance):
-    for one, two in zip(ours, expected, strict=True):
-        np.testing.assert_allclose(one.numpy(), two.numpy(), **(tolerance or {"rtol": 1e-12, "atol": 1e-12}))
-
 
 # ---- update_every ---------------------------------------------------------------------------------------------------
 
@@ -617,94 +564,3 @@ def test_the_data_of_a_parameter_may_be_any_tensor():
         optimizer.step()
         np.testing.assert_allclose(w.numpy(), form.numpy() - 0.5, atol=0.1)
     assert w.dtype is weft.float32 and 7.0 not in w and w[0] in w
-
-
-@pytest.mark.parametrize("kind", ["SGD", "AdamW"])
-def test_a_group_that_is_added_takes_part_in_compiled_steps(kind):
-    results = []
-    for compiled in (False, True):
-        params = leaves()
-        optimizer = make(kind, params[:2])
-        step = stepping(params, optimizer, compiled)
-        target = weft.tensor(0.5, dtype=weft.float64)
-        for _ in range(4):
-            step(target)
-        before = params[2].numpy().copy()
-        optimizer.add_param_group({"params": params[2:], "lr": 0.01})
-        for _ in range(4):
-            step(target)
-        assert (params[2].numpy() != before).all()
-        results.append(params)
-    for one, two in zip(*results, strict=True):
-        assert one.numpy().tobytes() == two.numpy().tobytes()
-
-
-def test_gradients_of_a_group_that_is_added_are_forgotten():
-    first, second = leaf(), leaf()
-    optimizer = weft.optim.SGD([first])
-
-    @weft.compile
-    def forget():
-        optimizer.zero_grad()
-        return first * 2.0
-
-    for _ in range(3):
-        forget()
-    optimizer.add_param_group({"params": [second]})
-    (first * second).sum().backward()
-    forget()
-    assert first.grad is None and second.grad is None
-
-
-CHANGES = {
-    "append": lambda groups, p: groups[0]["params"].append(p),
-    "extend": lambda groups, p: groups[0]["params"].extend([p]),
-    "+=": lambda groups, p: groups[0].__getitem__("params").__iadd__([p]),
-    "insert": lambda groups, p: groups[0]["params"].insert(0, p),
-    "[0] =": lambda groups, p: groups[0]["params"].__setitem__(0, p),
-    "pop": lambda groups, p: groups[0]["params"].pop(),
-    "del": lambda groups, p: groups[0]["params"].__delitem__(0),
-    "reverse": lambda groups, p: groups[0]["params"].reverse(),
-    "clear": lambda groups, p: groups[0]["params"].clear(),
-}
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_a_compiled_step_that_is_replayed_sees_a_changed_list(name):
-    """As a step outside weft.compile does; and costs no look at the list while nothing has changed."""
-    a, b, new = (weft.ones(2, requires_grad=True) for _ in range(3))
-    optimizer = weft.optim.SGD([a, b], lr=0.1)
-
-    def step():
-        optimizer.zero_grad()
-        (a * b * new).sum().backward()
-        optimizer.step()
-
-    compiled = weft.compile(step)
-    for _ in range(3):
-        compiled()
-    CHANGES[name](optimizer.param_groups, new)
-    with pytest.raises(weft.WeftError, match=r"SGD\.step: given .* in 'params'.*add_param_group"):
-        compiled()
-    with pytest.raises(weft.WeftError, match=r"SGD\.step: given .* in 'params'.*add_param_group"):
-        step()
-
-
-@pytest.mark.parametrize("is_compiled", [False, True])
-def test_a_group_that_was_taken_away_is_no_longer_updated(is_compiled):
-    a, b = (weft.ones(2, requires_grad=True) for _ in range(2))
-    optimizer = weft.optim.SGD([{"params": [a]}, {"params": [b]}], lr=0.1)
-
-    def step():
-        optimizer.zero_grad()
-        (a.sum() + b.sum()).backward()
-        optimizer.step()
-
-    run = weft.compile(step) if is_compiled else step
-    for _ in range(3):
-        run()
-    before = b.tolist()
-    optimizer.param_groups.pop()
-    b.grad = None
-    run()
-    assert b.tolist() == before and np.allclose(a.tolist(), 0.6)

@@ -6,24 +6,13 @@ import torch
 
 import weft
 import weft.nn as nn
+from tests.backend.small_trainer import BATCHES, X, Y, make
 from weft.data import ArrayDataset, DataLoader, TensorDataset
 from weft.errors import GraphError, RangeError
 from weft.optim import lr_scheduler as schedules
-from weft.train import MSE, Callback, Trainer
+from weft.train import MSE, Callback
 
 pytestmark = pytest.mark.backend
-
-X = np.random.default_rng(0).normal(size=(12, 2)).astype(np.float32)
-Y = X.sum(1, keepdims=True)
-BATCHES = [(X[k : k + 4], Y[k : k + 4]) for k in (0, 4, 8)]
-
-
-def make(device, model=None, loss=None, optimizer=None, **options):
-    weft.manual_seed(0)
-    model = model or nn.Linear(2, 1)
-    optimizer = optimizer or weft.optim.SGD(model.parameters(), lr=0.1)
-    return Trainer(model, loss or nn.MSELoss(), optimizer, device=device, **options)
-
 
 # ---- schedulers -----------------------------------------------------------------------------------------------------
 

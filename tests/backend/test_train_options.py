@@ -9,23 +9,12 @@ import pytest
 
 import weft
 import weft.nn as nn
+from tests.backend.small_trainer import BATCHES, X, Y, make
 from weft.data import DataLoader, ResidentData, TensorDataset
 from weft.errors import GraphError, OutOfMemoryError, RangeError
-from weft.train import EMA, Callback, NotFiniteError, Trainer
+from weft.train import EMA, Callback, NotFiniteError
 
 pytestmark = pytest.mark.backend
-
-RNG = np.random.default_rng(0)
-X = RNG.normal(size=(12, 2)).astype(np.float32)
-Y = X.sum(1, keepdims=True)
-BATCHES = [(X[k : k + 4], Y[k : k + 4]) for k in (0, 4, 8)]
-
-
-def make(device, model=None, loss=None, optimizer=None, **options):
-    weft.manual_seed(0)
-    model = model or nn.Linear(2, 1)
-    optimizer = optimizer or weft.optim.SGD(model.parameters(), lr=0.1)
-    return Trainer(model, loss or nn.MSELoss(), optimizer, device=device, **options)
 
 
 def weights(trainer):

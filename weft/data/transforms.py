@@ -8,6 +8,7 @@ transform changes the first and passes on the others (`Mixup` and `CutMix` chang
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -430,7 +431,7 @@ class RandomHue(_Color):
 # ---- mixtures of samples --------------------------------------------------------------------------------------------
 
 
-class _Mixture(Transform):
+class _Mixture(Transform, abc.ABC):
     """Samples mixed with others of the batch, and their labels with them: numbers of classes become shares
     [samples, classes]. The share is drawn from Beta(alpha, alpha) for each sample."""
 
@@ -448,9 +449,9 @@ class _Mixture(Transform):
         x, labels = self.mix(x, rest[0], *self.draw(x))
         return (x, labels, *rest[1:])
 
+    @abc.abstractmethod
     def mix(self, x: Tensor, labels: Tensor, *parameters: Any) -> tuple[Tensor, Tensor]:
         """Images and labels for these parameters."""
-        raise NotImplementedError(f"{type(self).__name__} has no mix")
 
     def _mix_labels(self, labels: Tensor, share: Tensor, partner: Tensor) -> Tensor:
         if labels.dtype.kind != "f":

@@ -309,6 +309,7 @@ class _Counts(_OfClasses):
     """True positives, predicted and true members of each class."""
 
     higher_is_better = True
+    auto_of_two = "binary"  # what "auto" is for two classes; for more it is "macro"
 
     def __init__(
         self,
@@ -336,7 +337,7 @@ class _Counts(_OfClasses):
         hits, guessed, true = (self.buffers[name].double() for name in ("hits", "guessed", "true"))
         average = self.average
         if average == "auto":
-            average = "binary" if hits.shape == (2,) else "macro"
+            average = self.auto_of_two if hits.shape == (2,) else "macro"
         if average == "micro":
             hits, guessed, true = hits.sum(), guessed.sum(), true.sum()
         value = self.ratio(hits, guessed, true)
@@ -412,21 +413,11 @@ class ConfusionMatrix(_OfClasses):
 
 
 class IoU(_Counts):
-    """Intersection over union of predicted and true members. `average` is as for Precision, but two classes are
-    averaged, too, unless it is "binary"."""
+    """Intersection over union of predicted and true members. `average` is as for Precision, but "auto" is "macro" for
+    two classes, too."""
 
     name = "iou"
-
-    def __init__(
-        self,
-        average: str | None = "macro",
-        name: str | None = None,
-        ignore_index: int = -100,
-        threshold: float = 0.0,
-        *,
-        multilabel: bool = False,
-    ):
-        super().__init__(average, name, ignore_index, threshold, multilabel=multilabel)
+    auto_of_two = "macro"
 
     def ratio(self, hits: Tensor, guessed: Tensor, true: Tensor) -> Tensor:
         return _ratio(hits, guessed + true - hits)

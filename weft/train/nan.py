@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import weft
 from weft import tree
 from weft.autograd import enable_grad, no_grad
-from weft.errors import IndexRangeError
+from weft.errors import IndexRangeError, problem
 from weft.state import STATE
 from weft.tensor import Tensor
 from weft.train import weights
+from weft.train.batches import Resident
+from weft.train.faults import NotFiniteError
 
 if TYPE_CHECKING:
     from weft.train.trainer import Trainer
@@ -128,3 +132,48 @@ def find_first(model: Any, forward: Callable[[], Any]) -> str:
 def _layer_of(model: Any, name: str) -> str:
     path = name.rpartition(".")[0]
     return f"layer {path or '(the model itself)'} ({type(model.get_submodule(path)).__name__})"
+
+
+def places_of(trainer: Trainer, first_bad: int) -> list[Callable[[], tuple[Any, ...]]]:
+    """What takes the batches again in which an index may be wrong: that of the first bad step, and the present one.
+    Streamed batches are arguments of the step, whose error names the index already."""
+    source = trainer._source
+    if not isinstance(source, Resident):
+        return []
+    now = trainer.position
+    numbers = {now, now - (trainer.step_count - first_bad) - 1 if first_bad else now}
+    return [functools.partial(source.take, trainer.epoch, one) for one in sorted(numbers) if 0 <= one < source.length]
+
+
+def error_of(trainer: Trainer, step: int, compute: Callable[[tuple[Any, ...]], Any]) -> Exception:
+    """The error for a loss that was not finite: the batch is computed again, layer by layer."""
+    position = trainer.position - (trainer.step_count - step) - 1
+    where, what = "the layer is unknown: the batch is of another epoch", "loss"
+    if trainer._source is not None and position >= 0:
+        take = functools.partial(trainer._source.take, trainer.epoch, position)
+        where = describe(trainer, take, compute)
+        if where.startswith("first: the gradient"):  # of a loss that is finite, but for the regularizer
+            what, where = _bad_gradient(trainer, take)
+    trainer.meters.forget_bad()  # whoever goes on, does
+    at = f"epoch {trainer.epoch + 1}, batch {position}" if position >= 0 else f"before epoch {trainer.epoch + 1}"
+    given = f"a {what} that is not finite in step {step} ({at}); {where}"
+    fix = "lower the learning rate or set clip_norm; parameters are those before that step"
+    if "whose input is not finite" in where:
+        fix = "look for NaN and infinite values in the data, or in what precedes that layer"
+    fix += '. on_nan="skip" leaves such steps out'
+    return problem(NotFiniteError, "Trainer", given, f"a finite {what}", fix)
+
+
+def _bad_gradient(trainer: Trainer, take: Callable[[], tuple[Any, ...]]) -> tuple[str, str]:
+    """Which is not finite, loss or gradient, of a batch for which model and loss are; and where it comes from."""
+    with contextlib.suppress(Exception), unchanged(trainer):
+        if trainer.regularizer is not None and not bool(trainer.regularizer(trainer.parameters()).isfinite()):
+            return "loss", "first: the regularizer"
+    with contextlib.suppress(Exception):
+        with unchanged(trainer):
+            batch = take()
+        found = [name for name, norm in trainer.gradient_norms(*batch).items() if not math.isfinite(norm)]
+        if found:
+            more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+            return "gradient", f"first: that of {', '.join(found[:3])}{more}; the loss of this batch is finite"
+    return "gradient", "the loss of this batch is finite"

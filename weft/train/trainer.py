@@ -8,7 +8,6 @@ an unbroken one. The loop is `_run_epoch`: call the compiled step, count, ask th
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import os
 import sys
@@ -19,20 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import weft
-from weft import nn
 from weft.errors import GraphError, IndexRangeError, RangeError, problem
 from weft.optim.lr_scheduler import ReduceLROnPlateau
 from weft.optim.optimizer import Optimizer
 from weft.tensor import Tensor
 from weft.train import arguments, budget, nan, saving, search, weights
-from weft.train.accumulate import Accumulator
 from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
 from weft.train.callbacks import Callback, calls_on_batches
-from weft.train.faults import InterruptedAtPrompt, NotFiniteError, interruption
+from weft.train.faults import InterruptedAtPrompt, interruption
 from weft.train.history import History
 from weft.train.interrupts import Requests, listening
 from weft.train.meters import BatchMetrics, Meters, Readings
-from weft.train.options import Fixed, Option
+from weft.train.options import TrainerOptions
 from weft.train.step import (
     KeptByData,
     Steps,
@@ -46,7 +43,7 @@ from weft.train.step import (
 CHECKED_EVERY = 1000  # steps after which the host looks for a loss that is not finite, if nobody has looked
 
 
-class Trainer:
+class Trainer(TrainerOptions):
     """Trains `model` so that `loss(model(inputs), target)` falls.
 
     - `optimizer`: an optimizer, a list of them (for custom steps), or a function of the parameters that makes one.
@@ -84,12 +81,6 @@ class Trainer:
     >>> history["loss"][-1] < 1e-6
     True
     """
-
-    is_complete = False  # whether __init__ is done
-    model, optimizers, device = Fixed(), Fixed(), Fixed()
-    loss, step, precision, accumulate = Option(), Option(), Option(), Option()
-    clip_norm, clip_value, regularizer, on_nan = Option(), Option(), Option(), Option()
-    callbacks, scheduler, scaler, memory_budget = Option(), Option(), Option(), Option()
 
     def __init__(
         self,
@@ -159,65 +150,6 @@ class Trainer:
     def __reduce_ex__(self, protocol: Any) -> Any:
         fix = "make a Trainer with copy.deepcopy(model), and load_state_dict(trainer.state_dict())"
         raise problem(GraphError, "Trainer", "a copy of a Trainer, whose steps are compiled", "its state_dict()", fix)
-
-    # ---- options --------------------------------------------------------------------------------------------------
-
-    def change_option(self, name: str, value: Any) -> None:
-        """Assign an option of a trainer that may have compiled steps: they are traced anew."""
-        arguments.check_options(**{one: getattr(self, one) for one in arguments.CHECKED} | {name: value})
-        if name == "callbacks":
-            before, value = arguments.in_step(self.callbacks), self._with_run_folder(value)
-            if arguments.in_step(value) == before:
-                self.__dict__[name] = value
-                return
-            self._have_callbacks_begun = False
-        elif name == "loss":
-            value = self._on_device(value)
-        elif name == "memory_budget":
-            value = None if value is None else budget.parse_bytes(value)
-        elif name == "scheduler":
-            value = self._take_schedulers(value)
-        self.__dict__[name] = value
-        if name == "precision":
-            self.scaler = weft.amp.GradScaler(self.device) if value == "fp16" else None
-        elif name in ("loss", "accumulate"):
-            self.accumulator = self._make_accumulator()
-        elif name == "step":
-            self.meters.means.clear()  # what the step before returned
-        self._forget_steps()
-
-    def _forget_steps(self) -> None:
-        numbers = len(present_numbers(self.optimizers)) if self.schedules_steps else 0
-        for known in self._steps.values():
-            known.forget(numbers)
-        for known, meters in self._evaluations.values():
-            known.forget(0)
-            meters.means.clear()
-        self._single = self._predict = None
-        self._bounded.clear()
-
-    def _take_schedulers(self, given: Any) -> Any:
-        """Keep schedulers with when they act; the scheduler itself, or a list of several."""
-        self.schedulers = arguments.as_schedulers(given, self.optimizers)
-        self.schedules_steps = any(by_step for _, by_step in self.schedulers)  # then rates are arguments of steps
-        found = [one for one, _ in self.schedulers]
-        return found if len(found) > 1 else next(iter(found), None)
-
-    def _on_device(self, loss: Any) -> Any:
-        return loss.to(self.device) if isinstance(loss, nn.Module) else loss  # it may have weights of classes
-
-    def _make_accumulator(self) -> Accumulator | None:
-        is_used = self.accumulate > 1 and self.loss is not None
-        return Accumulator(self.parameters(), self.loss) if is_used else None
-
-    def _with_run_folder(self, callbacks: Any) -> tuple[Callback, ...]:
-        """Callbacks as a tuple, with the one that writes the run folder, if there is one."""
-        found = arguments.as_callbacks(callbacks)
-        if self.run is None:
-            return found
-        from weft.train.loggers import RunFolder
-
-        return found if any(isinstance(one, RunFolder) for one in found) else (*found, RunFolder())
 
     def __repr__(self) -> str:
         parts = [type(self.model).__name__, *[type(one).__name__ for one in self.optimizers]]
@@ -307,7 +239,9 @@ class Trainer:
         except IndexRangeError as error:
             first_bad = int(self.meters.counts[1])
             self.meters.forget_bad()  # the loss of that step was no number, but that is not what is to be said
-            exact = nan.index_error(self, self._places(first_bad), lambda batch: predict_and_compare(self, batch))
+            exact = nan.index_error(
+                self, nan.places_of(self, first_bad), lambda batch: predict_and_compare(self, batch)
+            )
             if exact is not None:
                 raise exact from error
             raise
@@ -349,15 +283,6 @@ class Trainer:
                     weft.default_generator.set_state(self._source.random_state(self.epoch, self.position))
             self._call("on_train_abort")
             raise
-
-    def _places(self, first_bad: int) -> list[Callable[[], tuple[Any, ...]]]:
-        """What takes the batches again in which an index may be wrong: that of the first bad step, and the present one.
-        Streamed batches are arguments of the step, whose error names the index already."""
-        source = self._source
-        if not isinstance(source, Resident):
-            return []
-        numbers = {self.position, self.position - (self.step_count - first_bad) - 1 if first_bad else self.position}
-        return [functools.partial(source.take, self.epoch, one) for one in sorted(numbers) if 0 <= one < source.length]
 
     def _run_epoch(self, source: Batches, max_steps: int | None, requests: Requests) -> bool:
         """Run the steps of an epoch from `position` on; whether it came to the end."""
@@ -547,7 +472,7 @@ class Trainer:
         """The loss and the metrics since the epoch began: one download. Raises if a loss was not finite."""
         found = self.meters.read()
         if found.first_bad and self.on_nan == "stop":
-            raise self._not_finite(found.first_bad)
+            raise nan.error_of(self, found.first_bad, lambda batch: predict_and_compare(self, batch)[0])
         return found
 
     def _epoch_metrics(self) -> dict[str, Any]:
@@ -580,38 +505,6 @@ class Trainer:
         for callback in callbacks:
             if self.step_count % callback.every == 0:
                 getattr(callback, name)(self, number, metrics)
-
-    def _not_finite(self, step: int) -> Exception:
-        """The error for a loss that was not finite: the batch is computed again, layer by layer."""
-        position = self.position - (self.step_count - step) - 1
-        where, what = "the layer is unknown: the batch is of another epoch", "loss"
-        if self._source is not None and position >= 0:
-            take = functools.partial(self._source.take, self.epoch, position)
-            where = nan.describe(self, take, lambda batch: predict_and_compare(self, batch)[0])
-            if where.startswith("first: the gradient"):  # of a loss that is finite, but for the regularizer
-                what, where = self._bad_gradient(take)
-        self.meters.forget_bad()  # whoever goes on, does
-        at = f"epoch {self.epoch + 1}, batch {position}" if position >= 0 else f"before epoch {self.epoch + 1}"
-        given = f"a {what} that is not finite in step {step} ({at}); {where}"
-        fix = "lower the learning rate or set clip_norm; parameters are those before that step"
-        if "whose input is not finite" in where:
-            fix = "look for NaN and infinite values in the data, or in what precedes that layer"
-        fix += '. on_nan="skip" leaves such steps out'
-        return problem(NotFiniteError, "Trainer", given, f"a finite {what}", fix)
-
-    def _bad_gradient(self, take: Callable[[], tuple[Any, ...]]) -> tuple[str, str]:
-        """Which is not finite, loss or gradient, of a batch for which model and loss are; and where it comes from."""
-        with contextlib.suppress(Exception), nan.unchanged(self):
-            if self.regularizer is not None and not bool(self.regularizer(self.parameters()).isfinite()):
-                return "loss", "first: the regularizer"
-        with contextlib.suppress(Exception):
-            with nan.unchanged(self):
-                batch = take()
-            found = [name for name, norm in self.gradient_norms(*batch).items() if not math.isfinite(norm)]
-            if found:
-                more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-                return "gradient", f"first: that of {', '.join(found[:3])}{more}; the loss of this batch is finite"
-        return "gradient", "the loss of this batch is finite"
 
     # ---- other uses of the model ----------------------------------------------------------------------------------
 
