@@ -1,18 +1,26 @@
 """What all tests share: `weft` and `np` in the examples of docstrings, plans that are made, not read from disk, and a
 folder for compiled kernels that the workers of one run share. The user's own cache is neither read nor written."""
 
+import operator
 import os
 import shutil
+import sys
 import tempfile
 
 import numpy as np
 import pytest
 
 import weft
-from weft.compiler import plancache
+from weft.compiler import plan_cache
+from weft.names import public_paths
 
-plancache.ACTIVE = False  # a test that changes the compiler must neither read nor leave plans; kernels are kept
+plan_cache.ACTIVE = False  # a test that changes the compiler must neither read nor leave plans; kernels are kept
 _made_folder = ""
+# Functions that are made of the table of operations: their examples are those of the functions in the table.
+collect_ignore = ["weft/__init__.py", "weft/special.py", "weft/names/functions.py", "weft/nn/functional.py"]
+# Classes that show their public path (`weft.Tensor`): doctest looks for their examples in the modules that define them.
+for _name, _module in {**public_paths.DEFINED_IN, "jit.Compiled": "weft.jit.compiled"}.items():
+    vars(sys.modules[_module]).setdefault("__test__", {})[_name] = operator.attrgetter(_name)(weft)
 
 
 def pytest_configure() -> None:

@@ -1,4 +1,4 @@
-"""Command lines as reports show them: without the names of files on somebody's machine."""
+"""Command lines as reports show them: without the paths of the machine."""
 
 from __future__ import annotations
 

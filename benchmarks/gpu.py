@@ -6,7 +6,7 @@ rounds, with the share that each reaches of what the device can do.
     python3 benchmarks/gpu.py --json FILE --markdown FILE    keep the numbers and the table
     python3 benchmarks/gpu.py --device cpu --tiny            a look without a GPU: tiny sizes, no meaning
 
-Each framework lives in its own process and computes only when told: round 1 of all, then round 2 of all, and so on. A
+Each framework lives in its own process and computes only on request: round 1 of all, then round 2 of all, and so on. A
 time is that of many steps from an idle device to an idle device, divided by their number; tables give the median over
 the rounds. Memory-bound cases are compared with a copy of 2 GiB that torch makes in the same run.
 """
@@ -28,7 +28,7 @@ from typing import Any
 
 from cases import Training
 from command_line import without
-from gpu_cases import CASES, GROUPS, Case, Copy, Product, Turns, shrink
+from gpu_cases import CASES, GROUPS, Case, Copy, Iterations, Product, shrink
 from gpu_worker import FRAMEWORKS
 from networks import Network
 
@@ -102,8 +102,8 @@ def worth_it(framework: str, case: Case) -> bool:
     """Whether a framework's way of running says anything new about a case: compiling changes no single product, and
     would make one kernel of a loop; a graph of few large kernels is as fast as these kernels."""
     if "graph" in framework:
-        return isinstance(case, Training) or (isinstance(case, Network | Turns) and "compile" not in framework)
-    return framework in ("weft", "torch") or not isinstance(case, Copy | Product | Turns)
+        return isinstance(case, Training) or (isinstance(case, Network | Iterations) and "compile" not in framework)
+    return framework in ("weft", "torch") or not isinstance(case, Copy | Product | Iterations)
 
 
 def run_case(name: str, case: Case, children: dict[str, Child], rounds: int, say: Any) -> dict[str, Any]:
@@ -121,8 +121,8 @@ def run_case(name: str, case: Case, children: dict[str, Child], rounds: int, say
     alive = [framework for framework in taking_part if "error" not in record[framework]]
     for number in range(rounds):
         # Rotate, so that no framework always runs right after the same other one.
-        turn = number % max(len(alive), 1)
-        for framework in alive[turn:] + alive[:turn]:
+        first = number % max(len(alive), 1)
+        for framework in alive[first:] + alive[:first]:
             entry = record[framework]
             if "error" in entry:
                 continue

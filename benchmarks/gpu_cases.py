@@ -122,10 +122,10 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Turns:
-    """A loop of `count` turns that scale an array: small kernels, of which each waits for the one before."""
+class Iterations:
+    """A loop of `count` iterations that scale an array: small kernels, of which each waits for the one before."""
 
-    name: str = "turns"
+    name: str = "turns"  # as recorded results have it
     title: str = "a loop of 500 small kernels, each waiting for the last: per kernel"
     aim: str = "under 1.5 us"
     count: int = 500
@@ -137,7 +137,7 @@ class Turns:
         return np.random.default_rng(17).standard_normal(self.shape, dtype=np.float32)
 
 
-Case = Copy | Rows | Product | Update | Turns | Training | Network | Gpt
+Case = Copy | Rows | Product | Update | Iterations | Training | Network | Gpt
 
 
 def _rows() -> list[Rows]:
@@ -205,7 +205,7 @@ TRAINING: tuple[Training | Network, ...] = (
     replace(_networks["gat"], aim="-", steps=20, warmup=WARM),
 )
 CASES: dict[str, Case] = {
-    case.name: case for case in (Copy(), *_rows(), *_products(), Update(), Turns(), *TRAINING, GPT)
+    case.name: case for case in (Copy(), *_rows(), *_products(), Update(), Iterations(), *TRAINING, GPT)
 }
 GROUPS = {
     "rows": [case.name for case in _rows()],
@@ -233,7 +233,7 @@ def shrink(case: Case) -> Case:
             return replace(case, m=max(case.m // 512, 8), n=max(case.n // 512, 8), k=max(case.k // 512, 8))
         case Update():
             return replace(case, gpt=TINY_GPT)
-        case Turns():
+        case Iterations():
             return replace(case, count=10, shape=(16, 8))
         case Gpt():
             return TINY_GPT

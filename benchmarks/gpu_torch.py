@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import in_torch
 from gpt import Gpt
 from gpt_torch import GptRunner
-from gpu_cases import Case, Copy, Product, Rows, Turns, Update
+from gpu_cases import Case, Copy, Iterations, Product, Rows, Update
 from gpu_common import OPERATIONS
 from torch_modes import Mode
 
@@ -111,7 +111,7 @@ def make(case: Case, mode: Mode):
             return product(case, mode)
         case Update():
             return UpdateRunner(case, mode)
-        case Turns():
+        case Iterations():
             start = torch.tensor(case.array())
 
             def scaled():

@@ -11,7 +11,7 @@ import weft
 import weft.nn.functional as F
 from gpt import Gpt
 from gpt_weft import GptRunner
-from gpu_cases import Case, Copy, Product, Rows, Turns, Update
+from gpu_cases import Case, Copy, Iterations, Product, Rows, Update
 from gpu_common import OPERATIONS
 
 
@@ -114,7 +114,7 @@ def make(case: Case):
             return product(case)
         case Update():
             return UpdateRunner(case)
-        case Turns():
+        case Iterations():
 
             def scaled(x):
                 return weft.loop(lambda x, _: (x * case.factor, None), x, length=case.count)[0]

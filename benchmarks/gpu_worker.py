@@ -1,4 +1,4 @@
-"""One framework on one device in one process, told over a pipe what to do next (see `worker.serve`).
+"""One framework on one device in one process, controlled over a pipe (see `worker.serve`).
 
 gpu_worker.py serve FRAMEWORK DEVICE [--tiny]              answer `prepare`, `sample` and `release` for a case
 gpu_worker.py first-step FRAMEWORK DEVICE CASE [--tiny]    run one step and print its loss
@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from gpu_cases import CASES, Case, Turns, shrink
+from gpu_cases import CASES, Case, Iterations, shrink
 from worker import serve
 
 FRAMEWORKS = ("weft", "torch", "torch.compile", "torch graph", "torch.compile graph", "torch autotuned")
@@ -72,7 +72,7 @@ class Worker:
             record["values"] = runner.values(self.result)
         if hasattr(runner, "memory"):
             record["memory"] = runner.memory()
-        if isinstance(case, Turns):
+        if isinstance(case, Iterations):
             record["seconds"] /= case.count
         self.result = None
         return record

@@ -11,6 +11,8 @@ from networks import BOTTLENECKS, HEADS, LAYERS, RESNET_STAGES, WIDTH
 
 
 def losses(F: Any) -> dict[str, Any]:
+    """The networks by name. Long because each is a function of the library `F` that it is written with."""
+
     def cnn(p, x, y):
         x = F.max_pool2d(F.relu(F.conv2d(x, p["conv1"], p["bias1"], padding=1)), 2)
         x = F.max_pool2d(F.relu(F.conv2d(x, p["conv2"], p["bias2"], padding=1)), 2)

@@ -5,7 +5,7 @@
     python benchmarks/run.py --json results.json    keep the numbers
     python benchmarks/run.py --markdown             print the table for the README
 
-Each framework lives in its own process, limited to the same cores, and computes only when told: round 1 of all
+Each framework lives in its own process, limited to the same cores, and computes only on request: round 1 of all
 frameworks, then round 2 of all, and so on. The table gives the median over the rounds.
 """
 

@@ -1,4 +1,4 @@
-"""One framework in one process, told over a pipe what to do next: one JSON object per line in, one per line out.
+"""One framework in one process, controlled over a pipe: one JSON object per line in, one per line out.
 
 `prepare` builds a case and runs its first steps; `sample` times it once; `values` gives numbers to compare between the
 frameworks. Nothing here knows a case or a framework by heart.

@@ -64,7 +64,7 @@ def main(arguments=None):
     tokenizer = CharTokenizer(text)
     prompt = weft.tensor(tokenizer.encode(options.prompt)).expand(3, -1)  # three texts that begin with it
     length, batch, steps = (32, 16, 60) if options.short else (128, 16, options.steps)
-    windows = pack_tokens(tokenizer.encode(text), length)  # inputs [T], and targets [T] one place on
+    windows = pack_tokens(tokenizer.encode(text), length)  # inputs [T], and targets [T] one position on
 
     weft.manual_seed(0)
     model = CharGPT(tokenizer.vocab_size)

@@ -56,7 +56,7 @@ def step(trainer, images):
 
 
 def show(images):
-    """Images [N, 1, 8, 8] side by side, as characters."""
+    """Images [N, 1, 8, 8] next to each other, as characters."""
     shades = " .:-=+*#%@"
     for row in range(8):
         pixels = images[:, 0, row].add(1).mul(5).clamp(0, 9.99).long().tolist()

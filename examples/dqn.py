@@ -20,9 +20,9 @@ def move(state, action):
     x, speed, angle, spin = state.unbind(1)
     force = action.float() * 20 - 10
     drive = (force + 0.05 * spin**2 * angle.sin()) / 1.1
-    turn = (9.8 * angle.sin() - angle.cos() * drive) / (0.5 * (4 / 3 - 0.1 * angle.cos() ** 2 / 1.1))
-    push = drive - 0.05 * turn * angle.cos() / 1.1
-    after = weft.stack([x + 0.02 * speed, speed + 0.02 * push, angle + 0.02 * spin, spin + 0.02 * turn], 1)
+    turning = (9.8 * angle.sin() - angle.cos() * drive) / (0.5 * (4 / 3 - 0.1 * angle.cos() ** 2 / 1.1))
+    push = drive - 0.05 * turning * angle.cos() / 1.1
+    after = weft.stack([x + 0.02 * speed, speed + 0.02 * push, angle + 0.02 * spin, spin + 0.02 * turning], 1)
     return after, (after[:, 0].abs() > 2.4) | (after[:, 2].abs() > math.radians(12))
 
 

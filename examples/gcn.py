@@ -20,7 +20,7 @@ FRIENDS = {
 }  # fmt: skip
 INSTRUCTORS_GROUP = {0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 19, 21}  # the others followed member 33
 LEADERS = [0, 33]
-UNKNOWN = -100  # the class of members whose group is not told
+UNKNOWN = -100  # the class of members whose group is not given
 
 
 class GCN(nn.Module):
@@ -43,14 +43,14 @@ def main(arguments=None):
     pairs = [(member, friend) for member, friends in FRIENDS.items() for friend in friends]
     both_ways = weft.tensor(pairs + [(friend, member) for member, friend in pairs]).T  # [2, 156]
     groups = weft.tensor([0 if member in INSTRUCTORS_GROUP else 1 for member in range(34)])
-    told = weft.full((34,), UNKNOWN)
-    told[LEADERS] = groups[LEADERS]
+    known = weft.full((34,), UNKNOWN)
+    known[LEADERS] = groups[LEADERS]
 
     weft.manual_seed(0)
     model = GCN(both_ways, members=34)
     optimizer = weft.optim.Adam(model.parameters(), lr=0.02, weight_decay=5e-4)
     trainer = Trainer(model, nn.CrossEntropyLoss(ignore_index=UNKNOWN), optimizer, device=options.device)
-    history = trainer.fit([(weft.eye(34), told)], epochs=60 if options.short else options.steps)
+    history = trainer.fit([(weft.eye(34), known)], epochs=60 if options.short else options.steps)
 
     found = trainer.predict(weft.eye(34)).argmax(1).cpu()
     correct = (found == groups).float().mean().item()

@@ -52,15 +52,15 @@ def xor(device, steps):
     results = {}
     for name in ("on the CPU", "built there", "moved there"):
         weft.manual_seed(0)
-        place = weft.get_device("cpu" if name == "on the CPU" else device)
+        target = weft.get_device("cpu" if name == "on the CPU" else device)
         if name == "moved there":
-            model = make_model().to(place)
+            model = make_model().to(target)
         else:
-            with weft.device(place):
+            with weft.device(target):
                 model = make_model()
-        first, last, micros = train(model, x.to(place), y.to(place), steps)
+        first, last, micros = train(model, x.to(target), y.to(target), steps)
         results[name] = last
-        print(f"{name:>11} ({place}): loss {first:.4f} -> {last:.2e}, {micros:.1f} us per step")
+        print(f"{name:>11} ({target}): loss {first:.4f} -> {last:.2e}, {micros:.1f} us per step")
     return {"first_loss": first, "loss": last, "losses": results}
 
 
@@ -69,9 +69,9 @@ def sizes(device, steps, table):
     print(f"| batch | width | CPU, us per step | {device}, us per step | speed-up |\n|---|---|---|---|---|")
     for batch, width in table:
         micros = []
-        for place in ("cpu", device):
+        for target in ("cpu", device):
             weft.manual_seed(0)
-            with weft.device(place):
+            with weft.device(target):
                 x = weft.randn(batch, width)
                 y = (x.sum(1, keepdim=True) > 0).float()
                 micros.append(train(make_model(width, width), x, y, steps // (1 + batch * width // 65536))[2])

@@ -35,7 +35,7 @@ def step(trainer, images):
 
 
 def show(images):
-    """Images [N, 64] side by side, as characters."""
+    """Images [N, 64] next to each other, as characters."""
     shades = " .:-=+*#%@"
     for row in range(8):
         pixels = images.reshape(-1, 8, 8)[:, row].clamp(0, 0.999).mul(10).long().tolist()

@@ -1,4 +1,4 @@
-"""What all tests share: a test's folder is its mark (unit, backend, gpu)."""
+"""What all tests share: a test's folder is its mark (unit, backend, gpu, devices)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import gc
 import random
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import weft
+from tests.quick_code import quick_code
+from weft.compiler import pipeline
 
-FOLDERS = ("unit", "backend", "gpu")
+FOLDERS = ("unit", "backend", "gpu", "devices")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -24,7 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure() -> None:
-    """Tests interrupt themselves and their children, which a run in the background would ignore."""
+    """The compiler checks what every pass gives. Tests interrupt themselves and their children, which a run in the
+    background would ignore."""
+    pipeline.CHECK = True
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -49,4 +54,15 @@ def seeded_generators() -> None:
     np.random.seed(0)  # noqa: NPY002  the generator that code of others draws from
     weft.manual_seed(0)
     if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
+        torch = sys.modules["torch"]
+        torch.default_generator.manual_seed(0)  # torch.manual_seed keeps three stacks for devices that are not in use
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(0)
+
+
+@pytest.fixture(scope="module", name="quick_code")
+def quick_code_of_file() -> Iterator[None]:
+    """For files that try many layers and functions, each with kernels of its own. What LLVM makes of the IR for users
+    is run by all other files, test_ops and the random graphs above all."""
+    with quick_code():
+        yield

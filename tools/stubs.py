@@ -1,12 +1,14 @@
 """Stubs for type checkers and editors, from the table of operations: `make stubs` writes them, a test compares them.
 
-`weft/functions.pyi`, `weft/nn/functional.pyi` and `weft/special.pyi` have the functions, `weft/methods.pyi` the methods
-of `Tensor`, the `__init__.pyi` of `nn`, `nn.utils` and `optim` what these packages export, and
+`weft/names/functions.pyi`, `weft/nn/functional.pyi` and `weft/special.pyi` have the functions,
+`weft/core/methods.pyi` the methods of `Tensor`, the `__init__.pyi` of `nn`, `nn.utils` and `optim` what these packages
+export, `contents.py` of nn, optim, data and train (`tools/contents.py`) which file has which names, and
 `tests/artifacts/public-names.txt` all public names.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import re
@@ -18,8 +20,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tools import contents  # noqa: E402
+
+if __name__ == "__main__":
+    contents.main()  # before the packages are loaded, which read it
+
 import weft  # noqa: E402
-from weft.namespaces import function_of, functions  # noqa: E402
+from weft.core.method_registry import PROPERTIES, REGISTERED  # noqa: E402
+from weft.core.signatures import users_signature  # noqa: E402
+from weft.names.namespaces import function_of, functions  # noqa: E402
 from weft.ops.registry import OPERATIONS, Operation, entries  # noqa: E402
 
 HEAD = '''"""Written by `make stubs` from the table of operations; not to be edited."""
@@ -27,11 +36,12 @@ HEAD = '''"""Written by `make stubs` from the table of operations; not to be edi
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
-from weft.dtypes import DTypeLike
-from weft.random import Generator
-from weft.tensor import Tensor
+from weft.base.dtypes import DTypeLike
+from weft.random.generator import Generator
+from weft.core.tensor import Tensor
+from weft.plan.device import Device
 '''
-RESULTS = "from weft.methods import {names}\n"
+RESULTS = "from weft.core.methods import {names}\n"
 KEYWORDS = inspect.Parameter.KEYWORD_ONLY
 REST = inspect.Parameter.VAR_POSITIONAL
 
@@ -152,15 +162,20 @@ def method_stub() -> str:
         function = function_of(entry)
         doc = _summary(function)
         for name in entry.names:
-            if "method" in entry.places:
+            if "method" in entry.namespaces:
                 methods[name] = _definition(name, list(signatures(function, entry, True)), doc, "    ")
-            if "inplace" in entry.places:
+            if "inplace" in entry.namespaces:
                 texts = list(signatures(function, entry, True, inplace=True))
                 methods[name + "_"] = _definition(name + "_", texts, f"`{name}`, in place.", "    ")
         for name in entry.operators:
             count = len(inspect.signature(function).parameters)
             text = "(self) -> Tensor" if count == 1 else "(self, other: Any) -> Tensor"
             methods[name] = _definition(name, [text], None, "    ")
+    for name, function in REGISTERED.items():
+        signature = users_signature(function)
+        text = _text(list(signature.parameters.values())[1:], str(signature.return_annotation), True)
+        decorator = "    @property\n" if name in PROPERTIES else ""
+        methods[name] = decorator + _definition(name, [text], _summary(function), "    ")
     lines += [methods[name] for name in sorted(methods)]
     return HEAD + "\n" + "\n".join(lines)
 
@@ -171,7 +186,7 @@ def contents_stub(package: str) -> str:
     lines = ['"""Written by `make stubs` from the table of contents; not to be edited."""\n']
     lines += [f"from {package} import {name} as {name}" for name in getattr(space, "_SUBMODULES", ())]
     for file, names in {**getattr(space, "_OTHERS", {}), **space.CONTENTS}.items():
-        module = file if "." in file else f"{package}.{file}"
+        module = file if file.startswith("weft.") else f"{package}.{file}"
         lines += [f"from {module} import {name} as {name}" for name in names]
     return "\n".join([*lines, "", "CONTENTS: dict[str, tuple[str, ...]]", ""])
 
@@ -195,9 +210,10 @@ def is_public(space: Any, name: str) -> bool:
     return not name.startswith("_") and inspect.isfunction(value) and value.__module__ == space.__name__
 
 
-FILES = {
-    "weft/functions.pyi": lambda: function_stub("weft"),
-    "weft/methods.pyi": method_stub,
+FILES: dict[str, Callable[[], str]] = {
+    **{f"weft/{package}/contents.py": functools.partial(contents.text, package) for package in contents.PACKAGES},
+    "weft/names/functions.pyi": lambda: function_stub("weft"),
+    "weft/core/methods.pyi": method_stub,
     "weft/nn/functional.pyi": lambda: function_stub("functional"),
     "tests/artifacts/public-names.txt": names,
     "weft/nn/__init__.pyi": lambda: contents_stub("weft.nn"),

@@ -7,63 +7,68 @@ This file is the table of contents; everything is made elsewhere.
 
 from typing import TYPE_CHECKING
 
-from weft import interpreter  # refuses what is not supported
-from weft import autograd, functions, nn, testing
-from weft.edges import Adjacency, adjacency, aggregate, csr
-from weft.autocast import autocast, get_autocast_dtype, is_autocast_enabled
+from weft.base import interpreter  # refuses what is not supported
+from weft import autograd, nn, testing
+from weft.names import functions
+from weft.functional.adjacency import Adjacency, adjacency, aggregate, csr
+from weft.core.autocast import autocast, get_autocast_dtype, is_autocast_enabled
 from weft.autograd import enable_grad, grad, is_grad_enabled, no_grad, value_and_grad
-from weft.compiled import compile, memory_report
-from weft.counting import counters
-from weft.looping import loop
-from weft.creation import (
+from weft.jit.compiled import compile, memory_report
+from weft.base.counters import counters
+from weft.functional.loop import loop
+from weft.core.creation import (
     arange, as_tensor, empty, eye, full, full_like, linspace, ones, ones_like, tensor, zeros, zeros_like,
 )  # fmt: skip
-from weft.creation import logspace, scalar_tensor, tril_indices, triu_indices
-from weft.device import default_device, device, devices, set_default_device
-from weft.device import get as get_device
-from weft.dtypes import bool_ as bool
-from weft.dtypes import (
+from weft.core.creation import logspace, scalar_tensor, tril_indices, triu_indices
+from weft.core.device import default_device, device, devices, set_default_device
+from weft.core.device import get as get_device
+from weft.base.dtypes import bool_ as bool
+from weft.base.dtypes import (
     bfloat16, finfo, float16, float32, float64, iinfo, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
 )  # fmt: skip
-from weft.errors import (
+from weft.base.errors import (
     CheckpointWarning, CopyError, DeviceError, DTypeError, FileError, FileFormatError, GraphError, IndexRangeError,
     OutOfMemoryError, RangeError, ShapeError, StorageError, TraceWarning, WeftError,
 )  # fmt: skip
-from weft.function import checkpoint
-from weft.evaluation import eval, numel
-from weft.functions import *
-from weft.kernel import kernel
-from weft.interop import asarray, from_dlpack, from_numpy
-from weft.memory import empty_cache, memory_stats, reset_peak_memory_stats
-from weft.precision import get_float32_matmul_precision, set_float32_matmul_precision
-from weft.printing import get_printoptions, printoptions, set_printoptions
-from weft.random import (
+from weft.autograd.function import checkpoint
+from weft.core.evaluation import eval, numel
+from weft.names.functions import *
+from weft.functional.custom_kernel import kernel
+from weft.core.interop import asarray, from_dlpack, from_numpy
+from weft.core.memory import empty_cache, memory_stats, reset_peak_memory_stats
+from weft.core.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from weft.core.printing import get_printoptions, printoptions, set_printoptions
+from weft.random.generator import (
     Generator, default_generator, manual_seed, rand, rand_like, randint, randn, randn_like,
 )  # fmt: skip
-from weft.snapshot import snapshot
-from weft.tensor import Tensor
+from weft.jit.snapshot import snapshot
+from weft.core.tensor import Tensor
 from weft import cuda
 from weft.autograd import inference_mode, is_inference_mode_enabled, set_grad_enabled
-from weft.creation import empty_like, is_floating_point, is_tensor
-from weft.dtypes import DType as dtype
-from weft.dtypes import get_default_dtype, set_default_dtype
-from weft.random import get_rng_state, initial_seed, seed, set_rng_state
-from weft.settings import get_num_threads, set_num_threads, synchronize
-from weft.size import Size
+from weft.core.creation import empty_like, is_floating_point, is_tensor
+from weft.base.dtypes import DType as dtype
+from weft.base.dtypes import get_default_dtype, set_default_dtype
+from weft.random.generator import get_rng_state, initial_seed, seed, set_rng_state
+from weft.core.settings import get_num_threads, set_num_threads, synchronize
+from weft.core.size import Size
 
-from weft.window_functions import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
+from weft.signal.window_tensors import bartlett_window, blackman_window, hamming_window, hann_window, kaiser_window
 
-from weft import amp, data, func, linalg, optim, serialization, signal, special, utils
+from weft import amp, data, errors, func, linalg, optim, serialization, signal, special, utils
 
 if TYPE_CHECKING:
     from weft import config, drawing, generation, profiling, report, train
     from weft.profiling.profile import profile
     from weft.serialization.saving import load, save
-from weft.boundary import install as _install
-from weft.einops_backend import install as _install_einops
+from weft.core.boundary import install as _install
+from weft.names.einops_backend import install as _install_einops
+from weft.names.former_modules import install as _install_former_modules
+from weft.names.public_paths import install as _install_paths
 
 _install()
 _install_einops()
+_install_paths(globals())
+_install_former_modules()
 
 half = float16
 float = float32
@@ -203,11 +208,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     import importlib
 
-    from weft.contents import LOADED
-
     module = importlib.import_module(_LATER.get(name, f"weft.{name}"))
-    for call in LOADED:
-        call()
     value = globals()[name] = getattr(module, name) if name in _LATER else module
     return value
 

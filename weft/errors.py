@@ -1,153 +1,41 @@
-"""The errors Weft raises, all built by one helper so that they read alike.
+"""The errors and warnings that Weft raises, under the name that users catch them by."""
 
-A message says who complains, what was given, what was expected and how to fix it. Tracebacks of these errors end at
-the user's line: see `weft.boundary`. This is a base room: it imports nothing of Weft.
-"""
+from weft.base.errors import (
+    CheckpointWarning,
+    ConfigError,
+    CopyError,
+    DeviceError,
+    DTypeError,
+    FileError,
+    FileFormatError,
+    GraphError,
+    IndexRangeError,
+    NoAxesError,
+    OutOfMemoryError,
+    RangeError,
+    ShapeError,
+    StateDictError,
+    StorageError,
+    TraceWarning,
+    WeftError,
+)
 
-from __future__ import annotations
-
-import os
-from types import TracebackType
-
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-
-
-class WeftError(Exception):
-    """Base class of every error that Weft raises on purpose."""
-
-
-class ShapeError(WeftError, ValueError):
-    """Shapes, axes or sizes that do not fit."""
-
-
-class StateDictError(ShapeError, RuntimeError):
-    """A state_dict that does not fit a module."""
-
-
-class NoAxesError(ShapeError, TypeError):
-    """A tensor without axes where Python asks for elements: `len(x)`, `for v in x`."""
-
-
-class RangeError(WeftError, ValueError):
-    """A number outside the values that make sense."""
-
-
-class DTypeError(WeftError, TypeError):
-    """A dtype that the operation cannot take."""
-
-
-class DeviceError(WeftError, RuntimeError):
-    """A device that is missing, or tensors on different devices."""
-
-
-class OutOfMemoryError(WeftError, MemoryError):
-    """More memory than a device has."""
-
-
-class GraphError(WeftError, RuntimeError):
-    """A graph that cannot be differentiated, compiled or evaluated as asked."""
-
-
-class IndexRangeError(WeftError, IndexError):
-    """An index outside its axis."""
-
-
-class StorageError(WeftError, RuntimeError):
-    """The memory of a tensor that was deleted, or donated to a compiled function."""
-
-
-class ConfigError(WeftError, ValueError):
-    """A configuration that cannot be read, or that describes no model or run."""
-
-
-class CopyError(WeftError, ValueError):
-    """Memory that was to be shared and would have to be copied."""
-
-
-class FileFormatError(WeftError, ValueError):
-    """A file that is damaged, cut short, of another kind, or of a version that is not known."""
-
-
-class FileError(WeftError, OSError):
-    """A file that could not be written: a full disk, a folder without permission. `errno` says which."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])  # OSError would show the number and the path alone
-
-
-class TraceWarning(UserWarning):
-    """Something that a compiled function does only while it is traced, or that makes it be traced often."""
-
-
-class CheckpointWarning(UserWarning):
-    """A checkpoint that is damaged and was left out."""
-
-
-def problem(kind: type[WeftError], who: str, given: str, expected: str = "", mend: str = "") -> WeftError:
-    """Build (not raise) an error: `raise problem(ShapeError, "matmul", "shapes (2, 3) and (4, 5)", "...", "...")`.
-
-    >>> str(problem(ShapeError, "add", "shapes (2,) and (3,)", "shapes that broadcast", "reshape one of them"))
-    'add: given shapes (2,) and (3,); expected shapes that broadcast. Fix: reshape one of them.'
-    """
-    text = f"{who}: given {given}"
-    if expected:
-        text += f"; expected {expected}"
-    text += "."
-    if mend:
-        text += f" Fix: {mend}."
-    return kind(text)
-
-
-def out_of_memory(who: str, nbytes: int, available: int, total: int) -> WeftError:
-    """The error for a request that a device cannot meet.
-
-    >>> str(out_of_memory("cpu", 1 << 40, 3 << 30, 4 << 30)).partition(". ")[0]
-    'cpu: given a request for 1.00 TiB; expected at most 3.00 GiB, which are available of 4.00 GiB'
-    """
-    expected = f"at most {size_text(available)}, which are available of {size_text(total)}"
-    return problem(OutOfMemoryError, who, f"a request for {size_text(nbytes)}", expected, "use smaller tensors")
-
-
-def size_text(nbytes: int) -> str:
-    """Bytes in a readable unit.
-
-    >>> size_text(900), size_text(1536), size_text(3 << 30)
-    ('900 B', '1.5 KiB', '3.00 GiB')
-    """
-    value = float(nbytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.2f} GiB" if unit == "GiB" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.2f} TiB"
-
-
-def hide_frames(error: BaseException) -> None:
-    """Take Weft's own frames out of the traceback of an error that is on its way to the user; `WEFT_TRACEBACK=full`
-    leaves them in. A bare `raise` afterwards adds none."""
-    if os.environ.get("WEFT_TRACEBACK", "").lower() == "full":
-        return
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, WeftError):
-            error.__traceback__ = _outside(error.__traceback__)
-        error = error.__cause__ or error.__context__  # type: ignore[assignment]
-
-
-def is_raised_inside(error: BaseException) -> bool:
-    """Whether all frames that an error has passed so far are Weft's."""
-    return _outside(error.__traceback__) is None
-
-
-def _outside(traceback: TracebackType | None) -> TracebackType | None:
-    """The entries of a traceback whose frames are not Weft's."""
-    entries = []
-    while traceback is not None:
-        entries.append(traceback)
-        traceback = traceback.tb_next
-    kept: TracebackType | None = None
-    for one in reversed(entries):
-        if not one.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-            kept = TracebackType(kept, one.tb_frame, one.tb_lasti, one.tb_lineno)
-    return kept
+__all__ = [
+    "CheckpointWarning",
+    "ConfigError",
+    "CopyError",
+    "DTypeError",
+    "DeviceError",
+    "FileError",
+    "FileFormatError",
+    "GraphError",
+    "IndexRangeError",
+    "NoAxesError",
+    "OutOfMemoryError",
+    "RangeError",
+    "ShapeError",
+    "StateDictError",
+    "StorageError",
+    "TraceWarning",
+    "WeftError",
+]

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from weft.autograd import grad, value_and_grad
-from weft.errors import GraphError, problem
-from weft.state import MODULES, STATE
-from weft.tensor import Tensor
+from weft.base.errors import GraphError, problem
+from weft.base.state import MODULES, STATE
+from weft.core.tensor import Tensor
 
 __all__ = ["functional_call", "grad", "value_and_grad"]
 
@@ -36,38 +36,38 @@ def functional_call(
     for one in dicts if isinstance(dicts, (tuple, list)) else (dicts,):
         given.update(one)
     args = () if args is None else args if isinstance(args, tuple) else (args,)
-    with _replaced(module, given, tie_weights, strict):
+    with _replace_tensors(module, given, tie_weights, strict):
         return module(*args, **(kwargs or {}))
 
 
 @contextmanager
-def _replaced(module: Any, given: dict[str, Tensor], tie_weights: bool, strict: bool) -> Iterator[None]:
+def _replace_tensors(module: Any, given: dict[str, Tensor], tie_weights: bool, strict: bool) -> Iterator[None]:
     """While the block lasts, the module has the given tensors."""
-    places = {
+    owners = {
         (f"{path}.{name}" if path else name): (registry, name)
         for path, part in module.named_modules(remove_duplicate=False)
         for registry in (part._parameters, part._buffers)
         for name in registry
     }
-    unknown = [name for name in given if name not in places]
-    missing = [name for name in places if name not in given and places[name][0][places[name][1]] is not None]
+    unknown = [name for name in given if name not in owners]
+    missing = [name for name in owners if name not in given and owners[name][0][owners[name][1]] is not None]
     if unknown or (strict and missing):
         text = f"{', '.join(unknown)}" if unknown else f"nothing for {', '.join(missing)}"
-        raise problem(GraphError, "functional_call", text, f"names among {', '.join(places)}")
+        raise problem(GraphError, "functional_call", text, f"names among {', '.join(owners)}")
     values = dict(given)
     if tie_weights:
-        shared = {id(places[name][0][places[name][1]]): value for name, value in given.items()}
-        for name, (registry, key) in places.items():
+        shared = {id(owners[name][0][owners[name][1]]): value for name, value in given.items()}
+        for name, (registry, key) in owners.items():
             if name not in values and registry[key] is not None and id(registry[key]) in shared:
                 values[name] = shared[id(registry[key])]
-    before = [(*places[name], places[name][0][places[name][1]]) for name in values]
+    before = [(*owners[name], owners[name][0][owners[name][1]]) for name in values]
     # What a trace has noted of buffers that are replaced here is about the module's own.
     noted: dict[tuple[int, str], Any] = {} if STATE.trace is None else STATE.trace.buffers
     keys = [(id(registry), key) for registry, key, _ in before]
     own = {key: noted.pop(key) for key in keys if key in noted}
     try:
         for name, value in values.items():
-            registry, key = places[name]
+            registry, key = owners[name]
             dict.__setitem__(registry, key, value)
         MODULES.bump()
         yield

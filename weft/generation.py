@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from weft.autograd import no_grad
-from weft.compiled import compile
-from weft.creation import arange, full, zeros
-from weft.dtypes import bool_, float32, float64, int64
-from weft.errors import DTypeError, RangeError, ShapeError, problem
-from weft.functions import cat, cumsum, multinomial, softmax, sort, topk, where
-from weft.random import Generator
-from weft.tensor import Tensor
+from weft.base.dtypes import bool_, float32, float64, int64
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
+from weft.core.creation import arange, full, zeros
+from weft.core.tensor import Tensor
+from weft.jit.compiled import compile
+from weft.names.functions import cat, cumsum, multinomial, softmax, sort, topk, where
+from weft.random.generator import Generator
 
 __all__ = ["filter_top_k", "filter_top_p", "generate", "sample"]
 
@@ -59,7 +59,7 @@ def filter_top_p(logits: Tensor, p: float) -> Tensor:
     if p == 1.0:
         return logits
     ordered = sort(logits, descending=True).values
-    probabilities = softmax(_precise(ordered), -1)
+    probabilities = softmax(_widen_logits(ordered), -1)
     before = cumsum(probabilities, -1) - probabilities  # the sum of all that are more probable
     is_kept = (before < p) | (ordered == ordered[..., :1])  # the sum before the first may be rounded to above 0
     least = ordered.masked_fill(~is_kept, math.inf).amin(-1, keepdim=True)
@@ -85,7 +85,7 @@ def sample(
 def _draw(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: Generator | None
 ) -> Tensor:
-    logits = _precise(logits)
+    logits = _widen_logits(logits)
     logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # the largest is 0, whatever it is divided by
     if top_k is not None:
         logits = filter_top_k(logits, top_k)
@@ -124,7 +124,7 @@ def generate(
     if not max_new_tokens:
         return tokens.long().clone()  # as with any other number
     rows = tokens if tokens.ndim == 2 else tokens.unsqueeze(0)
-    with no_grad(), _evaluating(model):
+    with no_grad(), _evaluation_mode(model):
         cache = _prepare_cache(model, cache, rows.shape[0], rows.shape[1] + max_new_tokens)
         decoding = _Decoding(model, rows, max_new_tokens, cache, stops)
         result = decoding.run(temperature, top_k, top_p, generator)
@@ -210,13 +210,13 @@ def _is_among(values: Tensor, tokens: tuple[int, ...]) -> Tensor:
     return found
 
 
-def _precise(logits: Tensor) -> Tensor:
+def _widen_logits(logits: Tensor) -> Tensor:
     """Probabilities are computed in float32 at least."""
     return logits if logits.dtype is float64 else logits.to(float32)
 
 
 @contextlib.contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
+def _evaluation_mode(model: Any) -> Iterator[None]:
     """Inside, a module is in evaluation mode; afterwards each of its parts is in the mode that it was in."""
     modes = [(part, part.training) for part in model.modules()] if hasattr(model, "modules") else []
     if any(mode for _, mode in modes):

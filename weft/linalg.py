@@ -5,24 +5,9 @@ Decompositions are computed on the host by NumPy (LAPACK), so they work outside 
 
 from __future__ import annotations
 
-from weft.decompositions import (
-    cholesky,
-    det,
-    eigh,
-    eigvalsh,
-    inv,
-    lstsq,
-    matrix_rank,
-    pinv,
-    qr,
-    slogdet,
-    solve,
-    solve_triangular,
-    svd,
-    svdvals,
-)
-from weft.functions import matmul
-from weft.matrices import (
+from weft.functional.decompositions import cholesky, eigh, eigvalsh, qr, svd, svdvals
+from weft.functional.linear_systems import det, inv, slogdet, solve, solve_triangular
+from weft.functional.matrices import (
     cond,
     cross,
     diagonal,
@@ -37,6 +22,8 @@ from weft.matrices import (
     vecdot,
     vector_norm,
 )
+from weft.functional.pseudo_inverses import lstsq, matrix_rank, pinv
+from weft.names.functions import matmul
 
 __all__ = [
     "cholesky",

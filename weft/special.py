@@ -5,8 +5,8 @@ Type checkers and editors read them from `special.pyi`, which `make stubs` write
 
 from __future__ import annotations
 
-from weft import functions  # noqa: F401  # enters its functions into the table
-from weft.namespaces import functions as _functions
+from weft.names import functions  # noqa: F401  # enters its functions into the table
+from weft.names.namespaces import functions as _functions
 
 _found = _functions("special")
 __all__ = sorted(_found)  # noqa: PLE0605

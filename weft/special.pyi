@@ -3,9 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
-from weft.dtypes import DTypeLike
-from weft.random import Generator
-from weft.tensor import Tensor
+from weft.base.dtypes import DTypeLike
+from weft.random.generator import Generator
+from weft.core.tensor import Tensor
+from weft.plan.device import Device
 
 __all__ = [
     'digamma',
@@ -108,7 +109,7 @@ def log_softmax(input: Tensor, dim: int, dtype: DTypeLike | None = None) -> Tens
     ...
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
-    """log(x / (1 - x)), the inverse of `sigmoid`; NaN outside of [0, 1]. With `eps`, of x held to [eps, 1 - eps]."""
+    """log(x / (1 - x)), the inverse of `sigmoid`; NaN outside of [0, 1]. With `eps`, of x clamped to [eps, 1 - eps]."""
     ...
 
 def logsumexp(input: Tensor, dim: int | Sequence[int] | None, keepdim: bool = False) -> Tensor:

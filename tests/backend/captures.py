@@ -3,7 +3,7 @@
 import dataclasses
 
 import weft
-from weft.counting import COUNTERS
+from weft.base.counters import COUNTERS
 
 ONES = weft.ones(3)
 

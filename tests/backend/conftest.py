@@ -1,4 +1,5 @@
-"""What tests that compute share: the devices that they run on. Files whose oracle is torch need it to be there."""
+"""What tests that compute share: the devices that they run on, and a cold start. Files whose oracle is torch need
+it to be there."""
 
 import importlib.util
 from pathlib import Path
@@ -6,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import weft
+from weft.compiler import plan_cache, realize
 
 if importlib.util.find_spec("torch") is None:
     collect_ignore = [path.name for path in Path(__file__).parent.glob("*.py") if "import torch" in path.read_text()]
@@ -31,3 +33,11 @@ def on_each_device(request):
         weft.manual_seed(0)
         yield request.param
         weft.get_device(request.param).backend.synchronise()  # what is known late is this test's
+
+
+@pytest.fixture
+def cold(monkeypatch):
+    """No plan is cached, neither in memory nor on disk."""
+    monkeypatch.setattr(plan_cache, "ACTIVE", False)
+    monkeypatch.setattr(realize, "_plans", type(realize._plans)())
+    monkeypatch.setattr(realize, "_forms", type(realize._forms)())

@@ -10,17 +10,17 @@ from hypothesis import HealthCheck, event, settings
 
 import weft
 from tests.backend.random_graphs import Graph, transplant
-from weft.backends.base import Device
-from weft.dtypes import float32
+from weft.base.dtypes import float32
+from weft.core.tensor import Tensor
 from weft.grad.engine import gradients
 from weft.graph import build
 from weft.graph.node import Node
 from weft.graph.show import show
 from weft.optim.flat import pack
-from weft.tensor import Tensor
+from weft.plan.device import Device
 
 FUZZ = int(os.environ.get("WEFT_FUZZ", "0"))
-USUAL = 2000
+USUAL = 1000
 
 
 def examples(count):
@@ -68,7 +68,7 @@ def against_the_reference(graph: Graph, device: str | Device) -> None:
 
 
 def alone_together_and_compiled(graph: Graph, device: str | Device) -> None:
-    """The bits of a value depend neither on its company nor on being compiled."""
+    """The bits of a value depend neither on the fusion context nor on being compiled."""
     text = show(graph.on(device))
     together = values_of(graph.on(device))
     for number, (one, node) in enumerate(zip(together, graph.on(device), strict=True)):
@@ -110,15 +110,15 @@ def cells_written_in_place(graph: Graph, packed: bool, device: str | Device) -> 
 
     run = writer(graph, cells)
     text = show([value.node for value in wanted])
-    for turn in range(3):
+    for iteration in range(3):
         old = {leaf: weft.tensor(cell.numpy(), device=device).node for leaf, cell in cells.items()}
         expected = values_of(transplant(wanted, old))
         results = [result.numpy() for result in run()] + [cells[leaf].numpy() for leaf in graph.writes]
         for number, (one, two) in enumerate(zip(expected, results, strict=True)):
-            same_bits(two, one, f"turn {turn}, value {number}\n{text}")
+            same_bits(two, one, f"iteration {iteration}, value {number}\n{text}")
         for leaf, cell in cells.items():
             if leaf not in graph.writes:
-                same_bits(cell.numpy(), graph.leaves[leaf], f"turn {turn}, a cell that is only read\n{text}")
+                same_bits(cell.numpy(), graph.leaves[leaf], f"iteration {iteration}, a cell that is only read\n{text}")
 
 
 def gradients_against_the_reference(graph: Graph, device: str | Device) -> None:

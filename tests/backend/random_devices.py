@@ -1,49 +1,52 @@
-"""Random devices with blocks, for hypothesis: what GPUs differ in, and thresholds so low that small graphs reach every
+"""Random GPUs, for hypothesis: what GPUs differ in, and thresholds so low that small graphs reach every
 form of the GPU schedule. Kernels are run by `lockstep`, which also looks for races."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 
 from tests.unit.lockstep import Lockstep
-from weft.backends.base import Device
-from weft.compiler import block_product, decompose, order_blocks
-from weft.kernels import block_sorts, gpu_columns, gpu_lanes, gpu_long, gpu_map, gpu_rows, gpu_tile, gpu_turned
+from weft.base.tuning import Tuning
+from weft.kernels import numerics
+from weft.kernels.gpu import sort as gpu_sort
+from weft.plan.device import Device
 
-# Sizes from which larger forms are taken, and values for which a few dozen elements are large.
+# Sizes from which larger forms are taken, and values for which a few dozen elements are large: of a module, or a field
+# of a tuning. Programs of the replay have their numbers: order and count stay.
 THRESHOLDS = (
-    (gpu_tile, "SHORT", 4),
-    (gpu_map, "FEW", 32),
-    (gpu_turned, "FEW", 32),
-    (gpu_lanes, "WIDE", 4),
-    (gpu_lanes, "MANY", 16),
-    (gpu_columns, "FEW_ROWS", 9),
-    (gpu_columns, "MANY_ROWS", 33),
-    (gpu_rows, "SUBGROUP_ROW", 64),
-    (gpu_rows, "PER_THREAD", 2),
-    (gpu_rows, "PRIVATE", 1),
-    (gpu_long, "IN_FLIGHT", 2),
-    (gpu_rows, "LONG", 64),
-    (gpu_rows, "WIDE", 16),
-    (order_blocks, "RUN", 16),
-    (order_blocks, "LINES", 4),
-    (order_blocks, "SERIAL", 32),
-    (order_blocks, "MANY", 8),
-    (order_blocks, "ROWS", 4),
-    (order_blocks, "TILES", 1),
-    (order_blocks, "WALKED", 2),
-    (order_blocks, "PIECES", 8),
-    (block_sorts, "LEAST", 32),
-    (decompose, "SMALL_DOT", 64),
-    (decompose, "COLUMNS_ALONE", 8),
-    (decompose, "LONG", 256),
-    (decompose, "PER_CHUNK", 64),
-    (block_product, "SHORTEST", 16),
+    (numerics, "MAX_SERIAL_ROW", 4),
+    (Tuning, "max_single_elements", 32),
+    (Tuning, "min_transposed_elements", 32),
+    (numerics, "MIN_SEGMENT_COLUMNS", 4),
+    (numerics, "MIN_SEGMENT_ELEMENTS", 16),
+    (numerics, "MIN_GROUPED_ROWS", 9),
+    (numerics, "MIN_LONG_COLUMN", 33),
+    (numerics, "MAX_SUBGROUP_ROW", 64),
+    (numerics, "ROW_ELEMENTS_PER_LANE", 2),
+    (numerics, "MAX_REGISTER_ELEMENTS", 1),
+    (numerics, "MAX_ELEMENTS_IN_FLIGHT", 2),
+    (numerics, "LONG_OPEN_ROW", 64),
+    (numerics, "MIN_SHARED_ELEMENTS", 16),
+    (Tuning, "max_sorted_run", 16),
+    (numerics, "MAX_LANE_SCAN", 4),
+    (numerics, "MAX_SERIAL_SCAN", 32),
+    (numerics, "MIN_PARALLEL_LINES", 8),
+    (numerics, "MIN_PARALLEL_ROWS", 4),
+    (numerics, "MAX_SCAN_TILES", 1),
+    (numerics, "MAX_UNSORTED_ROWS", 2),
+    (numerics, "MIN_PIECEWISE_ROWS", 8),
+    (gpu_sort, "MIN_TILE_WORDS", 32),
+    (numerics, "MAX_FUSED_PRODUCT", 64),
+    (numerics, "MAX_UNSPLIT_ROWS", 8),
+    (numerics, "MIN_SPLIT_ELEMENTS", 256),
+    (numerics, "MIN_CHUNK_ELEMENTS", 64),
+    (numerics, "MIN_PART_LENGTH", 16),
 )
 
 
@@ -56,16 +59,23 @@ class Gpu:
     """One description of a device; `low` are the numbers of the thresholds that are low."""
 
     features: tuple[str, ...]
-    limits: tuple[tuple[str, int], ...]
+    limits: tuple[tuple[str, Any], ...]
     skew: int
     low: frozenset[int]
 
+    @property
+    def tuning(self) -> Tuning:
+        low = [THRESHOLDS[number] for number in self.low]
+        return Tuning(**{name: value for owner, name, value in low if owner is Tuning})
+
     @contextmanager
     def thresholds(self) -> Iterator[None]:
-        """The low ones are set."""
+        """The low ones of modules are set, and the tuning of emulated devices."""
         with pytest.MonkeyPatch.context() as patch:
-            for number in self.low:
-                patch.setattr(*THRESHOLDS[number])
+            patch.setattr(Lockstep, "tuning", self.tuning)
+            for owner, name, value in [THRESHOLDS[number] for number in self.low]:
+                if owner is not Tuning:
+                    patch.setattr(owner, name, value)
             yield
 
     @contextmanager
@@ -81,21 +91,31 @@ def draw_gpu(draw) -> Gpu:
         return draw(st.sampled_from(options))
 
     subgroup = one_of(32, 32, 0, 16, 64)
-    features = [name for name in ("numbers", "functions", "fetch") if draw(st.booleans())]
-    features += ["subgroups"] if subgroup else []
-    features += ["mma"] if subgroup == 32 and draw(st.booleans()) else []
+    features = [name for name in ("scalar_arguments", "native_functions", "async_copies") if draw(st.booleans())]
+    features += ["subgroup_operations"] if subgroup else []
+    units = {32: ["matrix_units", "wmma"], 64: ["mfma"]}.get(subgroup, [])
+    features += [one_of(*units)] if units and draw(st.booleans()) else []
     limits = {
-        "threads": one_of(1024, 256),
+        "workgroup_size": one_of(1024, 256),
         "shared_bytes": one_of(232448, 49152, 16384),
-        "vector_bytes": one_of(16, 4),
+        "static_shared_bytes": 49152,
+        "access_bytes": one_of(16, 4),
         "processors": one_of(132, 2),
     }
     if subgroup:
-        limits["subgroup"] = subgroup
+        limits["subgroup_sizes"] = (subgroup,)
     low = draw(st.sampled_from([frozenset(), frozenset(range(len(THRESHOLDS))), None]))
     if low is None:
         low = draw(st.frozensets(st.integers(0, len(THRESHOLDS) - 1)))
     return Gpu(tuple(features), tuple(limits.items()), one_of(0, 0, 8), low)
 
 
+def draw_limited_gpu(draw) -> Gpu:
+    """The same with what WebGPU guarantees and no more: few buffers for a kernel, and no 64-bit integers."""
+    gpu = draw_gpu(draw)
+    limits = {**dict(gpu.limits), "storage_buffers": draw(st.sampled_from([8, 8, 6])), "workgroups": 65535}
+    return replace(gpu, features=(*gpu.features, "no int64_arithmetic"), limits=tuple(limits.items()))
+
+
 gpus = st.composite(draw_gpu)
+limited_gpus = st.composite(draw_limited_gpu)

@@ -8,7 +8,6 @@ operations with jumps (floor, comparisons, casts to integers) only look at exact
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,12 +16,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 import weft
+from tests.backend import random_elementwise as elementwise
+from tests.backend import random_indexing as indexing
 from tests.backend import random_loops
+from tests.backend import random_movement as movement
 from tests.backend import random_operations as more
-from tests.backend import random_picks as picks
-from tests.backend.random_values import HOME, LARGEST, Value, unit, whole_bound
-from weft.backends.base import Device
-from weft.dtypes import (
+from tests.backend.random_values import HOME, LARGEST, LEAST_OVERFLOW, Value, broadcasts, unit, whole_bound
+from weft.base.dtypes import (
     SIGNED,
     UNSIGNED,
     DType,
@@ -38,14 +38,12 @@ from weft.dtypes import (
 )  # fmt: skip
 from weft.graph import build
 from weft.graph.node import Node, placeholder, toposort
-from weft.graph.primitives import make, results_of
+from weft.graph.primitives import make_node, results_of
+from weft.plan.device import Device
 
-UNARY = ("neg", "abs", "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "log1p", "expm1", "floor")
-UNARY += ("exp_rounded", "logistic")
 EXTENTS = [1, 3, 7, 17, 33, 64, 65]
 LARGE_SHAPES = [(130, 33), (300, 17), (40000,), (3, 12000), (2, 70, 33), (260, 260), (70000,)]  # where sums are split
 MOST_BOUND, MOST_ERROR = 1e3, 1e-3
-LEAST_OVERFLOW = 6e4  # what a sum in float16 must stay below
 
 
 @dataclass
@@ -73,12 +71,12 @@ def transplant(outputs: list[Value], leaves: dict[Node, Node]) -> list[Node]:
             sources = tuple(new[source] for source in node.srcs)
             attrs = node.attrs
             if node.op == "checkpoint":
-                attrs = (more.transplanted_segment(attrs[0], new),)
+                attrs = (more.transplanted_segment(attrs.segment, new),)
             if node.op == "custom":
                 attrs = more.transplanted_kernel(attrs, device)
             if node.op == "loop":
-                attrs = (random_loops.transplanted_body(attrs[0], device), *attrs[1:])
-            new[node] = make(node.op, sources, attrs, dtype=node.dtype, device=device, site=node.site)
+                attrs = attrs._replace(body=random_loops.transplanted_body(attrs.body, device))
+            new[node] = make_node(node.op, sources, attrs, dtype=node.dtype, device=device, site=node.site)
     return [new[value.node] for value in outputs]
 
 
@@ -154,13 +152,13 @@ class Builder:
         axis = self.draw(st.integers(0, len(shape) - 1))
         node = build.iota(shape, axis, HOME, self.pick([int32, int64]))
         value = Value(node, float(shape[axis]))
-        return self.cast_to(value, self.floats) if self.smooth else value
+        return elementwise.cast_to(self, value, self.floats) if self.smooth else value
 
     def new_random(self) -> Value:
         width = self.pick([16, 32])
-        bits = make("random", (self.state,), (self.shape(), self.draws, width))
+        bits = make_node("random", (self.state,), (self.shape(), self.draws, width))
         self.draws += 1
-        count = 8 if self.floats.is_narrow else min(24, width)
+        count = 8 if self.floats.is_16_bit else min(24, width)
         high = build.cast(build.binary("shr", bits, width - count), self.floats)
         return Value(build.mul(high, 2.0**-count), 1.0)
 
@@ -168,7 +166,7 @@ class Builder:
         number = self.pick([0.0, 1.0, -0.5, 2.0, 0.1])
         return Value(build.full(self.shape(), number, self.floats, HOME), abs(number))
 
-    # ---- elementwise -------------------------------------------------------------------------------------------
+    # ---- a second operand -------------------------------------------------------------------------------------------
 
     def partner(self, x: Value) -> Value:
         """Another value of the same shape and dtype: drawn before, broadcast, a reduction of `x`, or new."""
@@ -192,145 +190,6 @@ class Builder:
         spread = tuple(1 if self.chance(3) else extent for extent in shape)
         small = self.leaf(spread[self.draw(st.integers(0, len(spread))) :], dtype)
         return Value(build.expand_to(small.node, shape), small.bound)
-
-    def unary(self) -> Value | None:
-        x = self.some_float()
-        if x is None:
-            return None
-        eps = unit(x.node.dtype)
-        op = self.pick(UNARY)
-        if op in ("neg", "abs"):
-            return Value(build.unary(op, x.node), x.bound, x.error)
-        if op in ("sin", "cos", "tanh", "erf", "logistic"):
-            slope = 1.2 if op == "erf" else 1.0
-            return Value(build.unary(op, x.node), 1.0, slope * x.error + 4 * eps)
-        if op in ("exp", "expm1", "exp_rounded"):
-            if x.bound > 3.0:
-                x = Value(build.unary("tanh", x.node), 1.0, x.error + 4 * eps)
-            top = math.exp(x.bound)
-            return Value(build.unary(op, x.node), top, top * (x.error + 4 * eps))
-        positive = Value(build.unary("abs", x.node), x.bound, x.error)
-        if op == "log1p":
-            return Value(build.unary(op, positive.node), math.log1p(x.bound), x.error + 4 * eps * (1 + x.bound))
-        if op == "log":
-            away = build.add(positive.node, 0.5)
-            return Value(build.unary(op, away), math.log(x.bound + 2.5), 2 * x.error + 8 * eps * (1 + x.bound))
-        if op == "sqrt":  # right to the last bit everywhere; steep at zero, so only where the source is exact
-            away = positive.node if x.exact else build.add(positive.node, 0.5)
-            error = 0.0 if x.exact else x.error + 4 * eps * (1 + x.bound)
-            return Value(build.unary(op, away), x.bound + 1.5, error)
-        return Value(build.unary(op, x.node), x.bound + 1.0) if x.exact and not self.smooth else None
-
-    def binary(self) -> Value | None:
-        x = self.some_float()
-        if x is None:
-            return None
-        y, eps = self.partner(x), unit(x.node.dtype)
-        op = self.pick(["add", "sub", "mul", "div", "max", "min", "pow"])
-        a, b = (x, y) if self.chance(2) else (y, x)
-        exact = a.exact and b.exact
-        if op in ("max", "min"):
-            return Value(build.binary(op, a.node, b.node), max(a.bound, b.bound), max(a.error, b.error))
-        if op in ("add", "sub"):
-            bound = a.bound + b.bound
-            return Value(build.binary(op, a.node, b.node), bound, 0.0 if exact else a.error + b.error + eps * bound)
-        if op == "mul":
-            bound = a.bound * b.bound
-            error = a.error * (b.bound + b.error) + b.error * a.bound + eps * bound
-            return Value(build.mul(a.node, b.node), bound, 0.0 if exact else error)
-        away = build.add(build.unary("abs", b.node), 0.5)
-        if op == "div":
-            error = 2 * a.error + 4 * a.bound * b.error + 4 * eps * a.bound
-            return Value(build.div(a.node, away), 2 * a.bound, 0.0 if exact else error)
-        if b.bound > 3.0:
-            return None
-        small = build.unary("tanh", a.node)  # pow: a base in [0.5, 3.5], an exponent in [-1, 1]
-        error = 6 * (a.error + b.error + 16 * eps)
-        return Value(make("pow", (away, small)), 4.0, error)
-
-    def whole(self) -> Value | None:
-        """Integer arithmetic. What leaves the dtype wraps around."""
-        x = self.some(lambda value: value.kind in "iu" and value.bound < 1e4)
-        if x is None:
-            return None
-        y = self.partner(x)
-        if y.bound >= 1e4:
-            return None
-        op = self.pick(
-            ["add", "sub", "mul", "max", "min", "and", "or", "xor", "div", "mod", "shl", "shr", "neg", "not", "abs"]
-        )
-        node, bound = self.whole_node(op, x, y)
-        return Value(node, whole_bound(bound, x.node.dtype))
-
-    def whole_node(self, op: str, x: Value, y: Value) -> tuple[Node, float]:
-        bound = x.bound + y.bound
-        if op in ("neg", "not", "abs"):
-            return build.unary(op, x.node), x.bound + 1
-        if op in ("shl", "shr"):
-            return build.binary(op, x.node, self.draw(st.integers(0, 4))), 16 * x.bound
-        if op in ("div", "mod"):
-            divisor = build.binary("max", build.unary("abs", y.node), 1)
-            divisor = build.neg(divisor) if self.chance(2) else divisor
-            return build.binary(op, x.node, divisor), bound + 1
-        if op in ("and", "or", "xor"):
-            return build.binary(op, x.node, y.node), 2 * bound + 2
-        return build.binary(op, x.node, y.node), x.bound * y.bound if op == "mul" else bound
-
-    def compare(self) -> Value | None:
-        x = self.some(lambda value: value.exact and value.kind != "b")
-        if x is None:
-            return None
-        y = self.partner(x)
-        return Value(build.binary(self.pick(["lt", "le", "eq", "ne"]), x.node, y.node), 1.0) if y.exact else None
-
-    def logic(self) -> Value | None:
-        x = self.some(lambda value: value.kind == "b")
-        if x is None:
-            return None
-        op = self.pick(["and", "or", "xor", "not", "eq", "ne"])
-        return Value(build.unary(op, x.node) if op == "not" else build.binary(op, x.node, self.partner(x).node), 1.0)
-
-    def select(self) -> Value | None:
-        x = self.some()
-        if x is None:
-            return None
-        shape, y = x.node.shape, self.partner(x)
-        condition = self.some(lambda value: value.kind == "b" and broadcasts(value.node.shape, shape))
-        condition = self.leaf(shape, bool_) if condition is None else condition
-        chosen = build.select(build.expand_to(condition.node, shape), x.node, y.node)
-        return Value(chosen, max(x.bound, y.bound), max(x.error, y.error))
-
-    def cast(self) -> Value | None:
-        x = self.some()
-        some = self.pick(SIGNED + UNSIGNED)
-        dtypes = [float16, bfloat16, float32, float64, int32, int64, some, bool_]
-        return None if x is None else self.cast_to(x, self.pick(dtypes))
-
-    def cast_to(self, x: Value, dtype: DType) -> Value | None:
-        if (dtype.kind in "biu" and not x.exact) or (dtype is float16 and x.bound >= LEAST_OVERFLOW):
-            return None
-        if dtype.kind in "iu":
-            return Value(build.cast(x.node, dtype), whole_bound(max(x.bound, 1.0), dtype))
-        error = x.error
-        if dtype.is_narrow and not x.exact:
-            error = x.error + unit(dtype) * x.bound
-        if dtype is float32 and (not x.exact or x.node.dtype is float64 or x.bound > 2**24):
-            error = x.error + unit(float32) * x.bound
-        if dtype is float32 and x.node.dtype is float64 and x.exact:
-            error = 0.0  # one rounding of the same number
-        return Value(build.cast(x.node, dtype), max(x.bound, 1.0), error)
-
-    def marker(self) -> Value | None:
-        x = self.some()
-        return (
-            None
-            if x is None
-            else Value(
-                make(*self.pick([("stop_gradient", (x.node,)), ("variable", (x.node,), (self.draws,))])),
-                x.bound,
-                x.error,
-            )
-        )
 
     # ---- reductions and products -------------------------------------------------------------------------------
 
@@ -403,7 +262,7 @@ class Builder:
         if masked:
             mask = self.rng.random((self.pick([1, heads]), queries, keys)) < 0.7
             srcs.append(build.expand_to(self.leaf_of(mask, 1.0).node, (batch, heads, queries, keys)))
-        out, _ = results_of(make("attention", tuple(srcs), (0.5 / math.sqrt(width), causal, masked, 0.0, 0)))
+        out, _ = results_of(make_node("attention", tuple(srcs), (0.5 / math.sqrt(width), causal, masked, 0.0, 0)))
         spread = math.sqrt(width) * x.bound * max(k.bound, 1.0)  # of the scores
         inexact = 2 * math.sqrt(width) * x.error * max(k.bound, 1.0) + (8 + spread + math.sqrt(width + keys)) * unit(
             q.dtype
@@ -435,118 +294,19 @@ class Builder:
         product = build.mul(build.dot(x.node, y.node), 1.0 / inner)
         return Value(product, bound / inner, error / inner + eps * bound / inner)
 
-    # ---- movement ----------------------------------------------------------------------------------------------
-
-    def movement(self) -> Value | None:
-        x = self.some()
-        if x is None:
-            return None
-        node, shape = x.node, x.node.shape
-        op = self.pick(["reshape", "permute", "expand", "slice", "slice", "pad", "flip", "unfold", "squeeze"])
-        bound = x.bound
-        if op == "reshape" and node.size:
-            node = build.reshape(node, self.other_shape(node.size))
-        elif op == "squeeze":
-            node = build.reshape(node, tuple(extent for extent in shape if extent != 1))
-        elif op == "permute":
-            node = build.permute(node, self.draw(st.permutations(range(len(shape)))))
-        elif op == "expand":
-            wide = tuple(self.pick([1, 3, 17]) if extent == 1 else extent for extent in shape)
-            wide = (self.pick([3, 7]), *wide) if self.chance(3) else wide
-            node = build.expand_to(node, wide) if math.prod(wide) <= LARGEST else node
-        elif op == "slice" and shape and node.size:
-            bounds = [sorted((self.draw(st.integers(0, n)), self.draw(st.integers(0, n)))) for n in shape]
-            starts = tuple(max(min(low, extent - 1), 0) for (low, _), extent in zip(bounds, shape, strict=True))
-            least = 0 if self.chance(20) else 1  # now and then nothing is left
-            stops = tuple(max(high, start + least) for (_, high), start in zip(bounds, starts, strict=True))
-            node = build.slice_(node, starts, stops, tuple(self.pick([1, 1, 2, 3]) for _ in shape))
-        elif op == "pad" and shape:
-            lows, highs = (tuple(self.pick([0, 0, 1, 5]) for _ in shape) for _ in range(2))
-            number = self.pick([0, 1]) if x.kind != "f" else self.pick([0.0, -1.5])
-            grown = math.prod(low + n + high for low, n, high in zip(lows, shape, highs, strict=True))
-            node = build.pad(node, lows, highs, number) if grown <= 3 * LARGEST else node
-            bound = max(bound, 1.5)
-        elif op == "flip" and shape:
-            node = build.flip(node, self.draw(st.sets(st.integers(0, len(shape) - 1), min_size=1)))
-        elif op == "unfold" and shape and node.size:
-            node = self.windows(node)
-        return Value(node, bound, x.error)
-
-    def windows(self, node: Node) -> Node:
-        axis = self.draw(st.integers(0, len(node.shape) - 1))
-        size, step, dilation = self.pick([1, 2, 3, 7]), self.pick([1, 1, 2, 3]), self.pick([1, 1, 2, 4])
-        if dilation * (size - 1) >= node.shape[axis] or node.size * size > 3 * LARGEST:
-            return node
-        return build.unfold(node, axis, size, step, dilation)
-
-    def fold(self) -> Value | None:
-        x = self.some(lambda value: len(value.node.shape) > 1 and value.node.size and value.kind == "f")
-        if x is None:
-            return None
-        axis = self.draw(st.integers(0, len(x.node.shape) - 2))
-        count, size = x.node.shape[axis : axis + 2]
-        step, dilation = self.pick([1, 1, 2, 3]), self.pick([1, 1, 2, 4])
-        extent = (count - 1) * step + (size - 1) * dilation + self.pick([1, 2, 5])
-        if x.node.size // (count * size) * extent > LARGEST:
-            return None
-        node = build.fold(x.node, axis, extent, step, dilation)
-        terms = min(count, size)
-        error = terms * x.error + terms * terms * unit(x.node.dtype) * x.bound
-        return Value(build.mul(node, 1.0 / terms), x.bound, error / terms + unit(x.node.dtype) * x.bound)
-
-    def other_shape(self, size: int) -> tuple[int, ...]:
-        shape: list[int] = []
-        while size > 1 and len(shape) < 4:
-            divisors = [n for n in range(1, size + 1) if size % n == 0] if size <= 4096 else [1, 2, 3, 5, size]
-            divisors = [n for n in divisors if size % n == 0]
-            extent = self.pick(divisors)
-            shape.append(extent)
-            size //= extent
-        return (*shape, size) if size > 1 else tuple(shape)
-
-    def concat(self) -> Value | None:
-        x = self.some(lambda value: bool(value.node.shape) and value.node.size <= LARGEST)
-        if x is None:
-            return None
-        shape, dtype = x.node.shape, x.node.dtype
-        axis = self.draw(st.integers(0, len(shape) - 1))
-        others = build.kept(shape, (axis,))
-        parts = [x]
-        for _ in range(self.draw(st.integers(1, 3))):
-            part = self.some(
-                lambda value: value.node.dtype is dtype and build.kept(value.node.shape, (axis,)) == others
-            )
-            if part is None or self.chance(3):
-                part = self.leaf((*shape[:axis], self.pick([1, 3, 17]), *shape[axis + 1 :]), dtype)
-            elif self.chance(3):
-                part = Value(build.flip(part.node, (axis,)), part.bound, part.error)
-            if sum(one.node.size for one in parts) + part.node.size <= 3 * LARGEST:
-                parts.append(part)
-        order = self.draw(st.permutations(parts))
-        node = build.concat([part.node for part in order], axis)
-        return Value(node, max(part.bound for part in parts), max(part.error for part in parts))
-
     # ---- the whole graph ---------------------------------------------------------------------------------------
 
     def build(self, least: int, most: int) -> Graph:
         self.values.append(self.leaf(self.shape(), self.floats))
-        common = [self.unary, self.binary, self.binary, self.reduce, self.movement, self.movement, self.movement]
-        common += [
-            self.dot,
-            self.select,
-            self.softmax,
-            self.concat,
-            self.marker,
-            self.source,
-            self.fold,
-            self.attention,
-        ]
-        common += [functools.partial(draw, self) for draw in (*picks.SMOOTH, *more.SMOOTH, random_loops.looped)]
-        jumps = [self.whole, self.compare, self.logic, self.cast]
-        jumps += [functools.partial(draw, self) for draw in (*picks.JUMPS, *more.JUMPS)]
+        common = [elementwise.unary, elementwise.binary, elementwise.binary, Builder.reduce, *[movement.movement] * 3]
+        common += [Builder.dot, elementwise.select, Builder.softmax, movement.concat, elementwise.marker]
+        common += [Builder.source, movement.fold, Builder.attention]
+        common += [*indexing.SMOOTH, *more.SMOOTH, random_loops.looped]
+        jumps = [elementwise.whole, elementwise.compare, elementwise.logic, elementwise.cast]
+        jumps += [*indexing.JUMPS, *more.JUMPS]
         jumps = [] if self.smooth else jumps
         for _ in range(self.draw(st.integers(least, most))):
-            value = self.pick(common + jumps)()
+            value = self.pick(common + jumps)(self)
             if value is not None and self.is_tame(value):
                 self.values.append(value)
         used = {source for value in self.values for source in toposort([value.node])[:-1]}
@@ -561,7 +321,7 @@ class Builder:
     @staticmethod
     def is_tame(value: Value) -> bool:
         """Whether a value and its error stay small; integers may wrap as they like."""
-        most = max(MOST_ERROR, 32 * unit(value.node.dtype)) if value.node.dtype.is_narrow else MOST_ERROR
+        most = max(MOST_ERROR, 32 * unit(value.node.dtype)) if value.node.dtype.is_16_bit else MOST_ERROR
         return (value.bound <= MOST_BOUND or value.kind in "iu") and value.error <= most * max(value.bound, 1e-3)
 
     def drop_unused_leaves(self) -> None:
@@ -599,13 +359,6 @@ class Builder:
                 build.concat([build.narrow(flat, 0, cut, x.size), build.narrow(flat, 0, 0, cut)], 0), x.shape
             )
         return build.add(build.mul(x, 0.5), 1.0)
-
-
-def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether `shape` broadcasts to `target`."""
-    if len(shape) > len(target):
-        return False
-    return all(have in (1, want) for have, want in zip(shape, target[len(target) - len(shape) :], strict=True))
 
 
 def draw_graph(

@@ -9,17 +9,17 @@ import numpy as np
 
 import weft
 from weft.graph import build
-from weft.graph.body import Body, body, close, final, make_loop, stack
+from weft.graph.body import Body, body, close, final_state, make_loop, stack
 from weft.graph.node import Node, placeholder
-from weft.graph.primitives import make
+from weft.graph.primitives import make_node
 
 HOME = weft.get_device("null")
 
 
 def looped(builder):
-    """A state that forgets three quarters of itself at each turn; what is added may be a product with a constant."""
+    """A state of which each iteration keeps a quarter; what is added may be a product with a constant."""
     x = builder.some(lambda value: value.kind == "f" and value.node.size and value.node.shape)
-    if x is None or x.node.shape[0] > 65 or x.node.dtype.is_narrow:
+    if x is None or x.node.shape[0] > 65 or x.node.dtype.is_16_bit:
         return None
     length, *rest = x.node.shape
     shape, dtype, eps = tuple(rest), x.node.dtype, float(np.finfo(x.node.dtype.numpy).eps)
@@ -40,7 +40,7 @@ def looped(builder):
     inner, constants, position = close([state], [now], [new], [seen])
     node = make_loop(inner, [builder.leaf(shape, dtype).node, x.node, *constants], length, builder.chance(2))
     if builder.chance(3):
-        builder.values.append(replace(x, node=final(node, 0), bound=bound, error=error))
+        builder.values.append(replace(x, node=final_state(node, 0), bound=bound, error=error))
     return replace(x, node=stack(node, position[seen]), bound=bound, error=error)
 
 
@@ -51,8 +51,8 @@ def transplanted_body(inner: Body, device) -> Body:
         if node not in new:
             attrs = node.attrs
             if node.op == "loop":
-                attrs = (transplanted_body(attrs[0], device), *attrs[1:])
+                attrs = attrs._replace(body=transplanted_body(attrs.body, device))
             sources = tuple(new[source] for source in node.srcs)
-            new[node] = make(node.op, sources, attrs, dtype=node.dtype, device=device, site=node.site)
+            new[node] = make_node(node.op, sources, attrs, dtype=node.dtype, device=device, site=node.site)
     parts = (inner.states, inner.xs, inner.constants, inner.results, inner.others)
     return body(*[[new[node] for node in part] for part in parts])[0]

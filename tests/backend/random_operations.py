@@ -12,15 +12,16 @@ import numpy as np
 from hypothesis import strategies as st
 
 import weft
-from tests.backend.random_picks import index_for
+from tests.backend.random_indexing import index_for
 from weft import kernel
-from weft.dtypes import bfloat16, float16, int8, int16, uint8, uint16, uint64
+from weft.base.dtypes import bfloat16, float16, int8, int16, uint8, uint16, uint64
+from weft.core.tensor import Tensor
 from weft.grad.checkpoint import Segment, segment
 from weft.graph import build
-from weft.graph.convolve import Geometry, conv, conv_input, conv_weight
+from weft.graph.attributes import Geometry
+from weft.graph.convolve import conv, conv_input, conv_weight
 from weft.graph.node import Node
-from weft.graph.primitives import make
-from weft.tensor import Tensor
+from weft.graph.primitives import make_node
 
 NARROW = {float16: 2.0**-10, bfloat16: 2.0**-7}  # the step at 1
 LIMITS = {int8: 127, uint8: 255, int16: 2**15 - 1, uint16: 2**16 - 1, uint64: 2**62}
@@ -33,7 +34,7 @@ def marked(builder):
         return None
     if builder.chance(2):
         other = builder.some()
-        return replace(x, node=make("after", (x.node, other.node)))
+        return replace(x, node=make_node("after", (x.node, other.node)))
     return replace(x, node=build.surrogate(x.node, builder.partner(x).node))
 
 
@@ -44,7 +45,7 @@ def checkpointed(builder):
         return None
     inputs = [builder.some().node for _ in range(builder.draw(st.integers(0, 2)))]
     part = segment([x.node], [node for node in inputs if node is not x.node], 0)
-    return replace(x, node=make("checkpoint", (x.node,), (part,))) if part.body else None
+    return replace(x, node=make_node("checkpoint", (x.node,), (part,))) if part.body else None
 
 
 def transplanted_segment(part: Segment, new: dict[Node, Node]) -> Segment:
@@ -160,8 +161,8 @@ def called(builder):
     x = builder.some_float()
     if x is None:
         return None
-    call = make("call", (x.node,), (half_slope,))
-    return replace(x, node=make("result", (build.neg(x.node), call), (0,)))
+    call = make_node("call", (x.node,), (half_slope,))
+    return replace(x, node=make_node("result", (build.neg(x.node), call), (0,)))
 
 
 @weft.kernel(over=lambda x: x.shape[0])
@@ -198,7 +199,7 @@ def transplanted_kernel(attrs: tuple, device) -> tuple:
     for written in (alternating, turned):
         for (*given, _), known in list(written._definitions.items()):
             if known is definition:
-                made = written._definition(*given, "blocks" in device.features)
+                made = written._definition(*given, device.features.workgroups)
                 return made, made.digest, numbers
     return attrs
 

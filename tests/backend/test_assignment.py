@@ -1,53 +1,22 @@
-"""Writes into parts of a tensor: values and gradients as torch has them, reads that look through writes, and loops over
-positions, which compile a fixed number of plans whatever their length."""
+"""Writes into parts of a tensor: values and gradients as torch has them, reads that look through writes, and many
+writes in one program."""
 
 import random
 import re
-import sys
 
 import numpy as np
 import pytest
 import torch
 
 import weft
-from tests.unit.lockstep import Lockstep
-from weft.compiler import evaluate, plancache, positions
+from tests.backend.call_counts import plans_built
+from weft.compiler.passes import slice_starts
 from weft.graph import build
 from weft.graph.node import leaf
 
 pytestmark = pytest.mark.backend
 
 DTYPES = ("float32", "float32", "float64", "int32", "bool", "float16", "int64")
-
-
-@pytest.fixture
-def cold(monkeypatch):
-    """No plan is known from before."""
-    monkeypatch.setattr(plancache, "ACTIVE", False)
-    monkeypatch.setattr(evaluate, "_plans", type(evaluate._plans)())
-    monkeypatch.setattr(evaluate, "_forms", type(evaluate._forms)())
-
-
-def plans_built(call):
-    before = weft.counters()["plans_built"]
-    call()
-    return weft.counters()["plans_built"] - before
-
-
-def python_calls(call):
-    """How many functions run, those in C included."""
-    count = 0
-
-    def note(frame, event, arg):
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        call()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 # --- values and gradients ---------------------------------------------------------------------------------------------
@@ -78,9 +47,9 @@ class Program:
     def __init__(self, seed):
         rng = random.Random(seed)
         self.shape = tuple([rng.choice([1, 2, 3, 4, 5, 7]) for _ in range(rng.choice([0, 1, 1, 2, 2, 3, 3]))])
-        self.turned = len(self.shape) > 1 and rng.random() < 0.3
+        self.transposed = len(self.shape) > 1 and rng.random() < 0.3
         self.dtype = rng.choice(DTYPES)
-        shown = self.shape[::-1] if self.turned else self.shape
+        shown = self.shape[::-1] if self.transposed else self.shape
         kinds = ["number", "read", "read", "array", "add", "look"]
         self.steps = [
             (rng.choice(kinds), random_key(rng, shown), random_key(rng, shown), rng.choice([0, 1, 3.5]), rng.random())
@@ -92,7 +61,7 @@ class Program:
     def run(self, module, x, values):
         logic = self.dtype == "bool"
         x = x & x if logic else x * 1
-        x = x.permute(*range(len(self.shape))[::-1]) if self.turned else x
+        x = x.permute(*range(len(self.shape))[::-1]) if self.transposed else x
         x = x & x if logic else x * 1
         looks = []
         for kind, key, other, number, chance in self.steps:
@@ -151,68 +120,8 @@ def test_writes_and_reads(seed, how):
     compare_with_torch(Program(seed), how)
 
 
-class Windows:
-    """An int, a whole axis or a window of fixed extent and step for each axis; where it begins changes."""
-
-    def __init__(self, rng, shape):
-        self.rng, self.parts = rng, []
-        for extent in shape:
-            step = rng.choice([1, 1, 2, 3])
-            span = (rng.randint(1, max(1, (extent - 1) // step)) - 1) * step + 1
-            self.parts.append((rng.choice(["int", "int", "all", "window", "window"]), extent, step, span))
-
-    def key(self):
-        found = {"all": lambda extent, step, span: slice(None)}
-        found["int"] = lambda extent, step, span: self.rng.randrange(extent)
-        found["window"] = lambda extent, step, span: slice(at := self.rng.randint(0, extent - span), at + span, step)
-        return tuple([found[kind](*rest) for kind, *rest in self.parts])
-
-
-def value_for(kind, part, source, read):
-    if kind == "full":
-        return (source[: part.numel()] * 2).reshape(tuple(part.shape))
-    return {"number": 2.5, "sum": read.sum() * 0.01, "own": part * 0.5 + 1}[kind]
-
-
-def loop(seed, device, turns):
-    """A loop that reads and writes at changing positions, beside torch; the number of plans built by each turn."""
-    rng = random.Random(seed)
-    shape = tuple([rng.choice([3, 4, 7, 9, 16]) for _ in range(rng.randint(1, 3))])
-    written, read = Windows(rng, shape), Windows(rng, shape)
-    waits, kind = rng.random() < 0.5, rng.choice(["number", "full", "sum", "own"])
-    array = np.random.default_rng(seed).normal(size=shape).astype(rng.choice(["float32", "float64"]))
-    theirs, ours = torch.tensor(array), weft.tensor(array, device=device)
-    sources = torch.linspace(-1, 1, 4096).to(theirs.dtype), weft.linspace(-1, 1, 4096).to(ours.dtype).to(device)
-    plans, start = [], weft.counters()["plans_built"]
-    for turn in range(turns):
-        key, other = written.key(), read.key()
-        results = []
-        for x, source in zip((theirs, ours), sources, strict=True):
-            seen = (x * 2 + 1)[other] if waits else x[other].clone()
-            x[key] = value_for(kind, x[key].clone(), source, seen)
-            if turn % 3 == 0:
-                results.append((np.array(seen.sum().numpy()), np.array(x.numpy())))
-        if turn % 3 == 0:
-            for one, two in zip(*results, strict=True):
-                np.testing.assert_allclose(two, one, rtol=2e-4, atol=2e-4)
-        plans.append(weft.counters()["plans_built"] - start)
-    return plans
-
-
-@pytest.mark.parametrize("seed", range(16))
-def test_loops_over_positions_compile_a_few_plans(seed, cold):
-    plans = loop(seed, "cpu", 24)
-    assert plans[-1] == plans[15] and plans[-1] <= 12
-
-
-@pytest.mark.parametrize("seed", range(100, 106))
-def test_loops_over_positions_on_a_gpu(seed, cold):
-    plans = loop(seed, Lockstep(features=("numbers",)).device, 19)
-    assert plans[-1] == plans[15] and plans[-1] <= 12
-
-
 def shifted(state, x):
-    """One turn of a loop that writes into its state."""
+    """One iteration of a loop that writes into its state."""
     state = state * 1
     state[1] = state[0].clone() * x + 1
     state[0] += state[1].clone() * 0.5
@@ -249,168 +158,6 @@ def test_inside_a_checkpoint():
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-5)
 
 
-def test_parameters_that_a_loop_by_hand_writes(cold):
-    def train(module, n):
-        rng = np.random.default_rng(0)
-        u, v = (module.tensor(rng.normal(size=(rows, 4)).astype(np.float32), requires_grad=True) for rows in (9, 7))
-        with module.no_grad():
-            for _ in range(n):
-                i, j = int(rng.integers(9)), int(rng.integers(7))
-                ui, vj = u[i].clone(), v[j].clone()
-                error = float(rng.normal()) - (ui * vj).sum()
-                u[i] = ui + 0.01 * error * vj
-                v[j] = vj + 0.01 * error * ui
-        (u * u).sum().backward()
-        return u.grad.numpy()
-
-    train(weft, 20)
-    assert plans_built(lambda: np.testing.assert_allclose(train(weft, 60), train(torch, 60), rtol=1e-5)) <= 1
-
-
-# --- growth -----------------------------------------------------------------------------------------------------------
-
-
-def recurrence(n):
-    x = weft.zeros(n)
-    for i in range(1, n):
-        x[i] = x[i - 1] * 0.5 + 1
-    return x.numpy()
-
-
-def columns(n):
-    x = weft.ones(8, n)
-    for k in range(n):
-        x[:, k] *= 2
-    return x.numpy()
-
-
-def factorisation(n):
-    rng = np.random.default_rng(0)
-    u, v = (weft.tensor(rng.normal(size=(rows, 4)).astype(np.float32)) for rows in (20, 30))
-    for _ in range(n):
-        i, j, rating = int(rng.integers(20)), int(rng.integers(30)), float(rng.normal())
-        ui, vj = u[i].clone(), v[j].clone()
-        error = rating - (ui * vj).sum()
-        u[i] = ui + 0.01 * error * vj
-        v[j] = vj + 0.01 * error * ui
-    return u.numpy()
-
-
-def read_each_time(n):
-    x = weft.zeros(n)
-    for i in range(n):
-        x[i] = i * 0.37
-        x.sum().item()
-    return x.numpy()
-
-
-def reads_of_what_waits(n):
-    a, b = weft.ones(n, 16), weft.ones(n, 16)
-    weft.eval(a, b)
-    x = a + b
-    return [(x[i].sum().item(), x[:, i % 16].sum().item()) for i in range(n)]
-
-
-def elements(n):
-    x = weft.zeros(8, 8)
-    for i in range(n):
-        x[i % 8, i // 8 % 8] = x[i % 8][(i + 3) % 8] + 1
-    return x.numpy()
-
-
-def blocks(n):
-    data, out, w = weft.ones(4 * n, 8), weft.zeros(4 * n, 8), weft.ones(8, 8)
-    weft.eval(data, out, w)
-    for i in range(n):
-        out[4 * i : 4 * i + 4] = (data[4 * i : 4 * i + 4] @ w).tanh()
-    return out.numpy()
-
-
-def losses(n):
-    w = weft.ones(8).requires_grad_()
-    optimizer, found = weft.optim.SGD([w], lr=0.01), weft.zeros(n)
-    for i in range(n):
-        optimizer.zero_grad()
-        loss = (w * w).sum()
-        loss.backward()
-        found[i] = loss.detach()
-        optimizer.step()
-    return found.numpy()
-
-
-LOOPS = [recurrence, columns, factorisation, read_each_time, reads_of_what_waits, elements, blocks, losses]
-
-
-@pytest.mark.parametrize("run", LOOPS, ids=lambda run: run.__name__)
-def test_a_longer_loop_builds_no_more_plans(run, cold):
-    """The aim of the issue: n = 1,000 in seconds. Once compiled, a turn costs a fixed number of calls."""
-    run(40)
-    plans, calls = [], []
-    for n in (64, 128):
-        plans.append(plans_built(lambda n=n: calls.append(python_calls(lambda: run(n)))))
-    assert plans[1] <= plans[0] + 1 and max(plans) <= 6
-    assert calls[1] < 2.5 * calls[0]
-
-
-def compiled_recurrence(n):
-    def fn(x):
-        x = x * 1
-        for i in range(1, n):
-            x[i] = x[i - 1] * 0.5 + 1
-        return x
-
-    return weft.compile(fn)(weft.ones(n)).numpy()
-
-
-def compiled_rows(n):
-    def fn(x):
-        x = x * 1
-        for i in range(n):
-            x[i] = x[i].tanh() * 2
-        return x
-
-    return weft.compile(fn)(weft.ones(n, 8)).numpy()
-
-
-def compiled_columns(n):
-    def fn(x):
-        x = x * 1
-        for k in range(n):
-            x[:, k] *= 2
-        return x
-
-    return weft.compile(fn)(weft.ones(8, n)).numpy()
-
-
-def gradient_of_a_recurrence(n):
-    def fn(x):
-        y = x * 1
-        for i in range(1, n):
-            y[i] = y[i - 1] * x[0] + 1
-        return y.sum()
-
-    return weft.grad(fn)(weft.full((n,), 0.9)).numpy()
-
-
-@pytest.mark.parametrize(
-    "run",
-    [compiled_recurrence, compiled_rows, compiled_columns, gradient_of_a_recurrence],
-    ids=lambda run: run.__name__,
-)
-def test_compiling_writes_grows_with_their_number(run, cold):
-    run(20)
-    few, many = (python_calls(lambda n=n: run(n)) for n in (32, 64))
-    assert many < 2.5 * few
-
-
-def test_values_of_a_loop():
-    for run, first in ((recurrence, 0), (compiled_recurrence, 1)):
-        x = np.full(40, first, np.float32)
-        for i in range(1, 40):
-            x[i] = x[i - 1] * np.float32(0.5) + 1
-        np.testing.assert_array_equal(run(40), x)
-
-
 # --- what a read is made of -------------------------------------------------------------------------------------------
 
 
@@ -434,9 +181,9 @@ def test_a_read_inside_a_write_is_what_was_written():
 
 def test_a_read_looks_through_permutes_and_detached_values():
     x, row = in_memory(6, 4), in_memory(1, 4)
-    turned = build.update_slice(build.permute(x, (1, 0)), build.permute(row, (1, 0)), (0, 2), (1, 1))
-    assert turned.op == "permute" and turned.srcs[0] is build.update_slice(x, row, (2, 0), (1, 1))
-    assert build.slice_(turned, (0, 2), (4, 3)) is build.permute(row, (1, 0))
+    transposed = build.update_slice(build.permute(x, (1, 0)), build.permute(row, (1, 0)), (0, 2), (1, 1))
+    assert transposed.op == "permute" and transposed.srcs[0] is build.update_slice(x, row, (2, 0), (1, 1))
+    assert build.slice_(transposed, (0, 2), (4, 3)) is build.permute(row, (1, 0))
     cut = build.stop_gradient(build.update_slice(x, row, (2, 0), (1, 1)))
     assert build.slice_(cut, (2, 0), (3, 4)) is build.stop_gradient(row)
 
@@ -453,7 +200,7 @@ def test_what_is_written_everywhere_or_nowhere():
 @pytest.mark.parametrize("shape", [(40, 6), (6, 40), (8, 5, 3), (50,)], ids=str)
 @pytest.mark.parametrize("points", [False, True], ids=["windows", "windows and elements"])
 def test_a_chain_as_a_concatenation(shape, points, cold, monkeypatch):
-    monkeypatch.setattr(positions, "CHOICES", 0)
+    monkeypatch.setattr(slice_starts, "CHOICES", 0)
     rng = random.Random(len(shape))
     axis = int(shape == (6, 40) and not points)
     keys = []

@@ -9,14 +9,16 @@ import torch.nn.functional as TF
 
 import weft
 import weft.nn.functional as F
-from weft.backends.cpu import runtime
-from weft.counting import COUNTERS
-from weft.device import get
+from tests.unit.gpu_harness import set_limits
+from weft.backends.cpu.worker_team import runtime
+from weft.base.capabilities import Features
+from weft.base.counters import COUNTERS
+from weft.core.device import get
+from weft.core.tensor import Tensor
 from weft.graph import build
-from weft.graph.attention import Attrs
+from weft.graph.attributes import Attention
 from weft.graph.composed import COMPOSED
-from weft.graph.primitives import make, results_of
-from weft.tensor import Tensor
+from weft.graph.primitives import make_node, results_of
 
 pytestmark = pytest.mark.backend
 
@@ -101,18 +103,18 @@ def test_a_new_batch_compiles_no_new_kernel():
 
 
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}])
-def test_bits_do_not_depend_on_company_layout_or_threads(options):
+def test_bits_do_not_depend_on_fusion_layout_or_threads(options):
     q, k, v = inputs(2, 4, 100, 130, 24)
     expected = attend(q, k, v, **options)
 
-    def turned(x):
+    def transposed(x):
         """The same values as a view: heads behind rows in memory."""
         return weft.tensor(x.numpy().transpose(0, 2, 1, 3).copy()).transpose(1, 2)
 
     step = weft.compile(lambda *qkv: weft.value_and_grad(lambda *x: loss(*x, **options), (0, 1, 2))(*qkv)[1])
     for one, two in zip(step(q.detach(), k.detach(), v.detach()), expected[1:], strict=True):
         assert np.array_equal(one.numpy(), two)
-    strided = weft.grad(lambda *x: loss(*x, **options), (0, 1, 2))(*[turned(x) for x in (q, k, v)])
+    strided = weft.grad(lambda *x: loss(*x, **options), (0, 1, 2))(*[transposed(x) for x in (q, k, v)])
     for one, two in zip(strided, expected[1:], strict=True):
         assert np.array_equal(one.numpy(), two)
     threads = runtime().threads
@@ -142,11 +144,11 @@ def test_queries_apart_from_keys_are_the_same_bits(lengths, options, monkeypatch
         step = weft.compile(lambda *x: weft.grad(lambda *y: loss(*y, enable_gqa=True, **options), (0, 1, 2))(*x))
         return [grad.numpy() for grad in step(q.detach(), k.detach(), v.detach())], step.plan
 
-    monkeypatch.setattr("weft.compiler.evaluate._plans", OrderedDict())
-    monkeypatch.setitem(get("cpu").limits, "threads", 1)
+    monkeypatch.setattr("weft.compiler.realize._plans", OrderedDict())
+    set_limits(monkeypatch, get("cpu"), cpu_threads=1)
     together, plan = kernels_and_gradients()
-    monkeypatch.setattr("weft.compiler.evaluate._plans", OrderedDict())
-    monkeypatch.setitem(get("cpu").limits, "threads", 1000)
+    monkeypatch.setattr("weft.compiler.realize._plans", OrderedDict())
+    set_limits(monkeypatch, get("cpu"), cpu_threads=1000)
     apart, other = kernels_and_gradients()
     assert [a.extent for a in other.plan.steps] != [a.extent for a in plan.plan.steps]
     for one, two in zip(apart, together, strict=True):
@@ -157,8 +159,8 @@ def test_bits_do_not_depend_on_the_registers(monkeypatch):
     """A machine with fewer registers uses smaller tiles."""
     q, k, v = inputs(1, 2, 70, 67, 40)
     expected = attend(q, k, v, is_causal=True)
-    monkeypatch.setattr("weft.compiler.evaluate._plans", OrderedDict())
-    monkeypatch.setitem(get("cpu").limits, "vector_bytes", 512)
+    monkeypatch.setattr("weft.compiler.realize._plans", OrderedDict())
+    set_limits(monkeypatch, get("cpu"), vector_register_bytes=512)
     for one, two in zip(attend(q, k, v, is_causal=True), expected, strict=True):
         assert np.array_equal(one, two)
 
@@ -179,11 +181,11 @@ def test_logarithms_of_16_bit_attention_keep_their_bits():
     """The gradient takes weights from them: an error there is one factor for a whole row of weights."""
     q, k, v = inputs(1, 2, 20, 300, 8)
     narrow = [x.detach().to(weft.bfloat16) for x in (q * 4, k, v)]
-    logs = results_of(make("attention", tuple([x.node for x in narrow]), Attrs(0.5, None, False, 0.0, 0)))[1]
+    logs = results_of(make_node("attention", tuple([x.node for x in narrow]), Attention(0.5, None, False, 0.0, 0)))[1]
     exact = [torch.tensor(x.float().numpy()).double() for x in narrow[:2]]
     expected = torch.logsumexp(0.5 * exact[0] @ exact[1].transpose(-1, -2), -1)
     np.testing.assert_allclose(Tensor(logs).numpy(), expected.numpy(), rtol=1e-6)
-    out, composed = COMPOSED["attention"](tuple([x.node for x in narrow]), Attrs(0.5, None, False, 0.0, 0))
+    out, composed = COMPOSED["attention"](tuple([x.node for x in narrow]), Attention(0.5, None, False, 0.0, 0))
     assert (out.dtype, composed.dtype) == (weft.bfloat16, weft.float32)
 
 
@@ -194,12 +196,12 @@ def test_logarithms_of_16_bit_attention_keep_their_bits():
 def test_dropout_is_that_of_the_composed_form(kv_heads):
     q, k, v = inputs(2, 4, 35, 70, 8, kv_heads)
     state = weft.tensor(np.array([123, 45], np.uint32)).node
-    attrs = Attrs(0.3, 0, False, 0.4, 2)
+    attrs = Attention(0.3, 0, False, 0.4, 2)
     srcs = (q.node, k.node, v.node, state)
-    primitive = results_of(make("attention", srcs, attrs))
+    primitive = results_of(make_node("attention", srcs, attrs))
     assert_close(primitive, COMPOSED["attention"](srcs, attrs))
     back = (*srcs, *primitive, build.reshape(primitive[0], (2, 4, 35, 8)))
-    assert_close(results_of(make("attention_backward", back, attrs)), COMPOSED["attention_backward"](back, attrs))
+    assert_close(results_of(make_node("attention_backward", back, attrs)), COMPOSED["attention_backward"](back, attrs))
 
 
 def assert_close(ones, twos):
@@ -299,8 +301,8 @@ def test_without_the_template_it_is_composed(monkeypatch):
     q, k, v = inputs(1, 4, 17, 33, 8, kv_heads=2)
     expected = attend(q, k, v, is_causal=True, enable_gqa=True)
     device = get("cpu")
-    monkeypatch.setattr(type(device), "features", property(lambda self: frozenset()), raising=False)
-    monkeypatch.setattr("weft.compiler.evaluate._plans", OrderedDict())
+    monkeypatch.setattr(type(device), "features", property(lambda self: Features()), raising=False)
+    monkeypatch.setattr("weft.compiler.realize._plans", OrderedDict())
     step = weft.compile(lambda *x: weft.grad(lambda *y: loss(*y, is_causal=True, enable_gqa=True), (0, 1, 2))(*x))
     grads = step(q.detach(), k.detach(), v.detach())
     assert not [kernel for kernel in step.plan.kernels() if kernel.name.startswith("attention")]

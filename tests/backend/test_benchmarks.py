@@ -23,7 +23,7 @@ sys.path.pop(0)
 
 pytestmark = pytest.mark.backend
 
-SMALL = [
+SMALL_CASES = [
     cases.BY_NAME["xor"],
     cases.BY_NAME["mlp"],
     replace(cases.BY_NAME["wide"], sizes=(32,) * 6, batch=16),
@@ -31,7 +31,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", SMALL_CASES, ids=lambda case: case.name)
 def test_weft_and_torch_agree(case):
     ours, theirs = in_weft.make(case), in_torch.make(case)
     for _ in range(2):  # the second time: `reset` really goes back to the start

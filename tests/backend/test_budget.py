@@ -85,7 +85,7 @@ def test_a_replayed_call():
     assert calls_of(step) <= 9  # one of them compares all that is captured of Python
 
 
-def test_a_replayed_call_whose_last_result_is_still_held():
+def test_a_replayed_call_whose_last_result_is_still_retained():
     step = training_step()
     held = [step() for _ in range(3)]
     assert calls_of(lambda: held.append(step())) <= 25

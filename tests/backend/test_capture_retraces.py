@@ -14,7 +14,7 @@ import pytest
 import weft
 from tests.backend.captures import ONES, Counted, Plain
 from weft import TraceWarning
-from weft.counting import COUNTERS
+from weft.base.counters import COUNTERS
 
 # ---- nothing else retraces ----------------------------------------------------------------------------------------
 
@@ -53,7 +53,7 @@ def test_equal_values_in_new_objects_do_not_retrace():
     assert step.traces == 1
 
 
-def test_a_number_that_nobody_uses_retraces_once():
+def test_an_unused_number_retraces_once():
     held = Plain(0.5)
     held.unused = 0
 
@@ -184,7 +184,7 @@ def test_our_own_clocks_and_generators_do_not_warn():
     assert step.retraces == []
 
 
-def test_eight_retraces_are_told_once():
+def test_eight_retraces_are_reported_once():
     step = weft.compile(lambda x: x * 2.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -199,7 +199,7 @@ def test_eight_retraces_are_told_once():
             step(weft.ones(number))
 
 
-def test_a_container_too_large_to_compare_is_told():
+def test_a_container_too_large_to_compare_is_reported():
     table = list(range(10_000))
     step = weft.compile(lambda x: x * table[1])
     with pytest.warns(TraceWarning, match="the variable table: a list of 10000 values, which are not compared"):

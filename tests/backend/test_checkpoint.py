@@ -92,13 +92,13 @@ def test_memory_grows_with_the_segments_not_the_layers():
 
 def test_reading_the_loss_first_keeps_no_activations():
     """What a gradient will read is kept when a loss is read; what a checkpoint covers is not among it."""
-    from weft.cell import needed_later
+    from weft.core.realize import find_saved_for_backward
 
     ws, x = weights(4), batch()
     outer = weft.checkpoint(layers, x, ws).sum()
-    assert [node.op for node in needed_later([outer.node])] == ["reduce_sum"]
+    assert [node.op for node in find_saved_for_backward([outer.node])] == ["reduce_sum"]
     del outer
-    assert len(needed_later([layers(x, ws).sum().node])) > 4
+    assert len(find_saved_for_backward([layers(x, ws).sum().node])) > 4
     expected, _ = gradients(plainly, ws, x)
     weft.manual_seed(5)
     for w in ws:

@@ -10,9 +10,9 @@ import pytest
 import weft
 import weft.nn.functional as F
 from tests.backend.test_budget import calls_of
-from weft.backends import jit
-from weft.compiler import evaluate, plancache
-from weft.compiler.sharing import Sharing
+from weft.backends.cpu import jit
+from weft.compiler import plan_cache, realize
+from weft.compiler.lowering.sharing import Sharing
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import growth
@@ -33,12 +33,12 @@ def cold(monkeypatch):
 
     original = jit.Jit.kernels
     monkeypatch.setattr(jit.Jit, "kernels", kernels)
-    monkeypatch.setattr(plancache, "ACTIVE", False)
+    monkeypatch.setattr(plan_cache, "ACTIVE", False)
 
     def run(program, size):
         """(Python calls, characters of distinct kernels) of a run without plans in memory."""
         compiled.clear()
-        evaluate._plans.clear()
+        realize._plans.clear()
         calls = calls_of(lambda: program(size))
         return calls, sum(len(code.text) for code in compiled)
 

@@ -25,8 +25,8 @@ def test_keywords_and_defaults():
 
 def test_numpy_arguments():
     step = weft.compile(lambda x, y: (x * y).sum())
-    for turn in range(3):
-        assert step(np.full(3, turn, np.float32), np.ones(3, np.float32)).item() == 3.0 * turn
+    for iteration in range(3):
+        assert step(np.full(3, iteration, np.float32), np.ones(3, np.float32)).item() == 3.0 * iteration
     assert step(np.arange(3), ones(3, dtype=weft.int64)).item() == 3
 
 
@@ -267,17 +267,17 @@ def test_a_cell_assigned_from_outside_as_an_argument():
         return cell.amax(), x * 1.0
 
     kept = [step(weft.zeros(6)) for _ in range(2)]
-    for turn in range(3):
-        cell.copy_(full((6,), 3.0) + float(turn))
+    for iteration in range(3):
+        cell.copy_(full((6,), 3.0) + float(iteration))
         kept.append(step(cell))
-        assert kept[-1][1].tolist() == [3.0 + turn] * 6
-        assert cell.tolist() == [4.0 + turn] * 6
+        assert kept[-1][1].tolist() == [3.0 + iteration] * 6
+        assert cell.tolist() == [4.0 + iteration] * 6
 
 
 def test_lazy_arguments_are_computed_first():
     step = weft.compile(lambda x: x + 1.0)
-    for turn in range(3):
-        assert step(full((2,), 1.0) * float(turn) + 1.0).tolist() == [turn + 2.0] * 2
+    for iteration in range(3):
+        assert step(full((2,), 1.0) * float(iteration) + 1.0).tolist() == [iteration + 2.0] * 2
 
 
 def test_an_argument_assigned_inside_changes_nothing_outside():
@@ -304,9 +304,9 @@ def test_nested_compiled_functions():
     def outer(x):
         return inner(x, 2.0) + inner(x, 3.0)
 
-    for turn in range(1, 4):
+    for iteration in range(1, 4):
         assert outer(ones(2)).tolist() == [5.0, 5.0]
-        assert w.tolist() == [2.0 * turn] * 2
+        assert w.tolist() == [2.0 * iteration] * 2
     assert inner(ones(2), 4.0).tolist() == [4.0, 4.0]
     assert w.tolist() == [7.0, 7.0]
     assert outer(ones(2)).tolist() == [5.0, 5.0]

@@ -31,8 +31,8 @@ def test_a_gradient_that_stays_behind(place):
         return loss
 
     traces = weft.counters()["traces"]
-    for turn in range(4):
-        x = numbers(5, seed=turn + 1)
+    for iteration in range(4):
+        x = numbers(5, seed=iteration + 1)
         if place == "outside":
             w.grad = None
         theirs.grad = None
@@ -55,11 +55,11 @@ def test_gradients_accumulate_over_compiled_calls(read):
     traces = weft.counters()["traces"]
     for _round in range(3):
         w.grad = theirs.grad = None
-        for turn in range(4):
-            x = numbers(5, seed=turn + 1)
+        for iteration in range(4):
+            x = numbers(5, seed=iteration + 1)
             loss_of(theirs, torch.tensor(x)).backward()
             accumulate(weft.tensor(x))
-            if read or turn == 3:
+            if read or iteration == 3:
                 np.testing.assert_allclose(w.grad.numpy(), theirs.grad.numpy(), rtol=1e-5, atol=1e-6)
     assert weft.counters()["traces"] - traces == 2  # with a gradient and without
 
@@ -71,10 +71,10 @@ def test_a_gradient_made_eagerly_is_added_to():
     def accumulate(x):
         loss_of(w, x).backward()
 
-    for turn in range(4):
-        x = numbers(5, seed=turn + 1)
+    for iteration in range(4):
+        x = numbers(5, seed=iteration + 1)
         loss_of(theirs, torch.tensor(x)).backward()
-        if turn % 2:
+        if iteration % 2:
             accumulate(weft.tensor(x))
         else:
             loss_of(w, weft.tensor(x)).backward()
@@ -90,12 +90,12 @@ def test_zeroing_in_place_keeps_the_gradient_tensor():
         (w * x).sum().backward()
 
     w.grad = ones(3)
-    for turn in range(3):
-        step(full((3,), float(turn)))
-        assert w.grad.tolist() == [turn] * 3
+    for iteration in range(3):
+        step(full((3,), float(iteration)))
+        assert w.grad.tolist() == [iteration] * 3
 
 
-def test_a_gradient_held_from_an_earlier_replay_keeps_its_value():
+def test_a_gradient_retained_from_an_earlier_replay_keeps_its_value():
     w = parameter(2)
 
     @weft.compile
@@ -121,11 +121,11 @@ def test_a_kept_gradient_changed_eagerly(change):
         w.grad = None
         (w * x).sum().backward()
 
-    for turn in range(3):
-        step(full((3,), float(turn)))
-        assert w.grad.tolist() == [turn] * 3
+    for iteration in range(3):
+        step(full((3,), float(iteration)))
+        assert w.grad.tolist() == [iteration] * 3
         change(w)
-        assert w.grad.tolist() != [turn] * 3 or turn == 0
+        assert w.grad.tolist() != [iteration] * 3 or iteration == 0
 
 
 def test_a_gradient_replaced_by_another_tensor():
@@ -207,7 +207,7 @@ def test_clearing_inside_leaves_none_behind():
         assert w.grad is None
 
 
-def test_eager_and_compiled_steps_take_turns():
+def test_eager_and_compiled_steps_alternate():
     """The same parameters and optimizer, one step compiled, the next not."""
     w, b = parameter(4, 3), parameter(4, seed=1)
     theirs = [torch.tensor(t.numpy(), requires_grad=True) for t in (w, b)]
@@ -221,9 +221,9 @@ def test_eager_and_compiled_steps_take_turns():
         return loss
 
     compiled = weft.compile(eager)
-    for turn in range(8):
-        x = numbers(5, 3, seed=turn)
-        ours = (compiled if turn % 3 else eager)(weft.tensor(x))
+    for iteration in range(8):
+        x = numbers(5, 3, seed=iteration)
+        ours = (compiled if iteration % 3 else eager)(weft.tensor(x))
         torch_optimizer.zero_grad()
         loss = torch.nn.functional.linear(torch.tensor(x), *theirs).tanh().sum()
         loss.backward()
@@ -308,7 +308,7 @@ def test_each_replay_draws_anew_and_eager_draws_continue_the_stream():
     weft.manual_seed(4)
     expected = [weft.rand(6).tolist() for _ in range(8)]
     weft.manual_seed(4)
-    drawn = [(step(x) if turn % 3 else weft.rand(6)).tolist() for turn in range(8)]
+    drawn = [(step(x) if iteration % 3 else weft.rand(6)).tolist() for iteration in range(8)]
     assert drawn == expected
     assert len(set(map(tuple, drawn))) == 8
 
@@ -319,8 +319,8 @@ def test_two_compiled_functions_share_one_stream():
     weft.manual_seed(5)
     singles = [weft.rand(4).numpy() for _ in range(9)]
     weft.manual_seed(5)
-    for turn in range(3):
-        a, b, c = singles[3 * turn : 3 * turn + 3]
+    for iteration in range(3):
+        a, b, c = singles[3 * iteration : 3 * iteration + 3]
         np.testing.assert_array_equal(one(x).numpy(), a)
         np.testing.assert_array_equal(two(x).numpy(), b + c)
 

@@ -4,7 +4,6 @@ import functools
 import itertools
 import json
 
-import jsonschema
 import numpy as np
 import pytest
 import torch
@@ -13,6 +12,8 @@ import weft
 import weft.config
 import weft.nn as nn
 from tests.layers.records import records
+
+jsonschema = pytest.importorskip("jsonschema")
 
 WIDTH = 24
 ACTIVATIONS = {

@@ -8,7 +8,8 @@ import torch.nn.functional as TF
 import weft
 import weft.nn.functional as F
 from tests.backend.compiling import kernels_made
-from weft.compiler import evaluate
+from tests.unit.gpu_harness import set_limits
+from weft.compiler import realize
 
 pytestmark = pytest.mark.backend
 
@@ -101,17 +102,17 @@ def test_tiles_that_fit_another_machine_give_the_same_bits(shape, monkeypatch):
     x, w = weft.tensor(values(*shape)), weft.tensor(values(48, shape[1], 3, 3, seed=1))
 
     def run():
-        evaluate._plans.clear()
+        realize._plans.clear()
         both = weft.value_and_grad(lambda x, w: (F.conv2d(x, w, padding=1) ** 2).sum(), (0, 1))
         value, grads = weft.compile(lambda x, w: both(x, w))(x, w)
         return [value.numpy(), *[grad.numpy() for grad in grads]]
 
     wide = run()
     for registers in (512, 256, 2048):
-        monkeypatch.setitem(weft.get_device("cpu").limits, "vector_bytes", registers)
+        set_limits(monkeypatch, weft.get_device("cpu"), vector_register_bytes=registers)
         for one, two in zip(run(), wide, strict=True):
             np.testing.assert_array_equal(one, two)
-    evaluate._plans.clear()
+    realize._plans.clear()
 
 
 def test_twice_differentiated():

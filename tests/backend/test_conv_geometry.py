@@ -1,4 +1,4 @@
-"""Convolutions of random geometry against torch: values, gradients of two orders, and the company they keep.
+"""Convolutions of random geometry against torch: values, gradients of two orders, and what they are fused with.
 
 `WEFT_FUZZ=1000 pytest tests/backend/test_conv_geometry.py` draws so many others.
 """

@@ -10,8 +10,8 @@ import pytest
 
 import weft
 from weft import kernel
+from weft.core.tensor import Tensor
 from weft.graph import build
-from weft.tensor import Tensor
 
 pytestmark = pytest.mark.backend
 

@@ -118,7 +118,7 @@ def test_processes_and_threads_without_compile(compiled_run, threads, tmp_path):
     ids=["sum", "columns", "rows", "mean", "product", "softmax", "prod", "small product", "flipped"],
 )  # fmt: skip
 @pytest.mark.parametrize("rows", [100, 3001])
-def test_a_result_does_not_depend_on_its_company(function, rows):
+def test_a_result_does_not_depend_on_its_fusion_context(function, rows):
     """Computed alone, with others, or inside something larger, a value has the same bits."""
     x = weft.tensor(np.random.default_rng(0).normal(size=(rows, 100)).astype(np.float32))
     alone = function(x).numpy()

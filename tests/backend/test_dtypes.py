@@ -10,8 +10,7 @@ import torch
 
 import weft
 import weft.nn.functional as F
-from weft import dtypes
-from weft.backends import host_memory
+from weft.base import dtypes, host_memory
 from weft.graph import build
 
 NARROW = [weft.float16, weft.bfloat16]
@@ -293,14 +292,14 @@ def test_more_than_2_to_the_31_elements():
     assert (x == 63).sum().item() == whole
 
 
-INTEGER_DTYPES = [dtype for dtype in weft.dtypes.ALL if dtype.kind in "iu"]
+INTEGER_DTYPES = [dtype for dtype in weft.base.dtypes.ALL if dtype.kind in "iu"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 @pytest.mark.parametrize("dtype", INTEGER_DTYPES, ids=lambda dtype: dtype.name)
 def test_integer_quotients_at_the_ends(dtype, device):
     """The least number by -1 wraps around, and anything by zero is 0, in vectors and in constants: nothing traps."""
-    low, high = weft.dtypes.integer_bounds(dtype)
+    low, high = weft.base.dtypes.integer_bounds(dtype)
     numbers = [low, low + 1, high, high - 1, 0, 1, 2, 7] + ([-1, -2, -7] if low else [])
     pairs = [(a, b) for a in numbers for b in numbers]
 

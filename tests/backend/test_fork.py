@@ -16,7 +16,7 @@ import pytest
 
 import weft
 from tests.unit.fake_driver import FakeGpu
-from weft import locks
+from weft.base import locks
 
 pytestmark = [
     pytest.mark.backend,
@@ -197,7 +197,7 @@ def test_a_fork_inside_a_traced_function_continues_there():
 
 def test_a_fork_does_not_wait_for_ever_and_the_child_refuses_half_written_memory(monkeypatch):
     """A thread that stays inside a function, as one that waits for the forking thread would."""
-    monkeypatch.setattr(locks, "FORK_PATIENCE", 0.2)
+    monkeypatch.setattr(locks, "FORK_TIMEOUT", 0.2)
     training, inside, leave = Training(), threading.Event(), threading.Event()
     variant = training.step.last
     run = variant.run

@@ -5,7 +5,7 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from weft.compiler import fuse
+from weft.base.tuning import Tuning
 
 SLACK = 1.1  # bytes moved over bytes of inputs and outputs, each once
 
@@ -381,12 +381,13 @@ def chain_of_means(length):
     return chain
 
 
-def test_a_chain_of_folds_is_cut():
-    """Each fold that depends on the last walks its row once more: all in one kernel would be quadratic."""
+def test_a_chain_of_reductions_is_cut():
+    """Each reduction that depends on the last reads its row once more: all in one kernel would be quadratic."""
     (x,) = tensors((8, 16))
-    counts = {length: len(compiled(chain_of_means(length), x)) for length in (fuse.MOST_FOLDS, 200)}
-    assert counts[fuse.MOST_FOLDS] <= 2
-    assert 200 // fuse.MOST_FOLDS <= counts[200] <= 2 + 200 // fuse.MOST_FOLDS
+    most = Tuning().max_reductions
+    counts = {length: len(compiled(chain_of_means(length), x)) for length in (most, 200)}
+    assert counts[most] <= 2
+    assert 200 // most <= counts[200] <= 2 + 200 // most
     given = np.random.default_rng(0).standard_normal((8, 16))
     with weft.device("cpu"):
         found = weft.compile(chain_of_means(60))(weft.tensor(given)).numpy()

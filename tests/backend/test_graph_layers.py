@@ -8,7 +8,7 @@ import weft
 import weft.nn as nn
 import weft.nn.functional as F
 from tests.backend.test_graph_ops import EDGES, HEADS, NODES, WIDE, WIDTH, edges, stored
-from weft.edges import sort_edges
+from weft.functional.adjacency import sort_edges
 
 RANDOM = np.random.default_rng(1)
 X = RANDOM.normal(size=(NODES, WIDE)).astype(np.float32)
@@ -165,7 +165,7 @@ def test_the_gradient_reaches_the_values_of_a_dense_matrix():
 # ---- Adjacency ------------------------------------------------------------------------------------------------------
 
 
-def test_values_are_reordered_and_turned_round():
+def test_values_are_reordered_and_transposed():
     pairs = edges(3, 9, 25)
     graph, values = weft.adjacency(pairs, 9), RANDOM.normal(size=(25, 2))
     given = weft.tensor(values)

@@ -12,8 +12,8 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from weft.graph.primitives import make
-from weft.tensor import wrap
+from weft.core.tensor import wrap
+from weft.graph.primitives import make_node
 
 ROOT = Path(__file__).parents[2]
 NODES, EDGES, HEADS, WIDTH, WIDE = 300, 2000, 4, 8, 24
@@ -190,10 +190,10 @@ def test_rows_that_share_their_pick(count):
     np.testing.assert_allclose(actual, 2 * x[np.repeat(index, 3)[:count]].sum(-1), rtol=1e-5, atol=1e-5)
 
 
-def test_what_runs_after_a_softmax_over_edges_does_not_wait_for_numbers_that_nobody_needs():
+def test_what_runs_after_a_softmax_over_edges_does_not_wait_for_unneeded_numbers():
     x, pointers = weft.tensor(np.ones((6, 3), np.float32)), weft.tensor([0, 2, 6])
     alpha = weft.segment_softmax(x, pointers)
-    later = wrap(make("after", (x.node, alpha.node)))
+    later = wrap(make_node("after", (x.node, alpha.node)))
     np.testing.assert_array_equal((later + 1.0).numpy(), 2.0)
 
 

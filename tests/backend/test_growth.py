@@ -102,7 +102,7 @@ def test_a_thousand_steps_with_two_batch_sizes_and_a_schedule():
 
 @on_linux
 @pytest.mark.serial
-def test_a_running_sum_that_nobody_reads():
+def test_a_running_sum_that_is_not_read():
     """It is computed now and then, cheaply: neither the graph nor the time to compile it grows."""
     x = weft.ones(4)
     step = weft.compile(lambda x: x.sum())
@@ -342,10 +342,10 @@ def test_threads_compute_at_the_same_time():
                 return w.sum()
 
             x = weft.full((300,), float(number))
-            for turn in range(1, 60):
-                assert step(x).item() == 300.0 * number * turn
+            for iteration in range(1, 60):
+                assert step(x).item() == 300.0 * number * iteration
                 assert shared(x).item() == 600.0 * number
-                assert (x * float(turn) + 1.0).sum().item() == 300.0 * (number * turn + 1)
+                assert (x * float(iteration) + 1.0).sum().item() == 300.0 * (number * iteration + 1)
         except BaseException as error:
             errors.append(error)
 

@@ -31,9 +31,9 @@ def test_writes_inside_compile_reach_the_cell():
         return table.sum()
 
     mask = weft.tensor([False, True, False, False, False, False])
-    for turn in range(3):
-        index = weft.tensor([turn, 4])
-        total = step(index, weft.full((2, 2), float(turn + 1)), mask)
+    for iteration in range(3):
+        index = weft.tensor([iteration, 4])
+        total = step(index, weft.full((2, 2), float(iteration + 1)), mask)
         assert total.item() == table.sum().item()
     np.testing.assert_array_equal(table.numpy()[:, 0], [1, 9, 3, 0, 3, 0])
 

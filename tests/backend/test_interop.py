@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import weft
-from weft.dtypes import ALL
+from weft.base.dtypes import ALL
 
 DTYPES = [dtype.name for dtype in ALL]
 pytestmark = [pytest.mark.usefixtures("on_each_device"), pytest.mark.cpu_only]  # memory that the host sees
@@ -26,7 +26,7 @@ def address(x):
 def values(dtype, *shape):
     """An array of small whole numbers in a dtype of Weft, which may be bfloat16."""
     count = int(np.prod(shape))
-    return (np.arange(count) % 5).reshape(shape).astype(weft.dtypes.by_name(dtype).numpy)
+    return (np.arange(count) % 5).reshape(shape).astype(weft.base.dtypes.by_name(dtype).numpy)
 
 
 def computed(x):

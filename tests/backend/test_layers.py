@@ -6,12 +6,15 @@ import pytest
 import torch  # noqa: F401  (the oracle: without it this file is not collected)
 
 import weft.nn as nn
-from tests.layers.checks import CHECKS, NotApplicable, applies, check_edge, make_layer
+from tests.layers.checks import CHECKS, NotApplicable
+from tests.layers.edge_cases import applies, check_edge
+from tests.layers.instances import make_layer
 from tests.layers.page import files
 from tests.layers.record import COLUMNS
 from tests.layers.records import records
 from tests.layers.specified import SPECIFIED
 
+pytestmark = pytest.mark.usefixtures("quick_code")
 RECORDS = records()
 CASES = [pytest.param(record, check, id=f"{record.id}-{check}") for record in RECORDS for check in CHECKS]
 EDGES = [

@@ -7,12 +7,15 @@ import pytest
 import torch
 
 import weft.nn as nn
-from tests.layers.checks import arrays_of, floats_of, make_layer, tensors
+from tests.layers.instances import arrays_of, floats_of, make_layer, tensors
 from tests.layers.record import Draw
 from tests.layers.records import records
 
 SHARED = sorted(name for name in nn.layers() if hasattr(torch.nn, name))
-FAMILIES = ("activation", "softmax", "dropout", "utility", "padding", "linear", "pooling", "upsampling", "distance")
+FAMILIES = (
+    "activation", "softmax", "dropout", "utility", "padding", "linear", "pooling", "adaptive_pooling", "upsampling",
+    "distance",
+)  # fmt: skip
 WORDIER = ("FractionalMaxPool2d", "FractionalMaxPool3d")  # torch's show nothing
 SHARED_REPR = [
     name for name, entry in nn.layers().items()

@@ -72,7 +72,7 @@ def test_a_worker_init_fn_may_seed_a_thread():
 
 
 def test_a_generator_stands_in_for_the_default_one_in_one_thread_only():
-    from weft.random import use_generator
+    from weft.random.generator import use_generator
 
     weft.manual_seed(1)
     own, seen = weft.Generator(5), []

@@ -11,6 +11,7 @@ import weft
 import weft.data as data
 from weft.data import transforms as T
 from weft.data.seeds import drawing_from
+from weft.data.transforms import values
 
 IMAGES = np.random.default_rng(0).random((6, 3, 7, 9), dtype=np.float32)
 LABELS = np.arange(6)
@@ -113,7 +114,7 @@ def blend(image, other, factor):
 
 
 def gray(image):
-    return np.tensordot(np.float64(T.GRAY), image, 1)[None]
+    return np.tensordot(np.float64(values.GRAY), image, 1)[None]
 
 
 def rotate_hue(image, shift):

@@ -5,8 +5,9 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from weft.backends.cpu import runtime
-from weft.compiler import evaluate
+from tests.unit.gpu_harness import set_limits
+from weft.backends.cpu.worker_team import runtime
+from weft.compiler import realize
 
 pytestmark = pytest.mark.backend
 
@@ -56,7 +57,7 @@ def test_whole_numbers():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_floats(dtype):
+def test_16_bit_floats(dtype):
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 3, (2048, 16)) for _ in range(2))
     ours = product(*[weft.tensor(array).to(getattr(weft, dtype)) for array in (a, b)])
@@ -77,7 +78,7 @@ def test_bits_depend_neither_on_threads_nor_on_registers(monkeypatch):
     a, b = weft.tensor(values(4099, 72)), weft.tensor(values(4099, 40, seed=1))
 
     def run():
-        evaluate._plans.clear()
+        realize._plans.clear()
         return weft.compile(product)(a, b).numpy()
 
     first, before = run(), runtime().threads
@@ -88,6 +89,6 @@ def test_bits_depend_neither_on_threads_nor_on_registers(monkeypatch):
     finally:
         runtime().set_threads(before)
     for registers in (256, 512):
-        monkeypatch.setitem(weft.get_device("cpu").limits, "vector_bytes", registers)
+        set_limits(monkeypatch, weft.get_device("cpu"), vector_register_bytes=registers)
         np.testing.assert_array_equal(run(), first)
-    evaluate._plans.clear()
+    realize._plans.clear()

@@ -61,8 +61,8 @@ def batch(time, size, vocabulary, seed=0):
 def test_a_whole_training_step_is_one_plan():
     model = Model(20, 32)
     step, adam = compiled_step(model), torch.optim.Adam(model.theirs.parameters(), lr=0.01)
-    for turn in range(4):
-        tokens, targets = batch(6, 8, 20, turn)
+    for iteration in range(4):
+        tokens, targets = batch(6, 8, 20, iteration)
         adam.zero_grad()
         expected = model.their_loss(torch.tensor(tokens), torch.tensor(targets))
         expected.backward()
@@ -71,7 +71,7 @@ def test_a_whole_training_step_is_one_plan():
         weft.eval(*arguments)
         losses = []
         plans = counted("plans_run", lambda arguments=arguments, losses=losses: losses.append(step(*arguments)))
-        assert plans == 1 or not turn
+        assert plans == 1 or not iteration
         assert abs(losses[0].item() - expected.item()) < 2e-4
 
 
@@ -190,7 +190,7 @@ def test_memory_grows_with_the_length_only_by_what_is_kept():
 
 @pytest.mark.cpu_only
 def test_threads_do_not_change_the_bits():
-    from weft.backends.cpu import runtime
+    from weft.backends.cpu.worker_team import runtime
 
     theirs = torch.nn.LSTM(48, 64)
     x = numbers(6, 40, 48)
@@ -252,7 +252,7 @@ def test_the_reference_agrees():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_a_constant_that_somebody_else_has_computed_is_no_input_of_a_loop():
+def test_a_constant_that_was_computed_elsewhere_is_no_input_of_a_loop():
     """Equal constants are one node: whether another tensor of that value was computed does not change a plan."""
     x = weft.tensor(np.arange(60, dtype=np.float32).reshape(4, 3, 5))
     expected = np.concatenate([[np.zeros((3, 5))], np.full((3, 3, 5), 0.625)]) * x.numpy()

@@ -13,8 +13,8 @@ from tests.backend.compiling import numbers
 
 
 @pytest.fixture
-def held(monkeypatch):
-    """How many bytes of slabs made from now on are alive: `held()`, and the most at any time: `held.most`."""
+def allocated_bytes(monkeypatch):
+    """The bytes of slabs made from now on that are alive, as a function; `most` is their largest number at any time."""
     backend = weft.get_device("cpu").backend
     allocate = backend.allocate
 
@@ -58,20 +58,20 @@ def training(dtype="float32"):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_peak_is_what_a_step_holds(held, dtype):
+def test_the_peak_is_what_a_step_holds(allocated_bytes, dtype):
     gc.collect()
     step, args, _ = training(dtype)
     report = step.memory(*args)
     for _ in range(2):
         results = step(*args)
     gc.collect()
-    before = held()
-    held.most = 0
+    before = allocated_bytes()
+    allocated_bytes.most = 0
     del results
     step(*args)
     # Status words and host-written numbers are no tensors of the plan.
     assert 0 <= before - report.peak <= 64
-    assert held.most == 0  # a replay whose results nobody kept allocates nothing
+    assert allocated_bytes.most == 0  # a replay whose results nobody kept allocates nothing
 
 
 def test_nothing_runs_and_the_first_call_finds_the_plan():
@@ -97,8 +97,8 @@ def test_nothing_runs_and_the_first_call_finds_the_plan():
 
 def test_asking_changes_no_result():
     asked, plain = training(), training()
-    for turn in range(3):
-        if turn != 1:
+    for iteration in range(3):
+        if iteration != 1:
             asked[0].memory(*asked[1])
         results = [step(*args) for step, args, _ in (asked, plain)]
         np.testing.assert_array_equal(results[0][0].numpy(), results[1][0].numpy())
@@ -122,7 +122,7 @@ def test_the_table():
     assert sum(stay.nbytes for stay in report.stays if stay.kind == "input") == report.inputs
 
 
-def test_intervals_that_live_together_lie_apart():
+def test_intervals_that_live_together_do_not_overlap():
     report = training()[0].memory(*training()[1])
     for number, one in enumerate(report.arena):
         assert one.offset + one.nbytes <= report.arena_bytes

@@ -137,7 +137,7 @@ def test_what_one_compiled_function_assigns_others_see():
     assert model.count == 7
 
 
-def test_submodules_that_take_turns():
+def test_submodules_that_alternate():
     class Turns(nn.Module):
         def __init__(self):
             super().__init__()

@@ -6,7 +6,7 @@ import torch
 
 import weft
 
-pytestmark = pytest.mark.usefixtures("on_each_device")
+pytestmark = pytest.mark.usefixtures("on_each_device", "quick_code")
 
 SHAPES = [(5, 3), (4,), (), (2, 1, 3), (70,), (3, 4)]
 BOTH_WAYS = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])

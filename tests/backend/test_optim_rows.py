@@ -189,7 +189,7 @@ def test_rows_can_be_verified():
     weft.testing.verify(lookup_step(table, optimizer), weft.tensor([1, 2, 2]), weft.ones(3, 8))
 
 
-def test_an_index_outside_the_table_is_told_and_other_rows_stay_right():
+def test_an_index_outside_the_table_is_reported_and_other_rows_stay_right():
     table = weft.ones(4000, 8, requires_grad=True)
     step = weft.compile(lookup_step(table, weft.optim.SGD([table], lr=0.5)))
     g = weft.ones(3, 8)

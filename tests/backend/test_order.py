@@ -1,4 +1,4 @@
-"""Scans and sorts: one kernel each with what leads to them, the same bits in every company, conventions at ties."""
+"""Scans and sorts: one kernel each with their producers, the same bits in every fusion context, conventions at ties."""
 
 import hashlib
 import os

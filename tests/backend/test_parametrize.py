@@ -114,7 +114,7 @@ def pair(case):
     assert list(layer.state_dict()) == list(oracle.state_dict())
     oracle.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in layer.state_dict().items()})
     shape = (3, 4) if name == "Linear" else (3, 4, 5)
-    return layer, oracle, [np.random.default_rng(turn).normal(size=shape) for turn in range(4)]
+    return layer, oracle, [np.random.default_rng(iteration).normal(size=shape) for iteration in range(4)]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -131,13 +131,13 @@ def test_training_is_that_of_torch_compiled_and_not(case):
         return loss
 
     compiled = weft.compile(step)
-    for turn, x in enumerate(inputs):
+    for iteration, x in enumerate(inputs):
         expected = (oracle(torch.from_numpy(x)) ** 3).mean()
         expected.backward()
         other.step()
         other.zero_grad()
-        loss = (step if turn == 3 else compiled)(weft.tensor(x))
-        np.testing.assert_allclose(loss.item(), expected.item(), rtol=1e-8, err_msg=f"step {turn}")
+        loss = (step if iteration == 3 else compiled)(weft.tensor(x))
+        np.testing.assert_allclose(loss.item(), expected.item(), rtol=1e-8, err_msg=f"step {iteration}")
     assert compiled.retraces == []
     for key, value in oracle.state_dict().items():
         np.testing.assert_allclose(layer.state_dict()[key], value.numpy(), rtol=1e-7, atol=1e-9, err_msg=key)

@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, given, settings
 import weft
 from tests.backend.random_graphs import graphs
 from tests.backend.test_verify import OPERATIONS
-from weft import disk
-from weft.compiler import evaluate, plan, plancache, records
-from weft.dtypes import DType
-from weft.kernels.language import Kernel
-from weft.tensor import Tensor
-from weft.tree import flatten
+from weft.base import disk
+from weft.base.dtypes import DType
+from weft.base.tree import flatten
+from weft.compiler import plan_cache, realize
+from weft.core.tensor import Tensor
+from weft.kernels.ir.language import Kernel
+from weft.plan import plan, serialize
 
 ROOT = Path(__file__).parents[2]
 
@@ -114,7 +115,7 @@ def test_a_foreign_payload_with_a_good_checksum_is_ignored(tmp_path, monkeypatch
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     for number, path in enumerate(plan_files(tmp_path)):
         key = path.parent.name + path.stem
-        disk.write(disk.PLAN, key, [b"", b"\x08" * 40, records.pack((1, 2, 3)), records.pack("plan")][number % 4])
+        disk.write(disk.PLAN, key, [b"", b"\x08" * 40, serialize.pack((1, 2, 3)), serialize.pack("plan")][number % 4])
     again, counts = trained(tmp_path)
     assert again == text and counts[:2] == (built, 0)
 
@@ -198,8 +199,8 @@ def test_every_kind_of_step_can_be_kept():
     for kind in typing.get_args(plan.Step) or (plan.Step,):
         record_types(kind, found)
     plain = {int, float, str, bool, bytes, type(None), types.EllipsisType, DType, Kernel}
-    assert found - plain - {type(...)} <= set(records.RECORDS.values())
-    assert all(dataclasses.fields(kind) for kind in records.RECORDS.values())
+    assert found - plain - {type(...)} <= set(serialize.RECORDS.values())
+    assert all(dataclasses.fields(kind) for kind in serialize.RECORDS.values())
 
 
 def test_unknown_things_are_not_kept():
@@ -207,19 +208,19 @@ def test_unknown_things_are_not_kept():
         pass
 
     for value in (Strange(), (1, Strange()), {1, 2}, np.int64(3), lambda: 1):
-        with pytest.raises(records.Unstorable):
-            records.pack(value)
+        with pytest.raises(serialize.Unstorable):
+            serialize.pack(value)
 
 
 def test_values_come_back_as_they_were():
     place = plan.Place(1, 2)
     value = (place, 1, -1.5, float("inf"), -0.0, "text", None, True, (), ((1,), (place,)), weft.float32, b"\0\xff", b"")
-    again = records.unpack(records.pack(value))
+    again = serialize.unpack(serialize.pack(value))
     assert again == value and str(again) == str(value) and again[-3] is weft.float32
-    assert np.isnan(records.unpack(records.pack(float("nan"))))
-    for bad in (b"", b"\0" * 8, records.pack(value)[:-1], records.pack(value) + b"x"):
-        with pytest.raises(records.Damaged):
-            records.unpack(bad)
+    assert np.isnan(serialize.unpack(serialize.pack(float("nan"))))
+    for bad in (b"", b"\0" * 8, serialize.pack(value)[:-1], serialize.pack(value) + b"x"):
+        with pytest.raises(serialize.Damaged):
+            serialize.unpack(bad)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -231,16 +232,16 @@ def test_plans_read_back_give_the_same_bits(graph):
         return [tensor.numpy() for tensor in tensors]
 
     first = values()
-    assembled = evaluate._assembled
+    assembled = realize._assemble
 
     def through_bytes(program, device):
         made, outputs = assembled(program, device)
-        assert records.canonical(program.key[1:])
-        return records.unpack(records.pack(made)), outputs
+        assert serialize.canonical_text(program.key[1:])
+        return serialize.unpack(serialize.pack(made)), outputs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluate, "_assembled", through_bytes)
-        patch.setattr(evaluate, "_plans", type(evaluate._plans)())
+        patch.setattr(realize, "_assemble", through_bytes)
+        patch.setattr(realize, "_plans", type(realize._plans)())
         second = values()
     for one, two in zip(first, second, strict=True):
         np.testing.assert_array_equal(one, two, strict=True)
@@ -250,11 +251,11 @@ def test_plans_read_back_give_the_same_bits(graph):
 def test_every_kind_of_operation_is_kept(case, monkeypatch, tmp_path):
     """A plan from disk, made by one function and found by another of the same form, gives the same bits."""
     _, function, arrays = case
-    monkeypatch.setattr(plancache, "ACTIVE", True)
+    monkeypatch.setattr(plan_cache, "ACTIVE", True)
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     results = []
     for _ in range(2):
-        monkeypatch.setattr(evaluate, "_plans", type(evaluate._plans)())
+        monkeypatch.setattr(realize, "_plans", type(realize._plans)())
         weft.manual_seed(0)
         before = weft.counters()
         step = weft.compile(function)

@@ -69,8 +69,8 @@ def test_errors():
 
 
 def test_a_device_without_the_dtype_says_so():
-    from weft.backends.base import Device
     from weft.backends.null import NullBackend
+    from weft.plan.device import Device
 
     backend = NullBackend()
     few = frozenset({weft.float32, weft.int32, weft.bool})

@@ -8,12 +8,13 @@ import weft.nn as nn
 import weft.nn.functional as F
 from tests.unit.fake_cuda import HOPPER
 from tests.unit.fake_driver import FakeGpu
-from weft import dtypes
-from weft.backends import cuda
-from weft.backends.base import Device
+from weft.backends.cuda import backend as cuda_backend
 from weft.backends.null import NullBackend
-from weft.compiler.plan import Gemm, LibraryCall, launched, walk
-from weft.kernels.language import Kernel
+from weft.base import dtypes
+from weft.base.capabilities import Features, Limits
+from weft.kernels.ir.language import Kernel
+from weft.plan.device import Device
+from weft.plan.plan import Gemm, LibraryCall, iterate_steps, launch_of
 
 
 class Products:
@@ -24,13 +25,13 @@ class Products:
     def offer(self, node, srcs):
         """Nothing but products."""
 
-    def takes(self, *product):
+    def can_multiply(self, *product):
         return True
 
-    def absorbs(self, dtype):
+    def epilogues(self, dtype):
         return frozenset()
 
-    def arrange_product(self, product):
+    def configure_product(self, product):
         return product.config, 0
 
 
@@ -46,13 +47,13 @@ class Planner(NullBackend):
 
 
 def gpu(libraries):
-    return Planner(cuda.FEATURES, HOPPER, libraries).devices()[0]
+    return Planner(cuda_backend.FEATURES, HOPPER, libraries).devices()[0]
 
 
 DEVICES = {
     "gpu": lambda: gpu({}),
     "gpu with a library": lambda: gpu({"products": Products()}),
-    "cpu": lambda: Planner(frozenset({"templates"}), {"vector_bytes": 512, "threads": 2}, {}).devices()[0],
+    "cpu": lambda: Planner(Features(cpu_templates=True), Limits(cpu_threads=2), {}).devices()[0],
 }
 
 
@@ -60,7 +61,9 @@ def reads(device, function, *shapes, low=weft.bfloat16, joined=False):
     """For each step of the plan of `function`, under autocast: (name, dtypes that it reads, dtypes that it writes)."""
     with pytest.MonkeyPatch.context() as patch, weft.device(device):
         if not joined:
-            patch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))  # each kernel for itself
+            patch.setattr(
+                "weft.compiler.lowering.batch_launches.join_launches", lambda steps, *_: list(steps)
+            )  # each kernel for itself
         args = [weft.zeros(*shape, requires_grad=True) for shape in shapes]
         weft.eval(*args)
 
@@ -71,12 +74,12 @@ def reads(device, function, *shapes, low=weft.bfloat16, joined=False):
 
         step(*args)
         found = []
-        for one, _ in walk(step.plan.plan.steps):
+        for one, _ in iterate_steps(step.plan.plan.steps):
             if isinstance(one, LibraryCall):
                 operand, result = one.config[:2]
                 found.append((one.name, {_name(operand)}, {_name(result)}))
                 continue
-            launch = launched(one)
+            launch = launch_of(one)
             kernel = launch.kernel if launch is not None else None
             assert kernel is None or isinstance(kernel, Kernel)
             buffers = kernel.buffers if kernel is not None else ()

@@ -13,12 +13,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import weft
-from tests.layers.checks import assert_close, leaves_of, make_layer, state_of, tensors, weighted
+from tests.layers.instances import assert_close, leaves_of, make_layer, state_of, tensors, weighted
 from tests.layers.oracles import to_torch
 from tests.layers.record import Draw
 from tests.layers.records import records
-from weft import tree
+from weft.base import tree
 
+pytestmark = pytest.mark.usefixtures("quick_code")
 PAGE = Path(__file__).parents[2] / "docs" / "precision.md"
 LAYERS = [pytest.param(record, id=record.id) for record in records()]
 # The dtype of autocast and that of the inputs: as they come from the data, or from another layer.

@@ -241,7 +241,7 @@ def test_rates_are_measured_once_and_kept(on_each_device, monkeypatch, tmp_path)
         measured.append(dtype)
         return 5e9
 
-    monkeypatch.setattr(rates, "_measured", measure)
+    monkeypatch.setattr(rates, "_measure", measure)
     assert rates.rates(device) == rates.rates(device) == rates.Rates(5e9, 5e9)
     assert measured == [None, weft.float32]
     monkeypatch.setattr(rates, "_known", {})  # as in another process
@@ -260,9 +260,9 @@ COPIES, MULTIPLIES = 1e9, 4e9  # of the machine below
 def simulated(monkeypatch, tmp_path):
     """A machine whose clock is ours. `load` has the factors by which it is slower in its measurements, one after
     the other; kernels take `slow` times as long as their bytes and operations need at the least."""
-    from weft.compiler.plan import walk
+    from weft.plan.plan import iterate_steps
     from weft.profiling import rates
-    from weft.profiling.rehearsal import Rehearsal
+    from weft.profiling.isolated_run import IsolatedRun
 
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(rates, "_known", {})
@@ -271,7 +271,9 @@ def simulated(monkeypatch, tmp_path):
         factors = itertools.cycle(load)
 
         def time_steps(self):
-            least = [max(one.bytes / COPIES, one.flops / MULTIPLIES) * times for one, times in walk(self.plan.steps)]
+            least = [
+                max(one.bytes / COPIES, one.flops / MULTIPLIES) * times for one, times in iterate_steps(self.plan.steps)
+            ]
             factor = next(factors)
             return [seconds * slow * factor for seconds in least]
 
@@ -281,8 +283,8 @@ def simulated(monkeypatch, tmp_path):
                 work=work, seconds=lambda: work / (COPIES if dtype is None else MULTIPLIES) * next(factors)
             )
 
-        monkeypatch.setattr(Rehearsal, "time_runs", lambda self, count: 1e-3 * next(factors))
-        monkeypatch.setattr(Rehearsal, "time_steps", time_steps)
+        monkeypatch.setattr(IsolatedRun, "time_runs", lambda self, count: 1e-3 * next(factors))
+        monkeypatch.setattr(IsolatedRun, "time_steps", time_steps)
         monkeypatch.setattr(rates, "Benchmark", benchmark)
         return weft.profile(lambda a, b: (a @ b).relu().sum(), weft.ones(64, 64), weft.ones(64, 64))
 
@@ -333,8 +335,8 @@ def test_rates_of_the_device_itself(on_each_device, monkeypatch):
     monkeypatch.setattr(rates, "COPIED_BYTES", {"cpu": 1 << 20})
     monkeypatch.setattr(rates, "MULTIPLIED", {"cpu": 64})
     device = weft.default_device()
-    assert rates._measured(device, None) > 1e6
-    assert rates._measured(device, weft.float32) > 1e6
+    assert rates._measure(device, None) > 1e6
+    assert rates._measure(device, weft.float32) > 1e6
 
 
 def test_a_module_and_keyword_arguments(on_each_device):

@@ -1,10 +1,9 @@
-"""Random graphs through the GPU schedule, for random devices with blocks, run by an emulator that looks for races.
+"""Random graphs through the GPU schedule, for random GPUs, run by an emulator that looks for races.
 
-The tests below draw 150 graphs, the same ones each time; `make fuzz GRAPHS=20000` draws 1,500 others
+The tests below draw 210 graphs, the same ones each time; `make fuzz GRAPHS=20000` draws 3,000 others
 beside those for the CPU. Every graph has a device of its own (`random_devices`).
 """
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,17 +14,9 @@ from tests.backend.random_checks import (
     examples,
     gradients_against_the_reference,
 )
-from tests.backend.random_devices import LARGE_SHAPES, Gpu, gpus
+from tests.backend.random_devices import LARGE_SHAPES, Gpu, gpus, limited_gpus
 from tests.backend.random_graphs import Graph, graphs
-from weft.compiler import assemble
-from weft.dtypes import float64
-
-
-@pytest.fixture(scope="module", autouse=True)
-def spec_after_every_pass():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assemble, "CHECK", True)
-        yield
+from weft.base.dtypes import float64
 
 
 @examples(90)
@@ -54,3 +45,10 @@ def test_alone_together_and_compiled_are_the_same_bits(graph: Graph, gpu: Gpu):
 def test_cells_written_in_place(graph: Graph, packed: bool, gpu: Gpu):
     with gpu.device() as device:
         cells_written_in_place(graph, packed, device)
+
+
+@examples(60)
+@given(graphs(large=LARGE_SHAPES), limited_gpus())
+def test_devices_with_few_buffers_and_no_64_bit_integers(graph: Graph, gpu: Gpu):
+    with gpu.device() as device:
+        against_the_reference(graph, device)

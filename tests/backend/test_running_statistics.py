@@ -9,7 +9,7 @@ import torch
 
 import weft
 import weft.nn as nn
-from weft.backends.base import Slab
+from weft.plan.device import Slab
 
 pytestmark = pytest.mark.usefixtures("on_each_device")
 

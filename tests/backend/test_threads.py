@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft import locks
+from weft.base import locks
 from weft.errors import GraphError
 
 pytestmark = [pytest.mark.backend, pytest.mark.cpu_only, pytest.mark.interpreters]
@@ -102,7 +102,7 @@ def test_a_reader_sees_whole_steps(name):
             last = value
 
 
-def test_a_value_that_is_held_does_not_change():
+def test_a_value_that_is_retained_does_not_change():
     stepping = Stepping()
     with stepping.running():
         held = [stepping.parameters[0] * 1.0 for _ in range(4)]

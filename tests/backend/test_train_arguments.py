@@ -188,7 +188,7 @@ def test_an_evaluation_has_the_regularizer(on_each_device):
 
 
 @pytest.mark.parametrize("resident", [None, False])
-def test_shuffled_predictions_are_told(on_each_device, resident):
+def test_shuffled_predictions_are_reported(on_each_device, resident):
     options = {} if resident is None else {"resident": resident}
     trainer = make(on_each_device)
     with pytest.warns(UserWarning, match="shuffled, and so are the results"):
@@ -207,7 +207,7 @@ def test_samples_that_fill_a_batch_are_not_evaluated_twice(on_each_device, resid
     assert trainer.predict(loader).shape == (10, 1)
 
 
-def test_inputs_that_were_taken_for_a_target_are_told(on_each_device):
+def test_inputs_that_were_taken_for_a_target_are_reported(on_each_device):
     class Two(nn.Linear):
         def forward(self, a, b):
             return super().forward(a) + b[:, :1]

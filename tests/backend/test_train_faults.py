@@ -162,7 +162,7 @@ def test_faults(on_each_device, tmp_path, monkeypatch, capsys, fault):
         assert any(part.strip(" ;()") in shown for part in fixed), (fixed, shown)
 
 
-def test_errors_of_which_nobody_knows_the_reason_keep_their_traceback():
+def test_errors_of_unknown_reason_keep_their_traceback():
     def fault():
         raise ZeroDivisionError("a bug")
 
@@ -240,7 +240,10 @@ def test_the_message_for_a_label_names_it(on_each_device, resident):
         return DataLoader(data, batch_size=8, device=weft.default_device(), resident=resident, seed=1)
 
     trainer = make_trainer()
-    with pytest.raises(weft.errors.IndexRangeError, match="given the label 5 at position 5, for 3 classes") as error:
+    given = "given the label 5 at position 5, for 3 classes"
+    if weft.get_device(on_each_device).backend.runs_ahead:  # the batch may be gone when the error is known
+        given += "|given an index outside an axis of extent 3"
+    with pytest.raises(weft.errors.IndexRangeError, match=given) as error:
         trainer.fit(loader(bad))
     assert exit_code(error.value) == 4
     history = trainer.fit(loader(good), epochs=2)

@@ -120,7 +120,7 @@ class Number(Metric):
         return 1.5
 
 
-def test_a_metric_whose_value_is_no_tensor_is_told_so(on_each_device):
+def test_a_metric_whose_value_is_no_tensor_is_refused(on_each_device):
     with pytest.raises(weft.GraphError, match=r"metric number: given a value of type float from compute\(\).*a tensor"):
         make(metrics=[Number()]).fit([make_data()])
 

@@ -8,7 +8,7 @@ import pytest
 import weft
 import weft.nn as nn
 from weft.train import EMA, MSE, Accuracy, Callback, EarlyStopping, Metric, ModelCheckpoint, ReduceLROnPlateau, Trainer
-from weft.train.callbacks import Monitor
+from weft.train.monitor import Monitor
 from weft.train.saving import load_weights
 from weft.train.weights import modules_of
 

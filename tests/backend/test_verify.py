@@ -8,10 +8,11 @@ import weft
 import weft.nn.functional as F
 from tests.backend.compiling import numbers, parameter
 from tests.backend.random_graphs import graphs, transplant
-from weft.backends import cpu
-from weft.kernels import math as kernel_math
-from weft.kernels.language import Literal, Op
-from weft.tensor import Tensor
+from weft.backends.cpu import execution
+from weft.core.tensor import Tensor
+from weft.kernels.ir.language import Literal, Op
+from weft.kernels.math import functions as kernel_math
+from weft.render.llvm import module as llvm_module
 from weft.testing import verify
 
 pytestmark = pytest.mark.usefixtures("on_each_device")
@@ -193,16 +194,16 @@ def test_the_first_wrong_kernel_is_named_not_those_behind_it(monkeypatch, tmp_pa
     names = [checked.name for checked in verify(function, x)]
     assert len(names) >= 2
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    render = cpu.llvm.render
+    render = llvm_module.render
     for number, name in enumerate(names):
 
         def faulty(kernel, name=name):
             text = render(kernel)
-            symbol = cpu.llvm.symbol_of(text)
+            symbol = llvm_module.symbol_of(text)
             return text.replace("fadd", "fsub").replace(symbol, symbol + "_wrong") if kernel.name == name else text
 
         with monkeypatch.context() as patch:
-            patch.setattr(cpu.llvm, "render", faulty)
+            patch.setattr(llvm_module, "render", faulty)
             with pytest.raises(AssertionError, match=f"step {number} of {len(names)}, {name}, differs"):
                 verify(function, x)
 
@@ -211,17 +212,17 @@ def test_the_first_wrong_kernel_is_named_not_those_behind_it(monkeypatch, tmp_pa
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 0.0])
 def test_single_wrong_elements_are_found(monkeypatch, bad):
     """One element out of many, overwritten after the kernel ran."""
-    run = cpu.CpuExecutable.run
+    run = execution.CpuExecutable.run
     x = weft.tensor(numbers(50, 70) + 3)
 
     def spoiling(self, slots):
         run(self, slots)
         plan = self._keep[0]
         output = next(k for k, slot in enumerate(plan.slots) if slot.kind == "output")
-        raw = (cpu.ctypes.c_float * 3500).from_address(slots[output])
+        raw = (execution.ctypes.c_float * 3500).from_address(slots[output])
         raw[1234] = bad
 
-    monkeypatch.setattr(cpu.CpuExecutable, "run", spoiling)
+    monkeypatch.setattr(execution.CpuExecutable, "run", spoiling)
     with pytest.raises(
         AssertionError, match=rf"element \({1234 // 70}, {1234 % 70}\) of \w+ float32\[50, 70\] is {bad}"
     ):
@@ -230,15 +231,15 @@ def test_single_wrong_elements_are_found(monkeypatch, bad):
 
 @pytest.mark.cpu_only
 def test_integers_must_be_equal(monkeypatch):
-    run = cpu.CpuExecutable.run
+    run = execution.CpuExecutable.run
 
     def spoiling(self, slots):
         run(self, slots)
         plan = self._keep[0]
         output = next(k for k, slot in enumerate(plan.slots) if slot.kind == "output")
-        (cpu.ctypes.c_int64 * 100).from_address(slots[output])[7] += 1
+        (execution.ctypes.c_int64 * 100).from_address(slots[output])[7] += 1
 
-    monkeypatch.setattr(cpu.CpuExecutable, "run", spoiling)
+    monkeypatch.setattr(execution.CpuExecutable, "run", spoiling)
     with pytest.raises(AssertionError, match=r"element \(7,\) .* is 22 and should be 21 "):
         verify(lambda i: i * 3, weft.tensor(np.arange(100)))
 

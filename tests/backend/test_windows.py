@@ -8,8 +8,8 @@ import pytest
 import weft
 import weft.nn.functional as F
 from tests.backend.compiling import kernels_made
+from weft.core.lift import lift
 from weft.graph import build
-from weft.tensor import lift
 
 unfold, fold = lift(build.unfold), lift(build.fold)
 
@@ -142,7 +142,7 @@ def test_pooling_is_one_kernel_and_stores_no_windows(name):
     assert plan.bytes <= 1.1 * least + (backward - 1) * 2 * chosen
 
 
-def test_pooling_fuses_with_its_neighbours():
+def test_pooling_fuses_with_adjacent_operations():
     plan, _ = compiled(lambda x: F.max_pool2d(x.relu(), 2) * 2.0 + 1.0, SHAPE)
     assert len(plan) == 1
     plan, _ = compiled(lambda x: F.max_pool2d(F.gelu(x), 3, 1, 1), SHAPE)
@@ -200,7 +200,7 @@ def test_reshapes_of_permuted_values():
 
 
 def test_batch_norm_in_training_is_one_kernel():
-    """Mean, variance in two passes, output: one walk of kernels over the input; so is the whole backward pass."""
+    """Mean, variance in two passes, output: one sequence of kernels over the input; so is the whole backward pass."""
     shape, vector = (32, 64, 16, 16), (64,)
 
     def norm(x, w, b):
@@ -227,8 +227,8 @@ def test_running_statistics_are_part_of_a_plan():
     mean, variance = weft.zeros(3), weft.ones(3)
     step = weft.compile(lambda x: F.batch_norm(x, mean, variance, training=True, momentum=0.25))
     expected_mean, expected_variance = np.zeros(3), np.ones(3)
-    for turn in range(3):
-        batch = x * (turn + 1)
+    for iteration in range(3):
+        batch = x * (iteration + 1)
         step(weft.tensor(batch))
         expected_mean = 0.75 * expected_mean + 0.25 * batch.mean((0, 2, 3))
         expected_variance = 0.75 * expected_variance + 0.25 * batch.var((0, 2, 3), ddof=1)

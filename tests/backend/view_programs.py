@@ -113,7 +113,7 @@ class Player:
 
     def value(self, x: Any) -> None:
         """Compute a value, where that can be: not inside weft.compile."""
-        if self.library is torch or weft.state.STATE.trace is None:
+        if self.library is torch or weft.base.state.STATE.trace is None:
             x.detach().numpy()
 
     def key(self, x: Any, n: Numbers) -> Any:
@@ -137,7 +137,7 @@ class Player:
         return tuple(items) if len(items) != 1 or n.below(2) else items[0]
 
     def look(self, operation: str, position: int, n: Numbers) -> None:
-        """Make views of a tensor."""
+        """Make views of a tensor. Long because it is one branch for each operation, with its arguments."""
         x = self.pool[position]
         rank, shape = x.ndim, tuple(x.shape)
         axis, other = n.below(rank), n.below(rank)
@@ -229,7 +229,7 @@ class Player:
         return self.library.tensor(array.astype(bool) if x.dtype is self.library.bool else array).to(x.dtype)
 
     def write(self, operation: str, position: int, n: Numbers) -> None:
-        """Write to a tensor."""
+        """Write to a tensor. Long because it is one branch for each operation, with its arguments."""
         x = self.pool[position]
         number = self.number(x, n)
         if self.read_only[position]:

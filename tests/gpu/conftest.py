@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 import weft
-from weft.backends.base import Device
 from weft.errors import DeviceError
+from weft.plan.device import Device
 
 
 @functools.cache

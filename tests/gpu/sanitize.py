@@ -58,7 +58,7 @@ def run_share(share: int, only: str) -> None:
 
 
 def check(tool: str, only: str) -> bool:
-    """All shares under one tool of the checker, side by side."""
+    """All shares under one tool of the checker, concurrently."""
     started = time.perf_counter()
     command = ["compute-sanitizer", f"--tool={tool}", "--error-exitcode=9", "--print-limit=3", sys.executable, "-m"]
     command += ["tests.gpu.sanitize", f"--only={only}"]
@@ -74,8 +74,8 @@ def check(tool: str, only: str) -> bool:
     found = f"failed in {len(failed)} of {SHARES} parts" if failed else "no errors"
     print(f"{tool}: {found}, {count} programs, {time.perf_counter() - started:.0f} s")
     for one in failed[:2]:
-        told = [line for line in one.stdout.splitlines() if "Host Frame" not in line or ".py:" in line]
-        print("\n".join([*told[:LINES], *one.stderr.splitlines()[-LINES // 4 :]]))
+        shown = [line for line in one.stdout.splitlines() if "Host Frame" not in line or ".py:" in line]
+        print("\n".join([*shown[:LINES], *one.stderr.splitlines()[-LINES // 4 :]]))
     return not failed
 
 

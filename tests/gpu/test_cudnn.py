@@ -9,7 +9,7 @@ import torch.nn.functional as TF
 
 import weft
 import weft.nn.functional as F
-from weft.compiler.plan import LibraryCall
+from weft.plan.plan import LibraryCall
 
 CLOSE = {weft.float32: 1e-4, weft.float16: 4e-3, weft.bfloat16: 3e-2}
 GEOMETRIES = [

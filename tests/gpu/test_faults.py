@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.backends import cuda_driver
+from weft.backends.cuda import driver as cuda_driver
 
 ROOT = Path(__file__).parents[2]
 START = """
@@ -29,7 +29,7 @@ LOSE = """
 variant = step.last
 for slot, form in enumerate(variant.entry.plan.slots):
     if form.kind == "output":
-        variant.table[slot] = 4096  # nobody's memory
+        variant.table[slot] = 4096  # an address that is not allocated
 try:
     variant.run(variant.table)
     gpu.backend.synchronise()
@@ -61,7 +61,7 @@ def said(code: str, **environment: str) -> str:
     return done.stdout
 
 
-def test_a_device_that_is_lost_is_told_with_what_ran():
+def test_a_device_that_is_lost_is_reported_with_what_ran():
     *text, names = said(LOSE).splitlines()
     assert f"these ran: {', '.join(names.split())}" in "\n".join(text) and "WEFT_SYNC=1" in text[-1]
 
@@ -72,7 +72,7 @@ def test_waiting_for_each_step_finds_the_kernel():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_forked_process_is_told_to_start_anew():
+def test_a_forked_process_has_to_start_anew():
     lines = said(FORK, PYTHONWARNINGS="ignore").splitlines()
     assert sorted(lines)[0] == "0 (1000, 1000)" and "1000000.0" in lines
     assert sum("forked" in line and "'spawn'" in line for line in lines) == 1

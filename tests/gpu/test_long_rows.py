@@ -1,4 +1,4 @@
-"""Rows too long for registers, on a GPU: more of them than blocks find room, so that each block reads ahead.
+"""Rows too long for registers, on a GPU: more of them than resident workgroups, so that each workgroup prefetches.
 
 Their lengths are multiples of 16 bytes and not; whole rows and parts of them lie in shared memory; the exponential of a
 difference, which is not computed to the last bit, is right for all that a softmax asks of it.

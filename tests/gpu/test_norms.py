@@ -1,4 +1,4 @@
-"""Normalisations with all their gradients on a GPU: rows x width x norm x neighbours x dtype, against float64.
+"""Normalisations with all their gradients on a GPU: rows x width x norm x context x dtype, against float64.
 
 The oracle is torch in float64, on the GPU where torch has one, else on the CPU, for fewer rows of the widest.
 """
@@ -30,7 +30,7 @@ def expected(case: Case, given: dict[str, np.ndarray]) -> dict[str, torch.Tensor
     for leaf in leaves.values():
         leaf.requires_grad_()
     x = inputs["x"]
-    if case.neighbour == "embedded":
+    if case.context == "embedded":
         # The sum is rounded before it is normalised; the gradient passes that by.
         x = x + TF.embedding(inputs["index"], inputs["table"])
         x = x + (x.detach().to(narrow).double() - x.detach())
@@ -38,7 +38,7 @@ def expected(case: Case, given: dict[str, np.ndarray]) -> dict[str, torch.Tensor
         y = TF.layer_norm(x, (case.width,), inputs["weight"], inputs["bias"], EPS)
     else:
         y = TF.rms_norm(x, (case.width,), inputs["weight"], EPS)
-    y = x + y if case.neighbour == "embedded" else y
+    y = x + y if case.context == "embedded" else y
     y.backward(inputs["slope"])
     return {"y": y.detach(), **{name: leaf.grad for name, leaf in leaves.items()}}
 

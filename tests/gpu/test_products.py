@@ -9,7 +9,7 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from weft.compiler.plan import LibraryCall
+from weft.plan.plan import LibraryCall
 
 # Largest error as a part of the largest entry: one rounding of the result, and float32 sums.
 TOLERANCE = {weft.float64: 1e-14, weft.float32: 2e-6, weft.float16: 1e-3, weft.bfloat16: 8e-3}
@@ -77,7 +77,7 @@ def test_gradients_of_a_layer(dtype):
     with weft.device("cpu"):
         wanted = step(*wide)
     for result, want in zip(found(), wanted, strict=True):
-        assert_right(result, want.numpy(), weft.bfloat16 if dtype.is_narrow else weft.float32)
+        assert_right(result, want.numpy(), weft.bfloat16 if dtype.is_16_bit else weft.float32)
 
 
 @pytest.mark.parametrize("dtype", [weft.float32, weft.bfloat16], ids=lambda dtype: dtype.name)

@@ -13,7 +13,7 @@ from tests.unit.networks import NETWORKS, Training
 by_network = pytest.mark.parametrize("name", NETWORKS)
 
 
-def losses(name: str, device: str | weft.backends.base.Device, steps: int = 10, compiled: bool = True) -> np.ndarray:
+def losses(name: str, device: str | weft.plan.device.Device, steps: int = 10, compiled: bool = True) -> np.ndarray:
     with weft.device(device):
         training = Training(name, compiled)
         return np.array([training.step().item() for _ in range(steps)])

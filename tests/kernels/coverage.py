@@ -7,6 +7,7 @@ import ast
 import functools
 import importlib
 import inspect
+import re
 import sys
 from pathlib import Path
 from types import CodeType
@@ -16,7 +17,7 @@ import weft
 from tests.layers.records import records
 from tests.records import RECORDS, Record
 from tests.records.record import Inputs, samples_for
-from weft.namespaces import function_of
+from weft.names.namespaces import function_of
 from weft.ops.registry import OPERATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ def codes_of(function: Any) -> set[CodeType]:
     if codes:
         return codes
     for entry in OPERATIONS:  # activations with `inplace`, which wrap their function once more
-        if entry.name == getattr(function, "__name__", None) and {"functional", "flag"} <= entry.places:
+        if entry.name == getattr(function, "__name__", None) and {"functional", "flag"} <= entry.namespaces:
             codes.add(inspect.unwrap(entry.function).__code__)
     plain = inspect.unwrap(function, stop=lambda one: not inspect.isfunction(getattr(one, "__wrapped__", None)))
     return codes or {plain.__code__}
@@ -101,8 +102,8 @@ def runs_on_gpus(test: str) -> bool:
         return True
     text = (ROOT / path).read_text()
     function = functions_in(path)[name.partition("[")[0]]
-    of_file = 'pytestmark = pytest.mark.usefixtures("on_each_device")' in text
-    return of_file or "on_each_device" in ast.unparse(function)
+    of_file = re.search(r'^pytestmark = pytest\.mark\.usefixtures\(.*"on_each_device"', text, re.MULTILINE)
+    return of_file is not None or "on_each_device" in ast.unparse(function)
 
 
 @functools.cache

@@ -27,10 +27,13 @@ operation that it names does not exist, and when a record does not call the oper
 """
 
 
+COMPILED = "- For HIP, the kernels of all records are compiled (tests/devices/test_hip_kernels.py), never executed."
+
+
 def others() -> str:
-    """The backends that the list asks for and that do not exist."""
+    """What is known of the backends that have no column."""
     absent = [name for module, name in OTHERS.items() if importlib.util.find_spec(f"weft.backends.{module}") is None]
-    return f"- There is no backend yet for {', '.join(absent)}: no kernel is covered there." if absent else ""
+    return f"- There is no backend yet for {', '.join(absent)}: no kernel is covered there." if absent else COMPILED
 
 
 def provided(kernel: Kernel) -> str:

@@ -18,107 +18,23 @@ from typing import Any
 import numpy as np
 
 import weft
-from tests.layers.record import COLUMNS, Case, Draw, LayerRecord
-from weft import tree
-from weft.backends.base import Slab
+from tests.layers.instances import (
+    arrays_of,
+    assert_close,
+    floats_of,
+    leaves_of,
+    make_layer,
+    state_of,
+    tensors,
+    weighted,
+)
+from tests.layers.record import Case, Draw, LayerRecord
+from weft.base import tree
+from weft.plan.device import Slab
 
 
 class NotApplicable(Exception):
     """A check that says nothing about a layer; the text says why."""
-
-
-# ---- layers and inputs ----------------------------------------------------------------------------------------------
-
-
-def make_layer(record: LayerRecord, make: Callable[[], Any] | None = None, seed: int = 1) -> Any:
-    """An instance whose parameters are all random: a scale that starts as 1 would hide a missing factor."""
-    weft.manual_seed(seed)
-    layer = (make or record.make)().train(record.training)
-    random = np.random.default_rng(seed)
-    with weft.no_grad():
-        for param in layer.parameters():
-            if param.dtype.kind == "f":
-                noise = random.normal(size=tuple(param.shape)) * 0.1
-                param.add_(weft.tensor(noise, dtype=param.dtype))
-    return layer
-
-
-def tensors(values: Any, dtype: Any = weft.float32, requires_grad: bool = False) -> Any:
-    """Arrays in nested containers as tensors; floats in `dtype`."""
-    leaves, structure = tree.flatten(values)
-    made = []
-    for leaf in leaves:
-        if isinstance(leaf, np.ndarray):
-            is_float = leaf.dtype.kind == "f"
-            leaf = weft.tensor(leaf, dtype=dtype) if is_float else weft.tensor(leaf)
-            if is_float and requires_grad:
-                leaf.requires_grad_()
-        made.append(leaf)
-    return tree.unflatten(structure, made)
-
-
-def leaves_of(value: Any) -> list[Any]:
-    """The arrays and tensors in a result, in order; sequences that are objects are taken apart."""
-    found = []
-    for leaf in tree.flatten(value)[0]:
-        if leaf is None:
-            continue
-        if hasattr(leaf, "data") and hasattr(leaf, "batch_sizes"):  # a packed sequence
-            leaf = leaf.data
-        found.append(leaf)
-    return found
-
-
-def arrays_of(value: Any) -> list[np.ndarray]:
-    """The numbers in a result of Weft, torch or NumPy, as arrays."""
-    found = []
-    for leaf in leaves_of(value):
-        if hasattr(leaf, "detach"):
-            leaf = leaf.detach()
-        if isinstance(leaf, weft.Tensor) and leaf.dtype.is_narrow:
-            leaf = leaf.float()
-        found.append(leaf.numpy() if hasattr(leaf, "numpy") else np.asarray(leaf))
-    return found
-
-
-def state_of(layer: Any) -> dict[str, np.ndarray]:
-    """The state_dict as arrays; floats in float64."""
-    found = {}
-    for key, value in layer.state_dict().items():
-        array = np.array(value.float() if value.dtype.is_narrow else value)
-        found[key] = array.astype(np.float64) if array.dtype.kind == "f" else array
-    return found
-
-
-def assert_close(given: Any, expected: Any, rtol: float, atol: float, what: str) -> None:
-    ours, theirs = arrays_of(given), arrays_of(expected)
-    assert len(ours) == len(theirs), f"{what}: {len(ours)} results, the oracle has {len(theirs)}"
-    for number, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-        assert one.shape == other.shape, f"{what}: result {number} has shape {one.shape}, the oracle's {other.shape}"
-        if one.dtype.kind in "iub":
-            np.testing.assert_array_equal(one, other, err_msg=f"{what}: result {number}")
-        else:
-            scale = float(np.max(np.abs(other[np.isfinite(other)]), initial=0.0))
-            np.testing.assert_allclose(
-                one, other, rtol=rtol, atol=max(atol, rtol * 0.1 * scale), err_msg=f"{what}: result {number}"
-            )
-
-
-def floats_of(result: Any) -> list[weft.Tensor]:
-    """The results that have a gradient."""
-    return [leaf for leaf in leaves_of(result) if isinstance(leaf, weft.Tensor) and leaf.dtype.kind == "f"]
-
-
-def weighted(result: Any, seed: int = 5) -> weft.Tensor:
-    """A number that depends on every element of the results, each with a weight of its own."""
-    random = np.random.default_rng(seed)
-    total = None
-    for leaf in floats_of(result):
-        weights = weft.tensor(random.uniform(0.5, 1.5, tuple(leaf.shape)), dtype=leaf.dtype)
-        part = (leaf * weights).sum()
-        total = part if total is None else total + part
-    assert total is not None, "no floating-point result"
-    return total
 
 
 # ---- the checks -----------------------------------------------------------------------------------------------------
@@ -485,94 +401,3 @@ CHECKS: dict[str, Callable[[LayerRecord], None]] = {
     "bad input": check_bad_input,
     "gpu": check_gpu,
 }
-
-
-# ---- edge cases -----------------------------------------------------------------------------------------------------
-
-
-def applies(record: LayerRecord, column: str) -> bool:
-    """Whether a column of the edge cases makes sense for a layer."""
-    return not COLUMNS[column] or COLUMNS[column] in record.traits
-
-
-def check_edge(record: LayerRecord, column: str) -> None:
-    """One edge case. A column that applies has a case, is made from the inputs, or has a sentence why not."""
-    given = record.edges.get(column)
-    if isinstance(given, str):
-        assert len(given) > 10, f"{record.id}: {column}: a reason, please"
-        raise NotApplicable(given)
-    if given is not None:
-        _compare(record, given, record.training if column != "eval" else False)
-        return
-    automatic = {
-        "batch of one": _batch_of_one,
-        "sequence of one": _sequence_of_one,
-        "nan": _nan,
-        "not contiguous": _not_contiguous,
-        "eval": _eval,
-    }
-    assert column in automatic, f"{record.id}: the column {column!r} is empty"
-    automatic[column](record)
-
-
-def _per_array(inputs: tuple[Any, ...], change: Callable[[int, np.ndarray], np.ndarray]) -> tuple[Any, ...]:
-    return tuple(
-        change(number, value) if isinstance(value, np.ndarray) else value for number, value in enumerate(inputs)
-    )
-
-
-def _batch_of_one(record: LayerRecord) -> None:
-    def first(number: int, array: np.ndarray) -> np.ndarray:
-        axis = 0 if record.batch_axes is None else record.batch_axes[number]
-        return array if axis is None or not array.ndim else array.take([0], axis)
-
-    _compare(record, Case(inputs=lambda draw: _per_array(record.inputs(draw), first)), record.training)
-
-
-def _sequence_of_one(record: LayerRecord) -> None:
-    def first(number: int, array: np.ndarray) -> np.ndarray:
-        return array.take([0], record.sequence_axis) if array.ndim > record.sequence_axis else array
-
-    _compare(record, Case(inputs=lambda draw: _per_array(record.inputs(draw), first)), record.training)
-
-
-def _nan(record: LayerRecord) -> None:
-    """A NaN in the input is a NaN in the same results as in the oracle's."""
-    if record.oracle is None:
-        raise NotApplicable("its results are random")
-    inputs = record.inputs(Draw())
-    floats = [k for k, value in enumerate(inputs) if isinstance(value, np.ndarray) and value.dtype.kind == "f"]
-    if not floats:
-        raise NotApplicable("no input is floating-point")
-    spoiled = inputs[floats[0]].copy()
-    spoiled.reshape(-1)[spoiled.size // 2] = np.nan
-    inputs = (*inputs[: floats[0]], spoiled, *inputs[floats[0] + 1 :])
-    layer = make_layer(record)
-    state = state_of(layer)
-    ours, theirs = arrays_of(layer(*tensors(inputs))), arrays_of(record.oracle(state, inputs, record.training))
-    for one, other in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(np.isnan(one), np.isnan(other), err_msg=f"{record.id}: where NaN is")
-
-
-def _not_contiguous(record: LayerRecord) -> None:
-    """Transposed views and strided slices give the results of plain tensors."""
-    inputs = tensors(record.inputs(Draw()))
-
-    def view(tensor: weft.Tensor) -> weft.Tensor:
-        if tensor.ndim >= 2:
-            return tensor.transpose(0, -1).contiguous().transpose(0, -1)
-        return weft.stack([tensor, tensor], -1)[..., 0] if tensor.ndim else tensor
-
-    leaves, structure = tree.flatten(inputs)
-    views = tree.unflatten(structure, [view(leaf) if isinstance(leaf, weft.Tensor) else leaf for leaf in leaves])
-    layer, other = make_layer(record), make_layer(record)
-    weft.manual_seed(3)
-    expected = layer(*inputs)
-    weft.manual_seed(3)
-    assert_close(other(*views), expected, 1e-6, 1e-6, f"{record.id} on views")
-
-
-def _eval(record: LayerRecord) -> None:
-    if record.oracle is None:
-        raise NotApplicable("its results are random: see its own checks")
-    _compare(record, Case(), False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import weft
-from tests.layers.checks import arrays_of, assert_close, floats_of, make_layer, tensors
+from tests.layers.instances import arrays_of, assert_close, floats_of, make_layer, tensors
 from tests.layers.record import Bad, Case, Draw, LayerRecord
 
 NODES = 6

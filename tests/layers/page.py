@@ -12,7 +12,7 @@ from typing import Any
 
 import weft
 import weft.nn as nn
-from tests.layers.checks import make_layer
+from tests.layers.instances import make_layer
 from tests.layers.record import LayerRecord
 from tests.layers.records import records
 from weft.nn.registry import LEARNS, Layer
@@ -36,7 +36,8 @@ and dtypes, bfloat16, wrong inputs, and the edge cases of its kind.
 
 Columns per backend: forward, backward, update, resident weights (a training step moves nothing between host and
 device). A dash: the layer has none (no gradient, no parameters that learn by one). A question mark: not yet shown on
-that backend (tests/layers/devices.json has what was shown, when and where). OpenCL, WebGPU and HIP have no backend yet.
+that backend (tests/layers/devices.json has what was shown, when and where). HIP has been
+compiled, never executed; the columns of OpenCL and WebGPU are not here yet.
 """
 
 
@@ -84,7 +85,7 @@ def _shown(backend: str) -> list[str]:
 
 
 class _Kind:
-    """A device of a kind that this machine may not have."""
+    """A device that this machine may not have."""
 
     def __init__(self, kind: str):
         self.kind = kind

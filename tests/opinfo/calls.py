@@ -118,7 +118,7 @@ def _look_up(path: str) -> Callable[..., Any] | None:
     found = functools.reduce(lambda place, part: getattr(place, part, None), path.split("."), weft) if path else None
     if isinstance(found, property):
         return found.fget
-    return found if callable(found) and not isinstance(found, (type, weft.dtypes.DType)) else None
+    return found if callable(found) and not isinstance(found, (type, weft.base.dtypes.DType)) else None
 
 
 def record_variant(theirs: Callable[..., Any], given: Any, sample: Any) -> tuple[Call, Any]:

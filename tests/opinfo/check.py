@@ -25,7 +25,7 @@ from tests.opinfo.compare import Difference, distance, require_form
 from tests.opinfo.convert import Converter, Untranslatable, leaves_of
 from tests.opinfo.precise import in_float64
 from tests.opinfo.ties import without_ties
-from weft import tree
+from weft.base import tree
 
 BATCH = 24  # samples that are computed together
 VARIANT_SAMPLES = 2  # on so many samples methods and in-place methods are tried

@@ -84,12 +84,12 @@ class Converter:
         return made
 
 
-def as_dtype(dtype: torch.dtype) -> weft.dtypes.DType:
+def as_dtype(dtype: torch.dtype) -> weft.base.dtypes.DType:
     """The dtype of the same name."""
     name = str(dtype).removeprefix("torch.")
-    if name not in weft.dtypes.ALL_BY_NAME:
+    if name not in weft.base.dtypes.ALL_BY_NAME:
         raise Untranslatable("complex numbers" if dtype.is_complex else f"dtype {name}")
-    return weft.dtypes.ALL_BY_NAME[name]
+    return weft.base.dtypes.ALL_BY_NAME[name]
 
 
 def as_array(source: torch.Tensor) -> np.ndarray:

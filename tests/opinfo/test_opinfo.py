@@ -11,7 +11,7 @@ from tests.opinfo.check import check_operator
 PARTS = 24  # of the table of operators: what one test takes
 SAMPLES = 2  # of each operator and dtype
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick_code")]
 
 
 @pytest.mark.parametrize("part", range(PARTS))

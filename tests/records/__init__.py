@@ -11,11 +11,13 @@ from tests.records import (
     graphs,
     indexing,
     kernels,
+    loss_options,
     movement,
     network,
     norms,
     order,
     reduce,
+    sequences,
     special,
     statistics,
     windows,
@@ -26,7 +28,7 @@ GROUPS = {
     module.__name__.rpartition(".")[2]: module.RECORDS
     for module in (
         elementwise, reduce, movement, network, conv, order, indexing, algebra, windows, norms, attention, graphs,
-        edges, statistics, assembly, functional, special, kernels,
+        edges, statistics, assembly, sequences, loss_options, functional, special, kernels,
     )
 }  # fmt: skip
 RECORDS: list[Record] = [record for group in GROUPS.values() for record in group]

@@ -65,7 +65,9 @@ RECORDS = [
         weft.movedim,
         torch.movedim,
         [sample(T((2, 3, 4)), [0, 1], [-1, 0])],
-        errors=[(lambda: weft.movedim(weft.ones(2, 2), (0, 0), (0, 1)), weft.ShapeError, "each axis and each place")],
+        errors=[
+            (lambda: weft.movedim(weft.ones(2, 2), (0, 0), (0, 1)), weft.ShapeError, "each axis and each position")
+        ],
     ),
     method("view_as", [sample(T((2, 3)), T((6,)))], differentiable=False),
     method("adjoint", [sample(T((2, 3, 4)))]),

@@ -38,7 +38,7 @@ def cases(record: Record) -> Iterator[Case]:
                 yield Case(record, sample, dtype, True)
 
 
-def weights(shape: tuple[int, ...], dtype: weft.dtypes.DType) -> np.ndarray:
+def weights(shape: tuple[int, ...], dtype: weft.base.dtypes.DType) -> np.ndarray:
     """Fixed numbers, none zero, by which results are weighed into one scalar."""
     return (1.0 + np.cos(1.0 + np.arange(int(np.prod(shape)), dtype=np.float64)) / 2).reshape(shape).astype(dtype.numpy)
 

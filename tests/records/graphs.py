@@ -5,7 +5,7 @@ import numpy as np
 import weft
 from tests.records.oracle import torch
 from tests.records.record import FLOATS, NARROW, NUMBERS, Record, T, sample
-from weft.edges import sort_edges
+from weft.functional.adjacency import sort_edges
 
 ROWS = T(dtype="int64", values=[2, 0, 2, 1, 2], grad=False)  # three rows of four get something
 INT32 = T(dtype="int32", values=[2, 0, 2, 1, 2], grad=False)

@@ -71,7 +71,7 @@ class T:
 def as_dtype(values: np.ndarray, dtype: str) -> np.ndarray:
     """Numbers in a dtype; for unsigned integers their magnitudes."""
     values = np.abs(values) if dtype.startswith("uint") else np.asarray(values)
-    return np.asarray(values.astype(weft.dtypes.by_name(dtype).numpy))
+    return np.asarray(values.astype(weft.base.dtypes.by_name(dtype).numpy))
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:

@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from tests.backend import random_devices, random_graphs, random_operations, random_picks
+from tests.backend import (
+    random_devices,
+    random_elementwise,
+    random_graphs,
+    random_indexing,
+    random_movement,
+    random_operations,
+)  # fmt: skip
 
 Strategy = Callable[["Stream"], Any]
 
@@ -72,10 +79,15 @@ class Strategies:
         return lambda stream: frozenset(some(stream))
 
 
+MODULES = (  # those that draw
+    random_devices, random_elementwise, random_graphs, random_movement, random_operations, random_indexing,
+)  # fmt: skip
+
+
 @contextmanager
 def drawing(seed: int) -> Iterator[Stream]:
     """`draw_graph(stream.draw, ...)` and `draw_gpu(stream.draw)` give what belongs to the seed."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (random_devices, random_graphs, random_operations, random_picks):
+        for module in MODULES:
             patch.setattr(module, "st", Strategies)
         yield Stream(seed)

@@ -19,14 +19,16 @@ from tests.records import RECORDS, Record
 from tests.records.cases import cases, compiled, results
 from tests.replay.devices import DEVICES, Renderer
 from tests.replay.drawing import drawing
+from tests.unit.gpu_harness import gpu_features
 from tests.unit.networks import NETWORKS, Training
 from tests.unit.programs import PROGRAMS, Make
-from weft.backends.base import Device
-from weft.dtypes import float64
+from weft.base.capabilities import Limits
+from weft.base.dtypes import float64
+from weft.core.tensor import Tensor
 from weft.errors import GraphError
 from weft.grad.engine import gradients
 from weft.graph import build
-from weft.tensor import Tensor
+from weft.plan.device import Device
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import cases as benchmarks
@@ -62,7 +64,7 @@ def program(name: str, small: bool, device: Device) -> None:
     weft.eval(*PROGRAMS[name](Make(device, small)))
 
 
-def network(name: str, narrow: weft.dtypes.DType | None, device: Device) -> None:
+def network(name: str, narrow: weft.base.dtypes.DType | None, device: Device) -> None:
     """Two steps: the second one finds the states of the optimizer."""
     training = Training(name, narrow=narrow)
     for _ in range(2):
@@ -111,7 +113,7 @@ def _draw_and_render(kind: str, seed: int, own_gpu: bool, device: Device) -> Non
         graph = draw_graph(stream.draw, **settings)
         gpu: Gpu | None = draw_gpu(stream.draw) if own_gpu else None
         if gpu is not None:
-            device = Renderer("gpu", frozenset({"blocks", *gpu.features}), dict(gpu.limits)).device
+            device = Renderer("gpu", gpu_features(*gpu.features), Limits(**dict(gpu.limits)), tuning=gpu.tuning).device
         gc.collect(0)
         with gpu.thresholds() if gpu is not None else nullcontext(), weft.device(device):
             DRAWN[kind](graph, device)

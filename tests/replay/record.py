@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.replay.programs import Program, programs
-from tests.replay.rendering import Line, read_line, render, without_old_garbage
+from tests.replay.rendering import Line, Rendered, read_line, render, without_old_garbage
 
 RECORDED = Path(__file__).with_name("recorded.txt")
 HEAD = "# program, device, plans, kernels, digest of all plans and kernels. Written by: make replay ARGS=--record\n"
@@ -26,16 +26,33 @@ def _programs() -> dict[Key, Program]:
 
 
 def list_programs() -> list[Key]:
-    """All there are, those of one kind side by side."""
+    """All there are, those of one kind together."""
     return list(_programs())
 
 
-def render_texts(chosen: Iterable[Key]) -> Iterator[tuple[Line, str]]:
+def programs_by_turns() -> list[Key]:
+    """All programs; every second record and random graph for one device, the others for the other one."""
+    names: dict[str, int] = {}
+    chosen = []
+    for name, device in list_programs():
+        number = names.setdefault(name, len(names))
+        if not name.startswith(("record/", "random/")) or device == ("cpu", "gpu")[number % 2]:
+            chosen.append((name, device))
+    return chosen
+
+
+def render_programs(chosen: Iterable[Key]) -> Iterator[tuple[Line, Rendered]]:
     """The line of each of these programs and all its plans and kernels, as they are rendered now."""
     with without_old_garbage():
         for name, device in chosen:
             rendered = render(_programs()[name, device], device)
-            yield rendered.line(name, device), rendered.text
+            yield rendered.line(name, device), rendered
+
+
+def render_texts(chosen: Iterable[Key]) -> Iterator[tuple[Line, str]]:
+    """The same, with plans and kernels as text."""
+    for line, rendered in render_programs(chosen):
+        yield line, rendered.text
 
 
 def render_chunk(chosen: Sequence[Key], folder: Path | None = None) -> list[Line]:

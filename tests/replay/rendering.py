@@ -18,13 +18,14 @@ from typing import Any
 import pytest
 
 import weft
-from tests.replay.devices import DEVICES
-from weft.backends.base import Device
-from weft.compiler import evaluate, plancache
-from weft.compiler.diagnose import split_site
-from weft.compiler.plan import Code, Plan, launched, walk
+from tests.replay.devices import DEVICES, Renderer
+from weft.base.dtypes import DType
+from weft.compiler import plan_cache, realize
+from weft.compiler.inspect.diagnose import split_site
 from weft.compiler.program import Program
-from weft.dtypes import DType
+from weft.kernels.ir.language import Kernel
+from weft.plan.device import Device
+from weft.plan.plan import Code, Plan, iterate_steps, launch_of
 
 DIGITS = 16  # of a digest
 
@@ -58,10 +59,11 @@ class Rendered:
     def __init__(self) -> None:
         self.plans: list[str] = []
         self.kernels: dict[str, Code] = {}
+        self.normal: dict[str, Kernel] = {}  # kernels as they are printed, if not of random GPUs
 
     def add(self, program: Program, plan: Plan, outputs: Any) -> None:
-        for step, _ in walk(plan.steps):
-            launch = launched(step)
+        for step, _ in iterate_steps(plan.steps):
+            launch = launch_of(step)
             if launch is not None:
                 assert isinstance(launch.kernel, Code)
                 self.kernels[launch.kernel.symbol] = launch.kernel
@@ -118,7 +120,7 @@ def without_old_garbage() -> Iterator[None]:
 def collecting() -> Iterator[Rendered]:
     """What is assembled meanwhile, in a process that remembers no plans and collects no garbage of its own accord: what
     is still held would be stored by plans."""
-    rendered, assembled = Rendered(), evaluate._assembled
+    rendered, assembled = Rendered(), realize._assemble
 
     def noting(program: Program, device: Device) -> tuple[Plan, Any]:
         plan, outputs = assembled(program, device)
@@ -130,13 +132,13 @@ def collecting() -> Iterator[Rendered]:
     was_enabled = gc.isenabled()
     gc.disable()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plancache, "ACTIVE", False)
-        patch.setattr(evaluate, "_assembled", noting)
+        patch.setattr(plan_cache, "ACTIVE", False)
+        patch.setattr(realize, "_assemble", noting)
         try:
-            evaluate._plans.clear()
+            realize._plans.clear()
             yield rendered
         finally:
-            evaluate._plans.clear()
+            realize._plans.clear()
             if was_enabled:
                 gc.enable()
 
@@ -147,4 +149,6 @@ def render(program: Callable[[Device], object], device: str) -> Rendered:
     with collecting() as rendered, weft.device(made):
         weft.manual_seed(0)
         program(made)
+    assert isinstance(made.backend, Renderer)
+    rendered.normal = made.backend.kernels
     return rendered

@@ -6,16 +6,14 @@ for, against 48 KB or what `cuFuncSetAttribute` permitted. The "machine code" of
 
 from __future__ import annotations
 
-import ctypes
 import re
-import threading
-from collections.abc import Callable
 from typing import Any
 
 from cuda.bindings import driver as real
 
-from weft.dtypes import ALL
-from weft.render.dialects import CUDA
+from tests.unit.fake_runtime import FakeRuntime
+from weft.base.dtypes import ALL
+from weft.render.dialects.tables import CUDA
 
 UNASKED = 48 << 10  # bytes of shared memory that a block has without permission
 OPT_IN = 232448  # bytes that it may be permitted, as on an H200
@@ -28,16 +26,11 @@ def declared_bytes(text: str) -> int:
     return sum(-(-SIZES[kind] * int(size) // 16) * 16 for kind, size in found)
 
 
-class Bindings:
-    """`calls` holds (name, *arguments), `contexts` what was current in the thread at each; `answers` are functions or
-    values by name, a `CUresult` among them being an error."""
+class Bindings(FakeRuntime):
+    """cuda-bindings; statuses are of `CUresult`."""
 
     def __init__(self, gpus: int = 1, newest: int = 13000, capability: tuple[int, int] = (9, 0)):
-        self.calls: list[tuple] = []
-        self.contexts: list[Any] = []
-        self._local = threading.local()
-        self._next = 1000
-        self._memory: list[Any] = []
+        super().__init__(real, "cu", real.CUresult, real.CUresult.CUDA_ERROR_INVALID_VALUE, "cuCtxSetCurrent", {})
         attributes = real.CUdevice_attribute
         numbers = {
             attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: capability[0],
@@ -49,7 +42,7 @@ class Bindings:
         }
         self.declared: dict[Any, int] = {}  # bytes of shared arrays, by module and by function
         self._permitted: dict[Any, int] = {}  # bytes that a launch may ask for, by function
-        self.answers: dict[str, Any] = {
+        self.answers |= {
             "cuDeviceGetCount": gpus,
             "cuDriverGetVersion": newest,
             "cuDeviceGet": lambda ordinal: ordinal,
@@ -58,7 +51,6 @@ class Bindings:
             "cuDeviceGetName": b"A GPU\0\0\0",
             "cuMemGetInfo": lambda: (1 << 30, 2 << 30),
             "cuMemPoolGetAttribute": 0,
-            "cuMemHostAlloc": self._host_memory,
             "cuGetErrorString": b"it went wrong",
             "cuModuleLoadData": self._load,
             "cuModuleGetFunction": self._function,
@@ -69,10 +61,6 @@ class Bindings:
             "cuFuncSetAttribute": self._permit,
             "cuLaunchKernel": self._launch,
         }
-
-    def _handle(self) -> int:
-        self._next += 1000
-        return self._next
 
     def _load(self, image: bytes) -> int:
         module = self._handle()
@@ -96,37 +84,3 @@ class Bindings:
         *grid, shared, _stream, _parameters, _extra = rest
         refused = shared > self._permitted.get(function, UNASKED) or max(grid[3:]) > 1024
         return real.CUresult.CUDA_ERROR_INVALID_VALUE if refused else None
-
-    def _host_memory(self, nbytes: int, flags: int) -> int:
-        self._memory.append((ctypes.c_uint8 * nbytes)())
-        return ctypes.addressof(self._memory[-1])
-
-    def __getattr__(self, name: str) -> Any:
-        return self._call(name) if name.startswith("cu") and name[2].isupper() else getattr(real, name)
-
-    def _call(self, name: str) -> Callable[..., tuple]:
-        def call(*arguments: Any) -> tuple:
-            if name == "cuGetErrorString":
-                return (real.CUresult.CUDA_SUCCESS, self.answers[name])
-            self.calls.append((name, *arguments))
-            self.contexts.append(getattr(self._local, "context", None))
-            if name == "cuCtxSetCurrent":
-                self._local.context = arguments[0]
-            answer = self.answers.get(name)
-            answer = answer(*arguments) if callable(answer) else answer
-            if isinstance(answer, real.CUresult):
-                return (answer, None) if name.endswith(MAKES) else (answer,)
-            if answer is None and name.endswith(MAKES):
-                answer = self._handle()
-            values = () if answer is None else answer if isinstance(answer, tuple) else (answer,)
-            return (real.CUresult.CUDA_SUCCESS, *values)
-
-        return call
-
-    def named(self, *names: str) -> list[tuple]:
-        """The calls of these names."""
-        return [call for call in self.calls if call[0] in names]
-
-
-# how the names of calls end that give a handle
-MAKES = ("Create", "Instantiate", "LoadData", "GetFunction", "AllocAsync", "EndCapture", "GetDefaultMemPool", "Retain")

@@ -5,13 +5,22 @@ from __future__ import annotations
 import numpy as np
 
 from tests.unit.fake_driver import FakeGpu
-from weft import dtypes
-from weft.backends import cuda
-from weft.backends.base import Device, Library
-from weft.kernels.language import Kernel
-from weft.kernels.normal import normalise
+from weft.backends.cuda import backend as cuda_backend
+from weft.base import dtypes
+from weft.base.capabilities import Limits
+from weft.kernels.ir.language import Kernel
+from weft.kernels.ir.normalize import normalise
+from weft.plan.device import Device
+from weft.plan.protocols import Library
 
-HOPPER = {"threads": 1024, "subgroup": 32, "shared_bytes": 232448, "processors": 132, "vector_bytes": 16}
+HOPPER = Limits(
+    workgroup_size=1024,
+    subgroup_sizes=(32,),
+    shared_bytes=232448,
+    static_shared_bytes=cuda_backend.STATIC_SHARED_BYTES,
+    registers=cuda_backend.REGISTERS,
+    processors=132,
+)
 
 
 class Idle:
@@ -29,7 +38,7 @@ class FakeCuda(FakeGpu):
         if not runs:
             self.driver.emulator = Idle()
         everything = frozenset(dtypes.ALL)
-        self.device = Device("cuda", 0, self, "no hardware", everything, cuda.FEATURES, HOPPER, libraries or {})
+        self.device = Device("cuda", 0, self, "no hardware", everything, cuda_backend.FEATURES, HOPPER, libraries or {})
 
     def kernels(self) -> dict[str, Kernel]:
         """All that was rendered so far, in normal form, by symbol."""

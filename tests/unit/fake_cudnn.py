@@ -1,4 +1,4 @@
-"""cuDNN as its manual describes it, in NumPy over host memory: what `Graphs` of `vendor.cudnn_graphs` is on a GPU.
+"""cuDNN as its manual describes it, in NumPy over host memory: what `Graphs` of `cuda/cudnn_graphs.py` is on a GPU.
 
 `FakePackage` is the Python package instead, with engines that compute nothing.
 """
@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.vendor.cudnn_graphs import ALIGN, Form, Operand
-from weft.dtypes import float32
+from weft.backends.cuda.cudnn_graphs import ALIGNMENT_BYTES, Form, Operand
+from weft.base.dtypes import float32
 
 
 def window(operand: Operand, address: int) -> np.ndarray:
     """The operand's elements, which can be written to."""
-    assert address % ALIGN == 0, "cuDNN's kernels expect aligned operands"
+    assert address % ALIGNMENT_BYTES == 0, "cuDNN's kernels expect aligned operands"
     last = sum((extent - 1) * step for extent, step in zip(operand.dims, operand.strides, strict=True))
     nbytes = (last + 1) * operand.dtype.itemsize
     flat = np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8).view(operand.dtype.numpy)
@@ -49,7 +49,7 @@ class FakeGraphs:
         widths = {operand.dims[-1] for operand in form.operands} - {1}
         return wide == {False} and all(width % 8 == 0 and width <= 256 for width in widths)
 
-    def ready(self, form: Form, choice: str) -> Callable[[Sequence[int]], None]:
+    def prepare(self, form: Form, choice: str) -> Callable[[Sequence[int]], None]:
         assert choice == f"engine of {form.function}"
         self.prepared.append((form, choice))
 

@@ -1,6 +1,6 @@
-"""A GPU in the host's memory: the driver that `backends.gpu` needs, with kernels run by the emulator.
+"""A GPU in the host's memory: the driver that `backends.gpu.backend` needs, with kernels run by the emulator.
 
-Work is queued as on a stream and done when somebody waits, so a test sees what would go wrong if anything relied on a
+Work is queued as on a stream and done when a caller waits, so a test sees what would go wrong if anything relied on a
 run being over when `run` returns. Freed memory is overwritten in order with the work around it. As with CUDA's
 contexts, the calls of a thread mean the GPU that the thread activated last.
 """
@@ -17,18 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from tests.unit.gpu_harness import check_limits
 from tests.unit.lockstep import Lockstep
-from weft import dtypes, reading
-from weft.backends.base import Device
-from weft.backends.gpu import GpuBackend
-from weft.compiler.plan import Code
-from weft.errors import OutOfMemoryError, problem
-from weft.kernels.language import Kernel
-from weft.kernels.normal import normalise
-from weft.render.dialects import CUDA
+from weft.backends.gpu.backend import GpuBackend
+from weft.base import dtypes
+from weft.base.capabilities import Features
+from weft.base.errors import OutOfMemoryError, problem
+from weft.jit import code_loads
+from weft.kernels.ir.language import Kernel
+from weft.kernels.ir.normalize import normalise
+from weft.plan.device import Device
+from weft.plan.plan import Code
+from weft.render.dialects.tables import CUDA
 
-reading.add_library(__file__)  # a trace that asks for memory does not depend on the driver's own state
+code_loads.add_library(__file__)  # a trace that asks for memory does not depend on the driver's own state
 FREED = 0xA5
 normal_form = functools.cache(normalise)
 _current = threading.local()
@@ -37,7 +38,7 @@ _current = threading.local()
 class FakeDriver:
     """Memory of `total` bytes. `log` holds the names of what was put on the stream, in order."""
 
-    records = True
+    can_capture_graphs = True
 
     def __init__(self, total: int = 1 << 26):
         self.total, self.used = total, 0
@@ -69,7 +70,7 @@ class FakeDriver:
         for work in queue:
             work()
 
-    def record(self, enqueue: Callable[[], None]) -> list[Callable[[], None]]:
+    def capture_graph(self, enqueue: Callable[[], None]) -> list[Callable[[], None]]:
         self.recording = []
         try:
             enqueue()
@@ -78,20 +79,20 @@ class FakeDriver:
             self.recording = None
             self.log.append("record")
 
-    def replay(self, graph: list[Callable[[], None]]) -> None:
+    def replay_graph(self, graph: list[Callable[[], None]]) -> None:
         self.put("replay", lambda: [work() for work in graph] and None)
 
-    def discard(self, graph: Any) -> None:
+    def destroy_graph(self, graph: Any) -> None:
         self.check()
         assert self.recording is None
         self.log.append("discard")
 
     # --- time ---
 
-    def event(self) -> list[float]:
+    def create_event(self) -> list[float]:
         return []
 
-    def mark(self, event: list[float]) -> None:
+    def record_event(self, event: list[float]) -> None:
         self.put("mark", lambda: event.append(time.perf_counter()))
 
     def seconds_between(self, first: list[float], second: list[float]) -> float:
@@ -100,11 +101,11 @@ class FakeDriver:
 
     # --- memory ---
 
-    def reserved(self) -> int:
+    def reserved_bytes(self) -> int:
         self.check()
         return self.used
 
-    def trim(self) -> None:
+    def release_unused(self) -> None:
         self.check()
         self.log.append("trim")
 
@@ -140,10 +141,10 @@ class FakeDriver:
         self.memories.pop(pointer)[:] = FREED
         self.starts.remove(pointer)
 
-    def shared_memory(self, nbytes: int) -> int:
+    def host_visible_memory(self, nbytes: int) -> int:
         return self._memory(nbytes)
 
-    def place(self, address: int, nbytes: int) -> int:
+    def upload_new(self, address: int, nbytes: int) -> int:
         pointer = self.allocate(nbytes)
         self.upload(pointer, address, nbytes)
         return pointer
@@ -167,11 +168,11 @@ class FakeDriver:
 
     # --- kernels ---
 
-    def functions(self, codes: Sequence[Code]) -> list[Kernel]:
+    def load_kernels(self, codes: Sequence[Code]) -> list[Kernel]:
         return [self.kernels[code.symbol] for code in codes]
 
-    def launcher(
-        self, function: Kernel, blocks: int, threads: int, shared: int, words: ctypes.Array, buffers: int
+    def make_launcher(
+        self, function: Kernel, workgroups: int, lanes: int, shared_bytes: int, words: ctypes.Array, buffers: int
     ) -> Callable[[], None]:
         def value(at: int, dtype: dtypes.DType) -> Any:
             return np.frombuffer(ctypes.string_at(ctypes.addressof(words) + 8 * at, 8), dtype.numpy)[0]
@@ -207,9 +208,9 @@ class HandleDriver(FakeDriver):
     """Less than CUDA has: no graphs, no memory that the host sees, and handles instead of addresses. Each handle has a
     range of numbers, in which the device's programs count."""
 
-    records = False
+    can_capture_graphs = False
 
-    def shared_memory(self, nbytes: int) -> int:
+    def host_visible_memory(self, nbytes: int) -> int:
         return 0
 
     def _address(self, array: np.ndarray) -> int:
@@ -221,21 +222,32 @@ class HandleDriver(FakeDriver):
 
 
 class FakeGpu(GpuBackend):
-    """A backend on a fake driver."""
+    """One device: a driver, a dialect, and what kernels for the device may use."""
 
     dialect = CUDA
 
     def __init__(self, total: int = 1 << 26, kind: type[FakeDriver] = FakeDriver):
         self.driver: FakeDriver
         super().__init__(kind(total))
-        features = frozenset({"blocks", "numbers"})
+        features = Features(workgroups=True, scalar_arguments=True)
         self.device = Device("fake", 0, self, "in the host's memory", frozenset(dtypes.ALL), features)
 
     def render(self, kernel: Kernel) -> Code:
-        check_limits(kernel, self.device)
         code = super().render(kernel)
         self.driver.kernels[code.symbol] = kernel
         return code
 
     def identity(self) -> None:
         """Plans are not kept: the driver needs the kernels themselves."""
+
+
+class FakePlatform:
+    """All devices of the kind `fake`: what an entry of `weft.backends.registry.BACKENDS` names."""
+
+    reason = ""
+
+    def __init__(self) -> None:
+        self._gpus = [FakeGpu()]
+
+    def devices(self) -> list[Device]:
+        return [gpu.device for gpu in self._gpus]

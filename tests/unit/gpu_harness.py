@@ -1,20 +1,30 @@
 """Runs plans of GPU kernels without the compiler knowing of a GPU backend: on an emulator here, on CUDA in tests/gpu.
 
 `HostBackend` keeps memory where NumPy can see it and hands every launch to `launch`, which a subclass provides. Matrix
-products are NumPy's. The device has the feature 'blocks', so the compiler makes kernels with the GPU schedule.
+products are NumPy's. The device has workgroups, so the compiler makes kernels with the GPU schedule.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import pytest
 
-from weft import dtypes
-from weft.backends.base import Buffer, Device, Explain, HostWords, Slab, raise_bad_index
-from weft.compiler.plan import (
+from weft.backends.cuda import backend as cuda_backend
+from weft.backends.hip import backend as hip_backend
+from weft.base import dtypes
+from weft.base.capabilities import Features, Limits
+from weft.base.dtypes import DType
+from weft.base.tuning import Tuning
+from weft.kernels.gpu.int32_indices import use_int32_indices
+from weft.kernels.ir.language import NATIVE, Kernel, pool_bytes, shared_arrays
+from weft.kernels.ir.normalize import normalise
+from weft.plan.device import Buffer, Device, Explain, HostWords, Slab, raise_bad_index
+from weft.plan.plan import (
     Config,
     Gemm,
     Launch,
@@ -27,12 +37,9 @@ from weft.compiler.plan import (
     Repeat,
     Scalar,
     Step,
-    launched,
-    walk,
+    iterate_steps,
+    launch_of,
 )
-from weft.dtypes import DType
-from weft.kernels.language import DECLARED, Kernel, pool_bytes, shared_arrays
-from weft.kernels.normal import normalise
 
 
 def bytes_at(pointer: int, nbytes: int) -> np.ndarray:
@@ -45,7 +52,7 @@ class Memory:
 
     slots: list[int]
     ends: list[int]
-    numbers: tuple  # what the caller hands over with a run
+    numbers: tuple  # what the caller passes with a run
 
     def scalar(self, value: Scalar) -> float | int:
         return self.numbers[value.slot] if isinstance(value, Number) else value
@@ -55,9 +62,9 @@ class Memory:
         begin = self.slots[place.slot] + place.offset
         return bytes_at(begin, (self.ends[place.slot] - begin) // dtype.itemsize * dtype.itemsize).view(dtype.numpy)
 
-    def move(self, moving: Moving, turn: int) -> None:
+    def move(self, moving: Moving, iteration: int) -> None:
         place = moving.place
-        self.slots[moving.slot] = self.slots[place.slot] + place.offset + turn * moving.stride
+        self.slots[moving.slot] = self.slots[place.slot] + place.offset + iteration * moving.stride
         self.ends[moving.slot] = self.ends[place.slot]
 
 
@@ -66,13 +73,16 @@ class Executable:
 
     def __init__(self, plan: Plan, backend: HostBackend):
         self.plan, self.backend = plan, backend
-        self.ready = {id(step): self._ready(step) for step, _ in walk(plan.steps)}
+        self.ready = {id(step): self._ready(step) for step, _ in iterate_steps(plan.steps)}
 
     def _ready(self, step: Launch | Gemm | LibraryCall) -> Kernel | Callable | None:
         if isinstance(step, LibraryCall):
             return self.backend.device.libraries[step.library].prepare(step.config)
-        launch = launched(step)
-        return normalise(launch.kernel) if launch else None
+        launch = launch_of(step)
+        if launch is None:
+            return None
+        kernel = normalise(launch.kernel)
+        return kernel if self.backend.device.features.int64_arithmetic else use_int32_indices(kernel)
 
     def run(self, slots: list[int], numbers: tuple = ()) -> None:
         ends = [pointer + slot.nbytes for pointer, slot in zip(slots, self.plan.slots, strict=False)]
@@ -86,7 +96,7 @@ class Executable:
             if isinstance(step, LibraryCall):
                 self.ready[id(step)]([memory.slots[place.slot] + place.offset for place in step.places])
                 continue
-            launch = launched(step)
+            launch = launch_of(step)
             if isinstance(step, Gemm):
                 self._multiply(step, memory)
             if launch is not None:
@@ -97,9 +107,9 @@ class Executable:
 
     def _repeat(self, step: Repeat, memory: Memory) -> None:
         self._run(step.first, memory)
-        for turn in range(step.count):
+        for iteration in range(step.count):
             for moving in step.moving:
-                memory.move(moving, turn)
+                memory.move(moving, iteration)
             self._run(step.steps, memory)
 
     def _multiply(self, g: Gemm, memory: Memory) -> None:
@@ -127,13 +137,13 @@ class Products:
     def offer(self, node, srcs) -> None:
         """Nothing but products."""
 
-    def takes(self, *product) -> bool:
+    def can_multiply(self, *product) -> bool:
         return True
 
-    def absorbs(self, dtype: DType) -> frozenset[str]:
+    def epilogues(self, dtype: DType) -> frozenset[str]:
         return frozenset({"add", "bias", "relu", "gelu"})
 
-    def arrange_product(self, product: Product) -> tuple[Config, int]:
+    def configure_product(self, product: Product) -> tuple[Config, int]:
         return (*product.config, "an algorithm"), self.WORKSPACE
 
     def prepare(self, config: Config):
@@ -178,23 +188,57 @@ class Products:
 
 
 def check_limits(kernel: Kernel, device: Device) -> None:
-    """A kernel asks for no more threads and shared memory than a block of its device has."""
+    """A kernel asks for no more lanes and shared memory than a workgroup of its device has, and binds no more
+    buffers."""
+    bound = len(kernel.buffers)
+    assert bound <= (device.limits.storage_buffers or bound), f"{kernel.name}: {bound} buffers"
     arrays = shared_arrays(kernel.body)
-    declared, asked = (sum(pool_bytes(one) for one in arrays if one.scope == scope) for scope in ("block", "launch"))
-    threads, nbytes = device.limits.get("threads", 1024), device.limits.get("shared_bytes", DECLARED)
-    assert kernel.geometry is not None and kernel.geometry.threads <= threads, f"{kernel.name}: {kernel.geometry}"
-    assert declared <= DECLARED and declared + asked <= nbytes, f"{kernel.name}: {declared} + {asked} bytes shared"
+    declared, asked = (
+        sum(pool_bytes(one) for one in arrays if one.scope == scope) for scope in ("workgroup", "launch")
+    )
+    lanes, nbytes = device.limits.workgroup_size, device.limits.shared_bytes
+    assert kernel.geometry is not None and kernel.geometry.lanes <= lanes, f"{kernel.name}: {kernel.geometry}"
+    assert declared <= device.limits.static_shared_bytes and declared + asked <= nbytes, (
+        f"{kernel.name}: {declared} + {asked} bytes shared"
+    )
     assert asked == kernel.geometry.shared, kernel.name
+
+
+def gpu_features(*names: str) -> Features:
+    """The features of a GPU that has these, by the names of their fields; "mfma" and "wmma" are AMD's matrix units, and
+    "no int64_arithmetic" is one that it lacks."""
+    values: dict[str, Any] = {"native_functions": NATIVE, "matrix_units": cuda_backend.FEATURES.matrix_units}
+    units = {"mfma": hip_backend.MFMA, "wmma": hip_backend.WMMA}
+    given = {
+        name.removeprefix("no "): values.get(name, not name.startswith("no ")) for name in names if name not in units
+    }
+    for name in units.keys() & set(names):
+        given["matrix_units"] = (units[name],)
+    return Features(workgroups=True, **given)
+
+
+def set_limits(patch: pytest.MonkeyPatch, device: Device, **limits: Any) -> None:
+    """`device` with other limits, for one test."""
+    changed = {id(device): replace(device.limits, **limits)}
+    slot = Device.__dict__["limits"]
+    patch.setattr(
+        Device, "limits", property(lambda self: changed[id(self)] if id(self) in changed else slot.__get__(self))
+    )
 
 
 class HostBackend:
     """Memory in NumPy arrays; `kernels` are all that plans on this device were made of, in normal form."""
 
     runs_ahead = False
+    tuning = Tuning()  # of devices that are made from now on
 
-    def __init__(self, kind: str, features: Iterable[str] = (), limits: dict[str, int] | None = None):
-        given = frozenset({"blocks", *features})
-        self.device = Device(kind, 0, self, kind, frozenset(dtypes.ALL), given, limits or {})
+    def __init__(self, kind: str, features: Iterable[str] = (), limits: dict[str, Any] | None = None):
+        given = gpu_features(*features)
+        if given.subgroup_operations:
+            limits = {"subgroup_sizes": (32,), **(limits or {})}
+        self.device = Device(
+            kind, 0, self, kind, frozenset(dtypes.ALL), given, Limits(**(limits or {})), tuning=self.tuning
+        )
         self.kernels: list[Kernel] = []
 
     def launch(self, kernel: Kernel, arrays: list[np.ndarray], scalars: tuple, extent: int) -> None:
@@ -234,7 +278,7 @@ class HostBackend:
         self.kernels.extend(kernels)
         return made
 
-    def place(self, array: np.ndarray) -> Slab:
+    def upload_new(self, array: np.ndarray) -> Slab:
         """New memory with the bytes of an array."""
         slab = self.allocate(array.nbytes)
         self.upload(Buffer(slab, 0, array.nbytes), array)

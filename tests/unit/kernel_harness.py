@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 
-from weft import dtypes
-from weft.backends.cpu import CpuBackend, argument_words, compile_kernels
-from weft.compiler.plan import Launch, Place, Plan
-from weft.dtypes import from_numpy
-from weft.kernels.language import BufferParam, Kernel, Load, Op, Var
+from weft.backends.cpu.backend import CpuBackend
+from weft.backends.cpu.execution import argument_words, compile_kernels
+from weft.base import dtypes
+from weft.base.dtypes import from_numpy
+from weft.kernels.ir.language import BufferParam, Kernel, Load, Op, Var
+from weft.plan.plan import Launch, Place, Plan
 
 FLOAT, INT = dtypes.float32, dtypes.int64
 begin, end = Var("begin", INT), Var("end", INT)

@@ -15,7 +15,7 @@ import numpy as np
 
 import weft
 import weft.nn.functional as F
-from weft.tensor import Tensor
+from weft.core.tensor import Tensor
 
 Parameters = dict[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
@@ -155,7 +155,7 @@ NETWORKS = {"mlp": MLP, "cnn": CNN, "lstm": LSTM, "transformer": TRANSFORMER, "g
 class Training:
     """A network on the default device with its optimizer. `step(*data)` is one step of training, and gives the loss."""
 
-    def __init__(self, name: str, compiled: bool = True, narrow: weft.dtypes.DType | None = None, seed: int = 3):
+    def __init__(self, name: str, compiled: bool = True, narrow: weft.base.dtypes.DType | None = None, seed: int = 3):
         network, rng = NETWORKS[name], np.random.default_rng(seed)
         weft.manual_seed(seed)
         self.parameters = {

@@ -13,7 +13,7 @@ import numpy as np
 
 import weft
 import weft.nn.functional as F
-from weft.tensor import Tensor
+from weft.core.tensor import Tensor
 
 POWERS = tuple([1 << power for power in range(4, 15)])  # 16 to 16,384
 ODD = (17, 33, 65, 129, 251, 513, 767, 769, 1025, 1537, 2047, 4099, 8193, 16383)
@@ -21,7 +21,7 @@ BETWEEN = (48, 96, 384, 768, 1536, 3072, 5120, 12288)  # what models have
 WIDTHS = tuple(sorted((*POWERS, *ODD, *BETWEEN)))
 ROWS = (1, 7, 64, 1000, 8192)
 NORMS = ("layer_norm", "rms_norm")
-NEIGHBOURS = ("alone", "embedded")
+CONTEXTS = ("alone", "embedded")
 DTYPES = ("float32", "bfloat16", "float16")
 WORDS = 61  # in the table of an embedding
 EPS = 1e-5
@@ -32,20 +32,20 @@ class Case:
     rows: int
     width: int
     norm: str
-    neighbour: str
+    context: str
     dtype: str
 
     def __str__(self) -> str:
-        return f"{self.norm}-{self.rows}x{self.width}-{self.neighbour}-{self.dtype}"
+        return f"{self.norm}-{self.rows}x{self.width}-{self.context}-{self.dtype}"
 
 
 def cases(rows: tuple[int, ...], widths: tuple[int, ...], dtypes: tuple[str, ...] = DTYPES) -> Iterator[Case]:
     for width in widths:
         for norm in NORMS:
-            for neighbour in NEIGHBOURS:
+            for context in CONTEXTS:
                 for dtype in dtypes:
                     for count in rows:
-                        yield Case(count, width, norm, neighbour, dtype)
+                        yield Case(count, width, norm, context, dtype)
 
 
 def arrays(case: Case) -> dict[str, np.ndarray]:
@@ -55,7 +55,7 @@ def arrays(case: Case) -> dict[str, np.ndarray]:
     block = rng.standard_normal((min(case.rows, 251), case.width), dtype=np.float32)  # again and again: quickly made
     large = np.resize(block, shape)
     made = {"x": large * 1.5 + 0.25, "slope": np.roll(large, 3, 1)}
-    if case.neighbour == "embedded":
+    if case.context == "embedded":
         made |= {"index": rng.integers(0, WORDS, case.rows), "table": rng.standard_normal((WORDS, case.width))}
     made["weight"] = rng.uniform(0.5, 1.5, case.width)
     if case.norm == "layer_norm":
@@ -66,19 +66,19 @@ def arrays(case: Case) -> dict[str, np.ndarray]:
 def loss(p: dict[str, Tensor], case: Case) -> tuple[Tensor, Tensor]:
     """The sum of the result weighed by `slope`, whose gradient is `slope`, and the result."""
     x = p["x"]
-    if case.neighbour == "embedded":
+    if case.context == "embedded":
         x = x + F.embedding(p["index"], p["table"])
     if case.norm == "layer_norm":
         y = F.layer_norm(x, (case.width,), p["weight"], p["bias"], EPS)
     else:
         y = F.rms_norm(x, (case.width,), p["weight"], EPS)
-    y = x + y if case.neighbour == "embedded" else y
+    y = x + y if case.context == "embedded" else y
     return (y.float() * p["slope"].float()).sum(), y
 
 
 def run(case: Case, given: dict[str, np.ndarray]) -> dict[str, Tensor]:
     """The result ('y') and the gradients of all inputs by name, as one compiled function computes them."""
-    dtype = weft.dtypes.by_name(case.dtype)
+    dtype = weft.base.dtypes.by_name(case.dtype)
     inputs = {name: weft.tensor(a) if name == "index" else weft.tensor(a).to(dtype) for name, a in given.items()}
     names = [name for name in inputs if name not in ("index", "slope")]
 

@@ -12,8 +12,8 @@ import numpy as np
 
 import weft
 import weft.nn.functional as F
-from weft.backends.base import Device
-from weft.tensor import Tensor
+from weft.core.tensor import Tensor
+from weft.plan.device import Device
 
 
 def check_an_index_that_moves_on(table: tuple[int, ...]) -> Callable[[], Tensor]:
@@ -45,7 +45,7 @@ class Make:
     def __call__(self, *shape: int, grad: bool = False, dtype: str = "float32") -> Tensor:
         array = self.rng.standard_normal(shape)
         array = array * 10 if "int" in dtype else array
-        array = array > 0 if dtype == "bool" else array.astype(weft.dtypes.by_name(dtype).numpy)
+        array = array > 0 if dtype == "bool" else array.astype(weft.base.dtypes.by_name(dtype).numpy)
         return weft.tensor(array, device=self.device, requires_grad=grad)
 
     def labels(self, count: int, *shape: int) -> Tensor:
@@ -93,7 +93,7 @@ def softmax_short(make: Make) -> list[Tensor]:
 
 
 def layer_norm(make: Make) -> list[Tensor]:
-    """The backward pass folds rows and adds up columns in one kernel."""
+    """The backward pass reduces rows and adds up columns in one kernel."""
     n = make.size(34, 300)
     x, w, b = make(make.size(66, 200), n, grad=True), make(n, grad=True), make(n, grad=True)
     y = F.layer_norm(x, (n,), w, b)
@@ -118,7 +118,7 @@ def cross_entropy(make: Make) -> list[Tensor]:
 
 
 def sums(make: Make) -> list[Tensor]:
-    """Columns, short and long rows, rows of several axes, every kind of fold."""
+    """Columns, short and long rows, rows of several axes, every kind of reduction."""
     many, cube = make(make.size(70, 900), 13), make(3, 4, make.size(66, 130))
     rows = [many.amin(1), cube.sum(2), cube.sum((0, 2)), cube.amax((0, 2)), make(make.size(4, 400), 2, 40).sum((1, 2))]
     columns = [many.sum(0), many.amax(0), cube.sum((0, 1)), cube.prod(1)]
@@ -200,7 +200,7 @@ def small_integers(make: Make) -> list[Tensor]:
     """Integers of 8, 16 and 64 bits: wrapping arithmetic, division, shifts, sums, casts."""
     out = []
     for dtype in ("int8", "int16", "uint8", "uint16", "uint64"):
-        x = make(4, 9, dtype="int32").to(weft.dtypes.by_name(dtype))
+        x = make(4, 9, dtype="int32").to(weft.base.dtypes.by_name(dtype))
         out += [x * x * x + x, x - 7, x // 3, x % 5, x << 3, x >> 1, x.sum(), x.amax(1), -x, ~x, x.float(), x < 4]
     return out
 
@@ -242,7 +242,7 @@ def rows(make: Make) -> list[Tensor]:
 
 
 def graphs(make: Make) -> list[Tensor]:
-    """Rows folded by segments and by index, with and without features, and a softmax over edges; gradients too."""
+    """Rows reduced by segments and by index, with and without features, and a softmax over edges; gradients too."""
     nodes, count = make.size(6, 300), make.size(20, 2000)
     targets = weft.tensor(np.sort(make.rng.integers(0, nodes - 1, count)), device=make.device)
     pointers = weft.tensor(np.searchsorted(targets.numpy(), np.arange(nodes + 1)), device=make.device)
@@ -298,11 +298,11 @@ def expected_results(name: str, small: bool = False) -> list[np.ndarray]:
 
 
 def assert_equal_results(found: list[np.ndarray], expected: list[np.ndarray], rtol: float = 2e-5) -> None:
-    """Floats to a few units in the last place of what folds and functions may lose, everything else exactly."""
+    """Floats to a few units in the last place of what reductions and functions may lose, everything else exactly."""
     for position, (a, b) in enumerate(zip(found, expected, strict=True)):
         assert a.dtype == b.dtype and a.shape == b.shape
         if a.dtype.name in ("float16", "bfloat16"):  # one unit in the last place, where a float32 was rounded otherwise
-            unit = weft.finfo(weft.dtypes.by_name(a.dtype.name)).eps
+            unit = weft.finfo(weft.base.dtypes.by_name(a.dtype.name)).eps
             np.testing.assert_allclose(a.astype("f"), b.astype("f"), unit, 0.0, err_msg=f"result {position}")
         elif a.dtype.kind == "f":
             scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,18 +15,23 @@ import numpy as np
 import pytest
 
 import weft
-from weft import dtypes
-from weft.backends import cuda, cuda_compile, cuda_driver, jit
-from weft.backends.base import Device
-from weft.backends.cpu import CpuBackend
-from weft.compiler import evaluate, plancache, program, records
-from weft.compiler.plan import Code
-from weft.digest import Nameless, describe, digest
-from weft.dtypes import DType
-from weft.kernels.definition import Static
-from weft.kernels.language import Geometry
-from weft.state import Settings
-from weft.tensor import Tensor
+from weft.backends.cpu import jit
+from weft.backends.cpu.backend import CpuBackend
+from weft.backends.cuda import backend as cuda_backend
+from weft.backends.cuda import compile as cuda_compile
+from weft.backends.cuda import driver as cuda_driver
+from weft.base import dtypes
+from weft.base.capabilities import Features, Limits
+from weft.base.digest import Nameless, describe, digest
+from weft.base.dtypes import DType
+from weft.base.state import Settings
+from weft.compiler import plan_cache, program, realize
+from weft.core.tensor import Tensor
+from weft.kernels.custom.definition import Static
+from weft.kernels.ir.language import Geometry
+from weft.plan import serialize
+from weft.plan.device import Device
+from weft.plan.plan import Code
 
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[2] / "weft"
@@ -39,7 +45,14 @@ def other(value):
         return value + type(value)(1)
     if isinstance(value, DType):
         return dtypes.ALL[(dtypes.ALL.index(value) + 1) % len(dtypes.ALL)]
+    if isinstance(value, Features | Limits):
+        return variants(value)[0]
     return (*value[:-1], other(value[-1])) if value else (0,)
+
+
+def variants(value):
+    """`value` with each of its fields changed, one after the other."""
+    return [replace(value, **{field.name: other(getattr(value, field.name))}) for field in dataclasses.fields(value)]
 
 
 def program_of(make, *tensors):
@@ -59,7 +72,7 @@ def cpu():
 
 def plan_key(device, make=lambda x: (x * 2.5).softmax(-1) + 1.0):
     made = program_of(make, weft.tensor([[1.0, 2.0, 3.0]]))
-    return plancache.key_of(made, device, device.backend.identity(), plancache._weft_text())
+    return plan_cache.key_of(made, device, device.backend.identity(), plan_cache._weft_text())
 
 
 # --- plans -----------------------------------------------------------------------------------------------------------
@@ -114,8 +127,8 @@ def test_every_dtype_has_its_own_key(cpu):
 
 
 def test_a_dtype_is_known_by_what_it_is():
-    assert records.canonical(weft.bfloat16) == b'{"dtype":["bfloat16","f",2]}'
-    assert describe(weft.bfloat16) == 'weft.dtypes.DType["bfloat16","f",2]'
+    assert serialize.canonical_text(weft.bfloat16) == b'{"dtype":["bfloat16","f",2]}'
+    assert describe(weft.bfloat16) == 'weft.dtype["bfloat16","f",2]'
 
 
 def test_a_second_object_for_a_dtype_is_never_kept():
@@ -123,38 +136,45 @@ def test_a_second_object_for_a_dtype_is_never_kept():
     twin = object.__new__(DType)
     for field in dataclasses.fields(DType):
         object.__setattr__(twin, field.name, getattr(weft.float16, field.name))
-    with pytest.raises(records.Unstorable):
-        records.canonical((1, twin))
-    with pytest.raises(records.Unstorable):
-        records.pack((1, twin))
+    with pytest.raises(serialize.Unstorable):
+        serialize.canonical_text((1, twin))
+    with pytest.raises(serialize.Unstorable):
+        serialize.pack((1, twin))
 
 
 def test_what_a_device_is_enters_the_key(cpu, monkeypatch):
     base = plan_key(cpu).digest()
     fields = {field.name for field in dataclasses.fields(Device)}
-    unused = {"index", "backend", "description"}  # `backend` counts by its identity
+    # `backend` counts by its identity; what is emulated, and how it is reached, changes `limits` and `tuning` only.
+    unused = {"index", "backend", "description", "is_software", "api"}
     changes = {
         "kind": "cpv",
-        "features": cpu.features ^ {"small products"},
-        "limits": {**cpu.limits, "vector_bytes": 1},
+        "features": replace(cpu.features, small_products=not cpu.features.small_products),
+        "limits": replace(cpu.limits, vector_register_bytes=1),
         "dtypes": cpu.dtypes - {weft.float64},
         "libraries": {"blas": SimpleNamespace(version="2")},
+        "tuning": replace(cpu.tuning, max_tasks=7),
     }
     assert set(changes) == fields - unused, "a new field of Device: does code depend on it?"
     for name, value in changes.items():
         with monkeypatch.context() as patch:
             patch.setattr(cpu, name, value)
             assert plan_key(cpu).digest() != base, name
-    with monkeypatch.context() as patch:
-        patch.setattr(cpu, "limits", {**cpu.limits, "threads": cpu.limits["threads"] + 1})
-        assert plan_key(cpu).digest() != base
+    for name, value in [
+        *[("features", one) for one in variants(cpu.features)],
+        *[("limits", one) for one in variants(cpu.limits)],
+        *[("tuning", one) for one in variants(cpu.tuning)],
+    ]:
+        with monkeypatch.context() as patch:
+            patch.setattr(cpu, name, value)
+            assert plan_key(cpu).digest() != base, value
 
 
 def test_the_machine_the_compiler_and_its_libraries_enter_the_key(cpu, monkeypatch):
     base = plan_key(cpu).digest()
     for where, name, value in [
         (cpu.backend, "identity", lambda: "another machine"),
-        (plancache, "_weft_text", lambda: "another compiler"),
+        (plan_cache, "_weft_text", lambda: "another compiler"),
         (platform, "python_version", lambda: "3.99"),
         (np, "__version__", "0"),
         (ml_dtypes, "__version__", "0"),
@@ -179,7 +199,8 @@ def test_the_precision_of_products_enters_the_key(cpu):
 
 # What each variable of the environment does to code: nothing, or through which field of a key it is seen.
 VARIABLES = {
-    "WEFT_CACHE_DIR": "", "WEFT_CACHE_LIMIT": "", "XDG_CACHE_HOME": "", "WEFT_SYNC": "", "WEFT_TRACEBACK": "",
+    "WEFT_CACHE_DIR": "", "WEFT_CACHE_LIMIT": "", "XDG_CACHE_HOME": "", "XDG_RUNTIME_DIR": "", "WEFT_SYNC": "",
+    "WEFT_TRACEBACK": "",
     "WEFT_NUM_THREADS": "limits", "OMP_NUM_THREADS": "limits", "WEFT_NO_LIBRARIES": "libraries",
 }  # fmt: skip
 
@@ -192,22 +213,22 @@ def test_every_variable_of_the_environment_is_accounted_for(monkeypatch):
             read |= set(re.findall(r'"((?:WEFT|OMP|XDG)_[A-Z_]+)"', text))
     assert read == set(VARIABLES)
     monkeypatch.setenv("WEFT_NUM_THREADS", "7")
-    assert CpuBackend().device.limits["threads"] == 7
+    assert CpuBackend().device.limits.cpu_threads == 7
     monkeypatch.setenv("WEFT_NO_LIBRARIES", "1")
-    assert cuda.libraries(None) == {}
+    assert cuda_backend.libraries(None) == {}
 
 
 def test_the_text_of_weft_covers_every_module(monkeypatch):
-    first = plancache._weft_text()
+    first = plan_cache._weft_text()
     assert first is not None
     reads = []
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: reads.append(path) or read(path))
-    assert plancache._weft_text.__wrapped__() == first
+    assert plan_cache._weft_text.__wrapped__() == first
     assert set(reads) == set(ROOT.rglob("*.py"))
     for name in ("fuse.py", "dtypes.py", "state.py"):
         monkeypatch.setattr(Path, "read_bytes", lambda path, name=name: read(path) + b" " * (path.name == name))
-        assert plancache._weft_text.__wrapped__() != first, name
+        assert plan_cache._weft_text.__wrapped__() != first, name
 
 
 def test_plans_in_memory_are_found_by_everything_too(monkeypatch):
@@ -218,10 +239,10 @@ def test_plans_in_memory_are_found_by_everything_too(monkeypatch):
     assert rest[-1] == "highest"
     with weft.device("null"):
         assert program_of(lambda x: x * 2.5, weft.ones(3)).key[0] is not device
-    monkeypatch.setattr(evaluate, "_plans", type(evaluate._plans)())
+    monkeypatch.setattr(realize, "_plans", type(realize._plans)())
     for dtype in (weft.float16, weft.bfloat16, weft.float32):
         weft.eval(Tensor((weft.tensor([1.0, 2.0]).to(dtype)).node) + 1)
-    assert len({key[1] for key in evaluate._plans}) == len(evaluate._plans)
+    assert len({key[1] for key in realize._plans}) == len(realize._plans)
 
 
 # --- machine code ----------------------------------------------------------------------------------------------------
@@ -242,7 +263,7 @@ def test_every_field_of_the_target_counts():
 
 
 def test_machine_code_is_compiled_for_the_target_of_the_key():
-    """What is told to LLVM is what stands in the key."""
+    """What LLVM is given is what is in the key."""
     target, machine = jit.jit().target, jit.jit().machine
     assert machine.triple == target.triple
     assert {"triple", "cpu", "features", "optimize", "relocation", "code_model", "passes", "llvm", "llvmlite"} <= {
@@ -260,7 +281,7 @@ def test_everything_that_nvrtc_is_given_counts():
 
 
 def test_what_a_cuda_plan_depends_on(monkeypatch):
-    backend = object.__new__(cuda.CudaBackend)
+    backend = object.__new__(cuda_backend.CudaBackend)
     monkeypatch.setattr(cuda_compile, "version", lambda: "13.0")
     backend.driver = SimpleNamespace(name="H200", architecture="sm_90")
     found = {backend.identity()}
@@ -290,8 +311,8 @@ def test_kernels_of_a_gpu_are_not_shared_by_their_short_name(monkeypatch):
         Code("k", "k_12345678", (), Geometry(256, 1, shared), text)
         for shared, text in itertools.product((0, 60_000), (b"one", b"two"))
     ]
-    assert driver.functions(codes) == [(code.packed, code.geometry) for code in codes]
-    assert driver.functions(codes[::-1]) == [(code.packed, code.geometry) for code in codes[::-1]]
+    assert driver.load_kernels(codes) == [(code.packed, code.geometry) for code in codes]
+    assert driver.load_kernels(codes[::-1]) == [(code.packed, code.geometry) for code in codes[::-1]]
 
 
 # --- kernels that users write ----------------------------------------------------------------------------------------
@@ -322,7 +343,7 @@ def test_a_kernel_is_traced_for_each_of_them():
 def test_the_digest_of_a_definition_covers_the_kernel():
     def traced(body, dtype=weft.float32, extent=4):
         kernel = weft.kernel(body)
-        return kernel(weft.ones(extent, dtype=dtype)).node.attrs[0].digest
+        return kernel(weft.ones(extent, dtype=dtype)).node.attrs.definition.digest
 
     def one(i, x, out):
         out[i] = x[i] + 1.0
@@ -360,7 +381,7 @@ def test_text_that_changed_under_a_running_process_names_no_plan(tmp_path):
     module = tmp_path / "module.py"
     module.write_text("x = 1\n")
     os.utime(module, (1e9, 1e9))
-    assert plancache._weft_text(tmp_path) == plancache._weft_text.__wrapped__(tmp_path)
+    assert plan_cache._weft_text(tmp_path) == plan_cache._weft_text.__wrapped__(tmp_path)
     module.write_text("x = 2\n")
-    os.utime(module, (plancache._STARTED + 5, plancache._STARTED + 5))
-    assert plancache._weft_text.__wrapped__(tmp_path) is None
+    os.utime(module, (plan_cache._STARTED + 5, plan_cache._STARTED + 5))
+    assert plan_cache._weft_text.__wrapped__(tmp_path) is None

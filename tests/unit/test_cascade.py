@@ -9,39 +9,45 @@ import pytest
 
 import weft
 from tests.unit.lockstep import Lockstep
-from weft import dtypes
-from weft.kernels import cpu, gpu
-from weft.kernels.cascade import CHAIN, cascade, longest_chain
-from weft.kernels.index import Axis, axis_index
-from weft.kernels.language import (
+from weft.base import dtypes
+from weft.kernels.cpu import schedule as cpu_schedule
+from weft.kernels.gpu import schedule as gpu_schedule
+from weft.kernels.ir.index import Axis, axis_index
+from weft.kernels.ir.language import (
     Accumulator,
     BufferParam,
-    Fold,
     If,
     Kernel,
     Literal,
     Load,
     Loop,
     Op,
+    Reduction,
     Stmt,
     Store,
     Update,
     Var,
 )
-from weft.kernels.nest import Nest, Span
+from weft.kernels.ir.nest import Nest, Span
+from weft.kernels.math.summation import cascade, longest_chain
+from weft.kernels.numerics import CHAIN
 
 PLAIN = {}
-HOPPER = {"features": ("subgroups", "functions", "fetch"), "threads": 1024, "shared_bytes": 232448}
+HOPPER = {
+    "features": ("subgroup_operations", "native_functions", "async_copies"),
+    "workgroup_size": 1024,
+    "shared_bytes": 232448,
+}
 TARGETS = pytest.mark.parametrize("target", [PLAIN, HOPPER], ids=["plain", "hopper"])
 BOUND = 24 * 2.0**-24
 
 
-def folds(body: tuple[Stmt, ...]) -> Iterator[Fold]:
+def reductions(body: tuple[Stmt, ...]) -> Iterator[Reduction]:
     for stmt in body:
-        if isinstance(stmt, Fold):
+        if isinstance(stmt, Reduction):
             yield stmt
         for inner in ("body", "otherwise"):
-            yield from folds(getattr(stmt, inner, ()))
+            yield from reductions(getattr(stmt, inner, ()))
 
 
 def rounds(accumulator: Accumulator) -> bool:
@@ -49,10 +55,12 @@ def rounds(accumulator: Accumulator) -> bool:
 
 
 def assert_short_chains(kernel: Kernel) -> None:
-    for fold in folds(kernel.body):
-        if any(map(rounds, fold.accumulators)):
+    for reduction in reductions(kernel.body):
+        if any(map(rounds, reduction.accumulators)):
             at_most = CHAIN + 1  # a segment is one short loop, or the one sum of its blocks
-            assert longest_chain(fold.body) <= at_most, f"{kernel.name}: {[acc.name for acc in fold.accumulators]}"
+            assert longest_chain(reduction.body) <= at_most, (
+                f"{kernel.name}: {[acc.name for acc in reduction.accumulators]}"
+            )
 
 
 def a_sum(side: str, extent: int, *, stop: Var | int | None = None, start: Var | int = 0) -> Nest:
@@ -70,16 +78,21 @@ def a_sum(side: str, extent: int, *, stop: Var | int | None = None, start: Var |
 @pytest.mark.parametrize("extent", [31, 32, 64, 65, 2048, 2049, 100003, 1 << 40])
 def test_every_schedule_has_short_chains(side, extent):
     for nest in (a_sum(side, extent), a_sum(side, extent, stop=Var("n", dtypes.int64))):
-        assert_short_chains(cpu.schedule(nest))
-        for target in (gpu.Target(), gpu.Target(threads=1024, subgroup=32, shared_bytes=232448)):
-            assert_short_chains(gpu.schedule(nest, target))
+        assert_short_chains(cpu_schedule.schedule(nest))
+        for target in (
+            gpu_schedule.Target(),
+            gpu_schedule.Target(workgroup_size=1024, subgroup_size=32, shared_bytes=232448),
+        ):
+            assert_short_chains(gpu_schedule.schedule(nest, target))
 
 
 def test_short_sums_stay_as_they_are():
-    fold = Fold((Accumulator("a", "sum", dtypes.float32),), (Loop(Axis("r", CHAIN), 0, CHAIN, "serial", (one(),)),))
-    assert cascade((fold,)) == (fold,)
+    reduction = Reduction(
+        (Accumulator("a", "sum", dtypes.float32),), (Loop(Axis("r", CHAIN), 0, CHAIN, "serial", (one(),)),)
+    )
+    assert cascade((reduction,)) == (reduction,)
     for kind, dtype in (("sum", dtypes.int64), ("max", dtypes.float32)):
-        exact = Fold((Accumulator("a", kind, dtype),), (Loop(Axis("r", 9999), 0, 9999, "serial", (one(dtype),)),))
+        exact = Reduction((Accumulator("a", kind, dtype),), (Loop(Axis("r", 9999), 0, 9999, "serial", (one(dtype),)),))
         assert cascade((exact,)) == (exact,)
 
 
@@ -89,13 +102,13 @@ def one(dtype: dtypes.DType = dtypes.float32) -> Update:
 
 @pytest.mark.parametrize("first", [0, 1, 5, 64, 130])
 @pytest.mark.parametrize("cut", [64, 128, 640])
-def test_a_loop_in_two_parts_has_the_blocks_of_one(first, cut):
+def test_a_loop_in_two_parts_has_the_workgroups_of_one(first, cut):
     """A GPU schedule keeps the first rounds of a row in shared memory: they are a loop of their own."""
     axis = Axis("r", 1000)
 
     def blocks(*loops: Loop) -> list[tuple[int, int]]:
-        (fold,) = cascade((Fold((Accumulator("a", "sum", dtypes.float32),), loops),))
-        return [pair for loop in fold.body for pair in _ranges(loop)]
+        (reduction,) = cascade((Reduction((Accumulator("a", "sum", dtypes.float32),), loops),))
+        return [pair for loop in reduction.body for pair in _ranges(loop)]
 
     def part(start: int, stop: int) -> Loop:
         return Loop(axis, start, stop, "serial", (one(),))
@@ -109,11 +122,11 @@ def _ranges(stmt: Stmt) -> list[tuple[int, int]]:
     """First and last iteration of every block of a loop over blocks, or of a block that stands alone."""
     if isinstance(stmt, Update):
         return []
-    if isinstance(stmt, Fold):
+    if isinstance(stmt, Reduction):
         (inner,) = stmt.body
         return [(inner.start, inner.stop)]
-    (fold, _) = stmt.body
-    (inner,) = fold.body
+    (reduction, _) = stmt.body
+    (inner,) = reduction.body
 
     def number(value, block: int) -> int:
         if isinstance(value, Op):
@@ -179,10 +192,12 @@ def test_segments_and_running_sums_on_a_gpu(target):
 def test_long_segments_are_asked_for_first():
     """One branch, where all segments are short."""
     start = Op("cast", (Load("x", axis_index(Axis("i", 3000)), dtypes.float32),), dtypes.int64)
-    body = cpu.schedule(a_sum("points", 100000, start=start, stop=Op("add", (start, start), dtypes.int64))).body
-    (fold,) = [fold for fold in folds(body) if fold.accumulators[0].name == "total"]
-    first, others = fold.body
-    assert isinstance(first, If) and isinstance(others, If) and not fold.accumulators[0].compensated
+    body = cpu_schedule.schedule(
+        a_sum("points", 100000, start=start, stop=Op("add", (start, start), dtypes.int64))
+    ).body
+    (reduction,) = [reduction for reduction in reductions(body) if reduction.accumulators[0].name == "total"]
+    first, others = reduction.body
+    assert isinstance(first, If) and isinstance(others, If) and not reduction.accumulators[0].compensated
     assert isinstance(first.body[0], Loop) and any(
-        acc.compensated for more in folds(others.body) for acc in more.accumulators
+        acc.compensated for more in reductions(others.body) for acc in more.accumulators
     )

@@ -4,16 +4,18 @@ import os
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 import weft
-from weft import disk
+from tests.unit.fake_driver import FakeGpu
+from weft.backends.registry import _loaded
+from weft.base import disk
 from weft.cli import doctor, main
 from weft.cli.main import Output
-from weft.device import _loaded
 
 pytestmark = pytest.mark.unit
 
@@ -178,9 +180,7 @@ class Gpus:
     def __getitem__(self, number):
         if number == 1:
             raise weft.DeviceError("it is in use")
-        return SimpleNamespace(
-            name="cuda:0", description="a GPU", dtypes=frozenset(weft.dtypes.ALL), features={"blocks"}, libraries={}
-        )
+        return replace(FakeGpu().device, kind="cuda", is_software=True, api="vulkan")
 
 
 def test_doctor_looks_at_every_gpu(command, monkeypatch):
@@ -191,11 +191,14 @@ def test_doctor_looks_at_every_gpu(command, monkeypatch):
         return step("cpu" if device == "cuda:0" else device)
 
     monkeypatch.setitem(_loaded, "cuda", SimpleNamespace(devices=Gpus, reason=""))
+    for kind in ("hip", "opencl", "webgpu"):  # which may be installed here
+        monkeypatch.setitem(_loaded, kind, SimpleNamespace(devices=list, reason="it is not installed"))
     monkeypatch.setattr(doctor, "training_step", training_step)
     code, output = command("doctor")
     assert code == 1 and asked == ["cpu", "reference", "cuda:0", "reference"]
     assert "ok  cuda:0" in output and "no  cuda:1" in output and "DeviceError: it is in use" in output
-    assert "three training steps on cuda:0" in output
+    assert "three training steps on cuda:0" in output and "through vulkan. Software: emulates a GPU" in output
+    assert "memory: 64.0 MiB" in output and "limits: 256 lanes and 16.0 KiB of shared memory" in output
 
 
 def test_doctor_survives_what_is_broken(command, monkeypatch):

@@ -296,12 +296,12 @@ def test_values_that_are_not_finite_hide_no_others():
 
 
 def test_several_results_are_written_together(tmp_path):
-    from weft.cli.predict import _others, _write
+    from weft.cli.predict import _describe_omitted, _write
 
     _write(str(tmp_path / "x.npz"), [np.ones(2), np.zeros((2, 3))])
     with np.load(tmp_path / "x.npz") as found:
         assert [found[name].shape for name in found.files] == [(2,), (2, 3)]
-    assert _others(0) == "" and "first of 2 results" in _others(1)
+    assert _describe_omitted(0) == "" and "first of 2 results" in _describe_omitted(1)
 
 
 @pytest.mark.parametrize("number", [True, 0.0, "0", None])

@@ -16,33 +16,35 @@ import pytest
 
 from tests.unit.gpu_harness import HostBackend
 from tests.unit.programs import PROGRAMS, results
-from weft import dtypes
+from weft.base import dtypes
 from weft.errors import GraphError
-from weft.kernels import cpu, gpu
-from weft.kernels import index as ix
-from weft.kernels.index import Axis, Index, axis_index
-from weft.kernels.language import (
+from weft.kernels.cpu import schedule as cpu_schedule
+from weft.kernels.gpu import schedule as gpu_schedule
+from weft.kernels.ir import index as ix
+from weft.kernels.ir.index import Axis, Index, axis_index
+from weft.kernels.ir.language import (
     LAUNCH_RANGES,
     Accumulator,
     BufferParam,
-    Fold,
     Geometry,
     IndexValue,
     Kernel,
-    Literal,
     Load,
     Loop,
     Op,
+    Reduction,
     ScalarParam,
     Store,
     Update,
     Var,
 )
-from weft.kernels.nest import ColumnSum, Nest, Span
-from weft.kernels.normal import normalise
-from weft.render import clike, clike_ops, dialects
-from weft.render.clike_ops import Operations
-from weft.render.dialects import CUDA
+from weft.kernels.ir.nest import ColumnSum, Nest, Span
+from weft.kernels.ir.normalize import normalise
+from weft.render.clike import module as clike_module
+from weft.render.clike import operations as clike_operations
+from weft.render.clike.operations import Operations
+from weft.render.dialects import tables as dialects_tables
+from weft.render.dialects.tables import CUDA
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FLOAT, INT = dtypes.float32, dtypes.int64
@@ -61,8 +63,10 @@ def scaled(rows=5, cols=40) -> Nest:
     """out[row, col] = x[row, col] * scale + bias[col], with x stored by columns."""
     row, col = Axis("row", rows), Axis("col", cols)
     place = ix.linearise((axis_index(row), axis_index(col)), (rows, cols))
-    turned = ix.linearise((axis_index(col), axis_index(row)), (cols, rows))
-    value = op("add", op("mul", Load("x", turned, FLOAT), Var("scale", FLOAT)), Load("bias", axis_index(col), FLOAT))
+    transposed = ix.linearise((axis_index(col), axis_index(row)), (cols, rows))
+    value = op(
+        "add", op("mul", Load("x", transposed, FLOAT), Var("scale", FLOAT)), Load("bias", axis_index(col), FLOAT)
+    )
     params = buffers(x=FLOAT, bias=FLOAT, out=FLOAT)
     store = Store("out", place, value)
     return Nest("scaled", row, "lane", col, (), (), (store,), (), (), params, (ScalarParam("scale", FLOAT),), {})
@@ -90,8 +94,8 @@ def column_sums(rows=100, cols=12) -> Nest:
     return Nest("column_sums", row, "inner", None, (Span(r, 0, cols),), (), (), (), (column,), params, scalars, {})
 
 
-def text_of(nest: Nest, dialect=CUDA, target=gpu.Target(1024, 32)) -> str:  # noqa: B008
-    return clike.render(normalise(gpu.schedule(nest, target)), dialect)
+def text_of(nest: Nest, dialect=CUDA, target=gpu_schedule.Target(1024, 32)) -> str:  # noqa: B008
+    return clike_module.render(normalise(gpu_schedule.schedule(nest, target)), dialect)
 
 
 def added(rows=1000, cols=96) -> Nest:
@@ -118,7 +122,7 @@ def test_golden(make):
 
 @pytest.fixture(scope="module")
 def kernels():
-    found = HostBackend("collector", ("subgroups",))
+    found = HostBackend("collector", ("subgroup_operations",))
     for program in PROGRAMS.values():
         results(program, found.device)
     return found.kernels
@@ -126,23 +130,23 @@ def kernels():
 
 def test_no_value_is_computed_for_nothing(kernels):
     for kernel in kernels:
-        text = clike.render(kernel, CUDA)
+        text = clike_module.render(kernel, CUDA)
         for name in re.findall(r"(?:const )?\w+ (\w+) = ", text):
             assert len(re.findall(rf"\b{name}\b", text)) > 1, f"{name} is not used in\n{text}"
 
 
 def test_no_atomics_and_no_promise_about_aliases(kernels):
-    text = clike.render_all(kernels, CUDA)
+    text = clike_module.render_all(kernels, CUDA)
     assert "atomic" not in text
     assert "restrict" not in text  # a buffer updated in place is bound twice
 
 
 def test_equal_kernels_are_printed_once():
-    kernel, other = normalise(gpu.schedule(scaled())), normalise(gpu.schedule(scaled(7, 3)))
-    text = clike.render_all([kernel, kernel, other], CUDA)
+    kernel, other = normalise(gpu_schedule.schedule(scaled())), normalise(gpu_schedule.schedule(scaled(7, 3)))
+    text = clike_module.render_all([kernel, kernel, other], CUDA)
     assert text.count("{\n    const") == 2
     for one in (kernel, other):
-        assert text.count(clike.symbol(one, CUDA)) == 1
+        assert text.count(clike_module.symbol(one, CUDA)) == 1
 
 
 OPENCL_LIKE = replace(
@@ -159,9 +163,9 @@ OPENCL_LIKE = replace(
     exchange="sub_group_shuffle_xor({value}, {distance})",
     address="(ulong){name}",
     barrier="barrier(CLK_LOCAL_MEM_FENCE);",
-    thread="(int)get_local_id(0)",
-    block="(int)get_group_id(0)",
-    blocks="(int)get_num_groups(0)",
+    lane="(int)get_local_id(0)",
+    workgroup="(int)get_group_id(0)",
+    workgroups="(int)get_num_groups(0)",
     types={**CUDA.types, "int64": "long", "uint64": "ulong"},
     suffixes={**CUDA.suffixes, "int64": "L"},
     constants={"inf_float32": "INFINITY", "nan_float32": "NAN", "inf_float64": "INFINITY", "nan_float64": "NAN"},
@@ -187,7 +191,7 @@ OPENCL_LIKE = replace(
 
 
 def test_another_table_is_another_language(kernels):
-    text = clike.render_all(kernels, OPENCL_LIKE)
+    text = clike_module.render_all(kernels, OPENCL_LIKE)
     words = set(re.findall(r"\w+", text))
     spoken = re.findall(
         r"\b__\w+",
@@ -197,15 +201,15 @@ def test_another_table_is_another_language(kernels):
 
 
 def test_only_the_table_speaks_cuda():
-    for module in (clike, clike_ops):
+    for module in (clike_module, clike_operations):
         code = Path(module.__file__).read_text()
         assert not re.search(r"__(global|device|shared|syncthreads|int_as_float)|threadIdx|\bfmaf\b", code)
-    assert "threadIdx" in Path(dialects.__file__).read_text()
+    assert "threadIdx" in Path(dialects_tables.__file__).read_text()
 
 
 def test_a_kernel_for_cpus_is_refused():
     with pytest.raises(GraphError, match=r"'scaled' without a geometry.*a kernel scheduled for GPU"):
-        clike.render(normalise(cpu.schedule(scaled())), CUDA)
+        clike_module.render(normalise(cpu_schedule.schedule(scaled())), CUDA)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -2.5, 0.1, 1e-30, 6.0221408e23, 1.1754944e-38, 1e-45, 16777217.0, 3.4e38])
@@ -233,28 +237,28 @@ def test_literals_without_digits():
 def position(extent: int, index) -> str:
     """The text that stores `index(i)` for i below `extent`."""
     i = Axis("i", extent)
-    store = Store("out", ix.remainder(axis_index(i), 8), IndexValue(index(axis_index(i)), INT))
+    store = Store("out", i % 8, IndexValue(index(axis_index(i)), INT))
     return text_of(Nest("position", i, "points", None, (), (), (store,), (), (), buffers(out=INT), (), {}))
 
 
 def test_indices_are_as_wide_as_they_must_be():
     assert "for (int i = (int)begin +" in position(1 << 30, lambda i: i)
     assert "for (long long i = begin + (long long)(int)blockIdx.x * 256" in position((1 << 30) + 1, lambda i: i)
-    assert "(long long)(i * 2)" in position(1000, lambda i: ix.scale(i, 2))
-    assert "(long long)((long long)i * 5000)" in position(1 << 20, lambda i: ix.scale(i, 5000))
+    assert "(long long)(i * 2)" in position(1000, lambda i: i * 2)
+    assert "(long long)((long long)i * 5000)" in position(1 << 20, lambda i: i * 5000)
 
 
 def test_quotients_round_down():
     """C rounds towards zero, so a value that may be negative is shifted, or moved up by a multiple of the divisor."""
-    assert "(-i + 2) >> 2" in position(100, lambda i: ix.floordiv(ix.add(ix.scale(i, -1), ix.const(2)), 4))
-    assert "(-i + 2) & 3" in position(100, lambda i: ix.remainder(ix.add(ix.scale(i, -1), ix.const(2)), 4))
-    assert "((-i + 2) + 99) / 3 - 33" in position(100, lambda i: ix.floordiv(ix.add(ix.scale(i, -1), ix.const(2)), 3))
-    assert "((-i + 2) + 99) % 3" in position(100, lambda i: ix.remainder(ix.add(ix.scale(i, -1), ix.const(2)), 3))
+    assert "(-i + 2) >> 2" in position(100, lambda i: (i * -1 + 2) // 4)
+    assert "(-i + 2) & 3" in position(100, lambda i: (i * -1 + 2) % 4)
+    assert "((-i + 2) + 99) / 3 - 33" in position(100, lambda i: (i * -1 + 2) // 3)
+    assert "((-i + 2) + 99) % 3" in position(100, lambda i: (i * -1 + 2) % 3)
 
 
 def test_a_mask_guards_its_load_and_store():
     i = Axis("i", 100)
-    inside = Op("lt", (IndexValue(axis_index(i), INT), Literal(90, INT)), dtypes.bool_)
+    inside = IndexValue(axis_index(i), INT) < 90
     load = Load("x", Index(axis_index(i).terms, 10), FLOAT, inside)
     store = Store("out", axis_index(i), load, inside)
     text = text_of(Nest("masked", i, "points", None, (), (), (store,), (), (), buffers(x=FLOAT, out=FLOAT), (), {}))
@@ -264,9 +268,9 @@ def test_a_mask_guards_its_load_and_store():
 def test_a_product_is_added_in_one_rounding():
     i, k = Axis("i", 100), Axis("k", 8)
     x, y = Load("x", axis_index(k), FLOAT), Load("y", axis_index(i), FLOAT)
-    fold = Fold((Accumulator("total", "sum", FLOAT),), (Loop(k, 0, 8, "serial", (Update("total", x, y),)),))
+    reduction = Reduction((Accumulator("total", "sum", FLOAT),), (Loop(k, 0, 8, "serial", (Update("total", x, y),)),))
     store = Store("out", axis_index(i), Var("total", FLOAT))
-    loop = Loop(i, Var("begin", INT), Var("end", INT), "grid", (fold, store), 64)
+    loop = Loop(i, Var("begin", INT), Var("end", INT), "grid", (reduction, store), 64)
     kernel = Kernel("sums", buffers(x=FLOAT, y=FLOAT, out=FLOAT), (), LAUNCH_RANGES, (loop,), {}, Geometry(64, 1))
-    text = clike.render(normalise(kernel), CUDA)
+    text = clike_module.render(normalise(kernel), CUDA)
     assert re.search(r"total = fmaf\(t\d+, t\d+, total\);", text), text

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import weft
-from weft.backends.code_memory import CodeMemory
-from weft.backends.jit import Jit, jit
-from weft.compiler.plan import Code
+from weft.backends.cpu.code_memory import CodeMemory
+from weft.backends.cpu.jit import Jit, jit
 from weft.errors import DeviceError
+from weft.plan.plan import Code
 
 pytestmark = [
     pytest.mark.unit,
@@ -80,8 +80,8 @@ def test_the_same_numbers_as_with_the_loader_of_llvm(factors, monkeypatch):
 def test_symbols_from_outside_are_left_to_llvm():
     text = "declare double @exp(double)\ndefine double @outside(double %x) nounwind {\n"
     text += "  %y = call double @exp(double %x)\n  ret double %y\n}\n"
-    assert CodeMemory().place(jit()._compile(text)) is None
-    assert CodeMemory().place(jit()._compile(text.replace("call double @exp(double %x)", "fadd double %x, %x")))
+    assert CodeMemory().load(jit()._compile(text)) is None
+    assert CodeMemory().load(jit()._compile(text.replace("call double @exp(double %x)", "fadd double %x, %x")))
 
 
 def test_memory_that_is_written_is_left_to_llvm():
@@ -95,11 +95,11 @@ def test_memory_that_is_written_is_left_to_llvm():
 
 @pytest.mark.parametrize("data", [b"\x7fELF\x01" + bytes(64), b"\xcf\xfa\xed\xfe" + bytes(64), bytes(64)])
 def test_other_formats_are_not_read(data):
-    assert CodeMemory().place(data) is None
+    assert CodeMemory().load(data) is None
 
 
 def test_a_function_larger_than_a_piece(monkeypatch):
-    monkeypatch.setattr("weft.backends.code_memory.PIECE", 4096)
+    monkeypatch.setattr("weft.backends.cpu.code_memory.PIECE_BYTES", 4096)
     compiler = Jit()
     factors = tuple(float(n % 7) for n in range(2000))
     made = [code("small", polynomial("small", 1.0, 2.0)), code("large", polynomial("large", *factors))]

@@ -3,9 +3,12 @@
 import copy
 import dataclasses
 import pickle
+import pickletools
+import pydoc
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +18,9 @@ import torch
 import weft
 import weft.nn.functional as F
 from tests.unit.fake_cuda import FakeCuda
-from weft import dtypes
-from weft.copying import rebuild_tensor
-from weft.device import _loaded
+from weft.backends.registry import _loaded
+from weft.base import dtypes
+from weft.core.copying import rebuild_tensor
 
 pytestmark = pytest.mark.unit
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
@@ -43,7 +46,7 @@ def again(request):
 @pytest.fixture(
     params=[way for name, way in WAYS.items() if name != "copy"], ids=[name for name in WAYS if name != "copy"]
 )
-def apart(request):
+def full_copy(request):
     """Ways to a copy with elements of its own: `copy.copy` shares them, as in PyTorch."""
     return request.param
 
@@ -75,10 +78,11 @@ def test_a_device_that_is_not_here_is_an_error_on_its_own():
 RELOAD = """
 import importlib, pickle, sys
 import weft
-from weft import dtypes, singletons
-from weft.backends import base, cpu
+from weft.base import dtypes, singletons
+from weft.backends.cpu import backend as cpu
+from weft.plan import device as base
 
-modules = [singletons, dtypes, base, cpu, sys.modules["weft.device"]]
+modules = [singletons, dtypes, base, cpu, sys.modules["weft.core.device"]]
 kinds, before = (dtypes.DType, base.Device), dtypes.ALL
 devices = [weft.get_device(name) for name in ("cpu", "reference")]
 weft.set_default_device("reference")
@@ -87,7 +91,7 @@ for module in [*modules, *modules]:
     importlib.reload(module)
 assert (dtypes.DType, base.Device) == kinds
 assert all(one is two for one, two in zip(before, dtypes.ALL, strict=True))
-device = sys.modules["weft.device"]
+device = sys.modules["weft.core.device"]
 assert [device.get("cpu"), device.get("reference")] == devices and device.get(devices[0]) is devices[0]
 assert device.default_device() is devices[1] and weft.ones(1).device is devices[1]
 y = weft.tensor([1.0, 1.0, 1.0], dtype=dtypes.float16, device=device.get("cpu"))
@@ -133,9 +137,9 @@ def test_special_values_keep_their_bits(again):
     assert again(x).numpy().view(np.uint32).tolist() == bits.tolist()
 
 
-def test_writing_to_a_copy_leaves_the_source_alone(apart):
+def test_writing_to_a_copy_leaves_the_source_alone(full_copy):
     x = weft.tensor([1.0, 2.0])
-    y = apart(x)
+    y = full_copy(x)
     y += 1
     y[0] = 9.0
     assert x.tolist() == [1.0, 2.0] and y.tolist() == [9.0, 3.0]
@@ -206,7 +210,7 @@ def test_names_are_kept(again):
     assert again(w).name == "weight"
 
 
-def test_copies_beside_a_compiled_function_that_writes_in_place(apart):
+def test_copies_beside_a_compiled_function_that_writes_in_place(full_copy):
     w = weft.zeros(3)
 
     @weft.compile
@@ -217,7 +221,7 @@ def test_copies_beside_a_compiled_function_that_writes_in_place(apart):
     kept = []
     for _ in range(4):
         step()
-        kept.append(apart(w))
+        kept.append(full_copy(w))
     assert [x.tolist() for x in kept] == [[1.0] * 3, [2.0] * 3, [3.0] * 3, [4.0] * 3]
     kept[0].add_(10)
     assert step().item() == 15.0 and w.tolist() == [5.0] * 3
@@ -286,6 +290,64 @@ def test_old_files_can_be_read():
         assert vector.dtype is dtypes.by_name(name) is scalar.dtype is empty.dtype
         assert vector.tolist() == [1, 0, 1] and scalar.shape == () and empty.shape == (0, 2)
         assert vector.requires_grad == vector.dtype.is_floating_point
+
+
+def test_objects_of_the_former_layout_can_be_read():
+    """`tests/artifacts/objects-1.pickle` was written when most modules lay directly in `weft/`."""
+    with open(ARTIFACTS / "objects-1.pickle", "rb") as file:
+        found = pickle.load(file)
+    assert found["dtypes"] == [weft.float32, weft.bool, weft.bfloat16] and found["device"] is weft.get_device("cpu")
+    assert type(found["size"]) is weft.Size and found["size"] == (2, 3)
+    assert found["generator"].get_state() == (7, 1)
+    assert found["tensor"].tolist() == [1.0, 2.0] and found["tensor"].requires_grad
+    assert type(found["parameter"]) is weft.nn.Parameter
+    assert found["linear"](weft.tensor([1.0, 1.0])).tolist() == [3.5]
+    assert found["optimizer"].param_groups[0]["lr"] == 0.25
+    found["linear"](weft.ones(2)).sum().backward()
+    found["optimizer"].step()  # of the layer that was pickled with it
+    assert found["linear"].weight.tolist() == [[0.75, 1.75]]
+    assert type(found["adjacency"]) is weft.Adjacency and found["limits"].bits == 16
+    assert found["functions"] == [weft.zeros, weft.from_numpy] and found["compiled"].function is len
+    assert found["classes"] == [weft.Tensor, weft.Generator, weft.Size, weft.dtype, weft.autocast, weft.no_grad]
+
+
+def globals_of(value):
+    """The names that a pickle of `value` imports."""
+    operations = pickletools.genops(pickle.dumps(value, 2))
+    names = {argument.replace(" ", ".") for code, argument, _ in operations if code.name == "GLOBAL"}
+    return names - {"copyreg.__newobj__", "_codecs.encode"}
+
+
+def test_pickles_name_public_paths():
+    assert globals_of([weft.float32, weft.bool]) == {"weft.float32", "weft.bool"}
+    assert globals_of(weft.ones(2)) == {"weft.copying.rebuild_tensor", "weft.Size"}
+    assert globals_of(weft.device("cpu")) == {"weft.get_device"}
+    assert globals_of(weft.Generator(1)) == {"weft.random._restored"}
+    assert "weft.jit.Compiled" in globals_of(weft.compile(len))
+    assert globals_of([weft.Tensor, weft.Generator, weft.dtype]) == {"weft.Tensor", "weft.Generator", "weft.dtype"}
+    assert globals_of([weft.relu, F.relu, weft.linalg.cross]) == {
+        "weft.relu", "weft.nn.functional.relu", "weft.linalg.cross",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("space", [weft, F, weft.linalg, weft.special], ids=lambda space: space.__name__)
+def test_public_functions_and_classes_are_found_again(space):
+    names = getattr(space, "__all__", None) or [name for name in vars(space) if not name.startswith("_")]
+    values = [value for name in names if isinstance(value := getattr(space, name), (types.FunctionType, type))]
+    assert len(values) > 10 and all(pickled(value) is value for value in values)
+
+
+def test_classes_show_their_public_paths():
+    shown = [weft.Tensor, weft.Generator, weft.Size, weft.dtype, type(weft.device("cpu")), type(weft.compile(len))]
+    names = ["weft.Tensor", "weft.Generator", "weft.Size", "weft.dtype", "weft.device", "weft.jit.Compiled"]
+    assert [repr(kind) for kind in shown] == [f"<class '{name}'>" for name in names]
+    text = pydoc.render_doc(weft.softmax, renderer=pydoc.plaintext)
+    assert (
+        "function softmax in module weft\n" in text and "softmax(input: Tensor, dim: int" in text and "Node" not in text
+    )
+    assert pydoc.render_doc(weft.Tensor, renderer=pydoc.plaintext).startswith(
+        "Python Library Documentation: class Tensor in module weft"
+    )
 
 
 # --- what holds tensors ----------------------------------------------------------------------------------------------

@@ -15,29 +15,28 @@ import numpy as np
 import pytest
 
 from tests.unit.kernel_harness import FLOAT, INT, backend, begin, end, kernel_of, launch_of, load, op, plan_of, table
-from weft import dtypes
-from weft.backends import cpu, jit
-from weft.backends.base import Buffer
-from weft.backends.vendor import blas
-from weft.compiler.plan import Gemm, Launch, Place
-from weft.counting import COUNTERS
+from weft.backends.cpu import blas, jit, memory_pool, worker_team
+from weft.base import dtypes
+from weft.base.counters import COUNTERS
 from weft.errors import DeviceError, RangeError
-from weft.kernels import index as ix
-from weft.kernels import math as km
-from weft.kernels.index import Axis, axis_index
-from weft.kernels.language import (
+from weft.kernels.ir import index as ix
+from weft.kernels.ir.index import Axis, axis_index
+from weft.kernels.ir.language import (
     TILE_RANGES,
     Accumulator,
     BufferParam,
-    Fold,
     Kernel,
     Literal,
     Load,
     Loop,
+    Reduction,
     Store,
     Update,
     Var,
 )
+from weft.kernels.math import functions as km
+from weft.plan.device import Buffer
+from weft.plan.plan import Gemm, Launch, Place
 
 rng = np.random.default_rng(2)
 
@@ -45,10 +44,10 @@ rng = np.random.default_rng(2)
 @pytest.fixture(autouse=True)
 def _own_thread_count():
     """Leave the team as it was found."""
-    before = cpu.runtime().threads
+    before = worker_team.runtime().threads
     yield
-    if cpu.runtime().threads != before:
-        cpu.runtime().set_threads(before)
+    if worker_team.runtime().threads != before:
+        worker_team.runtime().set_threads(before)
 
 
 # --- memory ---
@@ -71,7 +70,7 @@ def test_live_allocations_do_not_overlap():
 
 def test_size_classes_waste_at_most_a_quarter():
     for nbytes in (1, 64, 65, 256, 257, 1000, 4097, 10**6, 2**20, 2**20 + 1):
-        size = cpu.size_class(nbytes)
+        size = memory_pool.size_class(nbytes)
         assert size >= nbytes and size % 32 == 0 and size <= max(1.25 * nbytes + 64, 64)
 
 
@@ -107,9 +106,11 @@ def exponentials(n):
 
 def row_sums(rows, columns):
     r, c = Axis("r", rows), Axis("c", columns, "reduce")
-    value = load("x", ix.add(ix.scale(axis_index(r), columns), axis_index(c)))
-    fold = Fold((Accumulator("a", "sum", FLOAT),), (Loop(c, 0, columns, "vector", (Update("a", value),), 16),))
-    body = (Loop(r, begin, end, "task", (fold, Store("out", axis_index(r), Var("a", FLOAT)))),)
+    value = load("x", r * columns + c)
+    reduction = Reduction(
+        (Accumulator("a", "sum", FLOAT),), (Loop(c, 0, columns, "vector", (Update("a", value),), 16),)
+    )
+    body = (Loop(r, begin, end, "task", (reduction, Store("out", axis_index(r), Var("a", FLOAT)))),)
     return kernel_of("sums", {"x": np.zeros(1, "f")}, {"out": np.zeros(1, "f")}, body)
 
 
@@ -136,7 +137,7 @@ def test_thread_counts_give_the_same_bits():
     arrays = arrays_of(rows, columns)
     results = []
     for threads in (1, 2, 4, 7):
-        cpu.runtime().set_threads(threads)
+        worker_team.runtime().set_threads(threads)
         for _ in range(50):
             for array in arrays[1:]:
                 array[:] = np.nan
@@ -150,7 +151,7 @@ def test_thread_counts_give_the_same_bits():
 
 def test_a_tiny_plan_equals_a_shared_one():
     arrays = arrays_of(101, 203)
-    cpu.runtime().set_threads(2)
+    worker_team.runtime().set_threads(2)
     results = []
     for work in (0, 1 << 30):
         backend.executable(three_steps(101, 203, work)).run(table(arrays))
@@ -179,7 +180,7 @@ def test_counters_of_runs_and_kernels():
 
 
 def test_concurrent_callers_get_their_own_results():
-    cpu.runtime().set_threads(2)
+    worker_team.runtime().set_threads(2)
     executable = backend.executable(three_steps(101, 203))
     failures = []
 
@@ -241,7 +242,7 @@ def test_tiled_product(dtype, ta, tb, own, monkeypatch):
     if own:
         addresses = jit.jit().runtime_addresses
         names = {dtypes.float32: "weft_sgemm", dtypes.float64: "weft_dgemm"}
-        monkeypatch.setattr(cpu.runtime(), "products", {key: addresses[name] for key, name in names.items()})
+        monkeypatch.setattr(worker_team.runtime(), "products", {key: addresses[name] for key, name in names.items()})
     for m, n, k, batch in ((100, 70, 33, 1), (5, 3, 2, 4), (64, 48, 1, 2)):
         left, right, found = multiply(product(m, n, k, batch=batch, dtype=dtype, ta=ta, tb=tb), dtype)
         np.testing.assert_allclose(
@@ -263,7 +264,7 @@ def test_product_bits_do_not_depend_on_threads():
     step, results = product(300, 200, 150), []
     a, w = rng.standard_normal(1 + 300 * 150).astype("f"), rng.standard_normal(150 * 200).astype("f")
     for threads in (1, 2, 4):
-        cpu.runtime().set_threads(threads)
+        worker_team.runtime().set_threads(threads)
         c = np.zeros(2 + 300 * 200, "f")
         backend.executable(plan_of(step)).run(table([a, w, c]))
         results.append(c.tobytes())
@@ -309,7 +310,7 @@ def is_idle():
 
 
 def test_workers_sleep_when_idle():
-    cpu.runtime().set_threads(4)
+    worker_team.runtime().set_threads(4)
     executable, arrays = backend.executable(three_steps(101, 203)), arrays_of(101, 203)
     executable.run(table(arrays))
     assert any(is_idle() for _ in range(20))  # on a busy machine a worker may fall asleep late
@@ -319,7 +320,7 @@ def test_workers_sleep_when_idle():
 
 
 def test_a_forked_child_has_a_team_of_its_own():
-    cpu.runtime().set_threads(2)
+    worker_team.runtime().set_threads(2)
     executable, arrays = backend.executable(three_steps(101, 203)), arrays_of(101, 203)
     slots = table(arrays)
     executable.run(slots)
@@ -392,18 +393,18 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
 def test_a_thread_count_that_is_none_is_refused(monkeypatch, text):
     monkeypatch.setenv("WEFT_NUM_THREADS", text)
     with pytest.raises(RangeError, match=r"WEFT_NUM_THREADS: given .* expected a whole number above 0"):
-        cpu.thread_count()
+        worker_team.thread_count()
 
 
 def test_thread_count_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("WEFT_NUM_THREADS", raising=False)
-    assert cpu.thread_count() == 3
+    assert worker_team.thread_count() == 3
     monkeypatch.setenv("WEFT_NUM_THREADS", "5")
-    assert cpu.thread_count() == 5
+    assert worker_team.thread_count() == 5
     monkeypatch.delenv("WEFT_NUM_THREADS")
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert cpu.thread_count() == len(os.sched_getaffinity(0))
+    assert worker_team.thread_count() == len(os.sched_getaffinity(0))
 
 
 def test_an_executable_frees_what_it_holds():

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tests.unit.fake_cublaslt import ALGORITHM, Bindings
-from weft import dtypes
-from weft.backends.vendor import cublaslt
-from weft.compiler.plan import LibraryCall, Place, Plan, Product, Slot
-from weft.compiler.records import pack, unpack
+from weft.backends.cuda import cublaslt
+from weft.base import dtypes
+from weft.plan.plan import LibraryCall, Place, Plan, Product, Slot
+from weft.plan.serialize import pack, unpack
 
 pytestmark = pytest.mark.unit
 
@@ -47,7 +47,7 @@ def run(library, p: Product, skew: int = 0):
     bias, c = array(p.n, dtype=p.result), array(count, p.m, p.n, dtype=p.result)
     d, kept = array(count, p.m, p.n, dtype=p.result), array(count, p.m, p.n, dtype=p.result)
     scratch = array(1 << 13, dtype=dtypes.uint8)
-    config, _ = library.arrange_product(p)
+    config, _ = library.configure_product(p)
     places = [a, b, *([bias] if p.bias else []), *([c] if p.add else []), d, *([kept] if p.keep else []), scratch]
     library.prepare(config)([array.ctypes.data for array in places])
     left = (a.swapaxes(1, 2) if p.transpose_a else a).astype(np.float64)
@@ -75,11 +75,11 @@ def test_row_major_products(library, transposed, options):
     batches = [(1, 1), (1, 3), (2, 3)]
     for dtype, batch in itertools.product((dtypes.float32, dtypes.bfloat16), batches):
         result, want = run(library, product_of(dtype, dtype, transposed, batch, **options))
-        close = {"rtol": 1e-2 if dtype.is_narrow else 1e-6, "atol": 3e-2 if dtype.is_narrow else 1e-6}
+        close = {"rtol": 1e-2 if dtype.is_16_bit else 1e-6, "atol": 3e-2 if dtype.is_16_bit else 1e-6}
         np.testing.assert_allclose(result.astype(np.float64), want, **close)
 
 
-def test_narrow_operands_may_give_a_wider_result(library):
+def test_16_bit_operands_may_give_a_wider_result(library):
     result, want = run(library, product_of(dtypes.float16, dtypes.float32, (False, True)))
     np.testing.assert_allclose(result, want, 1e-6, 1e-6)
 
@@ -100,7 +100,7 @@ def test_nothing_of_cublaslt_outlives_a_call(library):
 
 
 def test_the_algorithm_is_part_of_a_stored_plan(library):
-    config, workspace = library.arrange_product(product_of(dtypes.bfloat16, dtypes.float32, (True, False), bias=True))
+    config, workspace = library.configure_product(product_of(dtypes.bfloat16, dtypes.float32, (True, False), bias=True))
     assert bytes.fromhex(config[-2]) == ALGORITHM and config[-1] <= workspace - 255
     step = LibraryCall("product", library.name, config, (Place(0, 0),), 1, 2)
     plan = Plan((step,), (Slot("input", 4, "x"),), (), "", ())
@@ -118,7 +118,7 @@ def test_without_the_library_the_doctor_says_what_to_install(monkeypatch):
 
 def test_small_products_of_float32_are_left_to_kernels_of_our_own(library):
     small = (1, 64, 128, 784)
-    assert not library.takes(dtypes.float32, *small) and library.takes(dtypes.float32, 2, *small[1:])
-    assert library.takes(dtypes.bfloat16, *small) and library.takes(dtypes.float64, *small)
+    assert not library.can_multiply(dtypes.float32, *small) and library.can_multiply(dtypes.float32, 2, *small[1:])
+    assert library.can_multiply(dtypes.bfloat16, *small) and library.can_multiply(dtypes.float64, *small)
     measured = [(1, 1, 2048, 2048), (1, 2048, 1, 2048), (1, 512, 512, 32), (1, 16, 16, 32768), (1, 203, 203, 203)]
-    assert all(library.takes(dtypes.float32, *product) for product in measured)  # these are faster by cuBLASLt
+    assert all(library.can_multiply(dtypes.float32, *product) for product in measured)  # these are faster by cuBLASLt

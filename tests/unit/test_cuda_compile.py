@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from weft import disk
-from weft.backends import cuda_compile
-from weft.compiler.plan import Code
-from weft.counting import COUNTERS
+from weft.backends.cuda import compile as cuda_compile
+from weft.backends.gpu import objects
+from weft.base import disk
+from weft.base.counters import COUNTERS
 from weft.errors import DeviceError
+from weft.plan.plan import Code
 
 nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed: pip install 'weft[cuda-compile]'")
 
@@ -76,8 +77,8 @@ def test_nothing_is_begun_after_an_interrupt(monkeypatch):
         begun.append(code.name)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cuda_compile, "compiled", interrupted)
-    monkeypatch.setattr(cuda_compile, "MOST_THREADS", 2)
+    monkeypatch.setattr(cuda_compile, "compile_code", interrupted)
+    monkeypatch.setattr(objects, "MAX_COMPILE_THREADS", 2)
     with pytest.raises(KeyboardInterrupt):
         cuda_compile.cubins([code(f"k{n}", HALVED.replace("0.5f", f"{n}.0f")) for n in range(50)], "sm_90")
     assert len(begun) < 50
@@ -91,7 +92,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
 
 def test_processes_may_write_the_same_kernel_at_once():
     program = (
-        "import sys, zlib; from weft.backends import cuda_compile; from weft.compiler.plan import Code\n"
+        "import sys, zlib; from weft.backends.cuda import compile as cuda_compile; from weft.plan.plan import Code\n"
         "texts = [sys.argv[1].replace('0.5f', f'{n}.0f') for n in range(12)]\n"
         "codes = [Code('halved', 'halved', (), None, zlib.compress(text.encode())) for text in texts]\n"
         "import hashlib; print(hashlib.sha256(b''.join(cuda_compile.cubins(codes, 'sm_90'))).hexdigest())"

@@ -14,12 +14,14 @@ pytest.importorskip("cuda.bindings", reason="cuda-bindings are not installed: pi
 
 import weft
 from tests.unit.fake_bindings import Bindings
-from weft.backends import cuda, cuda_compile, cuda_driver
-from weft.backends.base import DeviceLost
-from weft.backends.cuda_driver import CudaDriver
-from weft.compiler.plan import Code
-from weft.device import _loaded
+from weft.backends.cuda import backend as cuda_backend
+from weft.backends.cuda import compile as cuda_compile
+from weft.backends.cuda import driver as cuda_driver
+from weft.backends.cuda.driver import CudaDriver
+from weft.backends.registry import _loaded
 from weft.errors import DeviceError, OutOfMemoryError
+from weft.plan.device import DeviceLost
+from weft.plan.plan import Code
 
 pytestmark = pytest.mark.unit
 
@@ -32,7 +34,7 @@ def bindings(monkeypatch):
         made = Bindings(**about)
         monkeypatch.setattr(cuda_driver, "_cuda", lambda: made)
         monkeypatch.setattr(cuda_driver, "_current", threading.local())
-        monkeypatch.setattr(cuda, "LIBRARIES", ())
+        monkeypatch.setattr(cuda_backend, "LIBRARIES", ())
         monkeypatch.delitem(_loaded, "cuda", raising=False)
         return made
 
@@ -44,10 +46,10 @@ def bindings(monkeypatch):
 
 
 def reason(asked="cuda") -> str:
-    with pytest.raises(DeviceError) as told:
+    with pytest.raises(DeviceError) as caught:
         weft.ones(3, device=asked)
     assert weft.get_device("auto").name == "cpu"
-    return str(told.value)
+    return str(caught.value)
 
 
 def test_a_machine_without_the_bindings(bindings, monkeypatch):
@@ -122,9 +124,18 @@ def test_a_gpu_that_others_use_alone_is_left_out(bindings):
     made.answers["cuDevicePrimaryCtxRetain"] = lambda handle: (
         made.CUresult.CUDA_ERROR_DEVICE_UNAVAILABLE if handle else "c"
     )
-    assert [device.name for device in weft.devices()] == ["cpu", "cuda:0", "reference"]
+    assert [device.name for device in weft.devices() if device.kind == "cuda"] == ["cuda:0"]
     with pytest.raises(DeviceError, match="DEVICE_UNAVAILABLE"):
         weft.get_device("cuda:1")
+
+
+def test_a_gpu_that_cannot_be_opened_leaves_nothing_behind(bindings):
+    made = bindings()
+    made.answers["cuMemPoolSetAttribute"] = made.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(OutOfMemoryError):
+        CudaDriver(0)
+    assert len(made.named("cuStreamCreate")) == len(made.named("cuStreamDestroy")) == 2
+    assert made.calls[-1] == ("cuDevicePrimaryCtxRelease", 0)
 
 
 def test_two_threads_get_one_device(bindings):
@@ -149,8 +160,8 @@ def test_a_library_that_does_not_start_is_named(bindings, monkeypatch):
             raise RuntimeError("status 1001")
 
     bindings()
-    monkeypatch.setattr(cuda, "LIBRARIES", ("broken",))
-    monkeypatch.setitem(sys.modules, "weft.backends.vendor.broken", Broken)
+    monkeypatch.setattr(cuda_backend, "LIBRARIES", ("broken",))
+    monkeypatch.setitem(sys.modules, "weft.backends.cuda.broken", Broken)
     with pytest.raises(DeviceError, match=r"broken, which is installed but does not start: RuntimeError: status 1001"):
         weft.get_device("cuda")
 
@@ -170,7 +181,7 @@ def test_work_goes_to_the_gpu_it_is_meant_for(bindings, monkeypatch):
     def use() -> None:
         for backend in backends:
             slab = backend.allocate(64)
-            backend.upload(weft.backends.base.Buffer(slab, 0, 64), np.zeros(64, np.uint8))
+            backend.upload(weft.plan.device.Buffer(slab, 0, 64), np.zeros(64, np.uint8))
             backend.synchronise()
             backend.memory()
 
@@ -200,10 +211,10 @@ def test_a_recording_is_ended_whatever_happens(bindings, error):
         raise error
 
     with pytest.raises(type(error)):
-        driver.record(enqueue)
+        driver.capture_graph(enqueue)
     begin, end, destroyed = [call[0] for call in made.calls[-3:]]
     assert (begin, end, destroyed) == ("cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphDestroy")
-    assert driver.record(lambda: None) and made.named("cuGraphInstantiate")
+    assert driver.capture_graph(lambda: None) and made.named("cuGraphInstantiate")
 
 
 def test_a_recording_is_ended_by_an_interrupt_of_its_end(bindings, monkeypatch):
@@ -217,20 +228,20 @@ def test_a_recording_is_ended_by_an_interrupt_of_its_end(bindings, monkeypatch):
 
     monkeypatch.setattr(cuda_driver, "call", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        driver.record(lambda: None)
+        driver.capture_graph(lambda: None)
     assert len(made.named("cuStreamBeginCapture")) == len(made.named("cuStreamEndCapture")) == 1
 
 
-def test_errors_after_which_nothing_works_are_told_apart(bindings):
+def test_errors_after_which_nothing_works_are_distinguished(bindings):
     made = bindings()
     driver = CudaDriver(0)
     for name, kind in (("ILLEGAL_ADDRESS", DeviceLost), ("LAUNCH_FAILED", DeviceLost), ("ILLEGAL_STATE", DeviceError),
                        ("LAUNCH_OUT_OF_RESOURCES", DeviceError), ("OUT_OF_MEMORY", OutOfMemoryError)):  # fmt: skip
         made.answers["cuStreamSynchronize"] = getattr(made.CUresult, f"CUDA_ERROR_{name}")
-        with pytest.raises(kind) as told:
+        with pytest.raises(kind) as caught:
             driver.synchronise()
-        assert type(told.value) is kind
-    assert "cuStreamSynchronize: given it went wrong" in str(told.value)
+        assert type(caught.value) is kind
+    assert "cuStreamSynchronize: given it went wrong" in str(caught.value)
     made.answers["cuDevicePrimaryCtxRetain"] = made.CUresult.CUDA_ERROR_NOT_INITIALIZED
     with pytest.raises(DeviceError, match="after a fork, start processes anew"):
         CudaDriver(0)
@@ -243,7 +254,7 @@ def test_machine_code_that_does_not_load_is_named_and_shown(bindings, monkeypatc
     with pytest.raises(
         DeviceError, match=r"halved: given a kernel that A GPU does not load(.|\n)*INVALID_IMAGE(.|\n)*text"
     ):
-        CudaDriver(0).functions([kernel()])
+        CudaDriver(0).load_kernels([kernel()])
 
 
 def test_uploads_go_by_a_stream_of_their_own_from_pinned_memory(bindings):
@@ -253,7 +264,7 @@ def test_uploads_go_by_a_stream_of_their_own_from_pinned_memory(bindings):
     made.answers["cuEventQuery"] = made.CUresult.CUDA_ERROR_NOT_READY
     data = [np.full(1000, value, np.uint8) for value in (1, 2)]
     for one in data:
-        driver.place(one.ctypes.data, one.nbytes)
+        driver.upload_new(one.ctypes.data, one.nbytes)
     copies = made.named("cuMemcpyHtoDAsync")
     pinned = [source for _, _, source, *_ in copies]
     assert len(set(pinned)) == 2, "the first copy may be under way"
@@ -262,7 +273,7 @@ def test_uploads_go_by_a_stream_of_their_own_from_pinned_memory(bindings):
     assert not made.named("cuStreamSynchronize"), "nothing waits"
     assert [made._memory[k][0] for k in (-2, -1)] == [1, 2]
     made.answers["cuEventQuery"] = None
-    driver.place(data[1].ctypes.data, 1000)
+    driver.upload_new(data[1].ctypes.data, 1000)
     assert made.named("cuMemcpyHtoDAsync")[-1][2] in pinned and made._memory[-2][0] == 2
 
 
@@ -270,23 +281,23 @@ def test_an_upload_by_a_signal_handler_in_the_middle_of_one_has_pinned_memory_of
     made = bindings()
     driver = CudaDriver(0)
     data = [np.full(1000, value, np.uint8) for value in (1, 2)]
-    driver.place(data[0].ctypes.data, 1000)  # whose memory is free now
+    driver.upload_new(data[0].ctypes.data, 1000)  # whose memory is free now
     made.calls.clear()
     seen = []
 
     def copy(pointer, source, nbytes, stream):
         if not seen:  # the bytes are in pinned memory and not on their way yet
             seen.append(source)
-            driver.place(data[1].ctypes.data, 1000)
+            driver.upload_new(data[1].ctypes.data, 1000)
             assert ctypes.string_at(source, 1000) == bytes([1]) * 1000
         else:
             seen.append(source)
 
     made.answers["cuMemcpyHtoDAsync"] = copy
-    driver.place(data[0].ctypes.data, 1000)
+    driver.upload_new(data[0].ctypes.data, 1000)
     assert len(set(seen)) == 2
     made.answers["cuMemcpyHtoDAsync"] = None
-    driver.place(data[0].ctypes.data, 1000)
+    driver.upload_new(data[0].ctypes.data, 1000)
     assert len(made._memory) == 2, "both are used again"
 
 
@@ -325,7 +336,7 @@ def test_launches_have_the_addresses_of_their_words(bindings):
     made.answers["cuLaunchKernel"] = enqueue
     driver = CudaDriver(0)
     words = (ctypes.c_uint64 * 2)(7, 8)
-    launch = driver.launcher(4711, 5, 64, 128, words, 1)
+    launch = driver.make_launcher(4711, 5, 64, 128, words, 1)
     words[1] = 9
     launch()
     assert given == [(4711, [5, 1, 1, 64, 1, 1, 128], driver.stream, [7, 9], 0)]

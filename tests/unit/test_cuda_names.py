@@ -4,7 +4,7 @@ import pytest
 
 import weft
 from tests.unit.fake_cuda import FakeCuda
-from weft.device import _loaded
+from weft.backends.registry import _loaded
 
 pytestmark = pytest.mark.unit
 
@@ -41,10 +41,10 @@ def test_waiting_and_giving_back(gpu):
     weft.eval(x)
     weft.cuda.synchronize()
     weft.synchronize("cuda")
-    before = gpu.held.allocated
+    before = gpu.memory_counts.allocated
     del x
     weft.cuda.empty_cache()
-    assert gpu.held.allocated < before and not gpu.dead
+    assert gpu.memory_counts.allocated < before and not gpu.dropped
 
 
 def test_hooks_on_a_gpu(gpu):

@@ -16,12 +16,12 @@ import weft
 import weft.nn.functional as F
 from tests.unit.fake_cudnn import Engine, FakeGraphs, FakePackage
 from tests.unit.lockstep import Lockstep
-from weft.backends.base import Slab
-from weft.backends.vendor import cudnn as vendor
-from weft.backends.vendor.cudnn import Cudnn
-from weft.backends.vendor.cudnn_graphs import Form, Graphs, Operand
-from weft.compiler.plan import LibraryCall
-from weft.compiler.records import pack, unpack
+from weft.backends.cuda import cudnn as vendor
+from weft.backends.cuda.cudnn import Cudnn
+from weft.backends.cuda.cudnn_graphs import Form, Graphs, Operand
+from weft.plan.device import Slab
+from weft.plan.plan import LibraryCall
+from weft.plan.serialize import pack, unpack
 
 pytestmark = [pytest.mark.unit, pytest.mark.filterwarnings("ignore:Using padding=.same.")]
 
@@ -34,7 +34,7 @@ def graphs():
 @pytest.fixture
 def device(graphs):
     emulator = Lockstep()
-    features = emulator.device.features | {"narrow attention"}
+    features = replace(emulator.device.features, float16_attention=True)
     emulator.device = replace(emulator.device, features=features, libraries={"cudnn": Cudnn(graphs)})
     return emulator.device
 
@@ -368,13 +368,13 @@ def test_the_first_engine_that_is_deterministic_is_taken_and_named(cudnn):
     cudnn.engines = [Engine(3, notes={"NONDETERMINISTIC"}), Engine(5, builds=False), Engine(7, {2: 1, 4: 0}), Engine(9)]
     graphs = Graphs(7, no_memory)
     assert graphs.choose(form_of()) == ("7 2=1 4=0", 64)
-    graphs.ready(form_of(), "7 2=1 4=0")([16 * k for k in range(1, 5)])
+    graphs.prepare(form_of(), "7 2=1 4=0")([16 * k for k in range(1, 5)])
     assert cudnn.executed == [(7, {1: 16, 2: 32, 3: 48}, 64, "handle on 7")]
 
 
 def test_a_text_names_the_engine_to_another_process(cudnn):
     cudnn.engines = [Engine(3), Engine(7, {2: 1})]
-    Graphs(7, no_memory).ready(form_of(), "7 2=1")([16, 32, 48])
+    Graphs(7, no_memory).prepare(form_of(), "7 2=1")([16, 32, 48])
     assert cudnn.executed == [(7, {1: 16, 2: 32, 3: 48}, 0, "handle on 7")]
 
 
@@ -393,7 +393,7 @@ def test_nothing_is_offered_where_no_engine_builds(cudnn):
 
 def test_sources_at_odd_addresses_are_copied(cudnn, monkeypatch):
     asked = []
-    monkeypatch.setattr("weft.backends.vendor.cudnn_graphs.call", lambda *args: asked.append(args))
+    monkeypatch.setattr("weft.backends.cuda.cudnn_graphs.call", lambda *args: asked.append(args))
     cudnn.engines = [Engine(3)]
     given = []
 
@@ -401,7 +401,7 @@ def test_sources_at_odd_addresses_are_copied(cudnn, monkeypatch):
         given.append(weakref.ref(slab := Slab(None, nbytes, 4096, None)))
         return slab
 
-    run = Graphs(7, allocate).ready(form_of(), "3")
+    run = Graphs(7, allocate).prepare(form_of(), "3")
     run([20, 32, 48])
     run([24, 32, 48])
     assert [wanted for _, wanted, _, _ in cudnn.executed] == [{1: 4096, 2: 32, 3: 48}] * 2
@@ -415,10 +415,10 @@ def test_results_at_odd_addresses_are_copied_back(cudnn, monkeypatch):
     """Parameters lie one after the other; a value that replaces one is written there. What lies between the elements of
     a result with gaps is copied both ways, so it stays."""
     asked = []
-    monkeypatch.setattr("weft.backends.vendor.cudnn_graphs.call", lambda *args: asked.append(args))
+    monkeypatch.setattr("weft.backends.cuda.cudnn_graphs.call", lambda *args: asked.append(args))
     cudnn.engines = [Engine(3)]
     form = form_of()
-    run = Graphs(7, lambda nbytes: Slab(None, nbytes, 4096, None)).ready(form, "3")
+    run = Graphs(7, lambda nbytes: Slab(None, nbytes, 4096, None)).prepare(form, "3")
     run([16, 32, 52])
     nbytes = form.operands[2].nbytes
     assert [wanted for _, wanted, _, _ in cudnn.executed] == [{1: 16, 2: 32, 3: 4096}]

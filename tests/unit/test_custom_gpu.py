@@ -1,12 +1,13 @@
-"""Kernels that users write, for devices with blocks: run by the emulator, compared with NumPy's reading."""
+"""Kernels that users write, on GPUs: run by the emulator, compared with the NumPy evaluation."""
 
 import numpy as np
 import pytest
 
 from tests.unit.lockstep import Lockstep
-from weft import dtypes, kernel
-from weft.kernels.definition import Array, Number, define
-from weft.kernels.normal import normalise
+from weft import kernel
+from weft.base import dtypes
+from weft.kernels.custom.definition import Array, Number, define
+from weft.kernels.ir.normalize import normalise
 
 pytestmark = pytest.mark.unit
 
@@ -21,8 +22,8 @@ def test_blocks():
     shape = (9, 40)
     x = np.random.default_rng(0).normal(size=shape).astype("float32")
     forms = ((shape, dtypes.float32), (shape[::-1], dtypes.float32))
-    made = define(rows, shape, (Array(shape, dtypes.float32), Number(dtypes.float32)), forms, blocks=True)
-    expected = made.evaluate([x], [0.5], np.dtype("float32"))
+    made = define(rows, shape, (Array(shape, dtypes.float32), Number(dtypes.float32)), forms, workgroups=True)
+    expected = made.run_reference([x], [0.5], np.dtype("float32"))
     flat = np.zeros_like(expected)
     cut = made.sizes[0]
     arrays = [x.ravel(), flat[:cut], flat[cut:]]

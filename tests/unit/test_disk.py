@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from weft import disk
+from weft.base import disk
 
 pytestmark = pytest.mark.unit
 
@@ -23,7 +23,7 @@ def key(name):
 
 def path_of(kind, name):
     """Where the file of a key lies."""
-    return Path(disk.folder(), *disk._place(kind, key(name)))
+    return Path(disk.folder(), *disk._folder_and_name(kind, key(name)))
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
 def test_tests_use_a_folder_of_their_own():
     """Neither tests nor what they start read or write the user's cache (`conftest.py`)."""
     at_home = os.path.join(os.path.expanduser("~"), ".cache", "weft")
-    code = "from weft import disk; print(disk.folder())"
+    code = "from weft.base import disk; print(disk.folder())"
     where = Path(__file__).parents[2]
     said = subprocess.run([sys.executable, "-c", code], cwd=where, capture_output=True, text=True, check=True).stdout
     assert said.strip() == disk.folder() == os.path.abspath(os.environ["WEFT_CACHE_DIR"]) != at_home
@@ -143,7 +143,7 @@ def test_places_that_cannot_be_used(tmp_path, monkeypatch):
 
 WRITER = """
 import sys
-from weft import disk
+from weft.base import disk
 for iteration in range(150):
     for number in range(4):
         found = disk.read(disk.OBJECT, f"{number:064d}")
@@ -171,7 +171,7 @@ def test_folders_and_files_are_for_their_owner_alone(folder, umask):
     path = path_of(disk.OBJECT, 1)
     modes = [stat.S_IMODE(one.stat().st_mode) for one in (folder, path.parent, path)]
     assert modes == [0o700, 0o700, 0o600]
-    assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.distrusted() and not disk.foreign()
+    assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.explain_distrust() and not disk.find_foreign_files()
 
 
 def test_a_good_file_under_another_name_is_ignored(folder):
@@ -195,16 +195,16 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder, mode):
     assert disk.read(disk.OBJECT, key(1)) is None
     disk.write(disk.OBJECT, key(2), b"two")
     assert not path_of(disk.OBJECT, 2).exists()
-    why = disk.distrusted()
+    why = disk.explain_distrust()
     assert why == f"{folder} can be written by others (mode {mode:04o}): chmod 700 {folder}"
     subprocess.run(why.partition(": ")[2].split(), check=True)  # the one thing to do
-    assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.distrusted()
+    assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.explain_distrust()
 
 
 def test_others_may_read(folder):
     disk.write(disk.OBJECT, key(1), b"one")
     folder.chmod(0o755)
-    assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.distrusted()
+    assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.explain_distrust()
 
 
 def test_the_folder_of_another_user_is_not_used(folder, monkeypatch):
@@ -215,7 +215,7 @@ def test_the_folder_of_another_user_is_not_used(folder, monkeypatch):
     disk.write(disk.OBJECT, key(2), b"two")
     assert not path_of(disk.OBJECT, 2).exists()
     expected = f"belongs to user {owner}, not to you (user {owner + 1}): set WEFT_CACHE_DIR to a folder of your own"
-    assert disk.distrusted() == f"{folder} {expected}"
+    assert disk.explain_distrust() == f"{folder} {expected}"
 
 
 @pytest.mark.parametrize("what", ["file", "shelf"])
@@ -225,10 +225,10 @@ def test_files_and_folders_inside_are_checked_too(folder, what):
     inside = path if what == "file" else path.parent
     inside.chmod(0o777)
     assert disk.read(disk.OBJECT, key(1)) is None
-    assert disk.foreign() == [str(inside)] and not disk.distrusted()
+    assert disk.find_foreign_files() == [str(inside)] and not disk.explain_distrust()
     if what == "file":
         disk.write(disk.OBJECT, key(1), b"one")  # replaced
-        assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.foreign()
+        assert disk.read(disk.OBJECT, key(1)) == b"one" and not disk.find_foreign_files()
 
 
 @pytest.mark.parametrize("what", ["file", "shelf"])
@@ -239,12 +239,12 @@ def test_links_inside_are_not_followed(folder, tmp_path, what):
     inside.rename(away)
     inside.symlink_to(away)
     assert disk.read(disk.OBJECT, key(1)) is None
-    assert disk.foreign() == [str(inside)]
+    assert disk.find_foreign_files() == [str(inside)]
     disk.write(disk.OBJECT, key(1), b"another")
     kept = away if what == "file" else away / path.name
     assert kept.read_bytes().endswith(b"one")  # nothing was written through the link
     disk.clear()
-    assert not inside.is_symlink() and kept.exists() and not disk.foreign()
+    assert not inside.is_symlink() and kept.exists() and not disk.find_foreign_files()
 
 
 def test_the_mark_of_the_last_sweep_is_not_written_through_a_link(folder, tmp_path):
@@ -271,7 +271,7 @@ def test_the_folder_itself_may_be_a_link_of_the_users_own(folder, tmp_path, monk
         return os.stat_result(about)
 
     monkeypatch.setattr(os, "lstat", by_another)
-    assert disk.read(disk.OBJECT, key(1)) is None and "is a link that user" in disk.distrusted()
+    assert disk.read(disk.OBJECT, key(1)) is None and "is a link that user" in disk.explain_distrust()
 
 
 def test_a_pipe_is_not_waited_for(folder):
@@ -296,7 +296,7 @@ def test_a_folder_that_can_only_be_read(folder, monkeypatch):
 
 FULL = """
 import resource
-from weft import disk
+from weft.base import disk
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 disk.write(disk.OBJECT, "a" * 64, bytes(50_000))
 disk.write(disk.OBJECT, "b" * 64, bytes(10_000))
@@ -304,7 +304,7 @@ print(disk.read(disk.OBJECT, "a" * 64), len(disk.read(disk.OBJECT, "b" * 64)))
 """
 
 
-def test_a_disk_without_room(folder):
+def test_a_full_disk(folder):
     done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("None 10000\n", "")
     assert [path.suffix for path in folder.rglob("*") if path.is_file() and path.suffix] == [".object"]

@@ -12,11 +12,11 @@ import pytest
 import weft
 import weft.nn as nn
 from tests.unit.browser import load, needs_browser
-from weft.drawing.charts import MOST_POINTS, bar_chart, line_chart
+from weft.drawing.charts import MAX_POINTS, bar_chart, line_chart
 from weft.drawing.layers import Box, arrange
 from weft.drawing.memory import memory_map
 from weft.drawing.network import draw, trace_network
-from weft.drawing.style import axis_labels, number_text, shortened, text_width, ticks
+from weft.drawing.style import axis_labels, number_text, shorten, text_width, ticks
 
 pytestmark = pytest.mark.unit
 
@@ -67,7 +67,7 @@ def test_many_points_are_thinned_and_keep_their_extremes():
     points[77_777] = (77_777, 9.0)
     (line,) = polylines(line_chart({"x": points}, "t", "x", "y"))
     heights = [float(point.split(",")[1]) for point in line.split()]
-    assert len(heights) <= MOST_POINTS + 2
+    assert len(heights) <= MAX_POINTS + 2
     assert min(heights) < sorted(heights)[5] - 50  # the one that stands out
 
 
@@ -103,8 +103,8 @@ def test_the_map_of_memory():
 
 
 def test_shortened():
-    assert shortened("short", 100) == "short"
-    cut = shortened("a very long text that does not fit", 80)
+    assert shorten("short", 100) == "short"
+    cut = shorten("a very long text that does not fit", 80)
     assert cut.endswith("…") and text_width(cut) <= 80
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import weft
-from weft import dtypes
-from weft.dtypes import ALL, FLOATS, SIGNED, UNSIGNED, DType, promote
+from weft.base import dtypes
+from weft.base.dtypes import ALL, FLOATS, SIGNED, UNSIGNED, DType, promote
 
 PAGE = Path(weft.__file__).parents[1] / "docs" / "dtypes.md"
 

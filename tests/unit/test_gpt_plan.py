@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 import weft
+from tests.unit.fake_cuda import HOPPER
 from tests.unit.fake_cudnn import FakeGraphs
-from weft import dtypes
-from weft.backends.base import Device
+from tests.unit.gpu_harness import gpu_features
+from weft.backends.cuda.cudnn import Cudnn
 from weft.backends.null import NullBackend
-from weft.backends.vendor.cudnn import Cudnn
-from weft.compiler.plan import LibraryCall, walk
+from weft.base import dtypes
+from weft.plan.device import Device
+from weft.plan.plan import LibraryCall, iterate_steps
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from gpt import TINY_GPT
@@ -39,13 +41,13 @@ class Products:
     def offer(self, node: Any, srcs: Any) -> None:
         """Nothing but products."""
 
-    def takes(self, *product: Any) -> bool:
+    def can_multiply(self, *product: Any) -> bool:
         return True
 
-    def absorbs(self, dtype: Any) -> frozenset[str]:
+    def epilogues(self, dtype: Any) -> frozenset[str]:
         return frozenset({"add", "bias", "relu", "gelu"})
 
-    def arrange_product(self, product: Any) -> tuple[tuple, int]:
+    def configure_product(self, product: Any) -> tuple[tuple, int]:
         return product.config, 0
 
 
@@ -54,10 +56,9 @@ class Gpu(NullBackend):
 
     def __init__(self) -> None:
         super().__init__()
-        features = frozenset({"blocks", "subgroups", "numbers", "narrow attention"})
-        limits = {"threads": 1024, "subgroup": 32, "shared_bytes": 232448, "processors": 132, "vector_bytes": 16}
+        features = gpu_features("subgroup_operations", "scalar_arguments", "float16_attention")
         libraries: dict[str, Any] = {"products": Products(), "cudnn": Cudnn(FakeGraphs())}
-        self._device = Device("null", 0, self, "", frozenset(dtypes.ALL), features, limits, libraries)
+        self._device = Device("null", 0, self, "", frozenset(dtypes.ALL), features, HOPPER, libraries)
 
     def render(self, kernel: Any) -> Any:
         return kernel
@@ -66,14 +67,16 @@ class Gpu(NullBackend):
 @pytest.fixture(scope="module")
 def plan():
     with pytest.MonkeyPatch.context() as patch, weft.device(Gpu().devices()[0]):
-        patch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))  # each kernel by its name
+        patch.setattr(
+            "weft.compiler.lowering.batch_launches.join_launches", lambda steps, *_: list(steps)
+        )  # each kernel by its name
         runner = GptRunner(CASE)
         runner.step(*runner.inputs)
         return runner.step.plan
 
 
 def steps(plan: Any) -> list[Any]:
-    return [step for step, _ in walk(plan.plan.steps)]
+    return [step for step, _ in iterate_steps(plan.plan.steps)]
 
 
 def large(plan: Any) -> list[Any]:

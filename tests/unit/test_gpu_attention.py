@@ -1,27 +1,29 @@
-"""Attention by blocks: results and gradients in every form against the NumPy interpreter, and its machine code."""
+"""Attention on GPUs: results and gradients in every form against the NumPy interpreter, and its machine code."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import weft
 import weft.nn.functional as F
-from tests.unit.lockstep import Lockstep
+from tests.unit.fake_cuda import HOPPER
+from tests.unit.lockstep import FRAGMENTS, Lockstep
 from tests.unit.test_gpu_product import compiled
-from weft import dtypes
-from weft.kernels import gpu_attention
-from weft.kernels.attention import Array, Problem
-from weft.kernels.gpu_attention_backward import backward
-from weft.kernels.language import BufferParam, Kernel
-from weft.kernels.normal import normalise
-from weft.kernels.product import tile_for
-from weft.render import clike
-from weft.render.dialects import CUDA
+from weft.base import dtypes
+from weft.kernels.cpu.attention import Array, Problem
+from weft.kernels.cpu.gemm import tile_for
+from weft.kernels.gpu import attention as gpu_attention
+from weft.kernels.gpu.attention_backward import backward
+from weft.kernels.ir.language import BufferParam, Kernel
+from weft.kernels.ir.normalize import normalise
+from weft.render.clike import module as clike_module
+from weft.render.dialects.tables import CUDA
 
-MMA = ("mma", "narrow attention")
+MMA = ("matrix_units", "float16_attention")
 
 
 def attended(device, lengths=(17, 18), widths=(8, 8), heads=(1, 1), dtype="float32", mask=None, **options):
@@ -69,23 +71,32 @@ def uses_blocks(device) -> bool:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form(form):
-    device = Lockstep()
+    device = Lockstep(shared_bytes=49152)
     assert_close(attended(device.device, **FORMS[form]), attended("reference", **FORMS[form]), 2e-5)
     assert uses_blocks(device)
+
+
+@pytest.mark.parametrize(("unit", "lanes"), [("mfma", 64), ("wmma", 32)])
+@pytest.mark.parametrize("form", ["causal, more keys", "wide"])
+def test_matrix_units_of_other_layouts(form, unit, lanes):
+    device = Lockstep(features=(unit, "float16_attention"), shared_bytes=65536, subgroup_sizes=(lanes,))
+    given = FORMS[form] | {"dtype": "float16"}
+    assert_close(attended(device.device, **given), attended("reference", **given), 4e-3)
+    assert uses_blocks(device) and any(kernel.geometry.lanes >= lanes for kernel in device.kernels)
 
 
 @pytest.mark.parametrize("form", ["several blocks", "causal, more keys", "bias", "grouped heads", "dropout", "wide"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_matrix_units(form, dtype):
-    device = Lockstep(features=MMA)
+    device = Lockstep(features=MMA, shared_bytes=49152)
     given = FORMS[form] | {"dtype": dtype}
     assert_close(attended(device.device, **given), attended("reference", **given), 4e-3 if dtype == "float16" else 3e-2)
-    assert uses_blocks(device) and any("tile_product" in clike.render(kernel, CUDA) for kernel in device.kernels)
+    assert uses_blocks(device) and any("tile_product" in clike_module.render(kernel, CUDA) for kernel in device.kernels)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_other_dtypes_one_by_one(dtype):
-    device = Lockstep(features=("narrow attention",))
+    device = Lockstep(features=("float16_attention",))
     found = attended(device.device, dtype=dtype)
     assert_close(found, attended("reference", dtype=dtype), 1e-13 if dtype == "float64" else 3e-2)
     assert uses_blocks(device)
@@ -99,7 +110,7 @@ def test_bits_do_not_depend_on_the_grid():
 
 
 def test_memory_grows_with_the_length_alone():
-    """Also where every device without blocks would store scores: no kernel writes Tq x Tk elements."""
+    """Also where every device without workgroups would store scores: no kernel writes Tq x Tk elements."""
     device = Lockstep()
     attended(device.device, lengths=(33, 33))
     assert not any(kernel.name.startswith("product") for kernel in device.kernels)
@@ -112,14 +123,19 @@ def test_heads_that_are_too_wide_are_composed():
     assert not uses_blocks(device)
 
 
-def test_blocks_fit_into_what_a_device_has():
+def test_workgroups_fit_into_what_a_device_has():
     for nbytes in (16384, 49152, 232448):
         for width in (16, 64, 128, 256):
             for dtype in (dtypes.float32, dtypes.bfloat16):
-                cut = gpu_attention.cut_of((width, width), (1024, 1024), dtype, True, nbytes)
+                cut = gpu_attention.cut_of(
+                    (width, width), (1024, 1024), dtype, FRAGMENTS.unit, replace(HOPPER, shared_bytes=nbytes)
+                )
                 if cut is not None:
                     assert all(shared_bytes(kernel) <= nbytes for kernel in kernels(dtype, width, cut))
-    assert gpu_attention.cut_of((64, 64), (1024, 1024), dtypes.float32, False, 49152) is not None
+    assert (
+        gpu_attention.cut_of((64, 64), (1024, 1024), dtypes.float32, None, replace(HOPPER, shared_bytes=49152))
+        is not None
+    )
 
 
 def shared_bytes(kernel: Kernel) -> int:
@@ -129,11 +145,11 @@ def shared_bytes(kernel: Kernel) -> int:
 
 def kernels(dtype, width: int, cut=None, **options) -> list[Kernel]:
     """Forward and backward of 12 causal heads with 1024 queries and keys."""
-    cut = cut or gpu_attention.cut_of((width, width), (1024, 1024), dtype, True, 232448)
+    cut = cut or gpu_attention.cut_of((width, width), (1024, 1024), dtype, FRAGMENTS.unit, HOPPER)
     arrays = [Array(name, (12 * 1024 * width, 1024 * width, width, 1), dtype) for name in "qkvg"]
     tile = tile_for(2048)
     problem = Problem(12, 12, 1024, 1024, width, width, dtype, True, False, False, *arrays[:3], None, tile)
-    wide = dtypes.float32 if dtype.is_narrow else dtype
+    wide = dtypes.float32 if dtype.is_16_bit else dtype
     sources = [BufferParam(name, dtype, False) for name in "qkv"]
     results = [BufferParam("out", dtype, True), BufferParam("logs", wide, True)]
     saved = [BufferParam("logs", wide, False), BufferParam("means", wide, False), BufferParam("g", dtype, False)]
@@ -150,9 +166,11 @@ def kernels(dtype, width: int, cut=None, **options) -> list[Kernel]:
 def test_registers_suffice(dtype, width, architecture):
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed")
     shared = 101376 if architecture == "sm_120" else 166912
-    cut = gpu_attention.cut_of((width, width), (1024, 1024), dtype, True, shared)
+    cut = gpu_attention.cut_of(
+        (width, width), (1024, 1024), dtype, FRAGMENTS.unit, replace(HOPPER, shared_bytes=shared)
+    )
     for kernel in kernels(dtype, width, cut):
-        said = compiled(nvrtc, clike.render(normalise(kernel), CUDA), architecture)
+        said = compiled(nvrtc, clike_module.render(normalise(kernel), CUDA), architecture)
         (spilled,) = re.findall(r"(\d+) bytes spill stores", said)
         assert int(spilled) <= 16, said  # next to nothing: a few addresses
 

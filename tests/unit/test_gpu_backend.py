@@ -10,21 +10,8 @@ import pytest
 
 import weft
 from tests.unit.fake_driver import FakeGpu
-from weft.backends import gpu_plan
-from weft.compiler import evaluate
-
-
-@pytest.fixture
-def gpu():
-    backend = FakeGpu()
-    with weft.device(backend.device):
-        yield backend
-
-
-@pytest.fixture
-def apart(monkeypatch):
-    """Small kernels stay apart, so that a small plan is a graph of several."""
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
+from weft.backends.gpu import execution as gpu_execution
+from weft.compiler import realize
 
 
 def array(*shape: int, seed: int = 0) -> np.ndarray:
@@ -46,7 +33,7 @@ def test_eager_values(gpu):
     np.testing.assert_allclose(two_steps(weft.tensor(x)).numpy(), expected(x), rtol=1e-6)
 
 
-def test_a_plan_is_recorded_the_second_time_and_replayed(gpu, apart):
+def test_a_plan_is_recorded_the_second_time_and_replayed(gpu, separate_kernels):
     step, x = weft.compile(two_steps), weft.tensor(array(5, 7))
     for _ in range(5):
         step(x)
@@ -55,7 +42,7 @@ def test_a_plan_is_recorded_the_second_time_and_replayed(gpu, apart):
     np.testing.assert_allclose(step(x).numpy(), expected(array(5, 7)), rtol=1e-6)
 
 
-def test_nothing_waits_and_nothing_is_transferred(gpu, apart):
+def test_nothing_waits_and_nothing_is_transferred(gpu, separate_kernels):
     step, x = weft.compile(two_steps), weft.tensor(array(5, 7))
     step(x)
     before = weft.counters()
@@ -66,7 +53,7 @@ def test_nothing_waits_and_nothing_is_transferred(gpu, apart):
     assert after["uploads"] == before["uploads"] and after["downloads"] == before["downloads"]
 
 
-def test_results_that_are_kept_get_copies_and_the_graph_stays(gpu, apart):
+def test_results_that_are_kept_get_copies_and_the_graph_stays(gpu, separate_kernels):
     weight = weft.ones(3, requires_grad=True)
     optimizer = weft.optim.SGD([weight], lr=0.001)
 
@@ -90,7 +77,7 @@ def test_results_that_are_kept_get_copies_and_the_graph_stays(gpu, apart):
     np.testing.assert_allclose(weight.numpy(), value, rtol=1e-5)
 
 
-def test_slots_that_change_now_and_then_are_staged_too(gpu, apart):
+def test_slots_that_change_now_and_then_are_staged_too(gpu, separate_kernels):
     step = weft.compile(lambda x, y: (two_steps(x) * y).sum())
     kept, found = [], []
     y = array(3)
@@ -107,7 +94,7 @@ def test_slots_that_change_now_and_then_are_staged_too(gpu, apart):
     np.testing.assert_allclose(losses, found, rtol=1e-4)
 
 
-def test_numbers_and_random_states_are_sent_before_each_run(gpu, apart):
+def test_numbers_and_random_states_are_sent_before_each_run(gpu, separate_kernels):
     weft.manual_seed(3)
     step = weft.compile(lambda x, scale: weft.nn.functional.dropout(two_steps(x) * scale, 0.5))
     x = weft.tensor(array(6, 6))
@@ -121,7 +108,7 @@ def test_numbers_and_random_states_are_sent_before_each_run(gpu, apart):
     assert not np.array_equal(drawn[0] == 0, drawn[1] == 0)
 
 
-def test_an_index_out_of_range_is_told_when_something_is_read(gpu):
+def test_an_index_out_of_range_is_reported_when_something_is_read(gpu):
     table = weft.tensor(array(4, 3))
     wrong = table[weft.tensor(np.array([0, 9]))].sum()
     with pytest.raises(weft.IndexRangeError, match="extent 4"):
@@ -135,7 +122,7 @@ def test_an_index_out_of_range_is_told_when_something_is_read(gpu):
     assert step(weft.tensor(np.array([3, 1]))).shape == (2,)
 
 
-def test_memory_is_given_back(gpu, apart):
+def test_memory_is_given_back(gpu, separate_kernels):
     gc.collect()
     before = gpu.bytes_in_use
     step = weft.compile(two_steps)
@@ -151,14 +138,14 @@ def test_memory_is_given_back(gpu, apart):
     assert gpu.bytes_in_use == before
 
 
-def test_out_of_memory_is_told_before_anything_runs():
+def test_out_of_memory_is_reported_before_anything_runs():
     backend = FakeGpu(total=1 << 16)
     x = weft.tensor(array(64, 64), device=backend.device)
     launched = backend.driver.log.count("launch")
     step = weft.compile(lambda x: x.reshape(64, 64, 1) * x.reshape(64, 1, 64))
-    with pytest.raises(weft.OutOfMemoryError, match=r"needs 1\.0 MiB") as told:
+    with pytest.raises(weft.OutOfMemoryError, match=r"needs 1\.0 MiB") as caught:
         step(x)
-    text = str(told.value)
+    text = str(caught.value)
     assert (
         "argument 0" in text and "available of 64.0 KiB" in text and "a batch of at most about 2 instead of 64" in text
     )
@@ -168,7 +155,7 @@ def test_out_of_memory_is_told_before_anything_runs():
     np.testing.assert_array_equal((x + 1).numpy(), array(64, 64) + 1)
 
 
-def test_threads_may_run_plans_side_by_side(gpu, apart):
+def test_threads_may_run_plans_concurrently(gpu, separate_kernels):
     steps, x = [weft.compile(two_steps) for _ in range(3)], array(5, 7)
     tensor, wrong = weft.tensor(x), []
 
@@ -208,11 +195,11 @@ def xor_training(steps: int = 6) -> list[np.ndarray]:
 
 def test_a_step_of_a_tiny_network_is_one_kernel_with_the_same_bits(gpu, monkeypatch):
     *together, count = xor_training()
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
-    evaluate._plans.clear()
-    *apart, more = xor_training()
+    monkeypatch.setattr("weft.compiler.lowering.batch_launches.join_launches", lambda steps, *_: list(steps))
+    realize._plans.clear()
+    *separate_kernels, more = xor_training()
     assert count == 1 and more > 4
-    for one, other in zip(together, apart, strict=True):
+    for one, other in zip(together, separate_kernels, strict=True):
         assert one.tobytes() == other.tobytes()
     with weft.device("cpu"):
         *on_cpu, _ = xor_training()
@@ -267,17 +254,17 @@ def test_columns_are_added_up_by_the_same_kernels(gpu, rows, others):
     assert set(gpu.driver.kernels) == made
 
 
-def test_a_loss_that_is_kept_until_the_next_takes_turns_between_two_places(gpu, monkeypatch):
+def test_a_loss_that_is_kept_until_the_next_alternates_between_two_addresses(gpu, monkeypatch):
     """`loss = step(x)` in a loop: nothing is allocated, and each place has a graph, if of one kernel."""
     step, x = weft.compile(lambda x: x * 2.0 - 1.0), weft.tensor(array(3))
     losses = [step(x) for _ in range(3)]
     assert len({loss.node.buffer.pointer for loss in losses}) == 3
     del losses
     loss = None
-    for _ in range(2 * gpu_plan.OFTEN + 4):
+    for _ in range(2 * gpu_execution.RUNS_BEFORE_GRAPH + 4):
         loss = step(x)
     asked, places = [], []
-    for name in ("allocate", "launcher", "record"):
+    for name in ("allocate", "make_launcher", "capture_graph"):
         monkeypatch.setattr(gpu.driver, name, asked.append)
     assert len(step.plan) == 1 and len(step.last.entry.executable._graphs) == 2
     for _ in range(6):
@@ -295,6 +282,6 @@ def test_a_loss_that_is_kept_until_the_next_takes_turns_between_two_places(gpu, 
 
 @pytest.mark.parametrize("columns", [8, 65, 1100])
 def test_chunks_of_column_sums_are_verified(gpu, columns):
-    """Each of them is every so manieth row."""
+    """Each of them is a strided selection of rows."""
     checked = weft.testing.verify(lambda x: x.sum(0), weft.tensor(array(300, columns)))
     assert [one.name.split("_")[0] for one in checked] == ["rows", "cols"]

@@ -7,11 +7,11 @@ import pytest
 import torch  # noqa: F401  (the records need it)
 
 import weft
-from tests.layers.checks import arrays_of, make_layer, tensors, weighted
+from tests.layers.instances import arrays_of, make_layer, tensors, weighted
 from tests.layers.record import Draw, LayerRecord
 from tests.layers.records import diffusion, graph, graph_attention, message_passing
 from tests.unit.lockstep import Lockstep
-from weft.compiler import join
+from weft.base.tuning import Tuning
 
 pytestmark = pytest.mark.unit
 
@@ -45,7 +45,7 @@ def test_as_on_the_cpu(name):
 
 @pytest.mark.parametrize("name", sorted(WANTED))
 def test_nothing_is_sorted_or_scattered_on_an_adjacency(name, monkeypatch):
-    monkeypatch.setattr(join, "MOST", 1)  # launches keep their names
+    monkeypatch.setattr(Lockstep, "tuning", Tuning(max_batched_launches=1))  # launches keep their names
     with weft.device(Lockstep().device):
         layer = make_layer(RECORDS[name])
         x, edges, *rest = tensors(RECORDS[name].inputs(Draw()))

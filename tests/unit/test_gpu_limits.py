@@ -13,9 +13,14 @@ from tests.unit.lockstep import Lockstep
 
 pytestmark = pytest.mark.unit
 
-HOPPER = {"features": ("subgroups", "numbers"), "threads": 1024, "subgroup": 32, "shared_bytes": 232448}
-SMALL = {"threads": 256, "shared_bytes": 16384, "vector_bytes": 4}  # what every GPU has
-DEVICES = pytest.mark.parametrize("options", [HOPPER, SMALL], ids=["hopper", "small"])
+HOPPER = {
+    "features": ("subgroup_operations", "scalar_arguments"),
+    "workgroup_size": 1024,
+    "subgroup_sizes": (32,),
+    "shared_bytes": 232448,
+}
+SMALL_GPU = {"workgroup_size": 256, "shared_bytes": 16384, "access_bytes": 4}  # what every GPU has
+DEVICES = pytest.mark.parametrize("options", [HOPPER, SMALL_GPU], ids=["hopper", "small"])
 
 
 def numbers(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -31,7 +36,7 @@ def softmax(x: np.ndarray, axis: int) -> np.ndarray:
 @pytest.mark.parametrize("threads", [256, 1024])
 @pytest.mark.parametrize("cols", [33, 100, 600, 1030, 17000])
 def test_rows_in_subgroups_of_any_size(subgroup, threads, cols):
-    device = Lockstep(features=("subgroups",), subgroup=subgroup, threads=threads).device
+    device = Lockstep(features=("subgroup_operations",), subgroup_sizes=(subgroup,), workgroup_size=threads).device
     x = numbers(3, cols)
     found = weft.tensor(x, device=device).softmax(1).numpy()
     np.testing.assert_allclose(found, softmax(x, 1), 1e-4, 1e-7)
@@ -39,13 +44,13 @@ def test_rows_in_subgroups_of_any_size(subgroup, threads, cols):
 
 def test_long_rows_of_elements_wider_than_an_access():
     x = numbers(2, 9000, dtype="float64")
-    found = weft.tensor(x, device=Lockstep(**SMALL).device).softmax(1).numpy()
+    found = weft.tensor(x, device=Lockstep(**SMALL_GPU).device).softmax(1).numpy()
     np.testing.assert_allclose(found, softmax(x, 1), 1e-9)
 
 
-def test_blocks_of_joined_launches_are_whole_subgroups():
+def test_workgroups_of_joined_launches_are_whole_subgroups():
     """A sort of few words has a block of 32 threads."""
-    device = Lockstep(features=("subgroups",), subgroup=64).device
+    device = Lockstep(features=("subgroup_operations",), subgroup_sizes=(64,)).device
     x, keys = numbers(3, 100), numbers(40)
     rows, order = weft.tensor(x, device=device).sum(1), weft.tensor(keys, device=device).argsort()
     weft.eval(rows, order)
@@ -89,7 +94,7 @@ def test_products(options, dtype, shape):
 
 @DEVICES
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_many_folds_down_columns(options, dtype):
+def test_many_reductions_over_columns(options, dtype):
     """Their partial results take more shared memory than may be declared, or than there is."""
     device, x = Lockstep(**options).device, numbers(2, 260, 40, dtype=dtype)
     tensor = weft.tensor(x, device=device)
@@ -97,11 +102,13 @@ def test_many_folds_down_columns(options, dtype):
     weft.eval(*found)
     for scale, one in enumerate(found, 2):
         np.testing.assert_allclose(one.numpy(), softmax(scale * x, 1), 1e-4, 1e-7)
-    (folds,) = [kernel for kernel in device.backend.kernels if kernel.name.startswith("cols")]
-    assert folds.geometry.threads < 256 if options is SMALL else folds.geometry.shared > 49152
+    (columns_kernel,) = [kernel for kernel in device.backend.kernels if kernel.name.startswith("cols")]
+    assert columns_kernel.geometry.lanes < 256 if options is SMALL_GPU else columns_kernel.geometry.shared > 49152
 
 
-@pytest.mark.parametrize("options", [HOPPER, {**SMALL, "features": ("subgroups",)}], ids=["hopper", "small"])
+@pytest.mark.parametrize(
+    "options", [HOPPER, {**SMALL_GPU, "features": ("subgroup_operations",)}], ids=["hopper", "small"]
+)
 def test_rows_with_many_sums_over_columns(options):
     device, x = Lockstep(**options).device, numbers(300, 512, dtype="float64")
     rows = weft.tensor(x, device=device).softmax(1)
@@ -114,6 +121,6 @@ def test_rows_with_many_sums_over_columns(options):
 
 
 def test_accesses_narrower_than_an_element():
-    device = Lockstep(features=("subgroups",), vector_bytes=4).device
+    device = Lockstep(features=("subgroup_operations",), access_bytes=4).device
     x = numbers(3, 2500, dtype="float64")
     np.testing.assert_allclose(weft.tensor(x, device=device).sum(1).numpy(), x.sum(1), 1e-12)

@@ -1,4 +1,4 @@
-"""Scans, sorts, scattered rows, loops and kernels of users on devices with blocks, run by the emulator."""
+"""Scans, sorts, scattered rows, loops and kernels of users on GPUs, run by the emulator."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 import weft
 from tests.unit.lockstep import Lockstep
 from tests.unit.programs import check_an_index_that_moves_on
-from weft.backends.base import Device
-from weft.compiler import assemble, order_blocks
+from weft.base.tuning import Tuning
+from weft.core.tensor import Tensor
 from weft.errors import IndexRangeError
-from weft.kernels import block_sorts, gpu_lanes
-from weft.tensor import Tensor
+from weft.kernels import numerics
+from weft.kernels.gpu import sort as gpu_sort
+from weft.plan.device import Device
 
 pytestmark = pytest.mark.unit
 
@@ -20,10 +21,16 @@ pytestmark = pytest.mark.unit
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     """Everything that large shapes do, with shapes that an emulator gets through."""
-    monkeypatch.setattr(assemble, "CHECK", True)
-    for name, value in {"RUN": 32, "TILES": 1, "BLOCK": 32, "WALKED": 4, "SERIAL": 40, "PIECES": 64}.items():
-        monkeypatch.setattr(order_blocks, name, value)
-    monkeypatch.setattr(block_sorts, "LEAST", 32)
+    for name, value in {
+        "MAX_SCAN_TILES": 1,
+        "MAX_SCAN_LANES": 32,
+        "MAX_UNSORTED_ROWS": 4,
+        "MAX_SERIAL_SCAN": 40,
+        "MIN_PIECEWISE_ROWS": 64,
+    }.items():
+        monkeypatch.setattr(numerics, name, value)
+    monkeypatch.setattr(Lockstep, "tuning", Tuning(max_sorted_run=32))
+    monkeypatch.setattr(gpu_sort, "MIN_TILE_WORDS", 32)
 
 
 @pytest.fixture
@@ -114,38 +121,43 @@ def test_largest_elements_and_medians(device):
     np.testing.assert_array_equal(tensor.median(1).values.numpy(), np.sort(x, 1)[:, 99])
 
 
-FOLDS = {"add": (np.add, 0.0), "max": (np.maximum, -np.inf), "min": (np.minimum, np.inf), "prod": (np.multiply, 1.0)}
+REDUCTIONS = {
+    "add": (np.add, 0.0),
+    "max": (np.maximum, -np.inf),
+    "min": (np.minimum, np.inf),
+    "prod": (np.multiply, 1.0),
+}
 
 
-@pytest.mark.parametrize("fold", FOLDS)
+@pytest.mark.parametrize("op", REDUCTIONS)
 @pytest.mark.parametrize(("entries", "count", "columns"), [(3, 5, 2), (60, 7, 3), (100, 4, 1), (100, 150, 1)])
-def test_scattered_rows(device, fold, entries, count, columns):
+def test_scattered_rows(device, op, entries, count, columns):
     rng = np.random.default_rng(2)
     index, rows = rng.integers(0, count, entries), 1 + 0.1 * numbers(entries, columns)
-    node = weft.graph.build.scatter(fold, *[weft.tensor(x, device=device).node for x in (index, rows)], count)
-    ufunc, start = FOLDS[fold]
+    node = weft.graph.build.scatter(op, *[weft.tensor(x, device=device).node for x in (index, rows)], count)
+    ufunc, start = REDUCTIONS[op]
     expected = np.full((count, columns), start)
     ufunc.at(expected, index, rows)
     np.testing.assert_allclose(Tensor(node).numpy(), expected, 1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int32"])
-def test_wide_rows_move_by_neighbours(device, monkeypatch, dtype):
-    monkeypatch.setattr(gpu_lanes, "MANY", 1)
+def test_wide_rows_move_as_vectors(device, monkeypatch, dtype):
+    monkeypatch.setattr(numerics, "MIN_SEGMENT_ELEMENTS", 1)
     index = np.random.default_rng(0).integers(0, 9, 70)
     rows = weft.tensor(np.round(4 * numbers(70, 64)).astype(getattr(weft, dtype).numpy), device=device)
     table = weft.scatter_sum(rows, weft.tensor(index, device=device), 9)
     expected = np.zeros((9, 64))
     np.add.at(expected, index, rows.float().numpy())
     np.testing.assert_array_equal(table.float().numpy(), expected)
-    folds = [kernel for kernel in device.backend.kernels if kernel.name.startswith("segment")]
+    segments = [kernel for kernel in device.backend.kernels if kernel.name.startswith("segment")]
     near = {"float64": 2}.get(dtype, 4)
-    assert {kernel.geometry.items for kernel in folds} == {64 // near}
+    assert {kernel.geometry.items for kernel in segments} == {64 // near}
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
 def test_wide_segments(device, monkeypatch, reduce):
-    monkeypatch.setattr(gpu_lanes, "MANY", 1)
+    monkeypatch.setattr(numerics, "MIN_SEGMENT_ELEMENTS", 1)
     pointers, data = np.array([0, 3, 3, 8, 20]), numbers(20, 36)
     given = weft.tensor(data, device=device, requires_grad=True)
     result = weft.segment_reduce(given, weft.tensor(pointers, device=device), reduce)
@@ -180,12 +192,12 @@ def test_a_bad_index_is_found(device):
 def ordered(device: Device) -> bytes:
     x = weft.tensor(numbers(2, 300), device=device)
     index = weft.tensor(np.random.default_rng(3).integers(0, 9, 100), device=device)
-    folded = weft.scatter_sum(weft.tensor(numbers(100), device=device), index, 9)
-    return b"".join([value.numpy().tobytes() for value in (x.cumsum(1), x[0, :90].argsort(0), folded)])
+    scattered = weft.scatter_sum(weft.tensor(numbers(100), device=device), index, 9)
+    return b"".join([value.numpy().tobytes() for value in (x.cumsum(1), x[0, :90].argsort(0), scattered)])
 
 
-def test_the_number_of_blocks_changes_nothing():
-    assert ordered(Lockstep().device) == ordered(Lockstep(blocks=3).device)
+def test_the_number_of_workgroups_changes_nothing():
+    assert ordered(Lockstep().device) == ordered(Lockstep(workgroup_count=3).device)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -193,16 +205,16 @@ def test_loops(device, reverse):
     x, w = numbers(4, 2, 3), numbers(3, 3)
     steps, weight = weft.tensor(x, device=device, requires_grad=True), weft.tensor(w, device=device, requires_grad=True)
 
-    def turn(state, step):
+    def iteration(state, step):
         new = (state @ weight + step).tanh()
         return new, new.sort(-1).values
 
     zero = weft.zeros(2, 3, device=device)
-    state, stacked = weft.loop(turn, zero, steps, reverse=reverse)
+    state, stacked = weft.loop(iteration, zero, steps, reverse=reverse)
     (state.sum() + (stacked * stacked).sum()).backward()
     got = [value.numpy() for value in (state, stacked, steps.grad, weight.grad)]
     steps, weight, zero = (weft.tensor(value, requires_grad=True) for value in (x, w, np.zeros((2, 3), "float32")))
-    state, stacked = weft.loop(turn, zero, steps, reverse=reverse)
+    state, stacked = weft.loop(iteration, zero, steps, reverse=reverse)
     (state.sum() + (stacked * stacked).sum()).backward()
     for ours, expected in zip(got, (state, stacked, steps.grad, weight.grad), strict=True):
         np.testing.assert_allclose(ours, expected.numpy(), 1e-4, 1e-5)

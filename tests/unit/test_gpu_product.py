@@ -1,42 +1,47 @@
-"""Matrix products by blocks: layouts, dtypes and tails against NumPy, epilogues, and what NVRTC makes of the tiles."""
+"""Matrix products on GPUs: layouts, dtypes and tails against NumPy, epilogues, and what NVRTC makes of the tiles."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import weft
 import weft.nn.functional as F
-from tests.unit.lockstep import Lockstep
-from weft import dtypes
-from weft.compiler import block_product
-from weft.kernels import gpu_product, narrow
-from weft.kernels import index as ix
-from weft.kernels.gpu_product import Product, Tiling, strided
-from weft.kernels.language import LAUNCH_RANGES, BufferParam, Kernel, ScalarParam, Store
-from weft.kernels.normal import normalise
-from weft.render import clike
-from weft.render.dialects import CUDA
+from tests.unit.fake_cuda import HOPPER
+from tests.unit.lockstep import FRAGMENTS, Lockstep
+from weft.backends.hip import backend as hip_backend
+from weft.base import dtypes
+from weft.kernels import numerics
+from weft.kernels.gpu import gemm as gpu_gemm
+from weft.kernels.gpu.gemm import Product, Tiling, strided_operand
+from weft.kernels.gpu.matrix_unit import Fragments
+from weft.kernels.ir import index as ix
+from weft.kernels.ir.language import LAUNCH_RANGES, BufferParam, Kernel, ScalarParam, Store
+from weft.kernels.ir.normalize import normalise
+from weft.kernels.math import float16
+from weft.render.clike import module as clike_module
+from weft.render.dialects.tables import CUDA
 
-MMA = ("mma",)
+MMA = ("matrix_units",)
 TRANSPOSES = list(itertools.product((False, True), repeat=2))
 
 
-def kernel(dtype, m: int, n: int, k: int, turned=(False, False), choice: Tiling | None = None, batch: int = 1):
+def kernel(dtype, m: int, n: int, k: int, transposed=(False, False), choice: Tiling | None = None, batch: int = 1):
     """(kernel, tiles) of a contiguous product that stores its result in `c`."""
-    left = strided("a", dtype, 1 if turned[0] else k, m if turned[0] else 1, [(batch, m * k)])
-    right = strided("b", dtype, k if turned[1] else 1, 1 if turned[1] else n, [(batch, k * n)])
+    left = strided_operand("a", dtype, 1 if transposed[0] else k, m if transposed[0] else 1, [(batch, m * k)])
+    right = strided_operand("b", dtype, k if transposed[1] else 1, 1 if transposed[1] else n, [(batch, k * n)])
     product = Product(left, right, batch, m, n, k)
-    choice = choice or gpu_product.tiling(product, True, 132, 232448)
+    choice = choice or gpu_gemm.tiling(product, FRAGMENTS.unit, 132, HOPPER)
 
     def finish(number, row, column, value):
-        value = narrow.packed(narrow.rounded(value, dtype), dtype) if dtype.is_narrow else value
+        value = float16.pack(float16.round_to(value, dtype), dtype) if dtype.is_16_bit else value
         return [Store("c", ix.linearise((number, row, column), (batch, m, n)), value)]
 
-    body, geometry = gpu_product.body(product, choice, finish)
+    body, geometry = gpu_gemm.body(product, choice, finish, HOPPER)
     buffers = tuple(BufferParam(name, dtype, name == "c") for name in "abc")
     rows = (ScalarParam("rows", dtypes.int32),)
     return Kernel("product", buffers, rows, LAUNCH_RANGES, body, geometry=geometry), choice.count(product)
@@ -47,11 +52,13 @@ def numbers(dtype, *shape: int, seed: int = 0) -> np.ndarray:
     return values.astype(dtype.numpy)
 
 
-def launched(device, dtype, shape: tuple[int, int, int], turned, choice=None, batch: int = 1) -> np.ndarray:
+def launched(device, dtype, shape: tuple[int, int, int], transposed, choice=None, batch: int = 1) -> np.ndarray:
     m, n, k = shape
-    made, count = kernel(dtype, m, n, k, turned, choice, batch)
+    made, count = kernel(dtype, m, n, k, transposed, choice, batch)
     a, b = numbers(dtype, batch, m, k), numbers(dtype, batch, k, n, seed=1)
-    arrays = [np.ascontiguousarray(x.swapaxes(1, 2) if t else x).ravel() for x, t in zip((a, b), turned, strict=True)]
+    arrays = [
+        np.ascontiguousarray(x.swapaxes(1, 2) if t else x).ravel() for x, t in zip((a, b), transposed, strict=True)
+    ]
     c = np.zeros(batch * m * n, dtype.numpy)
     device.launch(normalise(made), [*arrays, c], (m,), count)
     expected = a.astype(float) @ b.astype(float)
@@ -60,36 +67,54 @@ def launched(device, dtype, shape: tuple[int, int, int], turned, choice=None, ba
     return c
 
 
-SMALL = Tiling(16, 16, 8, 4, 2, False, 1.0)
-WIDE = Tiling(8, 32, 4, 2, 4, False, 1.0)
-UNITS = Tiling(32, 32, 32, 16, 32, True, 1.0)
-DEEP = Tiling(16, 16, 8, 4, 2, False, 1.0, 4)
+SMALL_TILES = Tiling(16, 16, 8, 4, 2, None, 1.0)
+WIDE_TILES = Tiling(8, 32, 4, 2, 4, None, 1.0)
+UNITS = Tiling(32, 32, 32, 16, 32, FRAGMENTS, 1.0)
+DEEP_TILES = Tiling(16, 16, 8, 4, 2, None, 1.0, 4)
+PREFETCHING_TILES = replace(SMALL_TILES, prefetches=True)  # as without asynchronous copies
 
 
-@pytest.mark.parametrize("turned", TRANSPOSES)
+@pytest.mark.parametrize("transposed", TRANSPOSES)
 @pytest.mark.parametrize("shape", [(16, 16, 8), (19, 37, 21), (3, 70, 4), (33, 5, 1)])
-@pytest.mark.parametrize("choice", [SMALL, WIDE, DEEP], ids=["small", "wide", "deep"])
-def test_registers(choice, shape, turned):
-    launched(Lockstep(), dtypes.float32, shape, turned, choice)
+@pytest.mark.parametrize(
+    "choice", [SMALL_TILES, WIDE_TILES, DEEP_TILES, PREFETCHING_TILES], ids=["small", "wide", "deep", "next"]
+)
+def test_registers(choice, shape, transposed):
+    launched(Lockstep(), dtypes.float32, shape, transposed, choice)
 
 
-@pytest.mark.parametrize("turned", TRANSPOSES)
+@pytest.mark.parametrize("transposed", TRANSPOSES)
 @pytest.mark.parametrize("dtype", [dtypes.float64, dtypes.float16, dtypes.bfloat16, dtypes.int32, dtypes.int64])
-def test_other_dtypes(dtype, turned):
-    launched(Lockstep(), dtype, (9, 18, 11), turned, SMALL if dtype.itemsize > 2 else Tiling(16, 16, 8, 2, 4, False, 1))
+def test_other_dtypes(dtype, transposed):
+    launched(
+        Lockstep(),
+        dtype,
+        (9, 18, 11),
+        transposed,
+        SMALL_TILES if dtype.itemsize > 2 else Tiling(16, 16, 8, 2, 4, None, 1),
+    )
 
 
-@pytest.mark.parametrize("turned", TRANSPOSES)
+@pytest.mark.parametrize("transposed", TRANSPOSES)
 @pytest.mark.parametrize("shape", [(32, 32, 32), (37, 41, 50), (5, 70, 16)])
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16])
-def test_matrix_units(dtype, shape, turned):
-    launched(Lockstep(), dtype, shape, turned, UNITS)
+def test_matrix_units(dtype, shape, transposed):
+    launched(Lockstep(), dtype, shape, transposed, UNITS)
+
+
+@pytest.mark.parametrize("transposed", TRANSPOSES)
+@pytest.mark.parametrize("unit", [hip_backend.MFMA, hip_backend.WMMA], ids=["mfma", "wmma"])
+def test_matrix_units_of_other_layouts(unit, transposed):
+    device = Lockstep(features=("mfma" if unit is hip_backend.MFMA else "wmma",))
+    launched(
+        device, dtypes.float16, (37, 41, 50), transposed, replace(UNITS, fragments=Fragments(unit), prefetches=True)
+    )
 
 
 def test_bits_depend_on_neither_tile_nor_grid():
-    one = launched(Lockstep(), dtypes.float32, (20, 36, 30), (False, False), SMALL, batch=3)
-    for blocks, choice in ((1, SMALL), (2, WIDE), (7, DEEP)):
-        other = launched(Lockstep(blocks), dtypes.float32, (20, 36, 30), (False, False), choice, batch=3)
+    one = launched(Lockstep(), dtypes.float32, (20, 36, 30), (False, False), SMALL_TILES, batch=3)
+    for workgroups, choice in ((1, SMALL_TILES), (2, WIDE_TILES), (7, DEEP_TILES), (3, PREFETCHING_TILES)):
+        other = launched(Lockstep(workgroups), dtypes.float32, (20, 36, 30), (False, False), choice, batch=3)
         assert one.tobytes() == other.tobytes()
 
 
@@ -137,7 +162,7 @@ def test_gradients_of_a_layer():
 
 
 def test_long_sums_of_few_tiles_are_cut(monkeypatch):
-    monkeypatch.setattr(block_product, "SHORTEST", 16)
+    monkeypatch.setattr(numerics, "MIN_PART_LENGTH", 16)
     device = Lockstep()
     a, b = numbers(dtypes.float32, 18, 128), numbers(dtypes.float32, 128, 17, seed=1)
     for left, right in ((on(device, a), on(device, b)), (on(device, a.T.copy()).T, on(device, b.T.copy()).T)):
@@ -151,7 +176,7 @@ def test_long_sums_of_few_tiles_are_cut(monkeypatch):
     "shape, parts",
     [
         ((64, 128, 784), 14),  # small, so of 56 each: at least 48, and multiples of 4
-        ((64, 128, 256), 1),  # short enough for one walk
+        ((64, 128, 256), 1),  # short enough for one loop
         ((64, 10, 1021), 1),  # nothing divides it
         ((768, 768, 16384), 4),  # 36 tiles of 128 x 128
         ((4096, 4096, 4096), 1),
@@ -159,30 +184,34 @@ def test_long_sums_of_few_tiles_are_cut(monkeypatch):
     ],
 )
 def test_shapes_say_how_sums_are_cut(shape, parts):
-    assert block_product._parts(*shape) == parts
+    assert numerics.gpu_product_parts(*shape) == parts
 
 
 def test_a_small_product_is_fetched_at_once():
     """As many stages as steps of k, without asking for memory with the launch."""
     for m, n, k in ((64, 10, 128), (64, 128, 10), (784, 128, 64), (128, 10, 64), (64, 128, 56)):
-        for turned in TRANSPOSES:
-            made, count = kernel(dtypes.float32, m, n, k, turned)
-            product = Product(strided("a", dtypes.float32, k, 1), strided("b", dtypes.float32, 1, n), 1, m, n, k)
-            choice = gpu_product.tiling(product, True, 132)
-            assert choice.stages == -(-k // choice.depth) and choice.threads == 256 and count <= 132
+        for transposed in TRANSPOSES:
+            made, count = kernel(dtypes.float32, m, n, k, transposed)
+            product = Product(
+                strided_operand("a", dtypes.float32, k, 1), strided_operand("b", dtypes.float32, 1, n), 1, m, n, k
+            )
+            choice = gpu_gemm.tiling(
+                product, FRAGMENTS.unit, 132, replace(HOPPER, shared_bytes=HOPPER.static_shared_bytes)
+            )
+            assert choice.stages == -(-k // choice.depth) and choice.lanes == 256 and count <= 132
             assert made.geometry.shared == 0
 
 
-@pytest.mark.parametrize("turned", TRANSPOSES)
+@pytest.mark.parametrize("transposed", TRANSPOSES)
 @pytest.mark.parametrize("shape", [(33, 70, 40), (64, 10, 128), (20, 9, 10), (5, 3, 300)])
-def test_small_products(shape, turned):
-    launched(Lockstep(), dtypes.float32, shape, turned)
+def test_small_products(shape, transposed):
+    launched(Lockstep(), dtypes.float32, shape, transposed)
 
 
-def test_neighbours_are_fetched_together_where_all_rows_allow_it():
-    assert [strided("a", dtypes.float32, step, 1).vector for step in (784, 10, 7)] == [4, 2, 1]
-    assert strided("a", dtypes.bfloat16, 1, 12).vector == 4
-    assert strided("a", dtypes.float32, 8, 1, [(3, 18)]).vector == 2
+def test_contiguous_elements_are_fetched_together_where_all_rows_allow_it():
+    assert [strided_operand("a", dtypes.float32, step, 1).vector for step in (784, 10, 7)] == [4, 2, 1]
+    assert strided_operand("a", dtypes.bfloat16, 1, 12).vector == 4
+    assert strided_operand("a", dtypes.float32, 8, 1, [(3, 18)]).vector == 2
 
 
 @pytest.mark.parametrize("features", [(), MMA], ids=["fma", "mma"])
@@ -217,7 +246,7 @@ def test_another_number_of_rows_is_the_same_kernel():
     w = on(device, numbers(dtypes.float32, 24, 24))
     for rows in (20, 27):
         (on(device, numbers(dtypes.float32, rows, 24)) @ w).numpy()
-    assert len(device.kernels) == 2 and len({clike.symbol(kernel, CUDA) for kernel in device.kernels}) == 1
+    assert len(device.kernels) == 2 and len({clike_module.symbol(kernel, CUDA) for kernel in device.kernels}) == 1
 
 
 # --- machine code ----------------------------------------------------------------------------------------------------
@@ -227,9 +256,9 @@ def test_another_number_of_rows_is_the_same_kernel():
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.float64])
 def test_large_tiles_stay_in_registers(dtype, architecture):
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="NVRTC is not installed")
-    for turned in TRANSPOSES:
-        made, _ = kernel(dtype, 4096, 4096, 4096, turned)
-        said = compiled(nvrtc, clike.render(normalise(made), CUDA), architecture)
+    for transposed in TRANSPOSES:
+        made, _ = kernel(dtype, 4096, 4096, 4096, transposed)
+        said = compiled(nvrtc, clike_module.render(normalise(made), CUDA), architecture)
         assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in said, said
 
 
@@ -239,6 +268,6 @@ def compiled(nvrtc, text: str, architecture: str) -> str:
     options = [f"-arch={architecture}".encode(), b"-std=c++17", b"-fmad=false", b"--ptxas-options=-v"]
     nvrtc.nvrtcCompileProgram(program, len(options), options)
     _, size = nvrtc.nvrtcGetProgramLogSize(program)
-    log = b" " * size
+    log = bytearray(size)
     nvrtc.nvrtcGetProgramLog(program, log)
     return log.decode()

@@ -1,4 +1,4 @@
-"""Records of scans, sorts, indexing and graphs on an emulated device with blocks: values and gradients as NumPy has
+"""Records of scans, sorts, indexing and graphs on an emulated GPU: values and gradients as NumPy has
 them.
 
 Thresholds are low, so that small samples take the ways of large ones: merged runs, pieces, sorted tables.
@@ -13,8 +13,9 @@ import weft
 from tests.records import Inputs, Record, Sample, flat, graphs, indexing, order, statistics
 from tests.records.record import tensors_of
 from tests.unit.lockstep import Lockstep
-from weft.compiler import order_blocks
-from weft.kernels import block_sorts
+from weft.base.tuning import Tuning
+from weft.kernels import numerics
+from weft.kernels.gpu import sort as gpu_sort
 
 pytestmark = pytest.mark.unit
 
@@ -25,9 +26,17 @@ RECORDS = [*order.RECORDS, *indexing.RECORDS, *graphs.RECORDS, *statistics.RECOR
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    for name, value in {"RUN": 8, "TILES": 1, "BLOCK": 4, "WALKED": 2, "SERIAL": 8, "LINES": 4, "PIECES": 8}.items():
-        monkeypatch.setattr(order_blocks, name, value)
-    monkeypatch.setattr(block_sorts, "LEAST", 32)
+    for name, value in {
+        "MAX_SCAN_TILES": 1,
+        "MAX_SCAN_LANES": 4,
+        "MAX_UNSORTED_ROWS": 2,
+        "MAX_SERIAL_SCAN": 8,
+        "MAX_LANE_SCAN": 4,
+        "MIN_PIECEWISE_ROWS": 8,
+    }.items():
+        monkeypatch.setattr(numerics, name, value)
+    monkeypatch.setattr(Lockstep, "tuning", Tuning(max_sorted_run=8))
+    monkeypatch.setattr(gpu_sort, "MIN_TILE_WORDS", 32)
 
 
 def few(record: Record) -> list[Sample]:

@@ -1,4 +1,4 @@
-"""Recurrent layers and the conditional random field on a device with blocks, run by the emulator, beside the CPU."""
+"""Recurrent layers and the conditional random field on a GPU, run by the emulator, compared with the CPU."""
 
 import numpy as np
 import pytest

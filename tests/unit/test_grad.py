@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import weft
-from weft.tensor import take_consumed
+from weft.core.realize import take_consumed
 
 pytestmark = pytest.mark.unit
 

@@ -1,15 +1,16 @@
 """Nodes are one when equal, graphs are checked by the spec, and print readably."""
 
 import gc
+from dataclasses import replace
 
 import pytest
 
 import weft
-from weft.dtypes import bool_, float32, int64
+from weft.base.dtypes import bool_, float32, int64
+from weft.compiler.primitives import COMPILER_PRIMITIVES
 from weft.graph import build
-from weft.graph.evaluate import SEVERAL
 from weft.graph.node import _interned, intern_node, leaf
-from weft.graph.primitives import PRIMITIVES, make
+from weft.graph.primitives import PRIMITIVES, make_node
 from weft.graph.show import show
 from weft.graph.spec import check
 
@@ -62,10 +63,8 @@ def test_movement_that_changes_nothing_is_its_source():
 
 
 def test_every_primitive_but_leaves_and_loops_can_be_evaluated_alone():
-    compilers = {"number", "library"}  # entered once the compiler is loaded
-    alone = {name for name, row in PRIMITIVES.items() if row.evaluate is None and name not in SEVERAL} - compilers
-    assert alone == {"buffer", "input", "loop", "pick"}
-    assert {name for name, row in PRIMITIVES.items() if row.results is not None} - compilers == set(SEVERAL) - compilers
+    assert {name for name, row in PRIMITIVES.items() if row.evaluation is None} == {"buffer", "input", "loop", "pick"}
+    assert {name for name, row in COMPILER_PRIMITIVES.items() if row.evaluation is None} == {"number"}
 
 
 def test_depth_counts_uncomputed_operations():
@@ -82,7 +81,8 @@ def test_spec_accepts_what_operations_make():
 
 
 def wrong(op, srcs, attrs=(), shape=(2,), dtype=float32, device=DEVICE):
-    return intern_node(op, srcs, attrs, shape, dtype, device)
+    row = PRIMITIVES.get(op) or replace(PRIMITIVES["neg"], name=op)
+    return intern_node(row, srcs, row.attributes(*attrs), shape, dtype, device)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_spec_finds_cycles():
 
 def test_make_asserts_what_operations_should_have_checked():
     with pytest.raises(AssertionError):
-        make("add", (value(2), value(3)))
+        make_node("add", (value(2), value(3)))
 
 
 def test_show_numbers_sources_before_users():

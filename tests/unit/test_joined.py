@@ -1,4 +1,4 @@
-"""Small launches that become one: in one block after each other, or in blocks side by side."""
+"""Small launches that become one: one after the other in one workgroup, or each in workgroups of its own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ import weft
 import weft.nn.functional as F
 from tests.unit.fake_cuda import FakeCuda
 from tests.unit.lockstep import Lockstep
-from weft.compiler import join
-from weft.compiler.plan import Launch
-from weft.kernels.language import DECLARED, shared_bytes
-from weft.render import clike
-from weft.render.dialects import CUDA
+from weft.backends.cuda import backend as cuda_backend
+from weft.base.tuning import Tuning
+from weft.kernels.ir.language import shared_bytes
+from weft.plan.plan import Launch
+from weft.render.clike import module as clike_module
+from weft.render.dialects.tables import CUDA
+
+DECLARED = cuda_backend.STATIC_SHARED_BYTES
 
 pytestmark = pytest.mark.unit
 
@@ -30,18 +33,22 @@ def compiled(device, function, *arrays):
 
 
 def layer_gradients(x, w, g):
-    """Kernels of several blocks that do not depend on each other: products, column sums, an elementwise map."""
+    """Kernels of several workgroups that do not depend on each other: products, column sums, an elementwise map."""
     return x.T @ g, g.sum(0), g @ w.T, x * 2
 
 
 LAYER = numbers(40, 36), numbers(36, 70), numbers(40, 70)
 
 
-@pytest.mark.parametrize("blocks", [None, 1, 3, 50])
-def test_what_does_not_depend_on_each_other_is_one_launch(blocks, monkeypatch):
-    found, names = compiled(Lockstep(blocks, shared_bytes=DECLARED).device, layer_gradients, *LAYER)
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
-    alone, several = compiled(Lockstep(blocks, shared_bytes=DECLARED).device, layer_gradients, *LAYER)
+@pytest.mark.parametrize("workgroups", [None, 1, 3, 50])
+def test_what_does_not_depend_on_each_other_is_one_launch(workgroups, monkeypatch):
+    found, names = compiled(
+        Lockstep(workgroups, shared_bytes=DECLARED, static_shared_bytes=DECLARED).device, layer_gradients, *LAYER
+    )
+    monkeypatch.setattr("weft.compiler.lowering.batch_launches.join_launches", lambda steps, *_: list(steps))
+    alone, several = compiled(
+        Lockstep(workgroups, shared_bytes=DECLARED, static_shared_bytes=DECLARED).device, layer_gradients, *LAYER
+    )
     assert len(names) == 1 and len(several) == 4, (names, several)
     for one, other in zip(found, alone, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -51,13 +58,13 @@ def test_what_does_not_depend_on_each_other_is_one_launch(blocks, monkeypatch):
 
 
 def test_a_part_of_one_block_is_run_by_that_block_alone():
-    """An axis of one element is no index, so blocks before it must be kept out by its number."""
+    """An axis of one element is no index, so workgroups before it must be kept out by its number."""
     device = Lockstep()
     (_, sums), names = compiled(device.device, lambda x, g: (x * 2, g.sum(0)), numbers(2000), numbers(64, 10))
     np.testing.assert_allclose(sums, numbers(64, 10).astype(np.float64).sum(0), 1e-5, 1e-5)
     assert len(names) == 1 and names[0].startswith("beside_2")
     (kernel,) = device.kernels
-    assert "if (true)" not in clike.render(kernel, CUDA)
+    assert "if (true)" not in clike_module.render(kernel, CUDA)
 
 
 def test_what_depends_on_another_waits_for_it():
@@ -68,7 +75,7 @@ def test_what_depends_on_another_waits_for_it():
     assert not any(name.startswith("beside") for name in names), names
 
 
-def test_memory_that_changes_hands_keeps_launches_apart():
+def test_memory_that_is_reused_keeps_launches_separate():
     """The second product of `x` reads what lies where the first one of `y` will lie."""
     arrays = numbers(48, 48), numbers(48, 48, seed=1)
     found, names = compiled(Lockstep().device, lambda x, y: (x @ x @ x, y @ y @ y), *arrays)
@@ -100,7 +107,7 @@ def test_training_with_joined_launches(monkeypatch):
 
     names: list[list[str]] = []
     together = losses()
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
+    monkeypatch.setattr("weft.compiler.lowering.batch_launches.join_launches", lambda steps, *_: list(steps))
     assert together == losses() and together[-1] < together[0]
     assert any(name.startswith("beside") for name in names[0]) and len(names[0]) < len(names[1]), names
 
@@ -120,17 +127,17 @@ def test_a_launch_that_keeps_a_gpu_busy_stands_alone():
     assert len(names) == 2, names
 
 
-def test_numbers_of_blocks_follow_each_other():
+def test_numbers_of_workgroups_follow_each_other():
     device = FakeCuda()
     step = weft.compile(layer_gradients)
     step(*[weft.tensor(array, device=device.device) for array in LAYER])
     (launch,) = step.plan.plan.steps
-    assert isinstance(launch, Launch) and launch.extent <= 4 * join.MOST_BLOCKS
-    assert launch.kernel.geometry.blocks(launch.extent) == launch.extent
+    assert isinstance(launch, Launch) and launch.extent <= 4 * Tuning().max_concurrent_workgroups
+    assert launch.kernel.geometry.workgroups(launch.extent) == launch.extent
 
 
 def test_short_sums_load_all_their_terms_at_once():
-    """With a length that only the launch knows, turns beyond a multiple of those written out wait for each other."""
+    """With a length that only the launch knows, iterations after the last unrolled group wait for each other."""
     device = FakeCuda()
     for rows in (14, 31, 40):
         compiled(device.device, lambda x: (x.sum(0),), numbers(rows, 3000))
@@ -139,13 +146,15 @@ def test_short_sums_load_all_their_terms_at_once():
 
 
 def texts(device: FakeCuda) -> list[str]:
-    return [clike.render(kernel, CUDA) for kernel in device.kernels().values()]
+    return [clike_module.render(kernel, CUDA) for kernel in device.kernels().values()]
 
 
 def test_names_of_a_part_stay_its_own():
     """Sums of columns have a value called 'first', where a chunk begins; beside others, a part has a first block."""
     x, y = numbers(130, 34), numbers(2000)
-    found, names = compiled(Lockstep(shared_bytes=DECLARED).device, lambda x, y: (-y, (x * x).amax(0)), x, y)
+    found, names = compiled(
+        Lockstep(shared_bytes=DECLARED, static_shared_bytes=DECLARED).device, lambda x, y: (-y, (x * x).amax(0)), x, y
+    )
     assert any(name.startswith("beside_2") for name in names), names
     np.testing.assert_array_equal(found[0], -y)
     np.testing.assert_array_equal(found[1], (x * x).max(0))

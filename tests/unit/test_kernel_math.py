@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 
 from tests.unit.kernel_harness import begin, call, end, kernel_of
-from tests.unit.lockstep import operation
-from weft import dtypes
+from tests.unit.lockstep_operations import operation
+from weft.base import dtypes
 from weft.errors import DTypeError
-from weft.graph.evaluate import random_bits
-from weft.kernels import index as ix
-from weft.kernels import large
-from weft.kernels import math as km
-from weft.kernels.index import Axis, axis_index
-from weft.kernels.language import LARGE, Let, Literal, Load, Loop, Op, Store
-from weft.kernels.normal import normalise
+from weft.graph.evaluations import random_bits
+from weft.kernels.ir import index as ix
+from weft.kernels.ir.index import Axis, axis_index
+from weft.kernels.ir.language import LARGE, Let, Literal, Load, Loop, Op, Store
+from weft.kernels.ir.normalize import normalise
+from weft.kernels.math import functions as km
+from weft.kernels.math import large_arguments
+from weft.kernels.math.random_bits import PHILOX_ROUNDS, philox
+from weft.kernels.math.random_bits import random_bits as element_bits
 
 rng = np.random.default_rng(1)
 _libm = ctypes.CDLL(ctypes.util.find_library("m"))
@@ -29,7 +31,7 @@ TINY = {dtypes.float32: 1e-38, dtypes.float64: 1e-307}
 FLOATS = [dtypes.float32, dtypes.float64]
 
 
-def evaluate(name, *arrays):
+def run_function(name, *arrays):
     """The function called `name` of NumPy arrays, through a compiled kernel."""
     arrays = [np.ascontiguousarray(array) for array in arrays]
     dtype = dtypes.from_numpy(arrays[0].dtype)
@@ -116,14 +118,14 @@ BOUNDS = {
 @pytest.mark.parametrize("name", BOUNDS)
 def test_error_bound(name, dtype):
     x = inputs_of(name, dtype)
-    assert ulps(evaluate(name, x), exact(name, x), dtype) <= BOUNDS[name][dtype is dtypes.float64]
+    assert ulps(run_function(name, x), exact(name, x), dtype) <= BOUNDS[name][dtype is dtypes.float64]
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_exp_rounds_results_below_the_normal_range(dtype):
     low, high = (-103.9, -87.4) if dtype is dtypes.float32 else (-745.0, -708.4)
     x = np.linspace(low, high, 10_001).astype(dtype.numpy)
-    assert ulps(evaluate("exp", x), exact("exp", x), dtype) <= 1.0
+    assert ulps(run_function("exp", x), exact("exp", x), dtype) <= 1.0
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -131,7 +133,7 @@ def test_exp_rounds_results_below_the_normal_range(dtype):
 def test_special_values(name, dtype):
     tiny, huge = np.finfo(dtype.numpy).smallest_subnormal, np.finfo(dtype.numpy).max
     x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, tiny, -tiny, huge, -huge], dtype.numpy)
-    found, expected = evaluate(name, x), exact(name, x)
+    found, expected = run_function(name, x), exact(name, x)
     with np.errstate(over="ignore"):
         expected = expected.astype(dtype.numpy)
     for this, other, at in zip(found, expected, x, strict=False):
@@ -145,7 +147,7 @@ def test_special_values(name, dtype):
 def test_tanh_and_erf_are_odd_to_the_bit():
     x = signed_powers(1e-6, 10.0).astype("f")
     for name in ("tanh", "erf", "sin"):
-        assert (-evaluate(name, x)).tobytes() == evaluate(name, -x).tobytes()
+        assert (-run_function(name, x)).tobytes() == run_function(name, -x).tobytes()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -157,7 +159,7 @@ def test_pow_error_bound(dtype):
     for base, exponent in ((x, y), (near, y), (x, rng.integers(-6, 7, COUNT).astype(dtype.numpy))):
         expected = exact("pow", base, exponent)
         moderate = (expected > TINY[dtype]) & (expected < 1 / TINY[dtype])
-        found = evaluate("pow", base, exponent)[moderate]
+        found = run_function("pow", base, exponent)[moderate]
         assert ulps(found, expected[moderate], dtype) <= (3 if dtype is dtypes.float32 else 10)
 
 
@@ -168,7 +170,7 @@ def test_pow_special_values(dtype):
         [0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, -3, 2.5, np.inf, -np.inf, np.nan, tiny, huge, -huge], dtype.numpy
     )
     x, y = (grid.ravel() for grid in np.meshgrid(special, special))
-    found = evaluate("pow", x, y)
+    found = run_function("pow", x, y)
     with np.errstate(over="ignore"):
         expected = np.array([_libm.pow(a, b) for a, b in zip(x, y, strict=True)]).astype(dtype.numpy)
     np.testing.assert_allclose(found, expected, rtol=1e-6 if dtype is dtypes.float32 else 1e-14)
@@ -200,7 +202,7 @@ def test_remainders_and_their_quotients_are_exact(dtype):
             rest = np.where((rest != 0) & ((rest < 0) != (b < 0)), rest + b, rest)
             expected = {"mod": rest, "floor_divide": np.floor_divide(a, b)}
         for name, value in expected.items():
-            found = evaluate(name, a, b)
+            found = run_function(name, a, b)
             np.testing.assert_array_equal(found, value, err_msg=name)
             known = ~np.isnan(value)
             np.testing.assert_array_equal(np.signbit(found)[known], np.signbit(value)[known], err_msg=name)
@@ -210,7 +212,7 @@ def test_remainders_and_their_quotients_are_exact(dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_large_arguments_in_numpy(name, dtype):
     """What renderers print as a function beside a kernel, run one operation at a time: as GPUs compute it."""
-    function = large.function(name, dtype)
+    function = large_arguments.function(name, dtype)
     a = signed_powers(1e7, 1e37, 500).astype(dtype.numpy)
     b = signed_powers(1e-30, 10, 500).astype(dtype.numpy)
     values = {parameter.name: x for parameter, x in zip(function.parameters, (a, b), strict=False)}
@@ -265,26 +267,26 @@ def test_philox_known_answers(counter, key, words):
         x = np.repeat(given, n)
         args = (Load("x", _shifted(i, part * n), dtypes.uint32) for part in range(3))
         out = np.zeros(2 * n, np.uint32)
-        stores = tuple(Store("out", _shifted(i, part * n), word) for part, word in enumerate(km.philox(*args)))
+        stores = tuple(Store("out", _shifted(i, part * n), word) for part, word in enumerate(philox(*args)))
         body = (Loop(i, begin, end, "vector", stores, width),)
         call(kernel_of("philox", {"x": x}, {"out": out}, body), {"x": x}, {"out": out}, None, (0, n))
         assert (out == np.repeat(np.array(words, np.uint32), n)).all()
 
 
 def _shifted(axis, offset):
-    return ix.add(axis_index(axis), ix.const(offset))
+    return axis + offset
 
 
 def test_four_lanes_written_out_share_one_philox():
     """Of elements 4 i, ..., 4 i + 3 the counter is one, so that naming shared values leaves one chain of rounds."""
     i = Axis("i", 1000)
     key, count = (Load("x", ix.const(part), dtypes.uint32) for part in range(2))
-    places = [ix.add(ix.scale(axis_index(i), 4), ix.const(part)) for part in range(4)]
-    stores = tuple(Store("out", at, km.random_bits(key, count, at, 16, False)) for at in places)
+    places = [i * 4 + part for part in range(4)]
+    stores = tuple(Store("out", at, element_bits(key, count, at, 16, False)) for at in places)
     x, out = np.array([7, 11], np.uint32), np.zeros(64, np.uint32)
     kernel = kernel_of("bits", {"x": x}, {"out": out}, (Loop(i, begin, end, "serial", stores),))
     (loop,) = [stmt for stmt in normalise(kernel).body if isinstance(stmt, Loop)]
     products = [stmt for stmt in loop.body if isinstance(stmt, Let) and isinstance(stmt.value, Op)]
-    assert sum(stmt.value.name == "mulhi" for stmt in products) == km.PHILOX_ROUNDS
+    assert sum(stmt.value.name == "mulhi" for stmt in products) == PHILOX_ROUNDS
     call(kernel, {"x": x}, {"out": out}, None, (0, 16))
     assert (out == random_bits(np.array([7, 11], np.uint32), 0, (64,), 16)).all()

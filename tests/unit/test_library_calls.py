@@ -12,16 +12,26 @@ from tests.records.cases import cases, results
 from tests.unit.fake_cublaslt import Bindings
 from tests.unit.fake_cuda import FakeCuda
 from tests.unit.fake_cudnn import FakeGraphs
-from weft.backends import gpu_plan
-from weft.backends.vendor import cublaslt
-from weft.backends.vendor.cudnn import Cudnn
-from weft.backends.vendor.cudnn_graphs import Form
-from weft.compiler.plan import LibraryCall, Product, walk
+from weft.backends.cuda import cublaslt
+from weft.backends.cuda.cudnn import Cudnn
+from weft.backends.cuda.cudnn_graphs import Form
+from weft.backends.gpu import execution as gpu_execution
+from weft.kernels.ir.language import Kernel
+from weft.plan.plan import Code, LibraryCall, Product, code_of, iterate_steps
 
 # What lies in memory is whatever lies there: nothing is computed but by the libraries.
 pytestmark = [pytest.mark.unit, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 CALLING = ("matmul", "mm", "linear", "einsum", "dot", "conv", "attention", "addmm", "baddbmm", "bilinear")
+
+
+class Planned(FakeCuda):
+    """Kernels have no text: nothing is launched but the libraries."""
+
+    def render(self, kernel: Kernel) -> Code:
+        code = code_of(kernel, f"kernel_{len(self.driver.kernels)}", "")
+        self.driver.kernels[code.symbol] = kernel
+        return code
 
 
 def matrices(rows: int, columns: int, leading: int, strides: Sequence[int], product: Product) -> int:
@@ -44,24 +54,24 @@ def needed(call: LibraryCall) -> list[int]:
 @pytest.mark.parametrize("precision", ["highest", "high"])
 def test_operands_lie_within_their_memory(precision, monkeypatch):
     monkeypatch.setattr(cublaslt, "find", lambda: cublaslt.Found(Bindings(), "fake"))
-    gpu = FakeCuda(libraries={"cublaslt": cublaslt.CublasLt(stream=7), "cudnn": Cudnn(FakeGraphs())})
-    plans, made = [], gpu_plan.GpuExecutable.__init__
+    gpu = Planned(libraries={"cublaslt": cublaslt.CublasLt(stream=7), "cudnn": Cudnn(FakeGraphs())})
+    plans, made = [], gpu_execution.GpuExecutable.__init__
 
     def noted(self, plan, backend) -> None:
         plans.append(plan)
         made(self, plan, backend)
 
-    monkeypatch.setattr(gpu_plan.GpuExecutable, "__init__", noted)
+    monkeypatch.setattr(gpu_execution.GpuExecutable, "__init__", noted)
     weft.set_float32_matmul_precision(precision)
     try:
         with weft.device(gpu.device):
             for record in [record for record in RECORDS if any(part in record.name for part in CALLING)]:
-                _evaluate(record)
+                _evaluate(record, precision)
     finally:
         weft.set_float32_matmul_precision("highest")
     checked = {"cublaslt": 0, "cudnn": 0}
     for plan in plans:
-        for step, _ in walk(plan.steps):
+        for step, _ in iterate_steps(plan.steps):
             if isinstance(step, LibraryCall):
                 sizes = needed(step)
                 assert len(step.places) in (len(sizes), len(sizes) + 1)
@@ -71,6 +81,8 @@ def test_operands_lie_within_their_memory(precision, monkeypatch):
     assert min(checked.values()) > 20, checked
 
 
-def _evaluate(record: Record) -> None:
+def _evaluate(record: Record, precision: str) -> None:
+    """All cases, or those in float32 where the precision is another one: that of the others is not asked for."""
     for case in cases(record):
-        weft.eval(*results(case))
+        if precision == "highest" or case.dtype == "float32":
+            weft.eval(*results(case))

@@ -22,10 +22,10 @@ import pytest
 
 import weft
 from tests.unit.fake_driver import FakeGpu
-from weft import locks
-from weft.captures import TRACING
+from weft.base import locks
+from weft.base.state import STATE
 from weft.compiler import cells
-from weft.state import STATE
+from weft.jit.captures import TRACING
 
 pytestmark = [
     pytest.mark.interpreters,
@@ -318,7 +318,7 @@ def test_a_thread_that_was_interrupted_does_not_delay_a_fork():
     assert not thread.is_alive() and times[0] == 101
     started = time.monotonic()
     locks.call_alone(len, "")
-    assert time.monotonic() - started < locks.FORK_PATIENCE / 4
+    assert time.monotonic() - started < locks.FORK_TIMEOUT / 4
 
 
 def test_a_thread_that_is_new_during_a_fork_waits_for_its_end():

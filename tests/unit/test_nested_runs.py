@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +12,10 @@ import pytest
 import weft
 from tests.unit.fake_driver import FakeGpu
 from tests.unit.test_gpu_backend import array, expected, two_steps
-from weft.backends import code_memory, cpu, gpu_plan, jit
-from weft.compiler import evaluate
+from weft.backends import registry
+from weft.backends.cpu import code_memory, execution, jit, worker_team
+from weft.backends.gpu import execution as gpu_execution
+from weft.compiler import realize
 
 pytestmark = pytest.mark.unit
 
@@ -42,7 +43,7 @@ def test_numbers_of_a_run_on_the_cpu(monkeypatch, after):
         return ((x * first).exp() + second).tolist()
 
     expected = compute(0.3, 2.1), compute(0.7, 3.3)
-    found = nest(monkeypatch, cpu, "_word", lambda: compute(0.7, 3.3), after)
+    found = nest(monkeypatch, execution, "_word", lambda: compute(0.7, 3.3), after)
     assert compute(0.3, 2.1) == expected[0] and found == [expected[1]]
     assert compute(0.7, 3.3) == expected[1]
 
@@ -50,14 +51,14 @@ def test_numbers_of_a_run_on_the_cpu(monkeypatch, after):
 @pytest.mark.parametrize("after", [0, 1])
 def test_words_and_temporaries_of_a_run_on_a_gpu(monkeypatch, after):
     """Two compiled functions of one program have one plan; one is called while the other enqueues its kernels."""
-    monkeypatch.setattr("weft.compiler.assemble.joined", lambda steps, *_: list(steps))
+    monkeypatch.setattr("weft.compiler.lowering.batch_launches.join_launches", lambda steps, *_: list(steps))
     gpu = FakeGpu()
     one, other = array(5, 7), array(5, 7) + 1.0
     with weft.device(gpu.device):
         x, y = weft.tensor(one), weft.tensor(other)
         step, again = weft.compile(two_steps), weft.compile(two_steps)
         again(y)
-        found = nest(monkeypatch, gpu_plan._Kernel, "__call__", lambda: again(y).numpy(), after)
+        found = nest(monkeypatch, gpu_execution._Kernel, "__call__", lambda: again(y).numpy(), after)
         result = step(x).numpy()
         assert len(step.plan.kernels()) > 1 and not gpu.is_enqueueing
     np.testing.assert_allclose(result, expected(one), rtol=1e-6)
@@ -66,12 +67,12 @@ def test_words_and_temporaries_of_a_run_on_a_gpu(monkeypatch, after):
 
 
 def test_code_that_is_placed_meanwhile():
-    """Where the code of a kernel goes is nobody else's from the moment on at which it is laid out."""
+    """The memory for the code of a kernel is reserved when it is laid out."""
     if not jit.jit().memory.available:
         pytest.skip("code is placed by LLVM's loader here")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jit.jit(), "addresses", {})
-        patch.setattr(evaluate, "_plans", OrderedDict())
+        patch.setattr(realize, "_plans", OrderedDict())
         x = weft.tensor(array(6))
         found = nest(patch, code_memory, "_name", lambda: (x * 3.0 - 1.25).cos().tolist())
         result = (x + 0.75).sin().tolist()
@@ -91,15 +92,16 @@ def test_a_compiler_that_is_made_meanwhile(monkeypatch):
 def test_a_runtime_that_is_made_meanwhile(monkeypatch):
     """Its workers may be at work: the team is not made new once more."""
     resets: list[int] = []
-    before = cpu.runtime()
-    monkeypatch.setattr(cpu, "_runtimes", [])
-    monkeypatch.setattr(cpu._Runtime, "__init__", lambda self: vars(self).update(threads=2, reset=resets.append))
-    found = nest(monkeypatch, cpu, "_Runtime", cpu.runtime)
-    assert cpu.runtime() is found[0] is cpu.runtime() is not before and resets == [1]
+    before = worker_team.runtime()
+    monkeypatch.setattr(worker_team, "_runtimes", [])
+    monkeypatch.setattr(
+        worker_team.NativeRuntime, "__init__", lambda self: vars(self).update(threads=2, reset=resets.append)
+    )
+    found = nest(monkeypatch, worker_team, "NativeRuntime", worker_team.runtime)
+    assert worker_team.runtime() is found[0] is worker_team.runtime() is not before and resets == [1]
 
 
 def test_devices_that_are_found_meanwhile(monkeypatch):
-    device = sys.modules["weft.device"]  # the name is that of a class, too
-    monkeypatch.setattr(device, "_loaded", {})
-    found = nest(monkeypatch, device.importlib, "import_module", lambda: device.load("reference"))
-    assert device.load("reference") is found[0]
+    monkeypatch.setattr(registry, "_loaded", {})
+    found = nest(monkeypatch, registry.importlib, "import_module", lambda: registry.load("reference"))
+    assert registry.load("reference") is found[0]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.kernel_harness import FLOAT, INT, begin, binary, end, load, op
-from weft import dtypes
+from weft.base import dtypes
 from weft.errors import GraphError
-from weft.kernels import index as ix
-from weft.kernels.index import Axis, axis_index
-from weft.kernels.language import (
+from weft.kernels.ir import index as ix
+from weft.kernels.ir.index import Axis, axis_index
+from weft.kernels.ir.language import (
     Accumulator,
     BufferParam,
-    Fold,
     If,
     IndexValue,
     Kernel,
@@ -22,16 +21,17 @@ from weft.kernels.language import (
     Local,
     Loop,
     Op,
+    Reduction,
     ScalarParam,
     Store,
     Update,
     Var,
 )
-from weft.kernels.normal import normalise
+from weft.kernels.ir.normalize import normalise
 
 i, j = Axis("i", 8), Axis("j", 16)
 at_i, at_j = axis_index(i), axis_index(j)
-at_ij = ix.add(ix.scale(at_i, 16), at_j)
+at_ij = at_i * 16 + at_j
 BUFFERS = (BufferParam("x", FLOAT, False), BufferParam("y", FLOAT, False), BufferParam("out", FLOAT, True))
 
 
@@ -57,13 +57,14 @@ def show(stmts, depth=0):
             case Let(name, value):
                 lines.append(f"{pad}{name} = {_text(value)}")
             case Store(buffer, index, value, mask):
-                lines.append(f"{pad}{buffer}[{index}] = {_text(value)}" + (f" if {_text(mask)}" if mask else ""))
+                where = "" if mask is None else f" if {_text(mask)}"
+                lines.append(f"{pad}{buffer}[{index}] = {_text(value)}{where}")
             case Update(name, value):
                 lines.append(f"{pad}{name} <- {_text(value)}")
             case Loop():
                 lines += [f"{pad}for {stmt.axis.name}:", *show(stmt.body, depth + 1)]
-            case Fold():
-                lines += [f"{pad}fold:", *show(stmt.body, depth + 1)]
+            case Reduction():
+                lines += [f"{pad}reduction:", *show(stmt.body, depth + 1)]
             case If():
                 lines += [f"{pad}if {_text(stmt.condition)}:", *show(stmt.body, depth + 1)]
     return lines
@@ -78,7 +79,7 @@ def _text(value):
         case Op(name, args):
             return f"{name}({', '.join(_text(arg) for arg in args)})"
         case Load(buffer, index, _, mask):
-            return f"{buffer}[{index}]" + (f" if {_text(mask)}" if mask else "")
+            return f"{buffer}[{index}]" + ("" if mask is None else f" if {_text(mask)}")
         case IndexValue(index):
             return f"index({index})"
     return repr(value)
@@ -100,12 +101,12 @@ def test_values_move_to_the_outermost_block_that_defines_them():
     ]  # fmt: skip
 
 
-def test_a_finished_accumulator_is_used_after_its_fold():
-    fold = Fold((Accumulator("a", "sum", FLOAT),), (over_j(Update("a", load("x", at_ij))),))
+def test_a_finished_accumulator_is_used_after_its_reduction():
+    reduction = Reduction((Accumulator("a", "sum", FLOAT),), (over_j(Update("a", load("x", at_ij))),))
     inverse = op("div", Literal(1.0, FLOAT), Var("a", FLOAT))
-    body = over_i(fold, over_j(Store("out", at_ij, op("mul", load("x", at_ij), inverse))))
+    body = over_i(reduction, over_j(Store("out", at_ij, op("mul", load("x", at_ij), inverse))))
     assert show(normal(body)) == [
-        "for i:", "  fold:", "    for j:", "      t0 = x[16*i + j]", "      a <- t0",
+        "for i:", "  reduction:", "    for j:", "      t0 = x[16*i + j]", "      a <- t0",
         "  t2 = div(1.0, a)", "  for j:", "    t1 = x[16*i + j]", "    t3 = mul(t1, t2)", "    out[16*i + j] = t3",
     ]  # fmt: skip
 
@@ -156,7 +157,7 @@ def test_local_arrays_are_written_memory():
 def test_value_axes_become_lets_of_their_name():
     row = Axis("row", 5, "value")
     index = Load("index", at_i, INT)
-    body = over_i(over_j(Store("out", at_ij, load("x", ix.add(ix.scale(axis_index(row), 16), at_j)))))
+    body = over_i(over_j(Store("out", at_ij, load("x", row * 16 + at_j))))
     buffers = (*BUFFERS, BufferParam("index", INT, False))
     assert show(normal(body, definitions={"row": index}, buffers=buffers)) == [
         "for i:", "  row = index[i]", "  for j:", "    t1 = x[j + 16*row]", "    out[16*i + j] = t1",

@@ -1,7 +1,7 @@
 """Every kernel of whole programs and networks, scheduled for GPUs and printed as CUDA, compiles without a warning.
 
-For one architecture they are compiled as the CUDA backend does it, for others quickly. `test_nvrtc_records` has the
-kernels of single operations.
+All go through the front end; those that together have every form of all are made into machine code: for one
+architecture as the CUDA backend does it, for others quickly. `test_nvrtc_records` has the kernels of single operations.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tests.unit.fake_cuda import FakeCuda
 from tests.unit.gpu_harness import HostBackend
 from tests.unit.networks import NETWORKS, Training
 from tests.unit.programs import PROGRAMS, results
-from weft import dtypes
-from weft.kernels import gpu
-from weft.kernels.language import Kernel
-from weft.kernels.nest import copy_nest
-from weft.kernels.normal import normalise
-from weft.render import clike
-from weft.render.dialects import CUDA
+from weft.base import dtypes
+from weft.kernels.gpu import schedule as gpu_schedule
+from weft.kernels.ir.language import Kernel
+from weft.kernels.ir.nest import copy_nest
+from weft.kernels.ir.normalize import normalise
+from weft.render.clike import module as clike_module
+from weft.render.dialects.tables import CUDA
 
 pytest.importorskip("cuda.bindings", reason="NVRTC is not installed: pip install 'weft[cuda-compile]'")
 
@@ -46,8 +46,8 @@ def kernels() -> dict[str, Kernel]:
     plain = HostBackend("plain")
     for program in PROGRAMS.values():
         results(program, plain.device)
-    copies = [normalise(gpu.schedule(copy_nest(dtype))) for dtype in dtypes.ALL]
-    return fake.kernels() | {clike.symbol(kernel, CUDA): kernel for kernel in (*plain.kernels, *copies)}
+    copies = [normalise(gpu_schedule.schedule(copy_nest(dtype))) for dtype in dtypes.ALL]
+    return fake.kernels() | {clike_module.symbol(kernel, CUDA): kernel for kernel in (*plain.kernels, *copies)}
 
 
 def test_the_programs_make_every_kind_of_kernel(kernels):
@@ -56,19 +56,46 @@ def test_the_programs_make_every_kind_of_kernel(kernels):
     assert len(kernels) > 60
 
 
-def test_kernels_compile(kernels):
-    found = nvrtc.complaints(kernels, nvrtc.QUICKLY, architectures=("sm_80", "sm_120"))
+@pytest.fixture(scope="module")
+def chosen(kernels) -> dict[str, Kernel]:
+    """Kernels that together have every form."""
+    return nvrtc.representatives(kernels, set())
+
+
+def test_kernels_have_no_errors_or_warnings(kernels):
+    found = nvrtc.complaints(kernels, nvrtc.SYNTAX, architectures=("compute_90",))
     assert not found, "\n".join(found[:3])
 
 
-def test_kernels_compile_as_the_backend_compiles_them(kernels):
-    found = nvrtc.complaints(kernels, architectures=("sm_90",))
+def test_kernels_compile(chosen):
+    assert len(chosen) > 60
+    found = nvrtc.complaints(chosen, nvrtc.QUICKLY, architectures=("sm_80", "sm_120"))
+    assert not found, "\n".join(found[:3])
+
+
+def test_kernels_compile_as_the_backend_compiles_them(chosen):
+    found = nvrtc.complaints(chosen, architectures=("sm_90",))
     assert not found, "\n".join(found[:3])
 
 
 def test_complaints_are_seen():
     """An unsigned number below 0 is a warning, and a warning is a complaint."""
     text = 'extern "C" __global__ void half(unsigned* x)\n{\n    if (x[0] < 0u) x[0] /= 2u;\n}\n'
-    assert "pointless comparison of unsigned integer with zero" in nvrtc.said(text, "sm_90")
-    assert "identifier" in nvrtc.said(text.replace("x[0] /= 2u", "y[0] /= 2u"), "sm_90")
-    assert nvrtc.said(text.replace("x[0] < 0u", "x[0] < 9u"), "sm_90") == ""
+    for architecture, options in (("sm_90", ()), ("compute_90", (nvrtc.SYNTAX,))):
+        assert "pointless comparison of unsigned integer with zero" in nvrtc.said(text, architecture, *options)
+        assert "identifier" in nvrtc.said(text.replace("x[0] /= 2u", "y[0] /= 2u"), architecture, *options)
+        assert nvrtc.said(text.replace("x[0] < 0u", "x[0] < 9u"), architecture, *options) == ""
+
+
+def test_a_form_is_types_and_operators_without_names_and_values():
+    text = "const float t1 = a[i] * 2.5f; int* m0, float* a, int i; unsigned long long n = 3ULL;"
+    same = "const float x = b[n] * 0.125f; int* m1, float* b, int n; unsigned long long k = 12ULL;"
+    assert nvrtc.forms(text) == nvrtc.forms(same)
+    for one, two in (("*", "/"), ("float*", "int*"), ("2.5f", "2.5"), ("3ULL", "3LL"), ("int i", "long long i")):
+        assert nvrtc.forms(text.replace(one, two)) != nvrtc.forms(text), one
+
+
+def test_kernels_that_are_compiled_have_every_form_once(kernels, chosen):
+    known: set[tuple[str, ...]] = set()
+    nvrtc.representatives(chosen, known)
+    assert nvrtc.representatives(kernels, known) == {}

@@ -1,59 +1,72 @@
-"""Every kernel that the records make for an NVIDIA GPU compiles to machine code, without a warning.
+"""Every kernel that the records make for an NVIDIA GPU compiles without a warning.
 
-Cases of all records, gradients included, are compiled for a GPU that is not there and has no libraries; each kernel
-goes through NVRTC for three architectures: to machine code for one, and for the other two to PTX, since four fifths of
-the time are the assembler's. test_nvrtc makes machine code for all three of the templates and of chosen programs.
+Cases of all records, gradients included, are compiled for a GPU that is not there and has no libraries. Each kernel
+goes through the front end of NVRTC and fits a workgroup of the GPU; kernels that together have every form of all are
+made into machine code for one architecture and into PTX for two others. test_nvrtc makes machine code for all three of
+the templates and of chosen programs.
+
+Records whose turn it is are rendered as they are replayed (`tests/replay`), and compared with what is recorded: one
+compilation serves both. That needs no NVRTC.
 """
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 import weft
-from tests.records import GROUPS
-from tests.records.cases import Case, cases, compiled, results
+from tests.records import GROUPS, Record
+from tests.records.cases import cases
+from tests.records.lowering import lower
+from tests.replay import record as replay
 from tests.unit import nvrtc
 from tests.unit.fake_cuda import FakeCuda
-from weft.errors import GraphError
-
-pytest.importorskip("cuda.bindings", reason="NVRTC is not installed: pip install 'weft[cuda-compile]'")
-
+from tests.unit.gpu_harness import check_limits
+from weft.kernels.ir.language import Kernel
 
 ARCHITECTURES = ("sm_90", "compute_80", "compute_120")
+HAS_NVRTC = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.bindings") is not None
+compiled_forms: set[tuple[str, ...]] = set()  # in kernels of groups that this process compiled without a complaint
 
 
-def is_end(case: Case) -> bool:
-    """Whether a case has the first or the last sample of its record."""
-    samples = case.record.samples
-    return case.sample is samples[0] or case.sample is samples[-1]
+def replayed_kernels(records: list[Record]) -> dict[str, Kernel]:
+    """The kernels of these records, which are those that are recorded. The device that renders checks their limits."""
+    lines, kernels = {}, {}
+    for line, rendered in replay.render_programs([(f"record/{one.name}", "gpu") for one in records]):
+        lines[line.key] = line
+        kernels |= rendered.normal
+    recorded = replay.read()
+    changed = replay.differences({key: recorded[key] for key in lines if key in recorded}, lines)
+    assert not changed, "\n".join(changed)
+    return kernels
 
 
-def lower(case: Case) -> None:
-    """Compile a case for the default device: all samples in the record's first dtype, its first and last one in the
-    others of its dtypes, and these two in the first dtype also as compiled functions."""
-    is_first_dtype = case.dtype == case.record.dtypes[0]
-    if case.dtype in case.record.dtypes[1:] and not is_end(case):
-        return
-    outputs = results(case)
-    if not outputs:
-        return
-    weft.eval(*outputs)
-    outputs[0].device.backend.synchronise()  # memory is given back
-    if is_first_dtype and is_end(case):
-        try:
-            compiled(case)()
-        except GraphError as error:
-            if "inside weft.compile" not in str(error):  # shapes that depend on data
-                raise
+def other_kernels(records: list[Record]) -> dict[str, Kernel]:
+    gpu = FakeCuda()
+    with weft.device(gpu.device):
+        for record in records:
+            for case in cases(record):
+                lower(case)
+    kernels = gpu.kernels()
+    for kernel in kernels.values():
+        check_limits(kernel, gpu.device)
+    return kernels
 
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_kernels_compile(name):
-    gpu = FakeCuda()
-    with weft.device(gpu.device):
-        for record in GROUPS[name]:
-            for case in cases(record):
-                lower(case)
-    assert len(gpu.kernels()) > 20
-    found = nvrtc.complaints(gpu.kernels(), nvrtc.QUICKLY, architectures=ARCHITECTURES)
+    turns = set(replay.programs_by_turns())
+    replayed = [record for record in GROUPS[name] if (f"record/{record.name}", "gpu") in turns]
+    kernels = replayed_kernels(replayed)
+    if not HAS_NVRTC:
+        pytest.skip("as recorded, but NVRTC is not installed: pip install 'weft[cuda-compile]'")
+    kernels |= other_kernels([record for record in GROUPS[name] if (f"record/{record.name}", "gpu") not in turns])
+    assert len(kernels) > 20
+    found = nvrtc.complaints(kernels, nvrtc.SYNTAX, architectures=("compute_90",))
     assert not found, "\n".join(found[:3])
+    forms = set(compiled_forms)
+    chosen = nvrtc.representatives(kernels, forms)
+    found = nvrtc.complaints(chosen, nvrtc.QUICKLY, architectures=ARCHITECTURES)
+    assert not found, "\n".join(found[:3])
+    compiled_forms.update(forms)

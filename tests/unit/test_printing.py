@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import weft
-from weft.dtypes import ALL
+from weft.base.dtypes import ALL
 
 pytestmark = pytest.mark.unit
 
@@ -62,7 +62,7 @@ def test_dtypes(dtype):
     for data in ([0, 1, 2], 1, [], [[3, 4], [5, 6]]):
         one, two = both(data, dtype)
         assert one == two
-    if weft.dtypes.by_name(dtype).kind == "f":
+    if weft.base.dtypes.by_name(dtype).kind == "f":
         for data in ([0.1, 0.25], [1.0, 2.0], [1e-3, 5.0], [NAN, INF], 0.3):
             one, two = both(data, dtype)
             assert one == two

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from tests.unit.kernel_harness import begin, call, end, kernel_of
-from weft.compiler.matmul import tiles
-from weft.dtypes import from_numpy, int64
+from weft.base.dtypes import from_numpy, int64
 from weft.errors import GraphError
-from weft.kernels import index as ix
-from weft.kernels.cpu import TILE_COLUMNS
-from weft.kernels.index import MANY, Axis, axis_index
-from weft.kernels.language import Accumulator, Fold, IndexValue, Loop, Store, Update, Var
-from weft.kernels.product import Matrix, product, tile_for
+from weft.kernels.cpu.gemm import Matrix, product, tile_for
+from weft.kernels.cpu.schedule import TILE_COLUMNS
+from weft.kernels.ir import index as ix
+from weft.kernels.ir.index import MAX_EXTENT, Axis, axis_index
+from weft.kernels.ir.language import Accumulator, IndexValue, Loop, Reduction, Store, Update, Var
+from weft.kernels.numerics import product_tiles
 
 pytestmark = pytest.mark.unit
 
@@ -25,7 +25,7 @@ def multiply(a, b, transposed=False, known=True, registers=2048):
     left = Matrix("a", ix.ZERO, stored.shape[1], 1, dtype)
     right = Matrix("b", ix.ZERO, n, 1, dtype)
     result = Matrix("c", ix.ZERO, n, 1, dtype)
-    task = Axis("task", MANY)
+    task = Axis("task", MAX_EXTENT)
     rows, inner = (m, k) if known else (IndexValue(axis_index(task), int64), IndexValue(ix.const(k), int64))
     body = product(
         "p",
@@ -68,10 +68,12 @@ def test_products_go_into_sums_inside_a_vector_loop_only():
     x, dtype = Axis("x", 64), from_numpy(np.dtype(np.float32))
     array = np.ones(64, np.float32)
     value = Matrix("a", ix.ZERO, 0, 1, dtype).load(ix.ZERO, axis_index(x))
-    fold = Fold((Accumulator("s", "sum", dtype),), (Loop(x, 0, 64, "vector", (Update("s", value, value),), 16),))
+    reduction = Reduction(
+        (Accumulator("s", "sum", dtype),), (Loop(x, 0, 64, "vector", (Update("s", value, value),), 16),)
+    )
     store = Store("c", axis_index(Axis("t", 1)), Var("s", dtype))
     with pytest.raises(GraphError, match="a product into 's'"):
-        call("bad", {"a": array}, {"c": array}, (Loop(Axis("t", 1), begin, end, "task", (fold, store)),), (0, 1))
+        call("bad", {"a": array}, {"c": array}, (Loop(Axis("t", 1), begin, end, "task", (reduction, store)),), (0, 1))
 
 
 @pytest.mark.parametrize("small", [False, True])
@@ -79,5 +81,5 @@ def test_tiles_begin_where_epilogues_expect_them(small):
     rng = np.random.default_rng(3)
     for batch, m, n, k in rng.integers(1, 5000, (500, 4)):
         for transposed in ((False, False), (False, True), (True, False)):
-            _, width = tiles(int(batch) % 4 + 1, int(m), int(n), int(k), transposed, small)
+            _, width = product_tiles(int(batch) % 4 + 1, int(m), int(n), int(k), transposed, small)
             assert width >= n or width % TILE_COLUMNS == 0

@@ -10,9 +10,9 @@ import weft.nn.functional as F
 from tests.unit.gpu_harness import Products
 from tests.unit.lockstep import Lockstep
 from tests.unit.programs import PROGRAMS, assert_equal_results, expected_results, results
-from weft.compiler import decompose
-from weft.compiler.plan import LibraryCall, Product
-from weft.compiler.records import pack, unpack
+from weft.kernels import numerics
+from weft.plan.plan import LibraryCall, Product
+from weft.plan.serialize import pack, unpack
 
 pytestmark = pytest.mark.unit
 
@@ -41,7 +41,7 @@ def products_of(steps) -> list[Product]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_with_products_agree_with_the_reference(name, device, monkeypatch):
-    monkeypatch.setattr(decompose, "SMALL_DOT", 16)  # the programs are small, for the emulator
+    monkeypatch.setattr(numerics, "MAX_FUSED_PRODUCT", 16)  # the programs are small, for the emulator
     assert_equal_results(results(PROGRAMS[name], device, small=True), expected_results(name, small=True))
 
 
@@ -62,7 +62,7 @@ def test_leading_axes_are_rows(device):
     np.testing.assert_allclose(F.linear(x, w, b).numpy(), want, 1e-5, 1e-5)
 
 
-def test_a_product_that_somebody_else_wants_is_left_as_it_is(device):
+def test_a_product_with_another_user_is_left_as_it_is(device):
     x, w, b = tensor(device, 40, 24), tensor(device, 24, 30), tensor(device, 30)
 
     def both(x, w, b):
@@ -99,7 +99,7 @@ def test_constant_factors_that_rules_know_are_absorbed(device):
 
 
 @pytest.mark.parametrize("dtype", [weft.bfloat16, weft.float16])
-def test_narrow_factors_stay_narrow(device, dtype):
+def test_16_bit_factors_stay_16_bit(device, dtype):
     x, w, b = tensor(device, 40, 24, dtype=dtype), tensor(device, 30, 24, dtype=dtype), tensor(device, 30, dtype=dtype)
     (step,) = steps_of(F.linear, x, w, b)
     (product,) = products_of([step])
@@ -118,7 +118,7 @@ def test_factors_that_were_widened_are_read_as_they_were(device):
     assert rounded.result is weft.bfloat16
 
 
-def test_a_narrow_product_that_is_widened_is_not_rounded(device):
+def test_a_16_bit_product_that_is_widened_is_not_rounded(device):
     a, b = tensor(device, 30, 24, dtype=weft.bfloat16), tensor(device, 24, 30, dtype=weft.bfloat16)
     (step,) = steps_of(lambda a, b: (a @ b).float(), a, b)
     (product,) = products_of([step])
@@ -161,7 +161,7 @@ def test_a_linear_layer_and_its_gradients(device, dtype):
         wanted = step(*[t.detach().cpu().float().requires_grad_() for t in (x, w, b)])
     for result, want in zip(found, wanted, strict=True):
         scale = np.abs(want.numpy()).max()
-        bound = 3e-2 if dtype.is_narrow else 1e-5
+        bound = 3e-2 if dtype.is_16_bit else 1e-5
         np.testing.assert_allclose(result.float().numpy() / scale, want.numpy() / scale, 0, bound)
 
 
@@ -178,7 +178,7 @@ def test_an_activation_is_computed_by_the_library(device, dtype, name):
     want = layer(*[t.cpu().float() for t in (x, w, b)]).numpy()
     found = layer(x, w, b)
     assert found.dtype is dtype
-    np.testing.assert_allclose(found.float().numpy(), want, *((2e-2, 5e-2) if dtype.is_narrow else (1e-5, 1e-5)))
+    np.testing.assert_allclose(found.float().numpy(), want, *((2e-2, 5e-2) if dtype.is_16_bit else (1e-5, 1e-5)))
 
 
 def test_gelu_by_the_error_function_is_not_the_librarys(device):
@@ -347,7 +347,7 @@ def random_program(seed: int, device) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_programs(seed, device, monkeypatch):
-    monkeypatch.setattr(decompose, "SMALL_DOT", 0)
+    monkeypatch.setattr(numerics, "MAX_FUSED_PRODUCT", 0)
     for found, want in zip(
         random_program(seed, device), random_program(seed, weft.get_device("reference")), strict=True
     ):
@@ -358,7 +358,7 @@ def test_random_programs(seed, device, monkeypatch):
 class Choosy(Products):
     """A library that leaves small products of float32 to others."""
 
-    def takes(self, dtype, batch, m, n, k):
+    def can_multiply(self, dtype, batch, m, n, k):
         return dtype is not weft.float32 or batch * m * n * k > 40_000
 
 

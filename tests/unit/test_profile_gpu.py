@@ -10,11 +10,11 @@ import weft
 import weft.nn as nn
 from tests.unit.fake_cuda import FakeCuda
 from tests.unit.fake_driver import FakeGpu, HandleDriver
-from weft.compiled import Compiled
-from weft.compiler.assemble import assemble
-from weft.compiler.origins import Origins
-from weft.compiler.plan import walk
-from weft.compiler.plancache import rendered
+from weft.compiler.inspect.origins import Origins
+from weft.compiler.pipeline import assemble
+from weft.compiler.plan_cache import render_kernels
+from weft.jit.compiled import Compiled
+from weft.plan.plan import iterate_steps
 from weft.profiling import profile as profiling
 from weft.profiling import rates
 
@@ -27,8 +27,8 @@ def known_rates(monkeypatch):
     monkeypatch.setattr(rates, "Benchmark", lambda device, dtype: SimpleNamespace(work=1e9, seconds=lambda: 1.0))
     monkeypatch.setattr(rates, "_known", {})
     monkeypatch.setattr(profiling, "ROUNDS", 2)
-    monkeypatch.setattr(profiling, "LEAST_ROUNDS", 1)
-    monkeypatch.setattr("weft.backends.gpu_plan.MOST_AHEAD", 2)
+    monkeypatch.setattr(profiling, "MIN_ROUNDS", 1)
+    monkeypatch.setattr("weft.backends.gpu.execution.MAX_BUSY_LAUNCHES", 2)
 
 
 def training(device):
@@ -64,7 +64,7 @@ def test_a_training_step(make):
 
 def test_a_loop_is_timed_by_some_of_its_iterations(monkeypatch):
     backend = FakeGpu()
-    monkeypatch.setattr("weft.backends.gpu_plan.TIMED_ITERATIONS", 3)
+    monkeypatch.setattr("weft.backends.gpu.execution.TIMED_ITERATIONS", 3)
     with backend.device:
         layer, x = nn.RNN(3, 4), weft.randn(9, 2, 3)
         weft.eval(x, *layer.parameters())
@@ -89,14 +89,16 @@ def test_origins_leave_the_plan_as_it_is(make):
     backend = make()
     _, step, args = training(backend.device)
     origins = Origins()
-    variant, _ = Compiled(step).prepared(args, {}, "test", origins)
+    variant, _ = Compiled(step).prepare_variant(args, {}, "test", origins)
     plan, _ = assemble(variant.program, variant.device, origins=origins)
-    made = rendered(plan, backend)
+    made = render_kernels(plan, backend)
     assert _form(made) == _form(variant.entry.plan) and made.slots == variant.entry.plan.slots
     assert len(origins.steps) == len(plan.steps)
-    assert sum(1 for _ in walk(plan.steps)) >= len(plan.steps)
+    assert sum(1 for _ in iterate_steps(plan.steps)) >= len(plan.steps)
 
 
 def _form(plan):
     """The steps of a plan, kernels by their text."""
-    return [(step.kernel.text, step.places, step.scalars, step.extent, times) for step, times in walk(plan.steps)]
+    return [
+        (step.kernel.text, step.places, step.scalars, step.extent, times) for step, times in iterate_steps(plan.steps)
+    ]

@@ -5,7 +5,7 @@ import pytest
 
 import weft
 import weft.nn.functional as F
-from weft.graph.evaluate import philox, random_bits
+from weft.graph.evaluations import philox, random_bits
 from weft.ops import creation
 
 pytestmark = pytest.mark.unit
@@ -48,7 +48,7 @@ def test_sixteen_bits_are_halves_of_the_words_of_a_counter(size):
 @pytest.mark.parametrize("device", ["reference", "cpu"])
 @pytest.mark.parametrize("shape", [(4000, 100), (999, 401)], ids=["whole fours", "ragged"])
 def test_sixteen_bits_are_uniform_and_independent(device, shape):
-    """Chi-square of 256 classes of the high and of the low byte, and of pairs of neighbours and of rows (16 classes):
+    """Chi-square of 256 classes of the high and of the low byte, and of adjacent elements and rows (16 classes):
     each within five standard deviations of what chance gives."""
     state = weft.random.Generator(11).draw(weft.get_device(device), 1)[0]
     bits = weft.Tensor(creation.bits(state, 0, shape, 16)).numpy().astype(np.int64)

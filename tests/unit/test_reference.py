@@ -12,7 +12,7 @@ import weft
 pytestmark = pytest.mark.unit
 
 UNKNOWN = ("inplace", "_stacklevel", "dtype")  # parameters of PyTorch's that stand elsewhere in Weft
-PLACES = {
+NAMESPACES = {
     "weft": weft,
     "weft.nn.functional": weft.nn.functional,
     "weft.linalg": weft.linalg,
@@ -37,9 +37,9 @@ def _is_ours(value: object) -> bool:
     return not isinstance(value, types.ModuleType) and module.split(".")[0] == "weft"
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", NAMESPACES)
 def test_every_public_name_has_a_docstring(name):
-    names = public(PLACES[name])
+    names = public(NAMESPACES[name])
     bare = [key for key, value in names.items() if not (inspect.getdoc(value) or "").strip()]
     bare += [key for key, value in names.items() if inspect.isclass(value) and not value.__doc__]  # not a base's
     assert len(names) >= 2 and bare == []

@@ -295,10 +295,10 @@ def test_backslashes_of_a_configuration_stay(run, tmp_path):
 
 
 def test_what_is_alive_is_drawn_where_it_changes():
-    from weft.drawing.memory import _alive, memory_map
+    from weft.drawing.memory import _live_ranges, memory_map
 
     intervals = [("a", 0, 8, 0, 2), ("b", 8, 4, 2, 5)]
-    assert _alive(intervals, 6) == [(0, 2, 8), (2, 3, 12), (3, 6, 4)]
+    assert _live_ranges(intervals, 6) == [(0, 2, 8), (2, 3, 12), (3, 6, 4)]
     assert len(memory_map(intervals, 2**60, 10**9, "x")) < 20_000
 
 

@@ -16,7 +16,7 @@ import safetensors.torch as oracle
 
 import weft
 from weft import nn
-from weft.nn.arguments import constructor_arguments
+from weft.nn.module.arguments import constructor_arguments
 from weft.serialization.model_files import build, describe
 
 pytestmark = pytest.mark.unit
@@ -234,7 +234,7 @@ REFUSED = {
     "an object": (lambda: Needs(object()), "argument 'thing' is, or contains, a object"),
     "in a list": (lambda: Needs([1, open]), "argument 'thing' is a function, open"),
     "an iterator": (lambda: Needs(iter([1])), "list_iterator"),
-    "a large tensor": (lambda: Needs(weft.zeros(70_000)), "a weft.tensor.Tensor"),
+    "a large tensor": (lambda: Needs(weft.zeros(70_000)), "a weft.Tensor"),
     "a device": (lambda: Needs(weft.get_device("cpu")), "argument 'thing' is a device"),
     "a layer replaced": (lambda: changed(lambda: Net([3, 3]), replace_layer), "whose layer at 'layers.0' is"),
     "an attribute changed": (lambda: changed(lambda: nn.Dropout(0.5), change_rate), r"Dropout\(p=0.1, .*\(p=0.5"),

@@ -12,7 +12,7 @@ import safetensors.torch as oracle
 import torch
 
 import weft
-from weft import dtypes
+from weft.base import dtypes
 from weft.serialization import files, load_tensors, read_metadata, save_tensors
 from weft.serialization import safetensors as own
 

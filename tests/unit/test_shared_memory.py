@@ -19,13 +19,15 @@ import weft
 from tests.unit import norm_sweep
 from tests.unit.fake_bindings import OPT_IN, Bindings, declared_bytes
 from tests.unit.norm_sweep import Case
-from weft.backends import cuda, cuda_compile, cuda_driver
-from weft.backends.cuda_driver import CudaDriver
-from weft.compiler import evaluate
-from weft.compiler.plan import Code
-from weft.device import _loaded
+from weft.backends.cuda import backend as cuda_backend
+from weft.backends.cuda import compile as cuda_compile
+from weft.backends.cuda import driver as cuda_driver
+from weft.backends.cuda.driver import CudaDriver
+from weft.backends.registry import _loaded
+from weft.compiler import realize
 from weft.errors import DeviceError
-from weft.kernels.language import Geometry
+from weft.kernels.ir.language import Geometry
+from weft.plan.plan import Code
 
 pytestmark = pytest.mark.unit
 
@@ -36,12 +38,12 @@ def bindings(monkeypatch):
     made = Bindings()
     monkeypatch.setattr(cuda_driver, "_cuda", lambda: made)
     monkeypatch.setattr(cuda_driver, "_current", threading.local())
-    monkeypatch.setattr(cuda, "LIBRARIES", ())
+    monkeypatch.setattr(cuda_backend, "LIBRARIES", ())
     monkeypatch.setattr(cuda_compile, "cubins", lambda codes, architecture: [code.text.encode() for code in codes])
     monkeypatch.delitem(_loaded, "cuda", raising=False)
     yield made
     _loaded.pop("cuda", None)
-    evaluate._plans.clear()  # which hold the device
+    realize._plans.clear()  # which hold the device
     gc.collect()
 
 
@@ -62,15 +64,15 @@ def kernel(declared: int, asked: int) -> Code:
 @pytest.mark.parametrize("asked", [0, 16, 32768, 32784, 49152, 49168, OPT_IN - 49152])
 def test_launches_within_the_limit(bindings, declared, asked):
     driver = CudaDriver(0)
-    (function,) = driver.functions([kernel(declared, asked)])
-    driver.launcher(function, 1, 64, asked, (ctypes.c_uint64 * 2)(), 1)()
+    (function,) = driver.load_kernels([kernel(declared, asked)])
+    driver.make_launcher(function, 1, 64, asked, (ctypes.c_uint64 * 2)(), 1)()
     assert launches(bindings) == [(declared, asked)]
     assert bool(bindings.named("cuFuncSetAttribute")) == (asked > 0 and declared + asked > 49152)
 
 
-def test_more_than_a_block_can_have_is_told_when_the_kernel_is_loaded(bindings):
+def test_more_than_a_workgroup_can_have_is_reported_when_the_kernel_is_loaded(bindings):
     with pytest.raises(DeviceError, match=r"k: given a kernel that A GPU does not load(.|\n)*INVALID_VALUE"):
-        CudaDriver(0).functions([kernel(16384, OPT_IN - 16384 + 16)])
+        CudaDriver(0).load_kernels([kernel(16384, OPT_IN - 16384 + 16)])
 
 
 def test_declared_bytes_of_a_kernel():

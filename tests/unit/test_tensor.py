@@ -104,8 +104,8 @@ def test_the_interpreter_computes_in_float64_when_asked():
     backend = ReferenceBackend()
     device = backend.devices()[0]
     third = build.div(build.const(1.0, weft.float32, device), 3.0)
-    assert backend.evaluate_nodes([third], float64=True)[0] == 1.0 / 3.0
-    assert backend.evaluate_nodes([third])[0] == np.float32(1.0) / np.float32(3.0)
+    assert backend.run_nodes([third], float64=True)[0] == 1.0 / 3.0
+    assert backend.run_nodes([third])[0] == np.float32(1.0) / np.float32(3.0)
 
 
 def test_computed_values_are_kept():

@@ -48,6 +48,43 @@ def test_as_on_the_cpu():
         np.testing.assert_allclose(theirs.model.state_dict()[name].numpy(), value.numpy(), atol=1e-5, err_msg=name)
 
 
+def test_a_loss_over_the_data_of_the_epoch():
+    """One kernel reads the position in the data, checks the rows behind it, adds up the loss and moves on."""
+    found = []
+    for device in ("cpu", Lockstep().device):
+        weft.manual_seed(0)
+        model = nn.Linear(5, 1).to(device)
+        trainer = Trainer(model, nn.MSELoss(), weft.optim.SGD(model.parameters(), lr=0.1), device=device)
+        data = ResidentData([weft.tensor(X, device=device), weft.tensor(X[:, :1].copy(), device=device)], 8)
+        losses = []
+        for epoch in range(3):
+            trainer.fit(data, epochs=epoch + 1)
+            losses.append(trainer.evaluate(data)["loss"])
+        found.append(losses)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_an_error_is_known_once(resident):
+    """A GPU tells of a bad label when later steps have been given to it: neither they nor the search for the label
+    leave an error for the next call."""
+    device = FakeGpu().device
+    trainer, _ = make(device, schedule=False)
+    bad = Y.copy()
+    bad[[5, 9, 20, 30]] = 7
+
+    def data(labels):
+        if resident:
+            return ResidentData([weft.tensor(X, device=device), weft.tensor(labels, device=device)], 8, shuffle=False)
+        return [(X[k : k + 8], labels[k : k + 8]) for k in range(0, 40, 8)]
+
+    given = "the label 7 at position 5, for 3 classes" if resident else "an index outside an axis of extent 3"
+    with pytest.raises(weft.IndexRangeError, match=f"given {given}"):
+        trainer.fit(data(bad))
+    assert np.isfinite(trainer.fit(data(Y), epochs=2)["loss"]).all()
+    weft.synchronize(device)
+
+
 def test_a_bad_step_is_left_out():
     gpu = Lockstep()
     results = []

@@ -95,7 +95,7 @@ def test_parameters_have_pytorchs_names():
     torch = pytest.importorskip("torch")
     ours = 0
     for entry in OPERATIONS:
-        if "weft" not in entry.places or not hasattr(torch, entry.name) or entry.name in DIFFERENT:
+        if "weft" not in entry.namespaces or not hasattr(torch, entry.name) or entry.name in DIFFERENT:
             continue
         theirs = torch._C._jit_get_schemas_for_operator(f"aten::{entry.name}")
         known = {argument.name for schema in theirs for argument in schema.arguments} - {"self"} | {"input"}

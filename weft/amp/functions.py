@@ -6,15 +6,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from weft.autocast import _dtype_now
-from weft.autocast import autocast as _autocast
-from weft.dtypes import DTypeLike, as_dtype, float64
-from weft.errors import GraphError, problem
-from weft.state import STATE
-from weft.tensor import Tensor
-from weft.tree import flatten, unflatten
+from weft.base.dtypes import DTypeLike, as_dtype, float64
+from weft.base.errors import GraphError, problem
+from weft.base.state import STATE
+from weft.base.tree import flatten, unflatten
+from weft.core.autocast import _dtype_now
+from weft.core.autocast import autocast as _autocast
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
 
 
+@entry_point
 def custom_fwd(
     fwd: Callable[..., Any] | None = None, *, device_type: str | None = None, cast_inputs: DTypeLike | None = None
 ) -> Any:
@@ -60,6 +62,7 @@ def custom_fwd(
     return call
 
 
+@entry_point
 def custom_bwd(bwd: Callable[..., Any] | None = None, *, device_type: str | None = None) -> Any:
     """For `backward` of a `Function` whose `forward` has `custom_fwd`: it runs in the state of autocast of that."""
     if bwd is None:

@@ -17,19 +17,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import weft
-from weft.backends.base import Device
-from weft.errors import DTypeError, GraphError, RangeError, problem
+from weft.base.errors import DTypeError, GraphError, RangeError, problem
+from weft.base.state import STATE, VERSION
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
+from weft.optim.buckets import outside_of_traces
 from weft.optim.flat import assign, buckets, join
-from weft.optim.groups import outside_of_traces
 from weft.optim.optimizer import Optimizer
-from weft.state import STATE
-from weft.tensor import Tensor
+from weft.plan.device import Device
 
 
 class _Record:
     """What is known of one optimizer's gradients, on the device: whether one was not finite, and whether they were
     divided by the scale since the last `update`. `scopes` are the traces (None outside of them) that know the latter
-    without asking the device."""
+    without reading from the device."""
 
     def __init__(self, device: Device):
         with outside_of_traces():
@@ -53,6 +54,7 @@ def _scope() -> Any:
     return _EAGER if STATE.trace is None else STATE.trace
 
 
+@entry_point
 class GradScaler:
     """Scales losses, and gradients back, so that float16 gradients neither vanish nor overflow; PyTorch's arguments.
 
@@ -114,13 +116,13 @@ class GradScaler:
     def _tensors(self, device: Device | None = None) -> dict[str, Tensor]:
         """The state, made on `device` if it was not yet and the scaler was given none."""
         if not self._state:
-            place = weft.get_device(self._device) if self._device is not None else device or weft.default_device()
+            target = weft.get_device(self._device) if self._device is not None else device or weft.default_device()
             begin = {"scale": self._init_scale, "growth": 0.0, "skipped": 0.0, **self._loaded}
             with outside_of_traces():
                 self._state = {
-                    "scale": weft.full((), begin["scale"], dtype=weft.float32, device=place),
-                    "growth": weft.full((), int(begin["growth"]), dtype=weft.int32, device=place),
-                    "skipped": weft.full((), int(begin["skipped"]), dtype=weft.int32, device=place),
+                    "scale": weft.full((), begin["scale"], dtype=weft.float32, device=target),
+                    "growth": weft.full((), int(begin["growth"]), dtype=weft.int32, device=target),
+                    "skipped": weft.full((), int(begin["skipped"]), dtype=weft.int32, device=target),
                 }
                 weft.eval(*self._state.values())
             for name, tensor in self._state.items():
@@ -133,7 +135,7 @@ class GradScaler:
         return self._records[optimizer]
 
     def _number(self, name: str) -> Any:
-        """One of the factors; a compiled function is traced anew when it changes."""
+        """One of the factors; a compiled function is traced again when it changes."""
         return getattr(self, name) if STATE.trace is None else STATE.trace.guard(lambda: getattr(self, name))
 
     # ---- a step ----------------------------------------------------------------------------------------------------
@@ -300,7 +302,7 @@ class GradScaler:
         except RangeError:
             setattr(self, name, before)
             raise
-        weft.state.VERSION.bump()
+        VERSION.bump()
 
     def state_dict(self) -> dict[str, Any]:
         """Scale, factors and counts as numbers, in PyTorch's layout, and the count of skipped steps."""
@@ -336,7 +338,7 @@ class GradScaler:
         with weft.no_grad():
             for name, tensor in self._state.items():
                 tensor.copy_(weft.full((), self._loaded[name], device=tensor.device).to(tensor.dtype))
-        weft.state.VERSION.bump()
+        VERSION.bump()
 
     def __getstate__(self) -> dict[str, Any]:
         """Of a copy: which optimizers' gradients were looked at is not part of it."""

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from weft import dtypes
-from weft.backends.base import Buffer, Device, Explain, HostWords, Slab
-from weft.compiler.plan import Code, Plan, code_of
-from weft.dtypes import DType
-from weft.errors import DeviceError, problem
-from weft.kernels.language import Kernel
-from weft.kernels.normal import normalise
-from weft.render.llvm import render, symbol_of
+from weft.base import dtypes
+from weft.base.capabilities import Features
+from weft.base.dtypes import DType
+from weft.base.errors import DeviceError, problem
+from weft.kernels.ir.language import Kernel
+from weft.kernels.ir.normalize import normalise
+from weft.plan.device import Buffer, Device, Explain, HostWords, Slab
+from weft.plan.plan import Code, Plan, code_of
+from weft.render.llvm.module import render, symbol_of
 
 
 class NullExecutable:
@@ -34,7 +35,7 @@ class NullBackend:
 
     def __init__(self) -> None:
         self._device = Device(
-            "null", 0, self, "compiles, runs nothing", frozenset(dtypes.ALL), frozenset({"templates"})
+            "null", 0, self, "compiles, runs nothing", frozenset(dtypes.ALL), Features(cpu_templates=True)
         )
         self._next = 64
 
@@ -68,7 +69,7 @@ class NullBackend:
     def identity(self) -> None:
         """Plans are not kept on disk: compiling them is all that this device is for."""
 
-    def place(self, array: np.ndarray) -> Slab:
+    def upload_new(self, array: np.ndarray) -> Slab:
         """New memory with the bytes of an array."""
         slab = self.allocate(array.nbytes)
         self.upload(Buffer(slab, 0, array.nbytes), array)
@@ -100,6 +101,8 @@ class NullBackend:
             "a device that computes",
             "use .to('cpu')",
         )
+
+    peek = download
 
     def counts(self) -> None:
         """Memory is not counted."""

@@ -1,24 +1,26 @@
 """The reference backend: NumPy evaluates one primitive after the other. Slow, simple, and the oracle for the others.
 
-It runs graphs, not plans; `evaluate_nodes` is what `compiler.evaluate` calls for tensors on this device.
+It runs graphs, not plans; `run_nodes` is what `compiler.realize` calls for tensors on this device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from weft.backends import host_memory
-from weft.backends.base import Buffer, Device, Executable, Slab
-from weft.compiler.plan import Code, Plan
-from weft.counting import COUNTERS
-from weft.dtypes import ALL, DType
-from weft.errors import GraphError, IndexRangeError, out_of_memory, problem
-from weft.graph.evaluate import evaluate_all
+from weft.base import host_memory
+from weft.base.counters import COUNTERS
+from weft.base.dtypes import ALL, DType
+from weft.base.errors import GraphError, IndexRangeError, out_of_memory, problem
 from weft.graph.node import Node, toposort
 from weft.graph.ranges import checked_source, ranges_of
-from weft.kernels.language import Kernel
+from weft.graph.reference import run_all
+from weft.kernels.ir.language import Kernel
+from weft.plan.device import Buffer, Device, Explain, HostWords, Slab
+from weft.plan.plan import Code, Plan
+from weft.plan.protocols import Executable
 
 VIEWS = frozenset({"reshape", "permute", "expand", "slice", "flip", "pick"})  # take no memory in NumPy
 
@@ -42,7 +44,7 @@ class ReferenceBackend:
             raise out_of_memory("reference", nbytes, *host_memory.memory()) from None
         return Slab(self._device, nbytes, memory.ctypes.data, memory)
 
-    def place(self, array: np.ndarray) -> Slab:
+    def upload_new(self, array: np.ndarray) -> Slab:
         """New memory with the bytes of an array."""
         slab = self.allocate(array.nbytes)
         self.upload(Buffer(slab, 0, array.nbytes), array)
@@ -71,8 +73,35 @@ class ReferenceBackend:
         array.flags.writeable = False
         return array
 
+    peek = download
+
     def copy(self, target: Buffer, source: Buffer) -> None:
         _bytes(target)[:] = _bytes(source)
+
+    def clear(self, buffer: Buffer) -> None:
+        _bytes(buffer)[:] = 0
+
+    def require(self, nbytes: int) -> None:
+        """Raise where so much memory is not there."""
+        _require(nbytes)
+
+    def memory(self) -> tuple[int, int]:
+        return host_memory.memory()
+
+    def arena(self, nbytes: int) -> Slab:
+        raise _interprets("the temporaries of a plan")
+
+    def host_words(self, nbytes: int) -> HostWords:
+        raise _interprets("the numbers of a plan")
+
+    def status(self, nbytes: int) -> Slab:
+        raise _interprets("the status words of a plan")
+
+    def watch(self, status: Slab, plan: Plan, explain: Explain | None = None) -> None:
+        raise _interprets("the status words of a plan")
+
+    def slot_table(self, count: int) -> Any:
+        raise _interprets("the slots of a plan")
 
     def identity(self) -> None:
         """There are no plans to keep."""
@@ -92,7 +121,7 @@ class ReferenceBackend:
     def synchronise(self) -> None:
         """Nothing is ever under way."""
 
-    def evaluate_nodes(self, nodes: Sequence[Node], float64: bool = False) -> list[np.ndarray]:
+    def run_nodes(self, nodes: Sequence[Node], float64: bool = False) -> list[np.ndarray]:
         """The values of `nodes`, which also get a buffer each. With `float64`, floats are computed in double precision
         throughout and nothing is stored, so the answer is better than the node's dtype could hold."""
         order = toposort(nodes)
@@ -102,7 +131,7 @@ class ReferenceBackend:
                 value = _array(node.buffer, node.shape, node.dtype)
                 known[node] = value.astype(np.float64) if float64 and node.dtype.kind == "f" else value
         try:
-            values = evaluate_all(order, known, float64, lambda node, arrays: _check(node, arrays, known))
+            values = run_all(order, known, float64, lambda node, arrays: _check(node, arrays, known))
         except MemoryError:
             largest = max((node.nbytes for node in order), default=0)
             raise out_of_memory("reference", largest, *host_memory.memory()) from None
@@ -141,7 +170,7 @@ def _check(node: Node, arrays: Sequence[np.ndarray], known: dict[Node, np.ndarra
     if node.op == "input":
         raise problem(GraphError, "reference backend", f"the placeholder {node!r}", "a node with a value")
     if node.op == "iota":  # a line of numbers, expanded
-        _require(node.shape[node.attrs[1]] * node.dtype.itemsize)
+        _require(node.shape[node.attrs.axis] * node.dtype.itemsize)
     elif node.op not in VIEWS:
         _require(node.nbytes)
     _check_range(node, arrays, known)
@@ -154,19 +183,19 @@ def _check_range(node: Node, arrays: Sequence[np.ndarray], known: dict[Node, np.
     if checked is not None:
         index, extent = arrays[checked[0]], checked[1]
         if ((index < 0) | (index >= extent)).any():
-            raise problem(IndexRangeError, site, *_named(node, extent, known), "check the values")
+            raise problem(IndexRangeError, site, *_describe_index(node, extent, known), "check the values")
     elif node.op.startswith("segment_"):
         fault = ranges_of(node)[0].fault(site, arrays[-1], arrays[-1])
         if fault is not None:
             raise problem(IndexRangeError, site, *fault, "check the values")
 
 
-def _named(node: Node, extent: int, known: dict[Node, np.ndarray]) -> tuple[str, str]:
+def _describe_index(node: Node, extent: int, known: dict[Node, np.ndarray]) -> tuple[str, str]:
     """(what was given, what was expected): the first index outside, where its values follow from what is `known`."""
     for found in ranges_of(node):
         order = toposort([found.index, found.given], known.__contains__)
         if all(one in known or one.op != "input" for one in order):  # else it is inside a loop
-            values = evaluate_all(order, known)
+            values = run_all(order, known)
             fault = found.fault(node.site or node.op, values[found.index], values[found.given])
             if fault is not None:
                 return fault

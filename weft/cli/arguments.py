@@ -9,20 +9,20 @@ import os
 import tempfile
 from pathlib import Path
 
-from weft.errors import ConfigError, problem
+from weft.base.errors import ConfigError, problem
 
 
-def positive(text: str) -> int:
+def parse_positive(text: str) -> int:
     """A number that counts something: a whole number of at least 1."""
-    return _whole(text, 1)
+    return _parse_integer(text, 1)
 
 
 def depth(text: str) -> int:
     """A number of levels: a whole number of at least 0."""
-    return _whole(text, 0)
+    return _parse_integer(text, 0)
 
 
-def _whole(text: str, least: int) -> int:
+def _parse_integer(text: str, least: int) -> int:
     try:
         number = int(text)
     except ValueError:

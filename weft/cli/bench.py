@@ -14,9 +14,9 @@ from rich.text import Text
 import weft
 import weft.nn.functional as F
 from weft import nn
-from weft.backends.base import Device
 from weft.cli.arguments import amount
 from weft.cli.devices import NOT_COMPUTING
+from weft.plan.device import Device
 from weft.profiling.rates import rates
 from weft.profiling.tables import rate_text, seconds_text
 
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if options.device:
         chosen = [weft.get_device(name) for name in options.device]
     else:
-        chosen = [device for device in weft.devices() if device.kind not in NOT_COMPUTING]
+        chosen = [device for device in weft.devices() if device.kind not in NOT_COMPUTING and not device.is_software]
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("device", no_wrap=True)
     for title in ("copy", "multiply", *NETWORKS):
@@ -106,8 +106,8 @@ def training_time(make: Callable[[], Case], device: Device, seconds: float) -> f
         device.backend.synchronise()
         least, started = float("inf"), time.perf_counter()
         while time.perf_counter() - started < seconds or least == float("inf"):
-            begun = time.perf_counter()
+            started = time.perf_counter()
             step(inputs, target)
             device.backend.synchronise()
-            least = min(least, time.perf_counter() - begun)
+            least = min(least, time.perf_counter() - started)
     return least

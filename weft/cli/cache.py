@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from weft import disk
-from weft.compiler.memorymap import size_text
+from weft.base import disk
+from weft.compiler.memory.report import size_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,14 +32,14 @@ def run(options: argparse.Namespace, console: Console) -> int:
     files = disk.files()
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_row("folder", Text(folder, overflow="fold"))
-    if wrong := disk.distrusted():
+    if wrong := disk.explain_distrust():
         table.add_row("not used", Text(wrong, overflow="fold"))
     for kind, name in ((disk.PLAN, "plans"), (disk.OBJECT, "kernels")):
         some = [file for file in files if file.kind == kind]
         table.add_row(name, f"{len(some)} ({size_text(_bytes(some))})")
     table.add_row("in all", f"{size_text(_bytes(files))} of {size_text(disk.limit())} (WEFT_CACHE_LIMIT)")
     if files:
-        table.add_row("oldest use", _ago(min(file.used for file in files)))
+        table.add_row("oldest use", _format_age(min(file.used for file in files)))
     console.print(table)
     return 0
 
@@ -52,7 +52,7 @@ def _count(files: Sequence[disk.File]) -> str:
     return "1 file" if len(files) == 1 else f"{len(files)} files"
 
 
-def _ago(moment: float) -> str:
+def _format_age(moment: float) -> str:
     seconds = max(time.time() - moment, 0)
     for unit, length in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= length:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 import weft
-from weft.errors import size_text
+from weft.base.errors import size_text
 from weft.profiling.rates import rates
 from weft.profiling.tables import rate_text
 
@@ -36,7 +36,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
             continue
         free, total = device.backend.memory()
         mark = f"{device.name} *" if device is default else device.name
-        row: list[Any] = [mark, Text(device.description), size_text(total), size_text(free)]
+        name = Text(
+            device.description + (" (software)" if device.is_software and "software" not in device.description else "")
+        )
+        row: list[Any] = [mark, name, size_text(total), size_text(free)]
         if options.rates:
             found = rates(device)
             row += [rate_text(found.copy, "B"), rate_text(found.multiply, "flop")]

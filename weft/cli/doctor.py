@@ -6,7 +6,6 @@ import argparse
 import importlib
 import importlib.metadata
 import os
-import pkgutil
 import platform
 import tempfile
 import time
@@ -19,15 +18,17 @@ from rich.text import Text
 
 import weft
 import weft.nn.functional as F
-from weft import disk
-from weft.backends import vendor
-from weft.backends.base import Device
-from weft.compiler.memorymap import size_text
-from weft.device import BACKENDS, PLANNED, load
-from weft.dtypes import ALL
+from weft.backends.registry import BACKENDS, PLANNED, load
+from weft.base import disk
+from weft.base.dtypes import ALL
+from weft.cli.devices import NOT_COMPUTING
+from weft.compiler.memory.report import size_text
+from weft.plan.device import Device
 
-GOOD, BAD, LATER = Text("ok", "green"), Text("no", "red"), Text("-", "dim")
+GOOD, BAD, LATER, NOTHING = Text("ok", "green"), Text("no", "red"), Text("-", "dim"), Text("")
 TOLERANCE = 1e-4
+
+LIBRARIES = ("cpu.blas", "cuda.cublaslt", "cuda.cudnn")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,13 +60,13 @@ def findings() -> Iterator[tuple[str, Text, str]]:
     for kind in BACKENDS:
         for name, mark, text in _backend(kind):
             yield name, mark, text
-            if mark is GOOD and kind not in ("reference", "null"):
+            if mark is GOOD and kind not in NOT_COMPUTING:
                 computing.append(name)
     yield from _libraries()
     for name in PLANNED:
         yield name, LATER, "no backend in this version; it comes with a later release"
     yield _cache()
-    yield _held()
+    yield _check_retained_results()
     for name in computing:
         yield _self_test(name)
 
@@ -80,7 +81,7 @@ def _llvm() -> tuple[str, Text, str]:
 
 
 def _backend(kind: str) -> Iterator[tuple[str, Text, str]]:
-    """Every device of a kind; where there is none, what it would take."""
+    """Every device of one type; where there is none, what it would take."""
     try:
         backend = load(kind)
         found = backend.devices()
@@ -95,17 +96,36 @@ def _backend(kind: str) -> Iterator[tuple[str, Text, str]]:
         except Exception as error:
             yield f"{kind}:{number}", BAD, f"{type(error).__name__}: {error}"
             continue
-        text = device.description
-        if kind == "cpu":
-            from weft.backends.cpu import thread_count
+        yield device.name, GOOD, _name(device)
+        if kind not in NOT_COMPUTING:
+            for title, text in _properties(device):
+                yield "", NOTHING, f"{title}: {text}"
 
-            count = thread_count()
-            text += f", {count} thread{'s' if count > 1 else ''} (WEFT_NUM_THREADS)"
-        if kind not in ("reference", "null"):
-            text += f"; dtypes: {_dtypes(device)}; features: {', '.join(sorted(device.features))}"
-        if device.libraries:
-            text += "; libraries: " + ", ".join(f"{name} {one.version}" for name, one in device.libraries.items())
-        yield device.name, GOOD, text
+
+def _name(device: Device) -> str:
+    """What a device is, and through which driver."""
+    text = device.description
+    if device.kind == "cpu":
+        from weft.backends.cpu.worker_team import thread_count
+
+        count = thread_count()
+        text += f", {count} thread{'s' if count > 1 else ''} (WEFT_NUM_THREADS)"
+    if device.api and device.api not in text.lower():
+        text += f", through {device.api}"
+    if device.is_software:
+        text += ". Software: emulates a GPU on the CPU, and is used only where it is named"
+    return text
+
+
+def _properties(device: Device) -> Iterator[tuple[str, str]]:
+    free, total = device.backend.memory()
+    yield "memory", f"{size_text(total)}, {size_text(free)} free"
+    yield "dtypes", _dtypes(device)
+    yield "features", ", ".join(device.features.describe())
+    if device.features.workgroups:
+        yield "limits", ", ".join(device.limits.describe())
+    if device.libraries:
+        yield "libraries", ", ".join(f"{name} {one.version}" for name, one in device.libraries.items())
 
 
 def _dtypes(device: Device) -> str:
@@ -114,37 +134,35 @@ def _dtypes(device: Device) -> str:
 
 
 def _libraries() -> Iterator[tuple[str, Text, str]]:
-    """Every module of `backends.vendor` says what it found with `find()`, or why nothing with `reason()`."""
-    for module in pkgutil.iter_modules(vendor.__path__):
-        library = importlib.import_module(f"{vendor.__name__}.{module.name}")
-        if not hasattr(library, "find") or not hasattr(library, "reason"):
-            continue
+    """Every module of LIBRARIES says what it found with `find()`, or why nothing with `reason()`."""
+    for name in LIBRARIES:
+        library = importlib.import_module(f"weft.backends.{name}")
         found = library.find()
         if found is None:
-            yield module.name, LATER, library.reason()
+            yield name.rpartition(".")[2], LATER, library.reason()
         else:
-            yield module.name, GOOD, os.path.basename(getattr(found, "path", "found"))
+            yield name.rpartition(".")[2], GOOD, os.path.basename(getattr(found, "path", "found"))
 
 
 def _cache() -> tuple[str, Text, str]:
     folder = disk.folder()
     if folder is None:
         return "cache", LATER, "none: this user has no home directory. Set WEFT_CACHE_DIR to keep compiled plans"
-    wrong = disk.distrusted()
+    wrong = disk.explain_distrust()
     if wrong:
-        return "cache", BAD, f"not used, so every process compiles anew. {wrong}"
+        return "cache", BAD, f"not used, so every process compiles again. {wrong}"
     try:
         disk.make_folder()
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        return "cache", LATER, f"{folder} cannot be written ({error.strerror}): every process compiles anew"
-    foreign = disk.foreign()
+        return "cache", LATER, f"{folder} cannot be written ({error.strerror}): every process compiles again"
+    foreign = disk.find_foreign_files()
     if foreign:
         some = f"{foreign[0]} and {len(foreign) - 1} more are" if len(foreign) > 1 else f"{foreign[0]} is"
         return "cache", BAD, f"{some} not used: a link, or somebody else may have written it. Run: weft cache clear"
     limit = os.environ.get("WEFT_CACHE_LIMIT")
-    if limit and disk.given_limit() is None:
+    if limit and disk.limit_from_environment() is None:
         return (
             "cache",
             BAD,
@@ -154,20 +172,18 @@ def _cache() -> tuple[str, Text, str]:
     return "cache", GOOD, f"{folder}, {size_text(used)} of {size_text(disk.limit())}"
 
 
-def _held() -> tuple[str, Text, str]:
-    """Results that are held keep their values: it depends on how this interpreter refers to objects."""
-    from weft.cli.held import SIZES, all_checks, failures
+def _check_retained_results() -> tuple[str, Text, str]:
+    """Results that are retained keep their values: it depends on how this interpreter refers to objects."""
+    from weft.cli.retained import SIZES, all_checks, failures
 
     started, failed = time.perf_counter(), list(failures())
     seconds = time.perf_counter() - started
     if failed:
         name, wrong = failed[0]
-        text = (
-            f"{len(failed)} checks of held results fail (`python -m weft.cli.held` lists them), first {name}: {wrong}"
-        )
-        return "results", BAD, text
+        how = "`python -m weft.cli.retained` lists them"
+        return "results", BAD, f"{len(failed)} checks of retained results fail ({how}), first {name}: {wrong}"
     count = len(all_checks()) * len(SIZES)
-    return "results", GOOD, f"that are held keep their values in {count} checks, {seconds:.2f} s"
+    return "results", GOOD, f"that are retained keep their values in {count} checks, {seconds:.2f} s"
 
 
 def training_step(device: str) -> list[np.ndarray]:

@@ -13,11 +13,11 @@ import numpy as np
 from rich.console import Console
 from rich.prompt import Prompt
 
+from weft.base.errors import ConfigError, problem
 from weft.cli.arguments import check_output_file, check_output_folder
 from weft.config import samples_of_data as examples
 from weft.config.run import load_run
 from weft.config.sources import refuse_missing, tokenizer_of
-from weft.errors import ConfigError, problem
 
 TASKS = {
     "image": "classes of images",
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _ask(console: Console, data: str | None, target: str | None) -> tuple[str, str | None, str | None]:
-    """Task, data and target, from somebody at the terminal."""
+    """Task, data and target, from prompts at the terminal."""
     if not sys.stdin.isatty():
         given, expected = "no terminal to ask at", "--task image, text, tabular or graph"
         raise problem(ConfigError, "weft init", given, expected)
@@ -156,7 +156,7 @@ def _text(data: str | None, target: str | None, files: dict[str, Any]) -> dict[s
     return _run(model, source, loss, ["accuracy", "perplexity"], 10, 0.01)
 
 
-def _tabular(data: str | None, target: str | None, files: dict[str, Any]) -> dict[str, Any]:
+def _describe_table(data: str | None, target: str | None, files: dict[str, Any]) -> dict[str, Any]:
     from weft.data import read_csv
     from weft.data.csv_files import parse_csv
 
@@ -214,4 +214,4 @@ def _graph(data: str | None, target: str | None, files: dict[str, Any]) -> dict[
     return _run(model, {"type": "graph", "path": data}, "CrossEntropyLoss", ["accuracy"], 100, 0.01)
 
 
-MAKERS = {"image": _image, "text": _text, "tabular": _tabular, "graph": _graph}
+MAKERS = {"image": _image, "text": _text, "tabular": _describe_table, "graph": _graph}

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from weft.base.errors import size_text
 from weft.cli import steps
 from weft.cli.arguments import check_output_file, check_output_folder
-from weft.compiled import Compiled
-from weft.compiler.report import KernelReport, PlanReport
-from weft.errors import size_text
+from weft.compiler.inspect.report import KernelReport, PlanReport
+from weft.jit.compiled import Compiled
 from weft.profiling.tables import count_text
 
 

@@ -35,8 +35,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
     name = find(found, options.name)
     if name is None:
         wanted = options.name.lower()
-        near = [one for one in found if wanted and wanted in one.lower()]
-        hint = f" Names with it: {', '.join(near)}." if near else _did_you_mean(found, wanted)
+        similar = [one for one in found if wanted and wanted in one.lower()]
+        hint = f" Names with it: {', '.join(similar)}." if similar else _did_you_mean(found, wanted)
         text = f"weft layers: no layer is called {options.name!r}.{hint} `weft layers` lists all."
         console.print(text, markup=False)
         return 1
@@ -47,8 +47,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
 def _did_you_mean(found: dict[str, dict[str, Any]], wanted: str) -> str:
     """The nearest of all names and aliases."""
     names = {one.lower(): one for key, entry in found.items() for one in (*entry["aliases"], key)}
-    near = difflib.get_close_matches(wanted, names, 3)
-    return f" Did you mean {' or '.join(names[one] for one in near)}?" if near else ""
+    similar = difflib.get_close_matches(wanted, names, 3)
+    return f" Did you mean {' or '.join(names[one] for one in similar)}?" if similar else ""
 
 
 def find(found: dict[str, dict[str, Any]], name: str) -> str | None:

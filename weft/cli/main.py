@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 import weft
-from weft.errors import ConfigError, DeviceError, WeftError
+from weft.base.errors import ConfigError, DeviceError, WeftError
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells count it: 128 and the number of the signal
 WIDE = 200  # columns of an output that is no terminal

@@ -1,10 +1,13 @@
 """`weft parity [CONFIG|samples]`: the same network on the CPU and on other devices: outputs, gradients and training
-steps, their largest difference, and both times. Without a GPU the CPU is compared with the NumPy interpreter."""
+steps, their largest difference, and both times. Without a GPU the CPU is compared with the NumPy interpreter. A network
+that differs, or with --kernels each of them, is run kernel by kernel against that interpreter, which names the first
+kernel that is wrong."""
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,15 +21,16 @@ from rich.text import Text
 
 import weft
 from weft import config, nn
-from weft.backends.base import Device
-from weft.cli.arguments import amount, positive
+from weft.cli.arguments import amount, parse_positive
 from weft.cli.runs import is_graph, is_run, network
 from weft.config.inputs import inputs_for
 from weft.config.reading import read
-from weft.tensor import Tensor
+from weft.core.tensor import Tensor
+from weft.plan.device import Device
 
 RATE = 0.01  # of plain gradient descent, which amplifies no rounding errors
 MEASURED_SECONDS = 0.5  # at most, for the time of a step
+DRAWS = 3  # of weights and batches, before a difference counts
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ class Comparison:
 
     @property
     def worst(self) -> float:
-        return max(self.outputs, self.gradients, self.steps)
+        """The largest of them; infinite where one is not a number."""
+        values = (self.outputs, self.gradients, self.steps)
+        return float("inf") if np.isnan(values).any() else max(values)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,10 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", nargs="?", default="samples", help="a network or run, or `samples`: the eight that ship"
     )
-    parser.add_argument("--device", action="append", help="compare with this device (default: every other one)")
-    parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the configuration says)")
+    parser.add_argument(
+        "--device", action="append", help="compare with this device (default: every other one but software)"
+    )
+    parser.add_argument("--batch", type=parse_positive, help="rows of the batch (default: what the configuration says)")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
-    parser.add_argument("--steps", type=positive, default=10, help="training steps (default: 10)")
+    parser.add_argument("--steps", type=parse_positive, default=10, help="training steps (default: 10)")
+    parser.add_argument("--kernels", action="store_true", help="compare every kernel with the NumPy interpreter, too")
     parser.add_argument("--tolerance", type=amount, default=1e-4, help="larger differences count (default: 1e-4)")
 
 
@@ -90,18 +99,23 @@ def run(options: argparse.Namespace, console: Console) -> int:
     bad: list[str] = []
     for device in devices:
         is_small = device.kind == "reference"
-        table = _table(device, options.steps)
-        worst = 0.0
+        table, reports = _table(device, options.steps), []
         with console.status("") as status:
             for name in names:
                 status.update(Text(f"{name} on {device.name}"))
-                found = compare(_case(name, options, is_small), device, options.steps)
-                worst = max(worst, found.worst) if np.isfinite(found.worst) else float("inf")
+                found = _compare_repeatedly(name, options, is_small, device)
                 table.add_row(*_row(found, options.tolerance))
-                if not found.worst <= options.tolerance:
+                differs = not found.worst <= options.tolerance
+                if differs:
                     bad.append(f"{found.name} on {device.name}")
+                if differs or options.kernels:
+                    status.update(Text(f"{name} on {device.name}, kernel by kernel"))
+                    wrong, text = check_kernels(_case(name, options, is_small), device)
+                    reports.append(f"{found.name}: {text}")
+                    if wrong and not differs:
+                        bad.append(f"a kernel of {found.name} on {device.name}")
         console.print(table)
-        console.print()
+        console.print("\n".join(["", *reports]), markup=False, highlight=False)
     if bad:
         console.print(f"Differs by more than {options.tolerance:g}: {', '.join(bad)}.", markup=False)
         return 1
@@ -109,10 +123,23 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _compare_repeatedly(name: str, options: argparse.Namespace, is_small: bool, device: Device) -> Comparison:
+    """The comparison of a network. A difference above the tolerance must be there for other weights and batches, too:
+    where one input of a ReLU is so close to zero that its sign is a matter of rounding, gradients differ by as much as
+    that element counts, and both devices are right."""
+    found = compare(_case(name, options, is_small), device, options.steps)
+    for draw in range(1, DRAWS):
+        if found.worst <= options.tolerance:
+            break
+        again = compare(_case(name, options, is_small, draw), device, options.steps)
+        found = again if not found.worst <= again.worst else found
+    return found
+
+
 def _devices(names: list[str] | None) -> list[Device]:
     if names:
         return [weft.get_device(name) for name in names]
-    found = [device for device in weft.devices() if device.kind not in ("cpu", "reference")]
+    found = [one for one in weft.devices() if one.kind not in ("cpu", "reference") and not one.is_software]
     return found or [weft.get_device("reference")]
 
 
@@ -137,14 +164,14 @@ def _row(found: Comparison, tolerance: float) -> list[str | Text]:
     return [Text(found.name), error(found.outputs), error(found.gradients), error(found.steps), *times]
 
 
-def _case(name: str, options: argparse.Namespace, is_small: bool) -> Case:
-    """The network and a batch, always the same ones."""
-    weft.manual_seed(0)
+def _case(name: str, options: argparse.Namespace, is_small: bool, draw: int = 0) -> Case:
+    """The network and a batch, always the same ones for a number `draw`."""
+    weft.manual_seed(draw)
     sample = name in config.samples() and options.config == "samples"
     source = config.sample(name) if sample else Path(name)
     tree, _ = read(source)
     if is_run(tree) and not options.input and "data" in tree:
-        return _run_case(name, options)
+        return _run_case(name, options, draw)
     with weft.device("cpu"):
         model = network(source)
     batch = options.batch or (4 if is_small else getattr(model, "batch_size", 32))
@@ -152,21 +179,22 @@ def _case(name: str, options: argparse.Namespace, is_small: bool) -> Case:
     with weft.no_grad():
         result = _first(model(*inputs))
     target = weft.rand(*result.shape, device="cpu")
-    return Case(getattr(model, "id", None) or _short(name), model, inputs, target, nn.MSELoss())
+    return Case(getattr(model, "id", None) or _short_name(name), model, inputs, target, nn.MSELoss())
 
 
-def _run_case(name: str, options: argparse.Namespace) -> Case:
-    """A run brings its data and its loss."""
+def _run_case(name: str, options: argparse.Namespace, draw: int) -> Case:
+    """A run brings its data and its loss; of its data the batch number `draw`, or the first where there are fewer."""
     found = config.load_run(Path(name))
     if options.batch and not is_graph(found):
         found = config.load_run(Path(name), [f"data.batch_size={options.batch}"])
     model = found.model()
-    batch = next(iter(found.train_loader("cpu")))
+    loader = found.train_loader("cpu")
+    batch = next(itertools.islice(loader, draw, None), None) or next(iter(loader))
     *inputs, target = [weft.as_tensor(one) for one in batch]
-    return Case(_short(name), model, inputs, target, found.loss())
+    return Case(_short_name(name), model, inputs, target, found.loss())
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     return name.rpartition("/")[2]
 
 
@@ -215,6 +243,16 @@ def _train(model: nn.Module, case: Case, device: Device, steps: int) -> Trained:
     outputs = [result.detach().numpy()]
     optimizer = weft.optim.SGD(parameters, lr=RATE)
 
+    step = _training_step(model, case, optimizer)
+    compiled = device.kind != "reference"
+    once = weft.compile(step) if compiled else step
+    losses = [float(once(*inputs, target)) for _ in range(steps)]
+    values = [param.detach().numpy().copy() for param in parameters]
+    seconds = _measure(lambda: once(*inputs, target), device) if compiled else 0.0
+    return Trained(outputs, gradients, losses, values, seconds)
+
+
+def _training_step(model: nn.Module, case: Case, optimizer: Any) -> Callable[..., Tensor]:
     def step(*batch: Tensor) -> Tensor:
         optimizer.zero_grad()
         loss = case.loss(_first(model(*batch[:-1])), batch[-1])
@@ -222,12 +260,24 @@ def _train(model: nn.Module, case: Case, device: Device, steps: int) -> Trained:
         optimizer.step()
         return loss
 
-    compiled = device.kind != "reference"
-    once = weft.compile(step) if compiled else step
-    losses = [float(once(*inputs, target)) for _ in range(steps)]
-    values = [param.detach().numpy().copy() for param in parameters]
-    seconds = _measure(lambda: once(*inputs, target), device) if compiled else 0.0
-    return Trained(outputs, gradients, losses, values, seconds)
+    return step
+
+
+def check_kernels(case: Case, device: Device) -> tuple[bool, str]:
+    """A training step kernel by kernel against the NumPy interpreter, on `device` (the CPU where that is the
+    interpreter itself): whether a kernel is wrong, and what was found."""
+    with weft.no_grad():
+        case.model(*case.inputs)  # sizes of lazy layers
+    target = weft.get_device("cpu") if device.kind == "reference" else device
+    model = copy.deepcopy(case.model)
+    step = _training_step(model, case, weft.optim.SGD(list(model.parameters()), lr=RATE))
+    try:
+        checked = weft.testing.verify(step, *case.inputs, case.target, device=target)
+    except AssertionError as error:
+        return True, str(error)
+    worst = max(checked, key=lambda one: one.error)
+    text = f"{len(checked)} kernels on {target.name} agree with the reference"
+    return False, f"{text}; the largest error is {worst.error:.1%} of what is allowed, in {worst.name}."
 
 
 def _measure(step: Callable[[], Any], device: Device) -> float:

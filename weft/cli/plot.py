@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from weft import report
+from weft.base.errors import ConfigError, RangeError
 from weft.cli.arguments import check_output_file, check_output_folder
 from weft.drawing.style import number_text
-from weft.errors import ConfigError, RangeError
 from weft.report.files import Run, Series, read_run
-from weft.report.page import charts, epoch_series, grouped
+from weft.report.page import charts, epoch_series, group_series
 
 ROWS, COLUMNS = 10, 64  # of a curve in the terminal
 BARS = " ▁▂▃▄▅▆▇█"
@@ -57,7 +57,7 @@ def print_curves(found: Run, console: Console) -> None:
         console.print("There is no row in metrics.csv yet.")
         return
     width = min(COLUMNS, max(console.width - 24, 16))
-    for name, group in grouped(series).items():
+    for name, group in group_series(series).items():
         console.print(Text(name.replace("_", " "), style="bold"))
         values = [y for points in group.values() for _, y in points if math.isfinite(y)]
         low, high = (min(values), max(values)) if values else (0.0, 0.0)
@@ -84,6 +84,6 @@ def spark(values: list[float], low: float, high: float, width: int) -> str:
             out.append("?")
             continue
         mean = sum(finite) / len(finite)
-        place = (mean - low) / (high - low) if high > low else 0.5
-        out.append(BARS[1 + min(int(place * 8), 7)])
+        fraction = (mean - low) / (high - low) if high > low else 0.5
+        out.append(BARS[1 + min(int(fraction * 8), 7)])
     return "".join(out)

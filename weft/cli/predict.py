@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from weft.base.tree import flatten
 from weft.cli.arguments import check_output_file
 from weft.cli.runs import add_options, load_weights, open_run
-from weft.profiling.tables import shortened
-from weft.tree import flatten
+from weft.profiling.tables import shorten
 
 SHOWN = 10  # rows
 MIN_WIDTH = 16  # columns for the values of a row
@@ -40,10 +40,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
         written = arrays if options.output.endswith(".npz") else arrays[:1]
         _write(options.output, written)
         what = ", ".join(f"{list(one.shape)} of {one.dtype}" for one in written)
-        console.print(f"{what} written to {options.output}{_others(len(arrays) - len(written))}", markup=False)
+        console.print(
+            f"{what} written to {options.output}{_describe_omitted(len(arrays) - len(written))}", markup=False
+        )
         return 0
     console.print(
-        f"{folder}, {name}: results {list(values.shape)}{_others(len(arrays) - 1)}, the first of them",
+        f"{folder}, {name}: results {list(values.shape)}{_describe_omitted(len(arrays) - 1)}, the first of them",
         markup=False,
         soft_wrap=True,
     )
@@ -51,7 +53,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     for number, row in enumerate(values[:SHOWN]):
         label = f"class {_class(found, int(row.argmax()))}  " if scores else ""
         start = f"  {number:>4}  {label}"
-        text = shortened(row_text(np.asarray(row)), max(console.width - len(start), MIN_WIDTH))
+        text = shorten(row_text(np.asarray(row)), max(console.width - len(start), MIN_WIDTH))
         console.print(start + text, markup=False, no_wrap=True, crop=True)
     return 0
 
@@ -81,7 +83,7 @@ def _data(found: Any, options: argparse.Namespace, trainer: Any) -> Any:
     return found.input_loader(load_arrays(options.input), trainer.model, trainer.device)
 
 
-def _others(count: int) -> str:
+def _describe_omitted(count: int) -> str:
     """What is said of results that are left out."""
     return f" (the first of {count + 1} results: --output x.npz has all)" if count else ""
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import weft
 from weft.cli import steps
-from weft.cli.arguments import check_output_file, positive
+from weft.cli.arguments import check_output_file, parse_positive
 from weft.profiling.tables import parts
 
 
@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     steps.add_arguments(parser)
     parser.add_argument("--trace", metavar="FILE", help="write a trace for chrome://tracing or ui.perfetto.dev (.json)")
     parser.add_argument("--json", metavar="FILE", help="write everything as JSON")
-    parser.add_argument("--kernels", type=positive, default=20, help="how many kernels the table shows (default 20)")
+    parser.add_argument(
+        "--kernels", type=parse_positive, default=20, help="how many kernels the table shows (default 20)"
+    )
 
 
 def run(options: argparse.Namespace, console: Console) -> int:

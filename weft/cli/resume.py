@@ -8,18 +8,18 @@ from typing import Any
 
 from rich.console import Console
 
-from weft.cli.arguments import check_output_folder, positive
+from weft.base.errors import ConfigError, problem
+from weft.cli.arguments import check_output_folder, parse_positive
 from weft.cli.runs import add_options, checkpoints, open_run, save_config
 from weft.cli.train import describe, fit, say_where
 from weft.config.run import Run
-from weft.errors import ConfigError, problem
 from weft.train.progress import ProgressBar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("run", help="the folder of the run")
-    parser.add_argument("--epochs", type=positive, help="how many epochs in all (default: as before)")
+    parser.add_argument("--epochs", type=parse_positive, help="how many epochs in all (default: as before)")
     add_options(parser)
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
+from weft.base.errors import ConfigError, problem
 from weft.config import sources
+from weft.config.locations import check_keys
 from weft.config.model import build
-from weft.config.places import check_keys
 from weft.config.reading import Source, read
 from weft.config.run import KEYS, Run, load_run
-from weft.errors import ConfigError, problem
 from weft.nn.module import Module
 from weft.train import saving
 from weft.train.loggers import write_text
@@ -24,14 +24,14 @@ DATA = "data.json"  # beside it: what was derived from the data, such as classes
 
 
 def network(source: Source) -> Module:
-    """The model of a file: a network, or that of a run, which may stand in a file of its own beside it."""
-    tree, place = read(source)
+    """The model of a file: a network, or that of a run, which may be in a file of its own beside it."""
+    tree, location = read(source)
     named = tree.get("model") if is_run(tree) else None
     if is_run(tree):
-        check_keys(place, tree, KEYS)
+        check_keys(location, tree, KEYS)
     if isinstance(named, str) and named.lower().endswith((".json", ".toml")):
-        tree, place = read(Path(str(source)).parent / named)
-    return build(place, tree)
+        tree, location = read(Path(str(source)).parent / named)
+    return build(location, tree)
 
 
 def is_run(tree: Any) -> bool:
@@ -63,8 +63,8 @@ def open_run(folder: str, changes: list[str]) -> tuple[Run, Path]:
         )
     run = load_run(path / CONFIG, changes)
     if (path / DATA).is_file():
-        known, place = read(path / DATA)
-        run.known.update(sources.check_known(place, known))
+        known, location = read(path / DATA)
+        run.known.update(sources.check_known(location, known))
     return run, path
 
 

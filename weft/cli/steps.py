@@ -1,4 +1,4 @@
-"""steps: what the commands `kernels`, `graph` and `profile` look at: a network or a run from a file, and its training
+"""What the commands `kernels`, `graph` and `profile` look at: a network or a run from a file, and its training
 step with a batch. A run brings its data, loss and optimizer; a network alone gets random inputs, the mean squared error
 from random targets, and AdamW."""
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import weft
 from weft import nn
-from weft.cli.arguments import positive
+from weft.cli.arguments import parse_positive
 from weft.cli.runs import is_graph, is_run, network
 from weft.config.inputs import check_count, example_inputs, input_forms, parse_shapes
 from weft.config.reading import read
-from weft.tensor import Tensor
+from weft.core.tensor import Tensor
 from weft.train.batches import Streamed, as_arguments
 from weft.train.step import present_numbers
 from weft.train.trainer import Trainer
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file and how it is used."""
     parser.add_argument("config", type=Path, help="a network or a run, in JSON or TOML")
     parser.add_argument("--input", action="append", default=[], help="shape of an input without the batch, as 3,32,32")
-    parser.add_argument("--batch", type=positive, help="rows of the batch (default: what the file says, or 32)")
+    parser.add_argument("--batch", type=parse_positive, help="rows of the batch (default: what the file says, or 32)")
     parser.add_argument("--device", help="where to compute (default: what the file says, or auto)")
     parser.add_argument("--forward", action="store_true", help="the forward pass alone, in evaluation mode")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from rich.console import Console
 
-from weft.cli.arguments import check_output_folder, positive
+from weft.base.errors import ConfigError, problem
+from weft.cli.arguments import check_output_folder, parse_positive
 from weft.cli.runs import add_options, checkpoints, save_config
 from weft.config.run import Run, load_run
-from weft.errors import ConfigError, problem
 from weft.train.faults import Interrupted
 from weft.train.progress import ProgressBar
 
@@ -22,7 +22,7 @@ from weft.train.progress import ProgressBar
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("config", type=Path, help="a run in JSON or TOML; `weft init` writes one to start from")
-    parser.add_argument("--epochs", type=positive, help="how many epochs (default: what the file says, or 1)")
+    parser.add_argument("--epochs", type=parse_positive, help="how many epochs (default: what the file says, or 1)")
     parser.add_argument(
         "--run", help="folder for the run (default: what the file says, or the next of runs/NAME-1, ...)"
     )
@@ -33,7 +33,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     """Train; the folder of the run has its configuration, metrics, checkpoints and report."""
     changes = [*options.set, *([f"trainer.epochs={options.epochs}"] if options.epochs is not None else [])]
     found = load_run(options.config, changes)
-    folder = _chosen_folder(found, options)
+    folder = _choose_folder(found, options)
     with _new_folder(Path(options.config).stem) if folder is None else contextlib.nullcontext(folder) as folder:
         trainer = _prepare(found, folder, options, console)
     console.print(f"run     {folder}", markup=False)
@@ -70,8 +70,8 @@ def fit(found: Run, trainer: Any, folder: Path, resume: str | None, console: Con
     return 0
 
 
-def _chosen_folder(found: Run, options: argparse.Namespace) -> Path | None:
-    """The folder that was asked for."""
+def _choose_folder(found: Run, options: argparse.Namespace) -> Path | None:
+    """The folder that was requested."""
     if options.run is not None:
         check_output_folder("--run", options.run)  # '' would be the present folder as a path
         return Path(options.run)

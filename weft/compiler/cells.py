@@ -1,7 +1,7 @@
-"""cells: tensors whose memory belongs to compiled functions.
+"""Tensors whose memory belongs to compiled functions.
 
-A captured tensor has `_buffer`. While nobody looks, it has no node: the compiled function rewrites the memory in place.
-When someone reads it, `expose` makes a leaf for the current value; before the memory is rewritten `retire` gives any
+A captured tensor has `_buffer`. While it is not read, it has no node: the compiled function rewrites the memory in
+place. When it is read, `expose` makes a leaf for the current value; before the memory is rewritten `retire` gives any
 leaf that is still in use a private copy, so that no value changes under its holder.
 
 Memory that is rewritten belongs to a `WriteGroup`. A run holds its lock from `retire` to the end; who copies from the
@@ -15,11 +15,11 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from weft.backends.base import Buffer
-from weft.compiler.evaluate import evaluate
+from weft.base.locks import WriteGroup, call_holding, locks_of
+from weft.base.state import VERSION
+from weft.compiler.realize import realize_nodes
 from weft.graph.node import Node, leaf
-from weft.locks import WriteGroup, call_holding, locks_of
-from weft.state import VERSION
+from weft.plan.device import Buffer
 
 
 def expose(tensor: Any) -> Node:
@@ -45,14 +45,14 @@ def expose(tensor: Any) -> Node:
 
 
 def retire(groups: Iterable[WriteGroup]) -> None:
-    """Before memory is rewritten, under its lock: keep the old value for whoever still holds a leaf that shows it."""
+    """Before memory is rewritten, under its lock: keep the old value for leaves of it that are still referred to."""
     for group in groups:
         while group.exposed:
             entry = owner, exposed = group.exposed.pop()
             tensor = owner()
             if tensor is not None and tensor._node is exposed():
                 tensor._forget_node()
-            node = exposed()  # None where only the tensor held it
+            node = exposed()  # None where only the tensor referred to it
             if node is not None:
                 try:
                     node.buffer = private_copy(node.buffer)
@@ -61,14 +61,14 @@ def retire(groups: Iterable[WriteGroup]) -> None:
                     raise
 
 
-def settle(tensor: Any) -> None:
-    """Bring a captured tensor that was assigned from outside back into the memory that compiled functions know."""
+def write_back(tensor: Any) -> None:
+    """Bring a captured tensor that was assigned from outside back into the memory that compiled functions use."""
     node = tensor._node
     if node is None or node.buffer is tensor._buffer:
         return
-    evaluate([node])
+    realize_nodes([node])
     moved = node.device is not tensor._buffer.slab.device
-    if moved or (node.shape, node.dtype) != tensor._form:  # another kind of value: the old place is given up
+    if moved or (node.shape, node.dtype) != tensor._form:  # a value of another form: the old memory is released
         tensor._form, tensor._buffer = (node.shape, node.dtype), node.buffer
     elif tensor._buffer.slab.pinned:
         tensor._buffer.slab.device.backend.copy(tensor._buffer, node.buffer)

@@ -12,12 +12,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from weft.dtypes import uint32
-from weft.errors import GraphError, problem
+from weft.base.dtypes import uint32
+from weft.base.errors import GraphError, problem
+from weft.base.state import STATE
 from weft.graph.build import variable
 from weft.graph.node import Node, placeholder
 from weft.graph.numbers import Tape
-from weft.state import STATE
 
 
 class Cell:
@@ -54,7 +54,7 @@ class Trace:
         self.buffers: dict[
             tuple[int, str], tuple[dict[str, Any], str, Any]
         ] = {}  # of modules: where, and what was there
-        self.origins: Any = None  # `compiler.origins.Origins` of what is profiled: which module made which node
+        self.origins: Any = None  # `compiler.inspect.origins.Origins` of what is profiled: which module made which node
         self.contexts: list[Any] = []  # of calls with a gradient of their own: what they hold ends with the trace
         self._outer: Any = None
         self._grad_enabled = True
@@ -120,7 +120,7 @@ class Trace:
         cell = self.cells.get(id(tensor))
         return cell is not None and cell.written
 
-    def created(self, tensor: Any) -> None:
+    def register_created(self, tensor: Any) -> None:
         """Remember a tensor made here; it may leave only as a result or an assignment."""
         key = id(tensor)
         self.made[key] = weakref.ref(tensor, lambda _: self.made.pop(key, None))

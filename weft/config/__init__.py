@@ -1,20 +1,20 @@
 """Networks and training runs from JSON or TOML.
 
 What flows: a text, a file or a dict becomes a tree of dicts, lists, strings, numbers, booleans and None
-(`reading.read`). A `Place` goes with every value of the tree and knows its path in the file, so that each error names
-it (`places.py`). A network is either a list of layers in the dialect of an older system (`dialect.py`: no `type` at the
-top; layers exchange flat vectors; the result is an `nn.Grid`), or a layer of the catalogue by name with its arguments,
-nested (`catalogue.py`: the arguments are those of the constructors' signatures). `model.from_config` chooses between
-them; `model.to_config` is the inverse. A run is a network with its data, loss, optimizer, scheduler and trainer
-(`run.py`); `schema.py` writes a JSON Schema of all of it from the same tables.
+(`reading.read`). A `Location` (`locations.py`) goes with every value of the tree and knows its path in the file, so
+that each error names it. A network is either a list of layers in the dialect of an older system (`dialect.py`: no
+`type` at the top; layers exchange flat vectors; the result is an `nn.Grid`), or a layer of the catalogue by name with
+its arguments, nested (`catalogue.py`: the arguments are those of the constructors' signatures). `model.from_config`
+chooses between them; `model.to_config` is the inverse. A run is a network with its data, loss, optimizer, scheduler and
+trainer (`run.py`); `schema.py` writes a JSON Schema of all of it from the same tables.
 """
 
 from __future__ import annotations
 
-from weft.contents import load_lazily as _load_lazily
+from weft.base.lazy_modules import load_lazily as _load_lazily
 
 CONTENTS: dict[str, tuple[str, ...]] = {
-    "weft.errors": ("ConfigError",),
+    "weft.base.errors": ("ConfigError",),
     "reading": ("read",),
     "describe": ("to_config",),
     "model": ("from_config",),

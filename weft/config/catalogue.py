@@ -23,12 +23,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from weft.config import places
-from weft.config.places import Place, kind_of, shown
-from weft.creation import tensor
-from weft.dtypes import by_name
-from weft.errors import ConfigError
-from weft.nn.activation import ACTIVATION_NAMES, make_activation
+from weft.base.dtypes import by_name
+from weft.base.errors import ConfigError
+from weft.config import locations
+from weft.config.locations import Location, display, kind_of
+from weft.core.creation import tensor
+from weft.nn.basic.named_activation import ACTIVATION_NAMES, make_activation
 from weft.nn.bounds import bounds
 from weft.nn.containers import Sequential
 from weft.nn.graph_model import Input, Model
@@ -81,29 +81,29 @@ class Kind:
         }  # fmt: skip
         return isinstance(value, types[self.form])
 
-    def convert(self, place: Place, name: str, value: Any) -> Any:
+    def convert(self, location: Location, name: str, value: Any) -> Any:
         """The argument for the constructor."""
         if isinstance(value, str) and self.form == "float":
             value = float(value)
         if self.form in ("int", "float"):
             low, high = bounds(name, self.form)
-            return places.integer(place, value, int(low), int(high)) if self.form == "int" else (
-                places.number(place, value, low, high)
+            return locations.integer(location, value, int(low), int(high)) if self.form == "int" else (
+                locations.number(location, value, low, high)
             )  # fmt: skip
         if self.form == "list":
             if self.length is not None and len(value) != self.length:
-                place.fail(f"{len(value)} entries", f"{self.length}")
-            return tuple(convert(place.at(k), name, one, self.items) for k, one in enumerate(value))
+                location.fail(f"{len(value)} entries", f"{self.length}")
+            return tuple(convert(location.at(k), name, one, self.items) for k, one in enumerate(value))
         if self.form == "object":
-            return {key: convert(place.at(key), name, one, self.items) for key, one in value.items()}
+            return {key: convert(location.at(key), name, one, self.items) for key, one in value.items()}
         if self.form == "module" or (self.form == "activation" and not isinstance(value, str)):
-            return build(place, value)
+            return build(location, value)
         if self.form == "activation":
-            return activation_name(place, value)
+            return activation_name(location, value)
         if self.form == "dtype":
-            return _dtype(place, value)
+            return _dtype(location, value)
         if self.form == "tensor":
-            return _tensor(place, value)
+            return _tensor(location, value)
         return value
 
     def __str__(self) -> str:
@@ -119,12 +119,12 @@ class Kind:
         return names[self.form]
 
 
-def convert(place: Place, name: str, value: Any, kinds: tuple[Kind, ...]) -> Any:
+def convert(location: Location, name: str, value: Any, kinds: tuple[Kind, ...]) -> Any:
     """The argument for a constructor, by the first alternative that fits."""
     for kind in kinds:
         if kind.fits(value):
-            return kind.convert(place, name, value)
-    place.fail(f"{kind_of(value)}, {shown(value)}", " or ".join(map(str, kinds)))
+            return kind.convert(location, name, value)
+    location.fail(f"{kind_of(value)}, {display(value)}", " or ".join(map(str, kinds)))
 
 
 @functools.cache
@@ -167,7 +167,7 @@ def kinds_of(annotation: str, name: str) -> tuple[Kind, ...]:
 
 
 def _split(text: str, sign: str) -> list[str]:
-    """Split at a sign that stands in no brackets."""
+    """Split at a sign outside of brackets."""
     parts, depth, start = [], 0, 0
     for k, letter in enumerate(text):
         depth += (letter == "[") - (letter == "]")
@@ -177,25 +177,25 @@ def _split(text: str, sign: str) -> list[str]:
     return [*parts, text[start:].strip()]
 
 
-def _dtype(place: Place, value: str) -> Any:
+def _dtype(location: Location, value: str) -> Any:
     try:
         return by_name(value)
     except Exception as error:
-        place.fail(shown(value), f"the name of a dtype, such as 'float32' ({error})")
+        location.fail(display(value), f"the name of a dtype, such as 'float32' ({error})")
 
 
-def _tensor(place: Place, value: Any) -> Any:
+def _tensor(location: Location, value: Any) -> Any:
     try:
         return tensor(value)
     except Exception as error:
-        place.fail(shown(value), f"numbers in lists ({error})")
+        location.fail(display(value), f"numbers in lists ({error})")
 
 
-def activation_name(place: Place, value: str) -> str:
+def activation_name(location: Location, value: str) -> str:
     """The name of an activation."""
     wanted = value.replace("_", "").lower()
     if wanted not in ACTIVATION_NAMES:
-        place.fail(shown(value), "the name of an activation", places.did_you_mean(value, ACTIVATION_NAMES))
+        location.fail(display(value), "the name of an activation", locations.did_you_mean(value, ACTIVATION_NAMES))
     return value
 
 
@@ -215,16 +215,16 @@ def argument_names(name: str) -> set[str] | None:
     return None if found is None else {*parameters_of(found.cls)}
 
 
-def layer_class(place: Place, name: str, others: Collection[str] = ()) -> Any:
-    """The class of a layer by one of its names. `others` are names that mean something at this place, too."""
+def layer_class(location: Location, name: str, others: Collection[str] = ()) -> Any:
+    """The class of a layer by one of its names. `others` are names that mean something at this location, too."""
     found = _by_name().get(name.replace("_", "").lower())
     if found is None:
         known = [*others, *(one for entry in layers().values() for one in (entry.name, *entry.aliases))]
         some = f"one of {', '.join(others)} or a layer of the catalogue" if others else "a layer of the catalogue"
-        advice = places.did_you_mean(name, known)
-        place.at("type").fail(shown(name), some, f"{advice}; `weft layers` lists all".removeprefix("; "))
+        advice = locations.did_you_mean(name, known)
+        location.at("type").fail(display(name), some, f"{advice}; `weft layers` lists all".removeprefix("; "))
     if found.name in REFUSED:
-        place.at("type").fail(found.name, f"a layer that a file can describe: {REFUSED[found.name]}")
+        location.at("type").fail(found.name, f"a layer that a file can describe: {REFUSED[found.name]}")
     return found.cls
 
 
@@ -244,24 +244,24 @@ def is_required(one: inspect.Parameter) -> bool:
     return one.default is inspect.Parameter.empty and one.kind is not inspect.Parameter.VAR_POSITIONAL
 
 
-def build(place: Place, value: Any, others: Collection[str] = ()) -> Module:
+def build(location: Location, value: Any, others: Collection[str] = ()) -> Module:
     """The module that a tree describes."""
     if isinstance(value, list):
-        return Sequential(*[build(place.at(k), one) for k, one in enumerate(value)])
+        return Sequential(*[build(location.at(k), one) for k, one in enumerate(value)])
     if isinstance(value, str):
         value = {"type": value}
-    given = places.object_at(place, value, "a layer: an object with a type, a name or a list of layers")
+    given = locations.object_at(location, value, "a layer: an object with a type, a name or a list of layers")
     if "type" not in given:
-        place.fail("no 'type'", "the name of a layer", "add 'type', such as 'Linear'")
-    cls = layer_class(place, places.string(place.at("type"), given.pop("type")), others)
+        location.fail("no 'type'", "the name of a layer", "add 'type', such as 'Linear'")
+    cls = layer_class(location, locations.string(location.at("type"), given.pop("type")), others)
     maker = SPECIAL.get(cls)
     if maker is not None:
-        return maker(place, given)
-    return call(place, cls, given)
+        return maker(location, given)
+    return call(location, cls, given)
 
 
 def call(
-    place: Place,
+    location: Location,
     cls: Any,
     given: Mapping[str, Any],
     known: dict[str, inspect.Parameter] | None = None,
@@ -271,22 +271,22 @@ def call(
     known = parameters_of(cls) if known is None else known
     extra: dict[str, Any] = {}
     if cls.__name__ == "Activation" and isinstance(given.get("name"), str):  # passes the rest on to the class it names
-        activation_name(place.at("name"), given["name"])
+        activation_name(location.at("name"), given["name"])
         below = parameters_of(type(make_activation_class(given["name"])))
         known = {**known, **below}
         extra = {key: given[key] for key in given if key in below and key != "name"}
-    places.check_keys(place, given, list(known), [name for name, one in known.items() if is_required(one)])
+    locations.check_keys(location, given, list(known), [name for name, one in known.items() if is_required(one)])
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     for name, value in given.items():
         one = known[name]
-        at = place.at(name)
+        at = location.at(name)
         kinds = kinds_of(str(one.annotation), name)
         if one.kind is inspect.Parameter.VAR_POSITIONAL:
-            args = tuple(convert(at.at(k), name, part, kinds) for k, part in enumerate(places.array(at, value)))
+            args = tuple(convert(at.at(k), name, part, kinds) for k, part in enumerate(locations.array(at, value)))
         else:
             kwargs[name] = convert(at, name, value, kinds)
-    return attempt(place, cls, (*first, *args), {**kwargs, **extra})
+    return attempt(location, cls, (*first, *args), {**kwargs, **extra})
 
 
 def make_activation_class(name: str) -> Any:
@@ -294,42 +294,46 @@ def make_activation_class(name: str) -> Any:
     return make_activation(name) if name.lower() != "threshold" else make_activation(name, threshold=0.0, value=0.0)
 
 
-def attempt(place: Place, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a constructor; what it refuses is an error at this place."""
+def attempt(location: Location, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a constructor; what it refuses is an error at this location."""
     try:
         return function(*args, **kwargs)
     except ConfigError:
         raise
     except Exception as error:
-        place.fail(f"arguments that are refused: {str(error).rstrip('.')}")
+        location.fail(f"arguments that are refused: {str(error).rstrip('.')}")
 
 
-def _sequential(place: Place, given: dict[str, Any]) -> Module:
+def _sequential(location: Location, given: dict[str, Any]) -> Module:
     """`modules` is a list, or an object whose keys are the names."""
-    places.check_keys(place, given, ["modules"])
-    modules, at = given.get("modules", []), place.at("modules")
+    locations.check_keys(location, given, ["modules"])
+    modules, at = given.get("modules", []), location.at("modules")
     if isinstance(modules, dict):
         made = OrderedDict((name, build(at.at(name), one)) for name, one in modules.items())
         return attempt(at, Sequential, (made,), {})
-    return build(at, places.array(at, modules, "a list of layers"))
+    return build(at, locations.array(at, modules, "a list of layers"))
 
 
-def _model(place: Place, given: dict[str, Any]) -> Module:
+def _model(location: Location, given: dict[str, Any]) -> Module:
     """A model of named nodes, each a layer that is called with the results of others."""
-    places.check_keys(place, given, ("inputs", "nodes", "outputs"), ("inputs", "nodes", "outputs"))
+    locations.check_keys(location, given, ("inputs", "nodes", "outputs"), ("inputs", "nodes", "outputs"))
     inputs: dict[str, Any] = {}
-    for name, form in places.object_at(place.at("inputs"), given["inputs"], "an object with a shape for each").items():
-        at = place.at("inputs").at(name)
+    for name, form in locations.object_at(
+        location.at("inputs"), given["inputs"], "an object with a shape for each"
+    ).items():
+        at = location.at("inputs").at(name)
         inputs[name] = call(at, Input, form if isinstance(form, dict) else {"shape": form})
     if not inputs:
-        place.at("inputs").fail("no inputs", "at least one")
+        location.at("inputs").fail("no inputs", "at least one")
     values = dict(inputs)
     shared: dict[str, Module] = {}
     sources: dict[str, list[str]] = {}
-    for name, node in places.object_at(place.at("nodes"), given["nodes"], "an object with a node for each").items():
-        at = place.at("nodes").at(name)
-        node = places.object_at(at, node, "an object with 'layer' and 'from'")
-        places.check_keys(at, node, (*NODE, "from", "with"), ("from",))
+    for name, node in locations.object_at(
+        location.at("nodes"), given["nodes"], "an object with a node for each"
+    ).items():
+        at = location.at("nodes").at(name)
+        node = locations.object_at(at, node, "an object with 'layer' and 'from'")
+        locations.check_keys(at, node, (*NODE, "from", "with"), ("from",))
         if name in values:
             at.fail("a name that another node or an input has", "another name")
         kinds = [key for key in NODE if key in node]
@@ -341,46 +345,48 @@ def _model(place: Place, given: dict[str, Any]) -> Module:
             values[name] = _take(at, node, sources[name], values)
             continue
         if "same_as" in node:
-            layer = shared[places.choice(at.at("same_as"), node["same_as"], shared)]
+            layer = shared[locations.choice(at.at("same_as"), node["same_as"], shared)]
         else:
             layer = build(at.at("layer"), node["layer"])
         shared[name] = layer
-        extra = places.object_at(at.at("with"), node.get("with", {}), "an object with arguments of the call")
+        extra = locations.object_at(at.at("with"), node.get("with", {}), "an object with arguments of the call")
         values[name] = attempt(at, layer, tuple(values[one] for one in sources[name]), extra)
-    at = place.at("outputs")
+    at = location.at("outputs")
     names = _names(at, given["outputs"], values)
     if any(name in inputs for name in names):
         at.fail(f"the input {next(name for name in names if name in inputs)!r}", "names of nodes")
     needed = set(names)
     for name in reversed(sources):  # a node comes after those that it is computed from
         if name not in needed:
-            place.at("nodes").at(name).fail("a node that no output needs", "nodes on the way to the outputs")
+            location.at("nodes").at(name).fail("a node that no output needs", "nodes on the way to the outputs")
         needed.update(sources[name])
     outputs = values[names[0]] if isinstance(given["outputs"], str) else [values[name] for name in names]
-    model = attempt(place, Model, (inputs, outputs), {})
+    model = attempt(location, Model, (inputs, outputs), {})
     model.node_names = {name: id(values[name]) for name in values}
     return model
 
 
-def _take(place: Place, node: dict[str, Any], names: list[str], values: dict[str, Any]) -> Any:
+def _take(location: Location, node: dict[str, Any], names: list[str], values: dict[str, Any]) -> Any:
     """One of several results."""
     if "with" in node or len(names) != 1:
-        place.fail("'with', or several names in 'from', beside 'take'", "one name")
-    number = places.integer(place.at("take"), node["take"], 0)
+        location.fail("'with', or several names in 'from', beside 'take'", "one name")
+    number = locations.integer(location.at("take"), node["take"], 0)
     result = values[names[0]]
     if not isinstance(result.value, (tuple, list)) or number >= len(result.value):
-        place.at("take").fail(f"{number} of {result!r}", "the number of one of several results")
+        location.at("take").fail(f"{number} of {result!r}", "the number of one of several results")
     return result[number]
 
 
-def _names(place: Place, value: Any, known: Collection[str]) -> list[str]:
+def _names(location: Location, value: Any, known: Collection[str]) -> list[str]:
     """One name, or a list of names."""
     if isinstance(value, str):
-        return [places.choice(place, value, known)]
-    names = [places.choice(place.at(k), one, known) for k, one in enumerate(places.array(place, value, "names"))]
+        return [locations.choice(location, value, known)]
+    names = [
+        locations.choice(location.at(k), one, known) for k, one in enumerate(locations.array(location, value, "names"))
+    ]
     if not names:
-        place.fail("an empty list", "at least one name")
+        location.fail("an empty list", "at least one name")
     return names
 
 
-SPECIAL: dict[type, Callable[[Place, dict[str, Any]], Module]] = {Sequential: _sequential, Model: _model}
+SPECIAL: dict[type, Callable[[Location, dict[str, Any]], Module]] = {Sequential: _sequential, Model: _model}

@@ -10,22 +10,22 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from weft.base.dtypes import DType
+from weft.base.errors import ConfigError, GraphError, problem
 from weft.config.catalogue import REFUSED, parameters_of
 from weft.config.dialect import FlatLayer, Network
-from weft.dtypes import DType
-from weft.errors import ConfigError, GraphError, problem
-from weft.nn.activation import ACTIVATION_NAMES
-from weft.nn.arguments import constructor_arguments
+from weft.core.tensor import Tensor
+from weft.nn.basic.named_activation import ACTIVATION_NAMES
+from weft.nn.basic.utility import Add, Identity, Multiply
 from weft.nn.containers import ModuleDict, ModuleList, Sequential
-from weft.nn.differences import difference
 from weft.nn.graph_model import Input, Model
 from weft.nn.grid import Grid
 from weft.nn.module import Module
+from weft.nn.module.arguments import constructor_arguments
+from weft.nn.module.differences import difference
+from weft.nn.module.symbolic import Symbol, symbols_in
 from weft.nn.registry import LAYERS
-from weft.nn.symbolic import Symbol, symbols_in
-from weft.nn.utility import Add, Identity, Multiply
-from weft.random import default_generator
-from weft.tensor import Tensor
+from weft.random.generator import default_generator
 
 MAX_ELEMENTS = 65_536  # of a tensor that is written as numbers
 
@@ -79,7 +79,7 @@ def describe(model: Module, path: str) -> dict[str, Any]:
             continue
         if param is not None and name not in parameters_of(cls):
             refuse(model, path, f"the argument {name!r}", "arguments that a file can give")
-        found[name] = plain(model, value, f"{path}.{name}" if path else name)
+        found[name] = plain_value(model, value, f"{path}.{name}" if path else name)
     return found
 
 
@@ -90,7 +90,7 @@ def _is_default(value: Any, default: Any) -> bool:
     return type(value) is type(default) and isinstance(value, (bool, int, float, str, tuple)) and value == default
 
 
-def plain(model: Module, value: Any, path: str) -> Any:
+def plain_value(model: Module, value: Any, path: str) -> Any:
     """An argument as a value of the tree."""
     if value is None or isinstance(value, (bool, str, int)):
         return value
@@ -99,9 +99,9 @@ def plain(model: Module, value: Any, path: str) -> Any:
             refuse(model, path, "the number nan", "numbers that JSON has")
         return value if math.isfinite(value) else str(value)  # 'inf'
     if isinstance(value, (list, tuple)):
-        return [plain(model, one, f"{path}[{k}]") for k, one in enumerate(value)]
+        return [plain_value(model, one, f"{path}[{k}]") for k, one in enumerate(value)]
     if isinstance(value, Mapping):
-        return {str(key): plain(model, one, f"{path}.{key}") for key, one in value.items()}
+        return {str(key): plain_value(model, one, f"{path}.{key}") for key, one in value.items()}
     if isinstance(value, Module):
         return describe(value, path)
     if isinstance(value, DType):
@@ -110,7 +110,7 @@ def plain(model: Module, value: Any, path: str) -> Any:
         count = math.prod(value.shape)
         if count > MAX_ELEMENTS:
             refuse(model, path, f"a tensor of {count:,} elements", f"at most {MAX_ELEMENTS:,}")
-        return plain(model, value.tolist(), path)
+        return plain_value(model, value.tolist(), path)
     name = getattr(value, "__name__", "")
     if callable(value) and name.replace("_", "").lower() in ACTIVATION_NAMES:
         return name
@@ -123,7 +123,7 @@ def refuse(model: Module, path: str, given: str, expected: str, fix: str = "") -
     raise problem(ConfigError, "to_config", f"{where}: {given}", expected, fix)
 
 
-def _below(model: Module, path: str) -> dict[str, Any]:
+def _describe_child(model: Module, path: str) -> dict[str, Any]:
     return {
         name: describe(one, f"{path}.{name}" if path else name)
         for name, one in model._modules.items()
@@ -131,8 +131,8 @@ def _below(model: Module, path: str) -> dict[str, Any]:
     }
 
 
-def _numbered(model: Module, path: str) -> dict[str, Any]:
-    below = _below(model, path)
+def _describe_children(model: Module, path: str) -> dict[str, Any]:
+    below = _describe_child(model, path)
     in_order = list(below) == [str(k) for k in range(len(below))]
     return {"modules": list(below.values()) if in_order else below}
 
@@ -177,7 +177,7 @@ def _node(
         refuse(model, path, given, "results of other layers, and numbers by keyword")
     sources = [names[id(one)] for one in symbol.args]
     source: dict[str, Any] = {"from": sources[0] if len(sources) == 1 else sources}
-    extra = {"with": plain(model, symbol.kwargs, here)} if symbol.kwargs else {}
+    extra = {"with": plain_value(model, symbol.kwargs, here)} if symbol.kwargs else {}
     function = getattr(symbol.module, "function", None)
     if isinstance(function, operator.itemgetter) and isinstance(key := function.__reduce__()[1][0], int) and key >= 0:
         return {**source, "take": key}
@@ -213,9 +213,9 @@ def _is_arithmetic(module: Module) -> bool:
 
 
 DESCRIBERS: dict[type, Callable[[Any, str], dict[str, Any]]] = {
-    Sequential: _numbered,
-    ModuleList: _numbered,
-    ModuleDict: lambda model, path: {"modules": _below(model, path)},
+    Sequential: _describe_children,
+    ModuleList: _describe_children,
+    ModuleDict: lambda model, path: {"modules": _describe_child(model, path)},
     Grid: _grid,
     Model: _model,
     Input: _input,

@@ -18,23 +18,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from weft.config import places
+from weft.base.errors import ConfigError, ShapeError, WeftError, problem
+from weft.config import locations
 from weft.config.catalogue import argument_names
 from weft.config.catalogue import build as build_layer
-from weft.config.places import LARGEST, Place
-from weft.creation import tensor
-from weft.errors import ConfigError, ShapeError, WeftError, problem
-from weft.nn.activation import make_activation
-from weft.nn.attention import MultiheadAttention
-from weft.nn.convolution import Conv1d, Conv2d
-from weft.nn.gating import SwiGLU
+from weft.config.locations import LARGEST_SIZE, Location
+from weft.core.creation import tensor
+from weft.core.tensor import Tensor
+from weft.nn.basic.gating import SwiGLU
+from weft.nn.basic.linear import Linear
+from weft.nn.basic.named_activation import make_activation
+from weft.nn.basic.normalization import LayerNorm, RMSNorm
+from weft.nn.basic.softmax import GridSoftmax, MaskedSoftmax, Softmax
 from weft.nn.grid import MAX_LAYERS, Grid
-from weft.nn.linear import Linear
 from weft.nn.module import Module
-from weft.nn.normalization import LayerNorm, RMSNorm
-from weft.nn.recurrent import LSTM, RNN
-from weft.nn.softmax import GridSoftmax, MaskedSoftmax, Softmax
-from weft.tensor import Tensor
+from weft.nn.sequence.attention import MultiheadAttention
+from weft.nn.sequence.recurrent import LSTM, RNN
+from weft.nn.spatial.convolution import Conv1d, Conv2d
 
 TOP = ("id", "batch_size", "grid_rows", "grid_cols", "layers_per_cell", "layers")
 VARIANTS = ("standard", "temperature", "grid", "masked")
@@ -44,20 +44,20 @@ ACTIVATIONS = (
     "softsign", "sigmoid", "log_sigmoid", "hard_sigmoid", "hard_swish", "hard_tanh", "tanh", "tanhshrink",
 )  # fmt: skip
 
-_size = partial(places.integer, minimum=1)
-_count = partial(places.integer, minimum=0)
+_size = partial(locations.integer, minimum=1)
+_count = partial(locations.integer, minimum=0)
 
 
-def _mask(place: Place, value: Any) -> list[bool]:
+def _mask(location: Location, value: Any) -> list[bool]:
     return [
-        one if isinstance(one, bool) else bool(places.integer(place.at(k), one, 0, 1))
-        for k, one in enumerate(places.array(place, value, "a list of booleans, true for what is allowed"))
+        one if isinstance(one, bool) else bool(locations.integer(location.at(k), one, 0, 1))
+        for k, one in enumerate(locations.array(location, value, "a list of booleans, true for what is allowed"))
     ]
 
 
 # Every key of a layer: the check of its value.
-KEYS: dict[str, Callable[[Place, Any], Any]] = {
-    "activation": partial(places.choice, choices=ACTIVATIONS),
+KEYS: dict[str, Callable[[Location, Any], Any]] = {
+    "activation": partial(locations.choice, choices=ACTIVATIONS),
     "input_height": _size,
     "input_width": _size,
     "output_height": _size,
@@ -68,9 +68,9 @@ KEYS: dict[str, Callable[[Place, Any], Any]] = {
     "stride": _size,
     "padding": _count,
     "norm_size": _size,
-    "epsilon": partial(places.number, above=0.0, maximum=1.0),
-    "temperature": partial(places.number, above=0.0),
-    "softmax_variant": partial(places.choice, choices=VARIANTS),
+    "epsilon": partial(locations.number, above=0.0, maximum=1.0),
+    "temperature": partial(locations.number, above=0.0),
+    "softmax_variant": partial(locations.choice, choices=VARIANTS),
     "softmax_rows": _size,
     "softmax_cols": _size,
     "mask": _mask,
@@ -98,8 +98,8 @@ class Made:
     gives: int | None
 
 
-# An entry with checked values, its place, and the width of the vector that it gets, if that is known.
-Maker = Callable[[dict[str, Any], Place, "int | None"], Made]
+# An entry with checked values, its location, and the width of the vector that it gets, if that is known.
+Maker = Callable[[dict[str, Any], Location, "int | None"], Made]
 
 
 @dataclass(frozen=True)
@@ -111,95 +111,97 @@ class Form:
     optional: tuple[str, ...] = ()
 
 
-def _dense(entry: dict[str, Any], place: Place, width: int | None) -> Made:
+def _dense(entry: dict[str, Any], location: Location, width: int | None) -> Made:
     takes, gives = entry["input_height"], entry["output_height"]
     return Made(Linear(takes, gives), None, takes, gives)
 
 
-def _swiglu(entry: dict[str, Any], place: Place, width: int | None) -> Made:
+def _swiglu(entry: dict[str, Any], location: Location, width: int | None) -> Made:
     takes = entry["input_height"]
     return Made(SwiGLU(takes, entry["output_height"]), None, takes, takes)
 
 
-def _norm(cls: Any, entry: dict[str, Any], place: Place, width: int | None) -> Made:
+def _norm(cls: Any, entry: dict[str, Any], location: Location, width: int | None) -> Made:
     """Every `norm_size` neighbours of the vector are normalised together."""
     size = entry["norm_size"]
     if width is not None and width % size:
-        place.at("norm_size").fail(f"{size} for a vector of {width}", "a divisor of its length")
+        location.at("norm_size").fail(f"{size} for a vector of {width}", "a divisor of its length")
     return Made(cls(size, eps=entry.get("epsilon", 1e-5)), (-1, size), width, width)
 
 
-def _extent(place: Place, key: str, size: int, kernel: int, stride: int, padding: int) -> int:
+def _extent(location: Location, key: str, size: int, kernel: int, stride: int, padding: int) -> int:
     """The extent of the result of a convolution along one axis."""
     extent = (size + 2 * padding - kernel) // stride + 1
     if extent < 1:
-        place.at(key).fail(f"{kernel} for {size} elements with padding {padding}", "a kernel that fits")
+        location.at(key).fail(f"{kernel} for {size} elements with padding {padding}", "a kernel that fits")
     return extent
 
 
-def _conv1d(entry: dict[str, Any], place: Place, width: int | None) -> Made:
+def _conv1d(entry: dict[str, Any], location: Location, width: int | None) -> Made:
     channels, filters, kernel = (entry[f"conv1d_{key}"] for key in ("in_channels", "filters", "kernel_size"))
     stride, padding = entry.get("conv1d_stride", 1), entry.get("conv1d_padding", 0)
     length = entry.get("input_height")
     if length is None:
         if width is None:
-            place.fail("no length, and no layer before it whose width is known", "input_height, the length")
+            location.fail("no length, and no layer before it whose width is known", "input_height, the length")
         if width % channels:
-            place.at("conv1d_in_channels").fail(f"{channels} for a vector of {width}", "a divisor of its length")
+            location.at("conv1d_in_channels").fail(f"{channels} for a vector of {width}", "a divisor of its length")
         length = width // channels
-    gives = _extent(place, "conv1d_kernel_size", length, kernel, stride, padding)
-    _check_result(place, entry, output_height=gives)
+    gives = _extent(location, "conv1d_kernel_size", length, kernel, stride, padding)
+    _check_result(location, entry, output_height=gives)
     layer = Conv1d(channels, filters, kernel, stride, padding)
     return Made(layer, (channels, length), channels * length, filters * gives)
 
 
-def _conv2d(entry: dict[str, Any], place: Place, width: int | None) -> Made:
+def _conv2d(entry: dict[str, Any], location: Location, width: int | None) -> Made:
     channels, filters, kernel = entry["input_channels"], entry["filters"], entry["kernel_size"]
     stride, padding = entry.get("stride", 1), entry.get("padding", 0)
     sizes = entry["input_height"], entry["input_width"]
-    high, wide = (_extent(place, "kernel_size", size, kernel, stride, padding) for size in sizes)
-    _check_result(place, entry, output_height=high, output_width=wide)
+    high, wide = (_extent(location, "kernel_size", size, kernel, stride, padding) for size in sizes)
+    _check_result(location, entry, output_height=high, output_width=wide)
     layer = Conv2d(channels, filters, kernel, stride, padding)
     return Made(layer, (channels, *sizes), channels * sizes[0] * sizes[1], filters * high * wide)
 
 
-def _check_result(place: Place, entry: dict[str, Any], **sizes: int) -> None:
+def _check_result(location: Location, entry: dict[str, Any], **sizes: int) -> None:
     """The extents of a convolution's result follow from the other keys; where they are given, they must be right."""
     for key, size in sizes.items():
         if entry.get(key, size) != size:
-            place.at(key).fail(str(entry[key]), f"{size}, which follows from the other keys", f"leave {key!r} out")
+            location.at(key).fail(str(entry[key]), f"{size}, which follows from the other keys", f"leave {key!r} out")
 
 
-def _recurrent(cls: Any, entry: dict[str, Any], place: Place, width: int | None) -> Made:
+def _recurrent(cls: Any, entry: dict[str, Any], location: Location, width: int | None) -> Made:
     features, hidden, steps = entry["input_size"], entry["hidden_size"], entry["seq_length"]
     options = {}
     if cls is RNN and "activation" in entry:
-        options["nonlinearity"] = places.choice(place.at("activation"), entry["activation"], ("tanh", "relu"))
+        options["nonlinearity"] = locations.choice(location.at("activation"), entry["activation"], ("tanh", "relu"))
     layer = cls(features, hidden, batch_first=True, **options)
     return Made(layer, (steps, features), steps * features, steps * hidden)
 
 
-def _mha(entry: dict[str, Any], place: Place, width: int | None) -> Made:
+def _mha(entry: dict[str, Any], location: Location, width: int | None) -> Made:
     features, heads, steps = entry["d_model"], entry["num_heads"], entry["seq_length"]
     if features % heads:
-        place.at("num_heads").fail(f"{heads} for d_model={features}", "a divisor of d_model")
+        location.at("num_heads").fail(f"{heads} for d_model={features}", "a divisor of d_model")
     layer = MultiheadAttention(features, heads, batch_first=True)
     return Made(layer, (steps, features), steps * features, steps * features)
 
 
-def _softmax(entry: dict[str, Any], place: Place, width: int | None) -> Made:
+def _softmax(entry: dict[str, Any], location: Location, width: int | None) -> Made:
     variant, temperature = entry.get("softmax_variant", "standard"), entry.get("temperature", 1.0)
     belongs = {"softmax_rows": "grid", "softmax_cols": "grid", "mask": "masked"}
     for key, owner in belongs.items():
         if key in entry and variant != owner:
-            place.at(key).fail(f"softmax_variant={variant!r}", f"softmax_variant={owner!r} for this key")
+            location.at(key).fail(f"softmax_variant={variant!r}", f"softmax_variant={owner!r} for this key")
         if key not in entry and variant == owner:
-            place.fail(f"no {key!r}", f"the key {key!r} for softmax_variant={owner!r}", f"add {key!r}")
+            location.fail(f"no {key!r}", f"the key {key!r} for softmax_variant={owner!r}", f"add {key!r}")
     if variant == "standard" and temperature != 1:
         given, fix = f"{temperature} with softmax_variant='standard'", "softmax_variant='temperature' divides by it"
-        place.at("temperature").fail(given, "1, or another variant", fix)
+        location.at("temperature").fail(given, "1, or another variant", fix)
     if variant == "temperature" and "temperature" not in entry:
-        place.fail("no 'temperature'", "the key 'temperature' for softmax_variant='temperature'", "add 'temperature'")
+        location.fail(
+            "no 'temperature'", "the key 'temperature' for softmax_variant='temperature'", "add 'temperature'"
+        )
     if variant == "grid":
         rows, cols = entry["softmax_rows"], entry["softmax_cols"]
         return Made(GridSoftmax(rows, cols, temperature), None, rows * cols, rows * cols)
@@ -272,19 +274,19 @@ class Network(Grid):
         return first.takes if isinstance(first, FlatLayer) else None
 
 
-def build(place: Place, tree: dict[str, Any]) -> Network:
+def build(location: Location, tree: dict[str, Any]) -> Network:
     """The network that a tree in the dialect describes."""
-    places.check_keys(place, tree, TOP, ("layers",))
-    entries = places.array(place.at("layers"), tree["layers"], "a list of layers")
+    locations.check_keys(location, tree, TOP, ("layers",))
+    entries = locations.array(location.at("layers"), tree["layers"], "a list of layers")
     if not entries:
-        place.at("layers").fail("an empty list", "at least one layer")
-    sizes = _grid(place, tree, len(entries))
-    id = None if tree.get("id") is None else places.string(place.at("id"), tree["id"])
-    batch = places.integer(place.at("batch_size"), tree.get("batch_size", 1), 1)
+        location.at("layers").fail("an empty list", "at least one layer")
+    sizes = _grid(location, tree, len(entries))
+    id = None if tree.get("id") is None else locations.string(location.at("id"), tree["id"])
+    batch = locations.integer(location.at("batch_size"), tree.get("batch_size", 1), 1)
     network = Network(*sizes, id, batch)
     width: int | None = None
     for where, number, entry in zip(network.places(), range(len(entries)), entries, strict=True):
-        at = place.at("layers").at(number)
+        at = location.at("layers").at(number)
         layer, takes, gives = _build_entry(at, entry, width)
         if None not in (width, takes) and width != takes:
             at.fail(f"a layer for vectors of {takes}", f"one for {width}, the width of what the layer before it gives")
@@ -293,16 +295,18 @@ def build(place: Place, tree: dict[str, Any]) -> Network:
     return network
 
 
-def _grid(place: Place, tree: dict[str, Any], count: int) -> tuple[int, int, int]:
+def _grid(location: Location, tree: dict[str, Any], count: int) -> tuple[int, int, int]:
     """Rows, columns and layers per cell; without these keys there is one cell."""
-    rows, cols = (_size(place.at(key), tree.get(key, 1), maximum=MAX_LAYERS) for key in ("grid_rows", "grid_cols"))
+    rows, cols = (_size(location.at(key), tree.get(key, 1), maximum=MAX_LAYERS) for key in ("grid_rows", "grid_cols"))
     cells = rows * cols
     if "layers_per_cell" not in tree and count % cells:
-        place.at("layers").fail(f"{count} layers for {rows} x {cols} cells", "the same number of layers in each cell")
-    each = _size(place.at("layers_per_cell"), tree.get("layers_per_cell", count // cells), maximum=MAX_LAYERS)
+        location.at("layers").fail(
+            f"{count} layers for {rows} x {cols} cells", "the same number of layers in each cell"
+        )
+    each = _size(location.at("layers_per_cell"), tree.get("layers_per_cell", count // cells), maximum=MAX_LAYERS)
     if cells * each != count:
         expected = f"{cells * each}: {rows} x {cols} cells of {each} layers"
-        place.at("layers").fail(f"{count} layers", expected)
+        location.at("layers").fail(f"{count} layers", expected)
     return rows, cols, each
 
 
@@ -318,25 +322,25 @@ def _form_of(name: str, given: dict[str, Any]) -> str | None:
     return kind if known is None or {*given} & {*form.required, *form.optional} - known else None
 
 
-def _build_entry(place: Place, entry: Any, width: int | None) -> tuple[Module, int | None, int | None]:
+def _build_entry(location: Location, entry: Any, width: int | None) -> tuple[Module, int | None, int | None]:
     """A layer, and the widths that it takes and gives, as far as they are known."""
-    given = places.object_at(place, entry, "an object with a type")
+    given = locations.object_at(location, entry, "an object with a type")
     if "type" not in given:
-        place.fail("no 'type'", "the type of the layer", f"add 'type', such as {', '.join(list(FORMS)[:3])}")
-    kind = _form_of(places.string(place.at("type"), given["type"]), given)
+        location.fail("no 'type'", "the type of the layer", f"add 'type', such as {', '.join(list(FORMS)[:3])}")
+    kind = _form_of(locations.string(location.at("type"), given["type"]), given)
     if kind is None:
-        return build_layer(place, given, FORMS), None, None
+        return build_layer(location, given, FORMS), None, None
     form = FORMS[kind]
     known = ("type", "activation", *form.required, *form.optional)
-    places.check_keys(place, given, known, ("type", *form.required))
-    values = {key: KEYS[key](place.at(key), value) for key, value in given.items() if key != "type"}
+    locations.check_keys(location, given, known, ("type", *form.required))
+    values = {key: KEYS[key](location.at(key), value) for key, value in given.items() if key != "type"}
     try:
-        made = form.make({"type": kind, **values}, place, width)
+        made = form.make({"type": kind, **values}, location, width)
     except ConfigError:
         raise
     except WeftError as error:
-        place.fail(str(error))
+        location.fail(str(error))
     for size in (made.takes, made.gives):
-        if size is not None and size > LARGEST:
-            place.fail(f"vectors of {size}", f"at most {LARGEST}")
+        if size is not None and size > LARGEST_SIZE:
+            location.fail(f"vectors of {size}", f"at most {LARGEST_SIZE}")
     return FlatLayer({"type": kind, **values}, made), made.takes, made.gives

@@ -6,20 +6,20 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from weft.base.dtypes import by_name, float32
+from weft.base.errors import ConfigError, problem
 from weft.config.dialect import Network
 from weft.config.reading import Source, read
-from weft.creation import as_tensor
-from weft.dtypes import by_name, float32
-from weft.errors import ConfigError, problem
+from weft.core.creation import as_tensor
+from weft.core.tensor import Tensor
+from weft.nn.basic.embedding import Embedding
+from weft.nn.basic.linear import Linear
 from weft.nn.containers import Sequential
-from weft.nn.convolution import Conv1d
-from weft.nn.embedding import Embedding
 from weft.nn.graph_model import Model
 from weft.nn.grid import Grid
-from weft.nn.linear import Linear
 from weft.nn.module import Module
-from weft.random import rand, randint
-from weft.tensor import Tensor
+from weft.nn.spatial.convolution import Conv1d
+from weft.random.generator import rand, randint
 
 Form = tuple[tuple[int, ...], Any, int]  # shape without the batch, dtype, and for integers the number of values
 

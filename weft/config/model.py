@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from weft.config import catalogue, dialect
-from weft.config.places import Place, did_you_mean, kind_of
+from weft.config.locations import Location, did_you_mean, kind_of
 from weft.config.reading import Source, read
 from weft.nn.module import Module
 
@@ -24,20 +24,20 @@ def from_config(source: Source) -> Module:
     >>> weft.nn.from_config(model.to_config())(weft.ones(3, 4)).shape
     (3, 2)
     """
-    tree, place = read(source)
-    return build(place, tree)
+    tree, location = read(source)
+    return build(location, tree)
 
 
-def build(place: Place, tree: Any) -> Module:
-    """The model at a place of a tree. Of a run, it is what stands under `model`."""
+def build(location: Location, tree: Any) -> Module:
+    """The model at a location of a tree. Of a run, it is what is under `model`."""
     if isinstance(tree, dict) and "type" not in tree:
         if "model" in tree:
-            return build(place.at("model"), tree["model"])
+            return build(location.at("model"), tree["model"])
         if "layers" in tree or set(tree) & set(dialect.TOP):
-            return dialect.build(place, tree)
+            return dialect.build(location, tree)
         given = f"an object with {', '.join(map(repr, list(tree)[:4])) or 'no keys'}"
         expected = "a 'type' (a layer of the catalogue), 'layers' (a list of layers) or a 'model' (a run)"
-        place.fail(given, expected, next(filter(None, (did_you_mean(key, FIRST) for key in tree)), ""))
+        location.fail(given, expected, next(filter(None, (did_you_mean(key, FIRST) for key in tree)), ""))
     if not isinstance(tree, (dict, list, str)):
-        place.fail(kind_of(tree), "an object or a list of layers")
-    return catalogue.build(place, tree)
+        location.fail(kind_of(tree), "an object or a list of layers")
+    return catalogue.build(location, tree)

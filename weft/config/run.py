@@ -3,12 +3,11 @@
     {"model": [...], "data": {"type": "digits", "batch_size": 64}, "loss": "CrossEntropyLoss",
      "optimizer": {"type": "AdamW", "lr": 0.001}, "metrics": ["accuracy"], "trainer": {"epochs": 5}}
 
-`load_run` reads and checks a file without making anything large; `Run` makes the parts when they are asked for.
+`load_run` reads and checks a file without making anything large; `Run` makes the parts when they are first used.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,54 +17,65 @@ from typing import Any
 import numpy as np
 
 import weft
+from weft.base.errors import ConfigError, DeviceError, problem
+from weft.config import locations, sources
 from weft.config import model as models
-from weft.config import places, sources
 from weft.config.catalogue import build as build_layer
-from weft.config.catalogue import call, convert, kinds_of, layer_class
-from weft.config.places import Place, did_you_mean, shown
-from weft.config.reading import Source, checked_tree, read
-from weft.errors import ConfigError, DeviceError, problem
+from weft.config.catalogue import call, layer_class
+from weft.config.locations import Location, did_you_mean, display
+from weft.config.named_classes import (
+    UnboundOptimizer,
+    arguments_of,
+    check_arguments,
+    make_metric,
+    make_scheduler,
+    optimizers,
+)
+from weft.config.reading import Source, check_tree, read
+from weft.core.tensor import Tensor
 from weft.nn.module import Module
 from weft.nn.registry import LAYERS
-from weft.optim import lr_scheduler
 from weft.optim.optimizer import Optimizer
-from weft.tensor import Tensor
 
 KEYS = ("model", "data", "loss", "optimizer", "scheduler", "metrics", "callbacks", "trainer")
-_count = partial(places.integer, minimum=1)
+_count = partial(locations.integer, minimum=1)
 
 
-def _optional(check: Callable[..., Any], place: Place, value: Any) -> Any:
-    return None if value is None else check(place, value)
+def _check_optional(check: Callable[..., Any], location: Location, value: Any) -> Any:
+    return None if value is None else check(location, value)
 
 
-def _budget(place: Place, value: Any) -> Any:
-    return places.string(place, value) if isinstance(value, str) else places.integer(place, value, 1, 2**63 - 1)
+def _budget(location: Location, value: Any) -> Any:
+    return (
+        locations.string(location, value)
+        if isinstance(value, str)
+        else locations.integer(location, value, 1, 2**63 - 1)
+    )
 
 
-def _checkpoints(place: Place, value: Any) -> Any:
+def _checkpoints(location: Location, value: Any) -> Any:
     if isinstance(value, bool):
         return value
-    names = places.array(place, value, "true, false or names of modules")
-    return [places.string(place.at(k), one) for k, one in enumerate(names)]
+    names = locations.array(location, value, "true, false or names of modules")
+    return [locations.string(location.at(k), one) for k, one in enumerate(names)]
 
 
 # The options of `Trainer` and of `Trainer.fit` that a file can give.
-TRAINER: dict[str, Callable[[Place, Any], Any]] = {
-    "device": places.string,
-    "precision": partial(places.choice, choices=("fp32", "bf16", "fp16")),
+TRAINER: dict[str, Callable[[Location, Any], Any]] = {
+    "device": locations.string,
+    "precision": partial(locations.choice, choices=("fp32", "bf16", "fp16")),
     "accumulate": _count,
-    "clip_norm": partial(_optional, partial(places.number, above=0.0)),
-    "clip_value": partial(_optional, partial(places.number, above=0.0)),
-    "checkpoint": partial(_optional, _checkpoints),
-    "memory_budget": partial(_optional, _budget),
-    "on_nan": partial(places.choice, choices=("stop", "skip", "ignore")),
-    "seed": partial(places.integer, minimum=0),
-    "run": partial(_optional, places.string),
+    "clip_norm": partial(_check_optional, partial(locations.number, above=0.0)),
+    "clip_value": partial(_check_optional, partial(locations.number, above=0.0)),
+    "checkpoint": partial(_check_optional, _checkpoints),
+    "memory_budget": partial(_check_optional, _budget),
+    "on_nan": partial(locations.choice, choices=("stop", "skip", "ignore")),
+    "seed": partial(locations.integer, minimum=0),
+    "run": partial(_check_optional, locations.string),
 }
-FIT: dict[str, Callable[[Place, Any], Any]] = {
+FIT: dict[str, Callable[[Location, Any], Any]] = {
     "epochs": _count,
-    "max_steps": partial(_optional, _count),
+    "max_steps": partial(_check_optional, _count),
     "validate_every": _count,
 }
 # Callbacks that a file can name; the progress bar is the command's own.
@@ -78,11 +88,6 @@ CALLBACKS = (
     "ReduceLROnPlateau",
     "TensorBoard",
 )
-METRICS = (
-    "AUC", "IoU", "MAE", "MSE", "R2", "Accuracy", "ConfusionMatrix", "F1", "Perplexity", "Precision", "Recall", "TopK",
-)  # fmt: skip
-# Schedulers that take functions, which a file cannot have, or that are no schedules themselves.
-_NO_SCHEDULERS = ("LRScheduler", "LambdaLR", "MultiplicativeLR")
 LOSSES = ("loss", "margin_loss")  # families of the catalogue
 CLASS_LOSSES = ("CapsuleMarginLoss", "CrossEntropyLoss", "MultiMarginLoss", "NLLLoss")  # whose targets are classes
 
@@ -96,13 +101,6 @@ class ClassesLast(Module):
 
     def forward(self, prediction: Tensor, target: Tensor) -> Tensor:
         return self.loss(prediction.flatten(0, -2), target.flatten())
-
-
-class _Unbound(Optimizer):
-    """Stands for the optimizer while the arguments of a scheduler are checked."""
-
-    def __init__(self) -> None:
-        """It has no parameters."""
 
 
 class Run:
@@ -123,14 +121,14 @@ class Run:
     True
     """
 
-    def __init__(self, tree: dict[str, Any], place: Place, folder: Path):
-        self.tree, self.place, self.folder = tree, place, folder
-        places.check_keys(place, tree, KEYS, ("model", "data", "loss", "optimizer"))
+    def __init__(self, tree: dict[str, Any], location: Location, folder: Path):
+        self.tree, self.location, self.folder = tree, location, folder
+        locations.check_keys(location, tree, KEYS, ("model", "data", "loss", "optimizer"))
         self.options = self._options()
         self._parts: tuple[Any, Any] | None = None
         self.known: dict[str, Any] = {}
         data = dict(tree["data"]) if isinstance(tree["data"], Mapping) else tree["data"]
-        self._data = sources.check(place.at("data"), data)
+        self._data = sources.check(location.at("data"), data)
         self._data.setdefault("seed", self.options.get("seed", 0))
         state = weft.default_generator.get_state()
         self.model()  # its values are lazy: nothing is computed
@@ -139,14 +137,14 @@ class Run:
         self._metrics()
         self.optimizer_class()
         if tree.get("scheduler") is not None:
-            self.scheduler(_Unbound())
+            self.scheduler(UnboundOptimizer())
         self._callback_classes()
 
     def _options(self) -> dict[str, Any]:
-        at = self.place.at("trainer")
-        given = places.object_at(at, self.tree.get("trainer", {}))
+        at = self.location.at("trainer")
+        given = locations.object_at(at, self.tree.get("trainer", {}))
         checks = {**TRAINER, **FIT}
-        places.check_keys(at, given, list(checks))
+        locations.check_keys(at, given, list(checks))
         return {key: checks[key](at.at(key), value) for key, value in given.items()}
 
     # ---- parts --------------------------------------------------------------------------------------------------
@@ -155,37 +153,41 @@ class Run:
         """A new model; its parameters are drawn after the seed of the run was set. A string names a file."""
         seed = self.options.get("seed", 0)
         weft.manual_seed(seed)
-        tree, place = self.tree["model"], self.place.at("model")
+        tree, location = self.tree["model"], self.location.at("model")
         if isinstance(tree, str) and tree.lower().endswith((".json", ".toml")):
-            tree, place = read(self.folder / tree)
+            tree, location = read(self.folder / tree)
         with weft.device("cpu"):
-            return models.build(place, tree)
+            return models.build(location, tree)
 
     def loss(self) -> Any:
         """The loss: one of the catalogue by name, with its arguments; `classes_last` where scores are [*, classes]."""
-        at, tree = self.place.at("loss"), self.tree["loss"]
+        at, tree = self.location.at("loss"), self.tree["loss"]
         given = (
-            {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
+            {"type": tree}
+            if isinstance(tree, str)
+            else locations.object_at(at, tree, "a name, or an object with a type")
         )
-        is_last = places.boolean(at.at("classes_last"), given.pop("classes_last", False))
+        is_last = locations.boolean(at.at("classes_last"), given.pop("classes_last", False))
         if "type" in given:
-            cls = layer_class(at, places.string(at.at("type"), given["type"]))
+            cls = layer_class(at, locations.string(at.at("type"), given["type"]))
             if LAYERS[cls.__name__].family not in LOSSES:
                 names = [name for name, one in LAYERS.items() if one.family in LOSSES]
                 at.at("type").fail(cls.__name__, "a loss", did_you_mean(given["type"], names))
         made = build_layer(at, given)
         return ClassesLast(made) if is_last else made
 
-    def optimizer_class(self) -> tuple[Any, dict[str, Any], Place]:
+    def optimizer_class(self) -> tuple[Any, dict[str, Any], Location]:
         """The class of the optimizer and its arguments."""
-        at, tree = self.place.at("optimizer"), self.tree["optimizer"]
+        at, tree = self.location.at("optimizer"), self.tree["optimizer"]
         given = (
-            {"type": tree} if isinstance(tree, str) else places.object_at(at, tree, "a name, or an object with a type")
+            {"type": tree}
+            if isinstance(tree, str)
+            else locations.object_at(at, tree, "a name, or an object with a type")
         )
         if "type" not in given:
             at.fail("no 'type'", "the name of an optimizer", "add 'type', such as 'AdamW'")
         known = optimizers()
-        cls = known[places.choice(at.at("type"), given.pop("type"), known)]
+        cls = known[locations.choice(at.at("type"), given.pop("type"), known)]
         check_arguments(at, cls, given, ("params",))
         return cls, given, at
 
@@ -199,30 +201,30 @@ class Run:
         tree = self.tree.get("scheduler")
         if tree is None:
             return None
-        at = self.place.at("scheduler")
-        given = places.object_at(at, tree, "an object with a type")
+        at = self.location.at("scheduler")
+        given = locations.object_at(at, tree, "an object with a type")
         each = given.pop("each", None)
         if each is not None:
-            places.choice(at.at("each"), each, ("step", "epoch"))
-        made = _scheduler(at, given, optimizer)
+            locations.choice(at.at("each"), each, ("step", "epoch"))
+        made = make_scheduler(at, given, optimizer)
         return made if each is None else (made, each)
 
     def _metrics(self) -> list[Any]:
-        at = self.place.at("metrics")
+        at = self.location.at("metrics")
         found = []
-        for k, one in enumerate(places.array(at, self.tree.get("metrics", []), "a list of metrics")):
-            found.append(_metric(at.at(k), one))
+        for k, one in enumerate(locations.array(at, self.tree.get("metrics", []), "a list of metrics")):
+            found.append(make_metric(at.at(k), one))
         return found
 
-    def _callback_classes(self) -> list[tuple[Any, dict[str, Any], Place]]:
-        at = self.place.at("callbacks")
+    def _callback_classes(self) -> list[tuple[Any, dict[str, Any], Location]]:
+        at = self.location.at("callbacks")
         found = []
-        for k, one in enumerate(places.array(at, self.tree.get("callbacks", []), "a list of callbacks")):
+        for k, one in enumerate(locations.array(at, self.tree.get("callbacks", []), "a list of callbacks")):
             here = at.at(k)
-            given = {"type": one} if isinstance(one, str) else places.object_at(here, one, "an object with a type")
+            given = {"type": one} if isinstance(one, str) else locations.object_at(here, one, "an object with a type")
             if "type" not in given:
                 here.fail("no 'type'", f"one of {', '.join(CALLBACKS)}")
-            cls = getattr(weft.train, places.choice(here.at("type"), given.pop("type"), CALLBACKS))
+            cls = getattr(weft.train, locations.choice(here.at("type"), given.pop("type"), CALLBACKS))
             check_arguments(here, cls, given)
             found.append((cls, given, here))
         return found
@@ -251,11 +253,11 @@ class Run:
         return None if found is None else self._loader(found, device, is_training=False)
 
     def input_loader(self, arrays: Mapping[str, np.ndarray], model: Module, device: Any = None) -> Any:
-        """The batches of other inputs by name, prepared as those of the run: of the same dtypes, standardized and
-        transformed as they were. A batch ends with zeros in the place of a target."""
+        """The batches of other inputs by name, prepared as those of the run: of the same dtypes, standardize and
+        transformed as they were. A batch ends with zeros instead of a target."""
         inputs = [_as_dtype(one, name) for one, name in zip(*self._inputs(arrays, model), strict=True)]
         if "mean" in self.known:
-            inputs[0] = sources.standardized(inputs[0], self.known)
+            inputs[0] = sources.standardize(inputs[0], self.known)
         batch = (*inputs, np.zeros(len(inputs[0]), np.int64))
         if self._data["type"] == "graph":
             return [batch]
@@ -305,7 +307,7 @@ class Run:
         try:
             weft.get_device(options["device"])  # says what is missing before anything is made
         except DeviceError as error:
-            self.place.at("trainer").at("device").fail(str(error))
+            self.location.at("trainer").at("device").fail(str(error))
         optimizer = self.optimizer(model)
         return weft.train.Trainer(
             model, self.loss(), optimizer, self._metrics(), scheduler=self.scheduler(optimizer),
@@ -332,22 +334,22 @@ class Run:
 
 def load_run(source: Source, changes: Sequence[str] = ()) -> Run:
     """The run that a file, a text or a dict describes. `changes` are of the form `optimizer.lr=0.01`."""
-    tree, place = read(source)
-    tree = places.object_at(place, tree, "an object with a model, data, a loss and an optimizer")
+    tree, location = read(source)
+    tree = locations.object_at(location, tree, "an object with a model, data, a loss and an optimizer")
     for change in changes:
         _change(tree, change)
-    is_path = not isinstance(source, Mapping) and place.source
-    return Run(tree, place, Path(str(source)).parent if is_path else Path())
+    is_path = not isinstance(source, Mapping) and location.source
+    return Run(tree, location, Path(str(source)).parent if is_path else Path())
 
 
 def _change(tree: dict[str, Any], change: str) -> None:
     """Set one value: `optimizer.lr=0.01`, `model.layers[0].activation=relu`. Values are JSON, or strings."""
     key, sign, text = change.partition("=")
-    at = Place("--set", key.strip())
+    at = Location("--set", key.strip())
     if not sign or not key.strip():
         at.fail(repr(change), "KEY=VALUE, such as optimizer.lr=0.01")
     try:
-        value = checked_tree(json.loads(text), at)
+        value = check_tree(json.loads(text), at)
     except ConfigError:
         raise
     except (ValueError, RecursionError):
@@ -359,10 +361,10 @@ def _change(tree: dict[str, Any], change: str) -> None:
         if step.startswith("["):
             number = step[1:-1]
             if not isinstance(owner, list) or not number.isdigit() or int(number) >= len(owner):
-                at.fail(f"{step} of {shown(owner)}", "the number of an entry of a list")
+                at.fail(f"{step} of {display(owner)}", "the number of an entry of a list")
             name = int(number)
         elif not isinstance(owner, dict):
-            at.fail(f"{step!r} of {shown(owner)}", "a key of an object")
+            at.fail(f"{step!r} of {display(owner)}", "a key of an object")
         if following is None:
             owner[name] = value
         elif isinstance(owner, dict):
@@ -373,21 +375,21 @@ def _change(tree: dict[str, Any], change: str) -> None:
 
 def check(source: Source) -> str:
     """Read a file and say what it describes; what is wrong is a ConfigError."""
-    tree, place = read(source)
+    tree, location = read(source)
     if isinstance(tree, dict) and "model" in tree and "type" not in tree:
         run = load_run(source)
         model = run.model()
         run.optimizer(model)  # what its values may be
         what = f"a run of {run.options.get('epochs', 1)} epochs on {run._data['type']}"
     else:
-        model = models.build(place, tree)
+        model = models.build(location, tree)
         what = "a network"
     count = sum(param.numel() for param in model.parameters() if hasattr(param, "numel"))
     return f"{what}, {type(model).__name__} with {count:,} parameters"
 
 
 def _as_dtype(array: np.ndarray, name: str | None) -> np.ndarray:
-    """An array with the dtype of what a model was trained with. Floats in the place of whole numbers stay floats."""
+    """An array with the dtype of what a model was trained with. Floats instead of whole numbers stay floats."""
     dtype = np.dtype(np.float32 if name is None else name)
     is_float = array.dtype.kind == "f"
     if name is None or (is_float and dtype.kind in "iu"):
@@ -396,84 +398,3 @@ def _as_dtype(array: np.ndarray, name: str | None) -> np.ndarray:
 
 
 # ---- what can be named -------------------------------------------------------------------------------------------
-
-
-def optimizers() -> dict[str, Any]:
-    """Optimizers by name."""
-    found = {name: getattr(weft.optim, name) for name in dir(weft.optim)}
-    return {
-        name: one
-        for name, one in found.items()
-        if isinstance(one, type) and issubclass(one, Optimizer) and one is not Optimizer and name != "LBFGS"
-    }
-
-
-def schedulers() -> dict[str, Any]:
-    """Schedulers by name."""
-    base = lr_scheduler.LRScheduler
-    return {
-        name: one
-        for name, one in vars(lr_scheduler).items()
-        if isinstance(one, type) and issubclass(one, base) and name not in _NO_SCHEDULERS and not name.startswith("_")
-    }
-
-
-def arguments_of(cls: type, without: Sequence[str] = ()) -> dict[str, inspect.Parameter]:
-    """The parameters of a constructor that a file can give."""
-    hidden = {*without, "optimizer", "last_epoch", "scale_fn", "console"}
-    return {name: one for name, one in inspect.signature(cls).parameters.items() if name not in hidden}
-
-
-def check_arguments(place: Place, cls: type, given: Mapping[str, Any], without: Sequence[str] = ()) -> None:
-    """Check arguments without making anything."""
-    known = arguments_of(cls, without)
-    required = [name for name, one in known.items() if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
-    places.check_keys(place, given, list(known), required)
-    for name, value in given.items():
-        convert(place.at(name), name, value, kinds_of(str(known[name].annotation), name))
-
-
-def _scheduler(place: Place, given: dict[str, Any], optimizer: Optimizer) -> Any:
-    """A scheduler; those that take schedulers get them made first."""
-    if "type" not in given:
-        place.fail("no 'type'", "the name of a scheduler", "add 'type', such as 'CosineAnnealingLR'")
-    known = schedulers()
-    cls = known[places.choice(place.at("type"), given.pop("type"), known)]
-    inner: dict[str, Any] = {}
-    if "schedulers" in given:
-        listed = places.array(place.at("schedulers"), given.pop("schedulers"), "a list of schedulers")
-        at = [place.at("schedulers").at(k) for k in range(len(listed))]
-        inner["schedulers"] = [
-            _scheduler(here, places.object_at(here, one), optimizer) for here, one in zip(at, listed, strict=True)
-        ]
-    if isinstance(given.get("after"), dict):
-        inner["after"] = _scheduler(place.at("after"), dict(given.pop("after")), optimizer)
-    first = () if cls.__name__ == "ChainedScheduler" else (optimizer,)
-    arguments = {name: one for name, one in arguments_of(cls).items() if name not in inner}
-    if isinstance(optimizer, _Unbound):
-        check_arguments(place, cls, given, tuple(inner))
-        return None
-    return call(place, partial_class(cls, inner), given, arguments, first)
-
-
-def partial_class(cls: Any, inner: dict[str, Any]) -> Any:
-    """The constructor with some arguments given."""
-
-    def make(*args: Any, **kwargs: Any) -> Any:
-        return cls(*args, **kwargs, **inner)
-
-    make.__name__ = cls.__name__
-    return make
-
-
-def _metric(place: Place, tree: Any) -> Any:
-    """A metric by its short name, or by its class with arguments."""
-    from weft.train.metrics import BY_NAME
-
-    if isinstance(tree, str):
-        return BY_NAME[places.choice(place, tree, BY_NAME)]()
-    given = places.object_at(place, tree, "a name, or an object with a type")
-    if "type" not in given:
-        place.fail("no 'type'", "the name of a metric")
-    cls = getattr(weft.train, places.choice(place.at("type"), given.pop("type"), METRICS))
-    return call(place, cls, given, arguments_of(cls))

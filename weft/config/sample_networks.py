@@ -6,7 +6,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from weft.errors import RangeError, problem
+from weft.base.errors import RangeError, problem
 
 NAMES = ("dense", "layer_norm", "rms_norm", "softmax", "conv1d", "conv2d", "swiglu", "rnn")
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from weft.config import catalogue, dialect
 from weft.config.catalogue import Kind, is_required, kinds_of, parameters_of
-from weft.config.places import LARGEST
-from weft.nn.activation import ACTIVATION_NAMES
+from weft.config.locations import LARGEST_SIZE
+from weft.nn.basic.named_activation import ACTIVATION_NAMES
 from weft.nn.bounds import bounds
 from weft.nn.registry import layers
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 LAYER: dict[str, Any] = {"$ref": "#/$defs/layer"}
-_POSITIVE = {"type": "integer", "minimum": 1, "maximum": LARGEST}
-_NATURAL = {"type": "integer", "minimum": 0, "maximum": LARGEST}
+_POSITIVE = {"type": "integer", "minimum": 1, "maximum": LARGEST_SIZE}
+_NATURAL = {"type": "integer", "minimum": 0, "maximum": LARGEST_SIZE}
 # Keys of the dialect that are no positive whole numbers.
 _DIALECT_KEYS: dict[str, dict[str, Any]] = {
     "activation": {"enum": list(dialect.ACTIVATIONS)},
@@ -47,7 +47,7 @@ def schema() -> dict[str, Any]:
             "layer": _layer(),
             "dialect_layer": _dialect_layer(),
             "activation": _activation(),
-            **{f"layer_{name}": _layer_object(name, entry.cls) for name, entry in _described().items()},
+            **{f"layer_{name}": _layer_object(name, entry.cls) for name, entry in _describable_layers().items()},
         },
     }
 
@@ -58,7 +58,7 @@ def _activation() -> dict[str, Any]:
     return {"type": "string", "pattern": f"^_*(?:{words})_*$", "description": "the name of an activation"}
 
 
-def _described() -> dict[str, Any]:
+def _describable_layers() -> dict[str, Any]:
     return {name: entry for name, entry in layers().items() if name not in catalogue.REFUSED}
 
 
@@ -101,7 +101,7 @@ def _names(name: str, aliases: tuple[str, ...]) -> list[str]:
 
 
 def _layer() -> dict[str, Any]:
-    found = _described()
+    found = _describable_layers()
     taken: dict[str, str] = {}
     for name, entry in found.items():
         for one in _names(name, entry.aliases):
@@ -194,20 +194,20 @@ def _kind(name: str, kind: Kind) -> dict[str, Any]:
 
 def run_schema() -> dict[str, Any]:
     """The schema of a training run."""
-    from weft.config import run, sources
+    from weft.config import named_classes, run, sources
 
     file = {"type": "string", "pattern": r"\.(json|toml|JSON|TOML)$", "description": "a file with the network"}
     network = {"if": {"type": "string"}, "then": {"anyOf": [file, LAYER]}, "else": {"$ref": "#/$defs/network"}}
     losses = {name: _loss(entry.cls) for name, entry in layers().items() if entry.family in run.LOSSES}
-    metrics = {name: _made(one) for name, one in _of_train(run.METRICS).items()}
+    metrics = {name: _class_schema(one) for name, one in _of_train(named_classes.METRICS).items()}
     properties = {
         "model": network,
-        "data": _chosen({name: _source(name, one) for name, one in sources.SOURCES.items()}),
-        "loss": {"anyOf": [{"enum": _plain_names(losses)}, _chosen(losses)]},
-        "optimizer": _named(run.optimizers(), ("params",)),
+        "data": _one_by_type({name: _source(name, one) for name, one in sources.SOURCES.items()}),
+        "loss": {"anyOf": [{"enum": _plain_names(losses)}, _one_by_type(losses)]},
+        "optimizer": _one_by_name(named_classes.optimizers(), ("params",)),
         "scheduler": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/scheduler"}]},
-        "metrics": {"type": "array", "items": {"anyOf": [_metric_names(), _chosen(metrics)]}},
-        "callbacks": {"type": "array", "items": _named(_of_train(run.CALLBACKS))},
+        "metrics": {"type": "array", "items": {"anyOf": [_metric_names(), _one_by_type(metrics)]}},
+        "callbacks": {"type": "array", "items": _one_by_name(_of_train(run.CALLBACKS))},
         "trainer": _object({key: dict(_TRAINER[key]) for key in (*run.TRAINER, *run.FIT)}, []),
     }
     return _object(properties, ["model", "data", "loss", "optimizer"])
@@ -253,7 +253,7 @@ _DATA: dict[str, dict[str, Any]] = {
 def _source(name: str, source: Any) -> dict[str, Any]:
     from weft.config.sources import transforms_by_name
 
-    known = {**_DATA, "transform": {"type": "array", "items": _named(transforms_by_name())}}
+    known = {**_DATA, "transform": {"type": "array", "items": _one_by_name(transforms_by_name())}}
     keys = [key for key in source.checks() if key != "type"]
     return _object({"type": {"const": name}, **{key: known[key] for key in keys}}, ["type", *source.required])
 
@@ -264,7 +264,7 @@ def _loss(cls: type) -> dict[str, Any]:
     return made
 
 
-def _chosen(cases: dict[str, Any]) -> dict[str, Any]:
+def _one_by_type(cases: dict[str, Any]) -> dict[str, Any]:
     """An object that is one of some, by its type."""
     conditions = [{"if": _has_type([name]), "then": one} for name, one in cases.items()]
     return {"type": "object", "required": ["type"], "properties": {"type": {"enum": list(cases)}}, "allOf": conditions}
@@ -282,19 +282,19 @@ def _metric_names() -> dict[str, Any]:
     return {"enum": list(BY_NAME)}
 
 
-def _named(classes: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
+def _one_by_name(classes: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
     """A class by its name alone, or with its arguments."""
-    made = {name: _made(one, without) for name, one in classes.items()}
-    return {"anyOf": [{"enum": _plain_names(made)}, _chosen(made)]}
+    made = {name: _class_schema(one, without) for name, one in classes.items()}
+    return {"anyOf": [{"enum": _plain_names(made)}, _one_by_type(made)]}
 
 
 def _plain_names(made: dict[str, dict[str, Any]]) -> list[str]:
-    """The names that stand alone: of what needs no arguments."""
+    """Names without arguments: of what needs no arguments."""
     return [name for name, one in made.items() if set(one["required"]) <= {"type"}]
 
 
-def _made(cls: type, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    from weft.config.run import arguments_of
+def _class_schema(cls: type, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    from weft.config.named_classes import arguments_of
 
     known = arguments_of(cls, without)
     return _object(
@@ -305,12 +305,12 @@ def _made(cls: type, without: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def _scheduler() -> dict[str, Any]:
     """Schedulers, of which some take others."""
-    from weft.config.run import schedulers
+    from weft.config.named_classes import schedulers
 
     other = {"$ref": "#/$defs/scheduler"}
     cases = {}
     for name, cls in schedulers().items():
-        made = _made(cls)
+        made = _class_schema(cls)
         made["properties"] = {**made["properties"], "each": {"enum": ["step", "epoch"]}}
         for key, form in (
             ("schedulers", {"type": "array", "items": other}),
@@ -319,4 +319,4 @@ def _scheduler() -> dict[str, Any]:
             if key in made["properties"]:
                 made["properties"][key] = form
         cases[name] = made
-    return _chosen(cases)
+    return _one_by_type(cases)

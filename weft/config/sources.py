@@ -19,43 +19,49 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.config import places
+from weft.base.errors import ConfigError, ShapeError, problem
+from weft.config import locations
 from weft.config.catalogue import call
-from weft.config.places import Place
+from weft.config.locations import Location
 from weft.data import digits
-from weft.errors import ConfigError, ShapeError, problem
 
-Check = Callable[[Place, Any], Any]
+Check = Callable[[Location, Any], Any]
 DTYPES = (*[f"{kind}{bits}" for kind in ("float", "int", "uint") for bits in (16, 32, 64)], "int8", "uint8", "bool")
 IGNORED = -100  # the target of nodes that do not count
 
 
-def _sizes(place: Place, value: Any) -> list[int]:
-    return [places.integer(place.at(k), one, 1) for k, one in enumerate(places.array(place, value, "a list of sizes"))]
+def _sizes(location: Location, value: Any) -> list[int]:
+    return [
+        locations.integer(location.at(k), one, 1)
+        for k, one in enumerate(locations.array(location, value, "a list of sizes"))
+    ]
 
 
-def _names(place: Place, value: Any) -> list[str]:
-    return [places.string(place.at(k), one) for k, one in enumerate(places.array(place, value, "a list of names"))]
+def _names(location: Location, value: Any) -> list[str]:
+    return [
+        locations.string(location.at(k), one)
+        for k, one in enumerate(locations.array(location, value, "a list of names"))
+    ]
 
 
-def _size_of_images(place: Place, value: Any) -> Any:
-    return places.integer(place, value, 1) if isinstance(value, int) else tuple(_sizes(place, value))
+def _size_of_images(location: Location, value: Any) -> Any:
+    return locations.integer(location, value, 1) if isinstance(value, int) else tuple(_sizes(location, value))
 
 
-_text: Check = places.string
-_flag: Check = places.boolean
-_count: Check = partial(places.integer, minimum=1)
+_text: Check = locations.string
+_flag: Check = locations.boolean
+_count: Check = partial(locations.integer, minimum=1)
 
 # Keys of all sources.
 COMMON: dict[str, Check] = {
     "type": _text,
     "batch_size": _count,
     "shuffle": _flag,
-    "validation": partial(places.number, minimum=0.0, maximum=0.9),
-    "seed": partial(places.integer, minimum=0),
-    "num_workers": partial(places.integer, minimum=0, maximum=256),
-    "last": partial(places.choice, choices=("keep", "drop", "pad")),
-    "transform": lambda place, value: places.array(place, value, "a list of transforms"),
+    "validation": partial(locations.number, minimum=0.0, maximum=0.9),
+    "seed": partial(locations.integer, minimum=0),
+    "num_workers": partial(locations.integer, minimum=0, maximum=256),
+    "last": partial(locations.choice, choices=("keep", "drop", "pad")),
+    "transform": lambda location, value: locations.array(location, value, "a list of transforms"),
 }
 PATHS = ("path", "folder")  # keys that name files
 Parts = tuple[Any, Any]  # training and validation; None where there is none
@@ -63,7 +69,7 @@ Parts = tuple[Any, Any]  # training and validation; None where there is none
 
 @dataclass(frozen=True)
 class Source:
-    """The keys of a kind of data, and what makes data sets of checked values."""
+    """The keys of one type of data, and what makes data sets of checked values."""
 
     make: Callable[[dict[str, Any], Path], Parts]
     required: dict[str, Check]
@@ -105,7 +111,7 @@ def _table(values: dict[str, Any], table: Any) -> Parts:
     for key, one in [("target", name), *[("features", feature) for feature in features]]:
         if one not in list(table):
             expected = f"a column of {values['path']!r}: {', '.join(table)}"
-            raise problem(ConfigError, f"data.{key}", repr(one), expected, places.did_you_mean(one, table))
+            raise problem(ConfigError, f"data.{key}", repr(one), expected, locations.did_you_mean(one, table))
     refuse_missing(table, [*features, name])
     target = table[name]
     if target.dtype.kind == "f":
@@ -121,11 +127,11 @@ def _table(values: dict[str, Any], table: Any) -> Parts:
             known["deviation"] = train.arrays[0].std(0).tolist()
         for part in (train, validation):
             if part is not None:
-                part.arrays = (standardized(part.arrays[0], known), part.arrays[1])
+                part.arrays = (standardize(part.arrays[0], known), part.arrays[1])
     return train, validation
 
 
-def standardized(features: np.ndarray, known: dict[str, Any]) -> np.ndarray:
+def standardize(features: np.ndarray, known: dict[str, Any]) -> np.ndarray:
     """Features [rows, columns] less the mean that a run knows, over the deviation where that is not 0."""
     mean, deviation = (np.asarray(known[name], np.float32) for name in ("mean", "deviation"))
     if features.shape[-1:] != mean.shape:
@@ -230,45 +236,47 @@ SOURCES: dict[str, Source] = {
     "parquet": Source(_parquet, {"path": _text, "target": _text}, _TABLE),
     "arrays": Source(_arrays, {"path": _text}, {"inputs": _names, "target": _text}),
     "images": Source(
-        _images, {"folder": _text, "size": _size_of_images}, {"mode": partial(places.choice, choices=("RGB", "L"))}
+        _images, {"folder": _text, "size": _size_of_images}, {"mode": partial(locations.choice, choices=("RGB", "L"))}
     ),
     "mnist": Source(partial(_of_folder, "MNIST"), {"folder": _text}, {}, FIXED),
     "cifar10": Source(partial(_of_folder, "CIFAR10"), {"folder": _text}, {}, FIXED),
     "text": Source(
         _text_file,
         {"path": _text, "length": _count},
-        {"stride": _count, "tokenizer": partial(places.choice, choices=("char", "byte"))},
+        {"stride": _count, "tokenizer": partial(locations.choice, choices=("char", "byte"))},
     ),
     "graph": Source(_graph, {"path": _text}, {}, (*FIXED, *BATCHES)),
 }
 
 
-def check(place: Place, tree: Any) -> dict[str, Any]:
+def check(location: Location, tree: Any) -> dict[str, Any]:
     """The checked values of `data`."""
-    given = places.object_at(place, tree, "an object with a type")
+    given = locations.object_at(location, tree, "an object with a type")
     if "type" not in given:
-        place.fail("no 'type'", f"one of {', '.join(SOURCES)}", "add 'type', such as 'digits'")
-    source = SOURCES[places.choice(place.at("type"), given["type"], SOURCES)]
+        location.fail("no 'type'", f"one of {', '.join(SOURCES)}", "add 'type', such as 'digits'")
+    source = SOURCES[locations.choice(location.at("type"), given["type"], SOURCES)]
     checks = source.checks()
-    places.check_keys(place, given, list(checks), ["type", *source.required])
-    values = {key: checks[key](place.at(key), value) for key, value in given.items()}
+    locations.check_keys(location, given, list(checks), ["type", *source.required])
+    values = {key: checks[key](location.at(key), value) for key, value in given.items()}
     if "transform" in values:
         values["transform"] = [
-            _transform(place.at("transform").at(k), one) for k, one in enumerate(values["transform"])
+            _transform(location.at("transform").at(k), one) for k, one in enumerate(values["transform"])
         ]
     return values
 
 
-def _transform(place: Place, tree: Any) -> Any:
+def _transform(location: Location, tree: Any) -> Any:
     """A transform of `weft.data.transforms` by name with its arguments."""
     given = (
-        {"type": tree} if isinstance(tree, str) else places.object_at(place, tree, "a name, or an object with a type")
+        {"type": tree}
+        if isinstance(tree, str)
+        else locations.object_at(location, tree, "a name, or an object with a type")
     )
     if "type" not in given:
-        place.fail("no 'type'", "the name of a transform")
+        location.fail("no 'type'", "the name of a transform")
     known = transforms_by_name()
-    cls = known[places.choice(place.at("type"), given.pop("type"), known)]
-    return call(place, cls, given)
+    cls = known[locations.choice(location.at("type"), given.pop("type"), known)]
+    return call(location, cls, given)
 
 
 def transforms_by_name() -> dict[str, Any]:
@@ -285,21 +293,21 @@ def transforms_by_name() -> dict[str, Any]:
     }
 
 
-def check_known(place: Place, tree: Any) -> dict[str, Any]:
+def check_known(location: Location, tree: Any) -> dict[str, Any]:
     """What a run knows of its data, as a file beside its configuration keeps it."""
-    known = places.object_at(place, tree, "an object, as `weft train` writes it")
+    known = locations.object_at(location, tree, "an object, as `weft train` writes it")
     for key in ("classes", "mean", "deviation", "dtypes"):
         if key in known:
-            places.array(place.at(key), known[key])
+            locations.array(location.at(key), known[key])
     for key in ("mean", "deviation"):
         for k, one in enumerate(known.get(key, [])):
-            places.number(place.at(key).at(k), one)
+            locations.number(location.at(key).at(k), one)
     for k, one in enumerate(known.get("dtypes", [])):
-        places.choice(place.at("dtypes").at(k), one, DTYPES)
+        locations.choice(location.at("dtypes").at(k), one, DTYPES)
     if "characters" in known:
-        places.string(place.at("characters"), known["characters"])
+        locations.string(location.at("characters"), known["characters"])
     if len(known.get("mean", [])) != len(known.get("deviation", [])):
-        place.fail("a mean and a deviation of different sizes", "one of each for every feature")
+        location.fail("a mean and a deviation of different sizes", "one of each for every feature")
     return known
 
 

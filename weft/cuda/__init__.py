@@ -1,14 +1,19 @@
-"""`weft.cuda`: what PyTorch's programs ask of NVIDIA GPUs. Nothing is loaded before the first question."""
+"""`weft.cuda`: PyTorch's functions for NVIDIA GPUs (`torch.cuda`): availability, devices, memory, synchronization.
+
+The backend is loaded by the first call, not by the import. Everything is passed to functions that any device has;
+kernels and drivers are not known here.
+"""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any
 
-from weft import memory, random, settings
-from weft.backends.base import Device
-from weft.device import default_device, get, load
-from weft.dtypes import bfloat16
+from weft.base.dtypes import bfloat16
+from weft.core import memory, settings
+from weft.core.device import default_device, get, load
+from weft.plan.device import Device
+from weft.random import generator as random
 
 __all__ = [
     "amp", "current_device", "device_count", "empty_cache", "get_device_name", "is_available", "is_bf16_supported",
@@ -18,7 +23,7 @@ __all__ = [
 
 
 def is_available() -> bool:
-    """Whether there is a GPU that Weft can use; `weft doctor` tells why not."""
+    """Whether there is a GPU that Weft can use; `weft doctor` says why not."""
     return device_count() > 0
 
 
@@ -92,7 +97,7 @@ def memory_allocated(device: str | Device | int | None = None) -> int:
 
 
 def max_memory_allocated(device: str | Device | int | None = None) -> int:
-    """The most bytes that they held since `reset_peak_memory_stats`."""
+    """The most bytes that they used since `reset_peak_memory_stats`."""
     return memory_stats(device)["allocated_bytes.all.peak"]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from weft.amp import GradScaler as _GradScaler
 from weft.amp import autocast as _autocast
 from weft.amp import custom_bwd, custom_fwd
-from weft.dtypes import DTypeLike, float16
+from weft.base.dtypes import DTypeLike, float16
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 

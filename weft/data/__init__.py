@@ -1,33 +1,11 @@
-"""Data sets, readers, loaders and augmentation. `CONTENTS` is the table of contents: file by file.
+"""Data sets, readers, loaders and augmentation.
 
-All of it is loaded when it is used; the data of `digits` ships with the package.
+All of it is loaded when it is used; the data of `digits` ships with the package. It makes batches of tensors and knows
+neither models nor training. `contents.CONTENTS`, which `make stubs` writes from the `__all__` of the files, says which
+file has which names.
 """
 
-from weft.contents import load_lazily as _load_lazily
+from weft.base.lazy_modules import load_lazily as _load_lazily
+from weft.data.contents import CONTENTS
 
-CONTENTS: dict[str, tuple[str, ...]] = {
-    "arrays": ("load_arrays", "open_arrays"),
-    "arrow": ("ParquetStream", "read_arrow", "read_parquet"),
-    "bucketing": ("LengthBucketSampler", "PadCollate", "find_boundaries"),
-    "cifar": ("CIFAR10", "CIFAR100", "read_cifar"),
-    "collate": ("default_collate",),
-    "csv_files": ("read_csv",),
-    "dataset": (
-        "ArrayDataset", "ChainDataset", "ConcatDataset", "Dataset", "IterableDataset", "Subset", "TensorDataset",
-        "k_fold", "random_split",
-    ),
-    "faults": ("DataError", "MissingDataError", "MissingPackageError"),
-    "foreign": ("from_huggingface", "from_torch"),
-    "idx": ("MNIST", "read_idx"),
-    "images": ("ImageFolder", "read_image"),
-    "loader": ("DataLoader",),
-    "resident": ("ResidentData",),
-    "sampler": (
-        "BatchSampler", "RandomSampler", "Sampler", "SequentialSampler", "SubsetRandomSampler",
-        "WeightedRandomSampler",
-    ),
-    "table": ("Table",),
-    "text": ("BPETokenizer", "ByteTokenizer", "CharTokenizer", "pack_tokens"),
-    "workers": ("WorkerError",),
-}  # fmt: skip
 __getattr__, __dir__, __all__ = _load_lazily(__name__, CONTENTS, ["digits", "transforms"])

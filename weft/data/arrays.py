@@ -10,13 +10,17 @@ from typing import IO, Any
 
 import numpy as np
 
+from weft.base.errors import problem
+from weft.core.boundary import entry_point
 from weft.data.dataset import ArrayDataset
 from weft.data.faults import DataError, Source, find_file
-from weft.errors import problem
+
+__all__ = ["load_arrays", "open_arrays"]
 
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")  # of a member of a zip file; its last two numbers are lengths
 
 
+@entry_point
 def load_arrays(path: Source, mmap: bool = True) -> dict[str, np.ndarray]:
     """The arrays of a `.npy` (under the name "array") or `.npz` file by name. Arrays are memory-mapped, and read when
     they are used, unless `mmap` is False or they are compressed."""
@@ -32,6 +36,7 @@ def load_arrays(path: Source, mmap: bool = True) -> dict[str, np.ndarray]:
         raise problem(DataError, who, f"a damaged or foreign file ({error})", "a .npy or .npz file") from None
 
 
+@entry_point
 def open_arrays(path: Source, *names: str, mmap: bool = True) -> ArrayDataset:
     """A dataset of the arrays of a `.npy` or `.npz` file: items are tuples in the order of `names`, or dicts of all
     arrays where no names are given."""

@@ -7,12 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
 from weft.data.dataset import IterableDataset
 from weft.data.faults import DataError, Source, find_file, need_package
 from weft.data.table import Table
-from weft.errors import RangeError, problem
+
+__all__ = ["ParquetStream", "read_arrow", "read_parquet"]
 
 
+@entry_point
 def read_parquet(path: Source, columns: Sequence[str] | None = None) -> Table:
     """The table of a Parquet file. Lists of equal length become arrays [rows, length]. Whole numbers among which values
     are missing become float64 with NaN; those that float64 cannot hold exactly are an error."""
@@ -22,6 +26,7 @@ def read_parquet(path: Source, columns: Sequence[str] | None = None) -> Table:
     return _as_table(who, _convert_errors(who, lambda: _select(who, parquet.ParquetFile(found), columns)))
 
 
+@entry_point
 def read_arrow(path: Source, columns: Sequence[str] | None = None) -> Table:
     """The table of an Arrow IPC (Feather) file or stream, memory-mapped while it is read; columns as those of
     `read_parquet`."""
@@ -118,7 +123,7 @@ def _has_missing(column: Any) -> bool:
 
 def _find_missing(file: Any, names: list[str] | None) -> frozenset[str]:
     """The columns of whole numbers and bools in which values are missing anywhere in a Parquet file: by its statistics
-    or, where these do not tell, by reading the column."""
+    or, where these do not say it, by reading the column."""
     pa = _pyarrow()
     found = set()
     for name in file.schema_arrow.names if names is None else names:
@@ -137,7 +142,7 @@ def _find_missing(file: Any, names: list[str] | None) -> frozenset[str]:
 
 
 def _count_missing(group: Any, name: str) -> int | None:
-    """How many values of a column are missing in a row group; None where the metadata do not tell."""
+    """How many values of a column are missing in a row group; None where the metadata do not say it."""
     total = 0
     for number in range(group.num_columns):
         part = group.column(number)

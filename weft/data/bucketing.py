@@ -11,15 +11,19 @@ from typing import Any
 
 import numpy as np
 
-from weft.creation import tensor
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
+from weft.core.boundary import entry_point
+from weft.core.creation import tensor
+from weft.core.tensor import Tensor
 from weft.data.collate import array_of_torch, collate, is_torch_tensor
 from weft.data.sampler import Sampler
-from weft.errors import DTypeError, RangeError, ShapeError, problem
-from weft.random import Generator
-from weft.sampling import randperm
-from weft.tensor import Tensor
+from weft.random.distributions import randperm
+from weft.random.generator import Generator
+
+__all__ = ["LengthBucketSampler", "PadCollate", "find_boundaries"]
 
 
+@entry_point
 def find_boundaries(lengths: Sequence[int], buckets: int = 8, multiple: int = 1) -> list[int]:
     """Boundaries of at most `buckets` groups with about the same number of items each; all of them whole multiples of
     `multiple`. The last is not below the greatest length.
@@ -35,9 +39,10 @@ def find_boundaries(lengths: Sequence[int], buckets: int = 8, multiple: int = 1)
     return sorted({-(-max(int(end), 1) // multiple) * multiple for end in ends})
 
 
+@entry_point
 class LengthBucketSampler(Sampler):
     """Lists of positions of items whose lengths lie in the same bucket, to be given as `batch_sampler`. The order of
-    items and of batches is drawn anew each epoch, unless `shuffle` is False.
+    items and of batches is drawn again each epoch, unless `shuffle` is False.
 
     >>> list(weft.data.LengthBucketSampler([3, 9, 4, 8, 2], batch_size=2, boundaries=[4, 9], shuffle=False))
     [[0, 2], [4], [1, 3]]
@@ -84,6 +89,7 @@ class LengthBucketSampler(Sampler):
         return sum(one // self.batch_size if self.drop_last else -(-one // self.batch_size) for one in counts)
 
 
+@entry_point
 class PadCollate:
     """A collate_fn for items with sequences: those of `fields` (positions in a tuple, or keys of a dict) are padded
     along their first axis with `value`, to the smallest boundary that is not below the longest of the batch, or to

@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
 from weft.data.dataset import ArrayDataset
 from weft.data.faults import DataError, MissingDataError, Source, check_labels, find_folder, read_bytes
-from weft.errors import RangeError, problem
-from weft.serialization.pickles import ARRAY_CALLS, PLAIN_CALLS, Machine, PickledArray, Refused
+from weft.serialization.pickle_calls import ARRAY_CALLS, PLAIN_CALLS, PickledArray, Refused
+from weft.serialization.pickles import Machine
+
+__all__ = ["CIFAR10", "CIFAR100", "read_cifar"]
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
@@ -23,12 +27,14 @@ _FILES = {
 _LABEL_KEYS = {10: "labels", 100: "fine_labels"}
 
 
+@entry_point
 def CIFAR10(folder: Source, split: str = "train") -> ArrayDataset:
     """Images uint8 [N, 3, 32, 32] and labels int64 [N] of CIFAR-10: `data_batch_1`, ... with or without `.bin`, in the
     folder or in its `cifar-10-batches-bin` or `cifar-10-batches-py`."""
     return _load("CIFAR10", folder, split, 10)
 
 
+@entry_point
 def CIFAR100(folder: Source, split: str = "train") -> ArrayDataset:
     """The same for CIFAR-100, with its fine labels: `train` and `test`, with or without `.bin`."""
     return _load("CIFAR100", folder, split, 100)
@@ -56,6 +62,7 @@ def _load(who: str, folder: Source, split: str, classes: int) -> ArrayDataset:
     return ArrayDataset(np.concatenate([one for one, _ in parts]), np.concatenate([one for _, one in parts]))
 
 
+@entry_point
 def read_cifar(path: Source, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 [N, 3, 32, 32] and labels int64 [N] of one file; `.bin` files are of the binary form."""
     who = f"read_cifar({str(path)!r})"
@@ -67,6 +74,7 @@ def read_cifar(path: Source, classes: int = 10) -> tuple[np.ndarray, np.ndarray]
     return parse_python(data, who, classes)
 
 
+@entry_point
 def parse_binary(data: bytes, who: str = "read_cifar", classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """Records of a label (CIFAR-100: a coarse and a fine one) and 3072 pixels."""
     head = 1 if classes == 10 else 2
@@ -79,6 +87,7 @@ def parse_binary(data: bytes, who: str = "read_cifar", classes: int = 10) -> tup
     return records[:, head:].reshape(-1, *SHAPE).copy(), labels
 
 
+@entry_point
 def parse_python(data: bytes, who: str = "read_cifar", classes: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """A pickled dict with `data` [N, 3072] and `labels`."""
     key = _LABEL_KEYS[classes]

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from weft.creation import tensor
-from weft.dtypes import from_numpy as dtype_from_numpy
-from weft.errors import DTypeError, RangeError, ShapeError, problem
-from weft.functions import stack
-from weft.interop import from_dlpack
-from weft.tensor import Tensor
+from weft.base.dtypes import from_numpy as dtype_from_numpy
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
+from weft.core.creation import tensor
+from weft.core.interop import from_dlpack
+from weft.core.tensor import Tensor
+from weft.names.functions import stack
+
+__all__ = ["default_collate"]
 
 Make = Callable[[np.ndarray], Any]
 
@@ -83,10 +85,10 @@ def collate(batch: list[Any], make: Make) -> Any:
 def _check_all(batch: list[Any], kinds: Any) -> None:
     """The items that are stacked must be alike."""
     if not all(isinstance(one, kinds) for one in batch):
-        raise _differing(batch)
+        raise _differing_error(batch)
 
 
-def _differing(batch: list[Any]) -> Exception:
+def _differing_error(batch: list[Any]) -> Exception:
     found = sorted({type(one).__name__ for one in batch})
     return problem(DTypeError, "default_collate", f"items of types {', '.join(found)}", "items of one kind")
 
@@ -95,9 +97,9 @@ def _as_numbers(batch: list[Any]) -> np.ndarray:
     try:
         numbers = np.array(batch)
     except (TypeError, ValueError):
-        raise _differing(batch) from None
+        raise _differing_error(batch) from None
     if numbers.dtype.kind not in "biuf":
-        raise _differing(batch)
+        raise _differing_error(batch)
     return numbers
 
 

@@ -15,9 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
 from weft.data.faults import DataError, Source, read_bytes
 from weft.data.table import Table
-from weft.errors import RangeError, problem
+
+__all__ = ["read_csv"]
 
 SPACES = " \t"  # around a number
 MISSING = ("", "NA", "N/A", "NaN", "nan", "null")
@@ -26,6 +29,7 @@ _FLOAT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,9})?\Z|[+
 _BOOLS = {"true": True, "false": False, "True": True, "False": False, "TRUE": True, "FALSE": False}
 
 
+@entry_point
 def read_csv(
     path: Source,
     *,
@@ -45,6 +49,7 @@ def read_csv(
     )  # fmt: skip
 
 
+@entry_point
 def parse_csv(
     data: bytes,
     who: str = "read_csv",
@@ -72,8 +77,8 @@ def parse_csv(
     absent = frozenset(missing)
     result = {}
     for name in chosen:
-        place = names.index(name)
-        values = [row[place] for row in rows]
+        column = names.index(name)
+        values = [row[column] for row in rows]
         if dtypes is not None and name in dtypes:
             result[name] = _convert(who, values, lines, name, np.dtype(dtypes[name]), absent)
         else:

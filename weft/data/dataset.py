@@ -9,10 +9,22 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from weft.errors import IndexRangeError, RangeError, ShapeError, problem
-from weft.random import Generator
-from weft.sampling import randperm
-from weft.tensor import Tensor
+from weft.base.errors import IndexRangeError, RangeError, ShapeError, problem
+from weft.core.tensor import Tensor
+from weft.random.distributions import randperm
+from weft.random.generator import Generator
+
+__all__ = [
+    "ArrayDataset",
+    "ChainDataset",
+    "ConcatDataset",
+    "Dataset",
+    "IterableDataset",
+    "Subset",
+    "TensorDataset",
+    "k_fold",
+    "random_split",
+]
 
 Item = TypeVar("Item")
 

@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from weft.errors import WeftError, problem
+from weft.base.errors import WeftError, problem
+
+__all__ = ["DataError", "MissingDataError", "MissingPackageError"]
 
 Source = str | os.PathLike[str]
 

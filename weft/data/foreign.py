@@ -7,17 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
 from weft.data.collate import array_of_torch, is_torch_tensor, map_leaves
 from weft.data.dataset import Dataset, IterableDataset, is_stream
-from weft.errors import RangeError, problem
+
+__all__ = ["from_huggingface", "from_torch"]
 
 
+@entry_point
 def from_torch(dataset: Any) -> Dataset:
     """A dataset of PyTorch, map-style or iterable, with its tensors as NumPy arrays. (A `DataLoader` takes such a
     dataset as it is, too.)"""
     return _ForeignStream(dataset, _as_arrays) if is_stream(dataset) else _ForeignRows(dataset, _as_arrays)
 
 
+@entry_point
 def from_huggingface(dataset: Any, columns: Sequence[str] | None = None) -> Dataset:
     """A `datasets.Dataset` or `IterableDataset` of Hugging Face: items are tuples of the `columns` given, or dicts of
     all; lists of numbers and images become NumPy arrays."""

@@ -12,20 +12,25 @@ from pathlib import Path
 
 import numpy as np
 
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
 from weft.data.dataset import ArrayDataset
 from weft.data.faults import DataError, MissingDataError, Source, check_labels, find_folder, read_bytes
-from weft.errors import RangeError, problem
+
+__all__ = ["MNIST", "read_idx"]
 
 DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 GZIP_MAGIC = b"\x1f\x8b"
 DIGIT_CLASSES = 10
 
 
+@entry_point
 def read_idx(path: Source) -> np.ndarray:
     """The array of an IDX file, compressed or not, in the byte order of this machine."""
     return parse_idx(read_bytes("read_idx", path), path)
 
 
+@entry_point
 def parse_idx(data: bytes, path: Source = "data") -> np.ndarray:
     """The array of an IDX file's bytes.
 
@@ -75,6 +80,7 @@ def _read_up_to(stream: io.BufferedIOBase, limit: int) -> bytes:
     return b"".join(parts)
 
 
+@entry_point
 def MNIST(folder: Source, split: str = "train") -> ArrayDataset:
     """Images uint8 [N, 1, 28, 28] and labels int64 [N] of the files `train-images-idx3-ubyte[.gz]`, ... in a folder
     (also those of Fashion-MNIST and others of this form)."""

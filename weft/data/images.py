@@ -8,15 +8,19 @@ from typing import Any
 
 import numpy as np
 
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
 from weft.data.dataset import Dataset
 from weft.data.faults import DataError, MissingDataError, Source, find_file, find_folder, need_package
-from weft.errors import RangeError, problem
+
+__all__ = ["ImageFolder", "read_image"]
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 FORMATS_OF_16_BITS = ("PNG", "PPM")  # at most
 MODES = {"RGB": 3, "L": 1, "RGBA": 4}
 
 
+@entry_point
 def read_image(path: Source, size: tuple[int, int] | int | None = None, mode: str = "RGB") -> np.ndarray:
     """An image as uint8 [channels, height, width], resized to `size` (height, width) if it is given. Of 16 bits the
     upper 8 are taken."""
@@ -47,6 +51,7 @@ def _with_eight_bits(pillow: Any, image: Any) -> Any:
     return image
 
 
+@entry_point
 class ImageFolder(Dataset):
     """Images of a folder with one folder for each class: items (uint8 [channels, height, width], class number). Hidden
     files and folders, whose names begin with a dot, are left out; a class without an image is an error.

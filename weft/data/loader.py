@@ -15,16 +15,26 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
-from weft.compiled import compile
-from weft.data.collate import default_collate
+from weft.base.errors import RangeError, WeftError, hide_frames, problem
+from weft.base.tree import flatten
+from weft.core.boundary import entry_point
+from weft.core.device import default_device, get
+from weft.core.tensor import Tensor
+from weft.data.collate import default_collate as default_collate
 from weft.data.dataset import is_stream
+from weft.data.loader_options import (
+    RESIDENT_SHARE,
+    EpochProgress,
+    check_generator,
+    check_options,
+    check_order,
+    check_workers,
+    count_row_elements,
+)
 from weft.data.reading import END, Source, find_rows, row_parts
-from weft.data.resident import LAST, ResidentData, apply_transform, check_batches, count_batches, upload_rows
+from weft.data.resident import ResidentData, apply_transform, check_batches, count_batches, upload_rows
 from weft.data.sampler import BatchSampler, RandomSampler, SequentialSampler, draw_positions, draws_itself
 from weft.data.seeds import (
     ITEMS,
@@ -33,17 +43,14 @@ from weft.data.seeds import (
     draw_seed,
     epoch_seed,
     restore_generator,
-    saved_generator,
+    save_generator,
 )
 from weft.data.streaming import prefetch
 from weft.data.workers import LocalWorker, start_processes
-from weft.device import default_device, get
-from weft.errors import DTypeError, RangeError, WeftError, hide_frames, problem
-from weft.random import Generator
-from weft.tensor import Tensor
-from weft.tree import flatten
+from weft.jit.compiled import compile
+from weft.random.generator import Generator
 
-__all__ = ["DataLoader", "default_collate"]
+__all__ = ["DataLoader"]
 
 Item = TypeVar("Item")
 FIXED = frozenset({
@@ -51,27 +58,9 @@ FIXED = frozenset({
     "num_workers", "worker", "worker_init_fn", "persistent_workers", "multiprocessing_context", "device",
 })  # fmt: skip
 INTERPRETER = "reference"  # the kind of device that runs no compiled functions
-RESIDENT_SHARE = 0.5  # of a device's available memory, that a data set may take
 
 
-@dataclass
-class Place:
-    """Where one iteration over a loader is. `draws` is what the transform of this iteration has drawn; `generator`
-    the generator of seeds when the iteration began, where a sampler of a user's own draws from it meanwhile."""
-
-    epoch: int = 0
-    seed: int | None = None
-    position: int = 0  # batches given out
-    draws: int = 0
-    generator: dict[str, Any] = field(default_factory=dict)
-    batch_size: int | None = None
-    is_complete: bool = True
-
-    def state_dict(self) -> dict[str, Any]:
-        place = {"epoch": self.epoch, "position": self.position, "seed": self.seed, "draws": self.draws}
-        return {**place, "batch_size": self.batch_size}
-
-
+@entry_point
 class DataLoader(Generic[Item]):
     """The batches of a dataset.
 
@@ -123,11 +112,11 @@ class DataLoader(Generic[Item]):
         worker: str = "thread",
         resident: bool | None = None,
     ):
-        _check_order(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last)
-        _check_generator(generator)
+        check_order(dataset, batch_size, shuffle, sampler, batch_sampler, drop_last)
+        check_generator(generator)
         last = ("drop" if drop_last else "keep") if last is None else last
-        _check_options(batch_size, batch_sampler, last, drop_last)
-        _check_workers(num_workers, worker, prefetch_factor, timeout, persistent_workers, device)
+        check_options(batch_size, batch_sampler, last, drop_last)
+        check_workers(num_workers, worker, prefetch_factor, timeout, persistent_workers, device)
         self.dataset, self.num_workers, self.generator, self.seed = dataset, num_workers, generator, seed
         self.device = None if device is None else get(device)
         self.last, self.drop_last, self.transform, self.timeout = last, last == "drop", transform, timeout
@@ -144,7 +133,7 @@ class DataLoader(Generic[Item]):
         if batch_sampler is None and batch_size is not None and not is_iterable:
             self.batch_sampler = BatchSampler(self.sampler, batch_size, self.drop_last)
         self.collate_fn = collate_fn
-        self.place = Place()  # of the iteration that began last
+        self.progress = EpochProgress()  # of the iteration that began last
         self.wait_seconds = 0.0
         self._next_epoch = 0
         self._loaded: dict[str, Any] | None = None  # a state to go on from
@@ -171,12 +160,12 @@ class DataLoader(Generic[Item]):
     @property
     def epoch(self) -> int:
         """The epoch of the iteration that began last."""
-        return self.place.epoch
+        return self.progress.epoch
 
     @property
     def position(self) -> int:
         """The batches that the iteration that began last has given out."""
-        return self.place.position
+        return self.progress.position
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be this epoch. (Without it, each iteration is the next one.)"""
@@ -193,11 +182,11 @@ class DataLoader(Generic[Item]):
             state = self._active.state_dict()
             is_complete = state["position"] >= self._active.batches
         else:
-            state = self.place.state_dict()
-            is_complete = self.place.is_complete or self._is_at_end()
+            state = self.progress.state_dict()
+            is_complete = self.progress.is_complete or self._is_at_end()
         if is_complete:
             return {"epoch": self._next_epoch, "position": 0, "seed": self.seed, "draws": 0} | self.generator_state()
-        return state | {"batches": self._length()} | self.generator_state(self.place)
+        return state | {"batches": self._length()} | self.generator_state(self.progress)
 
     @property
     def seed_generator(self) -> Generator | None:
@@ -206,10 +195,10 @@ class DataLoader(Generic[Item]):
             return None
         return self.generator or getattr(self._order(), "generator", None)
 
-    def generator_state(self, place: Place | None = None) -> dict[str, Any]:
+    def generator_state(self, progress: EpochProgress | None = None) -> dict[str, Any]:
         """The part of a state that holds the generator of seeds, if there is one: as it is now or, for an iteration in
         which a sampler of a user's own draws from it, as it was when this began, since it will be iterated again."""
-        return saved_generator(self.seed_generator) | (place.generator if place is not None else {})
+        return save_generator(self.seed_generator) | (progress.generator if progress is not None else {})
 
     def _order(self) -> Any:
         """What gives the positions of batches, or of items where there are no batches."""
@@ -244,13 +233,13 @@ class DataLoader(Generic[Item]):
         seed, first, draws = self.seed, 0, 0
         if loaded is not None and loaded["epoch"] == epoch:
             first, draws = int(loaded["position"]), int(loaded["draws"])
-            if first or seed is None:  # an epoch that has begun keeps its seed
+            if first or seed is None:  # an epoch that has started keeps its seed
                 seed = loaded["seed"]
         if seed is None:
             seed = draw_seed(self.seed_generator)
         has_own_order = not self.is_iterable and draws_itself(self._order())
-        generator = saved_generator(self.seed_generator) if has_own_order else {}
-        self.place = Place(epoch, seed, first, draws, generator, self.batch_size, is_complete=False)
+        generator = save_generator(self.seed_generator) if has_own_order else {}
+        self.progress = EpochProgress(epoch, seed, first, draws, generator, self.batch_size, is_complete=False)
         self._active, self._next_epoch = data, epoch + 1
         return seed, first, draws
 
@@ -259,24 +248,24 @@ class DataLoader(Generic[Item]):
     def resident(self, device: Any = None) -> ResidentData | None:
         """The data set on a device (the loader's unless given), or None where it streams: it has no arrays, an order or
         a collate_fn of its own, or does not fit."""
-        place = get(self.device if device is None else device)
+        target = get(self.device if device is None else device)
         parts = row_parts(self.dataset) if self._orders_itself else []
-        known = self._resident.get(place.name)
+        known = self._resident.get(target.name)
         if (
             known is None
             or len(known[0]) != len(parts)
             or any(a is not b for a, b in zip(known[0], parts, strict=True))
         ):
-            self._resident[place.name] = known = parts, self._put_on(place)
+            self._resident[target.name] = known = parts, self._put_on(target)
         return known[1]
 
-    def _put_on(self, place: Any) -> ResidentData | None:
+    def _put_on(self, target: Any) -> ResidentData | None:
         found = find_rows(self.dataset) if self._orders_itself and self.batch_size and not self.collate_fn else None
-        can_compile = place.kind != INTERPRETER
+        can_compile = target.kind != INTERPRETER
         is_wanted = self._asks_resident is not False and can_compile and found is not None and len(self.dataset) > 0
-        if found is None or not is_wanted or not self._fits(found, place):
+        if found is None or not is_wanted or not self._fits(found, target):
             if self._asks_resident:
-                given = f"resident=True on {place.name} for {type(self.dataset).__name__} of {len(self.dataset)} items"
+                given = f"resident=True on {target.name} for {type(self.dataset).__name__} of {len(self.dataset)} items"
                 expected = "tensors or arrays that fit there, a batch_size, and no sampler or collate_fn"
                 raise problem(RangeError, "DataLoader", given, expected)
             return None
@@ -285,31 +274,31 @@ class DataLoader(Generic[Item]):
             parts = [one[chosen] for one in parts]
         shuffle = isinstance(self.sampler, RandomSampler)
         data = ResidentData(
-            upload_rows(parts, place), self.batch_size or 1, shuffle, self.seed or 0, self.last, self.transform
+            upload_rows(parts, target), self.batch_size or 1, shuffle, self.seed or 0, self.last, self.transform
         )
         data.begin_epoch, data.seed_generator = self.begin_epoch, self.seed_generator
         return data
 
-    def _fits(self, found: tuple[Sequence[Any], Any], place: Any) -> bool:
+    def _fits(self, found: tuple[Sequence[Any], Any], target: Any) -> bool:
         parts, chosen = found
         rows = len(self.dataset)
-        is_there = chosen is None and all(isinstance(one, Tensor) and one.device is place for one in parts)
-        nbytes = sum(one.dtype.itemsize * rows * _row_elements(one.shape) for one in parts)
-        return is_there or nbytes <= RESIDENT_SHARE * place.backend.memory()[0]
+        is_there = chosen is None and all(isinstance(one, Tensor) and one.device is target for one in parts)
+        nbytes = sum(one.dtype.itemsize * rows * count_row_elements(one.shape) for one in parts)
+        return is_there or nbytes <= RESIDENT_SHARE * target.backend.memory()[0]
 
-    def _iterate_resident(self, data: ResidentData, place: Place) -> Iterator[Any]:
+    def _iterate_resident(self, data: ResidentData, progress: EpochProgress) -> Iterator[Any]:
         if self._next_plan is None or self._next_plan[0] is not data:
             self._next_plan = data, compile(data.next)
         take = self._next_plan[1]
         for number in range(data.first, data.batches):
-            if self.place is not place:
+            if self.progress is not progress:
                 given = (
                     "a second iteration, or an epoch of ResidentData, while one over data on the device was under way"
                 )
                 expected = "one at a time: they share the position on the device"
                 raise problem(RangeError, "DataLoader", given, expected, "use resident=False, or another loader")
             yield list(take(data.count(number)))
-        place.is_complete = True
+        progress.is_complete = True
 
     # ---- streams -----------------------------------------------------------------------------------------------------
 
@@ -318,7 +307,7 @@ class DataLoader(Generic[Item]):
             data = self.resident()
             if data is not None:
                 data.start_epoch(self._next_epoch)
-                return self._iterate_resident(data, self.place)
+                return self._iterate_resident(data, self.progress)
         return self.stream_batches()
 
     def stream_batches(self, pads: bool = True) -> Iterator[Any]:
@@ -326,23 +315,23 @@ class DataLoader(Generic[Item]):
         a short last batch stays short, also with last="pad": evaluations take each sample once."""
         last = self.last if pads or self.last != "pad" else "keep"
         seed, first, _ = self.begin_epoch()
-        return self._count(self._stream(seed, first, last), self.place)
+        return self._count(self._stream(seed, first, last), self.progress)
 
-    def _count(self, batches: Iterator[Any], place: Place) -> Iterator[Any]:
+    def _count(self, batches: Iterator[Any], progress: EpochProgress) -> Iterator[Any]:
         """Batches after the transform; counts them and what the transform draws, in the stream of this iteration."""
-        assert place.seed is not None
-        seed = epoch_seed(place.seed, place.epoch, TRANSFORM)
+        assert progress.seed is not None
+        seed = epoch_seed(progress.seed, progress.epoch, TRANSFORM)
         try:
             for batch in batches:
-                place.position += 1
-                self._transform_generator.set_state((seed, place.draws))
+                progress.position += 1
+                self._transform_generator.set_state((seed, progress.draws))
                 batch = self._transform_batch(batch)
-                place.draws = self._transform_generator.counter
+                progress.draws = self._transform_generator.counter
                 yield batch
         except WeftError as error:
             hide_frames(error)
             raise
-        place.is_complete = True
+        progress.is_complete = True
 
     def _transform_batch(self, batch: Any) -> Any:
         if self.transform is None:
@@ -361,7 +350,7 @@ class DataLoader(Generic[Item]):
         is_batched = self.batch_sampler is not None
         source = Source(self.dataset, self.collate_fn, is_batched, self.batch_size, last)
         items_seed = epoch_seed(seed, self.epoch, ITEMS)
-        place = default_device()
+        default = default_device()
         tasks: Iterator[Any]
         if self.is_iterable:
             tasks, skip, workers = itertools.repeat(None), first, min(self.num_workers, 1)
@@ -369,17 +358,17 @@ class DataLoader(Generic[Item]):
             tasks = itertools.islice(self._tasks(seed, self.epoch, last), first, None)
             skip, workers = 0, self.num_workers
         if not workers and self.device is None:
-            return self._read_here(LocalWorker(source, place, None, skip, items_seed), tasks)
+            return self._read_here(LocalWorker(source, default, None, skip, items_seed), tasks)
 
         def make_workers() -> Sequence[Any]:
             if self.worker == "process" and workers:
-                found = self._processes(source, place, workers, skip)
+                found = self._processes(source, default, workers, skip)
                 for one in found:
                     one.seed = items_seed
                 return found
             start = self.worker_init_fn if workers else None
             return [
-                LocalWorker(source, place, self.device, skip, items_seed, number, start)
+                LocalWorker(source, default, self.device, skip, items_seed, number, start)
                 for number in range(workers or 1)
             ]
 
@@ -390,13 +379,13 @@ class DataLoader(Generic[Item]):
     def _keeps_workers(self) -> bool:
         return self.persistent_workers and self.worker == "process" and not self.is_iterable
 
-    def _processes(self, source: Source, place: Any, count: int, skip: int) -> Sequence[Any]:
+    def _processes(self, source: Source, default: Any, count: int, skip: int) -> Sequence[Any]:
         """Processes for one iteration: those that were kept, unless another iteration has them, or new ones."""
         kept, self._kept_workers = self._kept_workers, ()
         if kept and all(one.is_alive for one in kept):
             return kept
         _close_all(kept)
-        target = self.device or place
+        target = self.device or default
         made = start_processes(source, target, count, self.worker_init_fn, self.multiprocessing_context, skip)
         if self._keeps_workers():
             weakref.finalize(self, _close_all, made)
@@ -442,60 +431,3 @@ class DataLoader(Generic[Item]):
 def _close_all(workers: Sequence[Any]) -> None:
     for one in workers:
         one.close()
-
-
-def _row_elements(shape: Sequence[int]) -> int:
-    total = 1
-    for extent in shape[1:]:
-        total *= extent
-    return total
-
-
-def _check_generator(generator: Any) -> None:
-    """Seeds are drawn on the host from a generator whose state is two numbers, so that a loader can be saved."""
-    if generator is not None and not isinstance(generator, Generator):
-        given = f"generator={type(generator).__module__}.{type(generator).__name__}"
-        raise problem(DTypeError, "DataLoader", given, "a weft.Generator", "pass weft.Generator(seed)")
-
-
-def _check_order(
-    dataset: Any, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool
-) -> None:
-    who = "DataLoader"
-    if batch_size is not None and (not isinstance(batch_size, (int, np.integer)) or batch_size <= 0):
-        raise problem(RangeError, who, f"batch_size={batch_size!r}", "a positive whole number, or None")
-    if not hasattr(type(dataset), "__getitem__") and not isinstance(dataset, Iterable):
-        raise problem(DTypeError, who, f"a dataset of type {type(dataset).__name__}", "items, or something to iterate")
-    if sampler is not None and shuffle:
-        raise problem(RangeError, who, "a sampler and shuffle=True", "one of the two")
-    if batch_sampler is not None and (batch_size not in (1, None) or shuffle or sampler is not None or drop_last):
-        given = "a batch_sampler with batch_size, shuffle, sampler or drop_last"
-        raise problem(RangeError, who, given, "the batch_sampler alone")
-    if is_stream(dataset) and (shuffle or sampler is not None or batch_sampler is not None):
-        raise problem(RangeError, who, "an IterableDataset and an order", "the order of the dataset itself")
-
-
-def _check_options(batch_size: Any, batch_sampler: Any, last: str, drop_last: bool) -> None:
-    who = "DataLoader"
-    if last not in LAST or (drop_last and last != "drop"):
-        raise problem(RangeError, who, f"last={last!r} and drop_last={drop_last}", f"one of {LAST}")
-    if last == "pad" and (batch_sampler is not None or batch_size is None):
-        raise problem(RangeError, who, "last='pad' without a batch_size", "a batch_size to fill")
-
-
-def _check_workers(
-    num_workers: Any, worker: str, prefetch_factor: Any, timeout: Any, persistent_workers: bool, device: Any
-) -> None:
-    who = "DataLoader"
-    if not isinstance(num_workers, (int, np.integer)) or num_workers < 0:
-        raise problem(RangeError, who, f"num_workers={num_workers!r}", "a whole number, 0 or more")
-    if prefetch_factor is not None and (not isinstance(prefetch_factor, (int, np.integer)) or prefetch_factor < 1):
-        raise problem(RangeError, who, f"prefetch_factor={prefetch_factor!r}", "a whole number, 1 or more")
-    if worker not in ("thread", "process"):
-        raise problem(RangeError, who, f"worker={worker!r}", "'thread' or 'process'")
-    if not isinstance(timeout, (int, float, np.number)) or not timeout >= 0:
-        raise problem(RangeError, who, f"timeout={timeout!r}", "seconds, 0 or more (0: no limit)")
-    for name, value in (("timeout", timeout if device is None else 0), ("persistent_workers", persistent_workers)):
-        if value and not num_workers:
-            fix = "set num_workers, or leave it out"
-            raise problem(RangeError, who, f"{name}={value!r} without workers", "workers that it is for", fix)

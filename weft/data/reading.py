@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from weft.base.dtypes import from_numpy as dtype_from_numpy
+from weft.base.errors import problem
 from weft.data.collate import Make, collate, map_leaves
 from weft.data.dataset import ArrayDataset, Subset, TensorDataset
 from weft.data.faults import DataError
-from weft.dtypes import from_numpy as dtype_from_numpy
-from weft.errors import problem
 
 # in place of a position: nothing is being read; something whose key is no number; all positions of a task at once
 NO_SAMPLE, OTHER_KEY, WHOLE_TASK = -1, -2, -3
@@ -109,7 +109,7 @@ def _make_arrays(rows: Any, make: Make) -> Any:
 
 def describe_sample(index: Any, task: Any = None) -> str:
     """What a message says about the sample that was being read: a position, a key of the dataset's own, or one of the
-    numbers above; `task` has the positions that were asked for."""
+    numbers above; `task` has the positions that were requested."""
     if index == WHOLE_TASK and isinstance(task, (list, tuple)):
         return f"samples {list(task)!r:.80} at once"
     if index == OTHER_KEY:

@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.compiled import compile
-from weft.creation import arange, tensor, zeros
+from weft.base.dtypes import int64
+from weft.base.errors import RangeError, ShapeError, problem
+from weft.core.boundary import entry_point
+from weft.core.creation import arange, tensor, zeros
+from weft.core.tensor import Tensor
 from weft.data.collate import array_of_torch, is_torch_tensor
-from weft.data.seeds import ORDER, TRANSFORM, drawing_from, epoch_seed, restore_generator, saved_generator
-from weft.dtypes import int64
-from weft.errors import RangeError, ShapeError, problem
-from weft.random import Generator
-from weft.sampling import randperm
-from weft.tensor import Tensor
+from weft.data.seeds import ORDER, TRANSFORM, drawing_from, epoch_seed, restore_generator, save_generator
+from weft.jit.compiled import compile
+from weft.random.distributions import randperm
+from weft.random.generator import Generator
+
+__all__ = ["ResidentData"]
 
 LAST = ("keep", "drop", "pad")
 
@@ -58,6 +61,7 @@ def apply_transform(transform: Callable[..., Any] | None, batch: Any, generator:
     return type(batch)(made) if type(batch) in (tuple, list) else type(batch)(*made)
 
 
+@entry_point
 class ResidentData:
     """Rows of tensors on one device, taken batch by batch in the order of an epoch.
 
@@ -130,7 +134,7 @@ class ResidentData:
     def next(self, count: int | None = None) -> Any:
         """The next `count` rows (`batch_size` unless given) of each tensor, after the transform; the position moves on
         in place. Meant to be traced inside `weft.compile`. There are `batches` batches in an epoch; behind its end rows
-        begin anew with last="pad", and are an IndexRangeError otherwise."""
+        start over with last="pad", and are an IndexRangeError otherwise."""
         size = self.batch_size if count is None else count
         rows = self.position + arange(size, dtype=int64, device=self.device)
         if self.last == "pad":
@@ -150,7 +154,7 @@ class ResidentData:
             "seed": self.seed,
             "draws": self.generator.counter,
             "batch_size": self.batch_size,
-            **saved_generator(self.seed_generator),
+            **save_generator(self.seed_generator),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

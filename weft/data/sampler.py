@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from weft.creation import as_tensor
+from weft.base.dtypes import float64
+from weft.base.errors import RangeError, problem
+from weft.core.creation import as_tensor
 from weft.data.seeds import iterate_apart
-from weft.dtypes import float64
-from weft.errors import RangeError, problem
-from weft.random import Generator, randint
-from weft.sampling import multinomial, randperm
+from weft.random.distributions import multinomial, randperm
+from weft.random.generator import Generator, randint
+
+__all__ = [
+    "BatchSampler",
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
+    "SubsetRandomSampler",
+    "WeightedRandomSampler",
+]
 
 Item = TypeVar("Item")
 
@@ -19,7 +28,7 @@ class Sampler(Generic[Item]):
     """Positions of items, in some order: subclasses define `__iter__()`, and `__len__()` where it is known.
 
     A random sampler defines `draw(generator)` instead: the loader gives it the generator of the epoch. A sampler with
-    `set_epoch(epoch)` is told the epoch before it is iterated over.
+    `set_epoch(epoch)` sets the epoch before it is iterated over.
     """
 
     generator: Generator | None = None

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from weft.random import Generator, default_generator, use_generator
+from weft.random.generator import Generator, default_generator, use_generator
 
 ORDER, TRANSFORM, ITEMS = 1, 2, 3  # purposes
 _MASK = 2**64 - 1
@@ -46,7 +46,7 @@ def draw_seed(generator: Generator | None) -> int:
     return epoch_seed(made, counter, 0)
 
 
-def saved_generator(generator: Generator | None) -> dict[str, Any]:
+def save_generator(generator: Generator | None) -> dict[str, Any]:
     """The part of a loader's state that holds the generator of its seeds, if it has one."""
     return {} if generator is None else {"generator": list(generator.get_state())}
 

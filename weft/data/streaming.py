@@ -1,8 +1,8 @@
 """Batches read ahead by threads.
 
 Each thread owns a worker (`workers.py`), which reads in that thread or in a process, and takes tasks from a common
-queue. At most `ahead` batches are under way or waiting. Batches come in the order of their tasks, whoever was first.
-The threads end with the generator: when it is exhausted, closed, collected, or left by an error or an interrupt.
+queue. At most `ahead` batches are under way or waiting. Batches come in the order of their tasks, whichever finishes
+first. The threads end with the generator: when it is exhausted, closed, collected, or left by an error or an interrupt.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from weft.base.errors import problem
 from weft.data.reading import END
 from weft.data.workers import Worker, WorkerError
-from weft.errors import problem
 
 JOIN_SECONDS = 1.0  # how long the end of an iteration waits for its threads; user code may be inside them
 

@@ -7,11 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from weft.base.errors import RangeError, ShapeError, problem
+from weft.core.boundary import entry_point
 from weft.data.dataset import ArrayDataset
 from weft.data.faults import DataError
-from weft.errors import RangeError, ShapeError, problem
+
+__all__ = ["Table"]
 
 
+@entry_point
 class Table(Mapping[str, np.ndarray]):
     """Columns by name; text is a column of Python strings.
 

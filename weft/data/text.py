@@ -11,11 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
 from weft.data.dataset import ArrayDataset
 from weft.data.faults import DataError, Source, find_file, need_package, read_bytes
-from weft.errors import RangeError, problem
+
+__all__ = ["BPETokenizer", "ByteTokenizer", "CharTokenizer", "pack_tokens"]
 
 
+@entry_point
 class ByteTokenizer:
     """The bytes of text in UTF-8: 256 tokens, no vocabulary to learn.
 
@@ -34,6 +38,7 @@ class ByteTokenizer:
         return bytes(_check_tokens("ByteTokenizer", tokens, 256)).decode(errors="replace")
 
 
+@entry_point
 class CharTokenizer:
     """The characters of a text, or of several, numbered in the order of their code points.
 
@@ -52,8 +57,8 @@ class CharTokenizer:
         try:
             return np.array([self._number_of[one] for one in text], np.int64)
         except KeyError as error:
-            place = text.index(error.args[0])
-            given = f"{error.args[0]!r} at character {place}"
+            position = text.index(error.args[0])
+            given = f"{error.args[0]!r} at character {position}"
             raise problem(DataError, "CharTokenizer", given, "characters of the vocabulary") from None
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -77,6 +82,7 @@ class CharTokenizer:
             raise problem(DataError, who, f"a damaged or foreign file ({error})", "what save wrote") from None
 
 
+@entry_point
 class BPETokenizer:
     """Byte-pair encoding of bytes, by the package `tokenizers`. Any text can be encoded, and decoded again exactly."""
 
@@ -132,10 +138,11 @@ def _check_tokens(who: str, tokens: Iterable[int], limit: int) -> list[int]:
     return found
 
 
+@entry_point
 def pack_tokens(tokens: Any, length: int, stride: int | None = None) -> ArrayDataset:
-    """Rows (inputs [length], targets [length]) of a long sequence of tokens: targets are the inputs one place on. Rows
-    begin `stride` places apart (`length` unless given); what is left at the end is dropped. The rows are views of
-    `tokens`, which may be memory-mapped.
+    """Rows (inputs [length], targets [length]) of a long sequence of tokens: targets are the inputs one position on.
+    Rows begin `stride` positions apart (`length` unless given); what is left at the end is dropped. The rows are views
+    of `tokens`, which may be memory-mapped.
 
     >>> [one.tolist() for one in weft.data.pack_tokens(np.arange(8), 3)[1]]
     [[3, 4, 5], [4, 5, 6]]

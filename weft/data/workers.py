@@ -22,16 +22,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from weft.creation import tensor
+from weft.base.errors import RangeError, WeftError, problem
+from weft.core.creation import tensor
+from weft.core.device import device as use_device
 from weft.data.collate import Make, Packed, pack, to_device, unpack
 from weft.data.reading import END, NO_SAMPLE, OTHER_KEY, Source, describe_sample, note_sample
 from weft.data.seeds import ITEMS, epoch_seed, task_seed
-from weft.device import device as use_device
-from weft.errors import RangeError, WeftError, problem
-from weft.random import Generator, default_generator, use_generator
+from weft.random.generator import Generator, default_generator, use_generator
+
+__all__ = ["WorkerError"]
 
 PARENT_CHECK_SECONDS = 2.0  # how often an idle worker process looks whether its parent is still there
-READ, STOP = "read", "stop"  # what a process is told, together with a task
+READ, STOP = "read", "stop"  # the messages to a process, together with a task
 SHUTDOWN_SECONDS = 1.0  # how long a process is given to end by itself
 DEATH_SECONDS = 10.0  # how long the exit code of a process that has closed its pipe is waited for
 
@@ -49,7 +51,7 @@ class Worker(Protocol):
 
 
 class LocalWorker:
-    """Reads in the thread that calls it. `place` is the default device of the dataset's own code, `target` where
+    """Reads in the thread that calls it. `default` is the default device of the dataset's own code, `target` where
     batches go (None: they stay where they are made). `start(number)` is called before the first read.
 
     Where the dataset's code draws from Weft's default generator, it draws from a stream of the task's own instead, as
@@ -58,19 +60,19 @@ class LocalWorker:
     def __init__(
         self,
         source: Source,
-        place: Any,
+        default: Any,
         target: Any,
         skip: int = 0,
         seed: int = 0,
         number: int = 0,
         start: Callable[[int], None] | None = None,
     ):
-        self.source, self.place, self.target, self.skip = source, place, target, skip
+        self.source, self.default, self.target, self.skip = source, default, target, skip
         self.seed, self.number, self.start = seed, number, start
         self._is_seeded_once = start is not None
         self._generator = Generator(epoch_seed(seed, number, ITEMS))
         self.index: Any = NO_SAMPLE
-        self.make: Make = lambda array: tensor(array, device=target or place)
+        self.make: Make = lambda array: tensor(array, device=target or default)
         self._stream: Iterator[Any] | None = None
 
     def _note(self, index: Any) -> None:
@@ -82,7 +84,7 @@ class LocalWorker:
         if task is not None and not self._is_seeded_once:
             self._generator.manual_seed(task_seed(self.seed, task))
         try:
-            with use_device(self.place), use_generator(self._generator):
+            with use_device(self.default), use_generator(self._generator):
                 if start is not None:
                     start(self.number)
                 batch = self._next() if task is None else self.source.read(task, self._note, self.make)
@@ -157,7 +159,7 @@ class ProcessWorker:
         arguments = (theirs, None if self._unsent else job, self._index, number, os.getpid())
         self._process = context.Process(target=_serve, args=arguments, daemon=True, name=f"weft-worker-{number}")
         try:
-            with _interrupts_blocked():
+            with _block_interrupts():
                 self._process.start()
         finally:
             theirs.close()
@@ -219,7 +221,7 @@ class ProcessWorker:
 
 
 @contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
+def _block_interrupts() -> Iterator[None]:
     """Keep SIGINT from processes that are started inside: Ctrl-C goes to all of a terminal's processes, and the parent
     is the one to end its workers."""
     if not hasattr(signal, "pthread_sigmask"):
@@ -234,7 +236,7 @@ def _interrupts_blocked() -> Iterator[None]:
 
 
 def _serve(pipe: Connection, job: Any, index: Any, number: int, parent: int) -> None:
-    """The loop of a worker process: it ends when it is told to, or when its parent is gone."""
+    """The loop of a worker process: it ends on STOP, or when its parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where the start method does not pass on the blocked signals
 
     key: Any = NO_SAMPLE  # what is being read; the parent sees it as a number

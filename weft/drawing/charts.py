@@ -1,4 +1,4 @@
-"""charts: curves and bars as SVG text. Axes have round ticks, curves direct colours and a legend; what is no finite
+"""Curves and bars as SVG text. Axes have round ticks, curves direct colours and a legend; what is no finite
 number leaves a gap. A chart has one axis each way: series of different kinds are different charts."""
 
 from __future__ import annotations
@@ -7,11 +7,11 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from weft.drawing.style import axis_labels, colour, escape, number_text, picture, shortened, text, text_width, ticks
+from weft.drawing.style import axis_labels, colour, escape, number_text, picture, shorten, text, text_width, ticks
 
 WIDTH, HEIGHT = 640, 320
 RIGHT, TOP, BOTTOM = 18, 44, 46
-MOST_POINTS = 2000  # of a curve: more are thinned out, extremes kept
+MAX_POINTS = 2000  # of a curve: more are thinned out, extremes kept
 MARKED = 40  # points up to which each is marked
 
 Point = tuple[float, float]
@@ -42,7 +42,7 @@ def line_chart(
         out.append(text(width / 2, (top + height) / 2, "no finite values", "middle", "soft"))
         return picture(width, height, title, out)
     x_low, x_high = _range([x for x, _ in every], False)
-    y_low, y_high, y_ticks = _vertical([y for _, y in every], log, height - top - BOTTOM)
+    y_low, y_high, y_ticks = _vertical_axis([y for _, y in every], log, height - top - BOTTOM)
     left = 22 + max(text_width(label, 11) for _, label in y_ticks) + (18 if y_label else 0)
     across = (width - left - RIGHT) / (x_high - x_low)
     up = (height - top - BOTTOM) / (y_high - y_low)
@@ -56,7 +56,7 @@ def line_chart(
         y = ground - (value - y_low) * up
         out.append(f'<line x1="{left:.1f}" x2="{width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour("line")}"/>')
         out.append(text(left - 8, y + 4, label, "end", "soft", 11))
-    x_ticks = _whole(ticks(x_low, x_high, max(int((width - left) // 70), 2)), every)
+    x_ticks = _integer_ticks(ticks(x_low, x_high, max(int((width - left) // 70), 2)), every)
     for value, label in zip(x_ticks, axis_labels(x_ticks), strict=True):
         x = left + (value - x_low) * across
         out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{ground}" y2="{ground + 4}" stroke="{colour("soft")}"/>')
@@ -83,12 +83,12 @@ def _is_shown(point: Point, log: bool) -> bool:
 
 def _runs(points: Sequence[Point], log: bool) -> list[list[Point]]:
     """The points without those that cannot be shown, cut where these were, and thinned out where there are many."""
-    size = max(-(-2 * len(points) // MOST_POINTS), 1)
+    size = max(-(-2 * len(points) // MAX_POINTS), 1)
     groups = itertools.groupby(points, key=lambda point: _is_shown(point, log))
-    return [_thinned(list(group), size) for shown, group in groups if shown]
+    return [_thin_out(list(group), size) for shown, group in groups if shown]
 
 
-def _thinned(points: list[Point], size: int) -> list[Point]:
+def _thin_out(points: list[Point], size: int) -> list[Point]:
     """The lowest and the highest of every `size` points, in order."""
     if size <= 2:
         return points
@@ -106,13 +106,13 @@ def _range(values: Sequence[float], padded: bool) -> tuple[float, float]:
     return low - spare, high + spare
 
 
-def _vertical(values: Sequence[float], log: bool, room: float) -> tuple[float, float, list[tuple[float, str]]]:
+def _vertical_axis(values: Sequence[float], log: bool, space: float) -> tuple[float, float, list[tuple[float, str]]]:
     """Lowest and highest position on the axis, and (position, label) of each tick."""
-    most = max(int(room // 36), 2)
+    most = max(int(space // 36), 2)
     if not log:
         low, high = _range(values, True)
         if min(values) >= 0 > low:
-            low = 0.0  # no room below zero where nothing is below it
+            low = 0.0  # no space below zero where nothing is below it
         marks = ticks(low, high, most)
         return low, high, list(zip(marks, axis_labels(marks), strict=True))
     low, high = _range([math.log10(value) for value in values], True)
@@ -133,7 +133,7 @@ def _vertical(values: Sequence[float], log: bool, room: float) -> tuple[float, f
     return low, high, [(math.log10(value), number_text(value)) for value in marks if value > 0]
 
 
-def _whole(values: list[float], points: Sequence[Point]) -> list[float]:
+def _integer_ticks(values: list[float], points: Sequence[Point]) -> list[float]:
     """Ticks at whole numbers where all points are at whole numbers (epochs, steps)."""
     if all(float(x).is_integer() for x, _ in points):
         return [value for value in values if float(value).is_integer()] or values
@@ -146,7 +146,7 @@ def _legend(names: list[str], width: int) -> tuple[list[str], float]:
         return [], 0
     out, x, y = [], 16.0, 42.0
     for number, name in enumerate(names):
-        label = shortened(name, width - 60)
+        label = shorten(name, width - 60)
         wide = 24 + text_width(label) + 16
         if x + wide > width and x > 16:
             x, y = 16.0, y + 18
@@ -164,15 +164,15 @@ def _dashes(number: int) -> str:
     return ' stroke-dasharray="5 3"' if number >= 8 else ""
 
 
-def _curve(name: str, points: list[Point], places: list[Point], number: int, is_marked: bool) -> list[str]:
+def _curve(name: str, points: list[Point], positions: list[Point], number: int, is_marked: bool) -> list[str]:
     about = f"{name}: last {number_text(points[-1][1])}, lowest {number_text(min(y for _, y in points))}"
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in positions)
     out = [
         f'<polyline points="{path}" fill="none" stroke="{colour(number)}" stroke-width="1.8" '
         f'stroke-linejoin="round"{_dashes(number)}><title>{escape(about)}</title></polyline>'
     ]
     if is_marked or len(points) == 1:
-        for (x, y), (given_x, given_y) in zip(places, points, strict=True):
+        for (x, y), (given_x, given_y) in zip(positions, points, strict=True):
             words = escape(f"{name} at {number_text(given_x)}: {given_y:.6g}")
             out.append(
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{colour(number)}"><title>{words}</title></circle>'
@@ -181,16 +181,16 @@ def _curve(name: str, points: list[Point], places: list[Point], number: int, is_
 
 
 def bar_chart(rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[str], title: str, unit: str = "") -> str:
-    """Horizontal bars, one for each (name, values); the values are the bar's `parts`, side by side in one bar. `unit`
-    follows the sum at the end of each bar."""
+    """Horizontal bars, one for each (name, values); the values are the `parts` of one bar. `unit` follows the sum at
+    the end of each bar."""
     width, high = WIDTH, 22
     legend, legend_height = _legend(list(parts), width)
-    names = [shortened(name, 200) for name, _ in rows]
+    names = [shorten(name, 200) for name, _ in rows]
     totals = [sum(values) for _, values in rows]
     labels = [f"{number_text(float(f'{total:.3g}'))}{unit}" for total in totals]
     left = 24 + max([text_width(name) for name in names], default=0)
     most = max(totals, default=0) or 1.0
-    room = width - left - 20 - max([text_width(label) for label in labels], default=0)
+    space = width - left - 20 - max([text_width(label) for label in labels], default=0)
     top = TOP + legend_height - 4
     out = [text(16, 22, title, size=14, bold=True), *legend]
     for row, (name, label, (_, values)) in enumerate(zip(names, labels, rows, strict=True)):
@@ -198,7 +198,7 @@ def bar_chart(rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[str],
         out.append(text(left - 8, y + 13, name, "end"))
         x = left
         for number, value in enumerate(values):
-            wide = room * value / most
+            wide = space * value / most
             if wide > 0:
                 about = escape(f"{rows[row][0]}, {parts[number]}: {value:.4g}{unit}")
                 out.append(

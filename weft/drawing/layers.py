@@ -1,9 +1,9 @@
-"""layers: a layered layout of nested directed graphs, top to bottom.
+"""A layered layout of nested directed graphs, top to bottom.
 
 A `Box` is a vertex with a size, or a group of boxes, which is laid out first and then stands in the outer group like a
 vertex. Within a group: boxes get ranks (longest path), edges that skip ranks get bends in the ranks between, orders are
 improved by barycentres, and positions come from least squares with fixed distances (isotonic regression), so chains
-are straight. A value that enters or leaves a group does so at a port on its border, which the layout inside places: no
+are straight. A value that enters or leaves a group does so at a port on its border, which the layout inside sets: no
 edge crosses a box.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 GAP_X, GAP_Y = 28.0, 34.0  # between boxes of a rank, and between ranks
 MARGIN, TITLE = 16.0, 22.0  # inside a group: around its boxes, and for its title above
 BEND = 10.0  # width of the place of an edge that passes a rank
-SWEEPS, PLACING = 12, 80  # passes over all ranks: for their order, and for positions
+ORDER_SWEEPS, POSITION_SWEEPS = 12, 80  # passes over all ranks: for their order, and for positions
 Point = tuple[float, float]
 
 
@@ -68,7 +68,7 @@ class Line:
 
 @dataclass(eq=False)
 class _Item:
-    """What stands in a rank: a box, a port, or the bend of an edge."""
+    """An item of a rank: a box, a port, or the bend of an edge."""
 
     width: float
     height: float
@@ -81,7 +81,7 @@ class _Item:
 
 
 def arrange(root: Box, edges: Iterable[tuple[Box, Box]]) -> list[Line]:
-    """Give every box in `root` its place, and return the lines of the edges between vertices (source, target)."""
+    """Give every box in `root` its position, and return the lines of the edges between vertices (source, target)."""
     pairs = list(dict.fromkeys(edges))
     lines: dict[Box, list[Line]] = {}
     for group in _groups_inside_out(root):
@@ -144,7 +144,7 @@ class _Level:
             ranks[item.rank].append(item)
         self.ranks = [ranks[number] for number in sorted(ranks)]
         self._order()
-        self._place()
+        self._assign_positions()
         return self._finish(chains)
 
     def _rank(self, every: Sequence[_Item]) -> None:
@@ -195,11 +195,11 @@ class _Level:
         return chains
 
     def _order(self) -> None:
-        """Fewer crossings: ranks are sorted by where their neighbours stand, downwards and upwards in turn."""
+        """Fewer crossings: ranks are sorted by the positions of their neighbours, downwards and upwards alternately."""
         for rank in self.ranks:
             self._spread(rank)
         best, fewest = [list(rank) for rank in self.ranks], self._crossings()
-        for sweep in range(SWEEPS):
+        for sweep in range(ORDER_SWEEPS):
             down = sweep % 2 == 0
             for rank in self.ranks[1:] if down else self.ranks[-2::-1]:
                 keys = {item: _mean_neighbour(item, down) for item in rank}
@@ -213,7 +213,7 @@ class _Level:
             self._spread(rank)
 
     def _spread(self, rank: Sequence[_Item]) -> None:
-        """Side by side, centred at 0."""
+        """Next to each other, centred at 0."""
         x = -(sum(item.width for item in rank) + GAP_X * (len(rank) - 1)) / 2
         for item in rank:
             item.x = x + item.width / 2
@@ -227,9 +227,9 @@ class _Level:
                 count += sum((a - c) * (b - d) < 0 for c, d in ends[number + 1 :])
         return count
 
-    def _place(self) -> None:
+    def _assign_positions(self) -> None:
         """Positions near the neighbours' means, without overlaps: straight chains, long edges most of all."""
-        for sweep in range(PLACING):
+        for sweep in range(POSITION_SWEEPS):
             ranks = self.ranks if sweep % 2 == 0 else self.ranks[::-1]
             for rank in ranks:
                 wanted, weights = [], []
@@ -239,7 +239,7 @@ class _Level:
                     total = sum(weight for _, weight in neighbours)
                     wanted.append(sum(x * weight for x, weight in neighbours) / total if total else item.x)
                     weights.append(total or 0.1)
-                for item, x in zip(rank, _apart(rank, wanted, weights), strict=True):
+                for item, x in zip(rank, _separate(rank, wanted, weights), strict=True):
                     item.x = x
 
     def _finish(self, chains: dict[tuple[_Item, _Item], list[_Item]]) -> list[Line]:
@@ -301,15 +301,15 @@ def _top_of(item: _Item, value: Box, band: tuple[float, float]) -> Point:
 
 
 def _mean_neighbour(item: _Item, down: bool) -> float:
-    places = [other.x + (a if down else b) for other, a, b in (item.above if down else item.below)]
-    return sum(places) / len(places) if places else item.x
+    centers = [other.x + (a if down else b) for other, a, b in (item.above if down else item.below)]
+    return sum(centers) / len(centers) if centers else item.x
 
 
 def _weight(one: _Item, other: _Item) -> float:
     return 4.0 if one.is_bend and other.is_bend else 2.0 if one.is_bend or other.is_bend else 1.0
 
 
-def _apart(rank: Sequence[_Item], wanted: Sequence[float], weights: Sequence[float]) -> list[float]:
+def _separate(rank: Sequence[_Item], wanted: Sequence[float], weights: Sequence[float]) -> list[float]:
     """The positions closest to those wanted (least squares) that keep order and distance: pool adjacent violators."""
     offsets = [0.0]
     for one, other in itertools.pairwise(rank):
@@ -320,9 +320,9 @@ def _apart(rank: Sequence[_Item], wanted: Sequence[float], weights: Sequence[flo
     for place, offset, weight in zip(wanted, offsets, weights, strict=True):
         mean, total, count = place - offset, weight, 1
         while blocks and blocks[-1][0] > mean:
-            before, heavy, many = blocks.pop()
-            mean = (before * heavy + mean * total) / (heavy + total)
-            total, count = total + heavy, count + many
+            before, weight, many = blocks.pop()
+            mean = (before * weight + mean * total) / (weight + total)
+            total, count = total + weight, count + many
         blocks.append((mean, total, count))
     flat = [mean for mean, _, count in blocks for _ in range(count)]
     return [mean + offset for mean, offset in zip(flat, offsets, strict=True)]

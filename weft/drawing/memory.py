@@ -1,11 +1,11 @@
-"""memory: the arena of a plan as SVG text: steps to the right, bytes upwards, one box for each temporary."""
+"""The arena of a plan as SVG text: steps to the right, bytes upwards, one box for each temporary."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.drawing.style import colour, escape, picture, shortened, text, text_width, ticks
-from weft.errors import size_text
+from weft.base.errors import size_text
+from weft.drawing.style import colour, escape, picture, shorten, text, text_width, ticks
 
 WIDTH, HEIGHT = 960, 380
 LEFT, RIGHT, TOP, BOTTOM = 84, 20, 48, 46
@@ -34,14 +34,14 @@ def memory_map(intervals: Sequence[Interval], arena_bytes: int, steps: int, titl
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{max(high, 0.5):.1f}" fill="{colour(rank)}" '
             f'fill-opacity="0.55" stroke="{colour("paper")}" stroke-width="0.7"><title>{escape(about)}</title></rect>'
         )
-        words = shortened(label, wide - 8, 11)
+        words = shorten(label, wide - 8, 11)
         if rank < NAMED and high >= 13 and len(words) > 4 and text_width(words, 11) <= wide - 6:
             names.append(text(x + 4, y + high / 2 + 4, words, size=11))
     out += names
     if intervals:
         points = " ".join(
             f"{LEFT + step * across:.1f},{ground - value * up:.1f}"
-            for first, end, value in _alive(intervals, steps)
+            for first, end, value in _live_ranges(intervals, steps)
             for step in (first, end)
         )
         out.append(f'<polyline points="{points}" fill="none" stroke="{colour("ink")}" stroke-width="1.2"/>')
@@ -53,7 +53,7 @@ def memory_map(intervals: Sequence[Interval], arena_bytes: int, steps: int, titl
     return picture(WIDTH, HEIGHT, title, out)
 
 
-def _alive(intervals: Sequence[Interval], steps: int) -> list[tuple[int, int, int]]:
+def _live_ranges(intervals: Sequence[Interval], steps: int) -> list[tuple[int, int, int]]:
     """Where what is alive stays the same: (first step, the step after the last, bytes)."""
     changes: dict[int, int] = {0: 0}
     for _, _, nbytes, first, last in intervals:

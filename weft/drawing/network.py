@@ -1,9 +1,9 @@
-"""network: `nn.plot`, a model as a picture: layers with shapes and parameters, and what flows between them.
+"""`nn.plot`, a model as a picture: layers with shapes and parameters, and what flows between them.
 
 The model is called once with placeholders, computing nothing. A layer of the catalogue, or a module without modules
 inside, is drawn as one box: its result is replaced by fresh placeholders, so whatever the graph has above those was
 computed between boxes. Where two branches meet there, an operation is drawn (+, concat, ...). Modules around others are
-frames. `drawing.layers` finds the places.
+frames. `drawing.layers` computes the positions.
 """
 
 from __future__ import annotations
@@ -13,23 +13,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft import tree
+from weft.base import tree
+from weft.base.errors import GraphError, RangeError, ShapeError, problem
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
 from weft.drawing.layers import MARGIN, Box, Line, arrange
-from weft.drawing.style import colour, escape, picture, shortened, text, text_width
-from weft.errors import GraphError, RangeError, ShapeError, problem
-from weft.nn.graph_model import Input, Model, shown_paths
+from weft.drawing.style import colour, escape, picture, shorten, text, text_width
+from weft.jit.recording import Recording, placeholders
+from weft.nn.graph_model import Input, Model, display_paths
 from weft.nn.module import Module
 from weft.nn.summarize import _placeholder
-from weft.recording import Recording, placeholders
-from weft.tensor import Tensor
 
 FRAMES = ("weft.nn.containers", "weft.nn.graph_model")  # whose modules are frames, not layers
 SIGNS = {"add": "+", "sub": "−", "mul": "×", "div": "÷", "concat": "concat", "dot": "@", "select": "where"}
-MOST_TEXT = 310.0  # width of the longest line in a box
+MAX_TEXT_WIDTH = 310.0  # width of the longest line in a box
 PADDING, LINE = 12.0, 16.0
 FAMILIES = {
-    "linear": 0, "convolution": 1, "activation": 2, "softmax": 2, "normalization": 3, "recurrent": 4, "attention": 4,
-    "transformer": 4, "pooling": 5, "embedding": 6, "dropout": 7, "lazy_layers": 1,
+    "linear": 0, "convolution": 1, "convolution_variants": 1, "lazy_layers": 1, "activation": 2, "named_activation": 2,
+    "softmax": 2, "normalization": 3, "batch_and_instance_norm": 3, "recurrent": 4, "attention": 4, "rotary": 4,
+    "transformer": 4, "pooling": 5, "adaptive_pooling": 5, "embedding": 6, "dropout": 7,
 }  # fmt: skip
 
 
@@ -69,7 +71,7 @@ class _Recorder:
         self.network = Network(type(model).__name__)
         self.model, self.depth = model, depth
         self.paths = {id(module): path for path, module in model.named_modules()}
-        shown = shown_paths(model)
+        shown = display_paths(model)
         self.names = {id(module): shown.get(path, path) for path, module in model.named_modules()}
         self.frames: list[Box] = [self.network.root]
         self.closed: list[Module] = []  # layers being called: what they call is not seen
@@ -175,6 +177,7 @@ def _tensors(values: Any) -> list[Tensor]:
     return [leaf for leaf in tree.flatten(values)[0] if isinstance(leaf, Tensor)]
 
 
+@entry_point
 def trace_network(model: Module, inputs: Sequence[Tensor], depth: int | None = None) -> Network:
     """The boxes and edges of a model that is called with placeholders of these inputs."""
     recorder = _Recorder(model, depth)
@@ -209,6 +212,7 @@ def trace_network(model: Module, inputs: Sequence[Tensor], depth: int | None = N
     return network
 
 
+@entry_point
 def plot(
     model: Module,
     path: str | os.PathLike[str] | None = None,
@@ -258,10 +262,11 @@ def plot(
 # --- the picture -----------------------------------------------------------------------------------------------------
 
 
+@entry_point
 def draw(network: Network) -> str:
     """A network as SVG text."""
     for box, vertex in network.vertices.items():
-        vertex.lines = [shortened(line, MOST_TEXT, _size(k)) for k, line in enumerate(vertex.lines)]
+        vertex.lines = [shorten(line, MAX_TEXT_WIDTH, _size(k)) for k, line in enumerate(vertex.lines)]
         if vertex.kind == "operation":
             box.height, box.width = 26.0, max(26.0, text_width(vertex.lines[0]) + 14)
         else:
@@ -315,16 +320,16 @@ def _frame(box: Box, depth: int) -> str:
 
 def _vertex(box: Box, vertex: Vertex) -> str:
     middle = box.x + box.width / 2
-    place = f'x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"'
+    bounds = f'x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}"'
     if vertex.kind == "operation":
-        shape = f'<rect {place} rx="13" fill="{colour("paper")}" stroke="{colour("soft")}"/>'
+        shape = f'<rect {bounds} rx="13" fill="{colour("paper")}" stroke="{colour("soft")}"/>'
         return shape + text(middle, box.y + 17.5, vertex.lines[0], "middle")
     if vertex.kind in ("input", "output"):
-        shape = f'<rect {place} rx="{box.height / 2:.1f}" fill="{colour("paper")}" stroke="{colour("soft")}"/>'
+        shape = f'<rect {bounds} rx="{box.height / 2:.1f}" fill="{colour("paper")}" stroke="{colour("soft")}"/>'
     else:
         bar = colour("soft") if vertex.family is None else colour(vertex.family)
         shape = (
-            f'<rect {place} rx="5" fill="{colour("panel")}" stroke="{colour("line")}"/>'
+            f'<rect {bounds} rx="5" fill="{colour("panel")}" stroke="{colour("line")}"/>'
             f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="5" height="{box.height:.1f}" rx="2.5" fill="{bar}"/>'
         )
     words = [

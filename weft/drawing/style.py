@@ -1,4 +1,4 @@
-"""style: what all pictures share: colours for light and dark backgrounds, text widths, round numbers for axes."""
+"""What all pictures share: colours for light and dark backgrounds, text widths, round numbers for axes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def text_width(words: str, size: float = 12, bold: bool = False) -> float:
     return size * units * (BOLD if bold else 1)
 
 
-def shortened(words: str, width: float, size: float = 12) -> str:
+def shorten(words: str, width: float, size: float = 12) -> str:
     """The text, cut with an ellipsis where it is wider than `width`."""
     if text_width(words, size) <= width:
         return words

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from weft.dtypes import bool_
-from weft.graph.attention import Attrs
+from weft.base.dtypes import bool_
+from weft.graph.attributes import Attention
 from weft.graph.build import permute, variable
 from weft.graph.composed import COMPOSED, bias_gradient
 from weft.graph.node import Node
-from weft.graph.primitives import make, results_of
+from weft.graph.primitives import make_node, results_of
 
 Gradients = tuple[Node | None, ...]
 
 
 def attention(node: Node, slopes: dict[int, Node]) -> Gradients:
-    """Gradients of q, k and v by one kernel. That of a bias, if anybody asks for it, is as large as the scores."""
+    """Gradients of q, k and v by one kernel. That of a bias, if it is requested, is as large as the scores."""
     srcs = (*node.srcs, *results_of(node), permute(slopes[0], (0, 2, 1, 3)))
-    backward = make("attention_backward", srcs, node.attrs)
+    backward = make_node("attention_backward", srcs, node.attrs)
     parts: list[Node | None] = [permute(part, (0, 2, 1, 3)) for part in results_of(backward)]
-    form = Attrs(*node.attrs)
+    form: Attention = node.attrs
     if form.masked:
         parts.append(None if node.srcs[3].dtype is bool_ else bias_gradient(srcs, node.attrs))
     return *parts, *([None] if form.dropout else [])

@@ -1,4 +1,4 @@
-"""Computing again instead of keeping: the part of a graph that a checkpoint covers, and its copy for the reverse walk.
+"""Computing again instead of keeping: what a checkpoint covers of a graph, and its copy for the reverse traversal.
 
 Equal nodes are one, so a copy has to differ somewhere: its inputs go through `after` nodes, which wait for the gradient
 that calls for the copy. The value of such a node is its input's, in its input's memory. Rules look at how a value was
@@ -11,12 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from weft.graph.node import Node, toposort
-from weft.graph.primitives import PRIMITIVES, make
+from weft.graph.primitives import make_node
 
 
 def _is_free(node: Node) -> bool:
     """Whether there is nothing to keep: a constant or a count, however it was moved."""
-    while PRIMITIVES[node.op].kind == "movement":
+    while node.primitive.kind == "movement":
         node = node.srcs[0]
     return node.op in ("const", "iota")
 
@@ -30,7 +30,7 @@ class Segment:
 
 
 def segment(outputs: Sequence[Node], inputs: Collection[Node], since: int) -> Segment:
-    """What lies between `outputs` and `inputs`, and other nodes older than serial number `since`."""
+    """The nodes between `outputs` and `inputs`, and other nodes older than serial number `since`."""
     known = set(inputs)
 
     def is_input(node: Node) -> bool:
@@ -48,15 +48,15 @@ def segment(outputs: Sequence[Node], inputs: Collection[Node], since: int) -> Se
 
 def recompute(part: Segment, copies: Mapping[Node, Node], g: Node) -> dict[Node, Node]:
     """A copy of every node of the segment that waits for `g`. `copies` has the inputs that are copies themselves."""
-    new = {node: _waiting(copies.get(node, node), g) for node in part.inputs}
+    new = {node: _wait_for(copies.get(node, node), g) for node in part.inputs}
     for node in part.body:
         srcs = tuple([new.get(source, source) for source in node.srcs])
-        new[node] = make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
+        new[node] = make_node(node.primitive, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
     return {node: new[node] for node in part.body}
 
 
-def _waiting(node: Node, g: Node) -> Node:
+def _wait_for(node: Node, g: Node) -> Node:
     """`node` for readers that wait for `g`."""
-    if PRIMITIVES[node.op].kind != "movement":
-        return make("after", (node, g))
-    return make(node.op, (_waiting(node.srcs[0], g),), node.attrs)
+    if node.primitive.kind != "movement":
+        return make_node("after", (node, g))
+    return make_node(node.primitive, (_wait_for(node.srcs[0], g),), node.attrs)

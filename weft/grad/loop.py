@@ -1,9 +1,10 @@
-"""The gradient of a loop: another loop, from the last turn back to the first, over what the first one stacked.
+"""The gradient of a loop: another loop, from the last iteration back to the first, over what the first one stacked.
 
-Its body is the reverse walk of the body. Of the values that the walk needs, states, inputs and the results of products,
-reductions and the like are stacked by the first loop; what is cheap (elementwise operations, movement) is computed
-again. Gradients of constants are sums over time: where a term is linear in what the body knows (a product, a sum over a
-batch, rows added into a table), the sum over time is taken out of the loop and becomes one operation over stacks.
+Its body is the reverse traversal of the body. Of the values that this needs, states, inputs and the results of
+products, reductions and the like are stacked by the first loop; what is cheap (elementwise operations, movement) is
+computed again. Gradients of constants are sums over time: where a term is linear in what the body knows (a product, a
+sum over a batch, rows added into a table), the sum over time is taken out of the loop and becomes one operation over
+stacks.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import functools
 from collections.abc import Callable, Sequence
 
 from weft.graph import build
-from weft.graph.body import close, final, make_loop, stack, substitute
+from weft.graph.body import close, final_state, make_loop, stack, substitute
 from weft.graph.build import add, dot, expand_to, like, mul, permute, reduce, reshape, scatter_add, slice_, swap_last
 from weft.graph.node import Node, placeholder, toposort
-from weft.graph.primitives import PRIMITIVES, make
+from weft.graph.primitives import make_node
 
 Later = Callable[[], Node]  # a node outside the loop, to be made once the loop exists
 Engine = Callable[[Sequence[Node], Sequence[Node], Sequence[Node]], "list[Node | None]"]
@@ -25,7 +26,7 @@ MOVED = frozenset({"reshape", "permute", "expand", "slice", "flip"})
 
 
 def loop_gradients(loop: Node, cotangents: dict[Node, Node], gradients: Engine) -> tuple[Node | None, ...]:
-    """One gradient per source of `loop`, given those of its picks. `gradients` is the reverse walk of the engine."""
+    """One gradient per source of `loop`, given those of its picks. `gradients` is that of the engine."""
     return tuple(_Backward(loop, cotangents, gradients).run())
 
 
@@ -46,8 +47,8 @@ class _Backward:
         self.seeds = self._seeds(cotangents)
 
     def _seeds(self, cotangents: dict[Node, Node]) -> list[tuple[Node, Node]]:
-        """(value of the body, its cotangent at one turn); the states' cotangents are the states of the new loop."""
-        ends = {pick.attrs[1]: g for pick, g in cotangents.items() if pick.attrs[0] == "final"}
+        """(value of the body, its cotangent in one iteration): states' cotangents are the states of the new loop."""
+        ends = {pick.attrs.number: g for pick, g in cotangents.items() if pick.attrs.part == "final"}
         seeds = []
         for number, state in enumerate(self.body.states):
             if state.dtype.kind == "f":
@@ -56,8 +57,8 @@ class _Backward:
                 self.states.append(g)
                 self.firsts.append(ends.get(number) or like(self.loop.srcs[number], 0.0))
         for pick, total in cotangents.items():
-            if pick.attrs[0] == "stack":
-                value = self.body.nodes[pick.attrs[1]]
+            if pick.attrs.part == "stack":
+                value = self.body.nodes[pick.attrs.number]
                 seeds.append((value, self._slice_of(total)))
         return seeds
 
@@ -78,7 +79,7 @@ class _Backward:
         later: dict[Node, Later | None] = {}
         for x in self.body.xs:
             slope = slopes.get(x)
-            later[x] = None if slope is None else self._stacked(slope)
+            later[x] = None if slope is None else self._stack(slope)
         for constant in self.body.constants:
             slope = slopes.get(constant)
             later[constant] = None if slope is None else self._sum(slope)
@@ -86,7 +87,7 @@ class _Backward:
         srcs = [*self.firsts, *self.xs.values(), *constants]
         self.backward = make_loop(body, srcs, self.length, not self.reverse)
         numbers = iter(range(carried))
-        ends = [final(self.backward, next(numbers)) if state in slopes else None for state in self.body.states]
+        ends = [final_state(self.backward, next(numbers)) if state in slopes else None for state in self.body.states]
         others = [later.get(node) for node in (*self.body.xs, *self.body.constants)]
         return [*ends, *[None if make_it is None else make_it() for make_it in others]]
 
@@ -96,7 +97,7 @@ class _Backward:
         """The slopes in terms of this loop's inputs: values that the first loop stacked, and what follows from them."""
         body, loop = self.body, self.loop
         sources = dict(zip(body.inputs, loop.srcs, strict=True))
-        kept = self._kept([slope for slope in found if slope is not None])
+        kept = self._keep([slope for slope in found if slope is not None])
 
         def leave(node: Node) -> Node | None:
             if node in body.constants:
@@ -117,14 +118,14 @@ class _Backward:
                 self.varying.add(node)
         return slopes
 
-    def _kept(self, slopes: Sequence[Node]) -> set[Node]:
-        """Values of the body that the first loop stacks: what is dear, or rather the one elementwise value that is made
-        of it, if nothing else is. Of `tanh(x + product)` that is the whole."""
+    def _keep(self, slopes: Sequence[Node]) -> set[Node]:
+        """Values of the body that the first loop stacks: what is expensive, or rather the one elementwise value that
+        is made of it, if nothing else is. Of `tanh(x + product)` that is the whole."""
         body = set(self.body.nodes)
         kept = {
             node
             for node in body
-            if node.op != "loop" and PRIMITIVES[node.op].results is None and PRIMITIVES[node.op].kind not in CHEAP
+            if node.op != "loop" and node.primitive.results is None and node.primitive.kind not in CHEAP
         }
         while True:
             users: dict[Node, set[Node]] = {slope: {slope} for slope in slopes}
@@ -136,7 +137,7 @@ class _Backward:
                 if len(users.get(node, ())) == 1:
                     (user,) = users[node]
                     alike = user.shape == node.shape and user.dtype is node.dtype and user not in kept
-                    if user in body and alike and PRIMITIVES[user.op].kind == "elementwise":
+                    if user in body and alike and user.primitive.kind == "elementwise":
                         later[node] = user
             if not later:
                 return kept
@@ -145,7 +146,7 @@ class _Backward:
     # --- over time ---------------------------------------------------------------------------------------------------
 
     def _sum(self, node: Node) -> Later:
-        """The sum of a value over all turns: outside the loop as far as it is linear there, else as a state."""
+        """The sum of a value over all iterations: outside the loop as far as it is linear there, else as a state."""
         op = node.op
         if node not in self.varying:
             return lambda: mul(node, float(self.length))
@@ -158,77 +159,77 @@ class _Backward:
             return lambda: functools.reduce(add, [term() for term in reversed(terms)], first())
         if op in ("neg", "concat"):
             parts = [self._sum(src) for src in node.srcs]
-            return lambda: make(op, tuple([part() for part in parts]), node.attrs)
-        if op in MOVED or (op == "pad" and node.attrs[2] == 0):
+            return lambda: make_node(node.primitive, tuple([part() for part in parts]), node.attrs)
+        if op in MOVED or (op == "pad" and node.attrs.value == 0):
             inner = self._sum(node.srcs[0])
-            return lambda: make(op, (inner(),), node.attrs)
+            return lambda: make_node(node.primitive, (inner(),), node.attrs)
         if op == "dot":
             a, b = node.srcs
-            left, right = self._stacked(_transposed(a)), self._stacked(b)
-            return lambda: dot(swap_last(_joined(left())), _joined(right()))
+            left, right = self._stack(_transpose(a)), self._stack(b)
+            return lambda: dot(swap_last(_join(left())), _join(right()))
         if op == "reduce_sum":
-            whole = self._stacked(node.srcs[0])
-            return lambda: reduce("reduce_sum", whole(), (0, *[axis + 1 for axis in node.attrs[0]]))
+            whole = self._stack(node.srcs[0])
+            return lambda: reduce("reduce_sum", whole(), (0, *[axis + 1 for axis in node.attrs.axes]))
         if op == "scatter_add":
-            index, rows = self._stacked(node.srcs[0]), self._stacked(node.srcs[1])
-            return lambda: scatter_add(_flat(index()), _flat(rows()), node.attrs[0])
+            index, rows = self._stack(node.srcs[0]), self._stack(node.srcs[1])
+            return lambda: scatter_add(_flatten_time(index()), _flatten_time(rows()), node.attrs.rows)
         total = placeholder(node.shape, node.dtype, node.device)
         number = len(self.states)
         self.states.append(total)
         self.firsts.append(like(node, 0.0))
         self.results.append(add(total, node))
-        return lambda: final(self._made(), number)
+        return lambda: final_state(self._make(), number)
 
-    def _stacked(self, node: Node) -> Later:
-        """A value at all turns, [length, ...]; movement is left for outside, where it is free."""
+    def _stack(self, node: Node) -> Later:
+        """A value at all iterations, [length, ...]; movement is left for outside, where it is free."""
         length = self.length
         if node not in self.varying:
             return lambda: expand_to(node, (length, *node.shape))
         if node in self.xs:
             return lambda: self.xs[node]
         if node.op in MOVED or node.op == "pad":
-            inner = self._stacked(node.srcs[0])
-            return lambda: _moved(node, inner())
+            inner = self._stack(node.srcs[0])
+            return lambda: _move(node, inner())
         self.wanted[node] = None
-        return lambda: stack(self._made(), self.position[node])
+        return lambda: stack(self._make(), self.position[node])
 
-    def _made(self) -> Node:
+    def _make(self) -> Node:
         assert self.backward is not None
         return self.backward
 
 
-def _moved(node: Node, x: Node) -> Node:
+def _move(node: Node, x: Node) -> Node:
     """The movement of `node`, on values with time as an additional first axis."""
     length, op, attrs = x.shape[0], node.op, node.attrs
     if op == "reshape":
-        return reshape(x, (length, *attrs[0]))
+        return reshape(x, (length, *attrs.shape))
     if op == "permute":
-        return permute(x, (0, *[axis + 1 for axis in attrs[0]]))
+        return permute(x, (0, *[axis + 1 for axis in attrs.order]))
     if op == "expand":
-        return make("expand", (x,), ((length, *attrs[0]),))
+        return make_node("expand", (x,), ((length, *attrs.shape),))
     if op == "slice":
         starts, stops, steps = attrs
         return slice_(x, (0, *starts), (length, *stops), (1, *steps))
     if op == "flip":
-        return build.flip(x, [axis + 1 for axis in attrs[0]])
+        return build.flip(x, [axis + 1 for axis in attrs.axes])
     lows, highs, value = attrs
     return build.pad(x, (0, *lows), (0, *highs), value)
 
 
-def _transposed(node: Node) -> Node:
+def _transpose(node: Node) -> Node:
     """The matrix transpose, without moving there and back."""
     rank = len(node.shape)
     swapped = (*range(rank - 2), rank - 1, rank - 2)
-    return node.srcs[0] if node.op == "permute" and node.attrs[0] == swapped else swap_last(node)
+    return node.srcs[0] if node.op == "permute" and node.attrs.order == swapped else swap_last(node)
 
 
-def _joined(x: Node) -> Node:
+def _join(x: Node) -> Node:
     """[time, *batch, rows, columns] as [*batch, time * rows, columns]."""
     rank = len(x.shape)
     moved = permute(x, (*range(1, rank - 2), 0, rank - 2, rank - 1))
     return reshape(moved, (*x.shape[1:-2], x.shape[0] * x.shape[-2], x.shape[-1]))
 
 
-def _flat(x: Node) -> Node:
+def _flatten_time(x: Node) -> Node:
     """Time and the first axis as one."""
     return reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:]))

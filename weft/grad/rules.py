@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from weft.errors import GraphError, problem
+from weft.base.errors import GraphError, problem
 from weft.grad import attention
 from weft.grad.sums import sum_over
 from weft.graph.build import (
@@ -21,13 +21,14 @@ from weft.graph.build import (
     cast,
     div,
     dot,
+    embed_slice,
     eq,
     expand,
     flip,
     fold,
     gather,
     iota,
-    kept,
+    keepdim_shape,
     like,
     lt,
     mul,
@@ -35,7 +36,6 @@ from weft.graph.build import (
     neg,
     pad,
     permute,
-    place,
     reduce,
     reshape,
     scan,
@@ -53,8 +53,8 @@ from weft.graph.build import (
     unfold,
     update_slice,
 )  # fmt: skip
-from weft.graph.convolve import Geometry, conv, conv_input, conv_weight
-from weft.graph.layout import make
+from weft.graph.convolve import conv, conv_input, conv_weight
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.graph.updates import window_stops
 
@@ -67,8 +67,8 @@ def _pow(node: Node, g: Node) -> Gradients:
     while constant.op in ("expand", "reshape"):
         constant = constant.srcs[0]
     # One less than a constant is known here: computed later, it would be a product in one program and not in another.
-    less = like(exponent, constant.attrs[0] - 1.0) if constant.op == "const" else sub(exponent, 1.0)
-    slope = mul(exponent, make("pow", (base, less)))
+    less = like(exponent, constant.attrs.value - 1.0) if constant.op == "const" else sub(exponent, 1.0)
+    slope = mul(exponent, make_canonical("pow", (base, less)))
     in_base = select(eq(exponent, 0.0), 0.0, mul(g, slope))
     at_zero = eq(base, 0.0)  # log(0) would make 0 * inf there
     in_exponent = select(at_zero, 0.0, mul(g, mul(node, unary("log", select(at_zero, 1.0, base)))))
@@ -91,13 +91,13 @@ def _abs(node: Node, g: Node) -> Gradients:
 def _back(node: Node, g: Node) -> Node:
     """`g` of a reduction repeated over the axes that it dropped."""
     shape = node.srcs[0].shape
-    return expand(reshape(g, kept(shape, node.attrs[0])), shape)
+    return expand(reshape(g, keepdim_shape(shape, node.attrs.axes)), shape)
 
 
 def _reduce_extremum(node: Node, g: Node) -> Gradients:
     x = node.srcs[0]
     hit = cast(eq(x, _back(node, node)), g.dtype)
-    ties = reduce("reduce_sum", hit, node.attrs[0])
+    ties = reduce("reduce_sum", hit, node.attrs.axes)
     return (mul(hit, _back(node, div(g, ties))),)
 
 
@@ -108,11 +108,11 @@ def _reduce_prod(node: Node, g: Node) -> Gradients:
     """
     x = node.srcs[0]
     zero = eq(x, 0.0)
-    zeros = _back(node, reduce("reduce_sum", cast(zero, g.dtype), node.attrs[0]))
+    zeros = _back(node, reduce("reduce_sum", cast(zero, g.dtype), node.attrs.axes))
     nonzero = select(zero, 1.0, x)
-    product = _back(node, reduce("reduce_prod", nonzero, node.attrs[0]))
+    product = _back(node, reduce("reduce_prod", nonzero, node.attrs.axes))
     alone = select(eq(zeros, cast(zero, g.dtype)), div(product, nonzero), 0.0)  # no zero but possibly this one
-    return (mul(_back(node, g), surrogate(alone, _product_of_others(x, node.attrs[0]))),)
+    return (mul(_back(node, g), surrogate(alone, _product_of_others(x, node.attrs.axes))),)
 
 
 def _product_of_others(x: Node, axes: tuple[int, ...]) -> Node:
@@ -145,13 +145,13 @@ def _expand(node: Node, g: Node) -> Gradients:
 
 
 def _permute(node: Node, g: Node) -> Gradients:
-    order = node.attrs[0]
+    order = node.attrs.order
     return (permute(g, sorted(range(len(order)), key=order.__getitem__)),)
 
 
 def _slice(node: Node, g: Node) -> Gradients:
     starts, _, steps = node.attrs
-    return (place(g, node.srcs[0].shape, starts, steps),)
+    return (embed_slice(g, node.srcs[0].shape, starts, steps),)
 
 
 def _update_slice(node: Node, g: Node) -> Gradients:
@@ -179,7 +179,7 @@ def _fold(node: Node, g: Node) -> Gradients:
 
 
 def _concat(node: Node, g: Node) -> Gradients:
-    axis, start, parts = node.attrs[0], 0, []
+    axis, start, parts = node.attrs.axis, 0, []
     for src in node.srcs:
         parts.append(narrow(g, axis, start, start + src.shape[axis]))
         start += src.shape[axis]
@@ -188,11 +188,11 @@ def _concat(node: Node, g: Node) -> Gradients:
 
 def _gather(node: Node, g: Node) -> Gradients:
     """Add each row of `g` to the row it came from: index axes to the front, scatter, the axis back in place. Where the
-    index numbers segments, their rows lie together."""
+    index numbers segments, their rows are adjacent."""
     x, index = node.srcs
-    if index.op == "segment_rows" and node.attrs[0] == 0:
+    if index.op == "segment_rows" and node.attrs.axis == 0:
         return segment("sum", g, index.srcs[0], node.site), None
-    axis, rank, depth = node.attrs[0], len(x.shape), len(index.shape)
+    axis, rank, depth = node.attrs.axis, len(x.shape), len(index.shape)
     order = (*range(axis, axis + depth), *range(axis), *range(axis + depth, len(g.shape)))
     rest = x.shape[:axis] + x.shape[axis + 1 :]
     rows = reshape(permute(g, order), (index.size, *rest))
@@ -200,11 +200,11 @@ def _gather(node: Node, g: Node) -> Gradients:
     return permute(summed, (*range(1, axis + 1), 0, *range(axis + 1, rank))), None
 
 
-def _neighbours(node: Node, g: Node) -> Gradients:
+def _gather_neighbors(node: Node, g: Node) -> Gradients:
     """As `_gather`; the transposed structure says which rows of `g` belong together: they are summed by segments."""
     _, col, pointers, order = node.srcs
     if pointers.op == "iota":  # segments of one row each: a permutation and its inverse
-        return make("neighbours", (g, order, pointers, col)), None, None, None
+        return make_canonical("gather_neighbors", (g, order, pointers, col)), None, None, None
     return segment("sum", gather(g, order, 0), pointers, node.site), None, None, None
 
 
@@ -218,14 +218,14 @@ def _first_hit(node: Node, g: Node, src: Node, rows: Node, fold_first: Callable[
 
 def _scatter_extremum(node: Node, g: Node) -> Gradients:
     index, src = node.srcs
-    count = node.attrs[0]
+    count = node.attrs.rows
     return None, _first_hit(node, g, src, index, lambda first: scatter("min", index, first, count, node.site))
 
 
 def _scatter_prod(node: Node, g: Node) -> Gradients:
     """As `_reduce_prod`: y / x where nothing is zero; with one zero in a slot, only the zero has a slope."""
     index, src = node.srcs
-    count = node.attrs[0]
+    count = node.attrs.rows
     zero = eq(src, 0.0)
     is_zero, nonzero = cast(zero, g.dtype), select(zero, 1.0, src)
     zeros = gather(scatter_add(index, is_zero, count, node.site), index, 0)
@@ -261,7 +261,7 @@ def _erf(node: Node, g: Node) -> Gradients:
 
 def _mod(node: Node, g: Node) -> Gradients:
     a, b = node.srcs
-    return g, neg(mul(g, make("floor_divide", (a, b))))
+    return g, neg(mul(g, make_canonical("floor_divide", (a, b))))
 
 
 def _scan(node: Node, g: Node) -> Gradients:
@@ -289,7 +289,7 @@ def _scan_prod(node: Node, g: Node) -> Node:
     (x,), (_, axis, reverse) = node.srcs, node.attrs
     zero = eq(x, 0.0)
     zeros = scan("sum", cast(zero, g.dtype), axis, reverse)
-    first = make("and", (zero, eq(zeros, 1.0)))
+    first = make_canonical("and", (zero, eq(zeros, 1.0)))
     beyond = scan("prod", select(first, 1.0, x), axis, reverse)
     before = div(scan("sum", mul(g, node), axis, not reverse), select(zero, 1.0, x))
     at_zero = scan("sum", mul(g, beyond), axis, not reverse)
@@ -303,25 +303,24 @@ def _dot(node: Node, g: Node) -> Gradients:
 
 def _conv(node: Node, g: Node) -> Gradients:
     x, w = node.srcs
-    how = Geometry(*node.attrs)
-    return conv_input(g, w, x.shape[1:-1], how), conv_weight(x, g, w.shape[:-2], how)
+    return conv_input(g, w, x.shape[1:-1], node.attrs), conv_weight(x, g, w.shape[:-2], node.attrs)
 
 
 def _conv_input(node: Node, g: Node) -> Gradients:
     outer, w = node.srcs
-    how = Geometry(*node.attrs[1:])
+    how = node.attrs.geometry
     return conv(g, w, how), conv_weight(g, outer, w.shape[:-2], how)
 
 
 def _conv_weight(node: Node, g: Node) -> Gradients:
     x, outer = node.srcs
-    how = Geometry(*node.attrs[1:])
+    how = node.attrs.geometry
     return conv_input(outer, g, x.shape[1:-1], how), conv(x, g, how)
 
 
 def _custom(node: Node, g: Node) -> Gradients:
     raise problem(
-        GraphError, f"kernel {node.attrs[0].name}", "a kernel without a gradient", "one with backward=",
+        GraphError, f"kernel {node.attrs.definition.name}", "a kernel without a gradient", "one with backward=",
         "write one, or call it on x.detach()",
     )  # fmt: skip
 
@@ -366,12 +365,12 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "slice": _slice,
     "update_slice": _update_slice,
     "pad": _pad,
-    "flip": lambda node, g: (flip(g, node.attrs[0]),),
+    "flip": lambda node, g: (flip(g, node.attrs.axes),),
     "unfold": _unfold,
     "fold": _fold,
     "concat": _concat,
     "gather": _gather,
-    "neighbours": _neighbours,
+    "gather_neighbors": _gather_neighbors,
     "scatter_add": lambda node, g: (None, gather(g, node.srcs[0], 0)),
     "scatter_max": _scatter_extremum,
     "scatter_min": _scatter_extremum,
@@ -386,8 +385,8 @@ RULES: dict[str, Callable[[Node, Node], Gradients]] = {
     "floor": lambda node, g: (like(g, 0.0),),
     "floor_divide": lambda node, g: (like(g, 0.0), like(g, 0.0)),
     "scan": _scan,
-    "along": lambda node, g: (along_add(node.srcs[1], g, node.attrs[0], node.srcs[0].shape[node.attrs[0]]), None),
-    "along_add": lambda node, g: (None, along(g, node.srcs[0], node.attrs[0])),
+    "along": lambda node, g: (along_add(node.srcs[1], g, node.attrs.axis, node.srcs[0].shape[node.attrs.axis]), None),
+    "along_add": lambda node, g: (None, along(g, node.srcs[0], node.attrs.axis)),
     "bitcast": lambda node, g: (None,),
 }
 

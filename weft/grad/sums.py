@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.graph.build import add, expand, kept, mul, neg, reduce, reshape, sub
+from weft.graph.build import add, expand, keepdim_shape, mul, neg, reduce, reshape, sub
 from weft.graph.node import Node
 
-DEEP = 6  # levels of sums and products that are looked through
+MAX_DEPTH = 6  # levels of sums and products that are looked through
 
 
 def sum_over(x: Node, axes: Sequence[int]) -> Node:
     """The sum of `x` over `axes`, which are dropped."""
-    found = _linear(x, tuple(sorted(axes)), DEEP) if axes else None
+    found = _linear(x, tuple(sorted(axes)), MAX_DEPTH) if axes else None
     return reduce("reduce_sum", x, axes) if found is None else found
 
 
@@ -39,7 +39,7 @@ def _linear(x: Node, axes: tuple[int, ...], depth: int) -> Node | None:
         return add(a, b) if x.op == "add" else sub(a, b)
     if x.op == "mul":
         constant, varying = _factors(x, axes, depth)
-        return _taken_out(constant, varying, axes) if constant and varying else None
+        return _take_out(constant, varying, axes) if constant and varying else None
     return None
 
 
@@ -67,12 +67,12 @@ def _repeats(x: Node, axes: tuple[int, ...]) -> bool:
     return small.op != "const"
 
 
-def _taken_out(constant: list[Node], varying: list[Node], axes: tuple[int, ...]) -> Node:
+def _take_out(constant: list[Node], varying: list[Node], axes: tuple[int, ...]) -> Node:
     product = varying[0]
     for factor in varying[1:]:
         product = mul(product, factor)
     total = reduce("reduce_sum", product, axes)
     for factor in constant:
-        small = expand(factor.srcs[0], kept(factor.shape, axes))
+        small = expand(factor.srcs[0], keepdim_shape(factor.shape, axes))
         total = mul(total, reshape(small, total.shape))
     return total

@@ -10,25 +10,13 @@ the gradients of q, k and v, as [B, T, heads, width] each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
-from weft.dtypes import DType, bool_, float32, uint32
-from weft.graph.evaluate import SEVERAL, random_bits
+from weft.base.dtypes import DType, bool_, float32, uint32
+from weft.graph.attributes import Attention
+from weft.graph.evaluations import random_bits
 from weft.graph.node import Node
-
-
-class Attrs(NamedTuple):
-    """How attention is computed. Query i sees key j iff j <= i + `diagonal`, or all where that is None: 0 is causal
-    from the first query on, Tk - Tq such that the last query sees all. Weights drop with probability `dropout`, by draw
-    number `draw` of shape [B, H, Tq, Tk]."""
-
-    scale: float
-    diagonal: int | None
-    masked: bool
-    dropout: float
-    draw: int
 
 
 def keep_threshold(dropout: float) -> int:
@@ -39,23 +27,22 @@ def keep_threshold(dropout: float) -> int:
 Shaped = tuple[tuple[int, ...], DType]
 
 
-def results(srcs: tuple[Node, ...], attrs: tuple) -> tuple[Shaped, ...]:
+def results(srcs: tuple[Node, ...], attrs: Attention) -> tuple[Shaped, ...]:
     """Shape and dtype of the value and of the logarithms."""
     q, k, v = srcs[:3]
-    form = Attrs(*attrs)
     batch, heads, queries, width = q.shape
     kv_heads, keys = k.shape[1:3]
     assert k.shape == (batch, kv_heads, keys, width) and v.shape[:3] == k.shape[:3], srcs
     assert heads % kv_heads == 0 and min(keys, width) > 0 and q.dtype.kind == "f", srcs
-    assert q.dtype is k.dtype is v.dtype and len(srcs) == 3 + form.masked + (form.dropout > 0), srcs
-    if form.masked:
+    assert q.dtype is k.dtype is v.dtype and len(srcs) == 3 + attrs.masked + (attrs.dropout > 0), srcs
+    if attrs.masked:
         assert srcs[3].shape == (batch, heads, queries, keys) and srcs[3].dtype in (bool_, q.dtype), srcs
-    if form.dropout:
+    if attrs.dropout:
         assert srcs[-1].shape == (2,) and srcs[-1].dtype is uint32, srcs
-    return ((batch, queries, heads, v.shape[3]), q.dtype), (q.shape[:3], float32 if q.dtype.is_narrow else q.dtype)
+    return ((batch, queries, heads, v.shape[3]), q.dtype), (q.shape[:3], float32 if q.dtype.is_16_bit else q.dtype)
 
 
-def backward_results(srcs: tuple[Node, ...], attrs: tuple) -> tuple[Shaped, ...]:
+def backward_results(srcs: tuple[Node, ...], attrs: Attention) -> tuple[Shaped, ...]:
     """Shape and dtype of the gradients of q, k and v."""
     *forward, out, logs, g = srcs
     q, k, v = srcs[:3]
@@ -66,10 +53,10 @@ def backward_results(srcs: tuple[Node, ...], attrs: tuple) -> tuple[Shaped, ...]
 
 def _weights(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Attention weights before dropout, [B, H, Tq, Tk], and the log of the sum of exponentials."""
-    form = Attrs(*node.attrs)
+    form: Attention = node.attrs
     q, k = arrays[:2]
     queries, keys = q.shape[2], k.shape[2]
-    scores = form.scale * (q @ _repeated(k, q).swapaxes(-1, -2))
+    scores = form.scale * (q @ _repeat(k, q).swapaxes(-1, -2))
     if form.masked:
         mask = arrays[3]
         scores = np.where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
@@ -84,43 +71,39 @@ def _weights(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.n
     return weights / np.where(total == 0, 1, total), logs[..., 0]
 
 
-def _repeated(x: np.ndarray, q: np.ndarray) -> np.ndarray:
+def _repeat(x: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Keys or values with one head for each head of `q`."""
     return np.repeat(x, q.shape[1] // x.shape[1], axis=1)
 
 
-def _kept(node: Node, state: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | float:
+def _keep(node: Node, state: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | float:
     """What dropout multiplies each weight by."""
-    form = Attrs(*node.attrs)
+    form: Attention = node.attrs
     if not form.dropout:
         return 1.0
     bits = random_bits(state, form.draw, shape, 16)
     return np.where(bits < keep_threshold(form.dropout), 1.0 / (1.0 - form.dropout), 0.0)
 
 
-def evaluate_attention(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+def evaluate_attention(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> tuple[np.ndarray, ...]:
     weights, logs = _weights(node, arrays)
-    dropped = weights * _kept(node, arrays[-1], weights.shape)
-    out = dropped.astype(arrays[2].dtype) @ _repeated(arrays[2], arrays[0])
+    dropped = weights * _keep(node, arrays[-1], weights.shape)
+    out = dropped.astype(arrays[2].dtype) @ _repeat(arrays[2], arrays[0])
     return out.transpose(0, 2, 1, 3), logs
 
 
-def evaluate_backward(node: Node, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+def evaluate_backward(node: Node, arrays: Sequence[np.ndarray], dtype: np.dtype) -> tuple[np.ndarray, ...]:
     *forward, _, _, g = arrays
     q, k, v = arrays[:3]
     weights, _ = _weights(node, forward)
-    kept = _kept(node, forward[-1], weights.shape)
+    kept = _keep(node, forward[-1], weights.shape)
     in_values = (weights * kept).swapaxes(-1, -2) @ g
-    in_weights = (g @ _repeated(v, q).swapaxes(-1, -2)) * kept
-    in_scores = weights * (in_weights - (weights * in_weights).sum(-1, keepdims=True)) * Attrs(*node.attrs).scale
-    parts = (in_scores @ _repeated(k, q), in_scores.swapaxes(-1, -2) @ q, in_values)
+    in_weights = (g @ _repeat(v, q).swapaxes(-1, -2)) * kept
+    in_scores = weights * (in_weights - (weights * in_weights).sum(-1, keepdims=True)) * node.attrs.scale
+    parts = (in_scores @ _repeat(k, q), in_scores.swapaxes(-1, -2) @ q, in_values)
     gradients = []
     for part, source in zip(parts, (q, k, v), strict=True):
         batch, heads, length, width = source.shape
         summed = part.reshape(batch, heads, -1, length, width).sum(2)
         gradients.append(summed.transpose(0, 2, 1, 3))
     return tuple(gradients)
-
-
-SEVERAL.update({"attention": evaluate_attention, "attention_backward": evaluate_backward})
-RESULTS = {"attention": results, "attention_backward": backward_results}

@@ -1,4 +1,4 @@
-"""Body: what one turn of a `loop` computes, and the builders of `loop` and `pick` nodes.
+"""Body: what one iteration of a `loop` computes, and the builders of `loop` and `pick` nodes.
 
 A loop node holds its inputs and its body but has no value of its own: `pick` nodes say what is wanted of it, the stack
 of any value of the body over time or the last value of a state. More can be asked of a loop later (a gradient asks for
@@ -11,17 +11,18 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from weft.graph.attributes import Loop, Pick
 from weft.graph.node import Node, placeholder, scalar_of, toposort
-from weft.graph.primitives import PRIMITIVES, make
+from weft.graph.primitives import make_node
 
 _bodies: weakref.WeakValueDictionary[tuple, Body] = weakref.WeakValueDictionary()
 
-# The picks of each loop that somebody still holds: reading one of them computes them all in one pass.
+# The picks of each loop that are still referred to: reading one of them computes them all in one pass.
 PICKS: weakref.WeakKeyDictionary[Node, weakref.WeakSet[Node]] = weakref.WeakKeyDictionary()
 
 
 class Body:
-    """One turn: placeholders of states, of slices of inputs and of constants; the new states; other values wanted.
+    """One iteration: placeholders of states, of slices of inputs and of constants; the new states; other values.
 
     Bodies of one form are one object, whatever nodes they were first made of. A value is named by its position in
     `nodes`.
@@ -71,7 +72,7 @@ def body(
     form = []
     for node in made.nodes:
         sources = tuple([made.position[src] for src in node.srcs])
-        form.append((node.op, sources, _form_of(node), node.shape, node.dtype))
+        form.append((node.op, sources, form_of(node), node.shape, node.dtype))
     counts = (len(made.states), len(made.xs), len(made.constants))
     roots = tuple([made.position[node] for node in (*made.results, *made.others)])
     made.form = (*counts, tuple(form), roots)
@@ -82,38 +83,40 @@ def body(
     return _bodies.setdefault(made.key, made), made.position
 
 
-def _form_of(node: Node) -> Any:
+def form_of(node: Node) -> Any:
     """The attributes of a node as far as a plan depends on them."""
     if node.op == "const":
-        return repr(node.attrs)
+        return repr(node.attrs.value)
     if node.op == "loop":
-        return (node.attrs[0].form, *node.attrs[1:])
+        return node.attrs._replace(body=node.attrs.body.form)
+    if node.op == "custom":
+        return node.attrs._replace(definition=None)  # its digest says what it computes
     return () if node.op in ("input", "variable", "call", "checkpoint") else node.attrs
 
 
 def make_loop(body: Body, srcs: Sequence[Node], length: int, reverse: bool) -> Node:
     """The loop node; `srcs` are the first states, the inputs with time as first axis, and the constants."""
-    return make("loop", tuple(srcs), (body, length, reverse))
+    return make_node("loop", tuple(srcs), Loop(body, length, reverse))
 
 
 def stack(loop: Node, position: int) -> Node:
-    """Value number `position` of the body at every turn, [length, ...]; where time is an index into the inputs."""
-    return _picked(loop, ("stack", position))
+    """Value number `position` of the body at every iteration, [length, ...]; where time is an index into the inputs."""
+    return _pick(loop, Pick("stack", position))
 
 
-def final(loop: Node, state: int) -> Node:
-    """State number `state` after the last turn."""
-    return _picked(loop, ("final", state))
+def final_state(loop: Node, state: int) -> Node:
+    """State number `state` after the last iteration."""
+    return _pick(loop, Pick("final", state))
 
 
-def _picked(loop: Node, attrs: tuple) -> Node:
-    node = make("pick", (loop,), attrs)
+def _pick(loop: Node, attrs: Pick) -> Node:
+    node = make_node("pick", (loop,), attrs)
     PICKS.setdefault(loop, weakref.WeakSet()).add(node)
     return node
 
 
-def together(roots: Iterable[Node]) -> list[Node]:
-    """Picks that nobody has computed yet of the loops below `roots`."""
+def find_loop_picks(roots: Iterable[Node]) -> list[Node]:
+    """Picks, not computed yet, of the loops below `roots`."""
     if not PICKS:
         return []
     loops = [node for node in toposort(roots) if node.op == "loop"]
@@ -137,9 +140,9 @@ def close(
     constants: dict[Node, Node] = {}  # outside -> placeholder
 
     def constant(node: Node) -> Node:
-        kind = PRIMITIVES[node.op].kind
+        kind = node.primitive.kind
         if kind == "movement" and (node.buffer is None or scalar_of(node) is not None):  # as `compiler.program.locate`
-            return rebuilt(node, (constant(node.srcs[0]),))
+            return rebuild_node(node, (constant(node.srcs[0]),))
         if kind == "generate" and not node.srcs:
             return node
         if node not in constants:
@@ -152,7 +155,7 @@ def close(
             for src in node.srcs:
                 if src not in new:
                     new[src] = constant(src)
-            new[node] = rebuilt(node, tuple([new[src] for src in node.srcs]))
+            new[node] = rebuild_node(node, tuple([new[src] for src in node.srcs]))
     for node in (*results, *others):
         if node not in new:
             new[node] = constant(node)
@@ -162,19 +165,19 @@ def close(
     return made, list(constants), {node: position[new[node]] for node in (*results, *others)}
 
 
-def rebuilt(node: Node, srcs: tuple[Node, ...]) -> Node:
+def rebuild_node(node: Node, srcs: tuple[Node, ...]) -> Node:
     """The same operation over other sources."""
     if all(a is b for a, b in zip(srcs, node.srcs, strict=True)):
         return node
-    return make(node.op, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
+    return make_node(node.primitive, srcs, node.attrs, dtype=node.dtype, device=node.device, site=node.site)
 
 
 def substitute(order: Iterable[Node], known: Mapping[Node, Node], leave: Callable[[Node], Any]) -> dict[Node, Node]:
     """Each node of `order` (sources first) over the nodes in `known`; `leave` gives another node's replacement or None
-    to build it anew."""
+    to rebuild it."""
     new: dict[Node, Node] = dict(known)
     for node in order:
         if node not in new:
             kept = leave(node)
-            new[node] = rebuilt(node, tuple([new[src] for src in node.srcs])) if kept is None else kept
+            new[node] = rebuild_node(node, tuple([new[src] for src in node.srcs])) if kept is None else kept
     return new

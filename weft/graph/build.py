@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from weft.dtypes import DType, bool_, float32, int64, nearest
+from weft.base.dtypes import DType, bool_, float32, int64, round_float
 from weft.graph import primitives
-from weft.graph.layout import make, permuted
+from weft.graph.layout import make_canonical, permute_value
 from weft.graph.node import Node, copy_of
 from weft.graph.numbers import HostNumber
 from weft.graph.updates import read_slice
@@ -31,12 +31,12 @@ def const(value: Number, dtype: DType, device: Any) -> Node:
     """A scalar, shape (). A number that differs from call to call is an input of the plan."""
     if isinstance(value, HostNumber) and value._tape.records():
         return value._tape.input(value, dtype, device)
-    return make("const", (), (fitted(value, dtype),), dtype=dtype, device=device)
+    return make_canonical("const", (), (round_to_dtype(value, dtype),), dtype=dtype, device=device)
 
 
-def fitted(value: Number, dtype: DType) -> Number:
+def round_to_dtype(value: Number, dtype: DType) -> Number:
     """`value` as an attribute of a node of `dtype`; 16-bit floats are rounded here, float32 where it is used."""
-    return nearest(value, dtype) if dtype.is_narrow else _CONVERT[dtype.kind](value)
+    return round_float(value, dtype) if dtype.is_16_bit else _CONVERT[dtype.kind](value)
 
 
 def full(shape: Shape, value: Number, dtype: DType, device: Any) -> Node:
@@ -51,11 +51,11 @@ def like(x: Node, value: Number) -> Node:
 
 def iota(shape: Shape, axis: int, device: Any, dtype: DType = int64) -> Node:
     """The index along `axis`, everywhere in `shape`."""
-    return make("iota", (), (shape, axis), dtype=dtype, device=device)
+    return make_canonical("iota", (), (shape, axis), dtype=dtype, device=device)
 
 
 def unary(op: str, x: Node) -> Node:
-    return make(op, (x,))
+    return make_canonical(op, (x,))
 
 
 def binary(op: str, a: Node | Number, b: Node | Number) -> Node:
@@ -65,7 +65,7 @@ def binary(op: str, a: Node | Number, b: Node | Number) -> Node:
         b = like(a, b)
     elif not isinstance(a, Node):
         a = like(b, a)
-    return make(op, (a, b))
+    return make_canonical(op, (a, b))
 
 
 def add(a: Node | Number, b: Node | Number) -> Node:
@@ -85,11 +85,11 @@ def div(a: Node | Number, b: Node | Number) -> Node:
 
 
 def neg(x: Node) -> Node:
-    return make("neg", (x,))
+    return make_canonical("neg", (x,))
 
 
 def lt(a: Node | Number, b: Node | Number) -> Node:
-    """a < b. No unsigned number is below 0, which compilers complain of being asked."""
+    """a < b. No unsigned number is below 0, and compilers warn about the comparison."""
     if isinstance(a, Node) and a.dtype.kind == "u" and not isinstance(b, Node) and b == 0:
         return full(a.shape, False, bool_, a.device)
     return binary("lt", a, b)
@@ -106,26 +106,26 @@ def select(condition: Node, a: Node | Number, b: Node | Number) -> Node:
         b = like(a, b)
     elif not isinstance(a, Node):
         a = like(b, a)
-    return make("select", (condition, a, b))
+    return make_canonical("select", (condition, a, b))
 
 
 def cast(x: Node, dtype: DType) -> Node:
-    return x if x.dtype is dtype else make("cast", (x,), (dtype,))
+    return x if x.dtype is dtype else make_canonical("cast", (x,), (dtype,))
 
 
 def stop_gradient(x: Node) -> Node:
-    return x if x.op == "stop_gradient" else make("stop_gradient", (x,))
+    return x if x.op == "stop_gradient" else make_canonical("stop_gradient", (x,))
 
 
 def surrogate(value: Node, proxy: Node) -> Node:
     """The value of the first with the gradient of the second, which is equal but written for being differentiated."""
-    return make("surrogate", (stop_gradient(value), proxy))
+    return make_canonical("surrogate", (stop_gradient(value), proxy))
 
 
 def with_gradient(value: Node, sources: tuple[Node, ...], rule: GradientRule) -> Node:
     """`value`, whose gradient in `sources` is `rule(sources, g)`: one node, or None, for each of them."""
-    call = primitives.make("call", sources, (_OneResult(rule),))
-    return primitives.make("result", (stop_gradient(value), call), (0,))
+    call = primitives.make_node("call", sources, (_OneResult(rule),))
+    return primitives.make_node("result", (stop_gradient(value), call), (0,))
 
 
 class _OneResult:
@@ -146,12 +146,12 @@ class _OneResult:
 
 def in_range(x: Node, extent: int, site: str | None) -> Node:
     """`x`; an element outside 0 <= x < extent is an error at the user's line `site`, raised when it is computed."""
-    return primitives.make("in_range", (x,), (extent,), site=site)
+    return primitives.make_node("in_range", (x,), (extent,), site=site)
 
 
 def variable(x: Node) -> Node:
     """`x` as a node of its own, equal to no other."""
-    return make("variable", (x,), (next(_variables),))
+    return make_canonical("variable", (x,), (next(_variables),))
 
 
 def repeat(x: Node) -> Node:
@@ -165,27 +165,27 @@ def reduce(op: str, x: Node, axes: Sequence[int], keepdim: bool = False) -> Node
     """`reduce_sum`, `reduce_max`, `reduce_min` or `reduce_prod` over normalised axes; no axes, no change."""
     if not axes:
         return x
-    repeated = _repeated(x, axes) if op == "reduce_sum" else None
-    result = make(op, (x,), (tuple(sorted(axes)),)) if repeated is None else _times(*repeated, axes)
-    return reshape(result, kept(x.shape, axes)) if keepdim else result
+    repeated = _split_repeats(x, axes) if op == "reduce_sum" else None
+    result = make_canonical(op, (x,), (tuple(sorted(axes)),)) if repeated is None else _times(*repeated, axes)
+    return reshape(result, keepdim_shape(x.shape, axes)) if keepdim else result
 
 
 _OF_REPEATED = frozenset({"add", "sub", "mul", "div", "neg", "cast"})
-_DEEPEST = 4  # operations on repeated values that are looked through
+_MAX_DEPTH = 4  # operations on repeated values that are looked through
 
 
-def _repeated(x: Node, axes: Sequence[int]) -> tuple[Node, int] | None:
+def _split_repeats(x: Node, axes: Sequence[int]) -> tuple[Node, int] | None:
     """`x` once, and how often it repeats along some of `axes`; None where it does not. The sum is a product then: it
     takes no time, and no rounding but one. This follows from the expression alone."""
     if (x.op not in _OF_REPEATED and x.op != "expand") or x.dtype.kind == "b":
         return None
-    along = [axis for axis in axes if x.shape[axis] > 1 and _repeats(x, axis, _DEEPEST)]
-    return (_once(x, along), math.prod(x.shape[axis] for axis in along)) if along else None
+    along = [axis for axis in axes if x.shape[axis] > 1 and _repeats(x, axis, _MAX_DEPTH)]
+    return (_collapse_repeats(x, along), math.prod(x.shape[axis] for axis in along)) if along else None
 
 
 def is_repeated(x: Node, axes: Sequence[int]) -> bool:
     """Whether `x` is known to repeat along some of `axes`."""
-    return _repeated(x, axes) is not None
+    return _split_repeats(x, axes) is not None
 
 
 def _repeats(x: Node, axis: int, depth: int) -> bool:
@@ -194,17 +194,17 @@ def _repeats(x: Node, axis: int, depth: int) -> bool:
     return depth > 0 and x.op in _OF_REPEATED and all(_repeats(source, axis, depth - 1) for source in x.srcs)
 
 
-def _once(x: Node, axes: Sequence[int]) -> Node:
+def _collapse_repeats(x: Node, axes: Sequence[int]) -> Node:
     """`x` with extent 1 on axes along which it repeats."""
     if x.op == "expand":
-        return expand(x.srcs[0], kept(x.shape, axes))
-    return make(x.op, tuple([_once(source, axes) for source in x.srcs]), x.attrs)
+        return expand(x.srcs[0], keepdim_shape(x.shape, axes))
+    return make_canonical(x.primitive, tuple([_collapse_repeats(source, axes) for source in x.srcs]), x.attrs)
 
 
 def _times(once: Node, count: int, axes: Sequence[int]) -> Node:
     """The sum of what repeats so often; a 16-bit float may be too small for the count."""
     total = reduce("reduce_sum", once, axes)
-    if total.dtype.is_narrow:
+    if total.dtype.is_16_bit:
         return cast(mul(cast(total, float32), count), total.dtype)
     if total.dtype.kind in "iu":  # as often as counts after overflow
         bits, low = 8 * total.dtype.itemsize, 0 if total.dtype.kind == "u" else 1 << (8 * total.dtype.itemsize - 1)
@@ -212,12 +212,12 @@ def _times(once: Node, count: int, axes: Sequence[int]) -> Node:
     return mul(total, count)
 
 
-def kept(shape: Shape, axes: Sequence[int]) -> Shape:
+def keepdim_shape(shape: Shape, axes: Sequence[int]) -> Shape:
     """`shape` with extent 1 on `axes`."""
     return tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
 
 
-def dropped(shape: Shape, axes: Sequence[int]) -> Shape:
+def shape_without(shape: Shape, axes: Sequence[int]) -> Shape:
     """`shape` without `axes`."""
     return tuple(extent for axis, extent in enumerate(shape) if axis not in axes)
 
@@ -225,22 +225,22 @@ def dropped(shape: Shape, axes: Sequence[int]) -> Shape:
 def reshape(x: Node, shape: Shape) -> Node:
     if x.op == "reshape" and x.buffer is None and x.srcs[0].shape == shape:
         return x.srcs[0]
-    return x if x.shape == shape else make("reshape", (x,), (shape,))
+    return x if x.shape == shape else make_canonical("reshape", (x,), (shape,))
 
 
 def permute(x: Node, order: Sequence[int]) -> Node:
-    return permuted(x, tuple(order))
+    return permute_value(x, tuple(order))
 
 
 def swap_last(x: Node) -> Node:
     """The matrix transpose: the last two axes exchanged."""
     rank = len(x.shape)
-    return permuted(x, (*range(rank - 2), rank - 1, rank - 2))
+    return permute_value(x, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def expand(x: Node, shape: Shape) -> Node:
     """Repeat axes of extent 1; the rank stays."""
-    return x if x.shape == shape else make("expand", (x,), (shape,))
+    return x if x.shape == shape else make_canonical("expand", (x,), (shape,))
 
 
 def expand_to(x: Node, shape: Shape) -> Node:
@@ -266,77 +266,78 @@ def pad(x: Node, lows: Shape, highs: Shape, value: Number = 0) -> Node:
     """Add `lows` and `highs` elements of `value` around every axis."""
     if not any(lows) and not any(highs):
         return x
-    return make("pad", (x,), (lows, highs, fitted(value, x.dtype)))
+    return make_canonical("pad", (x,), (lows, highs, round_to_dtype(value, x.dtype)))
 
 
 def flip(x: Node, axes: Sequence[int]) -> Node:
-    return make("flip", (x,), (tuple(sorted(axes)),)) if axes else x
+    return make_canonical("flip", (x,), (tuple(sorted(axes)),)) if axes else x
 
 
 def unfold(x: Node, axis: int, size: int, step: int = 1, dilation: int = 1) -> Node:
     """Windows along `axis`, which becomes (window o, place k): out[..., o, k, ...] = x[..., o*step + k*dilation, ...].
 
-    Windows that lie side by side are a reshape.
+    Adjacent windows are a reshape.
     """
     count = (x.shape[axis] - dilation * (size - 1) - 1) // step + 1
     if dilation == 1 and size <= step and count * step <= x.shape[axis]:
         apart = narrow(x, axis, 0, count * step)
         split = reshape(apart, (*x.shape[:axis], count, step, *x.shape[axis + 1 :]))
         return narrow(split, axis + 1, 0, size)
-    return make("unfold", (x,), (axis, size, step, dilation))
+    return make_canonical("unfold", (x,), (axis, size, step, dilation))
 
 
 def fold(x: Node, axis: int, extent: int, step: int = 1, dilation: int = 1) -> Node:
     """Undo `unfold`, adding what overlaps: axes (`axis`, `axis + 1`) = (window, place in it) become one of `extent`."""
-    return make("fold", (x,), (axis, extent, step, dilation))
+    return make_canonical("fold", (x,), (axis, extent, step, dilation))
 
 
 def concat(xs: Sequence[Node], axis: int) -> Node:
-    return xs[0] if len(xs) == 1 else make("concat", tuple(xs), (axis,))
+    return xs[0] if len(xs) == 1 else make_canonical("concat", tuple(xs), (axis,))
 
 
 def gather(x: Node, index: Node, axis: int, site: str | None = None, known: bool = False) -> Node:
     """Rows by number. `site` is the user's line, for the check that they exist; there is none where that is `known`."""
-    return make("gather", (x, index), (axis, "known") if known else (axis,), site=site)
+    return make_canonical("gather", (x, index), (axis, known), site=site)
 
 
 def scatter_add(index: Node, src: Node, count: int, site: str | None = None) -> Node:
     return scatter("add", index, src, count, site)
 
 
-def scatter(fold: str, index: Node, src: Node, count: int, site: str | None = None) -> Node:
-    """Rows of `src` folded ('add', 'max', 'min' or 'prod') into a table of `count` rows; identity where none went."""
-    return make(f"scatter_{fold}", (index, src), (count,), site=site)
+def scatter(reduction: str, index: Node, src: Node, count: int, site: str | None = None) -> Node:
+    """Rows of `src` reduced ('add', 'max', 'min' or 'prod') into a table of `count` rows; identity for rows without
+    entries."""
+    return make_canonical(f"scatter_{reduction}", (index, src), (count,), site=site)
 
 
-def segment(fold: str, data: Node, pointers: Node, site: str | None = None, known: bool = False) -> Node:
-    """Rows of `data` from pointers[i] to pointers[i + 1] folded ('sum', 'max', 'min' or 'prod') into row i. It is
+def segment(reduction: str, data: Node, pointers: Node, site: str | None = None, known: bool = False) -> Node:
+    """Rows of `data` from pointers[i] to pointers[i + 1] reduced ('sum', 'max', 'min' or 'prod') into row i. It is
     checked that pointers rise from 0 to the end of the data unless they are `known` to rise."""
-    return make(f"segment_{fold}", (data, pointers), ("known",) if known else (), site=site)
+    return make_canonical(f"segment_{reduction}", (data, pointers), (known,), site=site)
 
 
 def segment_rows(pointers: Node, count: int, site: str | None = None) -> Node:
     """For each of `count` elements in segments, the number of its segment."""
-    return make("segment_rows", (pointers,), (count,), site=site)
+    return make_canonical("segment_rows", (pointers,), (count,), site=site)
 
 
 def dot(a: Node, b: Node) -> Node:
-    return make("dot", (a, b))
+    return make_canonical("dot", (a, b))
 
 
 def bitcast(x: Node, dtype: DType) -> Node:
     """The same bits read as another dtype of that size."""
-    return x if x.dtype is dtype else make("bitcast", (x,), (dtype,))
+    return x if x.dtype is dtype else make_canonical("bitcast", (x,), (dtype,))
 
 
 def scan(op: str, x: Node, axis: int, reverse: bool = False) -> Node:
     """The running 'sum', 'prod', 'max' or 'min' along `axis`, from its end if `reverse`."""
-    return x if x.shape[axis] == 1 else make("scan", (x,), (op, axis, reverse))
+    return x if x.shape[axis] == 1 else make_canonical("scan", (x,), (op, axis, reverse))
 
 
 def argsort(keys: Node) -> Node:
-    """Where the elements of each row (last axis) of integers stand in ascending order; equal ones keep theirs."""
-    return make("argsort", (keys,))
+    """The ascending order of the elements of each row (last axis) of integers; equal ones keep theirs."""
+    return make_canonical("argsort", (keys,))
 
 
 def scan_winners(node: Node) -> Node:
@@ -365,15 +366,15 @@ def row_positions(index: Node, axis: int, extent: int) -> Node:
 
 def along(x: Node, index: Node, axis: int, site: str | None = None) -> Node:
     """`x` at `index` along `axis`, the other indices staying: shape of `index`. Without `site` it is in range."""
-    return make("along", (x, index), (axis,), site=site)
+    return make_canonical("along", (x, index), (axis,), site=site)
 
 
 def along_add(index: Node, src: Node, axis: int, extent: int) -> Node:
     """Elements of `src` added, in order, at `index` along `axis`, which gets `extent`: undoes `along`."""
-    return make("along_add", (index, src), (axis, extent))
+    return make_canonical("along_add", (index, src), (axis, extent))
 
 
-def place(x: Node, shape: Shape, starts: Shape, steps: Shape, value: Number = 0) -> Node:
+def embed_slice(x: Node, shape: Shape, starts: Shape, steps: Shape, value: Number = 0) -> Node:
     """Undo a slice: `x` put at `starts`, every `steps`, into a field of `value` with the given shape."""
     for axis, step in enumerate(steps):
         if step > 1 and x.shape[axis] > 1:
@@ -383,7 +384,7 @@ def place(x: Node, shape: Shape, starts: Shape, steps: Shape, value: Number = 0)
 
 
 def _spread(x: Node, axis: int, step: int, value: Number) -> Node:
-    """`step - 1` elements of `value` between neighbours: [n, 1] padded to [n, step], laid out flat, trimmed."""
+    """`step - 1` elements of `value` between adjacent elements: [n, 1] padded to [n, step], laid out flat, trimmed."""
     count, rank = x.shape[axis], len(x.shape)
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     highs = [0] * (rank + 1)

@@ -2,7 +2,7 @@
 
 x is [N, *space, C] and w is [*kernel, C // groups, O]; along each spatial axis out[o] = sum over k of
 x[o * stride + k * dilation - low] * w[k], with zeros outside. The gradients in the weight and in the input are
-primitives of their own; the latter is also composed: a convolution with the kernel turned round, one per phase of the
+primitives of their own; the latter is also composed: a convolution with the kernel flipped, one per phase of the
 stride.
 """
 
@@ -12,53 +12,35 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from weft.graph.attributes import ConvInput, ConvWeight, Geometry
 from weft.graph.build import Shape, concat, flip, full, pad, permute, reshape, slice_
 from weft.graph.node import Node
-from weft.graph.primitives import make, windows
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """How a kernel moves over space: one number per spatial axis each, and the number of groups of channels."""
-
-    strides: Shape
-    lows: Shape
-    highs: Shape
-    dilations: Shape
-    groups: int = 1
-
-    @property
-    def attrs(self) -> tuple:
-        return self.strides, self.lows, self.highs, self.dilations, self.groups
-
-    def extents(self, space: Shape, kernel: Shape) -> Shape:
-        """The spatial extents of the result; 0 or less where the kernel does not fit."""
-        return windows(space, kernel, self.strides, self.lows, self.highs, self.dilations)
+from weft.graph.primitives import make_node
 
 
 def conv(x: Node, w: Node, how: Geometry) -> Node:
-    return make("conv", (x, w), how.attrs)
+    return make_node("conv", (x, w), how)
 
 
 def conv_weight(x: Node, g: Node, kernel: Shape, how: Geometry) -> Node:
     """The gradient of `conv` in w, given the gradient g of its result."""
-    return make("conv_weight", (x, g), (kernel, *how.attrs))
+    return make_node("conv_weight", (x, g), ConvWeight(kernel, *how))
 
 
 def conv_input(g: Node, w: Node, space: Shape, how: Geometry) -> Node:
     """The gradient of `conv` in x (of spatial extents `space`), given the gradient g of its result."""
-    return make("conv_input", (g, w), (space, *how.attrs))
+    return make_node("conv_input", (g, w), ConvInput(space, *how))
 
 
 def compose_input(g: Node, w: Node, space: Shape, how: Geometry) -> Node:
     """The value of `conv_input` by convolutions of stride 1."""
-    turned = _turned(w, how.groups)
+    flipped = _flip(w, how.groups)
     axes = range(len(space))
     if any(how.strides[k] > 1 and how.dilations[k] > 1 for k in axes):
         g = _spread(g, how.strides)
         how = Geometry((1,) * len(space), how.lows, how.highs, how.dilations, how.groups)
     phases = [_phases(g.shape[1 + k], w.shape[k], space[k], how, k) for k in axes]
-    parts = [_phase(g, turned, chosen, how) for chosen in itertools.product(*phases)]
+    parts = [_phase(g, flipped, chosen, how) for chosen in itertools.product(*phases)]
     if len(parts) == 1 and all(stride == 1 for stride in how.strides):
         return parts[0]
     return _interleave(parts, space, how)
@@ -91,26 +73,26 @@ def _phases(have: int, size: int, extent: int, how: Geometry, k: int) -> list[_P
     return found
 
 
-def _phase(g: Node, turned: Node, chosen: tuple[_Phase, ...], how: Geometry) -> Node:
-    """One phase of the input gradient. `turned` is the kernel, flipped, with its channels exchanged."""
+def _phase(g: Node, flipped: Node, chosen: tuple[_Phase, ...], how: Geometry) -> Node:
+    """One phase of the input gradient. `flipped` is the kernel, flipped, with its channels exchanged."""
     rank = len(chosen)
-    sizes = [len(range(turned.shape[k])[phase.taps]) for k, phase in enumerate(chosen)]
+    sizes = [len(range(flipped.shape[k])[phase.taps]) for k, phase in enumerate(chosen)]
     if not all(sizes):
-        return full((g.shape[0], *[phase.extent for phase in chosen], turned.shape[-1]), 0.0, g.dtype, g.device)
+        return full((g.shape[0], *[phase.extent for phase in chosen], flipped.shape[-1]), 0.0, g.dtype, g.device)
     starts, stops, steps = [], [], []
     for k, phase in enumerate(chosen):  # taps of the flipped kernel, in flipped order
-        kept = [turned.shape[k] - 1 - tap for tap in range(turned.shape[k])[phase.taps]][::-1]
+        kept = [flipped.shape[k] - 1 - tap for tap in range(flipped.shape[k])[phase.taps]][::-1]
         starts.append(kept[0])
         stops.append(kept[-1] + 1)
         steps.append(phase.taps.step or 1)
-    ends = turned.shape[rank:]
-    kernel = slice_(turned, (*starts, 0, 0), (*stops, *ends), (*steps, 1, 1))
-    g = _cropped(g, [min(phase.low, 0) for phase in chosen], [min(phase.high, 0) for phase in chosen])
+    ends = flipped.shape[rank:]
+    kernel = slice_(flipped, (*starts, 0, 0), (*stops, *ends), (*steps, 1, 1))
+    g = _crop(g, [min(phase.low, 0) for phase in chosen], [min(phase.high, 0) for phase in chosen])
     lows, highs = tuple([max(phase.low, 0) for phase in chosen]), tuple([max(phase.high, 0) for phase in chosen])
     return conv(g, kernel, Geometry((1,) * rank, lows, highs, how.dilations, how.groups))
 
 
-def _turned(w: Node, groups: int) -> Node:
+def _flip(w: Node, groups: int) -> Node:
     """[*kernel, C / groups, O] as [*kernel, O / groups, C], flipped along the kernel."""
     *kernel, inside, outside = w.shape
     rank = len(kernel)
@@ -119,7 +101,7 @@ def _turned(w: Node, groups: int) -> Node:
     return reshape(swapped, (*kernel, outside // groups, groups * inside))
 
 
-def _cropped(g: Node, lows: list[int], highs: list[int]) -> Node:
+def _crop(g: Node, lows: list[int], highs: list[int]) -> Node:
     """g without `-low` and `-high` elements at the ends of its spatial axes."""
     starts = (0, *[-low for low in lows], 0)
     stops = (g.shape[0], *[extent + high for extent, high in zip(g.shape[1:-1], highs, strict=True)], g.shape[-1])
@@ -127,7 +109,7 @@ def _cropped(g: Node, lows: list[int], highs: list[int]) -> Node:
 
 
 def _spread(g: Node, strides: Shape) -> Node:
-    """g with `stride - 1` zeros between neighbours along its spatial axes."""
+    """g with `stride - 1` zeros between adjacent elements along its spatial axes."""
     n, *space, channels = g.shape
     rank = len(space)
     between = reshape(g, (n, *itertools.chain(*[(extent, 1) for extent in space]), channels))
@@ -145,20 +127,20 @@ def _interleave(parts: list[Node], space: Shape, how: Geometry) -> Node:
     alone = [number for number, part in enumerate(parts) if part.op == "conv"]
     if len(alone) == 1:
         return _window(_among_zeros(parts[alone[0]], alone[0], strides), space, how)
-    side_by_side = concat([reshape(part, (n, 1, *counts, channels)) for part in parts], 1)
-    stacked = reshape(side_by_side, (n, *strides, *counts, channels))  # samples outermost, so any batch has one kernel
+    joined = concat([reshape(part, (n, 1, *counts, channels)) for part in parts], 1)
+    stacked = reshape(joined, (n, *strides, *counts, channels))  # samples outermost, so any batch has one kernel
     order = (0, *itertools.chain(*[(1 + rank + k, 1 + k) for k in range(rank)]), 2 * rank + 1)
     merged = tuple([count * stride for count, stride in zip(counts, strides, strict=True)])
     return _window(reshape(permute(stacked, order), (n, *merged, channels)), space, how)
 
 
 def _among_zeros(part: Node, number: int, strides: Shape) -> Node:
-    """The only phase that is not zero, at its places between the zeros of the others."""
+    """The only phase that is not zero, at its positions between the zeros of the others."""
     n, *counts, channels = part.shape
-    places = [number // math.prod(strides[k + 1 :]) % stride for k, stride in enumerate(strides)]
+    phases = [number // math.prod(strides[k + 1 :]) % stride for k, stride in enumerate(strides)]
     between = reshape(part, (n, *itertools.chain(*[(count, 1) for count in counts]), channels))
-    lows = (0, *itertools.chain(*[(0, place) for place in places]), 0)
-    rests = [stride - 1 - place for place, stride in zip(places, strides, strict=True)]
+    lows = (0, *itertools.chain(*[(0, phase) for phase in phases]), 0)
+    rests = [stride - 1 - phase for phase, stride in zip(phases, strides, strict=True)]
     highs = (0, *itertools.chain(*[(0, rest) for rest in rests]), 0)
     merged = [count * stride for count, stride in zip(counts, strides, strict=True)]
     return reshape(pad(between, lows, highs), (n, *merged, channels))

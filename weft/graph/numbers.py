@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.dtypes import DType
+from weft.base.dtypes import DType
 from weft.graph.node import Node, placeholder, toposort
 
 Operation = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -36,7 +36,7 @@ class Tape:
         self._thread: int | None = threading.get_ident()
 
     def source(self, value: Any) -> HostNumber:
-        """A number that is given anew before each run; `value` is what it is now."""
+        """A number that is passed before each run; `value` is what it is now."""
         return self._entry(None, value)
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ class Tape:
 
     def apply(self, function: Callable[..., Any], *operands: Any) -> Any:
         """`function(*operands)`, recorded; some operands are numbers of this tape."""
-        plain = [_plain(operand) for operand in operands]
+        plain = [_value_of(operand) for operand in operands]
         if not self.records():
             return function(*plain)
         refs: list[Any] = []
@@ -79,7 +79,7 @@ class Tape:
         self.values.append(value)
         return HostNumber(self, len(self.values) - 1)
 
-    def needed(self, wanted: Sequence[int]) -> list[int]:
+    def find_needed(self, wanted: Sequence[int]) -> list[int]:
         """`wanted` and the entries that they are computed from, in order."""
         found = set(wanted)
         for index in range(max(found, default=-1), -1, -1):
@@ -115,7 +115,7 @@ class Ref:
         self.index = index
 
 
-def _plain(value: Any) -> Any:
+def _value_of(value: Any) -> Any:
     return value._tape.values[value._index] if type(value) is HostNumber else value
 
 
@@ -158,7 +158,7 @@ class HostNumber:
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
-        return type(_plain(self))
+        return type(_value_of(self))
 
     __add__, __radd__ = _binary(operator.add, "add")
     __sub__, __rsub__ = _binary(operator.sub, "sub")
@@ -195,7 +195,7 @@ class HostNumber:
         return self._tape.apply(round, self, digits)
 
     def __bool__(self) -> bool:
-        if self._tape.records() and type(_plain(self)) is not bool:
+        if self._tape.records() and type(_value_of(self)) is not bool:
             return bool(self._tape.apply(operator.truth, self))  # guards the truth, not the number
         return bool(self._read())
 

@@ -12,7 +12,7 @@ import numpy as np
 from weft.graph.node import Node
 
 _LABELS = ("cross_entropy", "nll_loss", "multi_margin_loss")  # operations whose indices are called labels
-_LONGEST_MASK = 8  # nodes from an index to the scan that counts the places of a mask
+_LONGEST_MASK = 8  # nodes from an index to the scan that counts the elements of a mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +61,21 @@ class Pointers(Range):
 
 def checked_source(node: Node) -> tuple[int, int] | None:
     """(which of a node's sources is an index that it checks, the extent of the axis), or None."""
-    if node.op in ("gather", "along") and len(node.attrs) == 1:
-        return 1, node.srcs[0].shape[node.attrs[0]]
-    if node.op == "neighbours":
+    if node.op == "along" or (node.op == "gather" and not node.attrs.known):
+        return 1, node.srcs[0].shape[node.attrs.axis]
+    if node.op == "gather_neighbors":
         return 1, node.srcs[0].shape[0]
-    if node.op == "in_range" or node.op.startswith("scatter_"):
-        return 0, node.attrs[0]
+    if node.op == "in_range":
+        return 0, node.attrs.extent
+    if node.op.startswith("scatter_"):
+        return 0, node.attrs.rows
     return None
 
 
 def ranges_of(node: Node) -> list[Range]:
     """The checks that a node makes of its index: none, one, or one for each of several axes."""
     if node.op.startswith("segment_"):
-        pointers, count = node.srcs[-1], node.attrs[0] if node.op == "segment_rows" else node.srcs[0].shape[0]
+        pointers, count = node.srcs[-1], node.attrs.entries if node.op == "segment_rows" else node.srcs[0].shape[0]
         return [Pointers(count, pointers, pointers, False)]
     checked = checked_source(node)
     if checked is None:
@@ -106,14 +108,14 @@ def _of_axes(index: Node) -> list[Range]:
 
 
 def _number(node: Node) -> float | None:
-    """The one number that a constant holds everywhere."""
+    """The one number that a constant repeats."""
     while node.op in ("expand", "reshape"):
         node = node.srcs[0]
-    return node.attrs[0] if node.op == "const" else None
+    return node.attrs.value if node.op == "const" else None
 
 
 def _counts_places(index: Node) -> bool:
-    """Whether an index numbers the places where a mask holds, which a running sum does."""
+    """Whether an index numbers the elements where a mask is true, as a running sum does."""
     level = {index}
     for _ in range(_LONGEST_MASK):
         level = {source for node in level if node.op in ("reshape", "select", "sub", "cast") for source in node.srcs}

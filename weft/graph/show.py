@@ -24,7 +24,7 @@ def show(roots: Iterable[Node]) -> str:
     for node in toposort(roots):
         number = numbers[node] = len(numbers)
         sources = [f"%{numbers[src]}" for src in node.srcs if src in numbers]
-        detail = [str(node.attrs[0] if node.op == "const" else node.attrs)] if node.attrs else []
+        detail = [str(node.attrs.value if node.op == "const" else tuple(node.attrs))] if node.attrs else []
         text = " ".join([f"%{number} = {node.dtype.name}{list(node.shape)}", node.op, *sources, *detail])
         if node.buffer is not None and node.srcs:
             text += "  (computed)"

@@ -1,8 +1,8 @@
 """Writes into a window of a value, and reads that are answered from such writes.
 
 `update_slice(x, value)` is `x` with a window replaced. A tensor that is assigned element by element is a chain of them,
-so a slice of it looks down that chain when it is made: a slice that lies inside a window reads what was written there,
-one that misses it reads what lay below. A slice that meets a window in part reads the update itself; below many updates
+so a slice of it looks down that chain when it is made: a slice inside a window reads what was written there,
+one outside of it reads what is below. A slice that meets a window in part reads the update itself; below many updates
 a short one is put together from its parts.
 """
 
@@ -11,11 +11,12 @@ from __future__ import annotations
 import itertools
 import math
 
-from weft.graph.layout import make, permuted, unordered
+from weft.graph.attributes import Slice, UpdateSlice
+from weft.graph.layout import make_canonical, permute_value, to_source_order
 from weft.graph.node import Node
 
-MOST_LOOKED_THROUGH = 1024  # updates that one read looks through
-MOST_PARTS = 16  # elements along an axis that are read one by one
+MAX_UPDATES = 1024  # updates that one read searches
+MAX_PARTS = 16  # elements along an axis that are read one by one
 LONG_CHAIN = 8  # updates below which a read is worth putting together from parts
 
 Shape = tuple[int, ...]
@@ -28,7 +29,7 @@ def update_slice(x: Node, value: Node, starts: Shape, steps: Shape) -> Node:
     if not value.size:
         return x
     steps = tuple([step if extent > 1 else 1 for step, extent in zip(steps, value.shape, strict=True)])
-    return make("update_slice", (x, value), (starts, steps))
+    return make_canonical("update_slice", (x, value), UpdateSlice(starts, steps))
 
 
 def window_stops(starts: Shape, steps: Shape, shape: Shape) -> Shape:
@@ -42,19 +43,21 @@ def read_slice(x: Node, starts: Shape, stops: Shape, steps: Shape) -> Node:
     A value that was computed is read from its memory, unless what it was made of is in memory as well.
     """
     if x.op == "permute":
-        order = x.attrs[0]
-        return permuted(read_slice(x.srcs[0], *[unordered(part, order) for part in (starts, stops, steps)]), order)
+        order = x.attrs.order
+        return permute_value(
+            read_slice(x.srcs[0], *[to_source_order(part, order) for part in (starts, stops, steps)]), order
+        )
     detached = False
-    for _ in range(MOST_LOOKED_THROUGH):
+    for _ in range(MAX_UPDATES):
         if x.op == "stop_gradient" and x.srcs[0].op in ("update_slice", "stop_gradient"):
             found, window = x.srcs[0], (starts, stops, steps)
         elif x.op == "update_slice":
-            step_down = _below(x, starts, stops, steps)
+            step_down = _slice_source(x, starts, stops, steps)
             if step_down is None:
                 parts = _parts(x, starts, stops, steps)
                 if parts is None:
                     break
-                return make("stop_gradient", (parts,)) if detached else parts
+                return make_canonical("stop_gradient", (parts,)) if detached else parts
             found, window = step_down
         else:
             break
@@ -63,8 +66,8 @@ def read_slice(x: Node, starts: Shape, stops: Shape, steps: Shape) -> Node:
         detached = detached or x.op == "stop_gradient"
         x, (starts, stops, steps) = found, window
     whole = not any(starts) and stops == x.shape and all(step == 1 for step in steps)
-    read = x if whole else make("slice", (x,), (starts, stops, steps))
-    return make("stop_gradient", (read,)) if detached and read.op != "stop_gradient" else read
+    read = x if whole else make_canonical("slice", (x,), Slice(starts, stops, steps))
+    return make_canonical("stop_gradient", (read,)) if detached and read.op != "stop_gradient" else read
 
 
 def _is_in_memory(node: Node) -> bool:
@@ -73,7 +76,9 @@ def _is_in_memory(node: Node) -> bool:
     return node.buffer is not None
 
 
-def _below(update: Node, starts: Shape, stops: Shape, steps: Shape) -> tuple[Node, tuple[Shape, Shape, Shape]] | None:
+def _slice_source(
+    update: Node, starts: Shape, stops: Shape, steps: Shape
+) -> tuple[Node, tuple[Shape, Shape, Shape]] | None:
     """The source of an update that a slice reads, with the slice of it; None where it reads both."""
     below, value = update.srcs
     moved: list[tuple[int, int, int]] = []
@@ -91,7 +96,7 @@ def _below(update: Node, starts: Shape, stops: Shape, steps: Shape) -> tuple[Nod
 
 
 def _parts(update: Node, starts: Shape, stops: Shape, steps: Shape) -> Node | None:
-    """A short slice that meets the window of an update in part along one axis: what lies before it, inside and after.
+    """A short slice that meets the window of an update in part along one axis: the parts before it, inside and after.
     None for any other, below few updates, and of what was computed."""
     below, (firsts, every), extents = update, update.attrs, update.srcs[1].shape
     for _ in range(LONG_CHAIN):
@@ -103,7 +108,7 @@ def _parts(update: Node, starts: Shape, stops: Shape, steps: Shape) -> Node | No
     if len(cut) != 1 or any(step != 1 for step in (*steps, *every)):
         return None
     (axis,) = cut
-    if stops[axis] - starts[axis] > MOST_PARTS:
+    if stops[axis] - starts[axis] > MAX_PARTS:
         return None
     inside = (max(starts[axis], firsts[axis]), min(stops[axis], ends[axis]))
     bounds = sorted({starts[axis], *inside, stops[axis]})
@@ -111,7 +116,7 @@ def _parts(update: Node, starts: Shape, stops: Shape, steps: Shape) -> Node | No
         read_slice(update, _with(starts, axis, start), _with(stops, axis, stop), steps)
         for start, stop in itertools.pairwise(bounds)
     ]
-    return make("concat", tuple(parts), (axis,))
+    return make_canonical("concat", tuple(parts), (axis,))
 
 
 def _with(values: Shape, axis: int, value: int) -> Shape:

@@ -9,12 +9,14 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from weft.errors import DTypeError, IndexRangeError, RangeError, problem
-from weft.function import run_checkpointed
-from weft.nn.module import Module, indent, note_module
+from weft.autograd.function import run_checkpointed
+from weft.base.errors import DTypeError, IndexRangeError, RangeError, problem
+from weft.core.tensor import Tensor
+from weft.nn.module import Module
+from weft.nn.module.module import indent
+from weft.nn.module.traversal import note_module
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
-from weft.tensor import Tensor
 
 
 class _Numbered(Module):
@@ -305,7 +307,7 @@ class ParameterList(Module):
         return self.extend(values)
 
     def extra_repr(self) -> str:
-        return "\n".join(f"({number}): {_described(value)}" for number, value in enumerate(self))
+        return "\n".join(f"({number}): {_describe(value)}" for number, value in enumerate(self))
 
 
 @layer(learns="-")
@@ -388,14 +390,14 @@ class ParameterDict(Module):
         return value
 
     def extra_repr(self) -> str:
-        return "\n".join(f"({key}): {_described(value)}" for key, value in self.items())
+        return "\n".join(f"({key}): {_describe(value)}" for key, value in self.items())
 
 
 def _as_parameter(value: Any) -> Any:
     return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if not isinstance(value, Tensor):
         return repr(value)
     sizes = "x".join(map(str, value.shape))

@@ -5,21 +5,20 @@ Type checkers and editors read them from `functional.pyi`, which `make stubs` wr
 
 from __future__ import annotations
 
-from weft import (  # noqa: F401  # enter their functions into the table
+from weft.functional import (  # noqa: F401  # enter their functions into the table
     attention,
     ctc,
-    dropouts,
-    embeddings,
-    fractional,
-    functions,
-    in_place,
-    multihead,
-    random,
-    running,
+    dropout,
+    embedding,
+    fractional_pooling,
+    multihead_attention,
+    running_statistics,
     triplet,
 )
-from weft.namespaces import add_methods as _add_methods
-from weft.namespaces import functions as _functions
+from weft.names import functions, in_place  # noqa: F401  # as above
+from weft.names.namespaces import add_methods as _add_methods
+from weft.names.namespaces import functions as _functions
+from weft.random import generator  # noqa: F401  # as above
 
 _add_methods()
 _found = _functions("functional")

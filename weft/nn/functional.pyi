@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
-from weft.dtypes import DTypeLike
-from weft.random import Generator
-from weft.tensor import Tensor
-from weft.methods import ValuesIndices as ValuesIndices
+from weft.base.dtypes import DTypeLike
+from weft.random.generator import Generator
+from weft.core.tensor import Tensor
+from weft.plan.device import Device
+from weft.core.methods import ValuesIndices as ValuesIndices
 
 __all__ = [
     'adaptive_avg_pool1d',
@@ -198,7 +199,7 @@ def adaptive_max_pool3d_with_indices(input: Tensor, output_size: int | None | Se
     ...
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """The places that affine maps give for `grid_sample`: `theta` [N, 2, 3] and size (N, C, H, W) to [N, H, W, 2], or
+    """Positions for `grid_sample` by affine maps: `theta` [N, 2, 3] and size (N, C, H, W) to [N, H, W, 2], or
     [N, 3, 4] and (N, C, D, H, W) to [N, D, H, W, 3]."""
     ...
 
@@ -229,7 +230,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     ...
 
 def binary_cross_entropy(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean') -> Tensor:
-    """-[y log p + (1 - y) log(1 - p)] from probabilities, the logarithms held above -100."""
+    """-[y log p + (1 - y) log(1 - p)] from probabilities, the logarithms clamped to at least -100."""
     ...
 
 def binary_cross_entropy_with_logits(input: Tensor, target: Tensor, weight: Tensor | None = None, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean', pos_weight: Tensor | None = None) -> Tensor:
@@ -306,7 +307,7 @@ def ctc_loss(log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequenc
     ...
 
 def deform_unfold(input: Tensor, offset: Tensor, mask: Tensor | None = None, kernel_size: int | Sequence[int] = 3, stride: int | Sequence[int] = 1, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1) -> Tensor:
-    """The columns of a deformable convolution, [N, C, kh*kw, oh, ow]: `unfold` with every place moved by its offset."""
+    """The columns of a deformable convolution, [N, C, kh*kw, oh, ow]: `unfold` with every tap moved by its offset."""
     ...
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *, generator: Generator | None = None) -> Tensor:
@@ -361,7 +362,7 @@ def fractional_max_pool2d(input: Tensor, kernel_size: int | Sequence[int], outpu
     ...
 
 def fractional_max_pool2d_with_indices(input: Tensor, kernel_size: int | Sequence[int], output_size: int | Sequence[int] | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> ValuesIndices:
-    """`fractional_max_pool2d` with the places of the maxima, whatever `return_indices` says."""
+    """`fractional_max_pool2d` with the positions of the maxima, whatever `return_indices` says."""
     ...
 
 def fractional_max_pool3d(input: Tensor, kernel_size: int | Sequence[int], output_size: int | Sequence[int] | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> Any:
@@ -369,7 +370,7 @@ def fractional_max_pool3d(input: Tensor, kernel_size: int | Sequence[int], outpu
     ...
 
 def fractional_max_pool3d_with_indices(input: Tensor, kernel_size: int | Sequence[int], output_size: int | Sequence[int] | None = None, output_ratio: float | Sequence[float] | None = None, return_indices: bool = False, _random_samples: Tensor | None = None, *, generator: Generator | None = None) -> ValuesIndices:
-    """`fractional_max_pool3d` with the places of the maxima, whatever `return_indices` says."""
+    """`fractional_max_pool3d` with the positions of the maxima, whatever `return_indices` says."""
     ...
 
 def gaussian_kl(mean: Tensor, log_variance: Tensor, reduction: str = 'mean') -> Tensor:
@@ -377,9 +378,9 @@ def gaussian_kl(mean: Tensor, log_variance: Tensor, reduction: str = 'mean') -> 
     ...
 
 def gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-06, reduction: str = 'mean') -> Tensor:
-    """(log var + (input - target)^2 / var) / 2, the variance held above `eps` (without slope there); `full` adds
-    log(2 pi) / 2. `var` is a number, or has the shape of `input`, or has one number for each row of it: that shape
-    with a last axis of 1, or without it."""
+    """(log var + (input - target)^2 / var) / 2, the variance at least `eps` (without slope there); `full` adds
+    log(2 pi) / 2. `var` is a number, or has the shape of `input`, or has one number for each row of it: that shape with
+    a last axis of 1, or without it."""
     ...
 
 def gelu(input: Tensor, approximate: str = 'none') -> Tensor:
@@ -391,10 +392,10 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     ...
 
 def grid_sample(input: Tensor, grid: Tensor, mode: str = 'bilinear', padding_mode: str = 'zeros', align_corners: bool | None = None) -> Tensor:
-    """[N, C, H, W] at the places of `grid` [N, h, w, 2] (x, y from -1 to 1): [N, C, h, w]; or [N, C, D, H, W] at
+    """[N, C, H, W] at the positions of `grid` [N, h, w, 2] (x, y from -1 to 1): [N, C, h, w]; or [N, C, D, H, W] at
     [N, d, h, w, 3] (x, y, z). `mode` is 'bilinear', 'nearest' or 'bicubic' (planes only). Places outside are 0, or with
     `padding_mode` 'border' the edge, with 'reflection' mirrored. -1 and 1 are the outer edges of the outermost
-    elements, or their centres with `align_corners`. A place that is no number counts as outside."""
+    elements, or their centres with `align_corners`. A position that is NaN counts as outside."""
     ...
 
 def group_norm(input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05) -> Tensor:
@@ -411,7 +412,7 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     ...
 
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
-    """(x + 3) / 6 held between 0 and 1, with slope 0 from there on and at NaN."""
+    """(x + 3) / 6 clamped between 0 and 1, with slope 0 from there on and at NaN."""
     ...
 
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
@@ -419,7 +420,7 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     ...
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-    """`input` held between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
+    """`input` clamped between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
     ...
 
 def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
@@ -442,7 +443,7 @@ def instance_norm(input: Tensor, running_mean: Tensor | None = None, running_var
 def interpolate(input: Tensor, size: int | Sequence[int] | None = None, scale_factor: float | Sequence[float] | None = None, mode: str = 'nearest', align_corners: bool | None = None, recompute_scale_factor: bool | None = None, antialias: bool = False) -> Tensor:
     """[N, C, ...] with one to three axes behind the channels brought to `size`, or made `scale_factor` times as long
     (rounded down). `mode` is 'nearest', 'nearest-exact', 'linear' (one axis), 'bilinear' or 'bicubic' (two),
-    'trilinear' (three) or 'area' (means). With `align_corners` the outermost places stay where they are."""
+    'trilinear' (three) or 'area' (means). With `align_corners` the outermost positions stay where they are."""
     ...
 
 def kl_div(input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None, reduction: str = 'mean', log_target: bool = False) -> Tensor:
@@ -519,16 +520,16 @@ def max_pool1d_with_indices(input: Tensor, kernel_size: int | Sequence[int], str
 
 @overload
 def max_pool2d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, return_indices: Literal[False] = False) -> Tensor:
-    """The maximum of every window over the last two axes of [N, C, H, W] or [C, H, W]. Windows lie `stride` apart
-    (their size unless given); `padding` adds -inf on both sides. With `return_indices` also the place of each maximum
-    in the flattened plane, int64. The gradient goes to the first maximum of a window in row-major order; NaN wins, and
+    """The maximum of every window over the last two axes of [N, C, H, W] or [C, H, W]. Windows are `stride` apart
+    (their size unless given); `padding` adds -inf on both sides. With `return_indices` also each maximum's position in
+    the flattened plane, int64. The gradient goes to the first maximum of a window in row-major order; NaN wins, and
     the last of several."""
     ...
 @overload
 def max_pool2d(input: Tensor, kernel_size: int | Sequence[int], stride: int | Sequence[int] | None = None, padding: int | Sequence[int] = 0, dilation: int | Sequence[int] = 1, ceil_mode: bool = False, *, return_indices: Literal[True]) -> ValuesIndices:
-    """The maximum of every window over the last two axes of [N, C, H, W] or [C, H, W]. Windows lie `stride` apart
-    (their size unless given); `padding` adds -inf on both sides. With `return_indices` also the place of each maximum
-    in the flattened plane, int64. The gradient goes to the first maximum of a window in row-major order; NaN wins, and
+    """The maximum of every window over the last two axes of [N, C, H, W] or [C, H, W]. Windows are `stride` apart
+    (their size unless given); `padding` adds -inf on both sides. With `return_indices` also each maximum's position in
+    the flattened plane, int64. The gradient goes to the first maximum of a window in row-major order; NaN wins, and
     the last of several."""
     ...
 

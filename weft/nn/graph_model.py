@@ -6,14 +6,13 @@ import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.creation import zeros
-from weft.dtypes import DType, float32
-from weft.errors import GraphError, ShapeError, problem
-from weft.nn import symbolic
-from weft.nn.module import Module
+from weft.base.dtypes import DType, float32
+from weft.base.errors import GraphError, ShapeError, problem
+from weft.core.creation import zeros
+from weft.core.tensor import Tensor
+from weft.nn.module import Module, symbolic
+from weft.nn.module.symbolic import Symbol
 from weft.nn.registry import layer
-from weft.nn.symbolic import Symbol
-from weft.tensor import Tensor
 
 BATCH = 2  # the size of the batch with which shapes are found
 
@@ -130,7 +129,7 @@ class Model(Module):
         return symbolic.replace_symbols(self.outputs, value_of)
 
 
-def shown_paths(model: Module) -> dict[str, str]:
+def display_paths(model: Module) -> dict[str, str]:
     """The path of every module, as people read it: nodes of a Model that a configuration names have those names."""
     shown = {"": ""}
     labels: dict[str, dict[str, str]] = {}  # by the path of a Model: names of nodes by those of submodules

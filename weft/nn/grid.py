@@ -6,8 +6,9 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from weft.errors import DTypeError, GraphError, IndexRangeError, RangeError, problem
-from weft.nn.module import Module, note_module
+from weft.base.errors import DTypeError, GraphError, IndexRangeError, RangeError, problem
+from weft.nn.module import Module
+from weft.nn.module.traversal import note_module
 from weft.nn.registry import layer
 
 MAX_LAYERS = 1_000_000  # of one grid

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.autograd import no_grad
-from weft.creation import arange
-from weft.errors import RangeError, ShapeError, problem
-from weft.random import Generator
-from weft.sampling import fill_orthogonal, fill_sparse, fill_truncated_normal
-from weft.tensor import Tensor
+from weft.base.errors import RangeError, ShapeError, problem
+from weft.core.creation import arange
+from weft.core.tensor import Tensor
+from weft.random.distributions import fill_orthogonal, fill_sparse, fill_truncated_normal
+from weft.random.generator import Generator
 
 _CONVOLUTIONS = [f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)]
 _GAINS = {
@@ -253,7 +253,7 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
 # --- names that PyTorch had before -----------------------------------------------------------------------------------
 
 
-def _deprecated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _make_deprecated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The function under its older name, without the underscore."""
     new = function.__name__
     old = new[:-1]
@@ -267,14 +267,14 @@ def _deprecated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
-uniform = _deprecated(uniform_)
-normal = _deprecated(normal_)
-constant = _deprecated(constant_)
-eye = _deprecated(eye_)
-dirac = _deprecated(dirac_)
-xavier_uniform = _deprecated(xavier_uniform_)
-xavier_normal = _deprecated(xavier_normal_)
-kaiming_uniform = _deprecated(kaiming_uniform_)
-kaiming_normal = _deprecated(kaiming_normal_)
-orthogonal = _deprecated(orthogonal_)
-sparse = _deprecated(sparse_)
+uniform = _make_deprecated(uniform_)
+normal = _make_deprecated(normal_)
+constant = _make_deprecated(constant_)
+eye = _make_deprecated(eye_)
+dirac = _make_deprecated(dirac_)
+xavier_uniform = _make_deprecated(xavier_uniform_)
+xavier_normal = _make_deprecated(xavier_normal_)
+kaiming_uniform = _make_deprecated(kaiming_uniform_)
+kaiming_normal = _make_deprecated(kaiming_normal_)
+orthogonal = _make_deprecated(orthogonal_)
+sparse = _make_deprecated(sparse_)

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import GraphError, ShapeError, WeftError, problem
-from weft.nn import symbolic
-from weft.nn.loading import as_value
-from weft.nn.module import Module
+from weft.base.errors import GraphError, ShapeError, WeftError, problem
+from weft.base.state import MODULES, STATE
+from weft.nn.module import Module, symbolic
+from weft.nn.module.loading import as_value
+from weft.nn.module.paths import add_path
 from weft.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
-from weft.nn.paths import add_path
-from weft.state import MODULES, STATE
 
 __all__ = ["LazyModuleMixin", "UninitializedBuffer", "UninitializedParameter", "is_lazy"]
 

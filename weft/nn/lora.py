@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from weft.autograd import no_grad
-from weft.creation import empty
-from weft.errors import DTypeError, GraphError, RangeError, problem
+from weft.base.errors import DTypeError, GraphError, RangeError, problem
+from weft.core.creation import empty
+from weft.core.tensor import Tensor
 from weft.nn import functional as F
 from weft.nn import init
-from weft.nn.dropout import Dropout
-from weft.nn.embedding import Embedding
-from weft.nn.linear import Linear
+from weft.nn.basic.dropout import Dropout
+from weft.nn.basic.embedding import Embedding
+from weft.nn.basic.linear import Linear
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
 from weft.nn.registry import layer
-from weft.tensor import Tensor
 
 Target = str | Iterable[str] | Callable[[str, Module], bool] | None
 
@@ -49,7 +49,7 @@ class _Adapter(Module, abc.ABC):
 
     @abc.abstractmethod
     def reset_parameters(self) -> None:
-        """Draw A anew and set B to 0: the layer starts as its base."""
+        """Draw A again and set B to 0: the layer starts as its base."""
 
     @abc.abstractmethod
     def delta(self) -> Tensor:
@@ -107,7 +107,7 @@ class LoRALinear(_Adapter):
         self.dropout = Dropout(dropout)
 
     def reset_parameters(self) -> None:
-        """Draw A anew and set B to 0: the layer starts as its base."""
+        """Draw A again and set B to 0: the layer starts as its base."""
         init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
         init.zeros_(self.lora_B)
 
@@ -149,7 +149,7 @@ class LoRAEmbedding(_Adapter):
         self.dropout = Dropout(dropout)
 
     def reset_parameters(self) -> None:
-        """Draw A anew and set B to 0: the layer starts as its base."""
+        """Draw A again and set B to 0: the layer starts as its base."""
         init.normal_(self.lora_A)
         init.zeros_(self.lora_B)
         if self.base.padding_idx is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.errors import RangeError, problem
+from weft.base.errors import RangeError, problem
+from weft.core.tensor import Tensor
 from weft.nn import functional as F
 from weft.nn.module import Module
 from weft.nn.registry import layer
-from weft.tensor import Tensor
 
 
 class _Loss(Module):

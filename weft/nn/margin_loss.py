@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from weft.core.tensor import Tensor
 from weft.nn import functional as F
 from weft.nn.loss import _Loss, _WeightedLoss
 from weft.nn.registry import layer
-from weft.tensor import Tensor
 
 
 @layer(learns="-")
@@ -146,7 +146,7 @@ class TripletMarginLoss(_Loss):
                 anchor,
                 positive,
                 negative,
-                distance_function=self._squared,
+                distance_function=self._squared_distance,
                 margin=self.margin,
                 swap=self.swap,
                 reduction=self.reduction,
@@ -157,7 +157,7 @@ class TripletMarginLoss(_Loss):
             )
         )
 
-    def _squared(self, a: Tensor, b: Tensor) -> Tensor:
+    def _squared_distance(self, a: Tensor, b: Tensor) -> Tensor:
         return ((a - b + self.eps) ** 2).sum(-1)
 
 

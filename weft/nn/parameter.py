@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from weft.autograd import no_grad
-from weft.cell import evaluate
-from weft.creation import empty
-from weft.errors import DTypeError, OutOfMemoryError, ShapeError, problem
-from weft.state import STATE
-from weft.tensor import Tensor
+from weft.base.errors import DTypeError, OutOfMemoryError, ShapeError, problem
+from weft.base.state import STATE
+from weft.core.creation import empty
+from weft.core.realize import realize
+from weft.core.tensor import Tensor
 
 _waiting: dict[int, weakref.ref[Tensor]] = {}  # made from values that are not computed yet, in order
 
@@ -40,7 +40,7 @@ class _Registered(Tensor):
             wait_for(self)
 
     def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
-        from weft.copying import deep_copy
+        from weft.core.copying import deep_copy
 
         if id(self) not in memo:
             made = deep_copy(self, memo)
@@ -49,7 +49,7 @@ class _Registered(Tensor):
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        from weft.copying import reduce_tensor
+        from weft.core.copying import reduce_tensor
 
         return _rebuild, (type(self), reduce_tensor(self, protocol), dict(self.__dict__))
 
@@ -130,14 +130,14 @@ def compute_waiting() -> None:
 
 
 def stop_waiting(tensors: Iterable[Tensor]) -> None:
-    """Let tensors be computed by nobody but who reads them: those of a model that was refused."""
+    """Compute tensors only when they are read: those of a model that was refused."""
     for tensor in tensors:
         _waiting.pop(id(tensor), None)
 
 
 def _compute(references: list[weakref.ref[Tensor]]) -> None:
     tensors = [tensor for reference in references if (tensor := reference()) is not None]
-    evaluate([tensor for tensor in tensors if tensor._node is not None and tensor._node.buffer is None])
+    realize([tensor for tensor in tensors if tensor._node is not None and tensor._node.buffer is None])
 
 
 class Uninitialized(_Registered):

@@ -1,7 +1,8 @@
 """The catalogue of layers: what every layer is called elsewhere, how it learns, and what it is checked against.
 
-`@layer(...)` on a class enters it; `nn.get(name)`, `weft layers` and docs/layers.md read the table. The equation and
-the shapes are in the class's docstring.
+`@layer(...)` on a class enters it and exports it from `weft.nn`; `@export` exports what is no layer. `make stubs` and
+`make layers` write from them what is loaded lazily (`contents`), the stub, docs/layers.md and what `weft layers`
+prints. The equation and the shapes are in the class's docstring.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from weft.errors import RangeError, problem
+from weft.base.errors import RangeError, problem
 
 Class = TypeVar("Class", bound=type)
+Exported = TypeVar("Exported", bound=Callable[..., Any])
 
 # How a layer learns: the letters of the specification, in words.
 LEARNS = {
@@ -64,14 +66,19 @@ def layer(
     return enter
 
 
-def layers() -> dict[str, Layer]:
-    """All layers by name, in the order of their families."""
-    from weft.nn import CONTENTS
+def export(public: Exported) -> Exported:
+    """Decorates a function or class that `weft.nn` exports although it is no layer."""
+    return public
 
-    for family in [family for family, names in CONTENTS.items() if names]:
-        importlib.import_module(f"weft.nn.{family}")
-    order = {family: number for number, family in enumerate(CONTENTS)}
-    return dict(sorted(LAYERS.items(), key=lambda item: order[item[1].family]))
+
+def layers() -> dict[str, Layer]:
+    """All layers by name, in the order of their files."""
+    from weft.nn.contents import CONTENTS
+
+    order = {f"weft.nn.{file}": number for number, file in enumerate(CONTENTS)}
+    for module in order:
+        importlib.import_module(module)
+    return dict(sorted(LAYERS.items(), key=lambda item: order.get(item[1].cls.__module__, len(order))))
 
 
 def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""summary: the layers of a model as a table, with shapes, parameters and memory. Nothing is computed."""
+"""The layers of a model as a table, with shapes, parameters and memory. Nothing is computed."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft import tree
-from weft.creation import zeros
-from weft.dtypes import float32
-from weft.errors import ShapeError, problem, size_text
-from weft.nn.graph_model import shown_paths
+from weft.base import tree
+from weft.base.dtypes import float32
+from weft.base.errors import ShapeError, problem, size_text
+from weft.core.creation import zeros
+from weft.core.tensor import Tensor
+from weft.jit.recording import record_result
+from weft.nn.graph_model import display_paths
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
-from weft.recording import record_result
-from weft.tensor import Tensor
 
 
 @dataclass
@@ -108,7 +108,7 @@ def summary(model: Module, *inputs: Any, batch_size: int = 1, dtypes: Sequence[A
         for k, value in enumerate(inputs)
     )
     modules = dict(model.named_modules())
-    shown = shown_paths(model)
+    shown = display_paths(model)
     rows = [Row(shown.get(path, path), "") for path in modules]
     by_module = {id(module): row for row, module in zip(rows, modules.values(), strict=True)}
     handles = []

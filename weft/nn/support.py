@@ -1,12 +1,12 @@
-"""supports: whether a model runs on a device, and which of its layers prevent it."""
+"""Whether a model runs on a device, and which of its layers prevent it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.device import get
-from weft.errors import DeviceError
+from weft.base.errors import DeviceError
+from weft.core.device import get
 from weft.nn.module import Module
 
 
@@ -41,10 +41,10 @@ def supports(module: Module, device: Any = "cpu", training: bool = True) -> Supp
     trains on cpu
     """
     try:
-        place = get(device)
+        target = get(device)
     except DeviceError as error:
         return Support(str(device), training, {"": str(error)})
     reasons = {
-        path: reason for path, part in module.named_modules() if (reason := part.prevents(place, training)) is not None
+        path: reason for path, part in module.named_modules() if (reason := part.prevents(target, training)) is not None
     }
-    return Support(str(place), training, reasons)
+    return Support(str(target), training, reasons)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from weft.dtypes import DType
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.dtypes import DType
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reduce, select, stop_gradient, sub, unary
 from weft.graph.gelu import gelu as tanh_gelu
 from weft.graph.gelu import gelu_gradient
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float, normal_axis, to_float
 from weft.ops.elementwise import clamp
@@ -24,7 +24,7 @@ def relu(input: Node) -> Node:
     >>> weft.relu(weft.tensor([-1.0, 0.0, 2.0]))
     tensor([0., 0., 2.])
     """
-    return select(make("le", (input, build.like(input, 0))), 0, input)
+    return select(make_canonical("le", (input, build.like(input, 0))), 0, input)
 
 
 @operation("functional flag")
@@ -35,11 +35,11 @@ def relu6(input: Node) -> Node:
 
 @operation("functional flag")
 def hardtanh(input: Node, min_val: float = -1.0, max_val: float = 1.0) -> Node:
-    """`input` held between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
+    """`input` clamped between two numbers, with slope 0 at and beyond them; NaN stays NaN."""
     if min_val > max_val:
         raise problem(RangeError, "hardtanh", f"min_val={min_val!r} and max_val={max_val!r}", "min_val <= max_val")
-    low = select(make("le", (input, build.like(input, min_val))), min_val, input)
-    return select(make("le", (build.like(input, max_val), input)), max_val, low)
+    low = select(make_canonical("le", (input, build.like(input, min_val))), min_val, input)
+    return select(make_canonical("le", (build.like(input, max_val), input)), max_val, low)
 
 
 @operation("functional flag")
@@ -60,7 +60,7 @@ def elu(input: Node, alpha: float = 1.0) -> Node:
 
 def _elu(x: Node, alpha: float, rate: float) -> Node:
     """x above 0 and at NaN (with slope 1), alpha * (e^(rate x) - 1) below, whose slope is alpha * rate * e^(rate x)."""
-    below = make("le", (x, build.like(x, 0.0)))
+    below = make_canonical("le", (x, build.like(x, 0.0)))
     scaled = select(below, x, 0.0) if rate == 1.0 else mul(select(below, x, 0.0), rate)
     value = select(below, mul(unary("expm1", scaled), alpha), x)
     return build.surrogate(value, select(below, mul(unary("exp", scaled), alpha), x))
@@ -145,10 +145,10 @@ def gelu(input: Node, approximate: str = "none") -> Node:
 @operation("functional flag")
 @in_float32
 def hardsigmoid(input: Node) -> Node:
-    """(x + 3) / 6 held between 0 and 1, with slope 0 from there on and at NaN."""
+    """(x + 3) / 6 clamped between 0 and 1, with slope 0 from there on and at NaN."""
     need_float("hardsigmoid", input)
     value = mul(hardtanh(add(input, 3.0), 0.0, 6.0), 1.0 / 6.0)
-    inside = make("and", (lt(-3.0, input), lt(input, 3.0)))
+    inside = make_canonical("and", (lt(-3.0, input), lt(input, 3.0)))
     return build.surrogate(value, select(inside, mul(input, 1.0 / 6.0), 0.0))
 
 
@@ -158,9 +158,9 @@ def hardswish(input: Node) -> Node:
     """x * clip(x + 3, 0, 6) / 6, with slope 0 up to -3, and 1 from 3 on and at NaN."""
     need_float("hardswish", input)
     value = mul(mul(input, clamp(add(input, 3.0), 0.0, 6.0)), 1.0 / 6.0)
-    low, inside = make("le", (input, build.like(input, -3.0))), lt(input, 3.0)
+    low, inside = make_canonical("le", (input, build.like(input, -3.0))), lt(input, 3.0)
     bent = select(
-        make("and", (inside, build.unary("not", low))), input, 0.0
+        make_canonical("and", (inside, build.unary("not", low))), input, 0.0
     )  # NaN and infinities would spoil the slope
     slope = select(inside, mul(mul(bent, add(bent, 3.0)), 1.0 / 6.0), input)
     return build.surrogate(value, select(low, 0.0, slope))
@@ -174,7 +174,7 @@ def softsign(input: Node) -> Node:
     return div(input, add(unary("abs", input), 1.0))
 
 
-def shifted(who: str, x: Node, dim: int) -> tuple[Node, tuple[int, ...]]:
+def subtract_maximum(who: str, x: Node, dim: int) -> tuple[Node, tuple[int, ...]]:
     """`x` less its maximum along `dim` (which no gradient passes), and the axes: the common start of the softmaxes."""
     need_float(who, x)
     if not x.shape:
@@ -209,7 +209,7 @@ def softmax(input: Node, dim: int, dtype: DType | None = None) -> Node:
 
 @in_float32
 def _softmax(x: Node, dim: int) -> Node:
-    z, axes = shifted("softmax", x, dim)
+    z, axes = subtract_maximum("softmax", x, dim)
     e = unary("exp_rounded", z)
     return mul(e, expand(div(1.0, reduce("reduce_sum", e, axes, keepdim=True)), x.shape))
 
@@ -228,7 +228,7 @@ def log_softmax(input: Node, dim: int, dtype: DType | None = None) -> Node:
 
 @in_float32
 def _log_softmax(x: Node, dim: int) -> Node:
-    z, axes = shifted("log_softmax", x, dim)
+    z, axes = subtract_maximum("log_softmax", x, dim)
     total = reduce("reduce_sum", unary("exp_rounded", z), axes, keepdim=True)
     return sub(z, expand(unary("log", total), x.shape))
 
@@ -246,14 +246,14 @@ def celu(input: Node, alpha: float = 1.0) -> Node:
 @operation("weft functional flag")
 def threshold(input: Node, threshold: float, value: float) -> Node:
     """x above `threshold`, `value` at and below it; NaN stays NaN."""
-    return select(make("le", (input, build.like(input, threshold))), value, input)
+    return select(make_canonical("le", (input, build.like(input, threshold))), value, input)
 
 
 @operation("weft functional method")
 def hardshrink(input: Node, lambd: float = 0.5) -> Node:
     """x outside [-lambd, lambd], 0 inside; NaN stays NaN."""
     need_float("hardshrink", input)
-    return select(make("le", (unary("abs", input), build.like(input, lambd))), 0.0, input)
+    return select(make_canonical("le", (unary("abs", input), build.like(input, lambd))), 0.0, input)
 
 
 @operation("functional")
@@ -264,7 +264,7 @@ def softshrink(input: Node, lambd: float = 0.5) -> Node:
     if not lambd >= 0:
         raise problem(RangeError, "softshrink", f"lambd={lambd!r}", "at least 0")
     above = select(lt(lambd, input), sub(input, lambd), mul(input, 0.0))
-    inside = make("le", (unary("abs", input), build.like(input, lambd)))
+    inside = make_canonical("le", (unary("abs", input), build.like(input, lambd)))
     return build.surrogate(select(lt(input, -lambd), add(input, lambd), above), select(inside, 0.0, input))
 
 

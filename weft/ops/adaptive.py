@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from weft.dtypes import float32, int64
-from weft.errors import ShapeError, problem
+from weft.base.dtypes import float32, int64
+from weft.base.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
+from weft.ops.average_pool import total_of
 from weft.ops.common import Sizes, as_int, need_float, need_integer, sizes
-from weft.ops.pool import Windows, largest, total_of
+from weft.ops.pool import Windows, largest
 from weft.ops.reduce import ValuesIndices
 from weft.ops.registry import operation
 from weft.ops.resample import area
@@ -42,7 +43,7 @@ def _counts(who: str, x: Node, rank: int, output_size: Counts) -> Shape:
     return counts
 
 
-def _even(extents: Shape, counts: Shape) -> Windows | None:
+def _regular_windows(extents: Shape, counts: Shape) -> Windows | None:
     """Plain windows, where every count divides its extent."""
     if any(n % count for n, count in zip(extents, counts, strict=True)):
         return None
@@ -53,15 +54,15 @@ def _even(extents: Shape, counts: Shape) -> Windows | None:
 def _mean(who: str, rank: int, x: Node, output_size: Counts) -> Node:
     need_float(who, x)
     counts = _counts(who, x, rank, output_size)
-    if x.dtype.is_narrow:
+    if x.dtype.is_16_bit:
         return build.cast(_mean(who, rank, build.cast(x, float32), output_size), x.dtype)
-    where = _even(x.shape[-rank:], counts)
+    where = _regular_windows(x.shape[-rank:], counts)
     if where is not None:
         return build.mul(total_of(where, x), 1.0 / math.prod(where.kernel))
     return area(x, range(len(x.shape) - rank, len(x.shape)), counts)
 
 
-def _places(n: int, count: int, device) -> Node:
+def _positions(n: int, count: int, device) -> Node:
     """The elements of each window, int64 [count, longest]; shorter windows repeat their last."""
     longest = max(-(-(o + 1) * n // count) - o * n // count for o in range(count))
     shape = (count, longest)
@@ -74,15 +75,15 @@ def _places(n: int, count: int, device) -> Node:
 def _max(who: str, rank: int, x: Node, output_size: Counts, return_indices: bool) -> Node | ValuesIndices:
     counts = _counts(who, x, rank, output_size)
     lead, extents = len(x.shape) - rank, x.shape[-rank:]
-    places = [_places(n, count, x.device) for n, count in zip(extents, counts, strict=True)]
-    where = _even(extents, counts)
+    positions = [_positions(n, count, x.device) for n, count in zip(extents, counts, strict=True)]
+    where = _regular_windows(extents, counts)
     if where is not None:
         views = where.of(x, 0)
     else:
         views = x
         for axis in reversed(range(rank)):
-            views = build.gather(views, places[axis], lead + axis, known=True)
-        kernel = tuple([place.shape[1] for place in places])
+            views = build.gather(views, positions[axis], lead + axis, known=True)
+        kernel = tuple([position.shape[1] for position in positions])
         where = Windows(extents, kernel, (1,) * rank, (1,) * rank, (0,) * rank, counts)
     best, number = largest(where, x, views)
     if not return_indices:
@@ -90,7 +91,7 @@ def _max(who: str, rank: int, x: Node, output_size: Counts, return_indices: bool
     rest = build.cast(number, int64)
     ks: list[Node] = []
     for size in reversed(where.kernel):
-        ks.insert(0, make("mod", (rest, build.like(rest, size))))
+        ks.insert(0, make_canonical("mod", (rest, build.like(rest, size))))
         rest = build.div(rest, size)
     position = build.like(rest, 0)
     for axis, (k, n, count) in enumerate(zip(ks, extents, counts, strict=True)):
@@ -204,12 +205,12 @@ def _unpool(
     planes = math.prod(lead)
     flat = (planes, x.size // planes if planes else 0)
     empty = build.full((planes, math.prod(extents)), 0, x.dtype, x.device)
-    values, places = build.reshape(x, flat), build.reshape(indices, flat)
-    filled = build.with_gradient(scatter(empty, 1, places, values), (values, places), _from_places)
+    values, positions = build.reshape(x, flat), build.reshape(indices, flat)
+    filled = build.with_gradient(scatter(empty, 1, positions, values), (values, positions), _from_positions)
     return build.reshape(filled, (*lead, *extents))
 
 
-def _from_places(sources: tuple[Node, ...], g: Node) -> tuple[Node, None]:
+def _from_positions(sources: tuple[Node, ...], g: Node) -> tuple[Node, None]:
     return gather(g, 1, sources[1]), None
 
 

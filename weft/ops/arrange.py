@@ -1,18 +1,18 @@
-"""Movement with a purpose: diagonals, grids, turns, repeats and stacks. All of it is index arithmetic, no copies."""
+"""Diagonals, grids, rotations, repeats and stacks. All of it is index arithmetic, no copies."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 
-from weft.dtypes import int64
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.dtypes import int64
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops import reduce
 from weft.ops.common import as_int, normal_axis, same_device
 from weft.ops.einsum import diagonal_of
-from weft.ops.indexing import user_site, wrapped
+from weft.ops.indexing import user_site, wrap_negative
 from weft.ops.movement import cat, split, transpose
 from weft.ops.registry import operation
 
@@ -113,7 +113,7 @@ def meshgrid(*tensors: Node | Sequence[Node], indexing: str = "ij") -> tuple[Nod
 
 @operation()
 def rot90(input: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Node:
-    """Turned by k quarter turns from the first of `dims` towards the second.
+    """Rotated k times by 90 degrees from the first of `dims` towards the second.
 
     >>> weft.rot90(weft.tensor([[1, 2], [3, 4]]))
     tensor([[2, 4],
@@ -122,16 +122,16 @@ def rot90(input: Node, k: int = 1, dims: Sequence[int] = (0, 1)) -> Node:
     if len(dims) != 2:
         raise problem(ShapeError, "rot90", f"dims {tuple(dims)}", "two axes")
     first, second = two_axes("rot90", len(input.shape), *dims)
-    turns = as_int("rot90", k, "number of turns") % 4
+    rotations = as_int("rot90", k, "number of rotations") % 4
     order = list(range(len(input.shape)))
     order[first], order[second] = second, first
-    if turns == 0:
+    if rotations == 0:
         return input
-    if turns == 2:
+    if rotations == 2:
         return build.flip(input, (first, second))
     return (
         build.permute(build.flip(input, (second,)), order)
-        if turns == 1
+        if rotations == 1
         else build.flip(build.permute(input, order), (second,))
     )
 
@@ -167,7 +167,7 @@ def at_least(x: Node, rank: int) -> Node:
 
 @operation("weft")
 def hstack(tensors: Sequence[Node]) -> Node:
-    """Tensors side by side: along the second axis, vectors along their only one."""
+    """Tensors concatenated along the second axis, vectors along their only one."""
     parts = [at_least(node, 1) for node in tensors]
     return cat(parts, 1 if parts and len(parts[0].shape) > 1 else 0)
 
@@ -198,7 +198,7 @@ def swapaxes(input: Node, axis0: int, axis1: int) -> Node:
 
 def narrow(input: Node, dim: int, start: int, length: int) -> Node:
     """`weft.narrow` from a number on."""
-    axis, extent, count = narrowed(input, dim, length)
+    axis, extent, count = check_narrow(input, dim, length)
     first = as_int("narrow", start, "start")
     if not -extent <= first <= extent:
         raise problem(ShapeError, "narrow", f"start {start} of extent {extent}", f"{-extent} to {extent}")
@@ -210,13 +210,13 @@ def narrow(input: Node, dim: int, start: int, length: int) -> Node:
 
 def narrow_at(input: Node, dim: int, start: Node, length: int) -> Node:
     """`weft.narrow` from where an integer tensor says; a part that leaves the axis raises when it is computed."""
-    axis, extent, count = narrowed(input, dim, length)
-    first = build.reshape(wrapped(start, extent), (1,))
-    places = build.add(build.expand(build.cast(first, int64), (count,)), build.iota((count,), 0, input.device))
-    return build.gather(input, places, axis, user_site())
+    axis, extent, count = check_narrow(input, dim, length)
+    first = build.reshape(wrap_negative(start, extent), (1,))
+    positions = build.add(build.expand(build.cast(first, int64), (count,)), build.iota((count,), 0, input.device))
+    return build.gather(input, positions, axis, user_site())
 
 
-def narrowed(x: Node, dim: int, length: int) -> tuple[int, int, int]:
+def check_narrow(x: Node, dim: int, length: int) -> tuple[int, int, int]:
     """The axis, its extent, and the length of the part of it, checked."""
     if not x.shape:
         raise problem(ShapeError, "narrow", "a scalar", "at least one axis")

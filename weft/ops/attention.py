@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from weft.dtypes import bool_, float32
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.dtypes import bool_, float32
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
-from weft.graph.attention import Attrs
+from weft.graph.attributes import Attention
 from weft.graph.build import Shape
 from weft.graph.node import Node
-from weft.graph.primitives import make, results_of
+from weft.graph.primitives import make_node, results_of
 from weft.ops.common import broadcast_shapes, need_float, same_device
 
 WHO = "scaled_dot_product_attention"
@@ -37,13 +37,13 @@ def scaled_dot_product_attention(
     same_device(WHO, nodes)
     need_float(WHO, query)
     aligned = _alignment(is_causal, causal)
-    lead, kv_heads = _leading(query, key, value, enable_gqa)
+    lead, kv_heads = _leading_axes(query, key, value, enable_gqa)
     dtype = query.dtype
     if attn_mask is not None and attn_mask.dtype not in (bool_, dtype):
         raise problem(
             DTypeError, WHO, f"attn_mask of {attn_mask.dtype.name}", f"bool or {dtype.name}", "cast it with .to"
         )
-    if dtype.itemsize < 4 and "narrow attention" not in query.device.features:
+    if dtype.itemsize < 4 and not query.device.features.float16_attention:
         q, k, v = (build.cast(node, float32) for node in (query, key, value))
         mask = attn_mask if attn_mask is None or attn_mask.dtype is bool_ else build.cast(attn_mask, float32)
         wide = scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa, causal, state, draw)
@@ -72,9 +72,9 @@ def scaled_dot_product_attention(
         assert state is not None
         srcs.append(state)
     diagonal = {None: None, "top_left": 0, "bottom_right": keys - queries}[aligned]
-    attrs = Attrs(factor, diagonal, attn_mask is not None, float(dropout_p), draw if dropout_p else 0)
-    out, logs = results_of(make("attention", tuple(srcs), attrs))
-    out = make("keep", (out, logs))
+    attrs = Attention(factor, diagonal, attn_mask is not None, float(dropout_p), draw if dropout_p else 0)
+    out, logs = results_of(make_node("attention", tuple(srcs), attrs))
+    out = make_node("keep", (out, logs))
     return build.reshape(build.permute(out, (0, 2, 1, 3)), (*lead, queries, v.shape[3]))
 
 
@@ -93,7 +93,7 @@ def _alignment(is_causal: bool, causal: str | None) -> str | None:
     return "top_left" if is_causal else causal
 
 
-def _leading(query: Node, key: Node, value: Node, grouped: bool) -> tuple[Shape, int]:
+def _leading_axes(query: Node, key: Node, value: Node, grouped: bool) -> tuple[Shape, int]:
     """The axes before the last two in which all three meet, and the number of heads of keys and values."""
     shapes = [node.shape for node in (query, key, value)]
     given = f"query {shapes[0]}, key {shapes[1]} and value {shapes[2]}"

@@ -1,6 +1,6 @@
 """Normalisation by channel and by group: [N, C, ...] brought to mean 0 and variance 1 over some of its axes.
 
-Variances are means of squared differences from the mean (`ops.moments`). `weft.running` keeps the
+Variances are means of squared differences from the mean (`ops.moments`). `weft.functional.running_statistics` keeps the
 statistics that a network uses when it is not training.
 """
 
@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weft.dtypes import float32, int64
-from weft.errors import ShapeError, problem
+from weft.base.dtypes import float32, int64
+from weft.base.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float, to_float
@@ -50,7 +50,7 @@ def _affine(y: Node, weight: Node | None, bias: Node | None) -> Node:
     return y if bias is None else build.add(y, _per_channel(bias, y))
 
 
-def _normalised(x: Node, axes: Sequence[int], eps: float) -> tuple[Node, Node, Node]:
+def _normalise(x: Node, axes: Sequence[int], eps: float) -> tuple[Node, Node, Node]:
     """(x - mean) / sqrt(variance + eps) over `axes`, and both statistics with extent 1 there."""
     middle, variance = mean_and_variance(x, axes)
     centred = build.sub(x, build.expand(middle, x.shape))
@@ -59,15 +59,15 @@ def _normalised(x: Node, axes: Sequence[int], eps: float) -> tuple[Node, Node, N
 
 
 def batch_norm_training(x: Node, weight: Node | None, bias: Node | None, eps: float) -> Statistics:
-    """Each channel normalised over the batch and all places."""
+    """Each channel normalised over the batch and all positions."""
     _channels("batch_norm", x, weight, bias)
     axes = (0, *range(2, len(x.shape)))
     count = math.prod(x.shape[axis] for axis in axes)
     if count == 1:
         given = f"shape {x.shape} in training"
         raise problem(ShapeError, "batch_norm", given, "more than one element per channel", "use a larger batch")
-    wide = build.cast(x, float32) if x.dtype.is_narrow else x
-    y, middle, variance = _normalised(wide, axes, eps)
+    wide = build.cast(x, float32) if x.dtype.is_16_bit else x
+    y, middle, variance = _normalise(wide, axes, eps)
     unbiased = build.mul(variance, count / (count - 1)) if count else variance
     shape = x.shape[1:2]
     value = build.cast(_affine(y, weight, bias), x.dtype)
@@ -88,15 +88,15 @@ def batch_norm_inference(
 
 
 def instance_norm_training(x: Node, weight: Node | None, bias: Node | None, eps: float) -> Statistics:
-    """Each channel of each sample normalised over its places; the statistics are means over the batch."""
+    """Each channel of each sample normalised over its positions; the statistics are means over the batch."""
     _channels("instance_norm", x, weight, bias, least=3)
     axes = tuple(range(2, len(x.shape)))
     count = math.prod(x.shape[2:])
     if count == 1:
         given = f"shape {x.shape} in training"
         raise problem(ShapeError, "instance_norm", given, "more than one element per channel")
-    wide = build.cast(x, float32) if x.dtype.is_narrow else x
-    y, middle, variance = _normalised(wide, axes, eps)
+    wide = build.cast(x, float32) if x.dtype.is_16_bit else x
+    y, middle, variance = _normalise(wide, axes, eps)
     unbiased = build.mul(variance, count / (count - 1)) if count else variance
     over = tuple(axis for axis in range(len(x.shape)) if axis != 1)
     value = build.cast(_affine(y, weight, bias), x.dtype)
@@ -119,7 +119,7 @@ def group_norm(
         given = f"num_groups={num_groups} for {c} channels"
         raise problem(ShapeError, "group_norm", given, "groups of equal size")
     rows = build.reshape(input, (n, num_groups, c // num_groups, *input.shape[2:]))
-    y, _, _ = _normalised(rows, tuple(range(2, len(rows.shape))), eps)
+    y, _, _ = _normalise(rows, tuple(range(2, len(rows.shape))), eps)
     return _affine(build.reshape(y, input.shape), weight, bias)
 
 

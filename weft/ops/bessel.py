@@ -7,12 +7,12 @@ from weft.graph.node import Node
 from weft.ops import approximations
 from weft.ops.common import in_float32, to_float
 from weft.ops.registry import operation
-from weft.ops.series import Coefficients, chebyshev, signed, with_slope
+from weft.ops.series import Coefficients, chebyshev, with_sign, with_slope
 
 Rates = tuple[Node, ...]
 
 
-def _scaled(size: Node, near: Coefficients, far: Coefficients, order: int) -> Node:
+def _scaled_bessel(size: Node, near: Coefficients, far: Coefficients, order: int) -> Node:
     """exp(-x) I(x) of numbers from 0 on: two series, up to 8 and beyond."""
     large = lt(8.0, size)
     low = chebyshev(select(large, 0.0, size), 0.0, 8.0, near)
@@ -21,18 +21,18 @@ def _scaled(size: Node, near: Coefficients, far: Coefficients, order: int) -> No
     return select(large, high, mul(low, size) if order else low)
 
 
-def _grown(scaled: Node, size: Node) -> Node:
+def _multiply_by_exp(scaled: Node, size: Node) -> Node:
     """`scaled` times exp(x), which alone may be too large."""
     root = unary("exp", mul(size, 0.5))
     return mul(mul(scaled, root), root)
 
 
 def _order_0(size: Node) -> Node:
-    return _scaled(size, approximations.BESSEL_0_NEAR, approximations.BESSEL_0_FAR, 0)
+    return _scaled_bessel(size, approximations.BESSEL_0_NEAR, approximations.BESSEL_0_FAR, 0)
 
 
 def _order_1(size: Node) -> Node:
-    return _scaled(size, approximations.BESSEL_1_NEAR, approximations.BESSEL_1_FAR, 1)
+    return _scaled_bessel(size, approximations.BESSEL_1_NEAR, approximations.BESSEL_1_FAR, 1)
 
 
 def _of_i0(sources: Rates, g: Node) -> Rates:
@@ -45,7 +45,7 @@ def i0(input: Node) -> Node:
     """The modified Bessel function of the first kind, of order 0."""
     x = to_float(input)
     size = unary("abs", x)
-    return with_slope(_grown(_order_0(size), size), x, _of_i0)
+    return with_slope(_multiply_by_exp(_order_0(size), size), x, _of_i0)
 
 
 def _of_i0e(sources: Rates, g: Node) -> Rates:
@@ -82,7 +82,7 @@ def i1(input: Node) -> Node:
     """The modified Bessel function of the first kind, of order 1."""
     x = to_float(input)
     size = unary("abs", x)
-    return with_slope(signed(_grown(_order_1(size), size), x), x, _of_i1)
+    return with_slope(with_sign(_multiply_by_exp(_order_1(size), size), x), x, _of_i1)
 
 
 def _of_i1e(sources: Rates, g: Node) -> Rates:
@@ -97,4 +97,4 @@ def _of_i1e(sources: Rates, g: Node) -> Rates:
 def i1e(input: Node) -> Node:
     """exp(-|x|) `i1`(x)."""
     x = to_float(input)
-    return with_slope(signed(_order_1(unary("abs", x)), x), x, _of_i1e)
+    return with_slope(with_sign(_order_1(unary("abs", x)), x), x, _of_i1e)

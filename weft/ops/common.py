@@ -12,12 +12,12 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.dtypes import DType, float32, int64, integer_bounds, promote
-from weft.errors import DeviceError, DTypeError, RangeError, ShapeError, problem
+from weft.base.dtypes import DType, bool_, float32, int64, integer_bounds, promote
+from weft.base.errors import DeviceError, DTypeError, RangeError, ShapeError, problem
+from weft.base.state import SETTINGS
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.node import Node
-from weft.state import SETTINGS
 
 Operand = Node | Number
 Sizes = int | Sequence[int]  # one for all axes, or one for each
@@ -92,17 +92,17 @@ def in_float32(op: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(op)
     def call(*args: Any, **kwargs: Any) -> Any:
         floats = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Node) and arg.dtype.kind == "f"]
-        if not any(arg.dtype.is_narrow for arg in floats):
+        if not any(arg.dtype.is_16_bit for arg in floats):
             return op(*args, **kwargs)
         result = result_dtype(op.__name__, floats)
-        value = op(*[_wide(arg) for arg in args], **{key: _wide(arg) for key, arg in kwargs.items()})
-        return build.cast(value, result) if result.is_narrow else value
+        value = op(*[_widen(arg) for arg in args], **{key: _widen(arg) for key, arg in kwargs.items()})
+        return build.cast(value, result) if result.is_16_bit else value
 
     return call
 
 
-def _wide(arg: Any) -> Any:
-    return build.cast(arg, float32) if isinstance(arg, Node) and arg.dtype.is_narrow else arg
+def _widen(arg: Any) -> Any:
+    return build.cast(arg, float32) if isinstance(arg, Node) and arg.dtype.is_16_bit else arg
 
 
 def broadcast_shapes(who: str, shapes: Sequence[Shape]) -> Shape:
@@ -186,6 +186,11 @@ def need_tensors(who: str, *operands: object) -> None:
         if not isinstance(operand, Node):
             expected = "tensors only"
             raise problem(DTypeError, who, f"a {type(operand).__name__}", expected, "convert it with weft.tensor")
+
+
+def need_numbers(who: str, x: Node) -> None:
+    if x.dtype is bool_:
+        raise problem(DTypeError, who, "bool tensors", "numbers", "use & | ^ for logic, or cast with .int()")
 
 
 def need_float(who: str, x: Node) -> None:

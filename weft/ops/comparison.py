@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from weft.dtypes import float32
-from weft.errors import DTypeError, RangeError, problem
+from weft.base.dtypes import float32
+from weft.base.errors import DTypeError, RangeError, problem
 from weft.graph import build
-from weft.graph.body import close, final, make_loop
+from weft.graph.body import close, final_state, make_loop
 from weft.graph.build import add, eq, mul, select, sub, unary
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node, placeholder
 from weft.ops.common import Operand, meet, need_integer, need_tensors
 from weft.ops.logic import isfinite
@@ -28,39 +28,48 @@ def isclose(input: Node, other: Node, rtol: float = 1e-5, atol: float = 1e-8, eq
         if value < 0:
             raise problem(RangeError, "isclose", f"{name}={value}", "a number of at least 0")
     a, b = meet("isclose", input, other)
-    close = make("eq", (a, b))
+    close = make_canonical("eq", (a, b))
     if equal_nan and a.dtype.kind == "f":
-        close = make("or", (close, make("and", (make("ne", (a, a)), make("ne", (b, b))))))
+        close = make_canonical(
+            "or", (close, make_canonical("and", (make_canonical("ne", (a, a)), make_canonical("ne", (b, b)))))
+        )
     if not rtol and not atol:
         return close
-    narrow = a.dtype.is_narrow or a.dtype.kind != "f"
+    narrow = a.dtype.is_16_bit or a.dtype.kind != "f"
     a, b = (build.cast(one, float32) for one in (a, b)) if narrow else (a, b)
     error, allowed = unary("abs", sub(a, b)), add(unary("abs", mul(b, rtol)), atol)
-    near = make("and", (isfinite(error), make("le", (error, allowed))))
-    return make("or", (close, near))
+    near = make_canonical("and", (isfinite(error), make_canonical("le", (error, allowed))))
+    return make_canonical("or", (close, near))
 
 
 def _of_extremum(first: Node, second: Node, wins: Node, g: Node) -> tuple[Node, Node]:
     """All to the first unless the second is better, or alone a number."""
-    chosen = make("or", (wins, make("ne", (second, second))))
+    chosen = make_canonical("or", (wins, make_canonical("ne", (second, second))))
     return select(chosen, g, 0.0), select(chosen, 0.0, g)
 
 
 def _of_fmax(sources: tuple[Node, ...], g: Node) -> tuple[Node, ...]:
     a, b = sources
-    return _of_extremum(a, b, make("le", (b, a)), g)
+    return _of_extremum(a, b, make_canonical("le", (b, a)), g)
 
 
 def _of_fmin(sources: tuple[Node, ...], g: Node) -> tuple[Node, ...]:
     a, b = sources
-    return _of_extremum(a, b, make("le", (a, b)), g)
+    return _of_extremum(a, b, make_canonical("le", (a, b)), g)
 
 
 def _extremum(op: str, a: Node, b: Node) -> Node:
     """max or min, of the one that is a number where the other is NaN."""
     if a.dtype.kind != "f":
-        return make(op, (a, b))
-    return make("select", (make("ne", (a, a)), b, make("select", (make("ne", (b, b)), a, make(op, (a, b))))))
+        return make_canonical(op, (a, b))
+    return make_canonical(
+        "select",
+        (
+            make_canonical("ne", (a, a)),
+            b,
+            make_canonical("select", (make_canonical("ne", (b, b)), a, make_canonical(op, (a, b)))),
+        ),
+    )
 
 
 @operation()
@@ -99,10 +108,13 @@ def gcd(input: Operand, other: Operand) -> Node:
     first, second = states
     for _ in range(_DIVISIONS_PER_ITERATION):
         done = eq(second, 0)
-        first, second = make("select", (done, first, second)), select(done, 0, make("mod", (first, second)))
+        first, second = (
+            make_canonical("select", (done, first, second)),
+            select(done, 0, make_canonical("mod", (first, second))),
+        )
     body, constants, _ = close(states, [], [first, second], [])
     length = -(-_DIVISIONS[a.dtype.itemsize] // _DIVISIONS_PER_ITERATION)
-    return final(make_loop(body, [unary("abs", a), unary("abs", b), *constants], length, False), 0)
+    return final_state(make_loop(body, [unary("abs", a), unary("abs", b), *constants], length, False), 0)
 
 
 @operation("weft method inplace")
@@ -111,4 +123,4 @@ def lcm(input: Operand, other: Operand) -> Node:
     need_tensors("lcm", input, other)
     a, b = meet("lcm", input, other)
     divisor = gcd(a, b)
-    return unary("abs", mul(make("div", (a, select(eq(divisor, 0), 1, divisor))), b))
+    return unary("abs", mul(make_canonical("div", (a, select(eq(divisor, 0), 1, divisor))), b))

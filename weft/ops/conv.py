@@ -6,11 +6,12 @@ permutes cancel between layers.
 
 from __future__ import annotations
 
-from weft.dtypes import int64
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.dtypes import int64
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
+from weft.graph.attributes import Geometry
 from weft.graph.build import Shape
-from weft.graph.convolve import Geometry, conv, conv_input
+from weft.graph.convolve import conv, conv_input
 from weft.graph.node import Node
 from weft.ops.common import Sizes, same_device, sizes
 from weft.ops.registry import operation
@@ -102,7 +103,9 @@ def conv_transpose1d(
     >>> weft.nn.functional.conv_transpose1d(weft.ones(1, 1, 2), weft.ones(1, 1, 2), stride=2)
     tensor([[[1., 1., 1., 1.]]])
     """
-    return _transposed("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _transpose_conv(
+        "conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation
+    )
 
 
 @operation("weft functional")
@@ -121,7 +124,9 @@ def conv_transpose2d(
     >>> weft.nn.functional.conv_transpose2d(weft.ones(1, 1, 2, 2), weft.ones(1, 3, 2, 2), stride=2).shape
     (1, 3, 4, 4)
     """
-    return _transposed("conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _transpose_conv(
+        "conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation
+    )
 
 
 @operation("weft functional")
@@ -140,7 +145,9 @@ def conv_transpose3d(
     >>> weft.nn.functional.conv_transpose3d(weft.ones(1, 1, 2, 2, 2), weft.ones(1, 3, 2, 2, 2)).shape
     (1, 3, 3, 3, 3)
     """
-    return _transposed("conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _transpose_conv(
+        "conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation
+    )
 
 
 def _conv(who, rank, x, w, bias, stride, padding, dilation, groups) -> Node:
@@ -186,7 +193,7 @@ def _of_integers(rank: int, x: Node, w: Node, bias: Node | None, how: Geometry) 
     return build.reshape(y, y.shape[1:]) if single else y
 
 
-def _transposed(who, rank, x, w, bias, stride, padding, output_padding, groups, dilation) -> Node:
+def _transpose_conv(who, rank, x, w, bias, stride, padding, output_padding, groups, dilation) -> Node:
     _check(who, rank, x, w, bias, groups, w.shape[1] * groups if len(w.shape) > 1 else 0)
     if x.shape[-rank - 1] != w.shape[0] or w.shape[0] % groups:
         given = f"an input of {x.shape[-rank - 1]} channels, a weight {w.shape} and groups={groups}"
@@ -199,7 +206,7 @@ def _transposed(who, rank, x, w, bias, stride, padding, output_padding, groups, 
         given = f"input {x.shape}, weight {w.shape}, padding {pads}, output_padding {extra}"
         raise problem(ShapeError, who, given, "a result of at least 1, and output_padding below stride or dilation")
     if x.dtype is int64:
-        return _transposed_integers(rank, x, w, bias, strides, pads, extra, dilations, groups)
+        return _transpose_integers(rank, x, w, bias, strides, pads, extra, dilations, groups)
     how = Geometry(strides, pads, pads, dilations, groups)
     kernel = build.permute(w, (*range(2, rank + 2), 1, 0))
     beyond = tuple([e // s for e, s in zip(extra, strides, strict=True)])  # windows over padding alone, which has none
@@ -210,14 +217,14 @@ def _transposed(who, rank, x, w, bias, stride, padding, output_padding, groups, 
     return _channels_first(who, rank, x, input_of, bias)
 
 
-def _transposed_integers(rank, x, w, bias, strides, pads, extra, dilations, groups) -> Node:
+def _transpose_integers(rank, x, w, bias, strides, pads, extra, dilations, groups) -> Node:
     """A transposed convolution of whole numbers: a convolution of the input with zeros between its elements and the
     taps in reverse."""
     space, kernel = x.shape[-rank:], w.shape[2:]
     reach = [d * (k - 1) for d, k in zip(dilations, kernel, strict=True)]
     wide = tuple([(n - 1) * s + 1 for n, s in zip(space, strides, strict=True)])
     lead = len(x.shape) - rank
-    spread = build.place(x, (*x.shape[:lead], *wide), (0,) * len(x.shape), (1,) * lead + tuple(strides))
+    spread = build.embed_slice(x, (*x.shape[:lead], *wide), (0,) * len(x.shape), (1,) * lead + tuple(strides))
     lows = [r - p for r, p in zip(reach, pads, strict=True)]
     highs = [r - p + e for r, p, e in zip(reach, pads, extra, strict=True)]
     starts, stops = [max(-low, 0) for low in lows], [n - max(-high, 0) for n, high in zip(wide, highs, strict=True)]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from weft.dtypes import DType, bfloat16, float16, float32, float64, int64
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.dtypes import DType, bfloat16, float16, float32, float64, int64
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops.common import as_int, need_float
 
@@ -28,25 +28,30 @@ def arange(start: Number, end: Number, step: Number, dtype: DType, device: Any) 
     if step == 0 or (end - start) / step < 0:
         raise problem(ShapeError, "arange", f"{start} to {end} by {step}", "a step that leads from start to end")
     count = max(math.ceil((end - start) / step), 0)
-    work = float64 if dtype.kind == "f" else int64  # so that a long float range does not drift
+    work = widest_float(device) if dtype.kind == "f" else int64  # so that a long float range does not drift
     numbers = build.cast(build.iota((count,), 0, device), work)
     return build.cast(build.add(build.mul(numbers, step), start), dtype)
+
+
+def widest_float(device: Any) -> DType:
+    """float64, or float32 on a device without it."""
+    return float64 if float64 in device.dtypes else float32
 
 
 def linspace(start: Node | float, end: Node | float, steps: int, dtype: DType, device: Any) -> Node:
     """`steps` numbers from start to end, both included; each half counts from its own end. For integer dtypes the ends
     are cut to whole numbers first."""
-    return build.cast(_spaced("linspace", start, end, steps, dtype, device), dtype)
+    return build.cast(_space_evenly("linspace", start, end, steps, dtype, device), dtype)
 
 
 def logspace(start: Node | float, end: Node | float, steps: int, base: float, dtype: DType, device: Any) -> Node:
     """`base` to the power of the numbers of `linspace`, cut to whole numbers for integer dtypes."""
-    powers = _spaced("logspace", start, end, steps, dtype, device)
+    powers = _space_evenly("logspace", start, end, steps, dtype, device)
     return build.cast(build.binary("pow", build.like(powers, float(base)), powers), dtype)
 
 
-def _spaced(who: str, start: Node | float, end: Node | float, steps: int, dtype: DType, device: Any) -> Node:
-    """The numbers of `linspace` in float64; ends are numbers, or nodes without axes."""
+def _space_evenly(who: str, start: Node | float, end: Node | float, steps: int, dtype: DType, device: Any) -> Node:
+    """The numbers of `linspace` in the widest float; ends are numbers, or nodes without axes."""
     _need_number_dtype(who, dtype)
     count = as_int(who, steps, "number of steps")
     if count < 0:
@@ -54,19 +59,19 @@ def _spaced(who: str, start: Node | float, end: Node | float, steps: int, dtype:
     low, high = (_end(who, end_, dtype, device) for end_ in (start, end))
     gap = build.div(build.sub(high, low), float(max(count - 1, 1)))
     low, high, gap = (build.expand(build.reshape(one, (1,)), (count,)) for one in (low, high, gap))
-    numbers = build.cast(build.iota((count,), 0, device), float64)
+    numbers = build.cast(build.iota((count,), 0, device), widest_float(device))
     up = build.add(build.mul(numbers, gap), low)
     down = build.sub(high, build.mul(build.sub(float(count - 1), numbers), gap))
     return build.select(build.lt(numbers, max(count / 2, 1)), up, down)
 
 
 def _end(who: str, end: Node | float, dtype: DType, device: Any) -> Node:
-    """One end of `linspace`, float64 without axes."""
+    """One end of `linspace`, without axes."""
     if not isinstance(end, Node):
-        return build.full((), float(int(end)) if dtype.kind in "iu" else float(end), float64, device)
+        return build.full((), float(int(end)) if dtype.kind in "iu" else float(end), widest_float(device), device)
     if end.shape:
         raise problem(ShapeError, who, f"an end of shape {end.shape}", "a number, or a tensor without axes")
-    return build.cast(build.cast(end, int64) if dtype.kind in "iu" else end, float64)
+    return build.cast(build.cast(end, int64) if dtype.kind in "iu" else end, widest_float(device))
 
 
 def _need_number_dtype(who: str, dtype: DType) -> None:
@@ -77,12 +82,12 @@ def _need_number_dtype(who: str, dtype: DType) -> None:
 def eye(rows: int, columns: int, dtype: DType, device: Any) -> Node:
     """1 on the main diagonal, 0 elsewhere: [rows, columns]."""
     shape = (rows, columns)
-    return build.cast(make("eq", (build.iota(shape, 0, device), build.iota(shape, 1, device))), dtype)
+    return build.cast(make_canonical("eq", (build.iota(shape, 0, device), build.iota(shape, 1, device))), dtype)
 
 
 def bits(state: Node, draw: int, shape: Shape, width: int = 32) -> Node:
     """`width` random bits (16 or 32) for each element, as uint32."""
-    return make("random", (state,), (shape, draw, width))
+    return make_canonical("random", (state,), (shape, draw, width))
 
 
 def words(state: Node, draw: int, shape: Shape) -> tuple[Node, Node]:
@@ -99,14 +104,14 @@ def uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
         number = build.mul(build.cast(build.binary("shr", high, 5), float64), 2.0**26)
         return build.mul(build.add(number, build.cast(build.binary("shr", low, 6), float64)), 2.0**-53)
     count = {float16: 11, bfloat16: 8}.get(dtype, 24)
-    work = float32 if dtype.is_narrow else dtype
+    work = float32 if dtype.is_16_bit else dtype
     high = build.cast(build.binary("shr", bits(state, draw, shape), 32 - count), work)
     return build.cast(build.mul(high, 2.0**-count), dtype)
 
 
 def normal(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
     """Mean 0, variance 1, by Box and Muller. Two draws."""
-    if dtype.is_narrow:
+    if dtype.is_16_bit:
         return build.cast(normal(state, draw, shape, float32), dtype)
     radius = build.unary(
         "sqrt", build.mul(build.unary("log", build.sub(1.0, uniform(state, draw, shape, dtype))), -2.0)
@@ -124,7 +129,7 @@ def integers(state: Node, draw: int, low: int, high: int, shape: Shape, dtype: D
 def bernoulli(state: Node, draw: int, p: Node) -> Node:
     """1 with probability `p`, else 0, in the dtype of `p`. One draw."""
     need_float("bernoulli", p)
-    work = float32 if p.dtype.is_narrow else p.dtype
+    work = float32 if p.dtype.is_16_bit else p.dtype
     return build.cast(build.lt(uniform(state, draw, p.shape, work), build.cast(p, work)), p.dtype)
 
 

@@ -1,4 +1,4 @@
-"""einsum: sums of products by labels, contracted two operands at a time in an order chosen by shapes.
+"""Einsum: sums of products by labels, contracted two operands at a time in an order chosen by shapes.
 
 Every pair becomes a batched matrix product over permuted and reshaped operands, or a fused multiply and sum where a
 product would be a thin one. Diagonals are movement.
@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.dtypes import DType
-from weft.errors import DTypeError, ShapeError, problem
+from weft.base.dtypes import DType
+from weft.base.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.node import Node
@@ -54,20 +54,20 @@ def einsum(equation: str, *operands: Any) -> Node:
     _one_dtype(nodes)
     inputs, output = _parse(equation, nodes)
     extents = _extents(equation, inputs, nodes)
-    parts = [_plain(node, labels, extents) for node, labels in zip(nodes, inputs, strict=True)]
+    parts = [_simplify_operand(node, labels, extents) for node, labels in zip(nodes, inputs, strict=True)]
     missing = [label for label in output if label not in extents]
     if missing:
-        raise _wrong(equation, f"the output label {missing[0]!r}", "labels of the operands")
+        raise _einsum_error(equation, f"the output label {missing[0]!r}", "labels of the operands")
     while True:
-        parts = [_summed(part, _wanted(parts, k, output)) for k, part in enumerate(parts)]
+        parts = [_sum_out(part, _needed_labels(parts, k, output)) for k, part in enumerate(parts)]
         if len(parts) == 1:
             break
-        first, second = _cheapest(parts, output)
+        first, second = _choose_pair(parts, output)
         a, b = parts[first], parts[second]
         others = [part for k, part in enumerate(parts) if k not in (first, second)]
         kept = {label for part in others for label in part.labels} | set(output)
         parts = [*others, _product(a, b, kept)]
-    return _arranged(parts[0], output, extents)
+    return _arrange(parts[0], output, extents)
 
 
 def _equation(parts: Sequence[Any]) -> tuple[str, tuple[Node, ...]]:
@@ -97,7 +97,7 @@ def _one_dtype(nodes: Sequence[Node]) -> DType:
     return dtype
 
 
-def _wrong(equation: str, given: str, expected: str) -> Exception:
+def _einsum_error(equation: str, given: str, expected: str) -> Exception:
     return problem(ShapeError, f"einsum {equation!r}", given, expected)
 
 
@@ -108,7 +108,7 @@ def _parse(equation: str, nodes: Sequence[Node]) -> tuple[list[tuple[str, ...]],
     left, arrow, right = text.partition("->")
     terms = left.split(",")
     if len(terms) != len(nodes):
-        raise _wrong(equation, f"{len(nodes)} operands", f"{len(terms)}, as the equation says")
+        raise _einsum_error(equation, f"{len(nodes)} operands", f"{len(terms)}, as the equation says")
     inputs, hidden = [], 0
     for term, node in zip(terms, nodes, strict=True):
         labels, extra = _labels(equation, term, len(node.shape))
@@ -120,7 +120,7 @@ def _parse(equation: str, nodes: Sequence[Node]) -> tuple[list[tuple[str, ...]],
         _check_letters(equation, head + tail)
         output = (*head, *(broadcast if dots else ()), *tail)
         if len(set(output)) != len(output):
-            raise _wrong(equation, "an output with a label twice", "each label once")
+            raise _einsum_error(equation, "an output with a label twice", "each label once")
         return inputs, output
     letters = [label for labels in inputs for label in labels if len(label) == 1]
     return inputs, (*broadcast, *sorted(label for label in set(letters) if letters.count(label) == 1))
@@ -131,14 +131,14 @@ def _labels(equation: str, term: str, rank: int) -> tuple[tuple[str, ...], int]:
     _check_letters(equation, head + tail)
     extra = rank - len(head) - len(tail)
     if extra < 0 or (extra and not dots):
-        raise _wrong(equation, f"an operand with {rank} axes for {term!r}", "a label for every axis")
+        raise _einsum_error(equation, f"an operand with {rank} axes for {term!r}", "a label for every axis")
     return (*head, *[f"...{k}" for k in range(extra, 0, -1)], *tail), extra
 
 
 def _check_letters(equation: str, text: str) -> None:
     for letter in text:
         if not (letter.isalpha() and letter.isascii()):
-            raise _wrong(equation, f"the label {letter!r}", "letters, ',', '->' and '...'")
+            raise _einsum_error(equation, f"the label {letter!r}", "letters, ',', '->' and '...'")
 
 
 def _extents(equation: str, inputs: Sequence[tuple[str, ...]], nodes: Sequence[Node]) -> dict[str, int]:
@@ -147,12 +147,12 @@ def _extents(equation: str, inputs: Sequence[tuple[str, ...]], nodes: Sequence[N
         for label, extent in zip(labels, node.shape, strict=True):
             known = extents.get(label, 1)
             if 1 not in (known, extent) and known != extent:
-                raise _wrong(equation, f"extents {known} and {extent} for label {label!r}", "equal ones, or 1")
+                raise _einsum_error(equation, f"extents {known} and {extent} for label {label!r}", "equal ones, or 1")
             extents[label] = extent if known == 1 else known
     return extents
 
 
-def _plain(node: Node, labels: tuple[str, ...], extents: dict[str, int]) -> Labelled:
+def _simplify_operand(node: Node, labels: tuple[str, ...], extents: dict[str, int]) -> Labelled:
     """An operand with each label once, and none for axes of extent 1 that broadcast."""
     wide = [k for k, label in enumerate(labels) if node.shape[k] != 1 or extents[label] == 1]
     node = build.reshape(node, tuple([node.shape[k] for k in wide]))
@@ -177,20 +177,20 @@ def diagonal_of(x: Node, first: int, second: int) -> Node:
     return build.slice_(flat, starts, stops, (*[1] * len(outer), extent + 1))
 
 
-def _wanted(parts: Sequence[Labelled], number: int, output: Sequence[str]) -> set[str]:
+def _needed_labels(parts: Sequence[Labelled], number: int, output: Sequence[str]) -> set[str]:
     return {label for k, part in enumerate(parts) if k != number for label in part.labels} | set(output)
 
 
-def _summed(part: Labelled, wanted: set[str]) -> Labelled:
-    """Sum over labels that nobody else has."""
-    axes = [axis for axis, label in enumerate(part.labels) if label not in wanted]
+def _sum_out(part: Labelled, needed: set[str]) -> Labelled:
+    """Sum over labels that no other operand has."""
+    axes = [axis for axis, label in enumerate(part.labels) if label not in needed]
     if not axes:
         return part
-    kept = tuple([label for label in part.labels if label in wanted])
+    kept = tuple([label for label in part.labels if label in needed])
     return Labelled(build.reduce("reduce_sum", part.node, axes), kept)
 
 
-def _cheapest(parts: Sequence[Labelled], output: Sequence[str]) -> tuple[int, int]:
+def _choose_pair(parts: Sequence[Labelled], output: Sequence[str]) -> tuple[int, int]:
     """The pair whose product grows memory least; of those, the one with the fewest operations."""
     best: tuple[tuple[int, int], tuple[int, int]] | None = None
     for first in range(len(parts)):
@@ -207,7 +207,7 @@ def _cheapest(parts: Sequence[Labelled], output: Sequence[str]) -> tuple[int, in
 
 
 def _product(a: Labelled, b: Labelled, kept: set[str]) -> Labelled:
-    """Two operands as one, over the labels that are still wanted."""
+    """Two operands as one, over the labels that are still needed."""
     shared = [label for label in a.labels if label in b.labels]
     batch, inner = [label for label in shared if label in kept], [label for label in shared if label not in kept]
     rows, columns = ([label for label in part.labels if label not in shared] for part in (a, b))
@@ -222,13 +222,13 @@ def _product(a: Labelled, b: Labelled, kept: set[str]) -> Labelled:
         shape = tuple([extents[label] for label in full])
         wide = build.mul(_spread(a, full, shape), _spread(b, full, shape))
         return Labelled(build.reduce("reduce_sum", wide, range(len(result), len(full))), result)
-    left = _grouped(a, (batch, rows, inner), size)
-    right = _grouped(b, (batch, inner, columns), size)
+    left = _group(a, (batch, rows, inner), size)
+    right = _group(b, (batch, inner, columns), size)
     product = build.dot(left, right)
     return Labelled(build.reshape(product, tuple([extents[label] for label in result])), result)
 
 
-def _grouped(part: Labelled, groups: tuple[list[str], list[str], list[str]], size) -> Node:
+def _group(part: Labelled, groups: tuple[list[str], list[str], list[str]], size) -> Node:
     """An operand as [*batch, rows, columns]."""
     batch, rows, columns = groups
     order = [part.labels.index(label) for group in groups for label in group]
@@ -243,7 +243,7 @@ def _spread(part: Labelled, labels: Sequence[str], shape: Shape) -> Node:
     return build.expand(build.reshape(build.permute(part.node, order), thin), shape)
 
 
-def _arranged(part: Labelled, output: Sequence[str], extents: dict[str, int]) -> Node:
+def _arrange(part: Labelled, output: Sequence[str], extents: dict[str, int]) -> Node:
     present = [label for label in output if label in part.labels]
     node = build.permute(part.node, [part.labels.index(label) for label in present])
     thin = tuple([extents[label] if label in part.labels else 1 for label in output])

@@ -1,31 +1,30 @@
-"""Elementwise operations: arithmetic, comparison, selection, functions. Each is a few primitives.
+"""Elementwise operations: arithmetic and selection. Each is a few primitives.
 
 Operands broadcast and promote.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
-from weft.dtypes import DType, as_dtype, bool_, int64
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.dtypes import DType, as_dtype, bool_, int64
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.state import SETTINGS
 from weft.graph import build
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops.common import (
     Operand,
-    as_int,
     broadcast_shapes,
     in_float32,
     meet,
     need_float,
+    need_numbers,
     need_tensors,
     number_kind,
     result_dtype,
     same_device,
     spread,
-    to_float,
 )  # fmt: skip
 from weft.ops.logic import (
     ge,
@@ -36,7 +35,7 @@ from weft.ops.logic import (
     lt,
 )
 from weft.ops.registry import operation
-from weft.state import SETTINGS
+from weft.ops.unary_functions import reciprocal, rsqrt, trunc
 
 
 @operation("method")
@@ -55,18 +54,13 @@ def clone(input: Node) -> Node:
 
 
 def _binary(op: str, who: str, a: Operand, b: Operand) -> Node:
-    return make(op, meet(who, a, b))
+    return make_canonical(op, meet(who, a, b))
 
 
 def _arithmetic(op: str, who: str, a: Operand, b: Operand) -> Node:
     pair = meet(who, a, b)
-    _need_numbers(who, pair[0])
-    return make(op, pair)
-
-
-def _need_numbers(who: str, x: Node) -> None:
-    if x.dtype is bool_:
-        raise problem(DTypeError, who, "bool tensors", "numbers", "use & | ^ for logic, or cast with .int()")
+    need_numbers(who, pair[0])
+    return make_canonical(op, pair)
 
 
 @operation("weft method inplace", operators="__add__ __radd__ __iadd__")
@@ -83,7 +77,7 @@ def add(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
         else:
             return _add_scaled(input, other, alpha)
     pair = meet("add", input, other)
-    return make("or" if pair[0].dtype is bool_ else "add", pair)
+    return make_canonical("or" if pair[0].dtype is bool_ else "add", pair)
 
 
 @in_float32
@@ -113,7 +107,7 @@ def sub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
     """a - alpha * b."""
     if alpha != 1 or alpha is True:
         if _check_alpha("sub", input, other, alpha) is bool_:
-            _need_numbers("sub", meet("sub", input, other)[0])
+            need_numbers("sub", meet("sub", input, other)[0])
         return _sub_scaled(input, other, alpha)
     return _arithmetic("sub", "sub", input, other)
 
@@ -129,7 +123,7 @@ def rsub(input: Operand, other: Operand, *, alpha: float | int = 1) -> Node:
 def mul(input: Operand, other: Operand) -> Node:
     """a * b. Two bool tensors: logical and."""
     pair = meet("mul", input, other)
-    return make("and" if pair[0].dtype is bool_ else "mul", pair)
+    return make_canonical("and" if pair[0].dtype is bool_ else "mul", pair)
 
 
 @operation("weft method inplace", aliases="divide", operators="__truediv__ __itruediv__")
@@ -142,23 +136,23 @@ def div(input: Operand, other: Operand, *, rounding_mode: str | None = None) -> 
     if rounding_mode is None:
         default = SETTINGS.default_dtype
         dtype = result_dtype("div", (input, other)) if isinstance(input, Node) or isinstance(other, Node) else default
-        return make("div", meet("div", input, other, dtype=dtype if dtype.kind == "f" else default))
+        return make_canonical("div", meet("div", input, other, dtype=dtype if dtype.kind == "f" else default))
     if rounding_mode == "floor":
         return floor_divide(input, other)
     if rounding_mode != "trunc":
         raise problem(RangeError, "div", f"rounding_mode={rounding_mode!r}", "None, 'floor' or 'trunc'")
     input, other = meet("div", input, other)
-    _need_numbers("div", input)
+    need_numbers("div", input)
     if input.dtype.kind == "f":
-        return trunc(make("div", (input, other)))
-    down = make("div", (input, other))
+        return trunc(make_canonical("div", (input, other)))
+    down = make_canonical("div", (input, other))
     return down if input.dtype.kind == "u" else build.select(_signs_part(input, other), build.add(down, 1), down)
 
 
 def _signs_part(a: Node, b: Node) -> Node:
     """Where integer division has a rest and the signs differ: there rounding down and towards 0 differ."""
-    uneven = build.binary("ne", make("mod", (a, b)), 0)
-    return make("and", (uneven, make("xor", (build.lt(a, 0), build.lt(b, 0)))))
+    uneven = build.binary("ne", make_canonical("mod", (a, b)), 0)
+    return make_canonical("and", (uneven, make_canonical("xor", (build.lt(a, 0), build.lt(b, 0)))))
 
 
 @operation("weft method inplace")
@@ -183,8 +177,8 @@ def floor_divide(input: Operand, other: Operand) -> Node:
     tensor([ 3., -1., nan])
     """
     pair = meet("floor_divide", input, other)
-    _need_numbers("floor_divide", pair[0])
-    return make("floor_divide" if pair[0].dtype.kind == "f" else "div", pair)
+    need_numbers("floor_divide", pair[0])
+    return make_canonical("floor_divide" if pair[0].dtype.kind == "f" else "div", pair)
 
 
 @operation("", operators="__rfloordiv__")
@@ -220,16 +214,16 @@ def fmod(input: Operand, other: Operand) -> Node:
     """
     need_tensors("fmod", input)
     input, other = meet("fmod", input, other)
-    _need_numbers("fmod", input)
+    need_numbers("fmod", input)
     if input.dtype.kind != "f":
-        rest = make("mod", (input, other))
+        rest = make_canonical("mod", (input, other))
         return (
             rest if input.dtype.kind == "u" else build.select(_signs_part(input, other), build.sub(rest, other), rest)
         )
-    rest = make("mod", (build.unary("abs", input), build.unary("abs", other)))
+    rest = make_canonical("mod", (build.unary("abs", input), build.unary("abs", other)))
     at_zero = build.select(build.eq(input, 0.0), build.sub(input, rest), rest)  # -0 stays
     value = build.select(build.lt(input, 0.0), build.neg(rest), at_zero)
-    whole = trunc(make("div", (input, other)))  # has no gradient
+    whole = trunc(make_canonical("div", (input, other)))  # has no gradient
     return build.surrogate(value, build.sub(input, build.mul(other, whole)))
 
 
@@ -258,7 +252,7 @@ def pow(input: Operand, exponent: Operand) -> Node:
         if exponent in (0.5, -0.5, -1):
             return build.unary("sqrt", x) if exponent == 0.5 else rsqrt(x) if exponent == -0.5 else reciprocal(x)
     base, exponent = meet("pow", input, exponent)
-    return make("pow", (base, exponent)) if base.dtype.kind == "f" else _integer_pow(base, exponent)
+    return make_canonical("pow", (base, exponent)) if base.dtype.kind == "f" else _integer_pow(base, exponent)
 
 
 def _integer_pow(base: Node, exponent: Node) -> Node:
@@ -275,7 +269,7 @@ def _integer_pow(base: Node, exponent: Node) -> Node:
         result = build.select(odd, build.mul(result, square_of), result)
         square_of = build.mul(square_of, square_of)
     is_unit = build.eq(build.unary("abs", base), 1)
-    return make("select", (negative, build.select(is_unit, result, 0), result))
+    return make_canonical("select", (negative, build.select(is_unit, result, 0), result))
 
 
 @operation("", operators="__rpow__")
@@ -347,7 +341,7 @@ def where(condition: Node, input: Operand, other: Operand) -> Node:
     device = same_device("where", [condition, *tensors])
     shape = broadcast_shapes("where", [condition.shape, *(value.shape for value in tensors)])
     chosen = [spread("where", value, shape, dtype, device) for value in (input, other)]
-    return make("select", (build.expand_to(condition, shape), *chosen))
+    return make_canonical("select", (build.expand_to(condition, shape), *chosen))
 
 
 @operation("method", name="where")
@@ -369,7 +363,7 @@ def masked_fill(input: Node, mask: Node, value: Operand) -> Node:
 
 @operation("weft method inplace", aliases="clip")
 def clamp(input: Node, min: Operand | None = None, max: Operand | None = None) -> Node:
-    """`input` held between `min` and `max`; the gradient passes where min <= x <= max. NaN stays NaN and gets none.
+    """`input` clamped between `min` and `max`; the gradient passes where min <= x <= max. NaN stays NaN and gets none.
 
     >>> weft.clamp(weft.tensor([-2.0, 0.5, 2.0]), -1, 1)
     tensor([-1.0000,  0.5000,  1.0000])
@@ -379,23 +373,23 @@ def clamp(input: Node, min: Operand | None = None, max: Operand | None = None) -
     if isinstance(min, Node) and isinstance(max, Node):
         min = where(lt(min, max), min, build.stop_gradient(min))  # the lower bound has a slope only below the upper
     if min is not None:
-        input = _held(input, min, lt, ge)
-    return input if max is None else _held(input, max, gt, le)
+        input = _bound(input, min, lt, ge)
+    return input if max is None else _bound(input, max, gt, le)
 
 
 @operation("weft method inplace")
 def clamp_min(input: Node, min: Operand) -> Node:
     """`input` where it is larger than `min`, else `min`."""
-    return _held(input, min, lt, ge)
+    return _bound(input, min, lt, ge)
 
 
 @operation("weft method inplace")
 def clamp_max(input: Node, max: Operand) -> Node:
     """`input` where it is smaller than `max`, else `max`."""
-    return _held(input, max, gt, le)
+    return _bound(input, max, gt, le)
 
 
-def _held(x: Node, bound: Operand, beyond: Callable[..., Node], within: Callable[..., Node]) -> Node:
+def _bound(x: Node, bound: Operand, beyond: Callable[..., Node], within: Callable[..., Node]) -> Node:
     """`bound` where `x` lies beyond it, and where it is NaN. An `x` that is NaN stays and has no gradient."""
     outside = beyond(x, bound)
     if isinstance(bound, Node) and bound.dtype.kind == "f":
@@ -404,206 +398,3 @@ def _held(x: Node, bound: Operand, beyond: Callable[..., Node], within: Callable
     if x.dtype.kind != "f" or value.dtype.kind != "f":
         return value
     return build.surrogate(value, where(within(x, bound), x, where(outside, bound, build.like(value, 0.0))))
-
-
-# ---- functions of one operand -----------------------------------------------------------------------------------
-
-
-@operation("weft method inplace", aliases="negative", operators="__neg__")
-def neg(input: Node) -> Node:
-    """-x."""
-    if input.dtype is bool_:
-        raise problem(DTypeError, "neg", "a bool tensor", "numbers", "use ~x")
-    return build.neg(input)
-
-
-@operation("weft method inplace", aliases="absolute", operators="__abs__")
-def abs(input: Node) -> Node:
-    """|x|; the gradient at 0 is 0."""
-    _need_numbers("abs", input)
-    return build.unary("abs", input)
-
-
-@operation("weft method inplace")
-def sign(input: Node) -> Node:
-    """-1, 0 or 1; NaN gives 0, a bool itself. No gradient."""
-    if input.dtype is bool_:
-        return input
-    up = build.cast(make("lt", (build.like(input, 0), input)), input.dtype)
-    if input.dtype.kind == "u":
-        return up
-    down = build.cast(make("lt", (input, build.like(input, 0))), input.dtype)
-    return build.sub(up, down)
-
-
-@operation("weft method inplace")
-def exp(input: Node) -> Node:
-    """e to the power x.
-
-    >>> weft.exp(weft.tensor([0.0, 1.0]))
-    tensor([1.0000, 2.7183])
-    """
-    return build.unary("exp", to_float(input))
-
-
-@operation("weft special method inplace")
-@in_float32
-def exp2(input: Node) -> Node:
-    """2 to the power x."""
-    return build.binary("pow", 2.0, to_float(input))  # exp(x log 2) would lose digits of large x
-
-
-@operation("weft special method inplace")
-def expm1(input: Node) -> Node:
-    """exp(x) - 1, precise near 0."""
-    return build.unary("expm1", to_float(input))
-
-
-@operation("weft method inplace")
-def log(input: Node) -> Node:
-    """The natural logarithm; -inf at 0, NaN below."""
-    return build.unary("log", to_float(input))
-
-
-@operation("weft method inplace")
-@in_float32
-def log2(input: Node) -> Node:
-    """The logarithm to base 2."""
-    return build.mul(build.unary("log", to_float(input)), 1.0 / math.log(2.0))
-
-
-@operation("weft method inplace")
-@in_float32
-def log10(input: Node) -> Node:
-    """The logarithm to base 10."""
-    return build.mul(build.unary("log", to_float(input)), 1.0 / math.log(10.0))
-
-
-@operation("weft special method inplace")
-def log1p(input: Node) -> Node:
-    """log(1 + x), precise near 0."""
-    return build.unary("log1p", to_float(input))
-
-
-@operation("weft method inplace")
-def sqrt(input: Node) -> Node:
-    """The square root; NaN below 0."""
-    return build.unary("sqrt", to_float(input))
-
-
-@operation("weft method inplace")
-@in_float32
-def rsqrt(input: Node) -> Node:
-    """1 / sqrt(x)."""
-    return build.div(1.0, build.unary("sqrt", to_float(input)))
-
-
-@operation("weft")
-def fill(input: Node, value: Operand) -> Node:
-    """`value`, a number or a tensor without axes, in the shape and dtype of `input`.
-
-    >>> weft.fill(weft.zeros(2), 3)
-    tensor([3., 3.])
-    """
-    if isinstance(value, Node):
-        if value.shape:
-            raise problem(ShapeError, "fill", f"a value of shape {value.shape}", "a number or a tensor without axes")
-        same_device("fill", [input, value])
-        return build.expand_to(build.cast(value, input.dtype), input.shape)
-    number_kind("fill", value)
-    return build.full(input.shape, value, input.dtype, input.device)
-
-
-@operation("weft method inplace", aliases="recip")
-def reciprocal(input: Node) -> Node:
-    """1 / x."""
-    return build.div(1.0, to_float(input))
-
-
-@operation("weft method inplace")
-def square(input: Node) -> Node:
-    """x * x; of bools, as int64."""
-    input = build.cast(input, int64) if input.dtype is bool_ else input
-    return build.mul(input, input)
-
-
-@operation("weft method inplace")
-def sin(input: Node) -> Node:
-    """The sine of x in radians."""
-    return build.unary("sin", to_float(input))
-
-
-@operation("weft method inplace")
-def cos(input: Node) -> Node:
-    """The cosine of x in radians."""
-    return build.unary("cos", to_float(input))
-
-
-@operation("weft method inplace")
-@in_float32
-def tan(input: Node) -> Node:
-    """The tangent of x in radians."""
-    return build.div(sin(input), cos(input))
-
-
-@operation("weft functional method inplace")
-@in_float32  # for the gradient: 1 - tanh(x)^2 of a rounded tanh(x) would have lost its digits
-def tanh(input: Node) -> Node:
-    """The hyperbolic tangent."""
-    return build.unary("tanh", to_float(input))
-
-
-@operation("weft special method inplace")
-def erf(input: Node) -> Node:
-    """The error function."""
-    return build.unary("erf", to_float(input))
-
-
-@operation("weft method inplace")
-def floor(input: Node) -> Node:
-    """The largest whole number not above x; the gradient is 0."""
-    _need_numbers("floor", input)
-    return build.unary("floor", input) if input.dtype.kind == "f" else input
-
-
-@operation("weft method inplace")
-def ceil(input: Node) -> Node:
-    """The smallest whole number not below x; the gradient is 0."""
-    _need_numbers("ceil", input)
-    return build.neg(build.unary("floor", build.neg(input))) if input.dtype.kind == "f" else input
-
-
-@operation("weft method inplace", aliases="fix")
-def trunc(input: Node) -> Node:
-    """The whole part of x, towards 0; the gradient is 0."""
-    _need_numbers("trunc", input)
-    return build.select(build.lt(input, 0), ceil(input), floor(input)) if input.dtype.kind == "f" else input
-
-
-@operation("weft special method inplace")
-def round(input: Node, *, decimals: int = 0) -> Node:
-    """The nearest whole number, ties to even; the gradient is 0. With `decimals`, the nearest with so many digits after
-    the point, or with so many zeros before it if negative.
-
-    >>> weft.round(weft.tensor([0.5, 1.5, 2.4]))
-    tensor([0., 2., 2.])
-    """
-    decimals = as_int("round", decimals, "number of decimals")
-    if decimals:
-        return _round_decimals(input, decimals)
-    _need_numbers("round", input)
-    if input.dtype.kind != "f":
-        return input
-    low = build.unary("floor", input)
-    rest = build.sub(input, low)
-    odd = build.eq(build.binary("mod", low, 2.0), 1.0)
-    up = make("or", (build.lt(0.5, rest), make("and", (build.eq(rest, 0.5), odd))))
-    return build.select(up, build.add(low, 1.0), low)
-
-
-@in_float32
-def _round_decimals(x: Node, decimals: int) -> Node:
-    need_float("round", x)
-    if decimals < 0:
-        return build.mul(round(build.div(x, 10.0**-decimals)), 10.0**-decimals)
-    return build.div(round(build.mul(x, 10.0**decimals)), 10.0**decimals)

@@ -1,11 +1,11 @@
-"""Rows of a table by number: one for each number, or folded by bags of numbers."""
+"""Rows of a table by number: one for each number, or reduced by bags of numbers."""
 
 from __future__ import annotations
 
-from weft.dtypes import int64
-from weft.errors import RangeError, ShapeError, problem
+from weft.base.dtypes import int64
+from weft.base.errors import RangeError, ShapeError, problem
 from weft.graph import build
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops.common import as_int, need_float, need_integer, same_device
 from weft.ops.indexing import user_site
@@ -52,11 +52,11 @@ def embedding_bag(
     pointers = None if offsets is None else _pointers(input, offsets, include_last_offset)
     if mode == "max":
         return _maxima(rows, pointers)
-    total = _folded(rows, pointers)
+    total = _reduce_bags(rows, pointers)
     if mode == "sum":
         return total
     ones = build.full(input.shape, 1, int64, input.device) if counts is None else build.cast(counts, int64)
-    length = build.cast(build.binary("max", _folded(ones, pointers), 1), total.dtype)
+    length = build.cast(build.binary("max", _reduce_bags(ones, pointers), 1), total.dtype)
     return build.div(total, build.expand(build.reshape(length, (*length.shape, 1)), total.shape))
 
 
@@ -66,7 +66,7 @@ def with_bounded_norms(weight: Node, input: Node, max_norm: float, norm_type: fl
     flat = build.reshape(input, (input.size,))
     named = build.scatter("max", flat, build.full(flat.shape, 1, int64, input.device), weight.shape[0], user_site())
     norm = vector_norm(weight, float(norm_type), 1)
-    is_long = make("and", (build.eq(named, 1), build.lt(float(max_norm), norm)))
+    is_long = make_canonical("and", (build.eq(named, 1), build.lt(float(max_norm), norm)))
     scale = build.select(is_long, build.div(float(max_norm), build.add(norm, 1e-7)), 1.0)
     return build.mul(weight, build.expand(build.reshape(scale, (weight.shape[0], 1)), weight.shape))
 
@@ -137,7 +137,7 @@ def _over_columns(value: Node, rows: Node) -> Node:
     return build.expand(build.reshape(value, (*value.shape, 1)), rows.shape)
 
 
-def _folded(rows: Node, pointers: Node | None) -> Node:
+def _reduce_bags(rows: Node, pointers: Node | None) -> Node:
     """Sums over bags: [bags, length, ...] along axis 1, or [elements, ...] by pointers."""
     return (
         build.reduce("reduce_sum", rows, (1,))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from weft.dtypes import DType, bool_, finfo, float32, float64, int32
-from weft.errors import DTypeError, problem
+from weft.base.dtypes import DType, bool_, finfo, float32, float64, int32
+from weft.base.errors import DTypeError, problem
 from weft.graph import build
 from weft.graph.build import add, eq, lt, mul, neg, select, sub, unary
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops.common import Operand, in_float32, meet, need_float, need_tensors, to_float
 from weft.ops.elementwise import pow as power
-from weft.ops.elementwise import sign, trunc
 from weft.ops.registry import operation
-from weft.ops.series import bits_dtype, has_sign, signed
+from weft.ops.series import bits_dtype, has_sign, with_sign
+from weft.ops.unary_functions import sign, trunc
 
 
 @operation()
@@ -41,7 +41,7 @@ def copysign(input: Operand, other: Operand) -> Node:
     """
     need_tensors("copysign", input)
     a, b = (to_float(one) for one in meet("copysign", input, other))
-    return signed(unary("abs", a), build.stop_gradient(b))
+    return with_sign(unary("abs", a), build.stop_gradient(b))
 
 
 @operation("weft method inplace")
@@ -53,8 +53,8 @@ def heaviside(input: Node, values: Node) -> Node:
         raise problem(DTypeError, "heaviside", given, "one dtype", "cast one with .to(dtype)")
     x, value = meet("heaviside", input, values)
     zero = build.like(x, 0)
-    step = x if x.dtype is bool_ else build.cast(make("lt", (zero, x)), x.dtype)
-    return build.stop_gradient(make("select", (make("eq", (x, zero)), value, step)))
+    step = x if x.dtype is bool_ else build.cast(make_canonical("lt", (zero, x)), x.dtype)
+    return build.stop_gradient(make_canonical("select", (make_canonical("eq", (x, zero)), value, step)))
 
 
 @operation()
@@ -87,7 +87,7 @@ def nan_to_num(input: Node, nan: float | None = None, posinf: float | None = Non
     limits = finfo(input.dtype)
     finite = select(eq(input, math.inf), limits.max if posinf is None else posinf, input)
     finite = select(eq(input, -math.inf), limits.min if neginf is None else neginf, finite)
-    return select(make("ne", (input, input)), 0.0 if nan is None else nan, finite)
+    return select(make_canonical("ne", (input, input)), 0.0 if nan is None else nan, finite)
 
 
 @operation("weft method inplace")
@@ -146,14 +146,14 @@ def frexp(input: Node) -> Frexp:
     tensor([3, 0], dtype=weft.int32)
     """
     need_float("frexp", input)
-    x = build.cast(input, float32) if input.dtype.is_narrow else input
+    x = build.cast(input, float32) if input.dtype.is_16_bit else input
     bits, width = bits_dtype(x.dtype), _MANTISSA[x.dtype.itemsize]
     tiny = lt(unary("abs", x), finfo(x.dtype).tiny)
     lifted = select(tiny, mul(x, 2.0**_SCALE), x)
     field = build.binary("shr", build.bitcast(unary("abs", lifted), bits), width)
     bias = _bias(x.dtype) - 1
     exponent = select(tiny, sub(field, bias + _SCALE), sub(field, bias))
-    regular = make("and", (lt(0.0, unary("abs", x)), lt(unary("abs", x), math.inf)))
+    regular = make_canonical("and", (lt(0.0, unary("abs", x)), lt(unary("abs", x), math.inf)))
     exponent = select(regular, exponent, 0)
     # 2^-exponent in two factors: it may be too large, or subnormal, as one
     half = build.binary("shr", exponent, 1)
@@ -187,10 +187,10 @@ def nextafter(input: Node, other: Node) -> Node:
     a, b = build.stop_gradient(x), build.stop_gradient(other)
     whole = bits_dtype(a.dtype)
     bits = build.bitcast(a, whole)
-    is_away = make("eq", (lt(0.0, a), make("lt", (a, b))))  # from zero: the size grows
+    is_away = make_canonical("eq", (lt(0.0, a), make_canonical("lt", (a, b))))  # from zero: the size grows
     stepped = build.bitcast(add(bits, select(is_away, build.like(bits, 1), build.like(bits, -1))), a.dtype)
     least = build.bitcast(build.like(bits, 1), a.dtype)
-    stepped = make("select", (eq(a, 0.0), make("select", (lt(b, 0.0), neg(least), least)), stepped))
-    moved = make("select", (make("eq", (a, b)), b, stepped))
-    is_nan = make("or", (make("ne", (a, a)), make("ne", (b, b))))
-    return build.surrogate(select(is_nan, math.nan, moved), select(make("eq", (a, b)), 0.0, x))
+    stepped = make_canonical("select", (eq(a, 0.0), make_canonical("select", (lt(b, 0.0), neg(least), least)), stepped))
+    moved = make_canonical("select", (make_canonical("eq", (a, b)), b, stepped))
+    is_nan = make_canonical("or", (make_canonical("ne", (a, a)), make_canonical("ne", (b, b))))
+    return build.surrogate(select(is_nan, math.nan, moved), select(make_canonical("eq", (a, b)), 0.0, x))

@@ -10,15 +10,15 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from weft.errors import RangeError, problem
+from weft.base.errors import RangeError, problem
 from weft.graph import build
 from weft.graph.build import add, div, eq, lt, mul, neg, select, sub, unary
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops import approximations
 from weft.ops.common import as_int, in_float32, to_float
 from weft.ops.registry import operation
-from weft.ops.series import cos_pi, fitted, has_sign, polynomial, sin_pi, with_slope
+from weft.ops.series import approximate, cos_pi, has_sign, polynomial, sin_pi, with_slope
 
 Rates = tuple[Node, ...]
 LARGE = 8  # from here on asymptotic series are used
@@ -56,11 +56,11 @@ def _small_log_gamma(x: Node) -> Node:
     below_1, below_2 = lt(x, 0.5), lt(x, 1.5)
     product, steps = build.like(x, 1.0), build.like(x, 0.0)
     for n in range(1, LARGE - 2):
-        again = make("le", (build.like(x, n + 2.0), x))
+        again = make_canonical("le", (build.like(x, n + 2.0), x))
         product = select(again, mul(product, sub(x, float(n))), product)
         steps = select(again, float(n), steps)
     rest = select(below_1, x, select(below_2, sub(x, 1.0), sub(sub(x, steps), 2.0)))
-    value = mul(rest, fitted(rest, approximations.LOG_GAMMA))
+    value = mul(rest, approximate(rest, approximations.LOG_GAMMA))
     before = select(below_2, unary("log1p", rest), neg(unary("log", product)))  # of x + 1 where x < 0.5, or of x
     tiny = select(below_1, unary("log", select(below_1, x, 1.0)), 0.0)
     return sub(sub(value, before), tiny)
@@ -87,9 +87,9 @@ def lgamma(input: Node) -> Node:
     # gamma(-x) gamma(x) = -pi / (x sin(pi x))
     area = mul(unary("abs", sin_pi(size)), size)
     mirrored = sub(sub(math.log(math.pi), unary("log", area)), value)
-    pole = make("and", (make("le", (x, build.like(x, 0.0))), _is_whole(x)))
+    pole = make_canonical("and", (make_canonical("le", (x, build.like(x, 0.0))), _is_whole(x)))
     negative = select(lt(x, 0.0), mirrored, value)
-    undefined = make("ne", (x, x))
+    undefined = make_canonical("ne", (x, x))
     return with_slope(select(undefined, x, select(pole, math.inf, negative)), x, _of_lgamma)
 
 
@@ -144,7 +144,7 @@ def digamma(input: Node) -> Node:
     size = select(regular, select(negative, sub(1.0, x), x), 1.0)
     value = _positive_digamma(size)
     # psi(1 - x) - psi(x) = pi cot(pi x)
-    sine = select(make("or", (whole, unary("not", negative))), 1.0, sin_pi(x))
+    sine = select(make_canonical("or", (whole, unary("not", negative))), 1.0, sin_pi(x))
     mirrored = sub(value, div(mul(cos_pi(x), math.pi), sine))
     below = select(whole, math.nan, mirrored)
     value = select(regular, select(negative, below, value), select(eq(x, 0.0), at_zero, x))
@@ -154,11 +154,11 @@ def digamma(input: Node) -> Node:
 def _hurwitz_zeta(s: Node, q: Node) -> Node:
     """sum over k >= 0 of (q + k)^-s for s > 1, q > 0, by Euler's and Maclaurin's formula from k = 9 on."""
     minus = neg(s)
-    total = make("pow", (q, minus))
+    total = make_canonical("pow", (q, minus))
     for k in range(1, 10):
-        total = add(total, make("pow", (add(q, float(k)), minus)))
+        total = add(total, make_canonical("pow", (add(q, float(k)), minus)))
     last = add(q, 9.0)
-    term = make("pow", (last, minus))
+    term = make_canonical("pow", (last, minus))
     total = sub(add(total, div(mul(term, last), sub(s, 1.0))), mul(term, 0.5))
     inverse = div(1.0, last)
     square = mul(inverse, inverse)
@@ -199,14 +199,14 @@ def _polygamma(n: int, x: Node) -> Node:
     size = select(lt(0.0, unary("abs", x)), select(negative, sub(1.0, x), x), 1.0)
     value = mul(_hurwitz_zeta(build.like(x, n + 1.0), size), sign * math.factorial(n))
     # psi_n(x) = (-1)^n psi_n(1 - x) - pi d^n/dx^n cot(pi x)
-    inner = make("and", (negative, unary("not", whole)))
+    inner = make_canonical("and", (negative, unary("not", whole)))
     cotangent = div(cos_pi(x), select(inner, sin_pi(x), 1.0))
     mirror = mul(polynomial(cotangent, _cotangent_derivative(n)), math.pi ** (n + 1))
     mirrored = sub(value if n % 2 == 0 else neg(value), mirror)
-    pole = make("and", (make("le", (x, build.like(x, 0.0))), whole))
-    pole = make("and", (pole, lt(-math.inf, x)))
+    pole = make_canonical("and", (make_canonical("le", (x, build.like(x, 0.0))), whole))
+    pole = make_canonical("and", (pole, lt(-math.inf, x)))
     value = select(pole, sign * math.inf, select(negative, mirrored, value))
-    value = select(eq(x, math.inf), 0.0, select(make("ne", (x, x)), x, value))
+    value = select(eq(x, math.inf), 0.0, select(make_canonical("ne", (x, x)), x, value))
     return with_slope(value, x, _of_polygamma(n))
 
 

@@ -1,4 +1,4 @@
-"""Operations on graphs: rows gathered along edges and folded at nodes.
+"""Operations on graphs: rows gathered along edges and reduced at nodes.
 
 Two ways to say which node an edge belongs to. *By index*: one number per edge, in any order (`scatter_*`,
 `edge_softmax`). *By segments*: edges sorted by node, node i owning the edges from `rowptr[i]` to `rowptr[i + 1]`, as in
@@ -9,11 +9,11 @@ from a maximum or minimum; the gradient of those goes to the first edge that has
 
 from __future__ import annotations
 
-from weft.dtypes import bool_, int32
-from weft.errors import RangeError, ShapeError, problem
+from weft.base.dtypes import bool_, int32
+from weft.base.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
-from weft.graph.primitives import make
+from weft.graph.primitives import make_node
 from weft.ops.common import need_float, need_integer, normal_axis, same_device
 from weft.ops.indexing import user_site
 from weft.ops.reduce import ValuesIndices
@@ -39,7 +39,7 @@ def _back(out: Node, axis: int) -> Node:
     return build.permute(out, (*range(1, axis + 1), 0, *range(axis + 1, len(out.shape))))
 
 
-def _over(per_row: Node, like: Node) -> Node:
+def _repeat_rows(per_row: Node, like: Node) -> Node:
     """One value per row, repeated over the rows of `like`."""
     return build.expand(build.reshape(per_row, (per_row.size, *(1,) * (len(like.shape) - 1))), like.shape)
 
@@ -67,7 +67,7 @@ def scatter_mean(src: Node, index: Node, dim_size: int, dim: int = 0) -> Node:
     total = build.scatter_add(index, rows, dim_size, user_site())
     ones = build.full(index.shape, 1, src.dtype, src.device)
     count = build.binary("max", build.scatter_add(index, ones, dim_size, user_site()), 1)
-    return _back(build.div(total, _over(count, total)), axis)
+    return _back(build.div(total, _repeat_rows(count, total)), axis)
 
 
 @operation("weft")
@@ -91,12 +91,12 @@ def scatter_min(src: Node, index: Node, dim_size: int, dim: int = 0) -> ValuesIn
     return _extremum("scatter_min", "min", src, index, dim_size, dim)
 
 
-def _extremum(who: str, fold: str, src: Node, index: Node, dim_size: int, dim: int) -> ValuesIndices:
+def _extremum(who: str, reduction: str, src: Node, index: Node, dim_size: int, dim: int) -> ValuesIndices:
     rows, axis = _entries(who, src, index, dim)
     site = user_site()
-    table = build.scatter(fold, index, rows, dim_size, site)
+    table = build.scatter(reduction, index, rows, dim_size, site)
     touched = build.scatter("max", index, build.full(index.shape, True, bool_, src.device), dim_size, site)
-    values = build.select(_over(touched, table), table, 0)
+    values = build.select(_repeat_rows(touched, table), table, 0)
     number = build.iota(rows.shape, 0, src.device)
     hit = build.eq(rows, build.gather(table, index, 0))
     first = build.scatter("min", index, build.select(hit, number, index.size), dim_size, site)
@@ -130,7 +130,7 @@ def _need_segments(who: str, data: Node, rowptr: Node) -> None:
         raise problem(ShapeError, who, given, "[elements, ...] and a vector of segments + 1")
 
 
-def _need_fold(who: str, reduce: str) -> None:
+def _need_reduction(who: str, reduce: str) -> None:
     if reduce not in ("sum", "mean", "max", "min"):
         raise problem(RangeError, who, f"reduce={reduce!r}", "'sum', 'mean', 'max' or 'min'")
 
@@ -139,19 +139,19 @@ def _lengths(rowptr: Node, like: Node) -> Node:
     """How many elements each segment has, repeated over the rows of `like`."""
     count = rowptr.size - 1
     length = build.sub(build.narrow(rowptr, 0, 1, count + 1), build.narrow(rowptr, 0, 0, count))
-    return _over(length, like)
+    return _repeat_rows(length, like)
 
 
 @operation("weft")
 def segment_reduce(data: Node, rowptr: Node, reduce: str = "sum", empty: float = 0.0) -> Node:
-    """Rows `rowptr[i]` to `rowptr[i + 1]` of `data` [E, ...] folded into row i: 'sum', 'mean', 'max' or 'min'.
+    """Rows `rowptr[i]` to `rowptr[i + 1]` of `data` [E, ...] reduced into row i: 'sum', 'mean', 'max' or 'min'.
     `rowptr` rises from 0 to E. A segment without rows gives `empty`; a sum or mean gives 0.
 
     >>> weft.segment_reduce(weft.tensor([1.0, 2.0, 3.0]), weft.tensor([0, 2, 2, 3]))
     tensor([3., 0., 3.])
     """
     _need_segments("segment_reduce", data, rowptr)
-    _need_fold("segment_reduce", reduce)
+    _need_reduction("segment_reduce", reduce)
     out = build.segment("sum" if reduce == "mean" else reduce, data, rowptr, user_site())
     if reduce == "sum":
         return out
@@ -203,10 +203,10 @@ def spmm(rowptr: Node, col: Node, val: Node | None, x: Node) -> Node:
     need_integer("spmm", col)
     same_device("spmm", [rowptr, col, x, *([] if val is None else [val])])
     picked = build.gather(x, col, 0, user_site())
-    return build.segment("sum", _weighted("spmm", picked, val), rowptr, user_site())
+    return build.segment("sum", _apply_weights("spmm", picked, val), rowptr, user_site())
 
 
-def neighbours(x: Node, col: Node, colptr: Node, order: Node, who: str = "sources") -> Node:
+def gather_neighbors(x: Node, col: Node, colptr: Node, order: Node, who: str = "sources") -> Node:
     """`x[col]` for a graph whose transposed structure is known: `order` sorts the edges by `col`, and `colptr` says
     where the edges of each begin. The gradient is summed by segments."""
     for index in (col, colptr, order):
@@ -214,16 +214,16 @@ def neighbours(x: Node, col: Node, colptr: Node, order: Node, who: str = "source
     if not x.shape or colptr.shape != (x.shape[0] + 1,):
         nodes = colptr.size - 1
         raise problem(ShapeError, who, f"a tensor of shape {x.shape}", f"one row for each of {nodes} nodes")
-    return make("neighbours", (x, col, colptr, order), site=user_site())
+    return make_node("gather_neighbors", (x, col, colptr, order), site=user_site())
 
 
-def permuted(x: Node, order: Node, inverse: Node) -> Node:
+def permute_rows(x: Node, order: Node, inverse: Node) -> Node:
     """Rows of `x` in an order whose inverse is known: the gradient is picked by the inverse, not scattered."""
     need_integer("reorder", order)
     if not x.shape or x.shape[0] != order.size:
         given = f"values of shape {x.shape} for {order.size} edges"
         raise problem(ShapeError, "reorder", given, "one row for each edge")
-    return neighbours(x, order, build.iota((order.size + 1,), 0, x.device, int32), inverse, "reorder")
+    return gather_neighbors(x, order, build.iota((order.size + 1,), 0, x.device, int32), inverse, "reorder")
 
 
 def sort_edges(edge_index: Node, num_nodes: int, num_sources: int | None = None) -> tuple[Node, ...]:
@@ -275,13 +275,13 @@ def targets(x: Node, rowptr: Node, count: int) -> Node:
 def aggregate(
     x: Node, rowptr: Node, col: Node, colptr: Node, order: Node, weight: Node | None = None, reduce: str = "sum"
 ) -> Node:
-    """Rows of `x` at the sources of each node's edges, times the edges' weights, folded at the node."""
-    _need_fold("aggregate", reduce)
-    picked = neighbours(x, col, colptr, order, "aggregate")
-    return segment_reduce(_weighted("aggregate", picked, weight), rowptr, reduce)
+    """Rows of `x` at the sources of each node's edges, times the edges' weights, reduced at the node."""
+    _need_reduction("aggregate", reduce)
+    picked = gather_neighbors(x, col, colptr, order, "aggregate")
+    return segment_reduce(_apply_weights("aggregate", picked, weight), rowptr, reduce)
 
 
-def _weighted(who: str, picked: Node, weight: Node | None) -> Node:
+def _apply_weights(who: str, picked: Node, weight: Node | None) -> Node:
     """Rows times one weight each, or one for each of their leading axes."""
     if weight is None:
         return picked

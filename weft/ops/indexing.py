@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weft.dtypes import bool_, int32, int64
-from weft.errors import DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, problem
+from weft.base.dtypes import bool_, int32, int64
+from weft.base.errors import DTypeError, GraphError, IndexRangeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops.common import (
     Operand,
@@ -45,8 +45,8 @@ def user_site() -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """A basic index, resolved: a slice of every axis, the axes to turn round, and the shape the user sees."""
+class BasicIndex:
+    """A basic index, resolved: a slice of every axis, the axes to flip, and the shape the user sees."""
 
     starts: Shape
     stops: Shape
@@ -58,17 +58,17 @@ class Region:
     tensors: tuple[tuple[int, Node], ...]  # integer tensors, by the axis of `shape` that they index
 
 
-def resolve(x: Node, key: Any) -> Region:
+def resolve(x: Node, key: Any) -> BasicIndex:
     """Read an index expression. Tensor indices count as full slices here and are listed in `tensors`."""
     items = list(key) if isinstance(key, tuple) else [key]
     used = sum(item is not None and item is not Ellipsis for item in items)
-    ellipses = [place for place, item in enumerate(items) if item is Ellipsis]
+    ellipses = [position for position, item in enumerate(items) if item is Ellipsis]
     if used > len(x.shape) or len(ellipses) > 1:
         given = f"{used} indices" + (f" and {len(ellipses)} times '...'" if ellipses else "") + f" for shape {x.shape}"
         expected = f"at most {len(x.shape)}" + (", and '...' once" if len(ellipses) > 1 else "")
         raise problem(IndexRangeError, "index", given, expected)
-    place = ellipses[0] if ellipses else len(items)
-    items[place : place + 1] = [slice(None)] * (len(x.shape) - used)
+    position = ellipses[0] if ellipses else len(items)
+    items[position : position + 1] = [slice(None)] * (len(x.shape) - used)
     starts: list[int] = []
     stops: list[int] = []
     steps: list[int] = []
@@ -84,8 +84,8 @@ def resolve(x: Node, key: Any) -> Region:
         extent = x.shape[axis]
         axes.append(len(shape))
         if isinstance(item, slice):
-            start, stop, step, turned = _bounds(item, extent)
-            if turned:
+            start, stop, step, flipped = _bounds(item, extent)
+            if flipped:
                 flips.append(axis)
             shape.append((stop - start + step - 1) // step)
         elif isinstance(item, Node):
@@ -94,7 +94,7 @@ def resolve(x: Node, key: Any) -> Region:
             tensors.append((len(shape), item))
             shape.append(extent)
         else:
-            start = _whole(item, axis, extent)
+            start = _check_integer(item, axis, extent)
             stop, step = start + 1, 1
             axes[-1] = None
         starts.append(start)
@@ -102,17 +102,17 @@ def resolve(x: Node, key: Any) -> Region:
         steps.append(step)
     sliced = tuple((stop - start + step - 1) // step for start, stop, step in zip(starts, stops, steps, strict=True))
     parts = (starts, stops, steps, flips, sliced, shape, axes, tensors)
-    return Region(*map(tuple, parts))  # type: ignore[arg-type]
+    return BasicIndex(*map(tuple, parts))  # type: ignore[arg-type]
 
 
 def _need_index(index: Node) -> None:
     if index.dtype is bool_:
-        given, mend = "a bool tensor as index", "use weft.where(mask, x, other), or x[mask] = value to write"
-        raise problem(GraphError, "index", given, "an index whose result has a known shape", mend)
+        given, fix = "a bool tensor as index", "use weft.where(mask, x, other), or x[mask] = value to write"
+        raise problem(GraphError, "index", given, "an index whose result has a known shape", fix)
     need_integer("index", index)
 
 
-def _whole(item: object, axis: int, extent: int) -> int:
+def _check_integer(item: object, axis: int, extent: int) -> int:
     if isinstance(item, bool):
         raise problem(DTypeError, "index", f"{item}", "ints, slices, None, Ellipsis or integer tensors", "use an int")
     number = as_int("index", item, "index")
@@ -124,7 +124,7 @@ def _whole(item: object, axis: int, extent: int) -> int:
 
 
 def _bounds(item: slice, extent: int) -> tuple[int, int, int, bool]:
-    """A slice as (start, stop, positive step, whether to turn the result round)."""
+    """A slice as (start, stop, positive step, whether to flip the result)."""
     if item.step == 0:
         raise problem(IndexRangeError, "index", "a slice with step 0", "a step that moves")
     numbers = range(extent)[item]
@@ -136,8 +136,8 @@ def _bounds(item: slice, extent: int) -> tuple[int, int, int, bool]:
 
 
 def index(x: Node, key: Any) -> Node:
-    """`x[key]`. A negative step turns the axis round. Several integer tensors broadcast; their axes are replaced by the
-    broadcast shape, which goes to the front where other indices stand between them.
+    """`x[key]`. A negative step flips the axis. Several integer tensors broadcast; their axes are replaced by the
+    broadcast shape, which goes to the front where other indices are between them.
 
     >>> weft.arange(6)[4:0:-2]
     tensor([4, 2])
@@ -146,16 +146,16 @@ def index(x: Node, key: Any) -> Node:
             [5, 6],
             [1, 2]])
     """
-    region = resolve(x, key)
-    picked = build.reshape(_sliced(x, region), region.shape)
-    return _by_tensors(picked, region.tensors) if region.tensors else picked
+    basic = resolve(x, key)
+    picked = build.reshape(_take_slice(x, basic), basic.shape)
+    return _by_tensors(picked, basic.tensors) if basic.tensors else picked
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
     """What integer tensors pick from a value: rows of a table, by number.
 
-    `order` brings the axes that are indexed to the front of the value; `back` puts the index's axes, which then stand
+    `order` brings the axes that are indexed to the front of the value; `back` puts the index's axes, which then are
     at the front of the result, where the user sees them.
     """
 
@@ -167,8 +167,8 @@ class Picked:
 
 
 def pick(x: Node, tensors: Sequence[tuple[int, Node]]) -> Picked:
-    """How integer tensors, each for one axis of `x`, index it. They broadcast. Where they stand side by side the result
-    has their axes in that place, else at the front."""
+    """How integer tensors, each for one axis of `x`, index it. They broadcast. Where they index adjacent axes the
+    result has their axes in that position, else at the front."""
     same_device("index", [x, *(item for _, item in tensors)])
     axes = [axis for axis, _ in tensors]
     others = [axis for axis in range(len(x.shape)) if axis not in axes]
@@ -177,9 +177,9 @@ def pick(x: Node, tensors: Sequence[tuple[int, Node]]) -> Picked:
     inside: Node | None = None
     for axis, item in tensors:
         extent = x.shape[axis]
-        at = wrapped(spread("index", item, shape, int64, x.device), extent)
-        valid = make("and", (make("le", (build.like(at, 0), at)), build.lt(at, extent)))
-        inside = valid if inside is None else make("and", (inside, valid))
+        at = wrap_negative(spread("index", item, shape, int64, x.device), extent)
+        valid = make_canonical("and", (make_canonical("le", (build.like(at, 0), at)), build.lt(at, extent)))
+        inside = valid if inside is None else make_canonical("and", (inside, valid))
         number = build.add(build.mul(number, extent), at)
     if len(tensors) == 1:
         number = at
@@ -201,13 +201,13 @@ def _by_tensors(x: Node, tensors: Sequence[tuple[int, Node]]) -> Node:
     if len(tensors) == 1:
         axis, item = tensors[0]
         same_device("index", [x, item])
-        return build.gather(x, wrapped(item, x.shape[axis]), axis, user_site())
+        return build.gather(x, wrap_negative(item, x.shape[axis]), axis, user_site())
     picked = pick(x, tensors)
     table = build.reshape(build.permute(x, picked.order), (picked.count, *picked.rest))
     return build.permute(build.gather(table, picked.number, 0, user_site()), picked.back)
 
 
-def wrapped(index: Node, extent: int) -> Node:
+def wrap_negative(index: Node, extent: int) -> Node:
     """Negative indices counted from the end."""
     if index.dtype.kind == "u":
         return index
@@ -225,31 +225,31 @@ def set_index(x: Node, key: Any, value: Operand) -> Node:
     """
     if isinstance(key, Node) and key.dtype is bool_:
         return _set_where(x, key, value)
-    region = resolve(x, key)
-    if region.tensors:
-        part = build.reshape(_sliced(x, region), region.shape)
-        filling = _written(part, region.tensors, value, False)
+    basic = resolve(x, key)
+    if basic.tensors:
+        part = build.reshape(_take_slice(x, basic), basic.shape)
+        filling = _write_at(part, basic.tensors, value, False)
     else:
-        filling = spread("x[index] = value", _fitting(value, x, region.shape), region.shape, x.dtype, x.device)
-    filling = build.flip(_in_window(filling, region), region.flips)
-    return build.update_slice(x, filling, region.starts, region.steps)
+        filling = spread("x[index] = value", _fitting(value, x, basic.shape), basic.shape, x.dtype, x.device)
+    filling = build.flip(_in_window(filling, basic), basic.flips)
+    return build.update_slice(x, filling, basic.starts, basic.steps)
 
 
-def _in_window(value: Node, region: Region) -> Node:
+def _in_window(value: Node, basic: BasicIndex) -> Node:
     """A value of the shape that the user sees with the axes of the indexed tensor. What repeats goes on repeating."""
     if value.op == "expand" and value.buffer is None:
         small = value.srcs[0].shape
-        value = build.reshape(value.srcs[0], tuple([1 if axis is None else small[axis] for axis in region.axes]))
-        return build.expand(value, region.sliced)
-    return build.reshape(value, region.sliced)
+        value = build.reshape(value.srcs[0], tuple([1 if axis is None else small[axis] for axis in basic.axes]))
+        return build.expand(value, basic.sliced)
+    return build.reshape(value, basic.sliced)
 
 
-def _sliced(x: Node, region: Region) -> Node:
-    return build.flip(build.slice_(x, region.starts, region.stops, region.steps), region.flips)
+def _take_slice(x: Node, basic: BasicIndex) -> Node:
+    return build.flip(build.slice_(x, basic.starts, basic.stops, basic.steps), basic.flips)
 
 
 def _set_where(x: Node, mask: Node, value: Operand, accumulate: bool = False) -> Node:
-    """`x[mask] = value`: one value for all places, or one row for each place where the mask holds, in order. With
+    """`x[mask] = value`: one value for all positions, or one row for each position where the mask holds, in order. With
     `accumulate` they are added to what is there."""
     who, depth = "x[mask] = value", len(mask.shape)
     if mask.shape != x.shape[:depth]:
@@ -265,17 +265,17 @@ def _set_where(x: Node, mask: Node, value: Operand, accumulate: bool = False) ->
         filling = build.gather(table, _numbers(mask, rows, exactly=True), 0, user_site())
     else:
         filling = spread(who, _fitting(value, x, x.shape), x.shape, x.dtype, x.device)
-    return make("select", (wide, _added(x, filling) if accumulate else filling, x))
+    return make_canonical("select", (wide, _add_at(x, filling) if accumulate else filling, x))
 
 
-def _added(x: Node, more: Node) -> Node:
+def _add_at(x: Node, more: Node) -> Node:
     """x + more; of bools, whether either is."""
-    return make("or" if x.dtype is bool_ else "add", (x, more))
+    return make_canonical("or" if x.dtype is bool_ else "add", (x, more))
 
 
 def _numbers(mask: Node, rows: int, exactly: bool) -> Node:
-    """For each place where `mask` holds, how many such places come before it (elsewhere 0); an index outside `rows`
-    where there are not as many rows as places (with `exactly`) or fewer."""
+    """For each position where `mask` holds, how many such positions come before it (elsewhere 0); an index outside
+    `rows` where there are not as many rows as positions (with `exactly`) or fewer."""
     flat = build.cast(build.reshape(mask, (mask.size,)), int64)
     if not mask.size:
         return build.cast(mask, int64)
@@ -287,27 +287,29 @@ def _numbers(mask: Node, rows: int, exactly: bool) -> Node:
     return build.reshape(build.select(build.eq(flat, 1), number, 0), mask.shape)
 
 
-def _written(x: Node, tensors: Sequence[tuple[int, Node]], value: Operand, accumulate: bool) -> Node:
-    """`x` with `value` at integer tensors: of several for one place the last stays, or all are added in order."""
+def _write_at(x: Node, tensors: Sequence[tuple[int, Node]], value: Operand, accumulate: bool) -> Node:
+    """`x` with `value` at integer tensors: of several for one position the last stays, or all are added in order."""
     picked = pick(x, tensors)
     depth = len(picked.number.shape)
     front = (*picked.number.shape, *picked.rest)
     shape = tuple([front[axis] for axis in picked.back])
     filling = spread("x[index] = value", _fitting(value, x, shape), shape, x.dtype, x.device)
-    places = sorted(range(len(shape)), key=picked.back.__getitem__)
+    positions = sorted(range(len(shape)), key=picked.back.__getitem__)
     size = picked.number.size
-    rows = build.reshape(build.permute(filling, places), (size, *picked.rest))
+    rows = build.reshape(build.permute(filling, positions), (size, *picked.rest))
     table = build.reshape(build.permute(x, picked.order), (picked.count, *picked.rest))
     number = build.reshape(picked.number, (size,))
     if not size or not table.size:
         return x
     if accumulate:
-        table = _added(table, build.scatter_add(number, rows, picked.count, user_site()))
+        table = _add_at(table, build.scatter_add(number, rows, picked.count, user_site()))
     else:
         last = build.scatter("max", number, build.iota((size,), 0, x.device), picked.count, user_site())
-        there = build.reshape(make("le", (build.like(last, 0), last)), (picked.count, *[1] * len(picked.rest)))
+        there = build.reshape(
+            make_canonical("le", (build.like(last, 0), last)), (picked.count, *[1] * len(picked.rest))
+        )
         chosen = build.gather(rows, build.binary("max", last, 0), 0)
-        table = make("select", (build.expand(there, table.shape), chosen, table))
+        table = make_canonical("select", (build.expand(there, table.shape), chosen, table))
     assert depth == len(shape) - len(picked.rest)
     back = sorted(range(len(x.shape)), key=picked.order.__getitem__)
     return build.permute(build.reshape(table, tuple([x.shape[axis] for axis in picked.order])), back)
@@ -328,7 +330,7 @@ def index_put(input: Node, indices: Sequence[Node], values: Operand, accumulate:
         if not isinstance(item, Node):
             raise problem(DTypeError, "index_put", f"a {type(item).__name__} among the indices", "tensors")
         _need_index(item)
-    return _written(input, list(enumerate(indices)), values, accumulate)
+    return _write_at(input, list(enumerate(indices)), values, accumulate)
 
 
 @operation()
@@ -340,7 +342,7 @@ def take(input: Node, index: Node) -> Node:
     """
     need_integer("take", index)
     same_device("take", [input, index])
-    return build.gather(build.reshape(input, (input.size,)), wrapped(index, input.size), 0, user_site())
+    return build.gather(build.reshape(input, (input.size,)), wrap_negative(index, input.size), 0, user_site())
 
 
 @operation("weft method inplace")
@@ -350,8 +352,8 @@ def put(input: Node, index: Node, source: Node, accumulate: bool = False) -> Nod
     if index.size != source.size:
         given = f"{index.size} indices and {source.size} elements"
         raise problem(ShapeError, "put", given, "as many of both")
-    flat, places = build.reshape(input, (input.size,)), build.reshape(index, (index.size,))
-    written = _written(flat, [(0, places)], build.reshape(source, (source.size,)), accumulate)
+    flat, positions = build.reshape(input, (input.size,)), build.reshape(index, (index.size,))
+    written = _write_at(flat, [(0, positions)], build.reshape(source, (source.size,)), accumulate)
     return build.reshape(written, input.shape)
 
 
@@ -371,7 +373,9 @@ def masked_scatter(input: Node, mask: Node, source: Node) -> Node:
     if not source.size:
         source = build.full((1,), 0, source.dtype, source.device)
     number = _numbers(wide, source.size, exactly=False)
-    return make("select", (wide, build.gather(build.reshape(source, (source.size,)), number, 0, user_site()), input))
+    return make_canonical(
+        "select", (wide, build.gather(build.reshape(source, (source.size,)), number, 0, user_site()), input)
+    )
 
 
 def _fitting(value: Operand, x: Node, shape: Shape) -> Operand:
@@ -410,4 +414,4 @@ def one_hot(tensor: Node, num_classes: int) -> Node:
     shape = (*tensor.shape, num_classes)
     known = build.in_range(build.cast(tensor, int64), num_classes, user_site())
     label = build.expand(build.reshape(known, (*tensor.shape, 1)), shape)
-    return build.cast(make("eq", (build.iota(shape, len(shape) - 1, tensor.device), label)), int64)
+    return build.cast(make_canonical("eq", (build.iota(shape, len(shape) - 1, tensor.device), label)), int64)

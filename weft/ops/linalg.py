@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from weft.dtypes import bool_
-from weft.errors import DTypeError, ShapeError, problem
+from weft.base.dtypes import bool_
+from weft.base.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops.common import broadcast_shapes, in_float32, same_device

@@ -6,7 +6,7 @@ import math
 
 from weft.graph import build
 from weft.graph.build import add, div, eq, lt, mul, neg, select, sub, unary
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops.activation import sigmoid
 from weft.ops.common import Operand, in_float32, meet, need_float, need_tensors, number_kind, to_float
@@ -18,14 +18,16 @@ Rates = tuple[Node, ...]
 
 def _of_logit(sources: Rates, g: Node) -> Rates:
     (x,) = sources
-    inside = make("and", (make("le", (build.like(x, 0.0), x)), make("le", (x, build.like(x, 1.0)))))
+    inside = make_canonical(
+        "and", (make_canonical("le", (build.like(x, 0.0), x)), make_canonical("le", (x, build.like(x, 1.0))))
+    )
     return (select(inside, div(g, mul(x, sub(1.0, x))), math.nan),)
 
 
 @operation("weft special method inplace")
 @in_float32
 def logit(input: Node, eps: float | None = None) -> Node:
-    """log(x / (1 - x)), the inverse of `sigmoid`; NaN outside of [0, 1]. With `eps`, of x held to [eps, 1 - eps].
+    """log(x / (1 - x)), the inverse of `sigmoid`; NaN outside of [0, 1]. With `eps`, of x clamped to [eps, 1 - eps].
 
     >>> weft.logit(weft.tensor([0.0, 0.5, 0.75]), eps=0.25)
     tensor([-1.0986,  0.0000,  1.0986])
@@ -34,7 +36,7 @@ def logit(input: Node, eps: float | None = None) -> Node:
     if eps is not None:
         number_kind("logit", eps)
         x = clamp(x, eps, 1.0 - eps)
-    near = make("and", (lt(0.25, x), lt(x, 0.75)))  # log(x / (1 - x)) there, from the distance to 1/2
+    near = make_canonical("and", (lt(0.25, x), lt(x, 0.75)))  # log(x / (1 - x)) there, from the distance to 1/2
     distance = mul(sub(select(near, x, 0.5), 0.5), 2.0)
     value = select(
         near,
@@ -63,7 +65,7 @@ def logaddexp(input: Operand, other: Operand) -> Node:
     a, b = meet("logaddexp", input, other)
     need_float("logaddexp", a)
     apart = select(eq(a, b), 0.0, unary("abs", sub(a, b)))
-    value = add(make("max", (a, b)), unary("log1p", unary("exp", neg(apart))))
+    value = add(make_canonical("max", (a, b)), unary("log1p", unary("exp", neg(apart))))
     return build.with_gradient(value, (a, b), _of_logaddexp)
 
 
@@ -81,19 +83,19 @@ def logaddexp2(input: Operand, other: Operand) -> Node:
     need_float("logaddexp2", a)
     apart = select(eq(a, b), 0.0, unary("abs", sub(a, b)))
     rest = unary("log1p", unary("exp", mul(apart, -math.log(2.0))))
-    value = add(make("max", (a, b)), mul(rest, 1.0 / math.log(2.0)))
+    value = add(make_canonical("max", (a, b)), mul(rest, 1.0 / math.log(2.0)))
     return build.with_gradient(value, (a, b), _of_logaddexp2)
 
 
 def _product(x: Node, factor: Node, y: Node) -> Node:
     """x times a logarithm of y: 0 at x = 0 whatever the logarithm, unless y is NaN."""
-    empty = make("and", (eq(x, 0.0), eq(y, y)))
+    empty = make_canonical("and", (eq(x, 0.0), eq(y, y)))
     return select(empty, 0.0, mul(x, factor))
 
 
 def _of_xlogy(sources: Rates, g: Node) -> Rates:
     x, y = sources
-    nothing = make("and", (eq(x, 0.0), make("le", (y, build.like(y, 0.0)))))
+    nothing = make_canonical("and", (eq(x, 0.0), make_canonical("le", (y, build.like(y, 0.0)))))
     return select(nothing, 0.0, mul(g, unary("log", y))), div(mul(g, x), y)
 
 
@@ -111,7 +113,7 @@ def xlogy(input: Operand, other: Operand) -> Node:
 
 def _of_xlog1py(sources: Rates, g: Node) -> Rates:
     x, y = sources
-    nothing = make("and", (eq(x, 0.0), make("le", (y, build.like(y, -1.0)))))
+    nothing = make_canonical("and", (eq(x, 0.0), make_canonical("le", (y, build.like(y, -1.0)))))
     return select(nothing, 0.0, mul(g, unary("log1p", y))), div(mul(g, x), add(y, 1.0))
 
 

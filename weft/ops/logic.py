@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from weft.dtypes import DType, bool_, promote
+from weft.base.dtypes import DType, bool_, promote
 from weft.graph import build
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops.common import (
     Operand,
@@ -19,7 +19,7 @@ from weft.ops.common import (
 from weft.ops.registry import operation
 
 
-def _compared(op: str, who: str, a: Operand, b: Operand) -> Node:
+def _compare(op: str, who: str, a: Operand, b: Operand) -> Node:
     """A comparison by value: integers are compared with numbers that their dtype does not hold, and with tensors
     without axes of a wider one, as if it did. `gt` and `ge` are `lt` and `le` with the operands exchanged."""
     need_tensors(who, a)
@@ -36,64 +36,64 @@ def _compared(op: str, who: str, a: Operand, b: Operand) -> Node:
                 dtype = promote(x.dtype, y.dtype)
                 break
     pair = meet(who, a, b, dtype=dtype)
-    return make(op, pair if who == op else pair[::-1])
+    return make_canonical(op, pair if who == op else pair[::-1])
 
 
 @operation("weft method inplace", aliases="less cmplt", operators="__lt__")
 def lt(input: Operand, other: Operand) -> Node:
     """a < b, bool."""
-    return _compared("lt", "lt", input, other)
+    return _compare("lt", "lt", input, other)
 
 
 @operation("weft method inplace", aliases="less_equal", operators="__le__")
 def le(input: Operand, other: Operand) -> Node:
     """a <= b, bool."""
-    return _compared("le", "le", input, other)
+    return _compare("le", "le", input, other)
 
 
 @operation("weft method inplace", aliases="greater", operators="__gt__")
 def gt(input: Operand, other: Operand) -> Node:
     """a > b, bool."""
-    return _compared("lt", "gt", input, other)
+    return _compare("lt", "gt", input, other)
 
 
 @operation("weft method inplace", aliases="greater_equal", operators="__ge__")
 def ge(input: Operand, other: Operand) -> Node:
     """a >= b, bool."""
-    return _compared("le", "ge", input, other)
+    return _compare("le", "ge", input, other)
 
 
 @operation("weft method inplace")
 def eq(input: Operand, other: Operand) -> Node:
     """a == b, bool; NaN equals nothing."""
-    return _compared("eq", "eq", input, other)
+    return _compare("eq", "eq", input, other)
 
 
 @operation("weft method inplace", aliases="not_equal")
 def ne(input: Operand, other: Operand) -> Node:
     """a != b, bool."""
-    return _compared("ne", "ne", input, other)
+    return _compare("ne", "ne", input, other)
 
 
 @operation("weft method inplace")
 def logical_and(input: Operand, other: Operand) -> Node:
     """Both not zero."""
     need_tensors("logical_and", input, other)
-    return make("and", meet("logical_and", input, other, dtype=bool_))
+    return make_canonical("and", meet("logical_and", input, other, dtype=bool_))
 
 
 @operation("weft method inplace")
 def logical_or(input: Operand, other: Operand) -> Node:
     """Either not zero."""
     need_tensors("logical_or", input, other)
-    return make("or", meet("logical_or", input, other, dtype=bool_))
+    return make_canonical("or", meet("logical_or", input, other, dtype=bool_))
 
 
 @operation("weft method inplace")
 def logical_xor(input: Operand, other: Operand) -> Node:
     """Exactly one not zero."""
     need_tensors("logical_xor", input, other)
-    return make("xor", meet("logical_xor", input, other, dtype=bool_))
+    return make_canonical("xor", meet("logical_xor", input, other, dtype=bool_))
 
 
 @operation("weft method inplace")
@@ -105,7 +105,7 @@ def logical_not(input: Node) -> Node:
 def _bitwise(op: str, who: str, a: Operand, b: Operand) -> Node:
     pair = meet(who, a, b)
     need_bits(who, pair[0])
-    return make(op, pair)
+    return make_canonical(op, pair)
 
 
 @operation("weft method inplace", operators="__and__ __rand__ __iand__")
@@ -126,22 +126,22 @@ def bitwise_xor(input: Operand, other: Operand) -> Node:
     return _bitwise("xor", "bitwise_xor", input, other)
 
 
-def _shifted(op: str, who: str, a: Operand, b: Operand) -> Node:
+def _shift(op: str, who: str, a: Operand, b: Operand) -> Node:
     pair = meet(who, a, b)
     need_integer(who, pair[0])
-    return make(op, pair)
+    return make_canonical(op, pair)
 
 
 @operation("weft method inplace", operators="__lshift__ __ilshift__")
 def bitwise_left_shift(input: Operand, other: Operand) -> Node:
     """a << b for integer tensors."""
-    return _shifted("shl", "bitwise_left_shift", input, other)
+    return _shift("shl", "bitwise_left_shift", input, other)
 
 
 @operation("weft method inplace", operators="__rshift__ __irshift__")
 def bitwise_right_shift(input: Operand, other: Operand) -> Node:
     """a >> b for integer tensors; the sign stays."""
-    return _shifted("shr", "bitwise_right_shift", input, other)
+    return _shift("shr", "bitwise_right_shift", input, other)
 
 
 @operation("", operators="__rlshift__")
@@ -166,16 +166,16 @@ def bitwise_not(input: Node) -> Node:
 @operation()
 def isnan(input: Node) -> Node:
     """Where x is not a number."""
-    return make("ne", (input, input))
+    return make_canonical("ne", (input, input))
 
 
 @operation()
 def isinf(input: Node) -> Node:
     """Where x is infinite."""
-    return eq(build.unary("abs", input), math.inf) if input.dtype.kind == "f" else make("ne", (input, input))
+    return eq(build.unary("abs", input), math.inf) if input.dtype.kind == "f" else make_canonical("ne", (input, input))
 
 
 @operation()
 def isfinite(input: Node) -> Node:
     """Where x is neither infinite nor NaN."""
-    return lt(build.unary("abs", input), math.inf) if input.dtype.kind == "f" else make("eq", (input, input))
+    return lt(build.unary("abs", input), math.inf) if input.dtype.kind == "f" else make_canonical("eq", (input, input))

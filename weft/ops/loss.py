@@ -13,14 +13,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from weft.dtypes import int32, int64
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.dtypes import int32, int64
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.state import STATE
 from weft.graph import build
 from weft.graph.build import add, div, expand, lt, mul, neg, reshape, select, sub, unary
-from weft.graph.build import reduce as fold
-from weft.graph.layout import make
+from weft.graph.build import reduce as reduce_axes
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
-from weft.ops.activation import shifted
+from weft.ops.activation import subtract_maximum
 from weft.ops.common import in_float32, meet, need_float, same_device
 from weft.ops.indexing import user_site
 from weft.ops.linalg import linear
@@ -28,14 +29,13 @@ from weft.ops.movement import movedim
 from weft.ops.policy import with_policy
 from weft.ops.reduce import mean
 from weft.ops.registry import operation
-from weft.state import STATE
 
 
-def _reduced(who: str, loss: Node, reduction: str) -> Node:
+def _reduce_loss(who: str, loss: Node, reduction: str) -> Node:
     if reduction == "none":
         return loss
     if reduction == "sum":
-        return fold("reduce_sum", loss, range(len(loss.shape)))
+        return reduce_axes("reduce_sum", loss, range(len(loss.shape)))
     if reduction == "mean":
         return mean(loss)
     raise problem(RangeError, who, f"reduction={reduction!r}", "'mean', 'sum' or 'none'")
@@ -80,7 +80,7 @@ def mse_loss(
     reduction = reduction_of("mse_loss", size_average, reduce, reduction)
     input, target = _pair("mse_loss", input, target)
     error = sub(input, target)
-    return _weighted("mse_loss", mul(error, error), weight, reduction)
+    return _apply_weight("mse_loss", mul(error, error), weight, reduction)
 
 
 @operation("functional")
@@ -96,17 +96,17 @@ def l1_loss(
     """|input - target|, times `weight` where one is given; the mean then divides by the sum of weights."""
     reduction = reduction_of("l1_loss", size_average, reduce, reduction)
     input, target = _pair("l1_loss", input, target)
-    return _weighted("l1_loss", unary("abs", sub(input, target)), weight, reduction)
+    return _apply_weight("l1_loss", unary("abs", sub(input, target)), weight, reduction)
 
 
-def _weighted(who: str, loss: Node, weight: Node | None, reduction: str) -> Node:
+def _apply_weight(who: str, loss: Node, weight: Node | None, reduction: str) -> Node:
     """A loss times the weight of each element, reduced; the mean divides by the sum of weights."""
     if weight is None:
-        return _reduced(who, loss, reduction)
+        return _reduce_loss(who, loss, reduction)
     weight = _element_weight(who, loss, weight)
     if reduction != "mean":
-        return _reduced(who, mul(loss, weight), reduction)
-    return div(_reduced(who, mul(loss, weight), "sum"), _reduced(who, weight, "sum"))
+        return _reduce_loss(who, mul(loss, weight), reduction)
+    return div(_reduce_loss(who, mul(loss, weight), "sum"), _reduce_loss(who, weight, "sum"))
 
 
 def _element_weight(who: str, loss: Node, weight: Node) -> Node:
@@ -135,7 +135,7 @@ def smooth_l1_loss(
     input, target = _pair("smooth_l1_loss", input, target)
     e = unary("abs", sub(input, target))
     loss = select(lt(e, beta), mul(mul(e, e), 0.5 / beta), sub(e, 0.5 * beta))
-    return _reduced("smooth_l1_loss", loss, reduction)
+    return _reduce_loss("smooth_l1_loss", loss, reduction)
 
 
 @operation("functional")
@@ -151,8 +151,8 @@ def huber_loss(
     e = unary("abs", sub(input, target))
     loss = select(lt(delta, e), mul(sub(e, 0.5 * delta), delta), mul(mul(e, e), 0.5))
     if weight is None:
-        return _reduced("huber_loss", loss, reduction)
-    return _reduced("huber_loss", mul(loss, _element_weight("huber_loss", loss, weight)), reduction)
+        return _reduce_loss("huber_loss", loss, reduction)
+    return _reduce_loss("huber_loss", mul(loss, _element_weight("huber_loss", loss, weight)), reduction)
 
 
 @operation("functional")
@@ -179,7 +179,7 @@ def binary_cross_entropy_with_logits(
         above = mul(add(mul(sub(pos_weight, 1.0), y), 1.0), above)  # 1 + (w - 1) y
     loss = add(mul(sub(1.0, y), z), above)
     loss = loss if weight is None else mul(*meet(who, loss, weight))
-    return _reduced(who, loss, reduction)
+    return _reduce_loss(who, loss, reduction)
 
 
 @operation("functional")
@@ -192,23 +192,23 @@ def binary_cross_entropy(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Node:
-    """-[y log p + (1 - y) log(1 - p)] from probabilities, the logarithms held above -100."""
+    """-[y log p + (1 - y) log(1 - p)] from probabilities, the logarithms clamped to at least -100."""
     reduction = reduction_of("binary_cross_entropy", size_average, reduce, reduction)
     p, y = _pair("binary_cross_entropy", input, target)
-    value = neg(add(mul(y, _held_log(p)), mul(sub(1.0, y), _held_log(sub(1.0, p)))))
+    value = neg(add(mul(y, _clamped_log(p)), mul(sub(1.0, y), _clamped_log(sub(1.0, p)))))
     loss = build.with_gradient(value, (p, y), _bce_gradient)
     loss = loss if weight is None else mul(*meet("binary_cross_entropy", loss, weight))
-    return _reduced("binary_cross_entropy", loss, reduction)
+    return _reduce_loss("binary_cross_entropy", loss, reduction)
 
 
-def _held_log(p: Node) -> Node:
+def _clamped_log(p: Node) -> Node:
     """log(p), not below -100."""
     value = unary("log", p)
     return select(lt(value, -100.0), -100.0, value)
 
 
 def _bce_gradient(sources: tuple[Node, ...], g: Node) -> tuple[Node, Node]:
-    """(p - y) / (p (1 - p)) with the denominator held above 1e-12, and minus the logit of p, as in PyTorch."""
+    """(p - y) / (p (1 - p)) with the denominator clamped to at least 1e-12, and minus the logit of p, as in PyTorch."""
     p, y = sources
     spread = mul(sub(1.0, p), p)
     in_p = mul(g, div(sub(p, y), select(lt(spread, 1e-12), 1e-12, spread)))
@@ -231,7 +231,7 @@ def nll_loss(
     need_float("nll_loss", input)
     rows, labels = _class_rows("nll_loss", input, target)
     hit = _hits(rows, labels)
-    picked = fold("reduce_sum", select(hit, rows, 0.0), (len(rows.shape) - 1,))
+    picked = reduce_axes("reduce_sum", select(hit, rows, 0.0), (len(rows.shape) - 1,))
     return _over_labels("nll_loss", neg(picked), hit, labels, weight, ignore_index, reduction)
 
 
@@ -262,17 +262,17 @@ def cross_entropy(
         _need_probabilities(who, input, target)
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
     rows, labels = _class_rows(who, input, target)
-    z, axes = shifted(who, rows, -1)
-    log_total = unary("log", fold("reduce_sum", unary("exp_rounded", z), axes))
+    z, axes = subtract_maximum(who, rows, -1)
+    log_total = unary("log", reduce_axes("reduce_sum", unary("exp_rounded", z), axes))
     hit = _hits(rows, labels)
-    loss = sub(log_total, fold("reduce_sum", select(hit, z, 0.0), axes))
+    loss = sub(log_total, reduce_axes("reduce_sum", select(hit, z, 0.0), axes))
     if not label_smoothing:
         return _over_labels(who, loss, hit, labels, weight, ignore_index, reduction)
     classes = rows.shape[-1]
     spread = sub(expand(reshape(log_total, (*labels.shape, 1)), z.shape), z)  # -log softmax
     if weight is not None:
         spread = mul(*meet(who, spread, weight))
-    smooth = mul(fold("reduce_sum", spread, axes), label_smoothing / classes)
+    smooth = mul(reduce_axes("reduce_sum", spread, axes), label_smoothing / classes)
     return _over_labels(who, mul(loss, 1.0 - label_smoothing), hit, labels, weight, ignore_index, reduction, smooth)
 
 
@@ -306,7 +306,7 @@ def _class_rows(who: str, input: Node, target: Node) -> tuple[Node, Node]:
 def _hits(rows: Node, labels: Node) -> Node:
     """Where the class number equals the label: bool [..., K]."""
     wide = expand(reshape(labels, (*labels.shape, 1)), rows.shape)
-    return make("eq", (build.iota(rows.shape, len(rows.shape) - 1, rows.device, labels.dtype), wide))
+    return make_canonical("eq", (build.iota(rows.shape, len(rows.shape) - 1, rows.device, labels.dtype), wide))
 
 
 def _over_labels(
@@ -320,23 +320,23 @@ def _over_labels(
     smooth: Node | None = None,
 ) -> Node:
     """Weigh, drop ignored labels, mark impossible ones, reduce."""
-    counted = make("ne", (labels, build.like(labels, ignore_index)))
+    counted = make_canonical("ne", (labels, build.like(labels, ignore_index)))
     share = build.like(loss, 1.0)
     if weight is not None:
         if weight.shape != hit.shape[-1:]:
             raise problem(ShapeError, who, f"a weight of shape {weight.shape}", f"one per class: {hit.shape[-1:]}")
         per_class = build.expand_to(build.cast(weight, loss.dtype), hit.shape)
-        share = fold("reduce_sum", select(hit, per_class, 0.0), (len(hit.shape) - 1,))
+        share = reduce_axes("reduce_sum", select(hit, per_class, 0.0), (len(hit.shape) - 1,))
         loss = mul(loss, share)
     loss = loss if smooth is None else add(loss, smooth)
-    loss = select(counted, _checked(loss, counted, labels, hit.shape[-1]), 0.0)
+    loss = select(counted, _check_labels(loss, counted, labels, hit.shape[-1]), 0.0)
     if reduction != "mean":
-        return _reduced(who, loss, reduction)
+        return _reduce_loss(who, loss, reduction)
     axes = range(len(loss.shape))
-    return div(fold("reduce_sum", loss, axes), fold("reduce_sum", select(counted, share, 0.0), axes))
+    return div(reduce_axes("reduce_sum", loss, axes), reduce_axes("reduce_sum", select(counted, share, 0.0), axes))
 
 
-def _checked(loss: Node, counted: Node, labels: Node, classes: int) -> Node:
+def _check_labels(loss: Node, counted: Node, labels: Node, classes: int) -> Node:
     """The loss, which needs labels in range. The gradient does not look at them again."""
     label = build.in_range(select(counted, labels, 0), classes, user_site())
     return build.surrogate(select(lt(label, classes), loss, math.nan), loss)
@@ -354,10 +354,10 @@ def _soft_cross_entropy(input: Node, target: Node, weight: Node | None, reductio
         share = add(mul(share, 1.0 - smoothing), smoothing / rows.shape[-1])
     if weight is not None:
         share = mul(*meet(who, share, weight))
-    z, axes = shifted(who, rows, -1)
-    log_total = unary("log", fold("reduce_sum", unary("exp_rounded", z), axes, keepdim=True))
-    loss = fold("reduce_sum", mul(share, sub(expand(log_total, z.shape), z)), axes)
-    return _reduced(who, loss, reduction)
+    z, axes = subtract_maximum(who, rows, -1)
+    log_total = unary("log", reduce_axes("reduce_sum", unary("exp_rounded", z), axes, keepdim=True))
+    loss = reduce_axes("reduce_sum", mul(share, sub(expand(log_total, z.shape), z)), axes)
+    return _reduce_loss(who, loss, reduction)
 
 
 _linear, _cross_entropy = with_policy("linear", linear), with_policy("cross_entropy", cross_entropy)

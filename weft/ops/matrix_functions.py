@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from weft.dtypes import float32, int32, int64
-from weft.errors import ShapeError, problem
+from weft.base.dtypes import float32, int32, int64
+from weft.base.errors import ShapeError, problem
 from weft.graph import build
-from weft.graph.body import close, final, make_loop
+from weft.graph.body import close, final_state, make_loop
 from weft.graph.build import add, mul, select, sub
 from weft.graph.node import Node, placeholder
 from weft.ops.common import in_float32, need_float
@@ -56,7 +56,7 @@ def _repeat(step: Callable[..., tuple[Node, ...]], starts: tuple[Node, ...], tim
     """The first state after a number of steps, of which one is compiled."""
     states = [placeholder(one.shape, one.dtype, one.device) for one in starts]
     body, constants, _ = close(states, [], list(step(*states)), [])
-    return final(make_loop(body, [*starts, *constants], times, False), 0)
+    return final_state(make_loop(body, [*starts, *constants], times, False), 0)
 
 
 def _taylor(x: Node) -> Node:
@@ -79,8 +79,8 @@ def _taylor(x: Node) -> Node:
 def _diagonal(x: Node, value: float) -> Node:
     """`value` on the diagonals of matrices of the shape of `x`."""
     rank = len(x.shape)
-    places = [build.iota(x.shape, axis, x.device) for axis in (rank - 2, rank - 1)]
-    return select(build.binary("eq", *places), build.like(x, value), build.like(x, 0.0))
+    positions = [build.iota(x.shape, axis, x.device) for axis in (rank - 2, rank - 1)]
+    return select(build.binary("eq", *positions), build.like(x, value), build.like(x, 0.0))
 
 
 # Odd polynomials x (a + b x^2 + c x^4) of singular values. The first lifts small ones by `LIFT` and keeps all of them

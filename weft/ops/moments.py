@@ -1,11 +1,11 @@
 """Means and sums of squared differences from them, by one pass over memory where two would read it twice.
 
-A row that a kernel keeps in a cache or in registers is walked twice: its mean, then the squares. What is longer is cut
+A row that a kernel keeps in a cache or in registers is read twice: its mean, then the squares. What is longer is cut
 into pieces, each with a mean and a sum of squares of its own (count, mean, M2), and these are merged: the mean of
 means, and the sum of all M2 and of the squared distances of the pieces' means from the mean, each by its count (Chan,
 Golub and LeVeque). Neither subtracts large numbers that are nearly equal, so a mean far from 0 costs no digits. Which
 it is follows from shapes and the kind of device. Gradients are those of the two passes. Columns (channels last) are
-folded in two passes: kernels that add up rows as they lie are faster than walks down pieces of columns.
+reduced in two passes: kernels that add up rows as they lie are faster than passes down pieces of columns.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from weft.graph.node import Node
 PIECE = 4096  # elements of a row that make a piece
 LONG = 32768  # elements from which a row, where few rows are, or a channel is in pieces: fewer stay in a cache
 FEW_ROWS = 64  # rows that are few
-FEWEST_PLACES = 256  # elements of a channel of one sample that make a piece
+MIN_PIECE_ELEMENTS = 256  # elements of a channel of one sample that make a piece
 
 
 class Moments(NamedTuple):
-    """A mean and a sum of squared differences from it, with extent 1 on the axes that were folded."""
+    """A mean and a sum of squared differences from it, with extent 1 on the axes that were reduced."""
 
     mean: Node
     squares: Node
@@ -36,7 +36,7 @@ def moments(x: Node, axes: Sequence[int]) -> Moments:
     count = math.prod(x.shape[axis] for axis in axes)
     total = build.reduce("reduce_sum", x, axes, True)
     middle = build.mul(total, 1.0 / count) if count else build.div(total, 0.0)
-    found = _in_pieces(x, tuple(sorted(axes)))
+    found = _merge_pieces(x, tuple(sorted(axes)))
     if found is not None:
         middle = build.surrogate(build.reshape(found.mean, middle.shape), middle)
     centred = build.sub(x, build.expand(middle, x.shape))
@@ -62,8 +62,8 @@ class _Parts(NamedTuple):
     each: int
 
 
-def _in_pieces(x: Node, axes: tuple[int, ...]) -> Moments | None:
-    """The moments of what is long, without the folded axes; None where two walks read memory once."""
+def _merge_pieces(x: Node, axes: tuple[int, ...]) -> Moments | None:
+    """The moments of what is long, without the reduced axes; None where two passes read memory once."""
     rank, extents = len(x.shape), [x.shape[axis] for axis in axes]
     count = math.prod(extents)
     kept = x.size // count if count else 0
@@ -72,14 +72,14 @@ def _in_pieces(x: Node, axes: tuple[int, ...]) -> Moments | None:
     if axes == tuple(range(rank - len(axes), rank)):
         if count < LONG or kept >= FEW_ROWS:
             return None
-        return _merged(_cut(build.reshape(x, (kept, count, 1)), PIECE))
-    channels, places = x.shape[1], math.prod(x.shape[2:])
-    by_channel = axes == (0, *range(2, rank)) and x.op != "permute" and "blocks" not in x.device.features
-    if by_channel and count >= LONG and FEWEST_PLACES <= places <= LONG and x.shape[0] > 1:
-        rows = _walked(build.reshape(x, (1, x.shape[0] * channels, places, 1)), places)
+        return _merge(_cut(build.reshape(x, (kept, count, 1)), PIECE))
+    channels, elements = x.shape[1], math.prod(x.shape[2:])
+    by_channel = axes == (0, *range(2, rank)) and x.op != "permute" and not x.device.features.workgroups
+    if by_channel and count >= LONG and MIN_PIECE_ELEMENTS <= elements <= LONG and x.shape[0] > 1:
+        rows = _moments_of(build.reshape(x, (1, x.shape[0] * channels, elements, 1)), elements)
         shape = (1, x.shape[0], channels)
         mean, rest, squares = (build.reshape(part, shape) for part in (rows.mean, rows.rest, rows.squares))
-        return _merged([_Parts(mean, rest, squares, places)])
+        return _merge([_Parts(mean, rest, squares, elements)])
     return None
 
 
@@ -88,15 +88,15 @@ def _cut(x: Node, per: int) -> list[_Parts]:
     outer, extent, inner = x.shape
     whole = extent // per
     pieces = build.reshape(build.narrow(x, 1, 0, whole * per), (outer, whole, per, inner))
-    parts = [_walked(pieces, per)]
+    parts = [_moments_of(pieces, per)]
     if extent % per:
         rest = build.reshape(build.narrow(x, 1, whole * per, extent), (outer, 1, extent % per, inner))
-        parts.append(_walked(rest, extent % per))
+        parts.append(_moments_of(rest, extent % per))
     return parts
 
 
-def _walked(pieces: Node, count: int) -> _Parts:
-    """Mean and squares of each of [outer, pieces, elements, inner], in two walks over a piece. The differences from a
+def _moments_of(pieces: Node, count: int) -> _Parts:
+    """Mean and squares of each of [outer, pieces, elements, inner], in two passes over a piece. The differences from a
     mean that was rounded do not add up to 0: what they add up to completes it."""
     middle = build.mul(build.reduce("reduce_sum", pieces, (2,), True), 1.0 / count)
     centred = build.sub(pieces, build.expand(middle, pieces.shape))
@@ -106,7 +106,7 @@ def _walked(pieces: Node, count: int) -> _Parts:
     return _Parts(build.reshape(middle, squares.shape), rest, build.sub(squares, build.mul(left, rest)), count)
 
 
-def _merged(parts: Sequence[_Parts]) -> Moments:
+def _merge(parts: Sequence[_Parts]) -> Moments:
     """All pieces in one: [outer, 1, inner] of each. Means are taken as distances from the first of them, which loses
     nothing where they are large and near each other."""
     total = sum(part.each * part.mean.shape[1] for part in parts)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from weft.errors import DTypeError, ShapeError, problem
+from weft.base.errors import DTypeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops.common import (
     as_int,
@@ -96,7 +96,7 @@ def matrix_transpose(input: Node) -> Node:
 
 @operation(view="basic", aliases="moveaxis")
 def movedim(input: Node, source: int | Sequence[int], destination: int | Sequence[int]) -> Node:
-    """Axes taken out and put in at other places; the others keep their order.
+    """Axes taken out and put in at other positions; the others keep their order.
 
     >>> weft.zeros(2, 3, 4).movedim((0, 1), (-1, 0)).shape
     (3, 4, 2)
@@ -104,17 +104,17 @@ def movedim(input: Node, source: int | Sequence[int], destination: int | Sequenc
     rank = len(input.shape)
     froms, tos = (list(axes) if isinstance(axes, (tuple, list)) else [axes] for axes in (source, destination))
     if len(froms) != len(tos):
-        raise problem(ShapeError, "movedim", f"{len(froms)} axes to {len(tos)} places", "as many of both")
-    places = {
+        raise problem(ShapeError, "movedim", f"{len(froms)} axes to {len(tos)} positions", "as many of both")
+    targets = {
         normal_axis("movedim", to, rank): normal_axis("movedim", axis, rank)
         for axis, to in zip(froms, tos, strict=True)
     }
-    if len(places) != len(tos) or len(set(places.values())) != len(froms):
-        raise problem(ShapeError, "movedim", f"axes {source} to {destination}", "each axis and each place once")
+    if len(targets) != len(tos) or len(set(targets.values())) != len(froms):
+        raise problem(ShapeError, "movedim", f"axes {source} to {destination}", "each axis and each position once")
     if not rank:
         return input
-    others = iter([axis for axis in range(rank) if axis not in places.values()])
-    return build.permute(input, [places[to] if to in places else next(others) for to in range(rank)])
+    others = iter([axis for axis in range(rank) if axis not in targets.values()])
+    return build.permute(input, [targets[to] if to in targets else next(others) for to in range(rank)])
 
 
 @operation("method", view="expand")
@@ -242,9 +242,9 @@ def pad(input: Node, pad: Sequence[int], mode: str = "constant", value: Number |
             "a low and a high number for some of the last axes",
         )
     lows, highs = [0] * rank, [0] * rank
-    for place in range(len(pad) // 2):
-        lows[rank - 1 - place], highs[rank - 1 - place] = (
-            as_int("pad", n, "padding") for n in pad[2 * place : 2 * place + 2]
+    for number in range(len(pad) // 2):
+        lows[rank - 1 - number], highs[rank - 1 - number] = (
+            as_int("pad", n, "padding") for n in pad[2 * number : 2 * number + 2]
         )
     if any(low + high + extent < 0 for low, high, extent in zip(lows, highs, input.shape, strict=True)):
         raise problem(ShapeError, "pad", f"{tuple(pad)} for shape {input.shape}", "extents that stay at least 0")
@@ -290,7 +290,9 @@ def cat(tensors: Sequence[Node], dim: int = 0) -> Node:
         raise problem(ShapeError, "cat", "a scalar", "tensors with at least one axis", "use stack")
     axis = normal_axis("cat", dim, len(first.shape))
     for node in tensors:
-        if len(node.shape) != len(first.shape) or build.kept(node.shape, (axis,)) != build.kept(first.shape, (axis,)):
+        if len(node.shape) != len(first.shape) or build.keepdim_shape(node.shape, (axis,)) != build.keepdim_shape(
+            first.shape, (axis,)
+        ):
             given = f"shapes {first.shape} and {node.shape} along axis {axis}"
             raise problem(
                 ShapeError, "cat", given, "equal extents on the other axes", "reshape one of them or use stack"
@@ -349,7 +351,7 @@ def subsample(input: Node, *strides: int | Sequence[int]) -> Node:
     _need_one_per_axis("subsample", steps, "strides", input)
     if min(steps, default=1) < 1:
         raise problem(
-            ShapeError, "subsample", f"strides {steps}", "whole numbers from 1 on", "use flip to turn an axis"
+            ShapeError, "subsample", f"strides {steps}", "whole numbers from 1 on", "use flip to reverse an axis"
         )
     return build.slice_(input, (0,) * len(steps), input.shape, steps)
 
@@ -430,7 +432,7 @@ def _triangle(who: str, x: Node, diagonal: int, keep_low: bool) -> Node:
         raise problem(ShapeError, who, f"shape {x.shape}", "at least two axes")
     row, column = build.iota(x.shape, rank - 2, x.device), build.iota(x.shape, rank - 1, x.device)
     limit = build.add(row, as_int(who, diagonal, "diagonal"))
-    keep = make("le", (column, limit) if keep_low else (limit, column))
+    keep = make_canonical("le", (column, limit) if keep_low else (limit, column))
     return build.select(keep, x, 0)
 
 

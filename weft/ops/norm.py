@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.dtypes import finfo
-from weft.errors import ShapeError, problem
+from weft.base.dtypes import finfo
+from weft.base.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.node import Node
@@ -30,7 +30,7 @@ def _row_axes(
     return tuple(range(rank - len(tail), rank))
 
 
-def _scaled(x: Node, power: Node, eps: float) -> Node:
+def _scale(x: Node, power: Node, eps: float) -> Node:
     """x / sqrt(power + eps), the power given per row."""
     return build.mul(x, build.expand(build.div(1.0, build.unary("sqrt", build.add(power, eps))), x.shape))
 
@@ -51,7 +51,7 @@ def layer_norm(
     """
     axes = _row_axes("layer_norm", input, normalized_shape, (weight, bias))
     middle, variance = mean_and_variance(input, axes)
-    y = _scaled(build.sub(input, build.expand(middle, input.shape)), variance, eps)
+    y = _scale(build.sub(input, build.expand(middle, input.shape)), variance, eps)
     y = y if weight is None else mul(y, weight)
     return y if bias is None else add(y, bias)
 
@@ -64,5 +64,5 @@ def rms_norm(
     """x / sqrt(mean(x^2) + eps) * weight over the last axes; `eps` is the dtype's epsilon unless given."""
     axes = _row_axes("rms_norm", input, normalized_shape, (weight,))
     small = finfo(input.dtype).eps if eps is None else eps
-    y = _scaled(input, mean(build.mul(input, input), axes, True), small)
+    y = _scale(input, mean(build.mul(input, input), axes, True), small)
     return y if weight is None else mul(y, weight)

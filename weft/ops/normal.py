@@ -9,7 +9,7 @@ from weft.graph.node import Node
 from weft.ops import approximations
 from weft.ops.common import in_float32, to_float
 from weft.ops.registry import operation
-from weft.ops.series import chebyshev, fitted, with_slope
+from weft.ops.series import approximate, chebyshev, with_slope
 
 Rates = tuple[Node, ...]
 TWO_OVER_ROOT_PI = 2.0 / math.sqrt(math.pi)
@@ -26,8 +26,8 @@ def _bell(x: Node) -> Node:
 def _scaled_erfc(size: Node) -> Node:
     """exp(x^2) erfc(x) of numbers from 0 on: a polynomial in (x - 4) / (x + 4), over 1 + 2x."""
     infinite = eq(size, math.inf)
-    place = select(infinite, 1.0, div(sub(size, 4.0), add(size, 4.0)))
-    return div(fitted(place, approximations.SCALED_ERFC), add(mul(size, 2.0), 1.0))
+    position = select(infinite, 1.0, div(sub(size, 4.0), add(size, 4.0)))
+    return div(approximate(position, approximations.SCALED_ERFC), add(mul(size, 2.0), 1.0))
 
 
 def _of_erfc(sources: Rates, g: Node) -> Rates:

@@ -1,6 +1,6 @@
 """Which dtype operations compute in under `weft.autocast`: the table, and what applies it where an operation is called.
 
-    user's call -> `tensor.lift(op)` -> `with_policy(name, op)` -> op
+    user's call -> `lift(op)` -> `with_policy(name, op)` -> op
 
 `with_policy` wraps an operation that the table names, once, when `lift` makes a function of tensors of it (or
 `namespaces.function_of`, where it is one already): outside of autocast the wrapper reads one attribute of the thread's
@@ -11,7 +11,7 @@ an operation calls by itself is not cast again.
 
 As in PyTorch, only float operands on a device that autocast is switched on for are cast, float64 is left alone, and a
 call with an explicit `dtype` is left as it is. The table follows PyTorch's lists for GPUs on every device;
-docs/precision.md, which `tools/precision_table.py` writes, shows them side by side.
+docs/precision.md, which `tools/precision_table.py` writes, shows them in one table.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from weft.dtypes import DType, float32, float64
-from weft.errors import DTypeError, problem
+from weft.base.dtypes import DType, float32, float64
+from weft.base.errors import DTypeError, problem
+from weft.base.state import STATE
 from weft.graph import build
 from weft.graph.node import Node
-from weft.state import STATE
 
 LOW, FLOAT32, WIDEST = "low", "float32", "widest"
 POLICIES = {
@@ -111,8 +111,8 @@ def with_policy(
         if not found:
             return op(*args, **kwargs)
         target = _target(name, policy, found, state)
-        args = _converted(args, kind, state, cast, target)
-        kwargs = {key: _converted(value, kind, state, cast, target) for key, value in kwargs.items()}
+        args = _convert(args, kind, state, cast, target)
+        kwargs = {key: _convert(value, kind, state, cast, target) for key, value in kwargs.items()}
         STATE.autocast = None  # what the operation is made of is not cast once more
         try:
             return op(*args, **kwargs)
@@ -152,9 +152,9 @@ def _target(name: str, policy: str, operands: list[Any], state: AutocastState) -
     return low
 
 
-def _converted(value: Any, kind: Any, state: AutocastState, cast: Callable[..., Any], target: DType) -> Any:
+def _convert(value: Any, kind: Any, state: AutocastState, cast: Callable[..., Any], target: DType) -> Any:
     if type(value) in (tuple, list):
-        return type(value)([_converted(one, kind, state, cast, target) for one in value])
+        return type(value)([_convert(one, kind, state, cast, target) for one in value])
     if _is_cast(value, kind, state) and value.dtype is not target:
         return cast(value, target)
     return value

@@ -1,8 +1,8 @@
-"""Pooling: windows over the last one, two or three axes, each reduced to one number.
+"""Windows of pooling over the last one, two or three axes, and maximum pooling.
 
-A window of up to FEW places is a chain of elementwise operations over slices, which fuses with all its neighbours; a
-larger one is a reduction. What the gradient follows is written as sums over `unfold`ed windows, so that it is a `fold`:
-no window is ever stored, forwards or backwards.
+A window of up to MAX_UNROLLED_POSITIONS elements is a chain of elementwise operations over slices, which fuses with
+what is before and after it; a larger one is a reduction. What the gradient follows is written as sums over `unfold`ed
+windows, so that it is a `fold`: no window is ever stored, forwards or backwards.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import itertools
 import math
 from dataclasses import dataclass
 
-from weft.dtypes import int32, int64
-from weft.errors import RangeError, ShapeError, problem
+from weft.base.dtypes import int32, int64
+from weft.base.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Number, Shape
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
-from weft.ops.common import Sizes, as_int, need_float, sizes
+from weft.ops.common import Sizes, sizes
 from weft.ops.reduce import ValuesIndices
 from weft.ops.registry import operation
 
-FEW = 16  # places in a window up to which it is a chain
+MAX_UNROLLED_POSITIONS = 16  # positions in a window up to which it is a chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class Windows:
         highs = [total - low - n for total, low, n in zip(whole, self.lows, self.extents, strict=True)]
         x = build.pad(x, (0,) * lead + self.lows, (0,) * lead + tuple(highs), filling)
         for axis in reversed(range(self.rank)):
-            place = lead + axis
-            x = build.narrow(x, place, 0, ends[axis])
-            x = build.unfold(x, place, self.kernel[axis], self.stride[axis], self.dilation[axis])
+            position = lead + axis
+            x = build.narrow(x, position, 0, ends[axis])
+            x = build.unfold(x, position, self.kernel[axis], self.stride[axis], self.dilation[axis])
         return x
 
-    def places(self, x: Node) -> list[tuple[Shape, Node]]:
-        """The windows' places one by one, in row-major order: (k of each axis, [..., *counts])."""
+    def slices(self, x: Node) -> list[tuple[Shape, Node]]:
+        """The elements of windows position by position, in row-major order: (k of each axis, [..., *counts])."""
         lead = len(x.shape) - 2 * self.rank
         shape = (*x.shape[:lead], *self.counts)
         found = []
@@ -68,8 +68,8 @@ class Windows:
             found.append((ks, build.reshape(part, shape)))
         return found
 
-    def reduced(self, op: str, windows: Node) -> Node:
-        """All places of each window reduced; they are moved before the last axis, whose windows lie side by side."""
+    def reduce_windows(self, op: str, windows: Node) -> Node:
+        """All elements of each window reduced; they are moved before the last axis, whose windows are contiguous."""
         lead = len(windows.shape) - 2 * self.rank
         counts = [lead + 2 * axis for axis in range(self.rank)]
         inner = [count + 1 for count in counts]
@@ -78,14 +78,14 @@ class Windows:
         return build.reduce(op, build.permute(windows, order), range(first, first + self.rank))
 
     def spread(self, x: Node) -> Node:
-        """One value per window [..., *counts] repeated for every place: [..., count, size, ...]."""
+        """One value per window [..., *counts] repeated for every position: [..., count, size, ...]."""
         lead = len(x.shape) - self.rank
         ones = tuple(n for count in self.counts for n in (count, 1))
         full = tuple(n for pair in zip(self.counts, self.kernel, strict=True) for n in pair)
         return build.expand(build.reshape(x, (*x.shape[:lead], *ones)), (*x.shape[:lead], *full))
 
     def numbers(self, windows: Node) -> Node:
-        """The row-major number of each place in its window, int32."""
+        """The row-major number of each position in its window, int32."""
         lead = len(windows.shape) - 2 * self.rank
         number = None
         for axis, size in enumerate(self.kernel):
@@ -135,14 +135,14 @@ def windows(
 # --- maxima ----------------------------------------------------------------------------------------------------------
 
 
-def _least(x: Node) -> Number:
+def _lowest_value(x: Node) -> Number:
     if x.dtype.kind == "f":
         return -math.inf
     return 0 if x.dtype.kind in "bu" else -(1 << (8 * x.dtype.itemsize - 1))
 
 
 def _first_inside(where: Windows, like: Node) -> Node:
-    """The number of each window's first place that is not padding: what a window of nothing but -inf picks."""
+    """The number of each window's first position that is not padding: what a window of nothing but -inf picks."""
     shape = like.shape
     number = build.full(shape, 0, int32, like.device)
     for axis, (low, size) in enumerate(zip(where.lows, where.kernel, strict=True)):
@@ -155,39 +155,39 @@ def _first_inside(where: Windows, like: Node) -> Node:
     return number
 
 
-def _chosen(where: Windows, x: Node, views: Node, best: Node) -> Node:
-    """The number of the place that each window's maximum stands at: the first maximum, or the last NaN."""
+def _choose(where: Windows, x: Node, views: Node, best: Node) -> Node:
+    """The position of each window's maximum: the first maximum, or the last NaN."""
     number = _first_inside(where, best)
     size = math.prod(where.kernel)
-    if size > FEW:  # one maximum finds both: NaNs count up from `size`, maxima down to 0
+    if size > MAX_UNROLLED_POSITIONS:  # one maximum finds both: NaNs count up from `size`, maxima down to 0
         k = where.numbers(views)
         hit = build.select(build.eq(views, where.spread(best)), build.sub(size - 1, k), -1)
         rank = build.select(build.binary("ne", views, views), build.add(k, size), hit)
-        top = where.reduced("reduce_max", rank)
+        top = where.reduce_windows("reduce_max", rank)
         return build.select(
             build.lt(top, size), build.binary("max", build.sub(size - 1, top), number), build.sub(top, size)
         )
-    peak = build.full(best.shape, _least(x), x.dtype, x.device)
-    for place, (_, part) in enumerate(where.places(views)):
+    peak = build.full(best.shape, _lowest_value(x), x.dtype, x.device)
+    for position, (_, part) in enumerate(where.slices(views)):
         better = build.lt(peak, part)
         if x.dtype.kind == "f":
-            better = make("or", (better, make("ne", (part, part))))
+            better = make_canonical("or", (better, make_canonical("ne", (part, part))))
         peak = build.select(better, part, peak)
-        number = build.select(better, build.like(number, place), number)
+        number = build.select(better, build.like(number, position), number)
     return number
 
 
 def largest(where: Windows, x: Node, views: Node) -> tuple[Node, Node]:
-    """The maximum of each window, with a gradient to the place it stands at, and the number of that place."""
-    if math.prod(where.kernel) > FEW:
-        best = where.reduced("reduce_max", views)
+    """The maximum of each window, with a gradient to its position, and that position's number."""
+    if math.prod(where.kernel) > MAX_UNROLLED_POSITIONS:
+        best = where.reduce_windows("reduce_max", views)
     else:
-        best = functools.reduce(lambda a, b: build.binary("max", a, b), [part for _, part in where.places(views)])
-    number = _chosen(where, x, build.stop_gradient(views), build.stop_gradient(best))
+        best = functools.reduce(lambda a, b: build.binary("max", a, b), [part for _, part in where.slices(views)])
+    number = _choose(where, x, build.stop_gradient(views), build.stop_gradient(best))
     if x.dtype.kind != "f":
         return best, number
-    here = make("eq", (where.numbers(views), where.spread(number)))
-    proxy = where.reduced("reduce_sum", build.select(here, views, 0.0))
+    here = make_canonical("eq", (where.numbers(views), where.spread(number)))
+    proxy = where.reduce_windows("reduce_sum", build.select(here, views, 0.0))
     return build.surrogate(best, proxy), number
 
 
@@ -197,7 +197,7 @@ def _flat_positions(where: Windows, number: Node) -> Node:
     lead = len(shape) - where.rank
     ks: list[Node] = []
     for size in reversed(where.kernel):
-        ks.insert(0, make("mod", (rest, build.like(rest, size))))
+        ks.insert(0, make_canonical("mod", (rest, build.like(rest, size))))
         rest = build.div(rest, size)
     position = build.like(rest, 0)
     for axis, k in enumerate(ks):
@@ -248,9 +248,9 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Node | ValuesIndices:
-    """The maximum of every window over the last two axes of [N, C, H, W] or [C, H, W]. Windows lie `stride` apart
-    (their size unless given); `padding` adds -inf on both sides. With `return_indices` also the place of each maximum
-    in the flattened plane, int64. The gradient goes to the first maximum of a window in row-major order; NaN wins, and
+    """The maximum of every window over the last two axes of [N, C, H, W] or [C, H, W]. Windows are `stride` apart
+    (their size unless given); `padding` adds -inf on both sides. With `return_indices` also each maximum's position in
+    the flattened plane, int64. The gradient goes to the first maximum of a window in row-major order; NaN wins, and
     the last of several.
 
     >>> weft.nn.functional.max_pool2d(weft.arange(16).float().reshape(1, 4, 4), 2)
@@ -285,7 +285,7 @@ def _max_pool_with_indices(
     ceil_mode: bool,
 ) -> ValuesIndices:
     where = windows(who, x, rank, kernel_size, stride, padding, dilation, ceil_mode)
-    best, number = largest(where, x, where.of(x, _least(x)))
+    best, number = largest(where, x, where.of(x, _lowest_value(x)))
     return ValuesIndices(best, _flat_positions(where, number))
 
 
@@ -329,167 +329,3 @@ def max_pool3d_with_indices(
 ) -> ValuesIndices:
     """`max_pool3d` with `return_indices`, whatever that says."""
     return _max_pool_with_indices("max_pool3d", 3, input, kernel_size, stride, padding, dilation, ceil_mode)
-
-
-# --- averages --------------------------------------------------------------------------------------------------------
-
-
-def total_of(where: Windows, x: Node) -> Node:
-    """The sum of every window; padding counts as 0."""
-    views = where.of(x, 0)
-    total = where.reduced("reduce_sum", views)
-    if math.prod(where.kernel) > FEW:
-        return total
-    chain = functools.reduce(build.add, [part for _, part in where.places(views)])
-    return build.surrogate(chain, total) if x.dtype.kind == "f" else chain
-
-
-def _covered(where: Windows, axis: int, padded: bool) -> list[int]:
-    """How many elements each window along `axis` covers, the padding counted or not."""
-    low, n = where.lows[axis], where.extents[axis]
-    begin, end = (-low, n + low) if padded else (0, n)
-    starts = [o * where.stride[axis] - low for o in range(where.counts[axis])]
-    return [min(start + where.kernel[axis], end) - max(start, begin) for start in starts]
-
-
-def _covered_node(where: Windows, shape: Shape, axis: int, padded: bool, like: Node) -> Node:
-    """`_covered` as a tensor of `shape`, computed from the window's number."""
-    low, n = where.lows[axis], where.extents[axis]
-    begin, end = (-low, n + low) if padded else (0, n)
-    number = build.iota(shape, len(shape) - where.rank + axis, like.device, int32)
-    start = build.sub(build.mul(number, where.stride[axis]), low)
-    stop = build.binary("min", build.add(start, where.kernel[axis]), end)
-    return build.cast(build.sub(stop, build.binary("max", start, begin)), like.dtype)
-
-
-def _avg_pool(
-    who: str,
-    rank: int,
-    x: Node,
-    kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None = None,
-) -> Node:
-    if x.dtype is not int64:
-        need_float(who, x)
-    where = windows(who, x, rank, kernel_size, stride, padding, 1, ceil_mode)
-    total = total_of(where, x)
-    if divisor_override is not None:
-        if as_int(who, divisor_override, "divisor_override") == 0:
-            raise problem(RangeError, who, "divisor_override=0", "an int that is not 0")
-        return _divided(total, divisor_override)
-    fixed, uneven = 1, []
-    for axis in range(rank):
-        covered = _covered(where, axis, count_include_pad)
-        if len(set(covered)) == 1:
-            fixed *= covered[0]
-        else:
-            uneven.append(_covered_node(where, total.shape, axis, count_include_pad, total))
-    if x.dtype is int64:
-        return _divided(total, functools.reduce(build.mul, uneven, build.like(total, fixed)))
-    total = _divided(total, fixed) if fixed > 1 else total
-    return build.div(total, functools.reduce(build.mul, uneven)) if uneven else total
-
-
-def _divided(total: Node, count: Node | int) -> Node:
-    """Sums over counts; whole numbers are rounded towards 0, as in PyTorch."""
-    if total.dtype.kind == "f":
-        return build.mul(total, 1.0 / count) if isinstance(count, int) else build.div(total, count)
-    if isinstance(count, int) and count < 0:
-        return build.neg(_divided(total, -count))
-    below = build.lt(total, 0)
-    quotient = build.div(build.select(below, build.neg(total), total), count)
-    return build.select(below, build.neg(quotient), quotient)
-
-
-@operation("weft functional")
-def avg_pool1d(
-    input: Node,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Node:
-    """The mean of every window over the last axis; see `avg_pool2d`."""
-    return _avg_pool("avg_pool1d", 1, input, kernel_size, stride, padding, ceil_mode, count_include_pad)
-
-
-@operation("functional")
-def avg_pool2d(
-    input: Node,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Node:
-    """The mean of every window over the last two axes of [N, C, H, W] or [C, H, W]. The sum is divided by the elements
-    that the window covers, padding among them unless `count_include_pad` is False, or by `divisor_override`.
-
-    >>> weft.nn.functional.avg_pool2d(weft.arange(16).float().reshape(1, 4, 4), 2)
-    tensor([[[ 2.5000,  4.5000],
-             [10.5000, 12.5000]]])
-    """
-    return _avg_pool(
-        "avg_pool2d", 2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
-
-
-@operation("functional")
-def avg_pool3d(
-    input: Node,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Node:
-    """The mean of every window over the last three axes; see `avg_pool2d`."""
-    return _avg_pool(
-        "avg_pool3d", 3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
-
-
-def _lp_pool(
-    who: str, rank: int, x: Node, norm_type: float, kernel_size: Sizes, stride: Sizes | None, ceil_mode: bool
-) -> Node:
-    need_float(who, x)
-    where = windows(who, x, rank, kernel_size, stride, 0, 1, ceil_mode)
-    power = build.mul(x, x) if norm_type == 2 else build.binary("pow", x, float(norm_type))
-    total = _avg_pool(who, rank, power, kernel_size, stride, 0, ceil_mode, True)
-    total = build.mul(total, float(math.prod(where.kernel)))
-    return build.binary("pow", build.select(build.eq(total, 0.0), 0.0, total), 1.0 / norm_type)
-
-
-@operation("functional")
-def lp_pool1d(
-    input: Node, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Node:
-    """(sum of x^norm_type)^(1 / norm_type) over every window of the last axis."""
-    return _lp_pool("lp_pool1d", 1, input, norm_type, kernel_size, stride, ceil_mode)
-
-
-@operation("functional")
-def lp_pool2d(
-    input: Node, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Node:
-    """(sum of x^norm_type)^(1 / norm_type) over every window of the last two axes.
-
-    >>> weft.nn.functional.lp_pool2d(weft.tensor([[[3.0, 0.0], [0.0, 4.0]]]), 2, 2)
-    tensor([[[5.]]])
-    """
-    return _lp_pool("lp_pool2d", 2, input, norm_type, kernel_size, stride, ceil_mode)
-
-
-@operation("functional")
-def lp_pool3d(
-    input: Node, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Node:
-    """(sum of x^norm_type)^(1 / norm_type) over every window of the last three axes."""
-    return _lp_pool("lp_pool3d", 3, input, norm_type, kernel_size, stride, ceil_mode)

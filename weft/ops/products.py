@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from weft.dtypes import DType
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.dtypes import DType
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
-from weft.graph.primitives import make
+from weft.graph.primitives import make_node
 from weft.ops import reduce
 from weft.ops.arrange import diagonal
 from weft.ops.common import (
@@ -118,10 +118,10 @@ def linalg_cross(input: Node, other: Node, *, dim: int = -1) -> Node:
         raise problem(ShapeError, "cross", given, "an extent of 3 there")
     input, other = meet("cross", input, other)
 
-    def turned(x: Node, by: int) -> Node:
+    def rotate(x: Node, by: int) -> Node:
         return build.concat([build.narrow(x, axis, by, 3), build.narrow(x, axis, 0, by)], axis)
 
-    return build.sub(build.mul(turned(input, 1), turned(other, 2)), build.mul(turned(input, 2), turned(other, 1)))
+    return build.sub(build.mul(rotate(input, 1), rotate(other, 2)), build.mul(rotate(input, 2), rotate(other, 1)))
 
 
 def vecdot(x: Node, y: Node, *, dim: int = -1) -> Node:
@@ -209,7 +209,7 @@ def matrix_power(input: Node, n: int) -> Node:
     if result is not None:
         return result
     rank = len(input.shape)
-    same = make(
+    same = make_node(
         "eq", (build.iota(input.shape, rank - 2, input.device), build.iota(input.shape, rank - 1, input.device))
     )
     return build.cast(same, input.dtype)
@@ -219,7 +219,7 @@ def _root(total: Node, power: float) -> Node:
     """total ** (1 / power), with slope 0 at 0."""
     zero = build.eq(total, 0.0)
     safe = build.select(zero, 1.0, total)
-    root = build.unary("sqrt", safe) if power == 2 else make("pow", (safe, build.like(safe, 1.0 / power)))
+    root = build.unary("sqrt", safe) if power == 2 else make_node("pow", (safe, build.like(safe, 1.0 / power)))
     return build.select(zero, 0.0, root)
 
 
@@ -237,7 +237,7 @@ def vector_norm(x: Node, ord: float = 2, dim: Dim = None, keepdim: bool = False,
         raise problem(RangeError, "vector_norm", f"ord={ord!r}", "a number")
     axes = normal_axes("vector_norm", dim, len(x.shape))
     if ord == 0:
-        return build.reduce("reduce_sum", build.cast(make("ne", (x, build.like(x, 0.0))), x.dtype), axes, keepdim)
+        return build.reduce("reduce_sum", build.cast(make_node("ne", (x, build.like(x, 0.0))), x.dtype), axes, keepdim)
     size = build.unary("abs", x)
     if math.isinf(ord):
         return (reduce.amax if ord > 0 else reduce.amin)(size, axes, keepdim)
@@ -246,7 +246,7 @@ def vector_norm(x: Node, ord: float = 2, dim: Dim = None, keepdim: bool = False,
     if ord == 2:
         return _root(build.reduce("reduce_sum", build.mul(x, x), axes, keepdim), 2)
     zero = build.eq(size, 0.0)
-    power = make("pow", (build.select(zero, 1.0, size), build.like(size, float(ord))))
+    power = make_node("pow", (build.select(zero, 1.0, size), build.like(size, float(ord))))
     power = build.select(zero, 0.0 if ord > 0 else math.inf, power)
     return _root(build.reduce("reduce_sum", power, axes, keepdim), float(ord))
 
@@ -284,11 +284,11 @@ def renorm(input: Node, p: float, dim: int, maxnorm: float) -> Node:
     if p <= 0 or maxnorm < 0 or len(input.shape) < 2:
         given = f"p={p}, maxnorm={maxnorm} for shape {input.shape}"
         raise problem(RangeError, "renorm", given, "p above 0, maxnorm of at least 0, and at least two axes")
-    return _renormed(input, float(p), axis, float(maxnorm))
+    return _renorm(input, float(p), axis, float(maxnorm))
 
 
 @in_float32
-def _renormed(x: Node, p: float, axis: int, maxnorm: float) -> Node:
+def _renorm(x: Node, p: float, axis: int, maxnorm: float) -> Node:
     others = [k for k in range(len(x.shape)) if k != axis]
     size = vector_norm(x, p, others, True)
     factor = build.select(build.lt(maxnorm, size), build.div(maxnorm, build.add(size, RENORM_EPSILON)), 1.0)

@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weft.dtypes import DType, bool_, int64
-from weft.errors import DTypeError, ShapeError, problem
+from weft.base.dtypes import DType, bool_, int64
+from weft.base.errors import DTypeError, ShapeError, problem
 from weft.graph import build
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops.common import in_float32, need_float, normal_axes, normal_axis, to_float
 from weft.ops.elementwise import maximum, minimum
@@ -32,7 +32,7 @@ class ValuesIndices(NamedTuple):
     indices: Node
 
 
-def _widened(x: Node, dtype: DType | None) -> Node:
+def _widen(x: Node, dtype: DType | None) -> Node:
     if dtype is None:
         dtype = x.dtype if x.dtype.kind == "f" else int64
     return build.cast(x, dtype)
@@ -45,14 +45,14 @@ def sum(input: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | N
     >>> weft.ones(2, 3).sum(1)
     tensor([3., 3.])
     """
-    input = _widened(input, dtype)
+    input = _widen(input, dtype)
     return build.reduce("reduce_sum", input, normal_axes("sum", dim, len(input.shape)), keepdim)
 
 
 @operation()
 def prod(input: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType | None = None) -> Node:
     """The product over `dim`. Its gradient is right with zeros among the factors (of first order)."""
-    input = _widened(input, dtype)
+    input = _widen(input, dtype)
     return build.reduce("reduce_prod", input, normal_axes("prod", dim, len(input.shape)), keepdim)
 
 
@@ -92,14 +92,14 @@ def var(
     tensor(1.2500)
     """
     need_float("var", input)
-    dim, correction = _corrected(dim, unbiased, correction)
+    dim, correction = _correct(dim, unbiased, correction)
     axes = normal_axes("var", dim, len(input.shape))
     total = moments(input, axes).squares
-    total = total if keepdim else build.reshape(total, build.dropped(input.shape, axes))
+    total = total if keepdim else build.reshape(total, build.shape_without(input.shape, axes))
     return build.div(total, builtins.max(_count(input, axes) - correction, 0.0))
 
 
-def _corrected(dim: Dim, unbiased: bool, correction: float | None) -> tuple[Dim, float]:
+def _correct(dim: Dim, unbiased: bool, correction: float | None) -> tuple[Dim, float]:
     """`dim` and the correction, where a bool stands for `dim` or for the correction."""
     if isinstance(dim, bool):
         return None, int(dim) if correction is None else correction
@@ -116,7 +116,7 @@ def std(
     >>> weft.tensor([1.0, 3.0]).std(False)
     tensor(1.)
     """
-    dim, correction = _corrected(dim, unbiased, correction)
+    dim, correction = _correct(dim, unbiased, correction)
     variance = var(input, dim, correction=correction, keepdim=keepdim)
     flat = build.eq(variance, 0.0)
     slope = build.select(flat, 0.0, build.unary("sqrt", build.select(flat, 1.0, variance)))
@@ -147,7 +147,7 @@ def amin(input: Node, dim: Dim = None, keepdim: bool = False) -> Node:
 
 
 def _argument(op: str, who: str, x: Node, dim: int | None, keepdim: bool) -> Node:
-    """The first index at which the extremum (or a NaN) stands: the least of the indices that hit."""
+    """The first index of the extremum (or of a NaN): the least of the indices that hit."""
     if dim is None:
         flat = build.reshape(x, (x.size,))
         index = _argument(op, who, flat, 0, False)
@@ -157,9 +157,9 @@ def _argument(op: str, who: str, x: Node, dim: int | None, keepdim: bool) -> Nod
         return build.full((), 0, int64, x.device)
     _need_elements(who, x, (axis,))
     best = build.expand(build.reduce(op, x, (axis,), True), x.shape)
-    hit = make("eq", (x, best))
+    hit = make_canonical("eq", (x, best))
     if x.dtype.kind == "f":
-        hit = make("or", (hit, isnan(x)))
+        hit = make_canonical("or", (hit, isnan(x)))
     index = build.select(hit, build.iota(x.shape, axis, x.device), x.shape[axis])
     return build.reduce("reduce_min", index, (axis,), keepdim)
 
@@ -193,7 +193,7 @@ def _with_index(op: str, who: str, x: Node, dim: int, keepdim: bool) -> ValuesIn
     index = _argument(op, who, x, dim, True)
     if not x.shape:
         return ValuesIndices(x, index)
-    here = make("eq", (build.iota(x.shape, axis, x.device), build.expand(index, x.shape)))
+    here = make_canonical("eq", (build.iota(x.shape, axis, x.device), build.expand(index, x.shape)))
     number = build.cast(x, int64) if x.dtype is bool_ else x
     values = build.cast(build.reduce("reduce_sum", build.select(here, number, 0), (axis,), keepdim), x.dtype)
     return ValuesIndices(values, build.reshape(index, values.shape))
@@ -208,7 +208,9 @@ def _share(sources: tuple[Node, ...], g: Node) -> tuple[Node, None]:
     x, value = sources
     ones, axes = (1,) * len(x.shape), tuple(range(len(x.shape)))
     everywhere = build.expand(build.reshape(value, ones), x.shape)
-    hit = make("or", (make("eq", (x, everywhere)), make("and", (isnan(x), isnan(everywhere)))))
+    hit = make_canonical(
+        "or", (make_canonical("eq", (x, everywhere)), make_canonical("and", (isnan(x), isnan(everywhere))))
+    )
     count = build.reduce("reduce_sum", build.cast(hit, g.dtype), axes)
     return build.select(hit, build.expand(build.reshape(build.div(g, count), ones), x.shape), 0.0), None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from weft.errors import ShapeError, problem
+from weft.base.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
-from weft.graph.primitives import make
+from weft.graph.primitives import make_node
 from weft.ops.arrange import diagonal, two_axes
 from weft.ops.arrange import select as select_slice
 from weft.ops.common import as_int, normal_axis, same_device
@@ -71,9 +71,9 @@ def diagonal_scatter(input: Node, src: Node, offset: int = 0, dim1: int = 0, dim
         (*[0] * (rank - 2), low),
         (*[0] * (rank - 2), input.shape[first] - low - src.shape[-1]),
     )
-    place = first - (first > second)
-    rows = build.permute(rows, (*range(place), rank - 2, *range(place, rank - 2)))
-    filling = build.reshape(rows, build.kept(input.shape, (second,)))
+    position = first - (first > second)
+    rows = build.permute(rows, (*range(position), rank - 2, *range(position, rank - 2)))
+    filling = build.reshape(rows, build.keepdim_shape(input.shape, (second,)))
     row, column = (build.iota(input.shape, axis, input.device) for axis in (first, second))
-    hit = make("eq", (build.add(row, offset), column))
-    return make("select", (hit, build.expand(filling, input.shape), input))
+    hit = make_node("eq", (build.add(row, offset), column))
+    return make_node("select", (hit, build.expand(filling, input.shape), input))

@@ -3,7 +3,7 @@
     @operation("weft method inplace", aliases="absolute")
     def abs(input: Node) -> Node: ...
 
-makes `weft.abs`, `Tensor.abs`, `Tensor.abs_` and the same three for `absolute`. `weft.lifting` turns the entries into
+makes `weft.abs`, `Tensor.abs`, `Tensor.abs_` and the same three for `absolute`. `weft.core.lift` turns the entries into
 functions of tensors; the stubs (`tools/stubs.py`) and `help()` show their signatures. The names of parameters are
 therefore PyTorch's.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 # "inplace" is a method with `_`; "flag" a parameter `inplace` of the function in `nn.functional`.
-PLACES = frozenset({"weft", "functional", "linalg", "special", "method", "inplace", "flag"})
+NAMESPACES = frozenset({"weft", "functional", "linalg", "special", "method", "inplace", "flag"})
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,9 +27,9 @@ class Operation:
     function: Callable[..., Any]  # of nodes, or of tensors where `of_tensors`
     name: str
     aliases: tuple[str, ...]
-    places: frozenset[str]  # some of PLACES
+    namespaces: frozenset[str]  # some of NAMESPACES
     operators: tuple[str, ...]  # special methods of `Tensor` that it is
-    view: str  # how its result shares memory with its first operand: see `lifting.lift`
+    view: str  # how its result shares memory with its first operand: see `core.lift`
     overloads: tuple[str, ...]  # signatures for type checkers, where one cannot say what is returned
     of_tensors: bool
 
@@ -42,7 +42,7 @@ OPERATIONS: list[Operation] = []
 
 
 def operation(
-    places: str = "weft method",
+    namespaces: str = "weft method",
     *,
     name: str = "",
     aliases: str = "",
@@ -53,12 +53,12 @@ def operation(
 ) -> Callable[[F], F]:
     """Enter a function of nodes into the table; the function itself stays what it is.
 
-    `places`, `aliases` and `operators` are lists of words. With `of_tensors` the function takes and returns tensors:
-    one that draws random numbers, or reads values.
+    `namespaces`, `aliases` and `operators` are lists of words. With `of_tensors` the function takes and returns
+    tensors: one that draws random numbers, or reads values.
     """
-    chosen = frozenset(places.split())
-    if not chosen <= PLACES:
-        raise ValueError(f"operation: places {sorted(chosen - PLACES)} are none of {sorted(PLACES)}")
+    chosen = frozenset(namespaces.split())
+    if not chosen <= NAMESPACES:
+        raise ValueError(f"operation: namespaces {sorted(chosen - NAMESPACES)} are none of {sorted(NAMESPACES)}")
 
     def enter(function: F) -> F:
         own = name or function.__name__
@@ -72,9 +72,9 @@ def operation(
     return enter
 
 
-def entries(place: str) -> Iterator[tuple[str, Operation]]:
-    """All names in a place, with what they mean."""
+def entries(namespace: str) -> Iterator[tuple[str, Operation]]:
+    """All names in a namespace, with what they mean."""
     for entry in OPERATIONS:
-        if place in entry.places:
+        if namespace in entry.namespaces:
             for name in entry.names:
                 yield name, entry

@@ -1,7 +1,7 @@
-"""Interpolation: every axis is read at new places, each a weighted sum of a few old ones.
+"""Interpolation: every axis is read at new positions, each a weighted sum of a few old ones.
 
 Forwards the few are gathered, in one kernel for all axes. Backwards the same sums are products with small matrices (old
-places by new ones), so that no gradient is scattered. Whole factors of 'nearest' are movement.
+positions by new ones), so that no gradient is scattered. Whole factors of 'nearest' are movement.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from typing import Any
 
 import numpy as np
 
-from weft.dtypes import DType, float32, int64
-from weft.errors import RangeError, ShapeError, problem
+from weft.base.dtypes import DType, float32, int64
+from weft.base.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.node import Node
 from weft.ops.common import as_int, need_float
 from weft.ops.registry import operation
 
-Tap = tuple[Node, Node]  # old place (int64) and weight of each new place, both [count]
-MOST = 64  # products of taps that are gathered; more are matrix products forwards too
+Tap = tuple[Node, Node]  # old position (int64) and weight of each new position, both [count]
+MAX_TAP_PRODUCTS = 64  # products of taps that are gathered; more are matrix products forwards too
 CUBIC = -0.75  # the free coefficient of cubic convolution
 
 
-def resampled(x: Node, axes: Sequence[int], taps: Sequence[Sequence[Tap]], some: bool = False) -> Node:
-    """`x` with each of `axes` read at new places: the sum over its taps of weight * x[old place]. With `some`, taps of
-    weight 0 are none at all: what they read may be infinite."""
+def resample(x: Node, axes: Sequence[int], taps: Sequence[Sequence[Tap]], some: bool = False) -> Node:
+    """`x` with each of `axes` read at new positions: the sum over its taps of weight * x[old position]. With `some`,
+    taps of weight 0 are none at all: what they read may be infinite."""
     dense = x
     for axis, own in zip(axes, taps, strict=True):
         dense = _by_matrix(dense, axis, own)
-    if math.prod(len(own) for own in taps) > MOST or not x.size:
+    if math.prod(len(own) for own in taps) > MAX_TAP_PRODUCTS or not x.size:
         return dense
 
     def value(part: Node, depth: int) -> Node:
         if depth == len(axes):
             return part
         total = None
-        for place, weight in taps[depth]:
-            inner = value(build.gather(part, place, axes[depth], known=True), depth + 1)
+        for index, weight in taps[depth]:
+            inner = value(build.gather(part, index, axes[depth], known=True), depth + 1)
             wide = _along(weight, inner.shape, axes[depth])
             term = build.mul(inner, wide)
             term = build.select(build.eq(wide, 0.0), 0.0, term) if some else term
@@ -60,8 +60,8 @@ def _by_matrix(x: Node, axis: int, taps: Sequence[Tap]) -> Node:
     """The same along one axis as a product with the matrix [old, new] of the weights."""
     old, new = x.shape[axis], taps[0][0].shape[0]
     matrix = None
-    for place, weight in taps:
-        hit = build.eq(build.iota((old, new), 0, x.device), build.expand_to(place, (old, new)))
+    for index, weight in taps:
+        hit = build.eq(build.iota((old, new), 0, x.device), build.expand_to(index, (old, new)))
         part = build.select(hit, build.expand_to(weight, (old, new)), 0.0)
         matrix = part if matrix is None else build.add(matrix, part)
     assert matrix is not None
@@ -72,18 +72,18 @@ def _by_matrix(x: Node, axis: int, taps: Sequence[Tap]) -> Node:
     return build.permute(build.reshape(rows, (*last.shape[:-1], new)), back)
 
 
-# --- where new places lie --------------------------------------------------------------------------------------------
+# --- new positions ---------------------------------------------------------------------------------------------------
 
 
 def _scale(old: int, new: int, align_corners: bool, factor: float | None) -> float:
-    """How far new places lie apart, in old ones."""
+    """The distance between new positions, in old ones."""
     if align_corners:
         return (old - 1) / (new - 1) if new > 1 else 0.0
     return 1.0 / factor if factor else old / new
 
 
 def _position(old: int, new: int, align_corners: bool, factor: float | None, dtype: DType, device) -> Node:
-    """The real-valued old place of every new one, in torch's order of roundings."""
+    """The real-valued old position of every new one, in torch's order of roundings."""
     scale = float(dtype.numpy.type(_scale(old, new, align_corners, factor)))
     o = build.cast(build.iota((new,), 0, device), dtype)
     if align_corners:
@@ -91,12 +91,12 @@ def _position(old: int, new: int, align_corners: bool, factor: float | None, dty
     return build.sub(build.mul(build.add(o, 0.5), scale), 0.5)
 
 
-def _held(x: Node, low: int, high: int) -> Node:
+def _clamp(x: Node, low: int, high: int) -> Node:
     return build.binary("min", build.binary("max", x, low), high)
 
 
 def _parts(position: Node, old: int) -> tuple[Node, Node]:
-    """Whole place, at most the last one, and what is left, between 0 and 1."""
+    """Whole position, at most the last one, and what is left, between 0 and 1."""
     whole = build.binary("min", build.cast(build.unary("floor", position), int64), old - 1)
     rest = build.sub(position, build.cast(whole, position.dtype))
     return whole, build.binary("min", build.binary("max", rest, 0.0), 1.0)
@@ -110,7 +110,7 @@ def _linear(old: int, new: int, align_corners: bool, factor: float | None, dtype
 
 
 def cubic_weights(t: Node) -> list[Node]:
-    """The weights of the four neighbours -1, 0, 1, 2 of a place that lies `t` after neighbour 0."""
+    """The weights of the four elements -1, 0, 1, 2 around a position `t` after element 0."""
 
     def near(x: Node) -> Node:  # |x| <= 1
         return build.add(build.mul(build.mul(build.sub(build.mul(x, CUBIC + 2), CUBIC + 3), x), x), 1.0)
@@ -125,7 +125,7 @@ def cubic_weights(t: Node) -> list[Node]:
 def _cubic(old: int, new: int, align_corners: bool, factor: float | None, dtype: DType, device) -> list[Tap]:
     whole, rest = _parts(_position(old, new, align_corners, factor, dtype, device), old)
     weights = cubic_weights(rest)
-    return [(_held(build.add(whole, step - 1), 0, old - 1), weight) for step, weight in enumerate(weights)]
+    return [(_clamp(build.add(whole, step - 1), 0, old - 1), weight) for step, weight in enumerate(weights)]
 
 
 def _area(old: int, new: int, dtype: DType, device) -> list[Tap]:
@@ -142,30 +142,30 @@ def _area(old: int, new: int, dtype: DType, device) -> list[Tap]:
     ]
 
 
-def _nearest(x: Node, axis: int, new: int, exact: bool, factor: float | None) -> Node:
+def _resample_nearest(x: Node, axis: int, new: int, exact: bool, factor: float | None) -> Node:
     """One axis of nearest neighbours: movement where the factor is whole, else a gather."""
     old = x.shape[axis]
     scale = np.float32(_scale(old, new, False, factor))
     numbers = np.arange(new, dtype=np.float32) + np.float32(0.5 if exact else 0.0)
-    places = np.minimum(np.floor(numbers * scale).astype(int), old - 1).tolist()
-    if new == old and places == list(range(old)):
+    indices = np.minimum(np.floor(numbers * scale).astype(int), old - 1).tolist()
+    if new == old and indices == list(range(old)):
         return x
-    if old and new % old == 0 and places == [o // (new // old) for o in range(new)]:
+    if old and new % old == 0 and indices == [o // (new // old) for o in range(new)]:
         wide = build.expand(
             build.reshape(x, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :])),
             (*x.shape[: axis + 1], new // old, *x.shape[axis + 1 :]),
         )
         return build.reshape(wide, (*x.shape[:axis], new, *x.shape[axis + 1 :]))
-    step = places[1] - places[0] if new > 1 else 1
-    if step > 0 and places == [places[0] + o * step for o in range(new)]:
+    step = indices[1] - indices[0] if new > 1 else 1
+    if step > 0 and indices == [indices[0] + o * step for o in range(new)]:
         starts, stops, steps = [0] * len(x.shape), list(x.shape), [1] * len(x.shape)
-        starts[axis], stops[axis], steps[axis] = places[0], places[-1] + 1, step
+        starts[axis], stops[axis], steps[axis] = indices[0], indices[-1] + 1, step
         return build.slice_(x, tuple(starts), tuple(stops), tuple(steps))
     o = build.cast(build.iota((new,), 0, x.device), float32)
     position = build.mul(build.add(o, 0.5) if exact else o, float(scale))
-    place = build.binary("min", build.cast(build.unary("floor", position), int64), old - 1)
+    index = build.binary("min", build.cast(build.unary("floor", position), int64), old - 1)
     ones = build.full((new,), 1.0, x.dtype, x.device)
-    return resampled(x, (axis,), [[(place, ones)]])
+    return resample(x, (axis,), [[(index, ones)]])
 
 
 # --- what the user calls ---------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def interpolate(
 ) -> Node:
     """[N, C, ...] with one to three axes behind the channels brought to `size`, or made `scale_factor` times as long
     (rounded down). `mode` is 'nearest', 'nearest-exact', 'linear' (one axis), 'bilinear' or 'bicubic' (two),
-    'trilinear' (three) or 'area' (means). With `align_corners` the outermost places stay where they are.
+    'trilinear' (three) or 'area' (means). With `align_corners` the outermost positions stay where they are.
 
     >>> weft.nn.functional.interpolate(weft.tensor([[[1.0, 2.0]]]), scale_factor=2)
     tensor([[[1., 1., 2., 2.]]])
@@ -213,9 +213,9 @@ def interpolate(
     axes = range(2, rank + 2)
     if mode in ("nearest", "nearest-exact"):
         for axis, new, factor in zip(axes, sizes, factors, strict=True):
-            input = _nearest(input, axis, new, mode == "nearest-exact", factor)
+            input = _resample_nearest(input, axis, new, mode == "nearest-exact", factor)
         return input
-    if input.dtype.is_narrow:
+    if input.dtype.is_16_bit:
         wide = interpolate(build.cast(input, float32), size, scale_factor, mode, align_corners, recompute_scale_factor)
         return build.cast(wide, input.dtype)
     if mode == "area":
@@ -225,19 +225,19 @@ def interpolate(
         form(old, new, bool(align_corners), factor, input.dtype, input.device)
         for old, new, factor in zip(input.shape[2:], sizes, factors, strict=True)
     ]
-    return resampled(input, axes, taps)
+    return resample(input, axes, taps)
 
 
 def area(x: Node, axes: Sequence[int], sizes: Sequence[int]) -> Node:
-    """Means over what each new place covers of the old ones."""
+    """Means over what each new position covers of the old ones."""
     taps = [_area(x.shape[a], new, x.dtype, x.device) for a, new in zip(axes, sizes, strict=True)]
-    return resampled(x, axes, taps, some=True)
+    return resample(x, axes, taps, some=True)
 
 
 def _targets(
     who: str, extents: Shape, size: int | Sequence[int] | None, scale_factor: float | Sequence[float] | None
 ) -> tuple[list[int], list[float | None]]:
-    """New extents, and the factors to place elements by (None: by the ratio of the extents)."""
+    """New extents, and the factors of positions (None: by the ratio of the extents)."""
     rank = len(extents)
     if (size is None) == (scale_factor is None):
         raise problem(ShapeError, who, f"size={size} and scale_factor={scale_factor}", "one of the two")

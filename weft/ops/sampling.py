@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 
-from weft.dtypes import DType, finfo, float32, float64, int64, integer_bounds, uint64
+from weft.base.dtypes import DType, finfo, float32, float64, int64, integer_bounds, uint64
 from weft.graph import build
 from weft.graph.build import Number, Shape
 from weft.graph.node import Node
 from weft.ops import creation, scans, sorting
 from weft.ops.creation import bits, words
-from weft.ops.elementwise import ceil
 from weft.ops.matrix_functions import orthogonal_factor
 from weft.ops.normal import ndtri
+from weft.ops.unary_functions import ceil
 
 FEW_EVENTS = 10.0  # mean of a Poisson distribution below which probabilities are added up
 MAX_FEW_EVENTS = 56  # more have a probability below 1e-20 there
@@ -26,7 +26,7 @@ WEIGHT_BITS = 52  # of the whole numbers that stand for the probabilities of a r
 
 def work_dtype(dtype: DType) -> DType:
     """The dtype that numbers of `dtype` are drawn in."""
-    return float32 if dtype.is_narrow else dtype if dtype.kind == "f" else float64
+    return float32 if dtype.is_16_bit else dtype if dtype.kind == "f" else float64
 
 
 def open_uniform(state: Node, draw: int, shape: Shape, dtype: DType) -> Node:
@@ -66,8 +66,8 @@ def truncated_normal(
     first, last = (0.5 * math.erfc(-end / math.sqrt(2.0)) for end in (a, b))
     work = float64 if last < 2.0**-64 else work_dtype(dtype)
     unit = open_uniform(state, draw, shape, work)
-    place = build.binary("max", build.add(build.mul(unit, last - first), first), finfo(work).tiny)
-    value = build.mul(ndtri(place), -std if is_upper else std)
+    position = build.binary("max", build.add(build.mul(unit, last - first), first), finfo(work).tiny)
+    value = build.mul(ndtri(position), -std if is_upper else std)
     value = build.cast(build.add(value, mean), dtype)
     return build.binary("min", build.binary("max", value, low), high)
 
@@ -75,7 +75,7 @@ def truncated_normal(
 def sparse_columns(state: Node, draw: int, shape: Shape, dtype: DType, std: Number, zeros: int) -> Node:
     """Normal with mean 0, and `zeros` elements of each column [rows, columns] 0. Three draws."""
     keys = build.bitcast(bits64(state, draw + 2, shape[::-1]), int64)
-    rank = build.permute(build.argsort(build.argsort(keys)), (1, 0))  # where each element stands in its column's order
+    rank = build.permute(build.argsort(build.argsort(keys)), (1, 0))  # the rank of each element in its column
     return build.select(build.lt(rank, zeros), 0.0, normal(state, draw, shape, dtype, 0.0, std))
 
 
@@ -163,7 +163,7 @@ def _poisson_by_rejection(state: Node, draw: int, mean: Node) -> Node:
     """The first candidate that is accepted, by Hoermann's transformed rejection (PTRS, 1993); for means from 10 on.
 
     All candidates are made at once. At most one in 4 is rejected, all of them with a probability below 1e-14; then the
-    mean stands in.
+    mean is used.
     """
     wide = (ATTEMPTS, *mean.shape)
     mean = build.binary("max", mean, FEW_EVENTS)
@@ -237,9 +237,9 @@ def categories_again(state: Node, draw: int, weights: Node, count: int) -> Node:
     sums = scans.cumsum(whole, -1)
     end = build.expand(build.narrow(sums, last, extent - 1, extent), (*rows, count))
     unit = creation.uniform(state, draw, (*rows, count), float64)
-    place = build.cast(build.mul(unit, build.cast(end, float64)), int64)
-    place = build.binary("max", build.binary("min", place, build.sub(end, 1)), 0)
-    return sorting.searchsorted(sums, place, right=True)
+    position = build.cast(build.mul(unit, build.cast(end, float64)), int64)
+    position = build.binary("max", build.binary("min", position, build.sub(end, 1)), 0)
+    return sorting.searchsorted(sums, position, right=True)
 
 
 def categories_once(state: Node, draw: int, weights: Node, count: int) -> Node:

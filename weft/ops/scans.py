@@ -1,12 +1,12 @@
-"""Running sums, products and extrema along an axis, and differences of neighbours.
+"""Running sums, products and extrema along an axis, and differences of adjacent elements.
 
 NaN stays from where it first occurs. Sums and products of bool and integer tensors are int64.
 """
 
 from __future__ import annotations
 
-from weft.dtypes import DType, int64
-from weft.errors import ShapeError, problem
+from weft.base.dtypes import DType, int64
+from weft.base.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops import reduce
@@ -69,7 +69,7 @@ def _extremum(who: str, op: str, x: Node, dim: int) -> ValuesIndices:
 
 @operation()
 def cummax(input: Node, dim: int) -> ValuesIndices:
-    """The largest element so far, and where it stands: the latest of equal ones. NaN counts as largest. The gradient
+    """The largest element so far, and its index: the latest of equal ones. NaN counts as largest. The gradient
     goes to that element.
 
     >>> weft.cummax(weft.tensor([1.0, 3.0, 2.0]), 0).indices
@@ -80,7 +80,7 @@ def cummax(input: Node, dim: int) -> ValuesIndices:
 
 @operation()
 def cummin(input: Node, dim: int) -> ValuesIndices:
-    """The smallest element so far, and where it stands: the latest of equal ones; once there was a NaN, that."""
+    """The smallest element so far, and its index: the latest of equal ones; once there was a NaN, that."""
     return _extremum("cummin", "min", input, dim)
 
 
@@ -111,18 +111,18 @@ def diff(input: Node, n: int = 1, dim: int = -1, prepend: Node | None = None, ap
 
 
 def _trapezoids(who: str, y: Node, x: Node | None, dx: float | None, dim: int) -> tuple[Node, int]:
-    """Twice the areas between neighbours along `dim`, and the axis."""
+    """Twice the areas between adjacent elements along `dim`, and the axis."""
     if x is not None and dx is not None:
         raise problem(ShapeError, who, "both x and dx", "one of them")
     if not y.shape or y.dtype.kind == "b" or (x is not None and x.dtype.kind == "b"):
         raise problem(ShapeError, who, f"a {y.dtype.name} tensor of shape {y.shape}", "numbers with at least one axis")
     axis = normal_axis(who, dim, len(y.shape))
 
-    def neighbours(values: Node) -> tuple[Node, Node]:
+    def adjacent_pair(values: Node) -> tuple[Node, Node]:
         extent = values.shape[axis]
         return build.narrow(values, axis, min(1, extent), extent), build.narrow(values, axis, 0, max(extent - 1, 0))
 
-    both = add(*neighbours(y))
+    both = add(*adjacent_pair(y))
     if x is None:
         return (both if dx is None else mul(both, dx)), axis
     if len(x.shape) == 1:
@@ -133,7 +133,7 @@ def _trapezoids(who: str, y: Node, x: Node | None, dx: float | None, dim: int) -
         x = build.reshape(x, (1,) * (len(y.shape) - len(x.shape)) + x.shape)
     if axis >= len(x.shape):
         raise problem(ShapeError, who, f"x of shape {x.shape} for y of {y.shape}", "shapes that broadcast")
-    return mul(both, subtract(*neighbours(x))), axis
+    return mul(both, subtract(*adjacent_pair(x))), axis
 
 
 @operation("weft", aliases="trapz")

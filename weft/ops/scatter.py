@@ -1,4 +1,4 @@
-"""Gathering and scattering along one axis, under PyTorch's names: `out[index[k]]` is folded with `src[k]`.
+"""Gathering and scattering along one axis, under PyTorch's names: `out[index[k]]` is reduced with `src[k]`.
 
 One mechanism for all: `_Table` brings index, source and result into rows, or, where every element has an index of its
 own, into one long vector of elements. Where several entries go to one place, sums and products take them in order, a
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 
-from weft.dtypes import bool_, int64
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.dtypes import bool_, int64
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.node import Node
-from weft.graph.primitives import make
+from weft.graph.primitives import make_node
 from weft.ops.common import (
     Operand,
     fit_number,
@@ -24,10 +24,18 @@ from weft.ops.common import (
     normal_axis,
     same_device,
 )  # fmt: skip
-from weft.ops.indexing import user_site, wrapped
+from weft.ops.indexing import user_site, wrap_negative
 from weft.ops.registry import operation
 
-FOLDS = {"sum": "add", "add": "add", "prod": "prod", "multiply": "prod", "mean": "add", "amax": "max", "amin": "min"}
+REDUCTIONS = {
+    "sum": "add",
+    "add": "add",
+    "prod": "prod",
+    "multiply": "prod",
+    "mean": "add",
+    "amax": "max",
+    "amin": "min",
+}
 
 
 def _element_index(x: Shape, dim: int, index: Node) -> Node:
@@ -37,7 +45,7 @@ def _element_index(x: Shape, dim: int, index: Node) -> Node:
         number = build.cast(index, int64) if axis == dim else build.iota(index.shape, axis, index.device)
         position = build.add(position, build.mul(number, math.prod(x[axis + 1 :]))) if extent != 1 else position
     wide = build.cast(index, int64)
-    inside = make("and", (make("le", (build.like(wide, 0), wide)), build.lt(wide, x[dim])))
+    inside = make_node("and", (make_node("le", (build.like(wide, 0), wide)), build.lt(wide, x[dim])))
     return build.select(inside, position, -1)
 
 
@@ -101,9 +109,9 @@ class _Table:
             return build.reshape(src, (src.size,))
         return _to_front(src, self.axis)
 
-    def fold(self, fold: str, entries: Node) -> Node:
-        """Entries folded into a value of the table's shape; the fold's identity where nothing went."""
-        return self.back(build.scatter(fold, self.index, entries, self.count, self.site))
+    def reduce(self, reduction: str, entries: Node) -> Node:
+        """Entries reduced into a value of the table's shape; the reduction's identity where there are none."""
+        return self.back(build.scatter(reduction, self.index, entries, self.count, self.site))
 
     def back(self, table: Node) -> Node:
         if not self.by_rows:
@@ -118,22 +126,22 @@ class _Table:
         return build.expand(build.reshape(per_row, tuple(ones)), self.shape)
 
     def counts(self, dtype) -> Node:
-        """How many entries went to each place."""
+        """How many entries went to each position."""
         ones = build.full(self.index.shape, 1, dtype, self.index.device)
         return self.spread(build.scatter_add(self.index, ones, self.count, self.site))
 
-    def touched(self) -> Node:
-        """Whether anything went to a place."""
+    def is_touched(self) -> Node:
+        """Whether anything went to a position."""
         ones = build.full(self.index.shape, True, bool_, self.index.device)
         return self.spread(build.scatter("max", self.index, ones, self.count, self.site))
 
-    def written(self, x: Node, entries: Node) -> Node:
-        """`x` with the last entry of each place written over it."""
+    def write_last(self, x: Node, entries: Node) -> Node:
+        """`x` with the last entry of each position written over it."""
         number = build.iota(self.index.shape, 0, self.index.device)
         last = build.scatter("max", self.index, number, self.count, self.site)
         if not self.index.size:
             return x
-        some = make("le", (build.like(last, 0), last))
+        some = make_node("le", (build.like(last, 0), last))
         picked = build.gather(entries, build.select(some, last, 0), 0, self.site)
         return build.select(self.spread(some), self.back(picked), x)
 
@@ -182,7 +190,7 @@ def take_along_dim(input: Node, indices: Node, dim: int | None = None) -> Node:
         given = f"indices of shape {indices.shape} for {input.shape}"
         raise problem(ShapeError, "take_along_dim", given, "the same rank, at least 1")
     need_integer("take_along_dim", indices)
-    indices = wrapped(indices, input.shape[axis])
+    indices = wrap_negative(indices, input.shape[axis])
     common = tuple(max(a, b) if b != 0 else 0 for a, b in zip(input.shape, indices.shape, strict=True))
     input = build.expand(input, (*common[:axis], input.shape[axis], *common[axis + 1 :]))
     return gather(input, axis, build.expand(indices, (*common[:axis], indices.shape[axis], *common[axis + 1 :])))
@@ -225,7 +233,7 @@ def scatter(
     shape = input.shape
     input, index, src = _vectors(input, index, src)
     table = _Table(input.shape, _check_index("scatter", input, dim, index, src), index)
-    return build.reshape(table.written(input, table.entries(_same_dtype("scatter", input, src))), shape)
+    return build.reshape(table.write_last(input, table.entries(_same_dtype("scatter", input, src))), shape)
 
 
 @operation("weft method inplace")
@@ -235,12 +243,12 @@ def scatter_add(input: Node, dim: int, index: Node, src: Node) -> Node:
     >>> weft.zeros(3).scatter_add(0, weft.tensor([2, 0, 2]), weft.tensor([1.0, 2.0, 3.0]))
     tensor([2., 0., 4.])
     """
-    return _reduced("scatter_add", input, dim, index, src, "sum", True)
+    return _reduce_rows("scatter_add", input, dim, index, src, "sum", True)
 
 
 @operation("weft method inplace")
 def scatter_reduce(input: Node, dim: int, index: Node, src: Node, reduce: str, include_self: bool = True) -> Node:
-    """`input` folded with `src` at `index` along `dim`. `reduce`: 'sum', 'prod', 'mean', 'amax' or 'amin'. Without
+    """`input` reduced with `src` at `index` along `dim`. `reduce`: 'sum', 'prod', 'mean', 'amax' or 'amin'. Without
     `include_self` the elements of `input` that something goes to do not count; the others stay.
 
     >>> weft.zeros(3).scatter_reduce(0, weft.tensor([2, 0, 2]), weft.tensor([-1.0, 2.0, -3.0]), "amax", False)
@@ -249,7 +257,7 @@ def scatter_reduce(input: Node, dim: int, index: Node, src: Node, reduce: str, i
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         expected = "'sum', 'prod', 'mean', 'amax' or 'amin'"
         raise problem(RangeError, "scatter_reduce", f"reduce={reduce!r}", expected)
-    return _reduced("scatter_reduce", input, dim, index, src, reduce, include_self)
+    return _reduce_rows("scatter_reduce", input, dim, index, src, reduce, include_self)
 
 
 def _same_dtype(who: str, x: Node, src: Node) -> Node:
@@ -259,24 +267,24 @@ def _same_dtype(who: str, x: Node, src: Node) -> Node:
     return src
 
 
-def _reduced(who: str, x: Node, dim: int, index: Node, src: Node, reduce: str, include_self: bool) -> Node:
+def _reduce_rows(who: str, x: Node, dim: int, index: Node, src: Node, reduce: str, include_self: bool) -> Node:
     shape = x.shape
     x, index, src = _vectors(x, index, src)
     table = _Table(x.shape, _check_index(who, x, dim, index, src), index)
     entries = table.entries(_same_dtype(who, x, src))
-    return build.reshape(_folded(table, x, entries, reduce, include_self), shape)
+    return build.reshape(_reduce_entries(table, x, entries, reduce, include_self), shape)
 
 
-def _folded(table: _Table, x: Node, entries: Node, reduce: str, include_self: bool) -> Node:
-    """Entries folded with the elements of `x`, or, without `include_self`, in place of those that some go to."""
-    folded = table.fold(FOLDS[reduce], entries)
+def _reduce_entries(table: _Table, x: Node, entries: Node, reduce: str, include_self: bool) -> Node:
+    """Entries reduced with the elements of `x`, or, without `include_self`, in place of those that some go to."""
+    reduced = table.reduce(REDUCTIONS[reduce], entries)
     if include_self:
         combine = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}[reduce]
-        folded = build.binary(combine, x, folded)
+        reduced = build.binary(combine, x, reduced)
     if reduce == "mean":
         count = table.counts(x.dtype)
-        folded = build.div(folded, build.add(count, 1) if include_self else build.binary("max", count, 1))
-    return folded if include_self else build.select(table.touched(), folded, x)
+        reduced = build.div(reduced, build.add(count, 1) if include_self else build.binary("max", count, 1))
+    return reduced if include_self else build.select(table.is_touched(), reduced, x)
 
 
 # --- whole slices ----------------------------------------------------------------------------------------------------
@@ -309,12 +317,12 @@ def index_add(input: Node, dim: int, index: Node, source: Node, alpha: float = 1
     table, entries = _slices("index_add", input, dim, index, source)
     if alpha != 1:
         entries = build.mul(entries, fit_number("index_add", alpha, input.dtype))
-    return build.add(input, build.reshape(table.fold("add", entries), input.shape))
+    return build.add(input, build.reshape(table.reduce("add", entries), input.shape))
 
 
 @operation("weft method inplace")
 def index_reduce(input: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True) -> Node:
-    """`input` with slices of `source` folded into its slices `index` along `dim`. `reduce`: 'prod', 'mean', 'amax' or
+    """`input` with slices of `source` reduced into its slices `index` along `dim`. `reduce`: 'prod', 'mean', 'amax' or
     'amin'. Without `include_self` slices of `input` that something goes to do not count.
 
     >>> weft.ones(3).index_reduce(0, weft.tensor([2, 2]), weft.tensor([2.0, 3.0]), "prod")
@@ -323,7 +331,9 @@ def index_reduce(input: Node, dim: int, index: Node, source: Node, reduce: str, 
     if reduce not in ("prod", "mean", "amax", "amin"):
         raise problem(RangeError, "index_reduce", f"reduce={reduce!r}", "'prod', 'mean', 'amax' or 'amin'")
     table, entries = _slices("index_reduce", input, dim, index, source)
-    return build.reshape(_folded(table, build.reshape(input, table.shape), entries, reduce, include_self), input.shape)
+    return build.reshape(
+        _reduce_entries(table, build.reshape(input, table.shape), entries, reduce, include_self), input.shape
+    )
 
 
 @operation("weft method inplace")
@@ -334,7 +344,7 @@ def index_copy(input: Node, dim: int, index: Node, source: Node) -> Node:
     tensor([2., 0., 1.])
     """
     table, entries = _slices("index_copy", input, dim, index, source)
-    return build.reshape(table.written(build.reshape(input, table.shape), entries), input.shape)
+    return build.reshape(table.write_last(build.reshape(input, table.shape), entries), input.shape)
 
 
 @operation("weft method inplace")
@@ -351,6 +361,6 @@ def index_fill(input: Node, dim: int, index: Node, value: Operand) -> Node:
     shape = input.shape or (1,)
     ones = tuple(index.size if k == axis else 1 for k in range(len(shape)))
     spread = build.expand(build.reshape(index, ones), (*shape[:axis], index.size, *shape[axis + 1 :]))
-    touched = build.reshape(_Table(shape, axis, spread).touched(), input.shape)
+    touched = build.reshape(_Table(shape, axis, spread).is_touched(), input.shape)
     _, filling = meet("index_fill", input, value, dtype=input.dtype)
     return build.select(touched, filling, input)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from weft.dtypes import DType, int16, int32, int64
+from weft.base.dtypes import DType, int16, int32, int64
 from weft.graph import build
 from weft.graph.build import add, lt, mul, neg, select, sub, unary
 from weft.graph.node import Node
@@ -21,7 +21,7 @@ def polynomial(x: Node, coefficients: Sequence[float]) -> Node:
     return result
 
 
-def fitted(x: Node, table: Coefficients) -> Node:
+def approximate(x: Node, table: Coefficients) -> Node:
     """A polynomial with as many terms as the dtype of `x` needs."""
     return polynomial(x, table[x.dtype.name])
 
@@ -29,7 +29,7 @@ def fitted(x: Node, table: Coefficients) -> Node:
 def chebyshev(x: Node, low: float, high: float, table: Coefficients) -> Node:
     """A Chebyshev series over [low, high], by Clenshaw's rule."""
     coefficients = table[x.dtype.name]
-    double = add(mul(x, 4.0 / (high - low)), -2.0 * (high + low) / (high - low))  # twice the place in [-1, 1]
+    double = add(mul(x, 4.0 / (high - low)), -2.0 * (high + low) / (high - low))  # twice the position in [-1, 1]
     before, now = build.like(x, 0.0), build.like(x, coefficients[-1])
     for number in reversed(coefficients[1:-1]):
         before, now = now, add(sub(mul(double, now), before), number)
@@ -52,7 +52,7 @@ def has_sign(x: Node) -> Node:
     return lt(build.bitcast(x, bits_dtype(x.dtype)), 0)
 
 
-def signed(size: Node, x: Node) -> Node:
+def with_sign(size: Node, x: Node) -> Node:
     """`size`, which is not negative, with the sign of the float `x`."""
     return select(has_sign(x), neg(size), size)
 

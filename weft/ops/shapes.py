@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from weft.dtypes import int64
-from weft.errors import RangeError, ShapeError, problem
+from weft.base.dtypes import int64
+from weft.base.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops.arrange import diag_embed, meshgrid, split_at
@@ -84,7 +84,7 @@ def diagflat(input: Node, offset: int = 0) -> Node:
     return diag_embed(build.reshape(input, (input.size,)), offset)
 
 
-def _listed(who: str, tensors: Sequence[Any]) -> list[Node]:
+def _as_list(who: str, tensors: Sequence[Any]) -> list[Node]:
     """Tensors of `f(a, b)` or `f([a, b])`; at least one."""
     if len(tensors) == 1 and isinstance(tensors[0], (tuple, list)):
         tensors = tensors[0]
@@ -103,7 +103,7 @@ def block_diag(*tensors: Node) -> Node:
     tensor([[1, 2, 0],
             [0, 0, 3]])
     """
-    nodes = _listed("block_diag", tensors)
+    nodes = _as_list("block_diag", tensors)
     if any(len(node.shape) > 2 for node in nodes):
         raise problem(ShapeError, "block_diag", f"shapes {[node.shape for node in nodes]}", "at most two axes each")
     dtype = result_dtype("block_diag", nodes)
@@ -125,7 +125,7 @@ def cartesian_prod(*tensors: Node) -> Node:
             [2, 3],
             [2, 4]])
     """
-    nodes = _listed("cartesian_prod", tensors)
+    nodes = _as_list("cartesian_prod", tensors)
     if any(len(node.shape) != 1 for node in nodes):
         raise problem(ShapeError, "cartesian_prod", f"shapes {[node.shape for node in nodes]}", "vectors")
     if len(nodes) == 1:

@@ -5,20 +5,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from weft.dtypes import float64, int64
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.dtypes import float64, int64
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops.common import in_float32, meet, need_float, same_device, to_float
+from weft.ops.creation import widest_float
 from weft.ops.products import vector_norm
 from weft.ops.reduce import sum
 from weft.ops.registry import operation
 
 
 def _at_least(x: Node, least: float) -> Node:
-    """`x` held above a number, without slope below it."""
+    """`x` clamped to at least a number, without slope below it."""
     return build.select(build.lt(x, least), least, x)
 
 
@@ -81,22 +83,23 @@ def pdist(input: Node, p: float = 2.0) -> Node:
     return vector_norm(difference, float(p), -1)
 
 
-def _pairs(n: int, device: object) -> tuple[Node, Node]:
+def _pairs(n: int, device: Any) -> tuple[Node, Node]:
     """The two numbers of each pair i < j of n, in lexicographic order: int64 [n (n - 1) / 2].
 
-    Pairs that begin with i start at s(i) = i (2 n - i - 1) / 2, which is solved for i; one step up or down corrects
-    what the square root may have rounded.
+    Pairs that begin with i start at s(i) = i (2 n - i - 1) / 2, which is solved for i; a step up or down corrects what
+    the square root may have rounded, and several do where n * n is large for a device without float64.
     """
     k = build.iota((n * (n - 1) // 2,), 0, device)
-    middle = n - 0.5
-    root = build.unary("sqrt", build.sub(middle * middle, build.mul(build.cast(k, float64), 2.0)))
+    work, middle = widest_float(device), n - 0.5
+    root = build.unary("sqrt", build.sub(middle * middle, build.mul(build.cast(k, work), 2.0)))
     i = build.cast(build.sub(middle, root), int64)
 
     def start(i: Node) -> Node:
         return build.div(build.mul(i, build.sub(2 * n - 1, i)), 2)
 
-    i = build.select(build.lt(k, start(i)), build.sub(i, 1), i)
-    i = build.select(make("le", (start(build.add(i, 1)), k)), build.add(i, 1), i)
+    for _ in range(1 if work is float64 else 1 + (n * n >> 22)):
+        i = build.select(build.lt(k, start(i)), build.sub(i, 1), i)
+        i = build.select(make_canonical("le", (start(build.add(i, 1)), k)), build.add(i, 1), i)
     return i, build.add(build.sub(k, start(i)), build.add(i, 1))
 
 

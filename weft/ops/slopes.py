@@ -6,14 +6,15 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from weft.errors import DTypeError, RangeError, ShapeError, problem
+from weft.base.errors import DTypeError, RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
 from weft.ops.common import normal_axis, same_device, to_float
-from weft.ops.elementwise import add, div, mul, neg, sub
+from weft.ops.elementwise import add, div, mul, sub
 from weft.ops.movement import cat
 from weft.ops.registry import operation
 from weft.ops.scans import diff
+from weft.ops.unary_functions import neg
 
 # The slope of a parabola at the first, the second and the third of three points at distance 1.
 UNIFORM = ((-1.5, 2.0, -0.5), (-0.5, 0.0, 0.5), (0.5, -2.0, 1.5))
@@ -65,13 +66,13 @@ def _slope(x: Node, axis: int, step: Node | float, edge_order: int) -> Node:
         rise = sub(part(x, start + 1, 1), part(x, start, 1))
         return div(rise, step if gaps is None else part(gaps, start, 1))
 
-    def of_three(start: int, count: int, place: int) -> Node:
-        """At the first, the second or the third of three neighbours, `count` times."""
+    def of_three(start: int, count: int, position: int) -> Node:
+        """At the first, the second or the third of three adjacent points, `count` times."""
         values = [part(x, start + k, count) for k in range(3)]
         if gaps is not None:
-            weights = _weights(part(gaps, start, count), part(gaps, start + 1, count), place)
+            weights = _weights(part(gaps, start, count), part(gaps, start + 1, count), position)
             return functools.reduce(add, map(mul, values, weights))
-        terms = [mul(value, weight) for value, weight in zip(values, UNIFORM[place], strict=True) if weight]
+        terms = [mul(value, weight) for value, weight in zip(values, UNIFORM[position], strict=True) if weight]
         return div(functools.reduce(add, terms), step)
 
     first, last = (
@@ -82,7 +83,7 @@ def _slope(x: Node, axis: int, step: Node | float, edge_order: int) -> Node:
 
 
 def _gaps(x: Node, axis: int, coordinates: Node) -> Node:
-    """The distances of neighbours, to be multiplied along `axis`."""
+    """The distances of adjacent points, to be multiplied along `axis`."""
     extent = x.shape[axis]
     if coordinates.shape != (extent,):
         raise problem(ShapeError, "gradient", f"coordinates {coordinates.shape} along axis {axis}", f"({extent},)")
@@ -90,11 +91,11 @@ def _gaps(x: Node, axis: int, coordinates: Node) -> Node:
     return build.reshape(diff(coordinates), tuple([extent - 1 if k == axis else 1 for k in range(len(x.shape))]))
 
 
-def _weights(a: Node, b: Node, place: int) -> tuple[Node, Node, Node]:
+def _weights(a: Node, b: Node, position: int) -> tuple[Node, Node, Node]:
     """Of three points with the distances a and b, for the slope of their parabola at one of them."""
     both, product = add(a, b), mul(a, b)
-    if place == 0:
+    if position == 0:
         return neg(div(add(both, a), mul(a, both))), div(both, product), neg(div(a, mul(b, both)))
-    if place == 1:
+    if position == 1:
         return neg(div(b, mul(a, both))), div(sub(b, a), product), div(a, mul(b, both))
     return div(b, mul(a, both)), neg(div(both, product)), div(add(both, b), mul(b, both))

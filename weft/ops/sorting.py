@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from weft.dtypes import DType, float32, float64, int32, int64
-from weft.errors import RangeError, ShapeError, problem
+from weft.base.dtypes import DType, float32, float64, int32, int64
+from weft.base.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
-from weft.graph.primitives import make
+from weft.graph.primitives import make_node
 from weft.ops.common import as_int, fit_number, normal_axis, same_device
 from weft.ops.indexing import user_site
 from weft.ops.logic import isnan
@@ -26,17 +26,17 @@ OFTEN = 8  # times k, a row is sorted whole to find its first k
 
 
 def sort_keys(x: Node, descending: bool) -> Node:
-    """Integers that stand in the order of the elements of `x`."""
+    """Integers in the order of the elements of `x`."""
     x = build.stop_gradient(x) if x.dtype.kind == "f" else x
     if x.dtype.kind == "f":
         x = x if x.dtype.itemsize >= 4 else build.cast(x, float32)
         whole = int64 if x.dtype is float64 else int32
         bits = build.bitcast(build.add(x, 0.0), whole)  # -0.0 + 0.0 is 0.0
-        turned = build.binary("xor", bits, _largest(whole))
-        keys = build.select(isnan(x), _largest(whole), build.select(build.lt(bits, 0), turned, bits))
+        flipped = build.binary("xor", bits, _largest(whole))
+        keys = build.select(isnan(x), _largest(whole), build.select(build.lt(bits, 0), flipped, bits))
     else:
         keys = build.cast(x, int32) if x.dtype.itemsize < 4 else x
-    return make("not", (keys,)) if descending else keys
+    return make_node("not", (keys,)) if descending else keys
 
 
 def _largest(dtype: DType) -> int:
@@ -44,7 +44,7 @@ def _largest(dtype: DType) -> int:
     return (1 << bits) - 1 if dtype.kind == "u" else (1 << (bits - 1)) - 1
 
 
-def _last(x: Node, axis: int) -> Node:
+def _move_to_end(x: Node, axis: int) -> Node:
     """`axis` moved to the end."""
     return build.permute(x, (*range(axis), *range(axis + 1, len(x.shape)), axis))
 
@@ -65,7 +65,7 @@ def argsort(input: Node, dim: int = -1, descending: bool = False, stable: bool =
     axis = normal_axis("argsort", dim, len(input.shape))
     if not input.shape:
         return build.full((), 0, int64, input.device)
-    return _back(build.argsort(sort_keys(_last(input, axis), descending)), axis)
+    return _back(build.argsort(sort_keys(_move_to_end(input, axis), descending)), axis)
 
 
 @operation()
@@ -87,7 +87,7 @@ def msort(input: Node) -> Node:
 
 
 def _first(x: Node, k: int, keys_of: Callable[[Node], Node]) -> Node:
-    """Where the `k` elements with the least keys stand along the last axis, in order.
+    """The indices of the `k` elements with the least keys along the last axis, in order.
 
     In a long row they lie in the k blocks with the least minima, so only those blocks are looked at closely.
     """
@@ -105,15 +105,15 @@ def _first(x: Node, k: int, keys_of: Callable[[Node], Node]) -> Node:
     blocks = build.along(blocks, build.argsort(blocks), last)  # in place order, so that ties keep theirs
     wide = (*outer, k, block)
     starts = build.expand(build.reshape(build.mul(blocks, block), (*outer, k, 1)), wide)
-    places = build.reshape(build.add(starts, build.iota(wide, last + 1, x.device)), (*outer, k * block))
-    inside = build.lt(places, extent)
-    near = keys_of(build.along(x, build.select(inside, places, extent - 1), last))
-    return build.along(places, _first(build.select(inside, near, beyond), k, lambda keys: keys), last)
+    positions = build.reshape(build.add(starts, build.iota(wide, last + 1, x.device)), (*outer, k * block))
+    inside = build.lt(positions, extent)
+    near = keys_of(build.along(x, build.select(inside, positions, extent - 1), last))
+    return build.along(positions, _first(build.select(inside, near, beyond), k, lambda keys: keys), last)
 
 
 @operation()
 def topk(input: Node, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
-    """The `k` largest (or smallest) elements along `dim`, in order, and where they stand. Of equal elements the first
+    """The `k` largest (or smallest) elements along `dim`, in order, and their indices. Of equal elements the first
     come first; always sorted.
 
     >>> weft.topk(weft.tensor([1.0, 4.0, 2.0, 3.0]), 2)
@@ -128,7 +128,7 @@ def topk(input: Node, k: int, dim: int = -1, largest: bool = True, sorted: bool 
     if not number:
         shape = (*input.shape[:axis], 0, *input.shape[axis + 1 :])
         return ValuesIndices(build.full(shape, 0, input.dtype, input.device), build.full(shape, 0, int64, input.device))
-    rows = _last(build.stop_gradient(input) if input.dtype.kind == "f" else input, axis)
+    rows = _move_to_end(build.stop_gradient(input) if input.dtype.kind == "f" else input, axis)
     order = _back(_first(rows, number, lambda part: sort_keys(part, largest)), axis)
     return ValuesIndices(build.along(input, order, axis), order)
 
@@ -144,7 +144,7 @@ def pick(x: Node, index: Node, axis: int, keepdim: bool) -> ValuesIndices:
 
 @operation()
 def kthvalue(input: Node, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
-    """The `k`-th smallest element along `dim`, k counted from 1, and where it stands.
+    """The `k`-th smallest element along `dim`, k counted from 1, and its index.
 
     >>> weft.kthvalue(weft.tensor([3.0, 1.0, 2.0]), 2).values
     tensor(2.)
@@ -165,19 +165,19 @@ def kthvalue(input: Node, k: int, dim: int = -1, keepdim: bool = False) -> Value
     )
 )
 def median(input: Node, dim: int | None = None, keepdim: bool = False) -> Node | ValuesIndices:
-    """The middle element in order (of two, the lower one) along `dim` and where it stands; without `dim`, of all
+    """The middle element in order (of two, the lower one) along `dim` and its index; without `dim`, of all
     elements, the value alone, whose gradient is shared among equal elements. A NaN anywhere is the median.
 
     >>> weft.median(weft.tensor([4.0, 1.0, 3.0, 2.0]))
     tensor(2.)
     """
-    return middle("median", input, dim, keepdim, _median_index)
+    return find_median("median", input, dim, keepdim, _median_index)
 
 
-def middle(
+def find_median(
     who: str, input: Node, dim: int | None, keepdim: bool, index_of: Callable[[Node, int], Node]
 ) -> Node | ValuesIndices:
-    """A median: of all elements, NaN where there are none, or along `dim`. `index_of(x, axis)` says where it stands,
+    """A median: of all elements, NaN where there are none, or along `dim`. `index_of(x, axis)` gives its index,
     with extent 1 along the axis."""
     if dim is None:
         if not input.size:
@@ -200,8 +200,8 @@ def _median_index(x: Node, axis: int) -> Node:
     index = build.narrow(argsort(x, axis), axis, (extent - 1) // 2, (extent + 1) // 2)
     if x.dtype.kind != "f":
         return index
-    place = build.select(isnan(x), build.iota(x.shape, axis, x.device), extent)
-    first = build.reduce("reduce_min", place, (axis,), True)
+    position = build.select(isnan(x), build.iota(x.shape, axis, x.device), extent)
+    first = build.reduce("reduce_min", position, (axis,), True)
     return build.select(build.lt(first, extent), first, index)
 
 
@@ -249,13 +249,13 @@ def searchsorted(
     step = 1 << max(extent.bit_length() - 1, 0)
     while step and rows.size and input.size:
         probe = build.add(found, step)
-        inside = make("le", (probe, build.like(probe, extent)))
+        inside = make_node("le", (probe, build.like(probe, extent)))
         at = build.select(inside, build.sub(probe, 1), 0)
         if len(rows.shape) > 1:
             at = build.row_positions(at, len(input.shape) - 1, extent)
         there = build.gather(flat, at, 0)
-        stays = make("lt", (input, there)) if right else make("le", (input, there))
-        found = build.select(make("and", (inside, make("not", (stays,)))), probe, found)
+        stays = make_node("lt", (input, there)) if right else make_node("le", (input, there))
+        found = build.select(make_node("and", (inside, make_node("not", (stays,)))), probe, found)
         step //= 2
     return build.cast(found, int32) if out_int32 else found
 
@@ -290,16 +290,16 @@ def histc(input: Node, bins: int = 100, min: float = 0, max: float = 0) -> Node:
     if min == max and input.size:
         if min == 0:
             low, high = build.reduce("reduce_min", flat, (0,)), build.reduce("reduce_max", flat, (0,))
-        flat_range = make("eq", (low, high))
+        flat_range = make_node("eq", (low, high))
         low, high = (
             build.select(flat_range, build.sub(low, 1.0), low),
             build.select(flat_range, build.add(high, 1.0), high),
         )
     low, high = build.expand_to(low, flat.shape), build.expand_to(high, flat.shape)
-    inside = make("and", (make("le", (low, flat)), make("le", (flat, high))))
+    inside = make_node("and", (make_node("le", (low, flat)), make_node("le", (flat, high))))
     share = build.div(build.mul(build.sub(flat, low), float(count)), build.sub(high, low))
     number = build.cast(build.select(inside, share, 0.0), int64)
     number = build.select(build.lt(number, count), number, count - 1)
-    place = build.select(inside, number, count)
+    position = build.select(inside, number, count)
     ones = build.full(flat.shape, 1.0, input.dtype, input.device)
-    return build.narrow(build.scatter_add(place, ones, count + 1), 0, 0, count)
+    return build.narrow(build.scatter_add(position, ones, count + 1), 0, 0, count)

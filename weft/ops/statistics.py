@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weft.dtypes import DType, bool_, int64
-from weft.errors import RangeError, ShapeError, problem
+from weft.base.dtypes import DType, bool_, int64
+from weft.base.errors import RangeError, ShapeError, problem
 from weft.graph import build
 from weft.graph.node import Node
-from weft.graph.primitives import make
+from weft.graph.primitives import make_node
 from weft.ops import reduce
 from weft.ops.common import (
     Operand,
@@ -22,13 +22,13 @@ from weft.ops.common import (
     to_float,
 )  # fmt: skip
 from weft.ops.elementwise import clamp
-from weft.ops.elementwise import round as rounded
 from weft.ops.indexing import user_site
 from weft.ops.linalg import matmul
 from weft.ops.logic import isnan
 from weft.ops.reduce import Dim, ValuesIndices
 from weft.ops.registry import operation
-from weft.ops.sorting import argsort, middle, pick, searchsorted, sort
+from weft.ops.sorting import argsort, find_median, pick, searchsorted, sort
+from weft.ops.unary_functions import round as rounded
 
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
 MAX_COMPARED = 32  # elements of a set up to which every element is compared with all of them
@@ -120,7 +120,7 @@ def nanmean(input: Node, dim: Dim = None, keepdim: bool = False, *, dtype: DType
 
 @in_float32
 def _nanmean(x: Node, dim: Dim, keepdim: bool) -> Node:
-    count = reduce.sum(make("not", (isnan(x),)), dim, keepdim)
+    count = reduce.sum(make_node("not", (isnan(x),)), dim, keepdim)
     return build.div(nansum(x, dim, keepdim), build.cast(count, x.dtype))
 
 
@@ -131,25 +131,25 @@ def nanmedian(input: Node, dim: int | None = None, keepdim: bool = False) -> Nod
     >>> weft.nanmedian(weft.tensor([float("nan"), 1.0, 3.0, 2.0]))
     tensor(2.)
     """
-    return middle("nanmedian", input, dim, keepdim, _known_median_index)
+    return find_median("nanmedian", input, dim, keepdim, _known_median_index)
 
 
 def _known_median_index(x: Node, axis: int) -> Node:
-    """Of the lower one of two middle elements that are not NaN; NaN stand behind them in order."""
-    place = clamp(build.div(build.sub(_count_known(x, axis), 1), 2), min=0)
-    return build.along(argsort(x, axis), place, axis)
+    """Of the lower one of two middle elements that are not NaN; NaN come after them in order."""
+    position = clamp(build.div(build.sub(_count_known(x, axis), 1), 2), min=0)
+    return build.along(argsort(x, axis), position, axis)
 
 
 def _count_known(x: Node, axis: int) -> Node:
     """How many elements along `axis` are not NaN, int64, with extent 1 there."""
     if x.dtype.kind != "f":
-        return build.full(build.kept(x.shape, (axis,)), x.shape[axis], int64, x.device)
-    return build.reduce("reduce_sum", build.cast(make("not", (isnan(x),)), int64), (axis,), True)
+        return build.full(build.keepdim_shape(x.shape, (axis,)), x.shape[axis], int64, x.device)
+    return build.reduce("reduce_sum", build.cast(make_node("not", (isnan(x),)), int64), (axis,), True)
 
 
 @operation()
 def mode(input: Node, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
-    """The most frequent element along `dim`, of several the smallest, and where it stands last.
+    """The most frequent element along `dim`, of several the smallest, and its last index.
 
     >>> weft.mode(weft.tensor([2, 3, 2, 3, 1]))
     ValuesIndices(values=tensor(2), indices=tensor(2))
@@ -161,14 +161,14 @@ def mode(input: Node, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     if not extent:
         raise problem(ShapeError, "mode", f"shape {input.shape} over axis {axis}", "at least one element per result")
     ordered, order = sort(build.stop_gradient(input) if input.dtype.kind == "f" else input, axis)
-    place = build.iota(input.shape, axis, input.device)
-    starts = place
+    position = build.iota(input.shape, axis, input.device)
+    starts = position
     if extent > 1:
         high, low = build.narrow(ordered, axis, 1, extent), build.narrow(ordered, axis, 0, extent - 1)
         lows = tuple([int(k == axis) for k in range(len(input.shape))])
-        differs = build.pad(make("ne", (high, low)), lows, (0,) * len(lows), True)
-        starts = build.scan("max", build.select(differs, place, 0), axis)
-    end = reduce.argmax(build.sub(place, starts), axis, True)
+        differs = build.pad(make_node("ne", (high, low)), lows, (0,) * len(lows), True)
+        starts = build.scan("max", build.select(differs, position, 0), axis)
+    end = reduce.argmax(build.sub(position, starts), axis, True)
     return pick(input, build.along(order, end, axis), axis, keepdim)
 
 
@@ -199,7 +199,7 @@ def nanquantile(
 def _quantile(
     who: str, x: Node, q: Operand, dim: int | None, keepdim: bool, interpolation: str, ignore_nan: bool
 ) -> Node:
-    if not x.size or x.dtype.kind != "f" or x.dtype.is_narrow:
+    if not x.size or x.dtype.kind != "f" or x.dtype.is_16_bit:
         given = f"a {x.dtype.name} tensor of shape {x.shape}"
         raise problem(ShapeError, who, given, "at least one element of float32 or float64", "convert it with .float()")
     if interpolation not in INTERPOLATIONS:
@@ -212,9 +212,9 @@ def _quantile(
     else:
         axis = normal_axis(who, dim, rank)
         rows = x if rank else build.reshape(x, (1,))
-        kept = build.kept(x.shape, (axis,)) if keepdim else build.dropped(x.shape, (axis,))
+        kept = build.keepdim_shape(x.shape, (axis,)) if keepdim else build.shape_without(x.shape, (axis,))
     rows = build.permute(rows, (*range(axis), *range(axis + 1, len(rows.shape)), axis))
-    found = _interpolated(rows, build.reshape(share, (share.size,)), interpolation, ignore_nan)
+    found = _interpolate(rows, build.reshape(share, (share.size,)), interpolation, ignore_nan)
     last = len(found.shape) - 1
     if not share.shape:
         return build.reshape(found, kept)
@@ -231,13 +231,13 @@ def _shares(who: str, x: Node, q: Operand) -> Node:
     if len(q.shape) > 1 or q.dtype is not x.dtype:
         given = f"q {q.dtype.name}{list(q.shape)} for {x.dtype.name}"
         raise problem(ShapeError, who, given, "a scalar or a vector of the tensor's dtype", "cast it with .to")
-    low, high = make("le", (build.like(q, 0.0), q)), make("le", (q, build.like(q, 1.0)))
-    place = build.select(make("and", (low, high)), build.full(q.shape, 0, int64, q.device), -1)
-    inside = build.in_range(place, 1, user_site())
+    low, high = make_node("le", (build.like(q, 0.0), q)), make_node("le", (q, build.like(q, 1.0)))
+    position = build.select(make_node("and", (low, high)), build.full(q.shape, 0, int64, q.device), -1)
+    inside = build.in_range(position, 1, user_site())
     return build.add(q, build.cast(inside, q.dtype))
 
 
-def _interpolated(x: Node, share: Node, interpolation: str, ignore_nan: bool) -> Node:
+def _interpolate(x: Node, share: Node, interpolation: str, ignore_nan: bool) -> Node:
     """The quantiles `share` [count] of the last axis of `x`: [..., count]."""
     last, extent = len(x.shape) - 1, x.shape[-1]
     shape = (*x.shape[:-1], share.size)
@@ -355,8 +355,8 @@ def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = Fal
     """
     if not isinstance(test_elements, Node):
         x, number = meet("isin", elements, test_elements)
-        found = make("eq", (x, number))
-        return make("not", (found,)) if invert else found
+        found = make_node("eq", (x, number))
+        return make_node("not", (found,)) if invert else found
     shape = elements.shape if isinstance(elements, Node) else ()
     members = build.reshape(test_elements, (test_elements.size,))
     if isinstance(elements, Node):
@@ -366,13 +366,13 @@ def isin(elements: Operand, test_elements: Operand, *, assume_unique: bool = Fal
         found = build.full((x.size,), False, bool_, x.device)
     elif members.size <= MAX_COMPARED:
         pairs = (x.size, members.size)
-        found = reduce.any(make("eq", (build.expand(x, pairs), build.expand_to(members, pairs))), 1)
+        found = reduce.any(make_node("eq", (build.expand(x, pairs), build.expand_to(members, pairs))), 1)
     else:
         ordered, x = sort(members, 0).values, build.reshape(x, (x.size,))
         at = clamp(searchsorted(ordered, x), max=members.size - 1)
-        found = make("eq", (build.gather(ordered, at, 0), x))
+        found = make_node("eq", (build.gather(ordered, at, 0), x))
     found = build.reshape(found, shape)
-    return make("not", (found,)) if invert else found
+    return make_node("not", (found,)) if invert else found
 
 
 def _common(who: str, x: Operand, members: Node) -> tuple[Node, Node]:

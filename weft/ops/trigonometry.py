@@ -9,12 +9,12 @@ import math
 
 from weft.graph import build
 from weft.graph.build import add, div, eq, lt, mul, neg, select, sub, unary
-from weft.graph.layout import make
+from weft.graph.layout import make_canonical
 from weft.graph.node import Node
 from weft.ops import approximations
 from weft.ops.common import Operand, in_float32, meet, need_float, need_tensors, to_float
 from weft.ops.registry import operation
-from weft.ops.series import fitted, has_sign, polynomial, signed, sin_pi, with_slope
+from weft.ops.series import approximate, has_sign, polynomial, sin_pi, with_sign, with_slope
 
 Rates = tuple[Node, ...]
 LOG_2 = math.log(2.0)
@@ -27,7 +27,7 @@ def _arctangent(size: Node) -> Node:
     large, middle = lt(1.0 / TAN_PI_8, size), lt(TAN_PI_8, size)
     near = select(middle, div(sub(size, 1.0), add(size, 1.0)), size)
     x = select(large, div(-1.0, size), near)
-    rest = mul(x, fitted(mul(x, x), approximations.ARCTANGENT))
+    rest = mul(x, approximate(mul(x, x), approximations.ARCTANGENT))
     return select(large, add(rest, math.pi / 2), select(middle, add(rest, math.pi / 4), rest))
 
 
@@ -45,7 +45,7 @@ def atan(input: Node) -> Node:
     tensor([0.0000, 0.7854, 1.5708])
     """
     x = to_float(input)
-    return with_slope(signed(_arctangent(unary("abs", x)), x), x, _of_atan)
+    return with_slope(with_sign(_arctangent(unary("abs", x)), x), x, _of_atan)
 
 
 def _of_asin(sources: Rates, g: Node) -> Rates:
@@ -64,7 +64,7 @@ def asin(input: Node) -> Node:
     """The angle in [-pi/2, pi/2] whose sine is x; NaN beyond 1."""
     x = to_float(input)
     size = unary("abs", x)
-    return with_slope(signed(_arctangent(div(size, _leg(size))), x), x, _of_asin)
+    return with_slope(with_sign(_arctangent(div(size, _leg(size))), x), x, _of_asin)
 
 
 def _of_acos(sources: Rates, g: Node) -> Rates:
@@ -99,7 +99,7 @@ def sinh(input: Node) -> Node:
     x = to_float(input)
     large, half, less = _exponentials(unary("abs", x))
     size = select(large, half, mul(add(less, div(less, add(less, 1.0))), 0.5))
-    return with_slope(signed(size, x), x, _of_sinh)
+    return with_slope(with_sign(size, x), x, _of_sinh)
 
 
 def _of_cosh(sources: Rates, g: Node) -> Rates:
@@ -131,7 +131,7 @@ def asinh(input: Node) -> Node:
     low = select(large, 0.0, size)
     square = mul(low, low)
     near = unary("log1p", add(low, div(square, add(unary("sqrt", add(square, 1.0)), 1.0))))
-    return with_slope(signed(select(large, add(unary("log", size), LOG_2), near), x), x, _of_asinh)
+    return with_slope(with_sign(select(large, add(unary("log", size), LOG_2), near), x), x, _of_asinh)
 
 
 def _of_acosh(sources: Rates, g: Node) -> Rates:
@@ -163,7 +163,7 @@ def atanh(input: Node) -> Node:
     x = to_float(input)
     size = unary("abs", x)
     value = mul(unary("log1p", div(mul(size, 2.0), sub(1.0, size))), 0.5)
-    return with_slope(signed(select(lt(1.0, size), math.nan, value), x), x, _of_atanh)
+    return with_slope(with_sign(select(lt(1.0, size), math.nan, value), x), x, _of_atanh)
 
 
 def _of_atan2(sources: Rates, g: Node) -> Rates:
@@ -186,12 +186,12 @@ def atan2(input: Operand, other: Operand) -> Node:
     high, wide = unary("abs", y), unary("abs", x)
     steep = lt(wide, high)
     short, long = select(steep, wide, high), select(steep, high, wide)
-    undefined = make("or", (make("ne", (x, x)), make("ne", (y, y))))
+    undefined = make_canonical("or", (make_canonical("ne", (x, x)), make_canonical("ne", (y, y))))
     ratio = select(eq(short, long), select(eq(long, 0.0), 0.0, build.like(x, 1.0)), div(short, long))
     angle = _arctangent(ratio)
     angle = select(steep, sub(math.pi / 2, angle), angle)
     angle = select(has_sign(x), sub(math.pi, angle), angle)
-    value = select(undefined, math.nan, signed(angle, y))
+    value = select(undefined, math.nan, with_sign(angle, y))
     return build.with_gradient(value, (y, x), _of_atan2)
 
 
@@ -210,7 +210,7 @@ def hypot(input: Operand, other: Operand) -> Node:
     need_float("hypot", a)
     first, second = unary("abs", a), unary("abs", b)
     long, short = select(lt(first, second), second, first), select(lt(first, second), first, second)
-    infinite = make("or", (eq(first, math.inf), eq(second, math.inf)))
+    infinite = make_canonical("or", (eq(first, math.inf), eq(second, math.inf)))
     ratio = div(short, select(eq(long, 0.0), 1.0, long))
     value = mul(long, unary("sqrt", add(mul(ratio, ratio), 1.0)))
     return build.with_gradient(select(infinite, math.inf, value), (a, b), _of_hypot)
@@ -226,8 +226,8 @@ def _of_sinc(sources: Rates, g: Node) -> Rates:
     near = mul(angle, polynomial(mul(angle, angle), _SINC_SLOPE))
     small = lt(unary("abs", angle), 1.0)
     wide = select(small, 1.0, x)
-    turned = mul(wide, math.pi)
-    far = div(sub(build.unary("cos", turned), sinc(wide)), wide)
+    angle = mul(wide, math.pi)
+    far = div(sub(build.unary("cos", angle), sinc(wide)), wide)
     return (mul(g, select(small, mul(near, math.pi), far)),)
 
 

@@ -1,12 +1,12 @@
 """Windows and borders as the user names them: `unfold`, `fold`, padding with the tensor's own elements, and channels
-that become places (`pixel_shuffle`) or change theirs (`channel_shuffle`). All of it is movement."""
+that become positions (`pixel_shuffle`) or change theirs (`channel_shuffle`). All of it is movement."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from weft.errors import ShapeError, problem
+from weft.base.errors import ShapeError, problem
 from weft.graph import build
 from weft.graph.build import Shape
 from weft.graph.node import Node
@@ -16,7 +16,7 @@ from weft.ops.registry import operation
 
 @operation("method", name="unfold", view="unfold")
 def unfold_axis(input: Node, dimension: int, size: int, step: int) -> Node:
-    """Windows of `size` elements, `step` apart, along an axis; the places in a window are a new last axis.
+    """Windows of `size` elements, `step` apart, along an axis; the positions in a window are a new last axis.
 
     >>> weft.arange(5).unfold(0, 3, 2)
     tensor([[0, 1, 2],
@@ -96,7 +96,7 @@ def fold(
     rows, columns = math.prod(kernel), math.prod(counts)
     if len(input.shape) != 3 or input.shape[1] % rows or input.shape[2] != columns:
         raise problem(
-            ShapeError, "fold", f"shape {input.shape}", f"[N, C * {rows}, {columns}]: {rows} places, {counts} patches"
+            ShapeError, "fold", f"shape {input.shape}", f"[N, C * {rows}, {columns}]: {rows} elements, {counts} patches"
         )
     n, channels = input.shape[0], input.shape[1] // rows
     x = build.permute(build.reshape(input, (n, channels, *kernel, *counts)), (0, 1, 4, 2, 5, 3))
@@ -120,7 +120,7 @@ def border(x: Node, lows: Sequence[int], highs: Sequence[int], mode: str) -> Nod
         if max(low, high) > 0 and (n == 0 or (most is not None and max(low, high) > most)):
             given, expected = f"padding ({low}, {high}) of an axis of extent {n}", f"at most {max(most or 0, 0)}"
             raise problem(ShapeError, f"pad, mode='{mode}'", given, expected)
-        x = _bordered(x, axis, max(low, 0), max(high, 0), mode)
+        x = _add_border(x, axis, max(low, 0), max(high, 0), mode)
         x = x if mode == "circular" else _cut(x, axis, low, high)
     return x
 
@@ -134,29 +134,29 @@ def _cut(x: Node, axis: int, low: int, high: int) -> Node:
     return build.narrow(x, axis, start, stop)
 
 
-def _bordered(x: Node, axis: int, low: int, high: int, mode: str) -> Node:
+def _add_border(x: Node, axis: int, low: int, high: int, mode: str) -> Node:
     """Three parts laid into one axis: what comes before, the tensor, what comes after."""
     n, rank = x.shape[axis], len(x.shape)
     whole = low + n + high
 
-    def laid(part: Node, at: int) -> Node:
+    def lay_out(part: Node, at: int) -> Node:
         before, after = [0] * rank, [0] * rank
         before[axis], after[axis] = at, whole - at - part.shape[axis]
         return build.pad(part, tuple(before), tuple(after))
 
-    out = laid(x, low)
-    place = build.iota(out.shape, axis, x.device) if low or high else None
+    out = lay_out(x, low)
+    position = build.iota(out.shape, axis, x.device) if low or high else None
     if low:
-        assert place is not None
-        out = build.select(build.lt(place, low), laid(_neighbours(x, axis, low, mode, before=True), 0), out)
+        assert position is not None
+        out = build.select(build.lt(position, low), lay_out(_border(x, axis, low, mode, before=True), 0), out)
     if high:
-        assert place is not None
-        part = laid(_neighbours(x, axis, high, mode, before=False), low + n)
-        out = build.select(build.lt(place, low + n), out, part)
+        assert position is not None
+        part = lay_out(_border(x, axis, high, mode, before=False), low + n)
+        out = build.select(build.lt(position, low + n), out, part)
     return out
 
 
-def _neighbours(x: Node, axis: int, count: int, mode: str, before: bool) -> Node:
+def _border(x: Node, axis: int, count: int, mode: str, before: bool) -> Node:
     n = x.shape[axis]
     if mode == "reflect":
         start = 1 if before else n - 1 - count
@@ -167,7 +167,7 @@ def _neighbours(x: Node, axis: int, count: int, mode: str, before: bool) -> Node
     return build.expand(edge, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
 
 
-# --- channels and places ---------------------------------------------------------------------------------------------
+# --- channels and positions ------------------------------------------------------------------------------------------
 
 
 def _planes(who: str, x: Node) -> tuple[Shape, int, int, int]:

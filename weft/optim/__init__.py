@@ -1,20 +1,12 @@
-"""Optimizers: updates as flat tensor expressions over all parameters of a group, one kernel however many there are."""
+"""Optimizers: updates as flat tensor expressions over all parameters of a group, one kernel however many there are.
 
-from weft.contents import load_lazily as _load_lazily
+`Optimizer` keeps groups, state and hyper-parameters on the device; a subclass writes `update`. Schedulers, averages and
+clipping are beside it. Nothing here knows a layer or the compiler. `contents.CONTENTS`, which `make stubs` writes from
+the `__all__` of the files, says which file has which names.
+"""
 
-# Files of this package and the names that they export; a file is loaded when one of its names is first used.
-CONTENTS: dict[str, tuple[str, ...]] = {
-    "optimizer": ("Optimizer",),
-    "sgd": ("ASGD", "NAG", "SGD"),
-    "adam": ("Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam"),
-    "adaptive": ("Adadelta", "Adagrad", "RMSprop", "Rprop"),
-    "large_batch": ("LAMB", "LARS"),
-    "muon": ("Muon",),
-    "adafactor": ("Adafactor",),
-    "lbfgs": ("LBFGS",),
-    "clip": ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"),
-    "penalties": ("elastic_penalty", "l1_penalty", "l2_penalty", "split_decay"),
-    "averaging": ("ExponentialMovingAverage", "StochasticWeightAverage"),
-}
+from weft.base.lazy_modules import load_lazily as _load_lazily
+from weft.optim.contents import CONTENTS
+
 _SUBMODULES = ("lr_scheduler", "swa_utils")
 __getattr__, __dir__, __all__ = _load_lazily(__name__, CONTENTS, _SUBMODULES)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 
 import weft
-from weft.errors import RangeError, problem
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
+from weft.optim.checks import check_numbers
 from weft.optim.flat import join
 from weft.optim.groups import Group
-from weft.optim.optimizer import Optimizer, Params, State, check_numbers
-from weft.tensor import Tensor
+from weft.optim.optimizer import Optimizer, Params, State
+
+__all__ = ["Adafactor"]
 
 
+@entry_point
 class Adafactor(Optimizer):
     """Shazeer and Stern 2018. With β = 1 - t^beta2_decay: r = βr + (1-β)·mean over columns of g², c likewise over rows,
     v = r·c/mean(r) (or, for vectors, an average of g²); u = g/√max(v, ε₁²); θ -= max(ε₂, rms(θ))·min(lr, 1/√t)·u /

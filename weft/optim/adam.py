@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import weft
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
+from weft.optim.checks import check_betas, check_numbers
 from weft.optim.groups import Group
-from weft.optim.optimizer import Optimizer, Params, State, check_betas, check_numbers
-from weft.tensor import Tensor
+from weft.optim.optimizer import Optimizer, Params, State
+
+__all__ = ["Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam"]
 
 
 def _decay(group: Group, p: Tensor, g: Tensor, h: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -24,6 +28,7 @@ def _moments(g: Tensor, h: dict[str, Tensor], state: State) -> tuple[Tensor, Ten
     return m, v
 
 
+@entry_point
 class Adam(Optimizer):
     """m = β₁m + (1-β₁)g; v = β₂v + (1-β₂)g²; θ -= lr·(m/(1-β₁ᵗ)) / (√(v/(1-β₂ᵗ)) + ε). Weight decay is added to g.
 
@@ -78,6 +83,7 @@ class Adam(Optimizer):
         return p - rate * m / (second.sqrt() * scale + h["eps"]), new
 
 
+@entry_point
 class AdamW(Adam):
     """Adam with decoupled weight decay: θ *= 1 - lr·λ first.
 
@@ -111,6 +117,7 @@ class AdamW(Adam):
         )  # fmt: skip
 
 
+@entry_point
 class NAdam(Optimizer):
     """Adam with Nesterov's momentum (Dozat 2016), as in torch.optim: with μₜ = β₁(1 - ½·0.96^(t·momentum_decay)),
     θ -= lr·((1-μₜ)/(1-Πμ)·g + μₜ₊₁/(1-Πμ·μₜ₊₁)·m) / (√(v/(1-β₂ᵗ)) + ε).
@@ -164,6 +171,7 @@ class NAdam(Optimizer):
         return p - h["lr"] * step / (v.sqrt() * scale + h["eps"]), new
 
 
+@entry_point
 class RAdam(Optimizer):
     """Rectified Adam (Liu et al. 2020), as in torch.optim: with n = 2/(1-β₂) - 1 and q = n - 2tβ₂ᵗ/(1-β₂ᵗ), where
     q > 5: θ -= lr·m̂·r·√(1-β₂ᵗ)/(√v + ε), r² = (q-4)(q-2)n / ((n-4)(n-2)q); before that θ -= lr·m̂.
@@ -216,6 +224,7 @@ class RAdam(Optimizer):
         return p - rate * m * factor, {"exp_avg": m, "exp_avg_sq": v}
 
 
+@entry_point
 class Adamax(Optimizer):
     """Adam with a maximum for the second moment: u = max(β₂u, |g| + ε); θ -= lr/(1-β₁ᵗ)·m/u.
 
@@ -259,6 +268,7 @@ class Adamax(Optimizer):
         return p - h["lr"] / (1.0 - h["betas1"] ** t) * m / u, {"exp_avg": m, "exp_inf": u}
 
 
+@entry_point
 class Lion(Optimizer):
     """Evolved sign momentum (Chen et al. 2023): θ *= 1 - lr·λ; θ -= lr·sign(β₁m + (1-β₁)g); m = β₂m + (1-β₂)g.
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import weft
-from weft.errors import RangeError, problem
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
+from weft.optim.checks import check_numbers
 from weft.optim.groups import Group
-from weft.optim.optimizer import Optimizer, Params, State, check_numbers
-from weft.tensor import Tensor
+from weft.optim.optimizer import Optimizer, Params, State
+
+__all__ = ["Adadelta", "Adagrad", "RMSprop", "Rprop"]
 
 
+@entry_point
 class RMSprop(Optimizer):
     """With k = alpha: g += λθ; s = ks + (1-k)g²; centered: a = ka + (1-k)g, s̃ = s - a²; d = g/(√s̃ + ε); momentum:
     b = μb + d; θ -= lr·(b or d).
@@ -64,6 +69,7 @@ class RMSprop(Optimizer):
         return p - h["lr"] * direction, new
 
 
+@entry_point
 class Adagrad(Optimizer):
     """g += λθ; s += g²; θ -= lr/(1 + (t-1)·lr_decay)·g/(√s + ε).
 
@@ -118,6 +124,7 @@ class Adagrad(Optimizer):
         return p - rate * g / (total.sqrt() + h["eps"]), {"sum": total}
 
 
+@entry_point
 class Adadelta(Optimizer):
     """Zeiler 2012, with k = rho: g += λθ; s = ks + (1-k)g²; d = g·√(a + ε)/√(s + ε); a = ka + (1-k)d²; θ -= lr·d.
 
@@ -164,6 +171,7 @@ class Adadelta(Optimizer):
         return p - h["lr"] * delta, {"square_avg": square, "acc_delta": acc}
 
 
+@entry_point
 class Rprop(Optimizer):
     """Resilient propagation (Riedmiller and Braun 1993), for full batches: the step of an element, lr at first, grows
     by etas[1] while its gradient keeps the sign, and shrinks by etas[0], without a move, when that changes.

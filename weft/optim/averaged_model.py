@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import weft
-from weft.errors import GraphError, problem
+from weft.base.errors import GraphError, problem
+from weft.base.state import STATE
+from weft.core.tensor import Tensor
+from weft.nn.basic.batch_and_instance_norm import _BatchNorm
 from weft.nn.module import Module
-from weft.nn.normalization import _BatchNorm
 from weft.optim.averaging import assign_now
 from weft.optim.flat import buckets, join
 from weft.optim.swa_utils import get_swa_multi_avg_fn
-from weft.state import STATE
-from weft.tensor import Tensor
 
 
 class AveragedModel(Module):
@@ -94,8 +94,8 @@ class AveragedModel(Module):
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
-    """Compute the running statistics of all batch normalizations anew, as averages over the batches of `loader` (each a
-    tensor, or a list or tuple whose first item is one).
+    """Compute the running statistics of all batch normalizations again, as averages over the batches of `loader` (each
+    a tensor, or a list or tuple whose first item is one).
 
     >>> model = weft.nn.Sequential(weft.nn.BatchNorm1d(1))
     >>> weft.optim.swa_utils.update_bn([weft.tensor([[1.0], [3.0]]), weft.tensor([[5.0], [7.0]])], model)

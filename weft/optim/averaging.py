@@ -12,10 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import weft
-from weft.errors import GraphError, RangeError, ShapeError, problem
-from weft.optim.flat import assign, buckets, join, pack, wide
-from weft.state import STATE
-from weft.tensor import Tensor
+from weft.base.errors import GraphError, RangeError, ShapeError, problem
+from weft.base.state import STATE
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
+from weft.optim.flat import assign, buckets, join, pack, widen
+
+__all__ = ["ExponentialMovingAverage", "StochasticWeightAverage"]
 
 
 def blend_(averages: Sequence[Tensor], currents: Sequence[Tensor], weight: Tensor | float) -> None:
@@ -26,7 +29,7 @@ def blend_(averages: Sequence[Tensor], currents: Sequence[Tensor], weight: Tenso
             old = join([tensor.detach() for tensor in chosen])
             new = join([currents[k].detach().to(old.device) for k in positions]).to(old.dtype)
             share = weight.to(device=old.device) if isinstance(weight, Tensor) else weight
-            work = weft.float32 if old.dtype.is_narrow or old.dtype.kind != "f" else old.dtype
+            work = weft.float32 if old.dtype.is_16_bit or old.dtype.kind != "f" else old.dtype
             share = share.to(work) if isinstance(share, Tensor) else share
             mixed = old.to(work).lerp(new.to(work), share).to(old.dtype)
             assign_now(chosen, mixed)
@@ -39,6 +42,7 @@ def assign_now(tensors: Sequence[Tensor], flat: Tensor) -> None:
     assign(tensors, flat)
 
 
+@entry_point
 class _Average(abc.ABC):
     """Tensors that follow others. 16-bit tensors are averaged in float32."""
 
@@ -48,7 +52,7 @@ class _Average(abc.ABC):
         if not self.tensors:
             raise problem(GraphError, type(self).__name__, "no tensors", "at least one", "pass model.parameters()")
         with weft.no_grad():
-            self.averages = [wide(tensor.detach()).clone() for tensor in self.tensors]
+            self.averages = [widen(tensor.detach()).clone() for tensor in self.tensors]
             is_wide = any(tensor.dtype is weft.float64 for tensor in self.tensors)
             dtype = weft.float64 if is_wide else weft.float32
             self.count = weft.zeros((), dtype=dtype, device=self.tensors[0].device)
@@ -106,6 +110,7 @@ class _Average(abc.ABC):
                 average.copy_(weft.as_tensor(value, device=average.device))
 
 
+@entry_point
 class ExponentialMovingAverage(_Average):
     """a = decay·a + (1-decay)·θ with each `update()`; the first copies θ. `decay` may be set between steps.
 
@@ -143,6 +148,7 @@ class ExponentialMovingAverage(_Average):
         return 1.0 - self._decay
 
 
+@entry_point
 class StochasticWeightAverage(_Average):
     """The mean of all values that `update()` saw (Izmailov et al. 2018): a += (θ - a)/(n + 1).
 

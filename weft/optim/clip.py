@@ -6,12 +6,16 @@ import math
 from collections.abc import Iterable
 
 import weft
-from weft.errors import GraphError, problem
-from weft.optim.flat import assign, buckets, join, listed, wide
-from weft.state import STATE
-from weft.tensor import Tensor
+from weft.base.errors import GraphError, problem
+from weft.base.state import STATE
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
+from weft.optim.flat import as_list, assign, buckets, join, widen
+
+__all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
 
 
+@entry_point
 def clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],
     max_norm: float,
@@ -35,6 +39,7 @@ def clip_grad_norm_(
     return norm
 
 
+@entry_point
 def get_total_norm(
     tensors: Tensor | Iterable[Tensor],
     norm_type: float = 2.0,
@@ -46,9 +51,10 @@ def get_total_norm(
     >>> weft.optim.get_total_norm([weft.tensor([3.0]), weft.tensor([4.0])]).item()
     5.0
     """
-    return _total_norm("get_total_norm", listed(tensors), norm_type, error_if_nonfinite)
+    return _total_norm("get_total_norm", as_list(tensors), norm_type, error_if_nonfinite)
 
 
+@entry_point
 def clip_grads_with_norm_(
     parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: Tensor, foreach: bool | None = None
 ) -> None:
@@ -63,6 +69,7 @@ def clip_grads_with_norm_(
     _scale(_grads(parameters), max_norm, total_norm)
 
 
+@entry_point
 def clip_grad_value_(
     parameters: Tensor | Iterable[Tensor], clip_value: float | tuple[float, float], foreach: bool | None = None
 ) -> None:
@@ -81,7 +88,7 @@ def _total_norm(who: str, tensors: list[Tensor], norm_type: float, error_if_nonf
     order = float(norm_type)
     with weft.no_grad():
         device = tensors[0].device
-        flats = [wide(join([tensors[k] for k in positions])) for positions in buckets(tensors)]
+        flats = [widen(join([tensors[k] for k in positions])) for positions in buckets(tensors)]
         if order == 2.0:
             sums = [(flat * flat).sum().to(device) for flat in flats]
             norm = sum(sums[1:], sums[0]).sqrt()
@@ -107,10 +114,10 @@ def _scale(grads: list[Tensor], max_norm: float, norm: Tensor) -> None:
     with weft.no_grad():
         for positions in buckets(grads):
             group = [grads[k] for k in positions]
-            flat = wide(join(group))
+            flat = widen(join(group))
             scale = (max_norm / (norm.to(flat.device) + 1e-6)).minimum(1.0)
             assign(group, flat * scale)
 
 
 def _grads(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
-    return [param.grad for param in listed(parameters) if param.grad is not None]
+    return [param.grad for param in as_list(parameters) if param.grad is not None]

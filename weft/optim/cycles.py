@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from weft.errors import GraphError, RangeError, problem
+from weft.base.errors import GraphError, RangeError, problem
+from weft.core.boundary import entry_point
 from weft.optim.optimizer import Optimizer
 from weft.optim.scheduler import LRScheduler, _attributes, _check_optimizer, per_group
 
 
+@entry_point
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """CosineAnnealingLR that starts anew after T_0 steps, then after T_0·T_mult, ... `step(epoch)` takes fractions."""
+    """CosineAnnealingLR that starts over after T_0 steps, then after T_0·T_mult, ... `step(epoch)` takes fractions."""
 
     def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0, last_epoch: int = -1):
         if not isinstance(T_0, int) or T_0 <= 0:
@@ -81,10 +83,11 @@ class _WithMomentum(LRScheduler):
             group["momentum"] = value
 
 
+@entry_point
 class CyclicLR(_WithMomentum):
     """From base_lr to max_lr in `step_size_up` steps, back in `step_size_down`, again and again (Smith 2017). The
     height is the same in each cycle ("triangular"), halves ("triangular2"), or is gammaᵗ ("exp_range"); or `scale_fn`
-    tells it, of the cycle or the step ("iterations")."""
+    says, of the cycle or the step ("iterations")."""
 
     def __init__(
         self,
@@ -150,6 +153,7 @@ class CyclicLR(_WithMomentum):
             self._scale_fn_custom.__dict__.update(state_dict["_scale_fn_custom"])
 
 
+@entry_point
 class OneCycleLR(_WithMomentum):
     """Up from max_lr / div_factor to max_lr during the first `pct_start` of the steps, then down to a
     `final_div_factor`th of where it began (Smith and Topin 2018); with `three_phase`, down to the beginning first.
@@ -215,7 +219,7 @@ class OneCycleLR(_WithMomentum):
             self._begin_momentum(base_momentum, max_momentum, last_epoch)
         super().__init__(optimizer, last_epoch)
 
-    def _between(self, start: float, end: float, share: float) -> float:
+    def _interpolate(self, start: float, end: float, share: float) -> float:
         if self._anneal_func_type == "cos":
             return end + (start - end) / 2.0 * (math.cos(math.pi * share) + 1)
         return (end - start) * share + start
@@ -235,8 +239,8 @@ class OneCycleLR(_WithMomentum):
         if self.cycle_momentum:
             for group in groups:
                 ends = group[phase["start_momentum"]], group[phase["end_momentum"]]
-                self._set_momentum(group, self._between(*ends, share))
-        return [self._between(group[phase["start_lr"]], group[phase["end_lr"]], share) for group in groups]
+                self._set_momentum(group, self._interpolate(*ends, share))
+        return [self._interpolate(group[phase["start_lr"]], group[phase["end_lr"]], share) for group in groups]
 
 
 def _phase(end: float, start_lr: str, end_lr: str, start_momentum: str, end_momentum: str) -> dict[str, Any]:

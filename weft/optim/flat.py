@@ -1,6 +1,6 @@
-"""flat: many tensors as one. Parameters, gradients and each kind of optimizer state lie one after the other.
+"""Many tensors as one. Parameters, gradients and each kind of optimizer state lie one after the other.
 
-Concatenating tensors that already lie side by side is free (the compiler sees that they do), and a slice of a flat
+Concatenating tensors that already are contiguous is free (the compiler sees that they do), and a slice of a flat
 result is a view; so an update written for one long vector is one kernel over a whole model.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import weft
-from weft.tensor import Tensor
+from weft.core.tensor import Tensor
 
 
 def join(tensors: Sequence[Tensor]) -> Tensor:
@@ -42,12 +42,12 @@ def assign(tensors: Sequence[Tensor], flat: Tensor) -> None:
         tensor._assign(part.node)
 
 
-def wide(tensor: Tensor) -> Tensor:
+def widen(tensor: Tensor) -> Tensor:
     """16-bit floats as float32: their sums and squares soon leave the range, and averages lose what is small."""
-    return tensor.float() if tensor.dtype.is_narrow else tensor
+    return tensor.float() if tensor.dtype.is_16_bit else tensor
 
 
-def listed(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
+def as_list(tensors: Tensor | Iterable[Tensor]) -> list[Tensor]:
     """One tensor, or several, as a list."""
     return [tensors] if isinstance(tensors, Tensor) else list(tensors)
 

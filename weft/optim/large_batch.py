@@ -6,10 +6,14 @@ Norms are one reduction for each tensor and stay on the device; the update itsel
 from __future__ import annotations
 
 import weft
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
 from weft.optim.adam import _moments
+from weft.optim.checks import check_betas, check_numbers
 from weft.optim.groups import Group
-from weft.optim.optimizer import Optimizer, Params, State, check_betas, check_numbers
-from weft.tensor import Tensor
+from weft.optim.optimizer import Optimizer, Params, State
+
+__all__ = ["LAMB", "LARS"]
 
 
 def _norms(group: Group, flat: Tensor) -> list[Tensor]:
@@ -21,6 +25,7 @@ def _is_excluded(group: Group, tensor: Tensor) -> bool:
     return group.choice("exclude_1d") and tensor.ndim <= 1
 
 
+@entry_point
 class LARS(Optimizer):
     """Layer-wise adaptive rates (You, Gitman and Ginsburg 2017): r = trust·‖θ‖/(‖g‖ + λ‖θ‖ + ε), or 1 where a norm is
     0; v = μv + lr·r·(g + λθ); θ -= v. Tensors of at most one axis have r = 1 and no decay unless `exclude_1d=False`.
@@ -72,6 +77,7 @@ class LARS(Optimizer):
         return p - velocity, {"momentum_buffer": velocity}
 
 
+@entry_point
 class LAMB(Optimizer):
     """Layer-wise adaptive moments (You et al. 2020): u = m̂/(√v̂ + ε) + λθ with Adam's moments; r = ‖θ‖/‖u‖, or 1 where a
     norm is 0; θ -= lr·r·u. ‖θ‖ is at most `clamp`, if that is given. Tensors of at most one axis have r = 1 unless

@@ -8,14 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import weft
-from weft.errors import GraphError, RangeError, problem
+from weft.base.errors import GraphError, RangeError, problem
+from weft.base.state import STATE
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
+from weft.optim.checks import check_numbers
 from weft.optim.flat import join, split
 from weft.optim.groups import Group
-from weft.optim.optimizer import Optimizer, Params, check_numbers
-from weft.state import STATE
-from weft.tensor import Tensor
+from weft.optim.optimizer import Optimizer, Params
+
+__all__ = ["LBFGS"]
 
 
+@entry_point
 class LBFGS(Optimizer):
     """Limited-memory BFGS (Nocedal and Wright, chapter 7). `step(closure)` makes up to `max_iter` iterations; `closure`
     clears the gradients, computes the loss, calls `backward()` and returns the loss. `line_search_fn` is None (steps of
@@ -200,6 +205,16 @@ def _cubic(one: Point, two: Point, bounds: tuple[float, float] | None = None) ->
     return float(min(max(best, low), high))
 
 
+def _step_inside(step: float, lower: float, upper: float, is_slow: bool) -> tuple[float, bool]:
+    """A step between two bounds, and whether it is close to one. The second time in a row that it is, it moves away."""
+    margin = 0.1 * (upper - lower)
+    if min(upper - step, step - lower) >= margin:
+        return step, False
+    if is_slow or step >= upper or step <= lower:
+        return (upper - margin if abs(step - upper) < abs(step - lower) else lower + margin), False
+    return step, True
+
+
 def _search(
     look: Callable[[float], tuple[float, Tensor, float]],
     step: float,
@@ -240,16 +255,7 @@ def _search(
         lower, upper = min(bracket[0].step, bracket[1].step), max(bracket[0].step, bracket[1].step)
         if (upper - lower) * length < tolerance_change:
             break
-        step = _cubic(bracket[0], bracket[1])
-        margin = 0.1 * (upper - lower)
-        if min(upper - step, step - lower) < margin:  # close to an end: move inside, the second time in a row
-            if is_slow or step >= upper or step <= lower:
-                step = upper - margin if abs(step - upper) < abs(step - lower) else lower + margin
-                is_slow = False
-            else:
-                is_slow = True
-        else:
-            is_slow = False
+        step, is_slow = _step_inside(_cubic(bracket[0], bracket[1]), lower, upper, is_slow)
         new = Point(step, *look(step))
         count, round_ = count + 1, round_ + 1
         if is_too_high(new) or new.loss >= bracket[low].loss:

@@ -11,7 +11,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from weft.errors import GraphError, RangeError, problem
+from weft.base.errors import GraphError, RangeError, problem
+from weft.core.boundary import entry_point
 from weft.optim.cycles import CosineAnnealingWarmRestarts, CyclicLR, OneCycleLR
 from weft.optim.optimizer import Optimizer
 from weft.optim.scheduler import (
@@ -49,6 +50,7 @@ __all__ = [
 ]
 
 
+@entry_point
 class ReduceLROnPlateau(LRScheduler):
     """lr *= factor when the metric given to `step(metric)` has not improved for more than `patience` calls.
 
@@ -133,6 +135,7 @@ class ReduceLROnPlateau(LRScheduler):
         return sign * value < sign * bound
 
 
+@entry_point
 class _WithSchedulers(LRScheduler):
     """What consists of other schedulers of one optimizer."""
 
@@ -162,6 +165,7 @@ class _WithSchedulers(LRScheduler):
             scheduler.load_state_dict(saved)
 
 
+@entry_point
 class SequentialLR(_WithSchedulers):
     """One scheduler after the other: number k from step milestones[k-1] on, where it begins with its own step 0."""
 
@@ -208,6 +212,7 @@ def _undo_step(scheduler: LRScheduler) -> None:
         scheduler.last_epoch -= 1
 
 
+@entry_point
 class ChainedScheduler(_WithSchedulers):
     """All schedulers in each step, one after the other."""
 
@@ -228,6 +233,7 @@ class ChainedScheduler(_WithSchedulers):
         self._last_lr = self._present()
 
 
+@entry_point
 class Warmup(LRScheduler):
     """η₀·(t + 1)/steps for the first `steps` steps, then the scheduler `after`, from its own step 0; without one, η₀.
 

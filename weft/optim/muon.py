@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 
 import weft
-from weft.errors import RangeError, ShapeError, problem
+from weft.base.errors import RangeError, ShapeError, problem
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
+from weft.optim.checks import check_numbers
 from weft.optim.flat import join
 from weft.optim.groups import Group
-from weft.optim.optimizer import Optimizer, Params, State, check_numbers
-from weft.tensor import Tensor
+from weft.optim.optimizer import Optimizer, Params, State
+
+__all__ = ["Muon"]
 
 MAX_ITERATIONS = 100
 
 
+@entry_point
 class Muon(Optimizer):
     """Momentum, orthogonalised by Newton-Schulz iterations (Jordan et al. 2024), for matrices: b += (1-μ)(g - b); u = g
     + μ(b - g) with nesterov, else b; O = NS(u); θ = (1 - lr·λ)θ - lr·s·O, where s is √max(1, rows/columns)
@@ -72,7 +77,7 @@ class Muon(Optimizer):
         matrices = group.split(direction)
         moves: list[Tensor] = list(matrices)
         for positions in _by_shape(matrices):  # matrices of one shape are one batch of products
-            found = _orthogonal(weft.stack([_lying(matrices[k]) for k in positions]), h, steps).to(p.dtype)
+            found = _orthogonal(weft.stack([_transpose_if_tall(matrices[k]) for k in positions]), h, steps).to(p.dtype)
             for number, k in enumerate(positions):
                 moves[k] = _scale(matrices[k], way) * (found[number].T if _is_tall(matrices[k]) else found[number])
         return p * (1.0 - h["lr"] * h["weight_decay"]) - h["lr"] * join(moves), {"momentum_buffer": buffer}
@@ -82,7 +87,7 @@ def _is_tall(matrix: Tensor) -> bool:
     return matrix.shape[0] > matrix.shape[1]
 
 
-def _lying(matrix: Tensor) -> Tensor:
+def _transpose_if_tall(matrix: Tensor) -> Tensor:
     """The matrix, transposed where it has more rows than columns."""
     return matrix.T if _is_tall(matrix) else matrix
 

@@ -7,25 +7,30 @@ Hyper-parameters are tensor elements, so a learning rate can change between repl
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import weft
-from weft.errors import GraphError, RangeError, ShapeError, problem
-from weft.locks import CopyableLock
+from weft.base.errors import GraphError, RangeError, ShapeError, problem
+from weft.base.locks import CopyableLock
+from weft.base.state import STATE, VERSION
+from weft.core.boundary import entry_point
+from weft.core.realize import take_consumed
+from weft.core.tensor import Tensor
+from weft.functional.row_updates import Rows, replace_rows, row_gradient, take_rows, unique_rows
+from weft.optim import saved_state
+from weft.optim.buckets import SEEN, STEP, SUM, Bucket, outside_of_traces
 from weft.optim.flat import buckets, join, split
-from weft.optim.groups import SEEN, STEP, SUM, Bucket, Group, WatchedList, outside_of_traces, plain_number
-from weft.row_updates import Rows, replace_rows, row_gradient, take_rows, unique_rows
-from weft.state import STATE, VERSION
-from weft.tensor import Tensor, take_consumed
+from weft.optim.groups import Group, WatchedList, plain_number
 
+__all__ = ["Optimizer"]
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 State = dict[str, Tensor]
 
 
+@entry_point
 class Optimizer:
     """Base class. `params` is an iterable of tensors, of (name, tensor) pairs as `model.named_parameters()` gives, or
     of dicts with either of these under 'params' and hyper-parameters of their own.
@@ -55,7 +60,7 @@ class Optimizer:
     -0.2
 
     Hyper-parameters that decide which form the update has (`if group.choice("nesterov")`) are read by `group.choice` or
-    `group.constant`: then a compiled step is traced anew when they change. What is one number for each parameter is
+    `group.constant`: then a compiled step is traced again when they change. What is one number for each parameter is
     named in `number_names`. `group.split(p)` gives the tensors behind a flat vector.
     """
 
@@ -72,7 +77,7 @@ class Optimizer:
         self.param_groups: list[Group] = WatchedList()
         self._own_state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self._step_lock = CopyableLock()  # a step outside weft.compile assigns its tensors one after the other
-        given = self._listed(params)
+        given = self._list_params(params)
         if not given:
             raise problem(
                 GraphError, type(self).__name__, "no parameters", "at least one tensor", "pass model parameters"
@@ -88,11 +93,11 @@ class Optimizer:
             raise problem(
                 GraphError, type(self).__name__, given, "a dict with 'params'", "{'params': [...], 'lr': 0.1}"
             )
-        params = self._listed(param_group["params"])
+        params = self._list_params(param_group["params"])
         options = {key: plain_number(value) for key, value in param_group.items()}
         named = [isinstance(param, tuple) for param in params]
         if any(named):
-            params, options["param_names"] = self._unnamed(params)
+            params, options["param_names"] = self._split_names(params)
         others = self.param_groups[0] if self.param_groups else None
         if others is not None and ("param_names" in others) != ("param_names" in options):
             raise problem(
@@ -112,17 +117,17 @@ class Optimizer:
         self.param_groups.append(group)
         VERSION.bump()  # compiled steps are to look at the groups
 
-    def _held(self) -> list[list[int]]:
+    def _parameter_ids(self) -> list[list[int]]:
         """Which parameters each group has."""
         return [list(map(id, group["params"])) for group in self.param_groups]
 
     def _guard_groups(self) -> None:
-        """Let a compiled function be traced anew when there are other groups, or other parameters in them. One guard
+        """Let a compiled function be traced again when there are other groups, or other parameters in them. One guard
         serves all calls in it; replays look at it only after a change (`WatchedList`)."""
-        if STATE.trace is not None and all(read != self._held for read, _ in STATE.trace.guards):
-            STATE.trace.guard(self._held)
+        if STATE.trace is not None and all(read != self._parameter_ids for read, _ in STATE.trace.guards):
+            STATE.trace.guard(self._parameter_ids)
 
-    def _listed(self, params: Any) -> list[Any]:
+    def _list_params(self, params: Any) -> list[Any]:
         if isinstance(params, Tensor):
             return [params]
         if isinstance(params, set | frozenset) or not isinstance(params, Iterable):
@@ -130,7 +135,7 @@ class Optimizer:
             raise problem(GraphError, type(self).__name__, given, "a list or another iterable with an order")
         return list(params)
 
-    def _unnamed(self, params: list[Any]) -> tuple[list[Tensor], list[str]]:
+    def _split_names(self, params: list[Any]) -> tuple[list[Tensor], list[str]]:
         """The tensors and the names of (name, tensor) pairs."""
         for param in params:
             if not isinstance(param, tuple) or len(param) != 2 or not isinstance(param[0], str):
@@ -217,7 +222,7 @@ class Optimizer:
 
     @contextlib.contextmanager
     def deferring_numbers(self) -> Iterator[None]:
-        """Inside, rates that a scheduler sets are not brought to the device: whoever calls a compiled step passes them
+        """Inside, rates that a scheduler sets are not copied to the device: the caller of a compiled step passes them
         as arguments (`group.assign_numbers`), or calls `group.write_numbers()` before the next step."""
         self.defers_numbers = True
         try:
@@ -248,7 +253,7 @@ class Optimizer:
         finally:
             self._condition = outer
 
-    def _keep(self, device: Any, due: Tensor | None = None) -> Callable[[Tensor, Tensor], Tensor]:
+    def _make_keep(self, device: Any, due: Tensor | None = None) -> Callable[[Tensor, Tensor], Tensor]:
         """What chooses between a new value and an old one on a device: the new one where `updating_if` and `due` say
         so."""
         condition = None if self._condition is None else self._condition.to(device)
@@ -284,11 +289,11 @@ class Optimizer:
 
     def _follow(self, group: Group) -> None:
         """Parameters have gone to another dtype or device: their state goes with them."""
-        places = {id(param): (bucket, k) for bucket in group.buckets for k, param in enumerate(bucket.params)}
+        old = {id(param): (bucket, k) for bucket in group.buckets for k, param in enumerate(bucket.params)}
         with outside_of_traces():
             group.buckets = self._make_buckets(group)
             for bucket in group.buckets:
-                bucket.take_from([places[id(param)] for param in bucket.params])
+                bucket.take_from([old[id(param)] for param in bucket.params])
 
     # ---- tables of which few rows have a gradient --------------------------------------------------------------------
 
@@ -325,8 +330,8 @@ class Optimizer:
         state = {name: take_rows(table, rows.index).reshape(-1) for name, table in tables.items()}
         p, g = take_rows(param.detach(), rows.index).reshape(-1).to(work), rows.values.reshape(-1).to(work)
         group.tensors, group.bucket = [param], bucket
-        keep = self._keep(bucket.hyper.device)
-        new_p, new_state = self._computed(group, bucket, active, p, g, state, keep)
+        keep = self._make_keep(bucket.hyper.device)
+        new_p, new_state = self._compute_update(group, bucket, active, p, g, state, keep)
         group.tensors, group.bucket = [], None
         new_p, new_state = keep(new_p, p), {name: keep(value, state[name]) for name, value in new_state.items()}
         like = rows.values.shape
@@ -355,7 +360,7 @@ class Optimizer:
         group.tensors, group.bucket = params, bucket
         bucket.check_together(active)
         every = group.constant("update_every", 1)
-        new_p = self._updated(group, bucket, active, p, g.to(work), every).to(dtype)
+        new_p = self._update_bucket(group, bucket, active, p, g.to(work), every).to(dtype)
         group.tensors, group.bucket = [], None
         if STATE.trace is not None:
             for param, part in zip(params, split(new_p, params), strict=True):
@@ -364,10 +369,12 @@ class Optimizer:
         fresh += [new_p, g, *bucket.numbers.values(), *bucket.state.values()]
         later += [(params, new_p), (grads, g)]
 
-    def _updated(self, group: Group, bucket: Bucket, active: list[int], p: Tensor, g: Tensor, every: int) -> Tensor:
+    def _update_bucket(
+        self, group: Group, bucket: Bucket, active: list[int], p: Tensor, g: Tensor, every: int
+    ) -> Tensor:
         """The new parameters, after the state was assigned. With `update_every` above 1, gradients are added up and in
         most calls everything else stays: which call it is, the device counts, so that a compiled step is the same."""
-        keep = self._keep(bucket.hyper.device)
+        keep = self._make_keep(bucket.hyper.device)
         if group.is_accumulating():
             bucket.add_state([SUM])
             bucket.add_numbers([SEEN])
@@ -376,15 +383,15 @@ class Optimizer:
             due = seen >= float(every)  # it may have been lowered meanwhile
             bucket.write_number(SEEN, keep(weft.where(due, 0.0, seen), before), active)
             bucket.write_state(SUM, keep(weft.where(due, 0.0, g), total), active)
-            keep = self._keep(bucket.hyper.device, due)
+            keep = self._make_keep(bucket.hyper.device, due)
 
         state = {name: bucket.read_state(name, active) for name in self._state_of(group)}
-        new_p, new_state = self._computed(group, bucket, active, p, g, state, keep)
+        new_p, new_state = self._compute_update(group, bucket, active, p, g, state, keep)
         for name, value in new_state.items():
             bucket.write_state(name, keep(value, state[name]), active)
         return keep(new_p, p)
 
-    def _computed(
+    def _compute_update(
         self, group: Group, bucket: Bucket, active: list[int], p: Tensor, g: Tensor, state: State,
         keep: Callable[[Tensor, Tensor], Tensor],
     ) -> tuple[Tensor, State]:  # fmt: skip
@@ -429,76 +436,11 @@ class Optimizer:
         All of one moment: a step that another thread makes is in all of it or in nothing. Parameters that were not
         updated yet have no state.
         """
-        with self._step_lock:
-            every = [bucket for group in self.param_groups for bucket in group.buckets]
-            taken = iter(weft.snapshot([(bucket.state, bucket.numbers) for bucket in every]))
-        state: dict[int, dict[str, Any]] = {}
-        groups, number = [], 0
-        for group in self.param_groups:
-            index = {id(param): number + k for k, param in enumerate(group["params"])}
-            number += len(index)
-            for bucket in group.buckets:
-                for param, entry in zip(bucket.params, bucket.saved(*next(taken)), strict=True):
-                    if not self.saves_steps:
-                        entry.pop(STEP, None)
-                    if entry:
-                        state[index[id(param)]] = entry
-            for param in group["params"]:
-                if self._own_state.get(param):
-                    state[index[id(param)]] = _copied(self._own_state[param])
-            groups.append({**{k: v for k, v in group.items() if k != "params"}, "params": list(index.values())})
-        return {"state": dict(sorted(state.items())), "param_groups": groups}
+        return saved_state.read_state(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned (or the same layout from torch, with arrays for tensors)."""
-        self._check_state_dict(state_dict)
-        groups, state = state_dict["param_groups"], state_dict["state"]
-        for group, saved in zip(self.param_groups, groups, strict=True):
-            group.update({key: _copied(value) for key, value in saved.items() if key != "params"})
-            index = {id(param): number for param, number in zip(group["params"], saved["params"], strict=True)}
-            entries = {key: state.get(number) or {} for key, number in index.items()}
-            if any(SUM in entry for entry in entries.values()):
-                for bucket in group.buckets:
-                    bucket.add_state([SUM])
-                    bucket.add_numbers([SEEN])
-            for bucket in group.buckets:
-                bucket.load([entries[id(param)] for param in bucket.params])
-            if self._keeps_own_state():
-                for param in group["params"]:
-                    self._own_state[param] = _copied(entries[id(param)])
-
-    def _check_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Refuse what is no state of this optimizer, before anything is changed."""
-        if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
-            given = str(list(state_dict)) if isinstance(state_dict, Mapping) else type(state_dict).__name__
-            expected = "a dict with 'state' and 'param_groups'"
-            raise problem(GraphError, "load_state_dict", given, expected, "pass what state_dict() returned")
-        groups, state = state_dict["param_groups"], state_dict["state"]
-        counts = [len(group["params"]) for group in groups]
-        if counts != [len(group["params"]) for group in self.param_groups]:
-            raise problem(
-                ShapeError, "load_state_dict", f"groups of {counts} parameters",
-                f"groups of {[len(group['params']) for group in self.param_groups]}", "load into the same model",
-            )  # fmt: skip
-        self._check_kinds(state)
-        for saved in groups:
-            missing = [name for name in self.hyper if name not in saved]
-            if missing:
-                given = f"groups without {', '.join(map(repr, missing))}"
-                expected = f"hyper-parameters of {type(self).__name__}"
-                raise problem(GraphError, "load_state_dict", given, expected, "load into the same kind of optimizer")
-
-    def _check_kinds(self, state: Mapping[int, Mapping[str, Any]]) -> None:
-        """Refuse the state of another kind of optimizer."""
-        if self._keeps_own_state():
-            return
-        saved = {name for entry in state.values() for name, value in entry.items() if value is not None} - {STEP, SEEN}
-        known = {name for group in self.param_groups for bucket in group.buckets for name in bucket.state}
-        known |= {SUM, *self.state_names, *self.number_names}
-        if saved and not saved & known:
-            given = f"state named {', '.join(sorted(saved))}"
-            expected = f"{', '.join(sorted(known - {SUM})) or 'no state'}, as {type(self).__name__} keeps it"
-            raise problem(GraphError, "load_state_dict", given, expected, "load into the same kind of optimizer")
+        saved_state.load_state(self, state_dict)
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]
@@ -506,27 +448,3 @@ class Optimizer:
             lines.append(f"Parameter Group {number}")
             lines += [f"    {key}: {group[key]}" for key in sorted(group) if key not in ("params", "param_names")]
         return "\n".join([*lines, ")"])
-
-
-def _copied(value: Any) -> Any:
-    """A copy of saved state, in which tensors are tensors of their own."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if isinstance(value, Mapping):
-        return {key: _copied(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return list(map(_copied, value))
-    return copy.copy(value)
-
-
-def check_numbers(who: str, **numbers: float) -> None:
-    """Refuse hyper-parameters below zero."""
-    for name, value in numbers.items():
-        if not value >= 0.0:
-            raise problem(RangeError, who, f"{name} {value}", "a number that is not negative", f"choose {name} >= 0")
-
-
-def check_betas(who: str, betas: tuple[float, float], name: str = "betas", example: str = "(0.9, 0.999)") -> None:
-    """Refuse rates of averages that are not below one."""
-    if not (len(betas) == 2 and all(0.0 <= beta < 1.0 for beta in betas)):
-        raise problem(RangeError, who, f"{name} {tuple(betas)}", "two numbers in [0, 1)", f"try {example}")

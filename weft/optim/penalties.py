@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import weft
-from weft.errors import GraphError, problem
-from weft.optim.flat import buckets, join, listed
-from weft.tensor import Tensor
+from weft.base.errors import GraphError, problem
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
+from weft.optim.flat import as_list, buckets, join
+
+__all__ = ["elastic_penalty", "l1_penalty", "l2_penalty", "split_decay"]
 
 
+@entry_point
 def l1_penalty(parameters: Tensor | Iterable[Tensor], lam: float) -> Tensor:
     """λΣ|θ|, to be added to a loss; its gradient is λ·sign(θ), 0 at 0.
 
@@ -20,6 +24,7 @@ def l1_penalty(parameters: Tensor | Iterable[Tensor], lam: float) -> Tensor:
     return lam * _total(parameters, lambda flat: flat.abs().sum())
 
 
+@entry_point
 def l2_penalty(parameters: Tensor | Iterable[Tensor], lam: float) -> Tensor:
     """½λΣθ², to be added to a loss; its gradient is λθ, as weight_decay=λ has it in SGD.
 
@@ -29,24 +34,26 @@ def l2_penalty(parameters: Tensor | Iterable[Tensor], lam: float) -> Tensor:
     return 0.5 * lam * _total(parameters, lambda flat: (flat * flat).sum())
 
 
+@entry_point
 def elastic_penalty(parameters: Tensor | Iterable[Tensor], l1: float, l2: float) -> Tensor:
     """Both: l1·Σ|θ| + ½·l2·Σθ².
 
     >>> weft.optim.elastic_penalty([weft.tensor([1.0, -2.0])], 0.5, 0.5).item()
     2.75
     """
-    every = listed(parameters)
+    every = as_list(parameters)
     return l1_penalty(every, l1) + l2_penalty(every, l2)
 
 
 def _total(parameters: Tensor | Iterable[Tensor], term: Callable[[Tensor], Tensor]) -> Tensor:
-    every = listed(parameters)
+    every = as_list(parameters)
     if not every:
         return weft.zeros(())
     terms = [term(join([every[k] for k in positions])) for positions in buckets(every)]
     return sum(terms[1:], terms[0])
 
 
+@entry_point
 def split_decay(model: Any, weight_decay: float, no_decay: Iterable[str] = ()) -> list[dict[str, Any]]:
     """Parameter groups for an optimizer: matrices and larger tensors with `weight_decay`; biases, scales of norms and
     whatever else has at most one axis without, and so those whose names contain one of `no_decay`.

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from weft.errors import GraphError, RangeError, problem
+from weft.base.errors import GraphError, RangeError, problem
+from weft.core.boundary import entry_point
 from weft.optim.optimizer import Optimizer
 
 Rule = Callable[[int], float]
@@ -31,6 +32,7 @@ def _check_optimizer(who: str, optimizer: Any) -> None:
         raise problem(GraphError, who, f"a {type(optimizer).__name__}", "an optimizer of weft.optim")
 
 
+@entry_point
 class LRScheduler:
     """Base class. Subclasses define `get_lr`, the rates for step number `last_epoch`, one for each group; most compute
     them from the present ones, so that several schedulers can work on one optimizer.
@@ -107,10 +109,11 @@ class LRScheduler:
     def _present(self) -> list[float]:
         return [group["lr"] for group in self.optimizer.param_groups]
 
-    def _scaled(self, factor: float) -> list[float]:
+    def _scale_rates(self, factor: float) -> list[float]:
         return [group["lr"] * factor for group in self.optimizer.param_groups]
 
 
+@entry_point
 class _WithRules(LRScheduler):
     """What LambdaLR and MultiplicativeLR share: a function for each group."""
 
@@ -138,6 +141,7 @@ def _attributes(function: Any) -> dict[str, Any] | None:
     return None if function is None or isinstance(function, types.FunctionType) else dict(function.__dict__)
 
 
+@entry_point
 class LambdaLR(_WithRules):
     """η₀·f(t).
 
@@ -153,6 +157,7 @@ class LambdaLR(_WithRules):
         return [base * rule(self.last_epoch) for rule, base in zip(self.lr_lambdas, self.base_lrs, strict=True)]
 
 
+@entry_point
 class MultiplicativeLR(_WithRules):
     """The last rate times f(t)."""
 
@@ -162,6 +167,7 @@ class MultiplicativeLR(_WithRules):
         return [rate * rule(self.last_epoch) for rate, rule in zip(self._present(), self.lr_lambdas, strict=True)]
 
 
+@entry_point
 class StepLR(LRScheduler):
     """η₀·gamma^⌊t / step_size⌋.
 
@@ -178,12 +184,13 @@ class StepLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         is_due = self.last_epoch != 0 and self.last_epoch % self.step_size == 0
-        return self._scaled(self.gamma) if is_due else self._present()
+        return self._scale_rates(self.gamma) if is_due else self._present()
 
     def _get_closed_form_lr(self) -> list[float]:
         return [base * self.gamma ** (self.last_epoch // self.step_size) for base in self.base_lrs]
 
 
+@entry_point
 class MultiStepLR(LRScheduler):
     """η₀·gamma^(number of milestones up to t)."""
 
@@ -197,13 +204,14 @@ class MultiStepLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         count = self.milestones[self.last_epoch]
-        return self._scaled(self.gamma**count) if count else self._present()
+        return self._scale_rates(self.gamma**count) if count else self._present()
 
     def _get_closed_form_lr(self) -> list[float]:
         passed = bisect_right(sorted(self.milestones.elements()), self.last_epoch)
         return [base * self.gamma**passed for base in self.base_lrs]
 
 
+@entry_point
 class ConstantLR(LRScheduler):
     """η₀·factor before step `total_iters`, then η₀."""
 
@@ -215,14 +223,15 @@ class ConstantLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         if self.last_epoch == 0:
-            return self._scaled(self.factor)
-        return self._scaled(1.0 / self.factor) if self.last_epoch == self.total_iters else self._present()
+            return self._scale_rates(self.factor)
+        return self._scale_rates(1.0 / self.factor) if self.last_epoch == self.total_iters else self._present()
 
     def _get_closed_form_lr(self) -> list[float]:
         factor = self.factor + (self.last_epoch >= self.total_iters) * (1 - self.factor)
         return [base * factor for base in self.base_lrs]
 
 
+@entry_point
 class LinearLR(LRScheduler):
     """η₀·(s + (e-s)·min(t, T)/T), with s = start_factor, e = end_factor, T = total_iters."""
 
@@ -243,11 +252,11 @@ class LinearLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         if self.last_epoch == 0:
-            return self._scaled(self.start_factor)
+            return self._scale_rates(self.start_factor)
         if self._is_initial or self.last_epoch > self.total_iters:
             return self._present()
         slope = self.end_factor - self.start_factor
-        return self._scaled(1.0 + slope / (self.total_iters * self.start_factor + (self.last_epoch - 1) * slope))
+        return self._scale_rates(1.0 + slope / (self.total_iters * self.start_factor + (self.last_epoch - 1) * slope))
 
     def _get_closed_form_lr(self) -> list[float]:
         slope = self.end_factor - self.start_factor
@@ -255,6 +264,7 @@ class LinearLR(LRScheduler):
         return [base * factor for base in self.base_lrs]
 
 
+@entry_point
 class ExponentialLR(LRScheduler):
     """η₀·gammaᵗ."""
 
@@ -263,12 +273,13 @@ class ExponentialLR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        return self._present() if self._is_initial else self._scaled(self.gamma)
+        return self._present() if self._is_initial else self._scale_rates(self.gamma)
 
     def _get_closed_form_lr(self) -> list[float]:
         return [base * self.gamma**self.last_epoch for base in self.base_lrs]
 
 
+@entry_point
 class PolynomialLR(LRScheduler):
     """η₀·(1 - min(t, T)/T)^power, with T = total_iters."""
 
@@ -280,13 +291,14 @@ class PolynomialLR(LRScheduler):
         if self._is_initial or self.last_epoch > self.total_iters:
             return self._present()
         now, before = (1.0 - step / self.total_iters for step in (self.last_epoch, self.last_epoch - 1))
-        return self._scaled((now / before) ** self.power)
+        return self._scale_rates((now / before) ** self.power)
 
     def _get_closed_form_lr(self) -> list[float]:
         share = (1.0 - min(self.total_iters, self.last_epoch) / self.total_iters) ** self.power
         return [base * share for base in self.base_lrs]
 
 
+@entry_point
 class CosineAnnealingLR(LRScheduler):
     """η_min + ½(η₀ - η_min)(1 + cos(πt / T_max)); behind T_max it rises again.
 

@@ -7,12 +7,17 @@ change nothing: updates are always one fused kernel over all parameters, and can
 from __future__ import annotations
 
 import weft
-from weft.errors import RangeError, problem
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
+from weft.optim.checks import check_numbers
 from weft.optim.groups import Group
-from weft.optim.optimizer import Optimizer, Params, State, check_numbers
-from weft.tensor import Tensor
+from weft.optim.optimizer import Optimizer, Params, State
+
+__all__ = ["ASGD", "NAG", "SGD"]
 
 
+@entry_point
 class SGD(Optimizer):
     """g += λθ; b = g at first, then μb + (1-τ)g; d = g + μb (nesterov) or b; θ -= lr·d.
 
@@ -80,6 +85,7 @@ class SGD(Optimizer):
         return p - h["lr"] * direction, {"momentum_buffer": buffer}
 
 
+@entry_point
 class NAG(SGD):
     """Nesterov's accelerated gradient: SGD with nesterov=True.
 
@@ -107,6 +113,7 @@ class NAG(SGD):
         super().__init__(params, lr, momentum, 0, weight_decay, nesterov=True, maximize=maximize)
 
 
+@entry_point
 class ASGD(Optimizer):
     """Averaged SGD (Polyak and Juditsky 1992), with lambd = λ, as in torch.optim: g += weight_decay·θ; θ = (1 - λη)θ -
     ηg; ax += μ(θ - ax); then η = lr / (1 + λ·lr·t)^alpha and μ = 1 / max(1, t - t0). The average `ax` is in the state.

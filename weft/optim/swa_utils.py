@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import weft
-from weft.errors import RangeError, problem
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
 from weft.optim.averaging import blend_
 from weft.optim.lr_scheduler import LRScheduler, per_group
 from weft.optim.optimizer import Optimizer
-from weft.tensor import Tensor
 
 if TYPE_CHECKING:
     from weft.optim.averaged_model import AveragedModel, update_bn
@@ -44,6 +45,7 @@ def _check_decay(decay: float) -> None:
         raise problem(RangeError, "swa_utils", f"decay {decay}", "a number in [0, 1]", "try 0.999")
 
 
+@entry_point
 def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAverage:
     """A function that blends lists of tensors in place: a = decay·a + (1-decay)·θ.
 
@@ -60,6 +62,7 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAverage:
     return ema_update
 
 
+@entry_point
 def get_swa_multi_avg_fn() -> MultiAverage:
     """A function that blends lists of tensors in place: a += (θ - a)/(num_averaged + 1).
 
@@ -76,6 +79,7 @@ def get_swa_multi_avg_fn() -> MultiAverage:
     return swa_update
 
 
+@entry_point
 def get_ema_avg_fn(decay: float = 0.999) -> Average:
     """A function that returns decay·a + (1-decay)·θ.
 
@@ -91,6 +95,7 @@ def get_ema_avg_fn(decay: float = 0.999) -> Average:
     return ema_update
 
 
+@entry_point
 def get_swa_avg_fn() -> Average:
     """A function that returns a + (θ - a)/(num_averaged + 1).
 
@@ -105,6 +110,7 @@ def get_swa_avg_fn() -> Average:
     return swa_update
 
 
+@entry_point
 class SWALR(LRScheduler):
     """From the present rate to `swa_lr` within `anneal_epochs` steps, by a cosine or a line; then it stays.
 

@@ -1,4 +1,4 @@
-"""chrome_trace: a profile in Chrome's trace format: kernels one after the other in one row, layers in another.
+"""A profile in Chrome's trace format: kernels one after the other in one row, layers in another.
 
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU describes the format: complete events
 (`ph` is X) with a start and a duration in microseconds, and metadata events (`ph` is M) that name the rows.

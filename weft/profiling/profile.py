@@ -1,13 +1,13 @@
-"""profile: `weft.profile(step, *args)`, where the time of a step goes, by kernel and by layer.
+"""`weft.profile(step, *args)`, where the time of a step goes, by kernel and by layer.
 
-The path of one call: the function is traced once more with `Origins`, which note the module that each node is made for
-(`compiler.origins`); its plan is the one that compiled calls replay. `Rehearsal` runs the plan on copies of what it
-writes, whole and step by step, in turns; of each the least time counts. The plan's own records give bytes and
-operations, `rates` what the device could do: it is measured in the same rounds, so that load which slows one of them
-slows the others. Nothing here touches a replay.
+The path of one call: the function is traced again with `Origins`, which record the module that each node is made for
+(`compiler.inspect.origins`); its plan is the one that compiled calls replay. `IsolatedRun` runs the plan on copies of
+what it writes, whole and step by step, alternately; of each the least time counts. The plan's own records give bytes
+and operations, `rates` what the device reaches: it is measured in the same rounds, so that load which slows one of them
+slows the others. A replay runs no code of this module.
 
-Limits: a step that runs alone starts with an idle team of threads, or between two events, so the sum of the kernels'
-times may be up to `SUM_LIMIT` times the whole and `PER_STEP` more for each step; a profile says how far it is.
+Limits: a step that runs alone starts with idle worker threads, or between two events, so the sum of the kernels'
+times may be up to `SUM_LIMIT` times the whole and `SECONDS_PER_STEP` more for each step; a profile says how far it is.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from weft.boundary import entry
-from weft.errors import GraphError, RangeError, problem
+from weft.base.errors import GraphError, RangeError, problem
+from weft.core.boundary import entry, entry_point
 
 if TYPE_CHECKING:
-    from weft.backends.base import Device
-    from weft.compiler.memorymap import MemoryReport
-    from weft.compiler.origins import Origins
-    from weft.compiler.plan import Gemm, Launch, LibraryCall
-    from weft.dtypes import DType
-    from weft.profiling.rates import Beside
-    from weft.profiling.rehearsal import Rehearsal
+    from weft.base.dtypes import DType
+    from weft.compiler.inspect.origins import Origins
+    from weft.compiler.memory.report import MemoryReport
+    from weft.plan.device import Device
+    from weft.plan.plan import Gemm, Launch, LibraryCall
+    from weft.profiling.isolated_run import IsolatedRun
+    from weft.profiling.rates import RateMeasurements
 
 ROUNDS = 20  # of a whole run and a run step by step, at most
-LEAST_ROUNDS = 5
-SHORT, MOST_TOGETHER = 1e-3, 50  # seconds below which several whole runs are timed together, and how many
+MIN_ROUNDS = 5
+SHORT_RUN_SECONDS = 1e-3  # below which several whole runs are timed together
+MAX_RUNS_TOGETHER = 50
 SECONDS = 1.0  # after which no further round begins
 SUM_LIMIT = 1.5
-PER_STEP = 1e-5  # seconds
+SECONDS_PER_STEP = 1e-5
 OUTSIDE = "outside of modules"
-CACHED = "moves its bytes faster than memory is copied: a cache holds them"
-FAST = "computes faster than large products of its dtype"
+FROM_CACHE = "moves its bytes faster than memory is copied: a cache holds them"
+ABOVE_RATE = "computes faster than large products of its dtype"
 PHASES = ("forward", "backward", "update")
 
 
@@ -115,7 +116,7 @@ class Profile:
     @property
     def is_consistent(self) -> bool:
         """Whether the kernels' times add up to the whole, within the limits of the measurement."""
-        spare = PER_STEP * sum(kernel.times for kernel in self.kernels)
+        spare = SECONDS_PER_STEP * sum(kernel.times for kernel in self.kernels)
         return self.seconds / SUM_LIMIT - spare <= self.kernel_seconds <= self.seconds * SUM_LIMIT + spare
 
     def to_dict(self) -> dict[str, Any]:
@@ -159,6 +160,7 @@ class Profile:
     __repr__ = __str__
 
 
+@entry_point
 @entry
 def profile(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
     """Where the time of `step(*args)`, compiled, goes: by kernel and by layer.
@@ -176,6 +178,7 @@ def profile(step: Callable[..., Any], *args: Any, **kwargs: Any) -> Profile:
     return measure(step, args, kwargs)
 
 
+@entry_point
 def measure(
     step: Callable[..., Any],
     args: tuple,
@@ -186,52 +189,52 @@ def measure(
 ) -> Profile:
     """The same, with a limit on the time for measuring; `is_checked` raises for indices out of range. Without
     `has_rates` the rates of the device are those that are known."""
-    from weft.compiled import Compiled
-    from weft.compiler.assemble import assemble
-    from weft.compiler.origins import Origins
-    from weft.compiler.plan import walk
-    from weft.compiler.report import PlanReport
-    from weft.profiling.rates import Beside
-    from weft.profiling.rehearsal import Rehearsal
+    from weft.compiler.inspect.origins import Origins
+    from weft.compiler.inspect.report import PlanReport
+    from weft.compiler.pipeline import assemble
+    from weft.jit.compiled import Compiled
+    from weft.plan.plan import iterate_steps
+    from weft.profiling.isolated_run import IsolatedRun
+    from weft.profiling.rates import RateMeasurements
 
     if not callable(step):
         raise problem(GraphError, "weft.profile", f"a {type(step).__name__}", "a function of tensors")
     function = step if isinstance(step, Compiled) else Compiled(step)
     origins = Origins()
-    rehearsal = Rehearsal(function, args, kwargs, "weft.profile", origins)
-    plan, _ = assemble(rehearsal.program, rehearsal.device, origins=origins)
-    names = [one.name for one, _ in walk(plan.steps)]
-    assert names == [one.name for one, _ in walk(rehearsal.plan.steps)], "a program has two plans"
-    beside = Beside(rehearsal.device, _multiplied(rehearsal)) if has_rates else None
-    whole, steps, rounds = _rounds(rehearsal, seconds, is_checked, beside)
+    isolated = IsolatedRun(function, args, kwargs, "weft.profile", origins)
+    plan, _ = assemble(isolated.program, isolated.device, origins=origins)
+    names = [one.name for one, _ in iterate_steps(plan.steps)]
+    assert names == [one.name for one, _ in iterate_steps(isolated.plan.steps)], "a program has two plans"
+    rates_measured = RateMeasurements(isolated.device, _multiplied_dtypes(isolated)) if has_rates else None
+    whole, steps, rounds = _rounds(isolated, seconds, is_checked, rates_measured)
     layer_names = LayerNames(list(origins.roots.values()))
-    kernels = _kernels(rehearsal, steps, _shares_by_step(rehearsal, origins), layer_names)
-    copy_rate, multiply_rate = _device_rates(rehearsal.device, _main_dtype(rehearsal))
-    memory = PlanReport(rehearsal.plan, rehearsal.device, rehearsal.names).memory()
+    kernels = _kernels(isolated, steps, _shares_by_step(isolated, origins), layer_names)
+    copy_rate, multiply_rate = _device_rates(isolated.device, _main_dtype(isolated))
+    memory = PlanReport(isolated.plan, isolated.device, isolated.names).memory()
     return Profile(
-        function.name, rehearsal.device.name, rehearsal.device.description, whole, rounds, copy_rate, multiply_rate,
+        function.name, isolated.device.name, isolated.device.description, whole, rounds, copy_rate, multiply_rate,
         kernels, _layers(kernels, layer_names), memory,
     )  # fmt: skip
 
 
 def _rounds(
-    rehearsal: Rehearsal, seconds: float, is_checked: bool, beside: Beside | None
+    isolated: IsolatedRun, seconds: float, is_checked: bool, rates_measured: RateMeasurements | None
 ) -> tuple[float, list[float], int]:
-    """The least time of a run, that of each step, and the number of rounds; `beside` is measured in the same ones."""
+    """The least time of a run, that of each step, and the number of rounds; rates are measured in the same ones."""
     import time
 
-    rehearsal.run(2, is_checked)
-    count = min(max(int(SHORT / max(rehearsal.time_runs(1), 1e-9)), 1), MOST_TOGETHER)
+    isolated.run(2, is_checked)
+    count = min(max(int(SHORT_RUN_SECONDS / max(isolated.time_runs(1), 1e-9)), 1), MAX_RUNS_TOGETHER)
     started = time.perf_counter()
     whole: list[float] = []
     steps: list[list[float]] = []
-    while len(whole) < LEAST_ROUNDS or (len(whole) < ROUNDS and time.perf_counter() - started < seconds):
-        whole.append(rehearsal.time_runs(count))
-        steps.append(rehearsal.time_steps())
-        if beside is not None:
-            beside.run()
-    if beside is not None:
-        beside.keep()
+    while len(whole) < MIN_ROUNDS or (len(whole) < ROUNDS and time.perf_counter() - started < seconds):
+        whole.append(isolated.time_runs(count))
+        steps.append(isolated.time_steps())
+        if rates_measured is not None:
+            rates_measured.run()
+    if rates_measured is not None:
+        rates_measured.keep()
     return min(whole), [min(times) for times in zip(*steps, strict=True)], len(whole)
 
 
@@ -247,8 +250,8 @@ def _device_rates(device: Device, dtype: DType) -> tuple[float, float]:
 
 def _dtype_of(step: Launch | Gemm | LibraryCall) -> DType | None:
     """The dtype that a step multiplies in, where it says so."""
-    from weft.compiler.plan import Gemm, LibraryCall
-    from weft.dtypes import DType
+    from weft.base.dtypes import DType
+    from weft.plan.plan import Gemm, LibraryCall
 
     if isinstance(step, Gemm):
         return step.dtype
@@ -257,47 +260,51 @@ def _dtype_of(step: Launch | Gemm | LibraryCall) -> DType | None:
     return None
 
 
-def _main_dtype(rehearsal: Rehearsal) -> DType:
+def _main_dtype(isolated: IsolatedRun) -> DType:
     """The dtype in which most operations are done."""
-    from weft.compiler.plan import walk
-    from weft.dtypes import float32
+    from weft.base.dtypes import float32
+    from weft.plan.plan import iterate_steps
 
-    found = [(step.flops * times, dtype) for step, times in walk(rehearsal.plan.steps) if (dtype := _dtype_of(step))]
+    found = [
+        (step.flops * times, dtype) for step, times in iterate_steps(isolated.plan.steps) if (dtype := _dtype_of(step))
+    ]
     return max(found, key=lambda pair: pair[0])[1] if found else float32
 
 
-def _multiplied(rehearsal: Rehearsal) -> set[DType]:
+def _multiplied_dtypes(isolated: IsolatedRun) -> set[DType]:
     """The dtypes whose rates are needed: those of products, and float32 for other operations."""
-    from weft.compiler.plan import walk
-    from weft.dtypes import float32
+    from weft.base.dtypes import float32
+    from weft.plan.plan import iterate_steps
 
-    return {_dtype_of(step) or float32 for step, _ in walk(rehearsal.plan.steps) if step.flops}
+    return {_dtype_of(step) or float32 for step, _ in iterate_steps(isolated.plan.steps) if step.flops}
 
 
-def _shares_by_step(rehearsal: Rehearsal, origins: Origins) -> list[dict[Any, float]]:
-    """The shares of each step of `walk`: those inside a loop have the loop's."""
-    from weft.compiler.plan import walk
+def _shares_by_step(isolated: IsolatedRun, origins: Origins) -> list[dict[Any, float]]:
+    """The shares of each step of `iterate_steps`: those inside a loop have the loop's."""
+    from weft.plan.plan import iterate_steps
 
-    return [shares for step, shares in zip(rehearsal.plan.steps, origins.steps, strict=True) for _ in walk((step,))]
+    return [
+        shares for step, shares in zip(isolated.plan.steps, origins.steps, strict=True) for _ in iterate_steps((step,))
+    ]
 
 
 def _kernels(
-    rehearsal: Rehearsal, seconds: Sequence[float], shares: Sequence[dict[Any, float]], names: LayerNames
+    isolated: IsolatedRun, seconds: Sequence[float], shares: Sequence[dict[Any, float]], names: LayerNames
 ) -> tuple[KernelTime, ...]:
-    from weft.compiler.plan import walk
-    from weft.dtypes import float32
+    from weft.base.dtypes import float32
+    from weft.plan.plan import iterate_steps
     from weft.profiling.rates import raise_rate
 
     found = []
-    for (step, times), time in zip(walk(rehearsal.plan.steps), seconds, strict=True):
+    for (step, times), time in zip(iterate_steps(isolated.plan.steps), seconds, strict=True):
         dtype = _dtype_of(step)
         if dtype is not None and step.flops * times > 1 << 24 and time:  # less says little about a rate
-            raise_rate(rehearsal.device, dtype, step.flops * times / time)
-    for (step, times), time, parts in zip(walk(rehearsal.plan.steps), seconds, shares, strict=True):
-        copy_rate, multiply_rate = _device_rates(rehearsal.device, _dtype_of(step) or float32)
+            raise_rate(isolated.device, dtype, step.flops * times / time)
+    for (step, times), time, parts in zip(iterate_steps(isolated.plan.steps), seconds, shares, strict=True):
+        copy_rate, multiply_rate = _device_rates(isolated.device, _dtype_of(step) or float32)
         nbytes, flops = step.bytes * times, step.flops * times
         of_copy, of_multiply = (nbytes / time / copy_rate, flops / time / multiply_rate) if time else (0.0, 0.0)
-        limit = CACHED if of_copy > 1 else FAST if of_multiply > 1 else ""
+        limit = FROM_CACHE if of_copy > 1 else ABOVE_RATE if of_multiply > 1 else ""
         of_copy, of_multiply = min(of_copy, 1.0), min(of_multiply, 1.0)
         layers = tuple([LayerShare(names.of(origin.module), origin.phase, part) for origin, part in parts.items()])
         found.append(KernelTime(step.name, time, times, nbytes, flops, of_copy, of_multiply, layers, limit))
@@ -312,15 +319,15 @@ class LayerNames:
     as optimizers have. Where several outermost modules have modules inside, paths begin with these names."""
 
     def __init__(self, roots: Sequence[Any]):
-        from weft.nn.graph_model import shown_paths
+        from weft.nn.graph_model import display_paths
 
         taken: dict[str, int] = {}
         several = sum(any(True for _ in root.children()) for root in roots) > 1
         self._paths: dict[int, str] = {}
         self.kinds: dict[str, str] = {}
         for root in roots:
-            own = self._numbered(type(root).__name__, taken)
-            shown = shown_paths(root)
+            own = self._make_unique(type(root).__name__, taken)
+            shown = display_paths(root)
             for path, module in root.named_modules():
                 path = shown.get(path, path)
                 name = own if not path else f"{own}.{path}" if several else path
@@ -329,7 +336,7 @@ class LayerNames:
         self._taken = taken
 
     @staticmethod
-    def _numbered(name: str, taken: dict[str, int]) -> str:
+    def _make_unique(name: str, taken: dict[str, int]) -> str:
         taken[name] = taken.get(name, 0) + 1
         return name if taken[name] == 1 else f"{name} {taken[name]}"
 
@@ -338,7 +345,7 @@ class LayerNames:
         if module is None:
             return OUTSIDE
         if id(module) not in self._paths:
-            self._paths[id(module)] = self._numbered(type(module).__name__, self._taken)
+            self._paths[id(module)] = self._make_unique(type(module).__name__, self._taken)
             self.kinds[self._paths[id(module)]] = type(module).__name__
         return self._paths[id(module)]
 

@@ -1,11 +1,11 @@
-"""rates: how fast a device copies memory and multiplies matrices, kept with the compiled kernels.
+"""How fast a device copies memory and multiplies matrices, kept with the compiled kernels.
 
 These are what programs like ours reach at best, not what a data sheet promises: the time of an elementwise kernel over
 memory that no cache holds, and of a large square product. A kernel's share of them says how much there is to gain.
 
 The best that was ever measured counts. A machine may be busy while a rate is measured, so `weft.profile` measures once
-more (`Beside`), in rounds that alternate with those of the kernels: load that hides the rate of the device hides the
-kernels' as well. A large product in a profile that is faster than the benchmark raises the rate, too.
+more (`RateMeasurements`), in rounds that alternate with those of the kernels: load that hides the rate of the device
+hides the kernels' as well. A large product in a profile that is faster than the benchmark raises the rate, too.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import weft
-from weft import disk
-from weft.backends.base import Device
-from weft.compiled import Compiled
+from weft.base import disk
+from weft.base.dtypes import DType
+from weft.base.errors import OutOfMemoryError
 from weft.compiler.program import product_precision
-from weft.dtypes import DType
-from weft.errors import OutOfMemoryError
-from weft.profiling.rehearsal import Rehearsal
+from weft.jit.compiled import Compiled
+from weft.plan.device import Device
+from weft.profiling.isolated_run import IsolatedRun
 
 COPIED_BYTES = {"cpu": 64 << 20}  # of an operand; other devices: 256 MiB
+SOFTWARE_BYTES = 4 << 20  # of an operand on a device that is emulated
+SOFTWARE_ROWS = 128  # of the factors of a product there
 MULTIPLIED = {"cpu": 768}  # rows and columns of a factor; other devices: 4096
 ROUNDS = 20
 
@@ -62,7 +64,7 @@ def raise_rate(device: Device, dtype: DType | None, reached: float) -> None:
 
 def _rate(device: Device, what: str, dtype: DType | None) -> float:
     known = _known_rate(device, what)
-    return _keep(device, what, _measured(device, dtype)) if known is None else known
+    return _keep(device, what, _measure(device, dtype)) if known is None else known
 
 
 def _known_rate(device: Device, what: str) -> float | None:
@@ -92,7 +94,7 @@ def _key(device: Device, what: str) -> str | None:
     identity = device.backend.identity()
     if identity is None:
         return None
-    facts = [device.kind, device.description, identity, sorted(device.limits.items()), weft.__version__, what]
+    facts = [device.kind, device.description, identity, repr(device.limits), weft.__version__, what]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
 
@@ -102,33 +104,34 @@ class Benchmark:
     def __init__(self, device: Device, dtype: DType | None):
         with device, weft.no_grad():
             if dtype is None:
-                count = COPIED_BYTES.get(device.kind, 256 << 20) // 4
+                nbytes = SOFTWARE_BYTES if device.is_software else COPIED_BYTES.get(device.kind, 256 << 20)
+                count = min(nbytes, device.limits.binding_bytes or nbytes) // 4
                 self.work = 8 * count
-                self._rehearsal = _prepared(lambda x: x + 1.0, weft.zeros(count))
+                self._isolated = _prepare(lambda x: x + 1.0, weft.zeros(count))
             else:
-                size = MULTIPLIED.get(device.kind, 4096)
+                size = SOFTWARE_ROWS if device.is_software else MULTIPLIED.get(device.kind, 4096)
                 self.work = 2 * size**3
                 factors = [weft.full((size, size), value, dtype=dtype) for value in (0.5, 0.25)]
-                self._rehearsal = _prepared(lambda a, b: a @ b, *factors)
+                self._isolated = _prepare(lambda a, b: a @ b, *factors)
 
     def seconds(self) -> float:
         """The time of one run."""
-        return self._rehearsal.time_runs(1)
+        return self._isolated.time_runs(1)
 
 
-def _prepared(function: object, *args: weft.Tensor) -> Rehearsal:
+def _prepare(function: object, *args: weft.Tensor) -> IsolatedRun:
     weft.eval(*args)
-    rehearsal = Rehearsal(Compiled(function), args, {}, "rates")  # type: ignore[arg-type]
-    rehearsal.run(2)
-    return rehearsal
+    isolated = IsolatedRun(Compiled(function), args, {}, "rates")  # type: ignore[arg-type]
+    isolated.run(2)
+    return isolated
 
 
-def _measured(device: Device, dtype: DType | None) -> float:
+def _measure(device: Device, dtype: DType | None) -> float:
     benchmark = Benchmark(device, dtype)
     return benchmark.work / min(benchmark.seconds() for _ in range(ROUNDS))
 
 
-class Beside:
+class RateMeasurements:
     """The rates of a device, measured in rounds beside something else. A benchmark for which there is no memory is
     left out: what is known from before counts."""
 

@@ -1,4 +1,4 @@
-"""tables: a profile for people, as rich's tables or as text."""
+"""A profile for people, as rich's tables or as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from weft.errors import size_text
+from weft.base.errors import size_text
 
 if TYPE_CHECKING:
     from weft.profiling.profile import Profile
@@ -63,7 +63,7 @@ def layer_table(profile: Profile, width: int = WIDTH) -> Table:
         for layer in profile.layers
     ]  # fmt: skip
     least = ("kernels", "kind", "update", "backward", "forward", "share")
-    return fitted(titles, rows, width, least, left=("layer", "kind"))
+    return fit_table(titles, rows, width, least, left=("layer", "kind"))
 
 
 def kernel_table(profile: Profile, most: int, width: int = WIDTH) -> Table:
@@ -77,14 +77,14 @@ def kernel_table(profile: Profile, most: int, width: int = WIDTH) -> Table:
         rows.append([
             kernel.name, str(kernel.times), seconds_text(kernel.seconds), percent(kernel.seconds / total),
             size_text(kernel.bytes), count_text(kernel.flops), share_text(kernel.copy_share),
-            share_text(kernel.multiply_share), shortened(", ".join(dict.fromkeys(part.layer for part in ordered)), 32),
+            share_text(kernel.multiply_share), shorten(", ".join(dict.fromkeys(part.layer for part in ordered)), 32),
         ])  # fmt: skip
     if len(ranked) > most:
         rest = ranked[most:]
         took = sum(kernel.seconds for kernel in rest)
         rows.append([f"{len(rest)} more", "", seconds_text(took), percent(took / total), *[""] * 5])
     least = ("runs", "flop", "of multiply", "of copy", "moved", "layers", "share")
-    return fitted(titles, rows, width, least, left=("kernel", "layers"))
+    return fit_table(titles, rows, width, least, left=("kernel", "layers"))
 
 
 def limit_lines(profile: Profile, most: int) -> Iterator[Text]:
@@ -96,31 +96,31 @@ def limit_lines(profile: Profile, most: int) -> Iterator[Text]:
 
 
 GAP = 2  # between columns
-NARROWEST = 24  # the first column, before another column is left out for it
+MIN_FIRST_COLUMN = 24  # the first column, before another column is left out for it
 
 
-def fitted(
+def fit_table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], width: int, least: Sequence[str], left: Sequence[str]
 ) -> Table:
-    """A table of at most `width` columns of text. Columns are left out in the order of `least` until the others have
-    the room that they need, of which the first can do with NARROWEST; its texts lose their middle, not their end, by
-    which names of kernels differ. Columns of `left` are flush left."""
+    """A table of at most `width` columns of text. Columns are left out in the order of `least` until the others fit,
+    the first with at least MIN_FIRST_COLUMN characters; its texts lose their middle, not their end, by which names of
+    kernels differ. Columns of `left` are flush left."""
     sizes = [max(len(text) for text in column) for column in zip(titles, *rows, strict=True)]
     shown = list(range(len(titles)))
     for title in least:
-        if min(sizes[0], NARROWEST) + sum(sizes[k] + GAP for k in shown[1:]) <= width:
+        if min(sizes[0], MIN_FIRST_COLUMN) + sum(sizes[k] + GAP for k in shown[1:]) <= width:
             break
         shown.remove(titles.index(title))
-    room = max(width - sum(sizes[k] + GAP for k in shown[1:]), 1)
+    first_width = max(width - sum(sizes[k] + GAP for k in shown[1:]), 1)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0), collapse_padding=False)
     for k in shown:
         table.add_column(titles[k], justify="left" if titles[k] in left else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*[Text(shortened(row[k], room) if k == 0 else row[k]) for k in shown])
+        table.add_row(*[Text(shorten(row[k], first_width) if k == 0 else row[k]) for k in shown])
     return table
 
 
-def shortened(text: str, size: int) -> str:
+def shorten(text: str, size: int) -> str:
     """A text of at most so many characters: without its middle, if it is longer."""
     if len(text) <= size:
         return text
@@ -142,15 +142,15 @@ def seconds_text(seconds: float) -> str:
 
 def rate_text(rate: float, unit: str) -> str:
     """A rate, such as 12.3 GB/s."""
-    return f"{_scaled(rate)}{unit}/s"
+    return f"{_scale_text(rate)}{unit}/s"
 
 
 def count_text(count: float) -> str:
     """A number with three digits and a letter for thousands, millions, ..."""
-    return _scaled(count).replace(" ", "")
+    return _scale_text(count).replace(" ", "")
 
 
-def _scaled(value: float) -> str:
+def _scale_text(value: float) -> str:
     for letter, size in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if value >= size:
             return f"{value / size:.3g} {letter}"

@@ -1,4 +1,4 @@
-"""report: what a run leaves in its folder, as one HTML page that opens from disk without a network.
+"""What a run leaves in its folder, as one HTML page that opens from disk without a network.
 
 `write(run_folder)` reads the files of the folder (`files.Run`), each of which may be missing: `config.json`,
 `environment.json`, `metrics.csv` (a row for each epoch), `steps.csv`, and what `describe` adds at the end of a run:

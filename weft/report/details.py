@@ -1,4 +1,4 @@
-"""details: what a trainer knows beyond its metrics, for the report: layers, network, memory and kernel times."""
+"""What a trainer knows beyond its metrics, for the report: layers, network, memory and kernel times."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import weft
-from weft import nn, tree
-from weft.compiled import Compiled
-from weft.compiler.memorymap import MemoryReport
+from weft import nn
+from weft.base import tree
+from weft.base.errors import WeftError
+from weft.compiler.memory.report import MemoryReport
 from weft.drawing.network import plot
-from weft.errors import WeftError
+from weft.jit.compiled import Compiled
 from weft.nn.summarize import Summary
 from weft.profiling.profile import Profile, measure
 from weft.report.files import put
@@ -55,12 +56,12 @@ def profile_again(step: Compiled) -> Profile:
             _, shape, dtype, device, requires_grad = form
             values.append(weft.zeros(*shape, dtype=dtype, device=device).requires_grad_(requires_grad))
         else:
-            values.append(form[1]() if form[0] == "number" else _static(form))
+            values.append(form[1]() if form[0] == "number" else _is_static(form))
     args, kwargs = tree.unflatten(structure, values)
     return measure(step, args, kwargs, seconds=SECONDS, is_checked=False, has_rates=False)
 
 
-def _static(form: tuple) -> Any:
+def _is_static(form: tuple) -> Any:
     return float.fromhex(form[2]) if form[1] is float else form[2]
 
 

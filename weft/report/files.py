@@ -1,4 +1,4 @@
-"""files: the files of a run folder, read with care: a run may have been killed while it wrote one."""
+"""The files of a run folder, read with care: a run may have been killed while it wrote one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from weft.errors import RangeError, problem
+from weft.base.errors import RangeError, problem
 
 KNOWN = ("config.json", "environment.json", "metrics.csv", "steps.csv", "layers.json", "memory.json", "kernels.json")
 Series = dict[str, list[tuple[float, float]]]

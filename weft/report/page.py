@@ -1,4 +1,4 @@
-"""page: a run as one HTML page. Everything is inline, nothing runs, colours follow the viewer's preference."""
+"""A run as one HTML page. Everything is inline, nothing runs, colours follow the viewer's preference."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from weft.base.errors import size_text
 from weft.drawing.charts import bar_chart, line_chart
 from weft.drawing.memory import memory_map
 from weft.drawing.style import number_text, variables
-from weft.errors import size_text
 from weft.profiling.tables import count_text, percent, rate_text, seconds_text, share_text
 from weft.report.files import Run, Series, number
 
-MOST_KERNELS = 40  # in the table
+MAX_KERNELS = 40  # in the table
 MAX_SIZE = 1 << 60  # bytes, elements or steps that a file can speak of
 LOG_FROM = 100.0  # largest over smallest loss from which the axis is logarithmic
 COUNTS = ("epoch", "step", "seconds")  # columns that are no measurements
@@ -154,7 +154,7 @@ def epoch_series(run: Run) -> Series:
     return {name: [(epoch + 1, y) for epoch, y in points] for name, points in found.items()}
 
 
-def grouped(series: Series) -> dict[str, Series]:
+def group_series(series: Series) -> dict[str, Series]:
     """Series by the quantity that they are of: training and validation together."""
     found: dict[str, Series] = {}
     for name, points in series.items():
@@ -176,7 +176,7 @@ def charts(run: Run) -> list[str]:
         ("epoch", epoch_series(run)),
         ("step", run.steps.series("step", COUNTS)),
     ):
-        for name, group in grouped(series).items():
+        for name, group in group_series(series).items():
             if along == "step" and all(len(points) < 2 for points in group.values()):
                 continue  # a run of few steps
             if name in WORDS and len({y for points in group.values() for _, y in points}) == 1:
@@ -246,7 +246,7 @@ def _kernels(run: Run) -> str:
     rows = []
     ranked_kernels = sorted(kernels, key=lambda row: -(number(row.get("seconds")) or 0.0))
     longest = max([number(row.get("seconds")) or 0.0 for row in kernels], default=0.0) or 1.0
-    for row in ranked_kernels[:MOST_KERNELS]:
+    for row in ranked_kernels[:MAX_KERNELS]:
         seconds = number(row.get("seconds")) or 0.0
         parts = sorted(_dicts(row.get("layers")), key=lambda part: -(number(part.get("share")) or 0.0))
         names = ", ".join(dict.fromkeys(str(part.get("layer", "")) for part in parts))
@@ -264,9 +264,9 @@ def _kernels(run: Run) -> str:
         ])  # fmt: skip
     titles = ("kernel", "runs", "time", "share", "moved", "flop", "of copy rate", "of multiply rate", "layers")
     out.append(_table(titles, rows, numbers=range(1, 8)))
-    if len(kernels) > MOST_KERNELS:
-        rest = sum(number(row.get("seconds")) or 0.0 for row in ranked_kernels[MOST_KERNELS:])
-        out.append(f'<p class="soft">{len(kernels) - MOST_KERNELS} more take {seconds_text(rest)}</p>')
+    if len(kernels) > MAX_KERNELS:
+        rest = sum(number(row.get("seconds")) or 0.0 for row in ranked_kernels[MAX_KERNELS:])
+        out.append(f'<p class="soft">{len(kernels) - MAX_KERNELS} more take {seconds_text(rest)}</p>')
     return "".join(out)
 
 
@@ -342,10 +342,10 @@ def _config(run: Run) -> str:
         return ""
     text = json.dumps(run.config, indent=2, ensure_ascii=False)
     text = re.sub(r"(?<!\\)((?:\\\\)*)\\n", r"\1\n    ", text)  # line breaks of texts, and no backslash before an n
-    return f"<pre>{_coloured(text)}</pre>"
+    return f"<pre>{_colour_json(text)}</pre>"
 
 
-def _coloured(text: str) -> str:
+def _colour_json(text: str) -> str:
     """JSON with its keys, strings and other values in colours."""
     pattern = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*|true|false|null)')
     out, at = [], 0

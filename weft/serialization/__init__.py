@@ -6,7 +6,7 @@ file (`safetensors`), and files are written so that they are whole or not there 
 that a file names, and no file is trusted: what is read is checked first, and damaged files are errors.
 """
 
-from weft.contents import load_lazily as _load_lazily
+from weft.base.lazy_modules import load_lazily as _load_lazily
 
 # Files of this package and the names that they export; a file is loaded when one of its names is first used.
 CONTENTS: dict[str, tuple[str, ...]] = {

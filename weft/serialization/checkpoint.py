@@ -29,13 +29,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from weft.device import get
-from weft.errors import CheckpointWarning, DTypeError, FileError, FileFormatError, RangeError, problem
+from weft.base.errors import CheckpointWarning, DTypeError, FileError, FileFormatError, RangeError, problem
+from weft.core.device import get
+from weft.core.tensor import Tensor
 from weft.serialization import files
-from weft.serialization.files import PathLike, as_path, damaged, failed
+from weft.serialization.files import PathLike, as_path, damaged_file, failed_write
 from weft.serialization.nested import JSON
 from weft.serialization.safetensors import TensorFile, open_tensors, write_tensors
-from weft.tensor import Tensor
 
 FORMAT = 1
 TENSORS, STATE = "tensors.safetensors", "state.json"
@@ -111,7 +111,7 @@ class CheckpointFolder:
         except FileError:
             raise
         except OSError as error:
-            raise failed("CheckpointFolder.save", target, error) from error
+            raise failed_write("CheckpointFolder.save", target, error) from error
         self._verified[target] = _signature(target)
         return target
 
@@ -160,7 +160,7 @@ class CheckpointFolder:
         if self.keep_last is None:
             return
         kept = {newest, *[path for _, path in steps[-self.keep_last :]]}
-        kept |= {path for _, path in self._ranked()[: self.keep_best]}
+        kept |= {path for _, path in self._rank()[: self.keep_best]}
         for _, path in steps:
             if path not in kept:
                 _remove(path)
@@ -178,7 +178,7 @@ class CheckpointFolder:
 
     def best(self) -> Path | None:
         """The complete checkpoint with the best metric, the newest of equals; None where none has one."""
-        return next((path for _, path in self._ranked() if self._is_complete(path)), None)
+        return next((path for _, path in self._rank() if self._is_complete(path)), None)
 
     def _steps(self) -> list[tuple[int, Path]]:
         found: dict[int, Path] = {}
@@ -189,7 +189,7 @@ class CheckpointFolder:
                     found[int(match[1])] = path
         return sorted(found.items())
 
-    def _ranked(self) -> list[tuple[float, Path]]:
+    def _rank(self) -> list[tuple[float, Path]]:
         """Checkpoints that have a metric, the best first, of equals the newest."""
         found = []
         for step, path in self._steps():
@@ -218,19 +218,19 @@ class CheckpointFolder:
                 given = f"the folder {str(self.path)!r}, which has no complete checkpoint"
                 raise problem(FileFormatError, "CheckpointFolder.load", given, "one", "start without resume")
         where = as_path("CheckpointFolder.load", path)
-        place = get(device)
+        target = get(device)
         content, opened = self._open(where)
         metric = _metric(where, content["metric"])
-        return Checkpoint(content["step"], opened.tensors(place), content["state"], metric, content["epoch"], where)
+        return Checkpoint(content["step"], opened.tensors(target), content["state"], metric, content["epoch"], where)
 
     def _open(self, path: Path) -> tuple[dict[str, Any], TensorFile]:
         """Read and verify a checkpoint."""
         content = _read_state(path)
         if not (path / TENSORS).is_file():
-            raise damaged("load", path, f"it has no {TENSORS}", "a checkpoint of CheckpointFolder")
+            raise damaged_file("load", path, f"it has no {TENSORS}", "a checkpoint of CheckpointFolder")
         opened = open_tensors(path / TENSORS)
         if opened.digest != content["tensors"]:
-            raise damaged("load", path, f"{TENSORS} is not the one that {STATE} was written with")
+            raise damaged_file("load", path, f"{TENSORS} is not the one that {STATE} was written with")
         signature = _signature(path)
         if self._verified.get(path) != signature:
             opened.verify()
@@ -242,17 +242,17 @@ def _read_state(path: Path) -> dict[str, Any]:
     """The contents of a state.json, which is what was written."""
     who, expected = "load", "a checkpoint of CheckpointFolder"
     if not path.is_dir() or not (path / STATE).is_file():
-        raise damaged(who, path, f"it is no folder with a {STATE}", expected)
+        raise damaged_file(who, path, f"it is no folder with a {STATE}", expected)
     content = files.parse_json(who, path / STATE, files.read_bytes(path / STATE), "it")
     if not isinstance(content, dict) or type(content.get("format")) is not int:
-        raise damaged(who, path / STATE, "it has no format version", expected)
+        raise damaged_file(who, path / STATE, "it has no format version", expected)
     if content["format"] != FORMAT:
         fix = "a newer Weft wrote it: use that to read it"
-        raise damaged(who, path / STATE, f"it has the format {content['format']}", f"format {FORMAT}", fix)
+        raise damaged_file(who, path / STATE, f"it has the format {content['format']}", f"format {FORMAT}", fix)
     if set(content) != FIELDS or content.pop("sha256") != _digest(content):
-        raise damaged(who, path / STATE, "its contents do not match its SHA-256, so it is damaged")
+        raise damaged_file(who, path / STATE, "its contents do not match its SHA-256, so it is damaged")
     if type(content["step"]) is not int or type(content["epoch"]) not in (int, type(None)):
-        raise damaged(who, path / STATE, "its step or epoch is no number", expected)
+        raise damaged_file(who, path / STATE, "its step or epoch is no number", expected)
     return content
 
 
@@ -280,7 +280,7 @@ def _metric(path: Path, value: Any) -> float | None:
         return value
     if value in ("nan", "inf", "-inf"):
         return float(value)
-    raise damaged("load", path / STATE, f"its metric is {value!r:.40}")
+    raise damaged_file("load", path / STATE, f"its metric is {value!r:.40}")
 
 
 def _signature(path: Path) -> tuple[Any, ...]:

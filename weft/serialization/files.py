@@ -1,7 +1,7 @@
 """Files that appear whole or not at all, and JSON that is read strictly. Knows nothing of tensors.
 
 `replace(path)` writes under a temporary name in the same folder, flushes to the disk, renames, and flushes the folder:
-whoever reads sees the old file or the new one, also after a crash. Every operation of the system goes through this
+a reader sees the old file or the new one, also after a crash. Every operation of the system goes through this
 module's `os`, so that tests can let each of them fail.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.errors import DTypeError, FileError, FileFormatError, problem
+from weft.base.errors import DTypeError, FileError, FileFormatError, problem
 
 MAPPED_BYTES = 1 << 20  # files from this size on are mapped into memory, smaller ones are read
 WRITE_BYTES = 1 << 28  # at most so much in one call of the system
@@ -35,12 +35,12 @@ def as_path(who: str, path: Any) -> Path:
     return Path(path)
 
 
-def damaged(who: str, path: Any, why: str, expected: str = "", fix: str = "") -> Exception:
+def damaged_file(who: str, path: Any, why: str, expected: str = "", fix: str = "") -> Exception:
     """The error for a file that cannot be what it should be."""
     return problem(FileFormatError, who, f"the file {str(path)!r}: {why}", expected, fix)
 
 
-def failed(who: str, path: Any, error: OSError) -> Exception:
+def failed_write(who: str, path: Any, error: OSError) -> Exception:
     """The error for a file that could not be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         given, expected = f"a full disk while {str(path)!r} was written", "space for the whole file"
@@ -57,7 +57,7 @@ def failed(who: str, path: Any, error: OSError) -> Exception:
 
 
 def temporary_name() -> str:
-    """A name that nobody else has, for what is not complete yet."""
+    """A name that is not used, for what is not complete yet."""
     return f".weft-{os.getpid()}-{secrets.token_hex(6)}{TEMPORARY}"
 
 
@@ -84,7 +84,7 @@ def create(path: PathLike) -> Iterator[int]:
 
 @contextlib.contextmanager
 def replace(who: str, path: PathLike) -> Iterator[int]:
-    """A file that is there, whole, when the block has ended; what the path held before stays until then."""
+    """A file that is there, whole, when the block has ended; the path keeps its previous content until then."""
     target = Path(os.path.realpath(path))
     temporary = target.parent / temporary_name()
     try:
@@ -96,7 +96,7 @@ def replace(who: str, path: PathLike) -> Iterator[int]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError) and not isinstance(error, FileError):
-            raise failed(who, path, error) from error
+            raise failed_write(who, path, error) from error
         raise
 
 
@@ -130,7 +130,7 @@ def parse_json(who: str, path: Any, text: Any, what: str) -> Any:
     try:
         return json.loads(bytes(text).decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise damaged(who, path, f"{what} is not valid JSON ({str(error)[:200]})") from None
+        raise damaged_file(who, path, f"{what} is not valid JSON ({str(error)[:200]})") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 The file is a safetensors file with the tensors of `state_dict()` under their names, so that `weft.load`, `Module.load`
 and other programs read the weights. In the metadata is the architecture (`weft.model`): `{"type": name, arguments...}`,
-nested, from `nn.arguments`. Before it is written, the model is made again from it, and compared: what was changed after
+nested, from `nn.module.arguments`. Before writing, the model is made again from it and compared: what was changed after
 the constructors ran, and would be lost, is an error when the model is saved and not a surprise when it is loaded.
 
 `nn.load` imports nothing that a file names. A class is one of the catalogue, or one that exists in the process already.
@@ -22,25 +22,26 @@ from typing import Any
 import numpy as np
 
 from weft.autograd import no_grad
-from weft.device import Device, get
-from weft.errors import FileFormatError, GraphError, StateDictError, WeftError, problem
-from weft.nn import functional, symbolic
-from weft.nn.arguments import constructor_arguments
+from weft.base.errors import FileFormatError, GraphError, StateDictError, WeftError, problem
+from weft.core.boundary import entry_point
+from weft.core.device import Device, get
+from weft.core.tensor import Tensor
+from weft.nn import functional
 from weft.nn.bounds import RANGES
 from weft.nn.containers import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
-from weft.nn.differences import difference
 from weft.nn.graph_model import Lambda, Model
-from weft.nn.module import Module
+from weft.nn.module import Module, symbolic
+from weft.nn.module.arguments import constructor_arguments
+from weft.nn.module.differences import difference
+from weft.nn.module.symbolic import Symbol
 from weft.nn.parameter import Parameter, is_lazy, stop_waiting
 from weft.nn.registry import LAYERS, layers
-from weft.nn.symbolic import Symbol
-from weft.random import default_generator
+from weft.random.generator import default_generator
 from weft.serialization import files
-from weft.serialization.files import PathLike, as_path, damaged
+from weft.serialization.files import PathLike, as_path, damaged_file
 from weft.serialization.nested import flatten_state, unflatten_state
 from weft.serialization.safetensors import TensorFile, open_tensors, save_tensors
 from weft.serialization.saving import check_format, state_metadata, state_of
-from weft.tensor import Tensor
 
 MODEL_KEY = "weft.model"
 FUNCTION, ITEM, SLICE, SYMBOL = "$function", "$item", "$slice", "$symbol"  # what stands for no module and no number
@@ -52,6 +53,7 @@ Tree = dict[str, Any]
 # ---- saving ----------------------------------------------------------------------------------------------------------
 
 
+@entry_point
 def save(module: Module, path: PathLike) -> None:
     """See `Module.save`."""
     where = as_path("save", path)
@@ -68,6 +70,7 @@ def save(module: Module, path: PathLike) -> None:
     save_tensors(where, {**weights, **others}, {**state_metadata(rest), MODEL_KEY: text})
 
 
+@entry_point
 def describe(module: Module) -> Tree:
     """A tree from which `build` makes an equal model; an error with the reason where there is none."""
     reasons = []
@@ -168,7 +171,7 @@ def _model_tree(model: Model) -> Tree:
     trees: list[Tree] = []
     calls: list[Any] = []
 
-    def numbered(value: Any) -> Any:
+    def number_symbols(value: Any) -> Any:
         return symbolic.replace_symbols(value, lambda symbol: {SYMBOL: numbers[id(symbol)]})
 
     for symbol in (*model.inputs, *model._steps):
@@ -176,10 +179,10 @@ def _model_tree(model: Model) -> Tree:
         if id(module) not in layers_of:
             layers_of[id(module)] = len(trees)
             trees.append(_by_arguments(module))
-        call = [layers_of[id(module)], numbered(symbol.args), numbered(symbol.kwargs)]
+        call = [layers_of[id(module)], number_symbols(symbol.args), number_symbols(symbol.kwargs)]
         calls.append(_encode(model, "call", call))
         numbers[id(symbol)] = len(numbers)
-    outputs = _encode(model, "outputs", numbered(model.outputs))
+    outputs = _encode(model, "outputs", number_symbols(model.outputs))
     names = list(model._input_names) or len(model.inputs)
     return {"type": "Model", "inputs": names, "layers": trees, "calls": calls, "outputs": outputs}
 
@@ -212,6 +215,7 @@ def _random_state_kept() -> Iterator[None]:
 # ---- loading ---------------------------------------------------------------------------------------------------------
 
 
+@entry_point
 def load(path: PathLike, device: Any = None, classes: Iterable[type] = ()) -> Module:
     """The model that `Module.save` wrote, on `device`. Classes that are not Weft's must exist in the process: import
     the module that defines them before, or give them as `classes`. No code of the file is run."""
@@ -220,10 +224,10 @@ def load(path: PathLike, device: Any = None, classes: Iterable[type] = ()) -> Mo
     check_format(opened)
     if MODEL_KEY not in opened.metadata:
         fix = "make the model, and call model.load(path)"
-        raise damaged("nn.load", where, "it has weights and no architecture", "a file of Module.save", fix)
-    place = get(device)
-    weights = state_of(opened, place)
-    about = _about(opened, place)
+        raise damaged_file("nn.load", where, "it has weights and no architecture", "a file of Module.save", fix)
+    target = get(device)
+    weights = state_of(opened, target)
+    about = _read_header(opened, target)
     with _random_state_kept():
         try:
             module = build(about["architecture"], tuple(classes))
@@ -231,21 +235,21 @@ def load(path: PathLike, device: Any = None, classes: Iterable[type] = ()) -> Mo
             raise
         except Exception as error:
             why = f"its architecture cannot be made ({type(error).__name__}: {error})"
-            raise damaged("nn.load", where, why) from error
+            raise damaged_file("nn.load", where, why) from error
     try:
-        return _fill(opened, module, weights, about, place)
+        return _fill(opened, module, weights, about, target)
     except BaseException:
         stop_waiting(module.parameters())  # the traceback holds the module, and its sizes are the file's
         raise
 
 
-def _about(opened: TensorFile, device: Any) -> Tree:
+def _read_header(opened: TensorFile, device: Any) -> Tree:
     rest = files.parse_json("nn.load", opened.path, opened.metadata[MODEL_KEY].encode(), "its architecture")
     about = unflatten_state(opened.tensors(device), rest)
     found = about.get(MODEL_KEY) if isinstance(about, dict) else None
     lists = [found.get(key) for key in ("frozen", "eval")] if isinstance(found, dict) else []
     if not isinstance(found, dict) or set(found) != {"architecture", "frozen", "eval"} or not _are_names(lists):
-        raise damaged("nn.load", opened.path, "its architecture is not described as Module.save does")
+        raise damaged_file("nn.load", opened.path, "its architecture is not described as Module.save does")
     return found
 
 
@@ -269,11 +273,11 @@ def _fill(opened: TensorFile, module: Module, weights: Mapping[str, Any], about:
         if isinstance(weights.get(name), Tensor) and not is_lazy(param) and param.shape != weights[name].shape
     ]
     if missing or wrong:
-        raise damaged("nn.load", opened.path, f"its weights do not fit its architecture: {(missing + wrong)[0]}")
+        raise damaged_file("nn.load", opened.path, f"its weights do not fit its architecture: {(missing + wrong)[0]}")
     try:
         module.load_state_dict(weights)
     except StateDictError as error:  # weights that no layer has
-        raise damaged("nn.load", opened.path, f"its weights do not fit its architecture: {error}") from None
+        raise damaged_file("nn.load", opened.path, f"its weights do not fit its architecture: {error}") from None
     for name in about["frozen"]:
         module.get_parameter(name).requires_grad_(False)
     for name in about["eval"]:
@@ -281,6 +285,7 @@ def _fill(opened: TensorFile, module: Module, weights: Mapping[str, Any], about:
     return module
 
 
+@entry_point
 def build(tree: Any, classes: tuple[type, ...] = ()) -> Module:
     """The module that a tree describes."""
     if isinstance(tree, dict) and set(tree) == {"config"}:
@@ -323,23 +328,23 @@ def _build_model(tree: Tree, classes: tuple[type, ...]) -> Module:
     count = len(names) if isinstance(names, list) else names
     values: list[Any] = []
 
-    def replaced(value: Any) -> Any:
+    def replace_symbols(value: Any) -> Any:
         if isinstance(value, dict) and set(value) == {SYMBOL}:
             return values[value[SYMBOL]]
         if isinstance(value, (list, tuple)):
-            return type(value)(replaced(one) for one in value)
-        return {key: replaced(one) for key, one in value.items()} if isinstance(value, dict) else value
+            return type(value)(replace_symbols(one) for one in value)
+        return {key: replace_symbols(one) for key, one in value.items()} if isinstance(value, dict) else value
 
     for layer, args, kwargs in tree["calls"]:
         module: Any = layers_of[layer]
-        given = replaced(_decode(args, classes)), replaced(_decode(kwargs, classes))
+        given = replace_symbols(_decode(args, classes)), replace_symbols(_decode(kwargs, classes))
         if len(values) >= count and not symbolic.has_symbol(*given):
             raise problem(FileFormatError, "nn.load", f"a call of {type(module).__name__} without a symbol", "one")
         values.append(module if len(values) < count else module(*given[0], **given[1]))
     inputs = dict(zip(names, values, strict=False)) if isinstance(names, list) else values[:count]
     if isinstance(names, int) and count == 1:
         inputs = values[0]
-    return Model(inputs, replaced(_decode(tree["outputs"], classes)))
+    return Model(inputs, replace_symbols(_decode(tree["outputs"], classes)))
 
 
 def _call(cls: Any, arguments: dict[str, Any]) -> Module:
@@ -375,8 +380,8 @@ def _decode(value: Any, classes: tuple[type, ...]) -> Any:
     if SLICE in value:
         return ... if value[SLICE] is None else slice(*_decode(value[SLICE], classes))
     if "$parameter" in value:
-        from weft.creation import zeros
-        from weft.dtypes import as_dtype
+        from weft.base.dtypes import as_dtype
+        from weft.core.creation import zeros
 
         return Parameter(zeros(value["$parameter"], dtype=as_dtype("nn.load", value.get("dtype"))))
     return type(value)((key, _decode(one, classes)) for key, one in value.items())
@@ -391,7 +396,7 @@ def _find_class(name: str, classes: tuple[type, ...]) -> type:
         entry = layers().get(name)
         if entry is not None:
             return entry.cls
-    found = {cls for cls in _below(Module) if f"{cls.__module__}.{cls.__qualname__}" == name}
+    found = {cls for cls in _subclasses(Module) if f"{cls.__module__}.{cls.__qualname__}" == name}
     if len(found) == 1:
         return found.pop()
     given = f"a model with the class {name!r:.200}, of which there are {len(found)} here"
@@ -399,8 +404,8 @@ def _find_class(name: str, classes: tuple[type, ...]) -> type:
     raise problem(FileFormatError, "nn.load", given, "one", fix)
 
 
-def _below(cls: type) -> Iterator[type]:
+def _subclasses(cls: type) -> Iterator[type]:
     one: type
     for one in cls.__subclasses__():
         yield one
-        yield from _below(one)
+        yield from _subclasses(one)

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from weft import dtypes
-from weft.creation import as_tensor
-from weft.dtypes import DType
-from weft.errors import DTypeError, FileFormatError, GraphError, problem
-from weft.size import Size
-from weft.tensor import Tensor
+from weft.base import dtypes
+from weft.base.dtypes import DType
+from weft.base.errors import DTypeError, FileFormatError, GraphError, problem
+from weft.core.creation import as_tensor
+from weft.core.size import Size
+from weft.core.tensor import Tensor
 
 MARK = "$"
 DEPTH = 100  # levels of nesting
@@ -161,7 +161,7 @@ class _Joining:
 
     def decode(self, value: JSON, depth: int) -> Any:
         if depth > 3 * DEPTH:
-            raise _broken(f"it nests more than {3 * DEPTH} levels deep")
+            raise _damaged_state(f"it nests more than {3 * DEPTH} levels deep")
         if isinstance(value, list):
             return [self.decode(one, depth + 1) for one in value]
         if not isinstance(value, dict):
@@ -175,25 +175,25 @@ class _Joining:
             return self._dict(kind, value, depth)
         if isinstance(kind, str) and kind in SEQUENCES:
             items = [self.decode(one, depth + 1) for one in _items(value)]
-            return _made(SEQUENCES[kind][1], items)
+            return _make(SEQUENCES[kind][1], items)
         text = value.get("value")
         if kind == "float" and isinstance(text, str):
-            return _made(lambda text: struct.unpack(">d", bytes.fromhex(text))[0], text)
+            return _make(lambda text: struct.unpack(">d", bytes.fromhex(text))[0], text)
         if kind == "dtype" and isinstance(text, str) and text in dtypes.ALL_BY_NAME:
             return dtypes.by_name(text)
         if kind == "bytes" and isinstance(text, str):
-            return _made(lambda text: base64.b64decode(text, validate=True), text)
-        raise _broken(f"there is no value of kind {kind!r:.80} with {text!r:.80}")
+            return _make(lambda text: base64.b64decode(text, validate=True), text)
+        raise _damaged_state(f"there is no value of kind {kind!r:.80} with {text!r:.80}")
 
     def _tensor(self, kind: str, value: dict[str, Any]) -> Any:
         name = value.get("name")
         if not isinstance(name, str) or name not in self.tensors:
-            raise _broken(f"it refers to the tensor {name!r:.80}, which is not there")
+            raise _damaged_state(f"it refers to the tensor {name!r:.80}, which is not there")
         self.used.add(name)
         tensor = self.tensors[name]
         if kind == "tensor":
             if value.get("requires_grad") is True and tensor.dtype.kind != "f":
-                raise _broken(f"a tensor of dtype {tensor.dtype.name} has a gradient")
+                raise _damaged_state(f"a tensor of dtype {tensor.dtype.name} has a gradient")
             return tensor.requires_grad_() if value.get("requires_grad") is True else tensor
         if name not in self.arrays:  # several references are one array, as they are one tensor
             self.arrays[name] = tensor.numpy().copy()
@@ -202,15 +202,15 @@ class _Joining:
     def _dict(self, kind: str, value: dict[str, Any], depth: int) -> Any:
         items = _items(value)
         if not all(isinstance(item, list) and len(item) == 2 for item in items):
-            raise _broken("a dict has something else than pairs of keys and values")
+            raise _damaged_state("a dict has something else than pairs of keys and values")
         pairs = [(self.decode(key, depth + 1), self.decode(one, depth + 1)) for key, one in items]
         if kind == "counter":
-            return _made(lambda pairs: Counter(dict(pairs)), pairs)
-        found = _made({"dict": dict, "ordered": OrderedDict}[kind], pairs)
+            return _make(lambda pairs: Counter(dict(pairs)), pairs)
+        found = _make({"dict": dict, "ordered": OrderedDict}[kind], pairs)
         if "metadata" in value:
             metadata = self.decode(value["metadata"], depth + 1)
             if kind != "ordered" or not isinstance(metadata, dict):
-                raise _broken("the metadata of a state_dict is no dict")
+                raise _damaged_state("the metadata of a state_dict is no dict")
             found._metadata = OrderedDict(metadata)
         return found
 
@@ -218,16 +218,16 @@ class _Joining:
 def _items(value: dict[str, Any]) -> list[Any]:
     items = value.get("items")
     if not isinstance(items, list):
-        raise _broken(f"a {value[MARK]} has no list of items")
+        raise _damaged_state(f"a {value[MARK]} has no list of items")
     return items
 
 
-def _made(make: Callable[[Any], Any], items: Any) -> Any:
+def _make(make: Callable[[Any], Any], items: Any) -> Any:
     try:
         return make(items)
     except (TypeError, ValueError, struct.error) as error:
-        raise _broken(str(error)[:200]) from None
+        raise _damaged_state(str(error)[:200]) from None
 
 
-def _broken(why: str) -> Exception:
+def _damaged_state(why: str) -> Exception:
     return problem(FileFormatError, "load", f"JSON of a state in which {why}", "what weft.save writes")

@@ -14,208 +14,25 @@ from __future__ import annotations
 
 import re
 import struct
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
-NUMPY_TYPES = frozenset({"f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1"})
-MAX_KEY_PARTS, MAX_KEY_BITS = 4, 60  # of a tuple and of a number that is a key of a dict or a set
-MAX_AXES = 32  # of an array of NumPy's
+from weft.serialization.pickle_calls import (
+    MAX_NAME,
+    Named,
+    Part,
+    PickledArray,
+    Refused,
+    call_function,
+    check_keys,
+    make_frozenset,
+)
+
 MAX_OPERATIONS = 1 << 25  # of a program
-MAX_OBJECTS = 1 << 22  # containers, results of calls and places of the memo
-MAX_NAME = 1000  # characters of a module, a class or a number
-
-
-class Refused(Exception):
-    """Why a file is not read; whoever has opened the file makes the message of it."""
-
-    def __init__(self, why: str, fix: str = ""):
-        super().__init__(why)
-        self.why, self.fix = why, fix
-
-
-class Part:
-    """Something that a program works with and that is no value of its own."""
-
-    def build(self, state: Any) -> None:
-        """Take the state that the program gives to it."""
-        raise Refused("its pickle is damaged (a state for what has none)")
-
-
-@dataclass(frozen=True)
-class Named(Part):
-    """A class or dtype that is only named: something else decides whether it can be used."""
-
-    name: str
-
-
-# ---- plain data ------------------------------------------------------------------------------------------------------
-
-
-def as_tuple(values: Any) -> tuple[Any, ...]:
-    return tuple(_list_like(values))
-
-
-def _set(values: Any = ()) -> set[Any]:
-    return set(_checked_keys(values))
-
-
-def _frozenset(values: Any = ()) -> frozenset[Any]:
-    return frozenset(_checked_keys(values))
-
-
-def _list_like(values: Any) -> Any:
-    if not isinstance(values, (list, tuple)):
-        raise Refused("a list is missing")
-    return values
-
-
-def _checked_keys(values: Any) -> Any:
-    """Keys that are plain, or tuples of a few such: what is long or nests would be hashed again and again. A file can
-    choose few keys of one hash: numbers of up to 60 bits have hashes of their own, and tuples have no floats."""
-    for value in _list_like(values):
-        parts = value if type(value) is tuple else (value,)
-        plain = PLAIN if parts is not value else PLAIN - {float}
-        if len(parts) > MAX_KEY_PARTS or any(type(one) not in plain for one in parts):
-            what = "long tuple" if len(parts) > MAX_KEY_PARTS else type(value).__name__
-            raise Refused(f"a key of a dict or a set is a {what}")
-        if any(type(one) is int and one.bit_length() > MAX_KEY_BITS for one in parts):
-            raise Refused(f"a key of a dict or a set is a number of more than {MAX_KEY_BITS} bits")
-    return values
-
-
-def _counter(values: Any = ()) -> Counter[Any]:
-    if not isinstance(values, dict):
-        raise Refused("a Counter is made of no dict")
-    return Counter(values)
-
-
-class _NumpyType(Part):
-    """A dtype, whose byte order comes with its state."""
-
-    def __init__(self, dtype: np.dtype):
-        self.dtype = dtype
-
-    def build(self, state: Any) -> None:
-        if not isinstance(state, tuple) or len(state) != 8:
-            raise Refused("it describes a dtype of NumPy's wrongly")
-        version, order, *rest = state
-        if version != 3 or rest != [None, None, None, -1, -1, 0]:  # neither fields nor sub-arrays
-            raise Refused("it holds values of NumPy's of an unusual dtype", "make Python numbers of them")
-        order = _ascii(order)
-        if order not in ("<", ">", "|", "="):
-            raise Refused("it describes a dtype of NumPy's wrongly")
-        self.dtype = self.dtype.newbyteorder(order)  # type: ignore[arg-type]
-
-
-def _numpy_type(name: Any, *_: Any) -> _NumpyType:
-    if _ascii(name) not in NUMPY_TYPES:
-        raise Refused("it holds values of NumPy's of an unusual dtype", "make Python numbers of them")
-    return _NumpyType(np.dtype(_ascii(name)))
-
-
-def _ascii(value: Any) -> str:
-    """A short text, which Python 2 wrote as bytes."""
-    text = value.decode("ascii") if isinstance(value, bytes) else value
-    return text if isinstance(text, str) else ""
-
-
-def _numpy_number(kind: Any, raw: Any) -> Any:
-    if not isinstance(kind, _NumpyType) or not isinstance(raw, bytes) or len(raw) != kind.dtype.itemsize:
-        raise Refused("it describes a number of NumPy's wrongly")
-    return np.frombuffer(raw, kind.dtype)[0].astype(kind.dtype.newbyteorder("="))
-
-
-class PickledArray(Part):
-    """An array of NumPy's: without a value until its state comes."""
-
-    def __init__(self, value: np.ndarray | None = None):
-        self.value = value
-
-    def build(self, state: Any) -> None:
-        if not isinstance(state, tuple) or len(state) != 5 or state[0] != 1 or type(state[3]) is not bool:
-            raise Refused("it describes an array of NumPy's wrongly")
-        _, shape, dtype, is_fortran, content = state
-        self.value = _array(content, dtype, shape, "F" if is_fortran else "C")
-
-
-def _new_array(kind: Any, shape: Any, code: Any) -> PickledArray:
-    if kind != Named("numpy.ndarray") or shape != (0,):
-        raise Refused("it describes an array of NumPy's wrongly")
-    return PickledArray()
-
-
-def _array_of_bytes(content: Any, dtype: Any, shape: Any, order: Any) -> PickledArray:
-    if order not in ("C", "F"):
-        raise Refused("it describes an array of NumPy's wrongly")
-    return PickledArray(_array(content, dtype, shape, order))
-
-
-def _array(content: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
-    content = content.encode("latin-1") if isinstance(content, str) else content
-    is_shape = isinstance(shape, tuple) and len(shape) <= MAX_AXES and all(type(one) is int for one in shape)
-    if not isinstance(dtype, _NumpyType) or not isinstance(content, bytes) or not is_shape or min(shape, default=0) < 0:
-        raise Refused("it describes an array of NumPy's wrongly")
-    return np.frombuffer(content, dtype.dtype).reshape(shape, order=order)
-
-
-def _default_dict(factory: Any = None) -> dict[Any, Any]:
-    """What it makes for missing keys is left out: it may be any function."""
-    return {}
-
-
-def _bytes(text: Any = "", encoding: Any = "latin1") -> bytes:
-    return text if isinstance(text, bytes) else _encode(text, encoding)
-
-
-def _encode(text: Any, encoding: Any = "utf-8") -> bytes:
-    if not isinstance(text, str) or encoding not in ("latin1", "latin-1", "utf-8", "ascii"):
-        raise Refused("it encodes a text in an unusual way")
-    return text.encode(encoding)
-
-
-def _complex(real: Any, imaginary: Any) -> complex:
-    if not isinstance(real, (int, float)) or not isinstance(imaginary, (int, float)):
-        raise Refused("a complex number has no parts")
-    return complex(real, imaginary)
-
-
-def call_function(function: Any, args: tuple[Any, ...]) -> Any:
-    """Call one of Weft's functions with what the file gives."""
-    try:
-        return function(*args)
-    except (TypeError, ValueError, OverflowError, AttributeError) as error:
-        raise Refused(f"it calls {getattr(function, '__name__', 'a function')} wrongly ({str(error)[:100]})") from None
-
-
-PLAIN_CALLS: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): OrderedDict,
-    ("collections", "Counter"): _counter,
-    ("collections", "defaultdict"): _default_dict,
-    ("_codecs", "encode"): _encode,
-    ("numpy", "dtype"): _numpy_type,
-    ("numpy.core.multiarray", "scalar"): _numpy_number,
-    ("numpy._core.multiarray", "scalar"): _numpy_number,
-}
-for _module in ("builtins", "__builtin__"):
-    PLAIN_CALLS |= {(_module, "set"): _set, (_module, "frozenset"): _frozenset, (_module, "bytes"): _bytes}
-    PLAIN_CALLS |= {(_module, "bytearray"): _bytes, (_module, "complex"): _complex}
-    PLAIN_CALLS |= {
-        (_module, _name): Named(_name) for _name in ("list", "dict", "int", "float", "str", "bool", "tuple")
-    }
-
-
-ARRAY_CALLS: dict[tuple[str, str], Any] = {("numpy", "ndarray"): Named("numpy.ndarray")}
-for _module in ("numpy.core", "numpy._core"):
-    ARRAY_CALLS |= {(f"{_module}.multiarray", "_reconstruct"): _new_array}
-    ARRAY_CALLS |= {(f"{_module}.numeric", "_frombuffer"): _array_of_bytes}
-
-
-# ---- the machine -----------------------------------------------------------------------------------------------------
+MAX_OBJECTS = 1 << 22  # containers, results of calls and entries of the memo
 
 _MARK = object()
 
@@ -314,15 +131,15 @@ class Machine:
     def pop(self) -> Any:
         value = self.stack.pop()
         if value is _MARK:
-            raise Refused("its pickle is damaged (a mark in place of a value)")
+            raise Refused("its pickle is damaged (a mark in position of a value)")
         return value
 
     def pop_marked(self) -> list[Any]:
         """What lies above the last mark."""
-        for place in range(len(self.stack) - 1, -1, -1):
-            if self.stack[place] is _MARK:
-                found = self.stack[place + 1 :]
-                del self.stack[place:]
+        for position in range(len(self.stack) - 1, -1, -1):
+            if self.stack[position] is _MARK:
+                found = self.stack[position + 1 :]
+                del self.stack[position:]
                 return found
         raise Refused("its pickle is damaged (a mark is missing)")
 
@@ -382,7 +199,7 @@ class Machine:
         text = self.line(len(self.program))
         if len(text) < 2 or text[:1] not in (b"'", b'"') or text[-1:] != text[:1]:
             raise Refused("its pickle is damaged (a string without quotes)")
-        self.byte_string(_ESCAPE.sub(_unescaped, text[1:-1]))
+        self.byte_string(_ESCAPE.sub(_unescape, text[1:-1]))
 
     def text_line(self) -> None:  # of protocol 0
         self.push(self.line(len(self.program)).decode("raw-unicode-escape"))
@@ -393,7 +210,7 @@ class Machine:
 
     def set_item(self) -> None:
         value, key = self.pop(), self.pop()
-        _checked_keys((key,))
+        check_keys((key,))
         self.top(dict)[key] = value
 
     def append(self) -> None:
@@ -406,21 +223,21 @@ class Machine:
 
     def add_items(self) -> None:
         values = self.pop_marked()
-        self.top(set).update(_checked_keys(values))
+        self.top(set).update(check_keys(values))
 
     def put(self, number: int) -> None:
         if number < 0:
-            raise Refused("its pickle is damaged (a negative place of the memo)")
+            raise Refused("its pickle is damaged (a negative entry of the memo)")
         self.memo[number] = self.top_value()
 
     def get(self, number: int) -> None:
         self.push(self.memo[number])
 
-    def named(self) -> None:
+    def push_global(self) -> None:
         module = self.line().decode("utf-8")
         self.push(self.find(module, self.line().decode("utf-8")))
 
-    def stack_named(self) -> None:
+    def push_stack_global(self) -> None:
         name = self.pop()
         self.push(self.find(self.pop(), name))
 
@@ -442,7 +259,7 @@ class Machine:
             pairs = args[0] if args else []
             if len(args) > 1 or not isinstance(pairs, list) or not all(_is_pair(pair) for pair in pairs):
                 raise Refused("its pickle makes an OrderedDict of something else than pairs")
-            _checked_keys([key for key, _ in pairs])
+            check_keys([key for key, _ in pairs])
             self.push(OrderedDict(pairs))
             return
         self.push(call_function(function, args))
@@ -471,7 +288,7 @@ class Machine:
     def _add_pairs(self, values: list[Any]) -> None:
         if len(values) % 2:
             raise Refused("its pickle is damaged (a key without a value)")
-        _checked_keys(values[::2])
+        check_keys(values[::2])
         self.top(dict).update(zip(values[::2], values[1::2], strict=True))
 
 
@@ -479,7 +296,7 @@ _ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.?)", re.DOTALL)
 _ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"\\": b"\\", b"'": b"'", b'"': b'"'}
 
 
-def _unescaped(found: re.Match[bytes]) -> bytes:
+def _unescape(found: re.Match[bytes]) -> bytes:
     """The byte of an escape that Python 2 writes."""
     code = found[1]
     return bytes([int(code[1:], 16)]) if len(code) == 3 else _ESCAPED[code]
@@ -505,17 +322,17 @@ OPERATIONS: dict[int, Callable[[Machine], Any]] = {
         ")": lambda m: m.push(()), "\x85": lambda m: m.tuple_of(1), "\x86": lambda m: m.tuple_of(2),
         "\x87": lambda m: m.tuple_of(3), "t": lambda m: m.push(tuple(m.pop_marked())),
         "]": lambda m: m.push([]), "}": lambda m: m.push({}), "\x8f": lambda m: m.push(set()),
-        "l": lambda m: m.push(m.pop_marked()), "\x91": lambda m: m.push(_frozenset(m.pop_marked())),
+        "l": lambda m: m.push(m.pop_marked()), "\x91": lambda m: m.push(make_frozenset(m.pop_marked())),
         "d": Machine.make_dict,
         "a": Machine.append, "e": Machine.appends, "s": Machine.set_item, "u": Machine.set_items,
         "\x90": Machine.add_items, "0": lambda m: m.stack.pop(), "2": lambda m: m.push(m.top_value()),
         "1": Machine.pop_marked, "p": lambda m: m.put(m.decimal()), "q": lambda m: m.put(m.number("<B")),
         "r": lambda m: m.put(m.number("<I")), "\x94": lambda m: m.put(len(m.memo)),
         "g": lambda m: m.get(m.decimal()), "h": lambda m: m.get(m.number("<B")), "j": lambda m: m.get(m.number("<I")),
-        "c": Machine.named, "\x93": Machine.stack_named, "Q": Machine.persistent_object, "R": Machine.call,
+        "c": Machine.push_global, "\x93": Machine.push_stack_global, "Q": Machine.persistent_object, "R": Machine.call,
         "b": Machine.build,
     }.items()
 }  # fmt: skip
 MAKING = frozenset(
     map(ord, "\x85\x86\x87t]}\x8fl\x91dpqr\x94QR")
-)  # operations that make objects, or places of the memo
+)  # operations that make objects, or entries of the memo

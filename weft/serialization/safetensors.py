@@ -2,7 +2,7 @@
 
 A file is a length (8 bytes, little endian), a JSON header of that length and the data. The header has for every tensor
 its dtype, its shape and where its bytes begin and end in the data, and under `__metadata__` texts by name. Nothing is
-trusted: tensors must lie side by side, without gaps or overlaps, and fill the data exactly.
+trusted: tensors must be contiguous, without gaps or overlaps, and fill the data exactly.
 
 What Weft writes has a SHA-256 of all the rest in the metadata (`weft.sha256`), which is checked when the file is read:
 a file that was damaged is an error. Files of other programs have none. Files of a megabyte and more are mapped into
@@ -22,22 +22,22 @@ from typing import Any
 
 import numpy as np
 
-from weft import dtypes
-from weft.cell import host_array
-from weft.device import get
-from weft.dtypes import DType
-from weft.errors import DTypeError, FileFormatError, GraphError, RangeError, problem
-from weft.interop import array_leaf
+from weft.base import dtypes
+from weft.base.dtypes import DType
+from weft.base.errors import DTypeError, FileFormatError, GraphError, RangeError, problem
+from weft.core.device import get
+from weft.core.host_arrays import host_array
+from weft.core.interop import array_leaf
+from weft.core.tensor import Tensor
+from weft.jit.snapshot import snapshot
 from weft.serialization import files
-from weft.serialization.files import PathLike, as_path, damaged
-from weft.snapshot import snapshot
-from weft.tensor import Tensor
+from weft.serialization.files import PathLike, as_path, damaged_file
 
 HEADER_LIMIT = 100_000_000  # bytes, as in the reference implementation
 DIGEST = "weft.sha256"
 METADATA = "__metadata__"
 ALIGNMENT = 64  # where the data begins: a multiple of this many bytes
-LARGEST = 2**63 - 1
+LARGEST_INT64 = 2**63 - 1
 AXES = 32  # at most
 
 NAMES: dict[str, DType] = {
@@ -75,7 +75,7 @@ class TensorFile:
         entry = self.entries[name]
         raw = self.data[entry.start : entry.stop]
         if entry.dtype.kind == "b" and raw.size and raw.max() > 1:
-            raise damaged("load", self.path, f"the tensor {name!r} of dtype bool has bytes other than 0 and 1")
+            raise damaged_file("load", self.path, f"the tensor {name!r} of dtype bool has bytes other than 0 and 1")
         return raw.view(entry.dtype.numpy).reshape(entry.shape)
 
     def tensor(self, name: str, device: Any = None) -> Tensor:
@@ -84,16 +84,16 @@ class TensorFile:
 
     def tensors(self, device: Any = None) -> dict[str, Tensor]:
         """All tensors of the file."""
-        place = get(device)
-        return {name: self.tensor(name, place) for name in self.entries}
+        target = get(device)
+        return {name: self.tensor(name, target) for name in self.entries}
 
     def verify(self) -> None:
         """Compare the file with the digest that it was written with; files of other programs have none."""
         if self.digest is None and any(key.startswith("weft.") for key in self.metadata):
-            raise damaged("load", self.path, "Weft wrote it, and its SHA-256 is missing, so it is damaged")
+            raise damaged_file("load", self.path, "Weft wrote it, and its SHA-256 is missing, so it is damaged")
         if self.digest is not None and _digest(self.entries, self.metadata, [self.data.data]) != self.digest:
             fix = "take another copy; if a program changed it on purpose, load it with verify=False"
-            raise damaged("load", self.path, "its contents do not match its SHA-256, so it is damaged", "", fix)
+            raise damaged_file("load", self.path, "its contents do not match its SHA-256, so it is damaged", "", fix)
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def write_tensors(handle: int, tensors: Mapping[str, Tensor], metadata: Mapping[
         given = f"names and metadata of {len(header)} bytes"
         raise problem(RangeError, "save_tensors", given, f"at most {HEADER_LIMIT}", "keep less beside the tensors")
     files.write_all(handle, len(header).to_bytes(8, "little") + header)
-    digest = hashlib.sha256(_described(entries, metadata))
+    digest = hashlib.sha256(_encode_header(entries, metadata))
     for name in order:  # one at a time: tensors of a GPU are downloaded here
         raw = np.ascontiguousarray(host_array(values[name], None)).reshape(-1).view(np.uint8)
         digest.update(raw.data)
@@ -180,14 +180,14 @@ def _header(entries: Mapping[str, Entry], metadata: Mapping[str, str], digest: s
     return text + b" " * (-(len(text) + 8) % ALIGNMENT)
 
 
-def _described(entries: Mapping[str, Entry], metadata: Mapping[str, str]) -> bytes:
+def _encode_header(entries: Mapping[str, Entry], metadata: Mapping[str, str]) -> bytes:
     """Forms and metadata in an order that does not depend on how they are written."""
     forms = {name: [NAME_OF[e.dtype], list(e.shape), e.start, e.stop] for name, e in entries.items()}
     return json.dumps([forms, dict(metadata)], sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
 def _digest(entries: Mapping[str, Entry], metadata: Mapping[str, str], parts: list[Any]) -> str:
-    made = hashlib.sha256(_described(entries, metadata))
+    made = hashlib.sha256(_encode_header(entries, metadata))
     for part in parts:
         made.update(part)
     return made.hexdigest()
@@ -219,18 +219,18 @@ def open_tensors(path: PathLike) -> TensorFile:
 def parse_tensors(path: Path, content: np.ndarray) -> TensorFile:
     """Read and check the header of a file with these bytes."""
     if content.size < 8:
-        raise damaged("load", path, f"it has {content.size} bytes", "a safetensors file")
+        raise damaged_file("load", path, f"it has {content.size} bytes", "a safetensors file")
     length = int.from_bytes(content[:8].tobytes(), "little")
     if length > min(HEADER_LIMIT, content.size - 8):
         why = f"its header would have {length} bytes and the file has {content.size}"
-        raise damaged("load", path, why, "a safetensors file, which is whole")
+        raise damaged_file("load", path, why, "a safetensors file, which is whole")
     text = content[8 : 8 + length].tobytes()
     if not text.startswith(b"{"):
-        raise damaged("load", path, "its header does not begin with '{'", "a safetensors file")
+        raise damaged_file("load", path, "its header does not begin with '{'", "a safetensors file")
     header = files.parse_json("load", path, text, "its header")
     metadata = header.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise damaged("load", path, "its metadata is no table of texts")
+        raise damaged_file("load", path, "its metadata is no table of texts")
     digest = metadata.pop(DIGEST, None)
     entries = {name: _entry(path, name, about) for name, about in header.items()}
     data = content[8 + length :]
@@ -238,32 +238,36 @@ def parse_tensors(path: Path, content: np.ndarray) -> TensorFile:
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].start, item[1].stop)):
         if entry.start != end:
             why = f"the tensor {name!r} begins at byte {entry.start} of the data, where {end} bytes are taken"
-            raise damaged("load", path, why, "tensors side by side, without gaps and overlaps")
+            raise damaged_file("load", path, why, "contiguous tensors, without gaps and overlaps")
         end = entry.stop
     if end != data.size:
-        raise damaged("load", path, f"its tensors take {end} bytes and {data.size} are there", "a file that is whole")
+        raise damaged_file(
+            "load", path, f"its tensors take {end} bytes and {data.size} are there", "a file that is whole"
+        )
     return TensorFile(path, entries, metadata, digest, data)
 
 
 def _entry(path: Path, name: str, about: Any) -> Entry:
     if not isinstance(about, dict) or set(about) != {"dtype", "shape", "data_offsets"}:
-        raise damaged("load", path, f"the tensor {name!r} is not described by dtype, shape and data_offsets")
+        raise damaged_file("load", path, f"the tensor {name!r} is not described by dtype, shape and data_offsets")
     dtype, shape, offsets = about["dtype"], about["shape"], about["data_offsets"]
     if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
-        raise damaged("load", path, f"the tensor {name!r} has shape {shape!r:.80} and offsets {offsets!r:.80}")
+        raise damaged_file("load", path, f"the tensor {name!r} has shape {shape!r:.80} and offsets {offsets!r:.80}")
     if isinstance(dtype, str) and dtype in FOREIGN:
         given, fix = f"the tensor {name!r} of {str(path)!r} with dtype {dtype}", "convert it to BF16 or F16 first"
         raise problem(FileFormatError, "load", given, f"one of {', '.join(NAMES)}", fix)
     if not isinstance(dtype, str) or dtype not in NAMES:
-        raise damaged("load", path, f"the tensor {name!r} has the dtype {dtype!r:.80}", f"one of {', '.join(NAMES)}")
+        raise damaged_file(
+            "load", path, f"the tensor {name!r} has the dtype {dtype!r:.80}", f"one of {', '.join(NAMES)}"
+        )
     count = math.prod(shape)
-    if math.prod(max(size, 1) for size in shape) * NAMES[dtype].itemsize > LARGEST or len(shape) > AXES:
-        raise damaged("load", path, f"the tensor {name!r} has the shape {shape!r:.80}", "sizes that are possible")
+    if math.prod(max(size, 1) for size in shape) * NAMES[dtype].itemsize > LARGEST_INT64 or len(shape) > AXES:
+        raise damaged_file("load", path, f"the tensor {name!r} has the shape {shape!r:.80}", "sizes that are possible")
     if offsets[1] - offsets[0] != count * NAMES[dtype].itemsize:
         why = f"the tensor {name!r} of shape {shape} and dtype {dtype} has {offsets[1] - offsets[0]} bytes"
-        raise damaged("load", path, why, f"{count * NAMES[dtype].itemsize}")
+        raise damaged_file("load", path, why, f"{count * NAMES[dtype].itemsize}")
     return Entry(NAMES[dtype], tuple(shape), offsets[0], offsets[1])
 
 
 def _are_sizes(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int and 0 <= value <= LARGEST for value in values)
+    return isinstance(values, list) and all(type(value) is int and 0 <= value <= LARGEST_INT64 for value in values)

@@ -14,18 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from weft.device import get
-from weft.errors import DTypeError, problem
+from weft.base.errors import DTypeError, problem
+from weft.core.boundary import entry_point
+from weft.core.device import get
+from weft.core.tensor import Tensor
 from weft.serialization import files
-from weft.serialization.files import PathLike, as_path, damaged
+from weft.serialization.files import PathLike, as_path, damaged_file
 from weft.serialization.nested import flatten_state, unflatten_state
 from weft.serialization.safetensors import TensorFile, parse_tensors, save_tensors
-from weft.tensor import Tensor
 
 FORMAT = 1
 FORMAT_KEY, STATE_KEY = "weft.format", "weft.state"
 
 
+@entry_point
 def save(obj: Any, path: PathLike) -> None:
     """Write nested dicts, lists and tuples of tensors, arrays, numbers, texts and None (the state_dicts of models,
     optimizers and schedulers) as one safetensors file, atomically. `weft.load` gives the same back, bit for bit.
@@ -44,29 +46,32 @@ def save(obj: Any, path: PathLike) -> None:
     save_tensors(where, tensors, state_metadata(rest))
 
 
+@entry_point
 def state_metadata(rest: Any) -> dict[str, str]:
     """The metadata of a file that holds the JSON of a state."""
     return {FORMAT_KEY: str(FORMAT), STATE_KEY: json.dumps(rest, separators=(",", ":"), allow_nan=False)}
 
 
+@entry_point
 def load(path: PathLike, device: Any = None) -> Any:
     """What `weft.save` wrote, on `device`. Of a safetensors file of another program, and of sharded weights (a folder
     or its `.index.json`), the tensors by name. Of a file of `torch.save` (`.pt`, `.pth`, `.bin`), the tensors and plain
     data in it; no code of the file is run, and what would need that is refused."""
     where = as_path("load", path)
-    place = get(device)
+    target = get(device)
     if where.is_dir() or where.name.endswith(".index.json"):
         from weft.serialization.sharded import load_sharded
 
-        return load_sharded(where, place)
+        return load_sharded(where, target)
     content = files.read_bytes(where)
     if is_torch_file(content):
         from weft.serialization.torch_files import parse_torch
 
-        return parse_torch(where, content, place)
-    return state_of(parse_tensors(where, content), place)
+        return parse_torch(where, content, target)
+    return state_of(parse_tensors(where, content), target)
 
 
+@entry_point
 def load_weights(path: Path, device: Any = None) -> Mapping[str, Any]:
     """What is to be loaded into a module: the tensors of a file of any kind by name."""
     found = load(path, device)
@@ -80,12 +85,14 @@ def load_weights(path: Path, device: Any = None) -> Mapping[str, Any]:
     return found
 
 
+@entry_point
 def is_torch_file(content: np.ndarray) -> bool:
     """Whether bytes begin as a zip archive or a pickle, and not as a safetensors file does."""
     start = content[:16].tobytes()
     return start.startswith((b"PK\x03\x04", b"PK\x05\x06")) or (start[:1] == b"\x80" and start[8:9] != b"{")
 
 
+@entry_point
 def state_of(opened: TensorFile, device: Any) -> Any:
     """The state in a safetensors file: what `save` wrote, else its tensors by name."""
     check_format(opened)
@@ -96,9 +103,10 @@ def state_of(opened: TensorFile, device: Any) -> Any:
     return unflatten_state(opened.tensors(device), rest)
 
 
+@entry_point
 def check_format(opened: TensorFile) -> None:
     """Refuse what a later version of Weft wrote."""
     version = opened.metadata.get(FORMAT_KEY, str(FORMAT))
     if version != str(FORMAT):
         why = f"it has the format {version!r:.40}"
-        raise damaged("load", opened.path, why, f"format {FORMAT}", "a newer Weft wrote it: use that to read it")
+        raise damaged_file("load", opened.path, why, f"format {FORMAT}", "a newer Weft wrote it: use that to read it")

@@ -11,17 +11,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.device import get
-from weft.errors import DTypeError, FileFormatError, GraphError, problem
+from weft.base.errors import DTypeError, FileFormatError, GraphError, problem
+from weft.core.device import get
+from weft.core.tensor import Tensor
 from weft.serialization import files
-from weft.serialization.files import PathLike, as_path, damaged
+from weft.serialization.files import PathLike, as_path, damaged_file
 from weft.serialization.safetensors import parse_tensors
 from weft.serialization.saving import is_torch_file, load_weights
-from weft.tensor import Tensor
 
 if TYPE_CHECKING:
-    from weft.nn.loading import LoadResult
     from weft.nn.module import Module
+    from weft.nn.module.loading import LoadResult
 
 # The files of a folder that hold its weights, in the order in which they are looked for.
 NAMES = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
@@ -32,21 +32,23 @@ KeyMap = Mapping[str, str | None] | Callable[[str], str | None]
 def load_sharded(path: PathLike, device: Any = None) -> dict[str, Tensor]:
     """The tensors of sharded weights by name: of an `.index.json`, or of the folder that it lies in. A tensor that is
     named in the index and not in its file is an error, as is a file that is missing."""
-    where, place = as_path("load_sharded", path), get(device)
+    where, target = as_path("load_sharded", path), get(device)
     if where.is_dir():
         where = _weights_in(where)
     if not where.name.endswith(".json"):
-        return dict(load_weights(where, place))
+        return dict(load_weights(where, target))
     content = files.parse_json("load", where, files.read_bytes(where), "it")
     names = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(names, dict) or not all(isinstance(file, str) for file in names.values()):
-        raise damaged("load", where, "it has no 'weight_map'", "the index of sharded weights")
+        raise damaged_file("load", where, "it has no 'weight_map'", "the index of sharded weights")
     found: dict[str, Tensor] = {}
     for file in sorted(set(names.values())):
         if Path(file).name != file or file in (".", ".."):
-            raise damaged("load", where, f"it refers to the path {file!r:.100}", "names of files in the same folder")
+            raise damaged_file(
+                "load", where, f"it refers to the path {file!r:.100}", "names of files in the same folder"
+            )
         wanted = [name for name, one in names.items() if one == file]
-        found |= _from_shard(where, file, wanted, place)
+        found |= _from_shard(where, file, wanted, target)
     return {name: found[name] for name in names}
 
 
@@ -59,14 +61,14 @@ def _weights_in(folder: Path) -> Path:
         return others[0]
     if (folder / "state.json").is_file() or any(folder.glob("step-*")):
         fix = "use weft.serialization.CheckpointFolder(folder).load()"
-        raise damaged("load", folder, "it is a folder of checkpoints", "a file, or a folder of weights", fix)
-    raise damaged("load", folder, "it is a folder", f"one with {', '.join(NAMES)}", "name the file")
+        raise damaged_file("load", folder, "it is a folder of checkpoints", "a file, or a folder of weights", fix)
+    raise damaged_file("load", folder, "it is a folder", f"one with {', '.join(NAMES)}", "name the file")
 
 
 def _from_shard(index: Path, file: str, wanted: list[str], device: Any) -> dict[str, Tensor]:
     path = index.parent / file
     if not path.is_file():
-        raise damaged("load", index, f"its file {file!r:.100} is missing", "all files of the index beside it")
+        raise damaged_file("load", index, f"its file {file!r:.100} is missing", "all files of the index beside it")
     content = files.read_bytes(path)
     if is_torch_file(content):
         from weft.serialization.torch_files import parse_torch
@@ -79,7 +81,7 @@ def _from_shard(index: Path, file: str, wanted: list[str], device: Any) -> dict[
         opened.verify()
         have, missing = opened.entries, [name for name in wanted if name not in opened.entries]
     if missing:
-        raise damaged("load", path, f"it has no tensor {missing[0]!r:.100}, which {index.name} has in it")
+        raise damaged_file("load", path, f"it has no tensor {missing[0]!r:.100}, which {index.name} has in it")
     return {name: have[name] if is_torch_file(content) else opened.tensor(name, device) for name in wanted}
 
 

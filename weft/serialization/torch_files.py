@@ -25,15 +25,16 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from weft import dtypes
-from weft.dtypes import DType
-from weft.interop import array_leaf
-from weft.serialization.files import damaged
-from weft.serialization.pickles import PLAIN_CALLS, Machine, Named, Part, Refused, as_tuple, call_function
-from weft.tensor import Tensor
+from weft.base import dtypes
+from weft.base.dtypes import DType
+from weft.core.interop import array_leaf
+from weft.core.tensor import Tensor
+from weft.serialization.files import damaged_file
+from weft.serialization.pickle_calls import PLAIN_CALLS, Named, Part, Refused, as_tuple, call_function
+from weft.serialization.pickles import Machine
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # of the stream format
-LARGEST = 2**63 - 1
+LARGEST_INT64 = 2**63 - 1
 AXES = 32
 COPIES = 16  # of all storages: windows that leave gaps are copies of their own
 SAVE_STATE = "in torch, save model.state_dict() instead"
@@ -62,9 +63,11 @@ def parse_torch(path: Path, content: np.ndarray, device: Any) -> Any:
         making = _Tensors(archive, device, counting.uses)
         return archive.run(making.calls(), making.storage)
     except Refused as error:
-        raise damaged("load", path, error.why, "a file of torch.save with tensors and plain data", error.fix) from None
+        raise damaged_file(
+            "load", path, error.why, "a file of torch.save with tensors and plain data", error.fix
+        ) from None
     except RecursionError:
-        raise damaged("load", path, "it nests too deeply", "a file of torch.save") from None
+        raise damaged_file("load", path, "it nests too deeply", "a file of torch.save") from None
 
 
 # ---- the two containers ----------------------------------------------------------------------------------------------
@@ -157,25 +160,25 @@ class _Stream:
         self.start = position + used
         if isinstance(about, dict) and about.get("little_endian") is False:
             self.swapped = True
-        self.places: dict[str, tuple[int, int]] | None = None  # elements, and where the bytes begin
+        self.records: dict[str, tuple[int, int]] | None = None  # elements, and where the bytes begin
 
     def run(self, calls: Mapping[tuple[str, str], Any], storage: Callable[[Any], Any]) -> Any:
         sizes: dict[str, int] = {}
 
-        def noting(about: Any) -> Any:
+        def note_location(about: Any) -> Any:
             dtype, key, _ = _storage_form(about)
             sizes[key] = 1 if dtype is None else dtype.itemsize
             return storage(about)
 
-        value, used = Machine(self.content[self.start :], calls, noting, _unknown_name).run()
-        if self.places is None:
+        value, used = Machine(self.content[self.start :], calls, note_location, _unknown_name).run()
+        if self.records is None:
             self._find(self.start + used, sizes)
         return value
 
     def _find(self, position: int, sizes: Mapping[str, int]) -> None:
         keys, used = Machine(self.content[position:], {}).run()
         position += used
-        self.places = {}
+        self.records = {}
         if not isinstance(keys, list) or not all(isinstance(key, str) and key in sizes for key in keys):
             raise Refused("its list of storages does not match its data")
         order = ">q" if self.swapped else "<q"
@@ -184,15 +187,15 @@ class _Stream:
             count = struct.unpack(order, head)[0] if len(head) == 8 else -1
             if count < 0 or position + 8 + count * sizes[key] > self.content.size:
                 raise Refused("it is cut short")
-            self.places[key] = count, position + 8
+            self.records[key] = count, position + 8
             position += 8 + count * sizes[key]
 
     def storage_bytes(self, key: str, count: int, itemsize: int) -> np.ndarray:
-        if self.places is None:  # the first run, which reads no values
+        if self.records is None:  # the first run, which reads no values
             return np.empty(0, np.uint8)
-        if key not in self.places or self.places[key][0] != count:
+        if key not in self.records or self.records[key][0] != count:
             raise Refused(f"the storage {key[:40]!r} is not there, or has another size")
-        start = self.places[key][1]
+        start = self.records[key][1]
         return self.content[start : start + count * itemsize]
 
 
@@ -247,7 +250,7 @@ def _storage_form(about: Any) -> tuple[DType | None, str, int]:
         raise Refused("it describes a storage wrongly")
     if len(about) == 6 and about[5] is not None:
         raise Refused("it has views of storages, from before torch 0.4", "load and save it with a newer torch")
-    if count > LARGEST:
+    if count > LARGEST_INT64:
         raise Refused("it describes a storage that cannot be")
     return kind.dtype, key, count
 
@@ -348,7 +351,7 @@ class _Tensors:
         sizes_fit = _are_sizes(size) and _are_sizes(stride) and len(size) == len(stride) <= AXES
         if not sizes_fit or type(offset) is not int or offset < 0:
             raise Refused("a tensor has a size, a stride or an offset that cannot be")
-        if math.prod(max(one, 1) for one in size) * dtype.itemsize > LARGEST:
+        if math.prod(max(one, 1) for one in size) * dtype.itemsize > LARGEST_INT64:
             raise Refused(f"a tensor has the size {size!r:.80}")
         unit = 1 if storage.dtype is None else storage.dtype.itemsize
         count = storage.count * unit // dtype.itemsize  # elements of the tensor's dtype
@@ -370,17 +373,17 @@ class _Tensors:
     ) -> Tensor:  # fmt: skip
         if self.uses[storage.key] > 1 and 0 not in size:
             base = self._base(storage, dtype)
-            shape, order = _ordered(inner)
+            shape, order = _order_axes(inner)
             if order is not None:  # part of the storage, perhaps with its axes in another order
                 length = math.prod(shape)
                 part = base if length == count else base[offset : offset + length]
-                return _repeated(part.reshape(shape).permute(order) if shape else part.reshape(()), size, stride)
+                return _repeat_axes(part.reshape(shape).permute(order) if shape else part.reshape(()), size, stride)
         array = self._array(storage, dtype)
         steps = tuple(step * dtype.itemsize for _, step in inner)
         if 0 in size:
             return self._leaf(np.zeros(size, dtype.numpy), dtype)
         window = as_strided(array[offset:], tuple(one for one, _ in inner), steps, writeable=False)
-        return _repeated(self._leaf(window, dtype), size, stride)
+        return _repeat_axes(self._leaf(window, dtype), size, stride)
 
     def _base(self, storage: _Storage, dtype: DType) -> Tensor:
         key = storage.key, dtype.name
@@ -408,7 +411,7 @@ class _Placeholder:
     """A tensor in the first run."""
 
 
-def _ordered(inner: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+def _order_axes(inner: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """For axes that lie one inside the other: their sizes from the outermost to the innermost, and how to permute them
     into the tensor's order; None where they leave gaps."""
     outer_first = sorted(range(len(inner)), key=lambda axis: (-inner[axis][1], -inner[axis][0]))
@@ -422,7 +425,7 @@ def _ordered(inner: list[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, 
     return tuple(inner[axis][0] for axis in outer_first), order
 
 
-def _repeated(tensor: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+def _repeat_axes(tensor: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
     """Put the axes in that repeat one element: those whose stride is 0."""
     if all(step or not one for one, step in zip(size, stride, strict=True)):
         return tensor
@@ -432,7 +435,7 @@ def _repeated(tensor: Tensor, size: tuple[int, ...], stride: tuple[int, ...]) ->
 
 
 def _are_sizes(values: Any) -> bool:
-    return isinstance(values, tuple) and all(type(value) is int and 0 <= value <= LARGEST for value in values)
+    return isinstance(values, tuple) and all(type(value) is int and 0 <= value <= LARGEST_INT64 for value in values)
 
 
 def _device_name(kind: Any, number: Any = None) -> str:

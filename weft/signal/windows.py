@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.dtypes import DTypeLike, as_dtype, float32, float64
-from weft.errors import DTypeError, RangeError, problem
-from weft.tensor import Tensor
-from weft.window_functions import bessel, cosines, made, triangle, window_length
+from weft.base.dtypes import DTypeLike, as_dtype, float32, float64
+from weft.base.errors import DTypeError, RangeError, problem
+from weft.core.tensor import Tensor
+from weft.signal.window_tensors import bessel, cosines, make_window, triangle, window_length
 
 __all__ = [
     "bartlett", "blackman", "cosine", "exponential", "gaussian", "general_cosine", "general_hamming", "hamming", "hann",
@@ -30,7 +30,7 @@ def _points(who: str, M: int, dtype: DTypeLike | None) -> int:
     return count
 
 
-def _middle(count: int, sym: bool) -> float:
+def _center(count: int, sym: bool) -> float:
     """Where a window has its maximum."""
     return (count if not sym and count > 1 else count - 1) / 2.0
 
@@ -45,7 +45,7 @@ def bartlett(
 ) -> Tensor:
     """A triangle."""
     count = _points("bartlett", M, dtype)
-    return made("bartlett", triangle(count, sym), dtype, device, requires_grad)
+    return make_window("bartlett", triangle(count, sym), dtype, device, requires_grad)
 
 
 def blackman(
@@ -58,7 +58,7 @@ def blackman(
 ) -> Tensor:
     """Blackman's window, of two cosines."""
     count = _points("blackman", M, dtype)
-    return made("blackman", cosines(count, (0.42, 0.5, 0.08), sym), dtype, device, requires_grad)
+    return make_window("blackman", cosines(count, (0.42, 0.5, 0.08), sym), dtype, device, requires_grad)
 
 
 def cosine(
@@ -72,7 +72,7 @@ def cosine(
     """The first half of a sine; no point is 0."""
     count = _points("cosine", M, dtype)
     angle = math.pi / (count + 1 if not sym and count > 1 else max(count, 1))
-    return made("cosine", np.sin((np.arange(count) + 0.5) * angle), dtype, device, requires_grad)
+    return make_window("cosine", np.sin((np.arange(count) + 0.5) * angle), dtype, device, requires_grad)
 
 
 def exponential(
@@ -91,8 +91,8 @@ def exponential(
         raise problem(RangeError, "exponential", f"tau={tau}", "above 0")
     if sym and center is not None:
         raise problem(RangeError, "exponential", f"center={center} for a symmetric window", "none", "give sym=False")
-    middle = _middle(count, sym) if center is None else center
-    return made("exponential", np.exp(-np.abs(np.arange(count) - middle) / tau), dtype, device, requires_grad)
+    middle = _center(count, sym) if center is None else center
+    return make_window("exponential", np.exp(-np.abs(np.arange(count) - middle) / tau), dtype, device, requires_grad)
 
 
 def gaussian(
@@ -108,8 +108,8 @@ def gaussian(
     count = _points("gaussian", M, dtype)
     if std <= 0:
         raise problem(RangeError, "gaussian", f"std={std}", "above 0")
-    place = (np.arange(count) - _middle(count, sym)) / std
-    return made("gaussian", np.exp(-0.5 * place * place), dtype, device, requires_grad)
+    position = (np.arange(count) - _center(count, sym)) / std
+    return make_window("gaussian", np.exp(-0.5 * position * position), dtype, device, requires_grad)
 
 
 def general_cosine(
@@ -128,7 +128,7 @@ def general_cosine(
     weights = list(a)
     if not weights:
         raise problem(RangeError, "general_cosine", "no weights", "at least one")
-    return made("general_cosine", cosines(count, weights, sym), dtype, device, requires_grad)
+    return make_window("general_cosine", cosines(count, weights, sym), dtype, device, requires_grad)
 
 
 def general_hamming(
@@ -142,7 +142,7 @@ def general_hamming(
 ) -> Tensor:
     """alpha minus (1 - alpha) times a cosine."""
     count = _points("general_hamming", M, dtype)
-    return made("general_hamming", cosines(count, (alpha, 1.0 - alpha), sym), dtype, device, requires_grad)
+    return make_window("general_hamming", cosines(count, (alpha, 1.0 - alpha), sym), dtype, device, requires_grad)
 
 
 def hamming(
@@ -155,7 +155,7 @@ def hamming(
 ) -> Tensor:
     """Hamming's window."""
     count = _points("hamming", M, dtype)
-    return made("hamming", cosines(count, (0.54, 0.46), sym), dtype, device, requires_grad)
+    return make_window("hamming", cosines(count, (0.54, 0.46), sym), dtype, device, requires_grad)
 
 
 def hann(
@@ -172,7 +172,7 @@ def hann(
     tensor([0.0000, 0.5000, 1.0000, 0.5000, 0.0000])
     """
     count = _points("hann", M, dtype)
-    return made("hann", cosines(count, (0.5, 0.5), sym), dtype, device, requires_grad)
+    return make_window("hann", cosines(count, (0.5, 0.5), sym), dtype, device, requires_grad)
 
 
 def kaiser(
@@ -188,7 +188,7 @@ def kaiser(
     count = _points("kaiser", M, dtype)
     if beta < 0:
         raise problem(RangeError, "kaiser", f"beta={beta}", "at least 0")
-    return made("kaiser", bessel(count, beta, sym), dtype, device, requires_grad)
+    return make_window("kaiser", bessel(count, beta, sym), dtype, device, requires_grad)
 
 
 def nuttall(
@@ -201,6 +201,6 @@ def nuttall(
 ) -> Tensor:
     """Nuttall's window of three cosines, with very small side lobes."""
     count = _points("nuttall", M, dtype)
-    return made(
+    return make_window(
         "nuttall", cosines(count, (0.3635819, 0.4891775, 0.1365995, 0.0106411), sym), dtype, device, requires_grad
     )

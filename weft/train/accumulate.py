@@ -6,7 +6,7 @@ its count is added up on the device, and `finish` divides once.
 
     Accumulator.add(prediction, target)   total, count = Unreduced(loss)(prediction, target)
                                           (total / unit).backward(); Σ total, Σ count += total, count   (device cells)
-    Accumulator.finish()                  grad *= unit / Σ count; returns Σ total / Σ count; both begin anew
+    Accumulator.finish()                  grad *= unit / Σ count; returns Σ total / Σ count; both start over
 
 `unit` is a power of two near the number of elements of a part, so that gradients of float16 have the size that they
 have without accumulation. All of it may lie in one compiled step, or in k calls of compiled functions.
@@ -22,16 +22,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import weft
-from weft import tree
-from weft.errors import DTypeError, GraphError, RangeError, ShapeError, WeftError, problem
-from weft.function import wait_for
+from weft.autograd.function import wait_for
+from weft.base import tree
+from weft.base.errors import DTypeError, GraphError, RangeError, ShapeError, WeftError, problem
+from weft.base.state import STATE
+from weft.core.tensor import Tensor
 from weft.nn import functional as F
 from weft.nn.loss import CrossEntropyLoss, CTCLoss, KLDivLoss, NLLLoss, _Loss
 from weft.nn.module import Module
-from weft.optim.flat import assign, buckets, join, listed
-from weft.optim.groups import outside_of_traces
-from weft.state import STATE
-from weft.tensor import Tensor
+from weft.optim.buckets import outside_of_traces
+from weft.optim.flat import as_list, assign, buckets, join
 
 WHO = "accumulate"
 
@@ -60,7 +60,7 @@ def micro_batches(batch: Any, k: int) -> list[Any]:
     return parts
 
 
-def _unreduced_view(loss: Module) -> Module:
+def _without_reduction(loss: Module) -> Module:
     """The same module, of the same class, with all of its attributes as they are at any time, but without reduction."""
     kind = type(loss)
     view: Any = object.__new__(type(kind.__name__, (kind,), {"reduction": property(lambda self: "none")}))
@@ -88,7 +88,7 @@ class Unreduced:
         self.function = loss.func if isinstance(loss, functools.partial) else loss
         self.options: dict[str, Any] = dict(loss.keywords) if isinstance(loss, functools.partial) else {}
         self.is_known = isinstance(loss, _Loss) or self._has_reduction()
-        self._view = _unreduced_view(loss) if isinstance(loss, _Loss) else None
+        self._view = _without_reduction(loss) if isinstance(loss, _Loss) else None
         reduction = getattr(loss, "reduction", "mean") if isinstance(loss, Module) else None
         self.reduction: str = reduction or self.options.get("reduction", "mean")
         if self.reduction not in ("mean", "sum", "batchmean"):
@@ -96,7 +96,7 @@ class Unreduced:
             raise problem(RangeError, WHO, given, "one number: reduction 'mean' or 'sum'")
 
     def _has_reduction(self) -> bool:
-        """Whether it is a function of nn.functional that is told how to reduce."""
+        """Whether it is a function of nn.functional with an argument `reduction`."""
         name = getattr(self.function, "__name__", "")
         if getattr(F, name, None) is not self.function:
             return False
@@ -189,7 +189,7 @@ class Accumulator:
     """
 
     def __init__(self, parameters: Tensor | Iterable[Tensor], loss: Callable[..., Any]):
-        self.parameters = listed(parameters)
+        self.parameters = as_list(parameters)
         if not self.parameters:
             raise problem(GraphError, WHO, "no parameters", "at least one tensor", "pass model.parameters()")
         self.loss = loss if isinstance(loss, Unreduced) else Unreduced(loss)
@@ -218,7 +218,7 @@ class Accumulator:
             if grads and STATE.trace is None:
                 weft.eval(*grads)
             elif grads:
-                for grad in grads:  # a sum is in memory when somebody waits for it: the gradients of parts are not kept
+                for grad in grads:  # a sum is in memory once it is waited for: the gradients of parts are not kept
                     grad._assign(wait_for(grad, [self.total]).node)
                 leaves, structure = tree.flatten(part)
                 waiting = [

@@ -13,13 +13,14 @@ import numpy as np
 
 import weft
 from weft import nn
-from weft.errors import GraphError, RangeError, problem
+from weft.base.errors import GraphError, RangeError, problem
 from weft.optim.cycles import CyclicLR, OneCycleLR
 from weft.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau, Warmup
 from weft.optim.optimizer import Optimizer
-from weft.train.batches import known_length
+from weft.train.batches import find_length
 from weft.train.callbacks import Callback
-from weft.train.metrics import Metric, as_metric
+from weft.train.metric import Metric
+from weft.train.metrics import as_metric
 
 PRECISIONS = {"fp32": None, "bf16": "bfloat16", "fp16": "float16"}
 BY_STEP = (OneCycleLR, CyclicLR, Warmup)  # schedules whose steps are those of the optimizer
@@ -105,7 +106,7 @@ def check_plan(epochs: Any, max_steps: Any, validate_every: Any, validation: Any
             continue
         if not isinstance(value, (int, np.integer)) or value < least:
             raise problem(RangeError, "Trainer.fit", f"{name} {value!r}", f"an integer of at least {least}")
-    if known_length(validation) == 0:
+    if find_length(validation) == 0:
         given, expected = "validation data without a batch", "at least one batch, or validation=None"
         raise problem(RangeError, "Trainer.fit", given, expected)
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft import tree
+from weft.base import tree
+from weft.base.errors import RangeError, WeftError, problem
+from weft.core.tensor import Tensor
 from weft.data.collate import array_of_torch, is_torch_tensor
 from weft.data.loader import DataLoader
-from weft.data.seeds import ITEMS, epoch_seed, iterate_apart, restore_generator, saved_generator
-from weft.errors import RangeError, WeftError, problem
-from weft.random import Generator
-from weft.tensor import Tensor
+from weft.data.seeds import ITEMS, epoch_seed, iterate_apart, restore_generator, save_generator
+from weft.random.generator import Generator
 
 
 class Batches(abc.ABC):
@@ -71,14 +71,14 @@ class Batches(abc.ABC):
 class Resident(Batches):
     """Data on the device (`weft.data.ResidentData`). `count(n)` is the number of rows of batch `n`.
 
-    The place in the epoch is kept here, too, in numbers on the host: who uses the same data in between, a callback for
-    example, moves the place on the device, and `come_back` returns to it."""
+    The position in the epoch is kept here, too, in numbers on the host: who uses the same data in between, such as a
+    callback, moves the position on the device, and `come_back` returns to it."""
 
     def __init__(self, data: Any, pads: bool = True):
         self.data, self.pads = data, pads
         self.length = int(data.batches)
         if not self.length:
-            raise _all_dropped(data.length, data.batch_size)
+            raise _make_dropped_error(data.length, data.batch_size)
 
     @property
     def seed_generator(self) -> Any:
@@ -86,7 +86,7 @@ class Resident(Batches):
 
     def start(self, epoch: int, position: int = 0, state: Mapping[str, Any] | None = None) -> None:
         state = state or {}
-        if position or state.get("seed") is not None:  # an epoch that has begun
+        if position or state.get("seed") is not None:  # an epoch that has started
             known = {"seed": self.data.seed, "draws": 0, **state}
             self.data.load_state_dict({**known, "epoch": epoch, "position": position})
         else:
@@ -102,7 +102,7 @@ class Resident(Batches):
         self.draws = self.data.generator.counter
 
     def come_back(self) -> None:
-        """Set the place on the device to the one that is kept here."""
+        """Set the position on the device to the one that is kept here."""
         assert self.epoch is not None
         self.data.load_state_dict(self.state_dict(self.epoch, self.position))
         self.seeks = self.data.seeks
@@ -115,30 +115,30 @@ class Resident(Batches):
         draws = self.draws // max(self.position, 1) * position  # of the transform: equal for all batches
         self.data.load_state_dict({"seed": self.seed, "epoch": epoch, "position": position, "draws": draws})
         batch = tuple(self.data.next(self.count(position)))
-        weft.eval(*[one for one in batch if isinstance(one, Tensor)])  # before the place changes again
+        weft.eval(*[one for one in batch if isinstance(one, Tensor)])  # before the position changes again
         return batch
 
     def state_dict(self, epoch: int, position: int) -> dict[str, Any]:
-        drawn = saved_generator(self.seed_generator)
+        drawn = save_generator(self.seed_generator)
         if epoch != self.epoch:
             return drawn
-        place = {"epoch": epoch, "position": position, "seed": self.seed, "draws": self.draws}
-        return {**place, "batches": self.length, "batch_size": self.data.batch_size, **drawn}
+        saved = {"epoch": epoch, "position": position, "seed": self.seed, "draws": self.draws}
+        return {**saved, "batches": self.length, "batch_size": self.data.batch_size, **drawn}
 
 
 class Streamed(Batches):
     """Batches that a loader or another iterable gives, one after the other.
 
-    A `weft.data.DataLoader` tells its seed and how to skip batches (`place`). Another object with `state_dict` and
-    `load_state_dict` is asked for its state at a checkpoint, and given it before it is iterated over again. Anything
+    A `weft.data.DataLoader` gives its seed and how to skip batches (`progress`). Another object with `state_dict` and
+    `load_state_dict` has its state saved at a checkpoint, and restored before it is iterated over again. Anything
     else is iterated over again from the beginning; where its code draws from Weft's default generator, it draws from a
     stream of the epoch's own instead (`seed`), so that it gives the same batches again."""
 
     def __init__(self, source: Any, device: Any, pads: bool = True):
         self.source, self.device, self.pads = source, device, pads
-        self.length = known_length(source)
+        self.length = find_length(source)
         self.what = "data"  # what errors call it
-        self.place: Any = None  # of this iteration, where the loader has one
+        self.progress: Any = None  # of this iteration, where the loader has one
         self.seed: int | None = None
         self._iterator: Iterator[Any] = iter(())
         self._drawn = (0, 0)  # the state of Weft's default generator before the last batch: its transform may draw
@@ -159,11 +159,11 @@ class Streamed(Batches):
         self.epoch, self.position = epoch, position
         if self._has_state:
             if state:
-                known = {"seed": None, "draws": 0} if hasattr(self.source, "place") else {}
+                known = {"seed": None, "draws": 0} if hasattr(self.source, "progress") else {}
                 self.source.load_state_dict({**known, **state, "epoch": epoch, "position": position})
             is_unpadded = not self.pads and type(self.source).__iter__ is DataLoader.__iter__
             self._iterator = self.source.stream_batches(pads=False) if is_unpadded else iter(self.source)
-            self.place = getattr(self.source, "place", None)
+            self.progress = getattr(self.source, "progress", None)
             if state or not position:
                 return
         else:
@@ -185,43 +185,43 @@ class Streamed(Batches):
             batch = next(self._iterator)
         except StopIteration:
             if not self.position:
-                raise self._nothing() from None
+                raise self._no_batches_error() from None
             return None
         finally:
             self.wait_seconds += time.perf_counter() - began
         self.position += 1
         return as_arguments(batch, self.device)
 
-    def _nothing(self) -> WeftError:
+    def _no_batches_error(self) -> WeftError:
         if self.length == 0 and getattr(self.source, "drop_last", False):
             rows, size = len(self.source.dataset), self.source.batch_size
-            return _all_dropped(rows, size)
-        return _nothing(f"{self.what} without a batch, or an iterator that was used up by an epoch before")
+            return _make_dropped_error(rows, size)
+        return _no_batches_error(f"{self.what} without a batch, or an iterator that was used up by an epoch before")
 
     def take(self, epoch: int, position: int) -> tuple[Any, ...]:
         if isinstance(self.source, Iterator):
             raise problem(RangeError, "Trainer", "an iterator", "data that can be iterated again")
-        kept, state = (self._iterator, self.position, self.place), self.state_dict(epoch, position)
+        kept, state = (self._iterator, self.position, self.progress), self.state_dict(epoch, position)
         try:
             with self.keeping_generator():
                 self.start(epoch, position, state)
                 batch = self.next()
         finally:
-            self._iterator, self.position, self.place = kept
-            if self._has_state and self.place is None:
+            self._iterator, self.position, self.progress = kept
+            if self._has_state and self.progress is None:
                 self.source.load_state_dict(state)
         if batch is None:
-            raise _nothing(f"an epoch of {position} batches")
+            raise _no_batches_error(f"an epoch of {position} batches")
         return batch
 
     def state_dict(self, epoch: int, position: int) -> dict[str, Any]:
         if not self._has_state:
             return {"seed": self.seed, "batches": self.length} if epoch == self.epoch else {}
-        if self.place is None:
+        if self.progress is None:
             return dict(self.source.state_dict())
         if epoch != self.epoch:
             return self.source.generator_state()
-        state = self.place.state_dict() | self.source.generator_state(self.place)
+        state = self.progress.state_dict() | self.source.generator_state(self.progress)
         draws = _share(state, self.position, position)
         return state | {"position": position, "draws": draws, "batches": self.length}
 
@@ -231,7 +231,7 @@ def _share(state: Mapping[str, Any], taken: int, position: int) -> int:
     return state.get("draws", 0) // max(taken, 1) * position
 
 
-def known_length(source: Any) -> int | None:
+def find_length(source: Any) -> int | None:
     """How many batches there are, where it is known before they are read."""
     try:
         return len(source)
@@ -239,13 +239,13 @@ def known_length(source: Any) -> int | None:
         return None
 
 
-def _nothing(given: str, fix: str = "pass a DataLoader, or a list of batches") -> WeftError:
+def _no_batches_error(given: str, fix: str = "pass a DataLoader, or a list of batches") -> WeftError:
     return problem(RangeError, "Trainer", given, "at least one batch", fix)
 
 
-def _all_dropped(rows: int, size: int | None) -> WeftError:
+def _make_dropped_error(rows: int, size: int | None) -> WeftError:
     fix = "take a smaller batch_size, or keep the last batch (drop_last=False)"
-    return _nothing(f"{rows} sample{'s' * (rows != 1)}, dropped as less than a batch of {size}", fix)
+    return _no_batches_error(f"{rows} sample{'s' * (rows != 1)}, dropped as less than a batch of {size}", fix)
 
 
 def as_arguments(batch: Any, device: Any) -> tuple[Any, ...]:

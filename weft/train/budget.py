@@ -21,17 +21,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from weft import tree
-from weft.compiled import Compiled
-from weft.errors import GraphError, OutOfMemoryError, RangeError, problem, size_text
+from weft.base import tree
+from weft.base.errors import GraphError, OutOfMemoryError, RangeError, problem, size_text
+from weft.core.tensor import Tensor
+from weft.jit.compiled import Compiled
 from weft.nn.containers import Sequential
 from weft.nn.module import Module
-from weft.tensor import Tensor
 
 # Files of weft.nn whose modules are one operation: to compute one again saves nothing.
 SINGLE = frozenset({
-    "activation", "convolution", "distance", "dropout", "embedding", "linear", "loss", "margin_loss", "normalization",
-    "padding", "pooling", "softmax", "upsampling", "utility",
+    "activation", "adaptive_pooling", "batch_and_instance_norm", "convolution", "convolution_variants", "distance",
+    "dropout", "embedding", "linear", "loss", "margin_loss", "named_activation", "normalization", "padding", "pooling",
+    "softmax", "upsampling", "utility",
 })  # fmt: skip
 MIN_RUN = 4  # children of a Sequential from which it is divided into parts
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12} | {
@@ -60,7 +61,7 @@ class Segments:
     without: int
     limit: int
 
-    def joined(self, later: Segments) -> Segments:
+    def join(self, later: Segments) -> Segments:
         """These and what was chosen later, for another form of batch: the peaks are the larger ones."""
         modules = {**self.modules, **later.modules}
         return Segments(modules, max(self.peak, later.peak), max(self.without, later.without), self.limit)
@@ -128,12 +129,12 @@ def apply(model: Module, step: Callable[..., Any], args: Sequence[Any], limit: f
         raise problem(GraphError, "memory budget", f"a {type(model).__name__} as model", "a module")
     bound = parse_bytes(limit)
     compiled = step if isinstance(step, Compiled) else Compiled(step)
-    with _counted(model) as kept:
+    with _count_bytes(model) as kept:
         without = compiled.predicted(*args).peak
     if without <= bound:
         return Segments({}, without, without, bound)
     search = _Search(model, compiled, args, bound, without, kept)
-    with search.unchanged():
+    with search.preserving_modules():
         chosen = search.best()
     if chosen is None:
         given = f"{size_text(bound)} for a step that takes {size_text(without)}"
@@ -157,7 +158,7 @@ class _Search:
         self.modules = {path: module for path, module in model.named_modules() if path in kept}
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def preserving_modules(self) -> Iterator[None]:
         """Afterwards all modules are as they were."""
         before = {module: module.__dict__.get("checkpoint") for module in self.modules.values()}
         try:
@@ -194,7 +195,7 @@ class _Search:
 
     def peak(self, chosen: Sequence[Candidate]) -> int:
         """The predicted peak with these modules computed again."""
-        with self.unchanged():
+        with self.preserving_modules():
             for one in chosen:
                 one.module.checkpoint = one.segments
             found = self.compiled.predicted(*self.args).peak
@@ -205,7 +206,7 @@ class _Search:
         """Sets of candidates to try, each with what keeps most first."""
         levels = self._levels()
         runs = [
-            Candidate(path, module, round(math.sqrt(len(module))), self._inside(path))
+            Candidate(path, module, round(math.sqrt(len(module))), self._bytes_inside(path))
             for path, module in self.modules.items()
             if isinstance(module, Sequential) and len(module) >= MIN_RUN
         ]
@@ -225,7 +226,7 @@ class _Search:
         levels: dict[int, list[Candidate]] = {}
         for path, module in self.modules.items():
             if path and self._is_composed(path, module):
-                one = Candidate(path, module, True, self._inside(path))
+                one = Candidate(path, module, True, self._bytes_inside(path))
                 levels.setdefault(path.count("."), []).append(one)
         return [levels[depth] for depth in sorted(levels)]
 
@@ -234,9 +235,9 @@ class _Search:
         if any(_is_inside(other, path) for other in self.modules):
             return True
         package, _, file = type(module).__module__.rpartition(".")
-        return package != "weft.nn" or file not in SINGLE
+        return not f"{package}.".startswith("weft.nn.") or file not in SINGLE
 
-    def _inside(self, path: str) -> int:
+    def _bytes_inside(self, path: str) -> int:
         """Bytes of the results of what a module consists of, without those that leave it."""
         leaves = [
             nbytes
@@ -259,7 +260,7 @@ def _restore(module: Module, value: Any) -> None:
 
 
 @contextmanager
-def _counted(model: Module) -> Iterator[dict[str, int]]:
+def _count_bytes(model: Module) -> Iterator[dict[str, int]]:
     """Inside, the bytes of the results of each module that is called, by its path."""
     found: dict[str, int] = {}
 

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from weft.base.errors import FileFormatError, IndexRangeError, OutOfMemoryError, WeftError
 from weft.data.faults import DataError
-from weft.errors import FileFormatError, IndexRangeError, OutOfMemoryError, WeftError
+
+__all__ = ["Interrupted", "NotFiniteError"]
 
 
 class NotFiniteError(WeftError, ArithmeticError):
@@ -18,7 +20,7 @@ class NotFiniteError(WeftError, ArithmeticError):
 
 
 class Interrupted(BaseException):
-    """A run that was asked to stop (Ctrl-C, SIGTERM), has finished its step and has saved what it can.
+    """A run that was requested to stop (Ctrl-C, SIGTERM), has finished its step and has saved what it can.
 
     `except KeyboardInterrupt` catches Ctrl-C. Unless it is caught, a script ends with the exit code that shells expect,
     128 + the number of the signal (`code`); a Python prompt and a notebook stay, with the model as it is.
@@ -72,7 +74,7 @@ def _end_as_system_exit() -> None:
 
 
 def is_interactive() -> bool:
-    """Whether somebody sits at a Python prompt or a notebook."""
+    """Whether this is an interactive Python prompt or a notebook."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive) or hasattr(builtins, "__IPYTHON__")
 
 

@@ -7,9 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.errors import RangeError, problem
+from weft.base.errors import RangeError, problem
+from weft.core.boundary import entry_point
+
+__all__ = ["History"]
 
 
+@entry_point
 class History:
     """The metrics of each epoch. `history["loss"]` is the list of one of them, `history.rows` has the dicts.
 

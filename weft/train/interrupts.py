@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Requests:
-    """Which signal has come, if any. A second one acts as if nobody had listened."""
+    """Which signal has come, if any. A second one acts as without a handler."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -30,7 +30,7 @@ class Requests:
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[Requests]:
+def record_signals() -> Iterator[Requests]:
     """Inside, signals are noted instead of raised. Python handles them in the main thread only: in others this does
     nothing."""
     requests = Requests()

@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import weft
-from weft.serialization.files import failed, replace, write_all
-from weft.train.callbacks import Callback, Metrics
+from weft.serialization.files import failed_write, replace, write_all
+from weft.train.callbacks import Callback
+from weft.train.monitor import Metrics
 from weft.train.tensorboard import EventWriter
 
 if TYPE_CHECKING:
     from weft.train.trainer import Trainer
+
+__all__ = ["CSVLogger", "RunFolder", "TensorBoard"]
 
 
 def _is_number(value: Any) -> bool:
@@ -76,7 +79,7 @@ class _Table:
             with self.path.open("a", newline="", encoding="utf-8") as file:
                 file.write(self._lines([values], header=False))
         except OSError as error:
-            raise failed("Trainer", self.path, error) from None
+            raise failed_write("Trainer", self.path, error) from None
 
     def replace(self, column: str, row: Mapping[str, Any]) -> None:
         """Add a row; if the last one has the same value of a column it is replaced."""
@@ -123,7 +126,7 @@ def make_folder(path: Path) -> None:
     except OSError as found:
         error = found
     if error is not None:
-        raise failed("Trainer", path, error)
+        raise failed_write("Trainer", path, error)
 
 
 def write_text(path: Path, text: str) -> None:

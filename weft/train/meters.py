@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 import weft
-from weft.errors import DTypeError, GraphError, RangeError, problem
-from weft.optim.groups import outside_of_traces
-from weft.tensor import Tensor
-from weft.train.metrics import Mean, Metric
+from weft.base.errors import DTypeError, GraphError, RangeError, problem
+from weft.core.tensor import Tensor
+from weft.optim.buckets import outside_of_traces
+from weft.train.metric import Mean, Metric
 
 # What a Trainer itself calls its values; "val_" begins the names of those of a validation.
 RESERVED = ("epoch", "step", "lr", "seconds", "wait_seconds", "skipped", "batch_loss")
@@ -98,7 +98,7 @@ class Meters:
         if prediction is not None and target is not None:
             given = prediction.detach() if isinstance(prediction, Tensor) else prediction
             for metric in self.metrics:
-                if type(metric).update.__module__ == Metric.__module__:  # Weft's own compare tensors
+                if type(metric).update.__module__.startswith("weft.train."):  # Weft's own compare tensors
                     _check_tensors(metric.name, prediction=given, target=target)
                 metric.update(given, target)
                 if not metric.all_buffers():  # what it keeps elsewhere is neither read, nor reset, nor saved

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import weft
-from weft import tree
 from weft.autograd import enable_grad, no_grad
-from weft.errors import IndexRangeError, problem
-from weft.state import STATE
-from weft.tensor import Tensor
+from weft.base import tree
+from weft.base.errors import IndexRangeError, problem
+from weft.base.state import STATE
+from weft.core.tensor import Tensor
 from weft.train import weights
 from weft.train.batches import Resident
 from weft.train.faults import NotFiniteError
@@ -43,7 +43,7 @@ def _is_finite(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def unchanged(trainer: Trainer) -> Iterator[None]:
+def preserving_state(trainer: Trainer) -> Iterator[None]:
     """Inside, a batch may be computed once more, by a custom step with its updates, too; afterwards parameters,
     gradients, buffers, the state of the optimizers and the random stream are what they were."""
     drawn, updates = weft.default_generator.get_state(), trainer.updates
@@ -77,7 +77,7 @@ def describe(trainer: Trainer, take: Callable[[], Any], loss_of: Callable[[Any],
     """Where the loss of the batch that `take` returns is not finite. The trainer is as it was afterwards, and what
     fails on the way is no error: the layer is unknown then."""
     try:
-        with unchanged(trainer):
+        with preserving_state(trainer):
             batch = take()
             with enable_grad() if trainer.step is not None else no_grad():  # a custom step may call backward
                 return "first: " + find_first(trainer.model, lambda: loss_of(batch))
@@ -90,15 +90,27 @@ def index_error(
 ) -> IndexRangeError | None:
     """The error that computing one of these batches again raises: data that is gathered in the compiled step is no
     argument of it, and which index of which batch was wrong is known here only."""
+    _drop_pending(trainer)
     for take in takes:
         try:
-            with unchanged(trainer), enable_grad() if trainer.step is not None else no_grad():
+            with preserving_state(trainer), enable_grad() if trainer.step is not None else no_grad():
                 weft.eval(*[one for one in tree.flatten(compute(take()))[0] if isinstance(one, Tensor)])
+                weft.synchronize(trainer.device)  # a GPU knows it when the run is over
         except IndexRangeError as error:
             return error
         except Exception:
             return None
     return None
+
+
+def _drop_pending(trainer: Trainer) -> None:
+    """Wait for the steps that a GPU was given before the error was known; what is wrong with their indices, too, would
+    be raised by whatever comes next."""
+    while True:
+        try:
+            return weft.synchronize(trainer.device)
+        except IndexRangeError:
+            continue
 
 
 def find_first(model: Any, forward: Callable[[], Any]) -> str:
@@ -134,7 +146,7 @@ def _layer_of(model: Any, name: str) -> str:
     return f"layer {path or '(the model itself)'} ({type(model.get_submodule(path)).__name__})"
 
 
-def places_of(trainer: Trainer, first_bad: int) -> list[Callable[[], tuple[Any, ...]]]:
+def batches_to_try(trainer: Trainer, first_bad: int) -> list[Callable[[], tuple[Any, ...]]]:
     """What takes the batches again in which an index may be wrong: that of the first bad step, and the present one.
     Streamed batches are arguments of the step, whose error names the index already."""
     source = trainer._source
@@ -154,7 +166,7 @@ def error_of(trainer: Trainer, step: int, compute: Callable[[tuple[Any, ...]], A
         where = describe(trainer, take, compute)
         if where.startswith("first: the gradient"):  # of a loss that is finite, but for the regularizer
             what, where = _bad_gradient(trainer, take)
-    trainer.meters.forget_bad()  # whoever goes on, does
+    trainer.meters.forget_bad()  # a run that continues ignores them
     at = f"epoch {trainer.epoch + 1}, batch {position}" if position >= 0 else f"before epoch {trainer.epoch + 1}"
     given = f"a {what} that is not finite in step {step} ({at}); {where}"
     fix = "lower the learning rate or set clip_norm; parameters are those before that step"
@@ -166,11 +178,11 @@ def error_of(trainer: Trainer, step: int, compute: Callable[[tuple[Any, ...]], A
 
 def _bad_gradient(trainer: Trainer, take: Callable[[], tuple[Any, ...]]) -> tuple[str, str]:
     """Which is not finite, loss or gradient, of a batch for which model and loss are; and where it comes from."""
-    with contextlib.suppress(Exception), unchanged(trainer):
+    with contextlib.suppress(Exception), preserving_state(trainer):
         if trainer.regularizer is not None and not bool(trainer.regularizer(trainer.parameters()).isfinite()):
             return "loss", "first: the regularizer"
     with contextlib.suppress(Exception):
-        with unchanged(trainer):
+        with preserving_state(trainer):
             batch = take()
         found = [name for name, norm in trainer.gradient_norms(*batch).items() if not math.isfinite(norm)]
         if found:

@@ -12,8 +12,9 @@ from typing import Any
 
 import weft
 from weft import nn
-from weft.errors import GraphError, problem
-from weft.tensor import Tensor
+from weft.base.errors import GraphError, problem
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
 from weft.train import arguments, budget
 from weft.train.accumulate import Accumulator
 from weft.train.callbacks import Callback
@@ -48,6 +49,7 @@ class Fixed(Option):
         trainer.__dict__[self.name] = value
 
 
+@entry_point
 class TrainerOptions(abc.ABC):
     """The part of a `Trainer` that its options are: what they are kept as, and what follows from a change."""
 
@@ -72,7 +74,7 @@ class TrainerOptions(abc.ABC):
         """The parameters that the optimizers update."""
 
     def change_option(self, name: str, value: Any) -> None:
-        """Assign an option of a trainer that may have compiled steps: they are traced anew."""
+        """Assign an option of a trainer that may have compiled steps: they are traced again."""
         arguments.check_options(**{one: getattr(self, one) for one in arguments.CHECKED} | {name: value})
         if name == "callbacks":
             before, value = arguments.in_step(self.callbacks), self._with_run_folder(value)

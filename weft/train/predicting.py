@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import weft
-from weft import tree
+from weft.base import tree
+from weft.base.errors import GraphError, RangeError, problem
+from weft.core.tensor import Tensor
 from weft.data.collate import is_torch_tensor, to_device
 from weft.data.sampler import RandomSampler
-from weft.errors import GraphError, RangeError, problem
-from weft.tensor import Tensor
 from weft.train.batches import Resident, batches_of
 
 if TYPE_CHECKING:

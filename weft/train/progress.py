@@ -8,11 +8,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import weft
-from weft.errors import size_text
-from weft.train.callbacks import Callback, Metrics
+from weft.base.errors import size_text
+from weft.train.callbacks import Callback
+from weft.train.monitor import Metrics
 
 if TYPE_CHECKING:
     from weft.train.trainer import Trainer
+
+__all__ = ["ProgressBar"]
 
 WIDE = 100  # columns from which the bar is 20 long
 LEFT_OUT = ("epoch", "step", "seconds", "wait_seconds", "batch_loss")

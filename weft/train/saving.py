@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import weft
-from weft.errors import GraphError, problem
+from weft.base.errors import GraphError, problem
+from weft.optim import saved_state
 from weft.train import weights
 from weft.train.callbacks import Callback
 
@@ -60,7 +61,7 @@ def load_state(trainer: Trainer, state: Mapping[str, Any]) -> None:
     callbacks = _match_callbacks(who, trainer, state)
     schedules = _match_schedules(who, trainer, state)
     for optimizer, saved in zip(trainer.optimizers, state["optimizers"], strict=True):
-        optimizer._check_state_dict(saved)
+        saved_state.check_state(optimizer, saved)
     weights.check(trainer, state)
     weights.load(trainer, state)
     for optimizer, saved in zip(trainer.optimizers, state["optimizers"], strict=True):
@@ -89,13 +90,13 @@ def load_weights(trainer: Trainer, state: Mapping[str, Any]) -> None:
 
 def _schedules(trainer: Trainer) -> Any:
     """The state of the scheduler, a list of those of several, or None."""
-    found = [_plain(scheduler.state_dict()) for scheduler, _ in trainer.schedulers]
+    found = [_plain_data(scheduler.state_dict()) for scheduler, _ in trainer.schedulers]
     return found if len(found) > 1 else next(iter(found), None)
 
 
 def _match_schedules(who: str, trainer: Trainer, state: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """The schedulers of a trainer and their saved states. A schedule that began anew in the middle of a run would be
-    another run; one that is left out, or a loss scale that begins anew, is worth a warning."""
+    """The schedulers of a trainer and their saved states. A schedule that started over in the middle of a run would be
+    another run; one that is left out, or a loss scale that starts over, is worth a warning."""
     saved = state["scheduler"]
     saved = saved if isinstance(saved, list) else [] if saved is None else [saved]
     own = [scheduler for scheduler, _ in trainer.schedulers]
@@ -106,7 +107,7 @@ def _match_schedules(who: str, trainer: Trainer, state: Mapping[str, Any]) -> li
     if saved and not own:
         warnings.warn(f"{who}: the state has a scheduler, this Trainer has none: rates stay as they are", stacklevel=4)
     if trainer.scaler is not None and state["scaler"] is None and state["step"]:
-        warnings.warn(f"{who}: the state has no loss scale, it begins anew (precision='fp16')", stacklevel=4)
+        warnings.warn(f"{who}: the state has no loss scale, it starts over (precision='fp16')", stacklevel=4)
     return list(zip(own, saved, strict=False))
 
 
@@ -149,7 +150,7 @@ def folder_of(trainer: Trainer) -> Any:
     return CheckpointFolder(trainer.run / "checkpoints")
 
 
-def newest(trainer: Trainer) -> Path | None:
+def find_newest(trainer: Trainer) -> Path | None:
     """The newest checkpoint, if there is a run folder with one."""
     return None if trainer.run is None else folder_of(trainer).latest()
 
@@ -160,19 +161,19 @@ def save(trainer: Trainer, metrics: Mapping[str, Any]) -> Path | None:
         return None
     from weft.serialization import flatten_state
 
-    value = compared_loss(trainer, metrics)
+    value = loss_to_compare(trainer, metrics)
     tensors, state = flatten_state(trainer.state_dict())
     return folder_of(trainer).save(trainer.step_count, tensors, state, None if value is None else float(value))
 
 
-def compared_loss(trainer: Trainer, metrics: Mapping[str, Any]) -> float | None:
+def loss_to_compare(trainer: Trainer, metrics: Mapping[str, Any]) -> float | None:
     """The loss by which epochs are compared: that of the validation, where there is one, and None in epochs without
     it. Losses of training are not comparable with it."""
     return metrics.get("val_loss" if trainer.planned.get("validates") else "loss")
 
 
 def put_aside(trainer: Trainer, after: int = -1) -> None:
-    """Move checkpoints of steps after that one to another folder: a run that begins anew, or goes back, would be mixed
+    """Move checkpoints of steps after that one to another folder: a run that starts over, or goes back, would be mixed
     up with the one that they are of."""
     newer = [] if trainer.run is None else [path for path in folder_of(trainer).paths() if _step_of(path) > after]
     if trainer.run is None or not newer:
@@ -211,10 +212,10 @@ def resume(trainer: Trainer, where: Any) -> bool:
     return True
 
 
-def _plain(value: Any) -> Any:
+def _plain_data(value: Any) -> Any:
     """Containers of the standard library as dicts and lists, so that a state is plain data."""
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain_data(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain_data(one) for one in value]
     return value

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import weft
-from weft import tree
-from weft.errors import GraphError, RangeError, ShapeError, problem
-from weft.tensor import Tensor
+from weft.base import tree
+from weft.base.errors import GraphError, RangeError, ShapeError, problem
+from weft.core.tensor import Tensor
 from weft.train import nan, saving
 from weft.train.batches import batches_of
 from weft.train.step import present_numbers, train_on
@@ -26,14 +26,14 @@ SHARE = 0.9  # of the free memory that a step may take
 def _putting_back(trainer: Trainer) -> Iterator[None]:
     """Inside, the trainer may train; afterwards its state is what it was."""
     state = saving.state_of(trainer, everything=True)
-    flags = trainer._has_begun, trainer._is_seeded, trainer.is_loaded
+    flags = trainer._has_started, trainer._is_seeded, trainer.is_loaded
     training = trainer.model.training
     trainer.model.train()
     try:
         yield
     finally:
         trainer.load_state_dict(state)
-        trainer._has_begun, trainer._is_seeded, trainer.is_loaded = flags
+        trainer._has_started, trainer._is_seeded, trainer.is_loaded = flags
         trainer.model.train(training)
         with weft.no_grad():
             for optimizer in trainer.optimizers:
@@ -70,7 +70,7 @@ def find_lr(trainer: Trainer, train: Any, min_lr: float, max_lr: float, steps: i
 
     step = weft.compile(with_rate)
     with _putting_back(trainer), source.keeping_generator():
-        for rate, batch in zip(rates, _endless(source), strict=False):
+        for rate, batch in zip(rates, _repeat_epochs(source), strict=False):
             numbers = [
                 rate if own else number
                 for own, number in zip(is_rate, present_numbers(trainer.optimizers), strict=True)
@@ -80,10 +80,10 @@ def find_lr(trainer: Trainer, train: Any, min_lr: float, max_lr: float, steps: i
             given = f"an iterator of {len(losses)} batches"
             raise problem(RangeError, "find_lr", given, f"{steps}, one for each rate", "pass a DataLoader, or steps=")
         found = weft.stack(losses).tolist()
-    return RateSearch(rates, found, _suggested(rates, found))
+    return RateSearch(rates, found, _suggest_rate(rates, found))
 
 
-def _suggested(rates: list[float], losses: list[float]) -> float:
+def _suggest_rate(rates: list[float], losses: list[float]) -> float:
     """A tenth of the rate at which the smoothed loss is least: there it still falls steadily."""
     smooth, average = [], 0.0
     for k, value in enumerate(losses):
@@ -95,7 +95,7 @@ def _suggested(rates: list[float], losses: list[float]) -> float:
     return max(rates[least] / 10.0, rates[0])
 
 
-def _endless(source: Any) -> Iterator[tuple[Any, ...]]:
+def _repeat_epochs(source: Any) -> Iterator[tuple[Any, ...]]:
     """Batches of as many epochs as it takes; of an iterator, those that it has."""
     epoch = 0
     while not epoch or not isinstance(getattr(source, "source", None), Iterator):
@@ -129,7 +129,7 @@ def overfit_one_batch(trainer: Trainer, train: Any, steps: int) -> Overfit:
         raise problem(RangeError, "overfit_one_batch", f"steps {steps!r}", "an integer of at least 1")
     source = batches_of(train, trainer.device)
     with _putting_back(trainer), source.keeping_generator():  # the data may draw a seed
-        batch = next(_endless(source))
+        batch = next(_repeat_epochs(source))
         losses = [trainer.train_batch(*batch) for _ in range(steps)]
         return Overfit(weft.stack(losses).tolist())
 
@@ -150,7 +150,7 @@ def gradient_norms(trainer: Trainer, batch: tuple[Any, ...], gradients: Callable
             param.grad = None
         return weft.stack(found)
 
-    with nan.unchanged(trainer):  # running statistics, and what a custom step updates
+    with nan.preserving_state(trainer):  # running statistics, and what a custom step updates
         values = weft.compile(norms)(*batch).tolist()
         updates = trainer.updates
     if not updates:
@@ -180,7 +180,7 @@ def find_batch_size(trainer: Trainer, batch: tuple[Any, ...], limit: int | None,
 
     def peak(size: int) -> int:
         if size not in known:
-            args = [_resized(leaf, rows, size, trainer.device) for leaf in leaves]
+            args = [_resize(leaf, rows, size, trainer.device) for leaf in leaves]
             known[size] = compiled.predicted(*tree.unflatten(structure, args)).peak
         return known[size]
 
@@ -206,7 +206,7 @@ def find_batch_size(trainer: Trainer, batch: tuple[Any, ...], limit: int | None,
     return size
 
 
-def _resized(leaf: Any, rows: int, size: int, device: Any) -> Any:
+def _resize(leaf: Any, rows: int, size: int, device: Any) -> Any:
     """A tensor like an example with another number of samples; its values do not matter."""
     if not isinstance(leaf, Tensor) or not leaf.ndim or leaf.shape[0] != rows:
         return leaf

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import weft
-from weft import tree
-from weft.errors import GraphError, ShapeError, WeftError, problem
+from weft.base import tree
+from weft.base.errors import GraphError, ShapeError, WeftError, problem
+from weft.base.state import STATE
+from weft.core.tensor import Tensor
 from weft.optim.clip import clip_grad_norm_, clip_grad_value_
 from weft.optim.flat import buckets, join
-from weft.state import STATE
-from weft.tensor import Tensor
 from weft.train.accumulate import no_gradient
 from weft.train.meters import Meters
 from weft.train.nan import keep_unless
@@ -48,16 +48,16 @@ class Steps:
 
             def step(*numbers: float) -> Any:
                 batch = tuple(data.next(rows))
-                return self.function(batch, numbers, written_tensors())
+                return self.function(batch, numbers, find_written_tensors())
 
             found = self.resident[rows] = weft.compile(step)
         return found
 
     def forget(self, numbers: int) -> None:
-        """Trace anew from now on, with that many rates as arguments."""
+        """Trace again from now on, with that many rates as arguments."""
         self.numbers, self.resident, self.streamed = numbers, {}, weft.compile(self._streamed)
 
-    def compiled(self) -> list[Any]:
+    def compiled_functions(self) -> list[Any]:
         """The functions that were called so far."""
         return [one for one in (self.streamed, *self.resident.values()) if one.last is not None]
 
@@ -74,36 +74,36 @@ class KeptByData:
 
     def get(self, data: Any) -> Any:
         """What was kept for this data, or None."""
-        return self._streamed if data is None else _kept(data).get(self)
+        return self._streamed if data is None else _steps_of_data(data).get(self)
 
     def put(self, data: Any, value: Any) -> None:
         """Keep something for this data."""
         if data is None:
             self._streamed = value
         else:
-            _kept(data)[self] = value
+            _steps_of_data(data)[self] = value
             self._data = [*(one for one in self._data if one() is not None), weakref.ref(data)]
 
     def values(self) -> list[Any]:
         """What is kept for streamed batches and for data that still exists."""
         alive = [data for data in (one() for one in self._data) if data is not None]
-        found = [self._streamed, *(_kept(data).get(self) for data in alive)]
+        found = [self._streamed, *(_steps_of_data(data).get(self) for data in alive)]
         return [one for one in found if one is not None]
 
 
-def _kept(data: Any) -> weakref.WeakKeyDictionary[KeptByData, Any]:
+def _steps_of_data(data: Any) -> weakref.WeakKeyDictionary[KeptByData, Any]:
     return data.__dict__.setdefault("_compiled_steps", weakref.WeakKeyDictionary())
 
 
-def written_tensors() -> list[Tensor]:
+def find_written_tensors() -> list[Tensor]:
     """What the function that is being traced has assigned so far."""
     return [] if STATE.trace is None else [cell.tensor for cell in STATE.trace.cells.values() if cell.written]
 
 
-def _written_identities() -> set[int]:
+def _ids_of_written() -> set[int]:
     """Of the tensors, and of the tables of buffers, that the function that is being traced has assigned so far."""
     tables = [] if STATE.trace is None else [registry for registry, _, _ in STATE.trace.buffers.values()]
-    return {*map(id, written_tensors()), *map(id, tables)}
+    return {*map(id, find_written_tensors()), *map(id, tables)}
 
 
 def rows_of(batch: Any) -> int:
@@ -118,7 +118,7 @@ def predict_and_compare(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tenso
     """(loss, prediction, target, further values) of a batch, by the custom step or the model and the loss."""
     with trainer.casting():
         if trainer.step is not None:
-            return _taken_apart(trainer.step(trainer, *batch))
+            return _split_result(trainer.step(trainer, *batch))
         if len(batch) < 2:
             kind = type(batch[0]).__name__ if batch else "nothing"
             given, expected = f"a batch that is one {kind}", "(inputs, target)"
@@ -138,7 +138,7 @@ def predict_and_compare(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tenso
     return loss, prediction, target, {}
 
 
-def _taken_apart(result: Any) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
+def _split_result(result: Any) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
     """What a custom step returned: a loss, (loss, prediction, target), or a dict with 'loss'."""
     values: dict[str, Any] = {}
     prediction = target = None
@@ -177,7 +177,7 @@ def train_on(
 ) -> Tensor:
     """The whole training step; `numbers` are the rates of all groups, if they are arguments, and `moved` what the
     data has assigned to be at the next batch. With on_nan="stop", `stops` says whether a bad step ends all training
-    until somebody looks, or is only left out itself. `on_nan` is the trainer's, unless given."""
+    until it is read, or is only left out itself. `on_nan` is the trainer's, unless given."""
     on_nan = on_nan or trainer.on_nan
     assign_numbers(trainer.optimizers, numbers)
     rows = rows_of(batch)
@@ -212,7 +212,7 @@ def train_on(
         if proceed is not None:  # a step that is left out leaves averages and metrics as they are, too
             exempt = trainer.guarded_tensors() if trainer.updates else []
             keep_unless(proceed, [*exempt, *moved])
-        trainer.written |= _written_identities()
+        trainer.written |= _ids_of_written()
         trainer.meters.note(loss, good, rows, stops, overflowed)
     return loss.detach()
 
@@ -323,8 +323,9 @@ def present_numbers(optimizers: Sequence[Any]) -> list[float]:
     return [number for optimizer in optimizers for group in optimizer.param_groups for number in group.numbers()]
 
 
-def _computed(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
-    """As `predict_and_compare`; a custom step that calls backward() is told that there is nothing to differentiate."""
+def _compute_without_backward(trainer: Trainer, batch: tuple[Any, ...]) -> tuple[Tensor, Any, Any, dict[str, Tensor]]:
+    """As `predict_and_compare`; a custom step that calls backward() gets an error: there is nothing to
+    differentiate."""
     try:
         return predict_and_compare(trainer, batch)
     except GraphError as error:
@@ -341,10 +342,10 @@ def _trains(given: str) -> WeftError:
 def evaluate_on(trainer: Trainer, meters: Meters, batch: tuple[Any, ...]) -> None:
     """Loss and metrics of a batch, without gradients."""
     with weft.no_grad():
-        before = {id(one) for one in written_tensors()}
-        loss, prediction, target, values = _computed(trainer, batch)
+        before = {id(one) for one in find_written_tensors()}
+        loss, prediction, target, values = _compute_without_backward(trainer, batch)
         params = {id(one): name for name, one in trainer.model.named_parameters()}
-        changed = [params[id(one)] for one in written_tensors() if id(one) in params and id(one) not in before]
+        changed = [params[id(one)] for one in find_written_tensors() if id(one) in params and id(one) not in before]
         if changed:
             raise _trains(f"a step that changes parameters ({changed[0]}) in an evaluation")
         loss = _with_penalty(trainer, loss)

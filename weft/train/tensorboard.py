@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+__all__ = ["EventWriter"]
+
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C, reversed
 
 
@@ -44,7 +46,7 @@ def crc32c(data: bytes) -> int:
     return value ^ 0xFFFFFFFF
 
 
-def _masked(data: bytes) -> bytes:
+def _mask_checksum(data: bytes) -> bytes:
     """The checksum as TFRecord files have it."""
     value = crc32c(data)
     return struct.pack("<I", (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
@@ -107,7 +109,7 @@ class EventWriter:
 
     def _write(self, data: bytes) -> None:
         length = struct.pack("<Q", len(data))
-        self._file.write(length + _masked(length) + data + _masked(data))
+        self._file.write(length + _mask_checksum(length) + data + _mask_checksum(data))
 
     def flush(self) -> None:
         """Bring everything to disk."""

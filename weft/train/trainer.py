@@ -1,8 +1,8 @@
 """Trainer: fits a model to data, evaluates it and predicts with it; stops, saves and goes on.
 
-State: `model`, `optimizers`, `scheduler`, `meters` (sums on the device), `callbacks`, `history`, and the place in the
-data (`epoch`, `position`, `step_count`). All of it is one nested dict (`state_dict`), so a resumed run has the bits of
-an unbroken one. The loop is `_run_epoch`: call the compiled step, count, ask the callbacks that are due.
+State: `model`, `optimizers`, `scheduler`, `meters` (sums on the device), `callbacks`, `history`, and the position in
+the data (`epoch`, `position`, `step_count`). All of it is one nested dict (`state_dict`), so a resumed run has the bits
+of an unbroken one. The loop is `_run_epoch`: call the compiled step, count, call the callbacks that are due.
 """
 
 from __future__ import annotations
@@ -12,38 +12,34 @@ import math
 import os
 import sys
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import weft
-from weft.errors import GraphError, IndexRangeError, RangeError, problem
-from weft.optim.lr_scheduler import ReduceLROnPlateau
-from weft.optim.optimizer import Optimizer
-from weft.tensor import Tensor
-from weft.train import arguments, budget, nan, saving, search, weights
-from weft.train.batches import Batches, Resident, Streamed, as_arguments, batches_of
-from weft.train.callbacks import Callback, calls_on_batches
+from weft.base.errors import GraphError, IndexRangeError, RangeError, problem
+from weft.core.boundary import entry_point
+from weft.core.tensor import Tensor
+from weft.train import arguments, budget, nan, saving, weights
+from weft.train.batches import Batches, Resident, Streamed, batches_of
+from weft.train.callbacks import Callback
 from weft.train.faults import InterruptedAtPrompt, interruption
 from weft.train.history import History
-from weft.train.interrupts import Requests, listening
-from weft.train.meters import BatchMetrics, Meters, Readings
-from weft.train.options import TrainerOptions
+from weft.train.interrupts import Requests, record_signals
+from weft.train.meters import Meters
 from weft.train.step import (
-    KeptByData,
-    Steps,
-    compute_gradients,
-    evaluate_on,
     predict_and_compare,
     present_numbers,
-    train_on,
 )  # fmt: skip
+from weft.train.trainer_evaluation import TrainerEvaluation
 
-CHECKED_EVERY = 1000  # steps after which the host looks for a loss that is not finite, if nobody has looked
+__all__ = ["Trainer"]
+
+CHECKED_EVERY = 1000  # steps after which the host looks for a loss that is not finite, unless something has read it
 
 
-class Trainer(TrainerOptions):
+@entry_point
+class Trainer(TrainerEvaluation):
     """Trains `model` so that `loss(model(inputs), target)` falls.
 
     - `optimizer`: an optimizer, a list of them (for custom steps), or a function of the parameters that makes one.
@@ -72,7 +68,7 @@ class Trainer(TrainerOptions):
     optimizers and the device stay.
 
     >>> weft.manual_seed(0)  # doctest: +ELLIPSIS
-    <weft.random.Generator object at ...>
+    <weft.Generator object at ...>
     >>> x = weft.randn(64, 2)
     >>> model = weft.nn.Linear(2, 1)
     >>> optimizer = weft.optim.SGD(model.parameters(), lr=0.1)
@@ -123,26 +119,7 @@ class Trainer(TrainerOptions):
         self.run = arguments.as_folder(run)
         self.callbacks = self._with_run_folder(callbacks)
         self.meters = Meters([one.fresh() for one in arguments.as_metrics(metrics)], self.device)  # others use theirs
-        self.history = History()
-        self.epoch = self.position = self.step_count = 0
-        self.how_to_resume: str | None = None  # what an interrupted run says instead of "call fit again"
-        self.is_resumed = False  # whether the present `fit` goes on with a run
-        self.is_loaded = False  # and whether with a state that was loaded
-        self.replaced: tuple[Any, Any] | None = None  # weights before and after callbacks gave others at the end
-        self.written: set[int] = set()  # identities of what the compiled steps assign
-        self.loaded_modules: set[str] = set()  # of a custom step, whose weights were in a state that was loaded
-        self.updates = True  # whether the step that is being traced leaves backward and update to the trainer
-        self.stopped: str | None = None  # why `stop` was called
-        self.input_forms: list[tuple[tuple[int, ...], Any]] = []  # shapes and dtypes of the model's inputs
-        self.planned: dict[str, Any] = {}  # epochs, batches and the like of the present fit, for callbacks
-        self._source: Batches | None = None
-        self._steps = KeptByData()  # Steps
-        self._single: Steps | None = None  # those of `train_batch`
-        self._evaluations = KeptByData()  # (Steps, Meters)
-        self._predict: Any = None  # the compiled model, once it was asked for
-        self._began = self._waited = 0.0
-        self._has_begun = self._is_seeded = self._have_callbacks_begun = False
-        self._bounded: set[Any] = set()  # forms of batches that were found to be within the memory budget
+        self._clear_progress()
         if checkpoint is not None:
             arguments.set_checkpoints(self.model, checkpoint)
         self.is_complete = True
@@ -154,61 +131,6 @@ class Trainer(TrainerOptions):
     def __repr__(self) -> str:
         parts = [type(self.model).__name__, *[type(one).__name__ for one in self.optimizers]]
         return f"Trainer({', '.join(parts)}, device={self.device}, epoch={self.epoch}, step={self.step_count})"
-
-    # ---- what the compiled step asks for --------------------------------------------------------------------------
-
-    def casting(self) -> Any:
-        """The context in which forward and loss are computed."""
-        name = arguments.PRECISIONS[self.precision]
-        return contextlib.nullcontext() if name is None else weft.autocast(dtype=getattr(weft, name))
-
-    def parameters(self) -> list[Tensor]:
-        """The parameters that the optimizers update."""
-        return [param for optimizer in self.optimizers for group in optimizer.param_groups for param in group["params"]]
-
-    def guarded_tensors(self) -> list[Tensor]:
-        """What optimizers leave as it is when a step is left out."""
-        found: list[Tensor] = []
-        for optimizer in self.optimizers:
-            if self.scaler is not None or not optimizer._keeps_own_state():
-                for group in optimizer.param_groups:
-                    for bucket in group.buckets:
-                        found += [*bucket.params, *bucket.tensors(), bucket.hyper]
-        if self.scaler is not None:  # it adapts its scale to steps that are left out
-            found += [
-                *self.scaler._state.values(),
-                *[one for r in self.scaler._records.values() for one in (r.found, r.unscaled)],
-            ]
-        return found
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer, or the first of several."""
-        return self.optimizers[0]
-
-    @property
-    def learning_rate(self) -> float:
-        """The present rate of the first group."""
-        return self.optimizers[0].param_groups[0]["lr"]
-
-    def _fit_into_budget(self, step: Any, args: Sequence[Any]) -> None:
-        """Choose what is computed again, before the first step of each form of batch."""
-        assert self.memory_budget is not None
-        form = budget.form_of(step, args)
-        if form not in self._bounded:
-            found = budget.apply(self.model, step, args, self.memory_budget)
-            if found.modules and self.segments is not None:
-                self._bounded.clear()  # those of before are computed in another way from now on
-            self.segments = found if self.segments is None else self.segments.joined(found)
-            self._bounded.add(form)
-
-    def _check_budget(self, who: str, step: Any, args: Sequence[Any]) -> None:
-        """Refuse a batch of an evaluation that takes more than the memory budget, before it is computed."""
-        if self.memory_budget is not None:
-            form = budget.form_of(step, args)
-            if form not in self._bounded:
-                budget.check(who, step, args, self.memory_budget)
-                self._bounded.add(form)
 
     # ---- fit ------------------------------------------------------------------------------------------------------
 
@@ -225,7 +147,7 @@ class Trainer(TrainerOptions):
 
         `train` and `validation` are DataLoaders, resident data, or iterables of batches (inputs..., target). Every
         `validate_every` epochs the validation data is evaluated. With a run folder, `resume="auto"` goes on from its
-        newest checkpoint, a path from that one, and None begins anew; checkpoints of later steps are put aside into
+        newest checkpoint, a path from that one, and None starts over; checkpoints of later steps are put aside into
         `checkpoints-before-1` and so on. Called again, `fit` goes on where it stopped, unless `resume` is a path.
         """
         arguments.check_plan(epochs, max_steps, validate_every, validation)
@@ -240,7 +162,7 @@ class Trainer(TrainerOptions):
             first_bad = int(self.meters.counts[1])
             self.meters.forget_bad()  # the loss of that step was no number, but that is not what is to be said
             exact = nan.index_error(
-                self, nan.places_of(self, first_bad), lambda batch: predict_and_compare(self, batch)
+                self, nan.batches_to_try(self, first_bad), lambda batch: predict_and_compare(self, batch)
             )
             if exact is not None:
                 raise exact from error
@@ -250,7 +172,7 @@ class Trainer(TrainerOptions):
 
     def _train(self, source: Batches, validation: Any, epochs: int, max_steps: int | None, validate_every: int) -> None:
         """The epochs of `fit`."""
-        with listening() as requests, self._telling_of_errors():
+        with record_signals() as requests, self._notifying_callbacks():
             self._call("on_train_begin")
             if not self._have_callbacks_begun and arguments.in_step(self.callbacks):
                 self._forget_steps()  # single steps before had no part of them
@@ -269,16 +191,16 @@ class Trainer(TrainerOptions):
                     self._finish_early(None, requests)
             self._call("on_train_end")
             if requests.signal is not None:  # it came while callbacks finished: all is saved
-                raise self._interrupted(requests.signal, saving.newest(self))
+                raise self._make_interruption(requests.signal, saving.find_newest(self))
 
     @contextlib.contextmanager
-    def _telling_of_errors(self) -> Iterator[None]:
+    def _notifying_callbacks(self) -> Iterator[None]:
         """Let callbacks give back what they hold, such as the terminal, when an error or an interrupt ends a run."""
         try:
             yield
         except BaseException:
             if self._loader_state is None and self._source is not None:
-                with contextlib.suppress(Exception):  # for whoever calls fit again
+                with contextlib.suppress(Exception):  # for a later call of fit
                     self._loader_state = self._source.state_dict(self.epoch, self.position)
                     weft.default_generator.set_state(self._source.random_state(self.epoch, self.position))
             self._call("on_train_abort")
@@ -331,7 +253,7 @@ class Trainer(TrainerOptions):
     def _begin(self, source: Batches, epochs: int, max_steps: int | None, validation: Any, resume: Any) -> None:
         """Seed a new run, or go on with one."""
         self.stopped, self._source = None, source
-        self.is_resumed = self._has_begun
+        self.is_resumed = self._has_started
         length = source.length
         self.planned = {
             "epochs": epochs,
@@ -339,10 +261,10 @@ class Trainer(TrainerOptions):
             "batches": length,
             "validates": validation is not None,
         }
-        if not self._has_begun:
+        if not self._has_started:
             self._seed()
             self.is_resumed = saving.resume(self, resume)
-            self._has_begun = True  # not after an error: whoever calls again must not begin anew without knowing it
+            self._has_started = True  # not after an error: a later call must not start over without notice
         elif isinstance(resume, (str, os.PathLike)) and resume != "auto":
             self.is_resumed = saving.resume(self, resume)
         else:
@@ -350,12 +272,6 @@ class Trainer(TrainerOptions):
         weights.put_back(self)
         if not self.model.training:
             self.model.train()
-
-    def _seed(self) -> None:
-        """Begin the random stream of this run, once."""
-        if self.seed is not None and not self._is_seeded:
-            weft.manual_seed(self.seed)
-        self._is_seeded = True
 
     def _start_epoch(self, source: Batches) -> None:
         self._began, self._waited = time.perf_counter(), source.wait_seconds
@@ -372,14 +288,14 @@ class Trainer(TrainerOptions):
 
     def _end_epoch(self, validation: Any, requests: Requests) -> None:
         """Read the metrics, validate, step the scheduler, call the callbacks, save. After a signal in the validation
-        the epoch is not at its end: whoever goes on validates again."""
+        the epoch is not at its end: a run that continues validates again."""
         metrics = self._epoch_metrics()
         if validation is not None:
             assert self._source is not None
-            place = self._source.state_dict(self.epoch, self.position)  # the validation may use the same data
+            position = self._source.state_dict(self.epoch, self.position)  # the validation may use the same data
             found = self._evaluate(validation, requests)
             if found is None:
-                self._loader_state = place
+                self._loader_state = position
                 return
             metrics.update({f"val_{name}": value for name, value in found.items()})
         self._step_schedulers(by_step=False, metrics=metrics)
@@ -399,11 +315,11 @@ class Trainer(TrainerOptions):
                 found = self._evaluate(validation, requests) or {}
                 metrics.update({f"val_{name}": value for name, value in found.items()})
             self.history.add(metrics)
-        path = self.save(self.history.last) if self.position else saving.newest(self)
+        path = self.save(self.history.last) if self.position else saving.find_newest(self)
         if requests.signal is not None:
-            raise self._interrupted(requests.signal, path)
+            raise self._make_interruption(requests.signal, path)
 
-    def _interrupted(self, number: int, path: Path | None) -> BaseException:
+    def _make_interruption(self, number: int, path: Path | None) -> BaseException:
         """What a run ends with after a signal; says where it was saved and how to resume."""
         name = {2: "Ctrl-C", 15: "SIGTERM"}.get(number, f"signal {number}")
         where = f"saved to {path}" if path is not None else "nothing was saved, since the Trainer has no run folder"
@@ -427,183 +343,6 @@ class Trainer(TrainerOptions):
         """End `fit` after the present step or epoch; for callbacks."""
         self.stopped = reason
 
-    def _steps_for(self, source: Batches) -> Steps:
-        data = source.data if isinstance(source, Resident) else None
-        known = self._steps.get(data)
-        if known is None:
-            numbers = len(present_numbers(self.optimizers)) if self.schedules_steps else 0
-            owner = weakref.ref(self)
-            known = Steps(data, lambda batch, rates, moved: train_on(_alive(owner), batch, rates, moved), numbers)
-            self._steps.put(data, known)
-        return known
-
-    def compiled_steps(self) -> list[Any]:
-        """The compiled training steps that have run: one for each form of batch."""
-        single = [] if self._single is None else [self._single]
-        return [one for known in [*self._steps.values(), *single] for one in known.compiled()]
-
-    # ---- schedulers -----------------------------------------------------------------------------------------------
-
-    def _step_schedulers(self, by_step: bool, metrics: Mapping[str, Any] | None = None) -> None:
-        """Step those that act after each step, or those that act after each epoch."""
-        for scheduler, is_by_step in self.schedulers:
-            if is_by_step is not by_step:
-                continue
-            if isinstance(scheduler, ReduceLROnPlateau):
-                value = saving.compared_loss(self, metrics or {})
-                if value is not None:
-                    scheduler.step(value)
-            elif by_step:
-                with scheduler.optimizer.deferring_numbers():
-                    scheduler.step()
-            else:
-                scheduler.step()
-
-    def _write_numbers(self) -> None:
-        """Rates that were arguments of steps go to the device, for whoever uses the optimizer next."""
-        if self.schedules_steps:
-            for optimizer in self.optimizers:
-                for group in optimizer.param_groups:
-                    group.write_numbers()
-
-    # ---- metrics and callbacks ------------------------------------------------------------------------------------
-
-    def read(self) -> Readings:
-        """The loss and the metrics since the epoch began: one download. Raises if a loss was not finite."""
-        found = self.meters.read()
-        if found.first_bad and self.on_nan == "stop":
-            raise nan.error_of(self, found.first_bad, lambda batch: predict_and_compare(self, batch)[0])
-        return found
-
-    def _epoch_metrics(self) -> dict[str, Any]:
-        found = self.read()
-        seconds = time.perf_counter() - self._began
-        metrics: dict[str, Any] = {"epoch": self.epoch, **found, "lr": self.learning_rate, "seconds": seconds}
-        metrics["step"] = self.step_count
-        metrics["wait_seconds"] = self.wait_seconds
-        if self.on_nan == "skip" or self.scaler is not None:
-            metrics["skipped"] = found.skipped
-        return metrics
-
-    @property
-    def wait_seconds(self) -> float:
-        """How long steps of this epoch waited for data."""
-        return 0.0 if self._source is None else self._source.wait_seconds - self._waited
-
-    def _call(self, name: str, *args: Any) -> None:
-        for callback in self.callbacks:
-            getattr(callback, name)(self, *args)
-
-    def _batch_callbacks(self) -> tuple[list[Callback], list[Callback]]:
-        found = [[one for one in self.callbacks if calls_on_batches(one, name)] for name in _ON_BATCH]
-        arguments.check_every([*found[0], *found[1]])
-        return found[0], found[1]
-
-    def _call_batch(self, callbacks: list[Callback], name: str) -> None:
-        metrics = BatchMetrics(self)
-        number = self.position - (name == "on_batch_end")
-        for callback in callbacks:
-            if self.step_count % callback.every == 0:
-                getattr(callback, name)(self, number, metrics)
-
-    # ---- other uses of the model ----------------------------------------------------------------------------------
-
-    def train_batch(self, *batch: Any) -> Tensor:
-        """One training step on a batch; returns its loss, which stays on the device. With on_nan="stop" or "skip" a
-        step whose loss is not finite is left out; the loss that is returned shows it."""
-        if not self.model.training:
-            self.model.train()
-        self._seed()
-        numbers = present_numbers(self.optimizers) if self.schedules_steps else []
-        steps = self._single if self.on_nan == "stop" else self._steps_for(Streamed((), self.device))
-        if steps is None:
-            owner = weakref.ref(self)
-            compute = lambda batch, rates, moved: train_on(_alive(owner), batch, rates, moved, stops=False)  # noqa: E731
-            steps = self._single = Steps(None, compute, len(numbers))
-        args = (*as_arguments(batch, self.device), *numbers)
-        if self.memory_budget is not None:
-            self._fit_into_budget(steps.streamed, args)
-        loss = steps.streamed(*args)
-        self.step_count += 1
-        if self.schedules_steps:
-            self._step_schedulers(by_step=True)
-            self._write_numbers()
-        return loss
-
-    def evaluate(self, data: Any) -> dict[str, Any]:
-        """Loss and metrics over data, with the model in evaluation mode: one download at the end."""
-        found = self._evaluate(data, None)
-        assert found is not None
-        return found
-
-    def _evaluate(self, data: Any, requests: Requests | None) -> dict[str, Any] | None:
-        """See `evaluate`. None where a signal came in between."""
-        source = batches_of(data, self.device, pads=False)
-        if requests is not None and isinstance(source, Streamed):
-            source.what = "validation data"
-        held = source.data if isinstance(source, Resident) else None
-        known = self._evaluations.get(held)
-        if known is None:
-            own, owner = Meters([metric.fresh() for metric in self.meters.metrics], self.device), weakref.ref(self)
-            known = Steps(held, lambda batch, rates, moved: evaluate_on(_alive(owner), own, batch), 0), own
-            self._evaluations.put(held, known)
-        steps, meters = known
-        meters.reset()
-        with self._evaluating(), source.keeping_generator():
-            for batch, step in _each(source, steps):
-                self._check_budget("Trainer.evaluate", step, batch)
-                step(*batch)
-                if requests is not None and requests.signal is not None:
-                    return None
-        return dict(meters.read())
-
-    @contextlib.contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Inside, the model is in evaluation mode; afterwards each module is in the mode that it was in, and the random
-        stream where it was: training does not depend on what is evaluated in between."""
-        drawn = weft.default_generator.get_state()
-        modes = [(module, module.training) for module in self.model.modules()]
-        contexts = [callback.evaluating(self) for callback in self.callbacks]
-        self.model.eval()
-        try:
-            with contextlib.ExitStack() as stack:
-                for context in contexts:
-                    if context is not None:
-                        stack.enter_context(context)
-                yield
-        finally:
-            weft.default_generator.set_state(drawn)
-            for module, mode in modes:
-                if module.training is not mode:
-                    module.training = mode
-
-    def predict(self, data: Any, batch_size: int | None = None) -> Tensor:
-        """The model's results for inputs: a tensor or array of samples, computed at once or `batch_size` at a time, or
-        data in batches. The last part of a batch of several is the target and is left out; the others are the inputs.
-        Results of several batches are joined, in the order in which a loader gives the samples."""
-        from weft.train.predicting import in_batches, predict
-
-        return predict(self, data if batch_size is None else in_batches(data, batch_size))
-
-    def gradient_norms(self, *batch: Any) -> dict[str, float]:
-        """The norm of the gradient of each parameter for a batch, by name; nothing is updated."""
-        return search.gradient_norms(self, as_arguments(batch, self.device), compute_gradients)
-
-    def overfit_one_batch(self, train: Any, steps: int = 100) -> search.Overfit:
-        """A sanity check: train on the first batch alone. The loss of a model and a step that work falls far. The state
-        is put back afterwards."""
-        return search.overfit_one_batch(self, train, steps)
-
-    def find_lr(self, train: Any, min_lr: float = 1e-7, max_lr: float = 1.0, steps: int = 100) -> search.RateSearch:
-        """Train with a rate that grows from `min_lr` to `max_lr` with each step, and suggest a tenth of the rate at
-        which the loss is least. The state is put back afterwards."""
-        return search.find_lr(self, train, min_lr, max_lr, steps)
-
-    def find_batch_size(self, *batch: Any, limit: int | None = None, largest: int = 65536) -> int:
-        """The largest batch size, a power of two, whose step fits into `limit` bytes (unless given 90 % of what the
-        device has free): from predicted memory, without running. `batch` is an example."""
-        return search.find_batch_size(self, as_arguments(batch, self.device), limit, largest)
-
     # ---- saving and going on --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -613,30 +352,9 @@ class Trainer(TrainerOptions):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over what `state_dict` returned; the model, optimizer and callbacks are of the same kinds."""
         saving.load_state(self, state)
-        self._has_begun = self._is_seeded = self.is_loaded = True
+        self._has_started = self._is_seeded = self.is_loaded = True
 
     def save(self, metrics: Mapping[str, Any] | None = None) -> Path | None:
         """Write a checkpoint into the run folder; returns its path, or None without a run folder. Of the checkpoints,
         the last three and the one with the least validation loss (or loss) are kept."""
         return saving.save(self, metrics or {})
-
-
-def _alive(owner: weakref.ref[Trainer]) -> Trainer:
-    found = owner()
-    assert found is not None  # it is what calls the step
-    return found
-
-
-_ON_BATCH = ("on_batch_begin", "on_batch_end")
-
-
-def _each(source: Batches, steps: Steps) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """(batch, compiled step) for one pass over the data."""
-    source.start(0, 0)
-    if isinstance(source, Resident):
-        for number in range(source.length):
-            yield (), steps.of_rows(source.count(number))
-        return
-    assert isinstance(source, Streamed)
-    while (batch := source.next()) is not None:
-        yield batch, steps.streamed

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import weft
 from weft import nn
-from weft.errors import GraphError, problem
-from weft.tensor import Tensor
+from weft.base.errors import GraphError, problem
+from weft.core.tensor import Tensor
 
 if TYPE_CHECKING:
     from weft.train.trainer import Trainer
@@ -97,17 +97,17 @@ def other_modules(trainer: Trainer) -> dict[str, nn.Module]:
     """Modules of a custom step that are no part of the model or of the loss."""
     if trainer.step is None:
         return {}
-    own = {id(module) for one in _own(trainer) for module in one.modules()}
+    own = {id(module) for one in _own_modules(trainer) for module in one.modules()}
     return {name: one for name, one in modules_of(trainer.step).items() if id(one) not in own}
 
 
-def _own(trainer: Trainer) -> list[nn.Module]:
+def _own_modules(trainer: Trainer) -> list[nn.Module]:
     return [one for one in (trainer.model, trainer.loss) if isinstance(one, nn.Module)]
 
 
 def all_modules(trainer: Trainer) -> list[nn.Module]:
     """Every module that a step may change, each once."""
-    found = [module for one in [*_own(trainer), *other_modules(trainer).values()] for module in one.modules()]
+    found = [module for one in [*_own_modules(trainer), *other_modules(trainer).values()] for module in one.modules()]
     return list({id(module): module for module in found}.values())
 
 
@@ -142,7 +142,7 @@ def _identities(module: nn.Module) -> Iterator[int]:
 
 def copy_of(trainer: Trainer, everything: bool = False) -> dict[str, Any]:
     """Copies of all weights, as `state_of` has them."""
-    from weft import tree
+    from weft.base import tree
 
     leaves, structure = tree.flatten(weft.snapshot(state_of(trainer, everything)))
     copies = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -183,7 +183,7 @@ def load(trainer: Trainer, state: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def replacing(trainer: Trainer) -> Iterator[None]:
+def replace_weights(trainer: Trainer) -> Iterator[None]:
     """Inside, a callback gives the model other weights at the end of `fit`: the best, or averages. The last ones are
     kept for a `fit` that is called again."""
     before = copy_of(trainer) if trainer.replaced is None else trainer.replaced[0]
@@ -195,7 +195,7 @@ def put_back(trainer: Trainer) -> None:
     """Continue with the weights before they were replaced, unless they have been changed since."""
     if trainer.replaced is None:
         return
-    from weft import tree
+    from weft.base import tree
 
     (before, after), trainer.replaced = trainer.replaced, None
     present, given = tree.flatten(state_of(trainer))[0], tree.flatten(after)[0]

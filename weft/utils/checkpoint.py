@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.errors import GraphError, problem
-from weft.function import run_checkpointed
+from weft.autograd.function import run_checkpointed
+from weft.base.errors import GraphError, problem
 
 __all__ = ["checkpoint", "checkpoint_sequential"]
 

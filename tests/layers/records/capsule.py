@@ -8,7 +8,7 @@ import weft.nn as nn
 import weft.nn.functional as F
 from tests.layers.oracles import of_numpy
 from tests.layers.record import Bad, Case, LayerRecord
-from weft.nn.capsule import squash
+from weft.nn.spatial.capsule import squash
 
 
 def _squash(s):

@@ -8,8 +8,8 @@ import numpy as np
 
 import weft
 import weft.nn as nn
-from tests.layers.checks import tensors
 from tests.layers.graphs import WRONG_RANK, WRONG_WIDTH, graph_record, sum_at, variants, with_weights, x_and_edges
+from tests.layers.instances import tensors
 from tests.layers.oracles import of_numpy
 from tests.layers.record import Bad, Case, Draw, LayerRecord
 

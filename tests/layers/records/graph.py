@@ -9,7 +9,6 @@ import torch
 
 import weft
 import weft.nn as nn
-from tests.layers.checks import arrays_of, assert_close, tensors
 from tests.layers.geometric import geometric, of_module, utils
 from tests.layers.graphs import (
     EDGES,
@@ -29,6 +28,7 @@ from tests.layers.graphs import (
     with_weights,
     x_and_edges,
 )
+from tests.layers.instances import arrays_of, assert_close, tensors
 from tests.layers.oracles import of_numpy, of_torch, to_torch
 from tests.layers.record import Bad, Case, Draw, LayerRecord
 

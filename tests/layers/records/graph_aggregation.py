@@ -9,7 +9,6 @@ import torch
 
 import weft
 import weft.nn as nn
-from tests.layers.checks import assert_close, tensors
 from tests.layers.geometric import geometric, of_module
 from tests.layers.graphs import (
     EDGES,
@@ -21,6 +20,7 @@ from tests.layers.graphs import (
     graph_record,
     with_attributes,
 )
+from tests.layers.instances import assert_close, tensors
 from tests.layers.oracles import of_numpy, to_torch
 from tests.layers.record import Bad, Case, Draw, LayerRecord
 

@@ -9,7 +9,7 @@ import weft
 import weft.nn as nn
 from tests.layers.oracles import of_numpy, of_torch, to_torch
 from tests.layers.record import Bad, Case, LayerRecord
-from weft.nn.linear import expmap0, logmap0, mobius_add, octonion_signs, project_to_ball
+from weft.nn.basic.linear import expmap0, logmap0, mobius_add, octonion_signs, project_to_ball
 
 
 def check_activations():

@@ -34,11 +34,7 @@ def _probabilities(draw: Draw, *shape: int) -> np.ndarray:
     return draw.uniform(*shape, low=0.1, high=0.9)
 
 
-def _given(value: Any) -> Any:
-    return weft.tensor(value, dtype=weft.float32) if isinstance(value, np.ndarray) else value
-
-
-def _given(value: Any) -> Any:
+def _as_argument(value: Any) -> Any:
     return weft.tensor(value, dtype=weft.float32) if isinstance(value, np.ndarray) else value
 
 
@@ -59,7 +55,9 @@ def _like_torch(
         theirs = {key: torch.tensor(value) if isinstance(value, np.ndarray) else value for key, value in chosen.items()}
 
         def make(chosen: Mapping[str, Any] = chosen) -> Any:
-            return getattr(nn, name)(**{key: _given(value) for key, value in chosen.items()})  # on the default device
+            return getattr(nn, name)(
+                **{key: _as_argument(value) for key, value in chosen.items()}
+            )  # on the default device
 
         def torchs(theirs: Mapping[str, Any] = theirs) -> Any:
             return getattr(torch.nn, name)(**theirs)

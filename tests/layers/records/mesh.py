@@ -9,8 +9,8 @@ import torch
 
 import weft
 import weft.nn as nn
-from tests.layers.checks import assert_close, tensors
 from tests.layers.geometric import geometric
+from tests.layers.instances import assert_close, tensors
 from tests.layers.oracles import of_numpy, to_torch
 from tests.layers.record import Bad, Case, Draw, LayerRecord
 

@@ -25,10 +25,10 @@ def buffers_after_three_steps(ours, theirs, shape):
         )
         random = np.random.default_rng(4)
         step = weft.compile(lambda x: layer(x))
-        for turn in range(3):
-            x = random.normal(size=shape) * (turn + 1) + turn
+        for iteration in range(3):
+            x = random.normal(size=shape) * (iteration + 1) + iteration
             expected = oracle(torch.from_numpy(x)).detach().numpy()
-            given = (step if turn < 2 else layer)(weft.tensor(x))
+            given = (step if iteration < 2 else layer)(weft.tensor(x))
             np.testing.assert_allclose(given.detach(), expected, rtol=1e-9, atol=1e-9)
         for key, value in oracle.state_dict().items():
             found = layer.state_dict()[key]
@@ -149,7 +149,7 @@ def spectral(variant, ours, theirs, shape, bad=False, **options):
         oracle=of_torch(lambda: TorchSpectral(theirs(), **options)),
         bad=[
             Bad(call=lambda layer: layer(weft.ones(2, 7)), match="7"),
-            Bad(call=lambda layer: nn.SpectralNorm(nn.Linear(2, 2), name="heavy"), match="'heavy'.*Linear"),
+            Bad(call=lambda layer: nn.SpectralNorm(nn.Linear(2, 2), name="mass"), match="'mass'.*Linear"),
             Bad(call=lambda layer: nn.SpectralNorm(nn.Linear(2, 2), n_power_iterations=0), match="iterations=0"),
             Bad(call=lambda layer: nn.SpectralNorm(nn.Linear(2, 2), dim=2), match="dim=2"),
         ]

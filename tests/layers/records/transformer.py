@@ -7,7 +7,7 @@ import weft
 import weft.nn as nn
 from tests.layers.oracles import of_numpy, of_torch, to_torch
 from tests.layers.record import Bad, Case, LayerRecord
-from weft.nn.normalization import LayerNorm
+from weft.nn.basic.normalization import LayerNorm
 
 SEQUENCE = frozenset({"batch", "sequence"})
 MASKED = frozenset({"batch", "sequence", "mask"})

@@ -8,7 +8,7 @@ import weft
 import weft.nn as nn
 from tests.layers.oracles import of_numpy
 from tests.layers.record import Bad, Case, LayerRecord
-from weft.nn.vision import warp
+from weft.nn.spatial.vision import warp
 
 
 def _transform(size=None, mode="bilinear", padding_mode="zeros", align_corners=False):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from weft.contents import load_lazily as _load_lazily
+from weft.base.lazy_modules import load_lazily as _load_lazily
 
 CONTENTS: dict[str, tuple[str, ...]] = {
     "weft.optim.clip": ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from weft.errors import GraphError, RangeError, problem
+from weft.base.errors import GraphError, RangeError, problem
 from weft.nn.containers import Sequential
 from weft.nn.module import Module
 

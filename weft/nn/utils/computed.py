@@ -11,10 +11,10 @@ from __future__ import annotations
 import functools
 from typing import Any, Protocol
 
-from weft.errors import GraphError, problem
+from weft.base.errors import GraphError, problem
+from weft.base.state import MODULES
 from weft.nn.module import Module
 from weft.nn.parameter import is_lazy
-from weft.state import MODULES
 
 
 class Rule(Protocol):
@@ -87,7 +87,7 @@ def _property(name: str) -> property:
 
 
 def _reduce(self: Any, protocol: Any) -> tuple[Any, ...]:
-    """For pickle: the class is made anew from the one that a file of Python holds."""
+    """For pickle: the class is made again from the one that a file of Python holds."""
     names = tuple(sorted(rules(self)))
     return _rebuild, (plain_class(self), names, type(self).__name__ != plain_class(self).__name__), self.__getstate__()
 

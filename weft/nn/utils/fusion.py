@@ -8,15 +8,15 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weft.creation import ones_like, zeros_like
-from weft.errors import GraphError, ShapeError, problem
+from weft.base.errors import GraphError, ShapeError, problem
+from weft.core.creation import ones_like, zeros_like
+from weft.core.tensor import Tensor
 from weft.nn.parameter import Parameter
-from weft.tensor import Tensor
 
 if TYPE_CHECKING:
-    from weft.nn.convolution import _ConvNd
-    from weft.nn.linear import Linear
-    from weft.nn.normalization import _BatchNorm
+    from weft.nn.basic.batch_and_instance_norm import _BatchNorm
+    from weft.nn.basic.linear import Linear
+    from weft.nn.spatial.convolution import _ConvNd
 
 Conv = TypeVar("Conv", bound="_ConvNd")
 Dense = TypeVar("Dense", bound="Linear")

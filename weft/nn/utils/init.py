@@ -6,10 +6,10 @@ import inspect
 from typing import Any, TypeVar
 
 from weft.autograd import no_grad
-from weft.creation import empty
-from weft.errors import RangeError, problem
+from weft.base.errors import RangeError, problem
+from weft.core.creation import empty
 from weft.nn.module import Module
-from weft.random import get_rng_state, set_rng_state
+from weft.random.generator import get_rng_state, set_rng_state
 
 Made = TypeVar("Made", bound=Module)
 

@@ -1,7 +1,7 @@
 """Weight and spectral normalization in PyTorch's older form: parameters `weight_g`, `weight_v` or `weight_orig` beside
 the module's others. `parametrizations` has the newer one.
 
-The weight is computed whenever it is read (`utils.computed`), so it never lags behind an optimizer's update.
+The weight is computed whenever it is read (`nn.utils.computed`), so it never lags behind an optimizer's update.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import abc
 from typing import Any, TypeVar
 
 from weft.autograd import no_grad
-from weft.errors import GraphError, RangeError, problem
+from weft.base.errors import GraphError, RangeError, problem
+from weft.core.tensor import Tensor
 from weft.nn import functional as F
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
 from weft.nn.utils.computed import compute, need_shape, rules, stop_computing
-from weft.nn.utils.parametrizations import default_dim, norm_except, rows_first, scaled
-from weft.random import randn
-from weft.tensor import Tensor
+from weft.nn.utils.parametrizations import default_dim, norm_except, rows_first, scale_to_norm
+from weft.random.generator import randn
 
 Made = TypeVar("Made", bound=Module)
 
@@ -78,7 +78,7 @@ class _WeightNorm(_Norm):
         self.dim = dim
 
     def value(self, module: Any) -> Tensor:
-        return scaled(self.part(module, "g"), self.part(module, "v"), self.dim)
+        return scale_to_norm(self.part(module, "g"), self.part(module, "v"), self.dim)
 
 
 def weight_norm(module: Made, name: str = "weight", dim: int | None = 0) -> Made:
@@ -136,7 +136,7 @@ class _SpectralNorm(_Norm):
         super().remove(module)
         for hook in module._hooks:
             if hook.function is self:
-                from weft.nn.hooks import ModuleHandle
+                from weft.nn.module.hooks import ModuleHandle
 
                 ModuleHandle(module, hook.number).remove()
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from weft.creation import eye, tensor
-from weft.functions import cat
-from weft.looping import loop
-from weft.tensor import Tensor
+from weft.core.creation import eye, tensor
+from weft.core.tensor import Tensor
+from weft.functional.loop import loop
+from weft.names.functions import cat
 
 
 def householder_product(below: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def cayley(skew: Tensor) -> Tensor:
     return loop(eliminate, start, identity)[0][..., n:]
 
 
-def orthogonalized(matrix: Tensor) -> Tensor:
+def orthogonalize(matrix: Tensor) -> Tensor:
     """Q of matrix [*, n, k] = Q R with the diagonal of R positive."""
     q, r = np.linalg.qr(_on_host(matrix))
     signs = np.sign(np.diagonal(r, axis1=-2, axis2=-1))

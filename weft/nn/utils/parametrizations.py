@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TypeVar
 
 from weft.autograd import no_grad
-from weft.creation import eye
-from weft.errors import GraphError, RangeError, ShapeError, problem
-from weft.functions import cat
+from weft.base.errors import GraphError, RangeError, ShapeError, problem
+from weft.core.creation import eye
+from weft.core.tensor import Tensor
+from weft.names.functions import cat
 from weft.nn import functional as F
 from weft.nn.module import Module
 from weft.nn.utils import orthogonal_maps as maps
 from weft.nn.utils import parametrize
 from weft.nn.utils.computed import need_shape
-from weft.random import randn
-from weft.tensor import Tensor
+from weft.random.generator import randn
 
 __all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 
@@ -75,9 +75,9 @@ class _Orthogonal(Module):
         with no_grad():
             if n != k:
                 more = randn((*q.shape[:-1], n - k), dtype=q.dtype, device=q.device)
-                self.base = maps.orthogonalized(cat([q, more], -1))
+                self.base = maps.orthogonalize(cat([q, more], -1))
             else:
-                self.base = q.clone() if maps.is_orthogonal(q) else maps.orthogonalized(q)
+                self.base = q.clone() if maps.is_orthogonal(q) else maps.orthogonalize(q)
             # -1 on the diagonal: Q is the identity, for reflections as for the other maps.
             return -eye(*self.shape[-2:], dtype=q.dtype, device=q.device).expand(self.shape)
 
@@ -127,7 +127,7 @@ def norm_except(value: Tensor, dim: int) -> Tensor:
     return (value * value).sum(axes, keepdim=True).sqrt() if axes else value.abs()
 
 
-def scaled(g: Tensor, v: Tensor, dim: int) -> Tensor:
+def scale_to_norm(g: Tensor, v: Tensor, dim: int) -> Tensor:
     """g v / |v|."""
     return v * (g / norm_except(v, dim))
 
@@ -140,7 +140,7 @@ class _WeightNorm(Module):
         self.dim = -1 if dim is None else dim
 
     def forward(self, weight_g: Tensor, weight_v: Tensor) -> Tensor:
-        return scaled(weight_g, weight_v, self.dim)
+        return scale_to_norm(weight_g, weight_v, self.dim)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Norms and directions of a weight."""

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from weft.autograd import no_grad
-from weft.errors import DTypeError, GraphError, ShapeError, problem
+from weft.base.errors import DTypeError, GraphError, ShapeError, problem
+from weft.base.state import STATE
+from weft.core.tensor import Tensor
 from weft.nn.containers import ModuleDict, ModuleList
 from weft.nn.module import Module
 from weft.nn.parameter import Parameter
 from weft.nn.utils.computed import compute, need_shape, plain_class, rules, stop_computing
-from weft.state import STATE
-from weft.tensor import Tensor
 
 __all__ = [
     "ParametrizationList",
@@ -99,7 +99,7 @@ class ParametrizationList(ModuleList):
                     with contextlib.suppress(NotImplementedError):
                         new = module.right_inverse(new)
         self.is_tensor = isinstance(new, Tensor)
-        self.ntensors = 1 if self.is_tensor else len(_several(new))
+        self.ntensors = 1 if self.is_tensor else len(_as_sequence(new))
         if self.is_tensor:
             _register(self, "original", _with_value(original, new))
         else:
@@ -132,7 +132,7 @@ class ParametrizationList(ModuleList):
                     given = f"{type(module).__name__}, which has no right_inverse"
                     raise problem(GraphError, "right_inverse", given, "one", "assign to the original instead")
                 new = module.right_inverse(new)
-            news = [new] if self.is_tensor else _several(new)
+            news = [new] if self.is_tensor else _as_sequence(new)
             if len(news) != self.ntensors:
                 raise problem(ShapeError, "right_inverse", f"{len(news)} tensors", f"{self.ntensors}")
             for original, one in zip(self._originals(), news, strict=True):
@@ -142,7 +142,7 @@ class ParametrizationList(ModuleList):
                 _with_value(original, one)
 
 
-def _several(value: Any) -> Sequence[Tensor]:
+def _as_sequence(value: Any) -> Sequence[Tensor]:
     if not isinstance(value, (list, tuple)) or not all(isinstance(one, Tensor) for one in value):
         raise problem(DTypeError, "right_inverse", f"a {type(value).__name__}", "a tensor, or a tuple of tensors")
     return value

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from weft.creation import full
-from weft.creation import tensor as make_tensor
-from weft.errors import DeviceError, DTypeError, GraphError, RangeError, ShapeError, problem
-from weft.functions import stack, where
+from weft.base.errors import DeviceError, DTypeError, GraphError, RangeError, ShapeError, problem
+from weft.base.state import STATE
+from weft.core.creation import full
+from weft.core.creation import tensor as make_tensor
+from weft.core.tensor import Tensor
+from weft.names.functions import stack, where
 from weft.nn import functional as F
-from weft.state import STATE
-from weft.tensor import Tensor
 
 __all__ = [
     "PackedSequence",
@@ -73,7 +73,7 @@ class PackedSequence(_Fields):
         """The data on another device or in another dtype; the indices follow the data, batch_sizes stay."""
         data = self.data.to(*args, **kwargs)
         order, inverse = (None if one is None else one.to(data.device) for one in self[2:])
-        return _packed(data, self.batch_sizes, order, inverse, self._known)
+        return _make_packed(data, self.batch_sizes, order, inverse, self._known)
 
     def cpu(self) -> PackedSequence:
         """On the CPU."""
@@ -104,7 +104,7 @@ class PackedSequence(_Fields):
         return self._cast("int32")
 
     def _cast(self, name: str) -> PackedSequence:
-        from weft.dtypes import by_name
+        from weft.base.dtypes import by_name
 
         return self.to(by_name(name))
 
@@ -114,7 +114,7 @@ class PackedSequence(_Fields):
         return self.data.is_cuda
 
 
-def _packed(
+def _make_packed(
     data: Tensor, batch_sizes: Tensor, order: Tensor | None, inverse: Tensor | None, known: _Known | None
 ) -> PackedSequence:
     made = PackedSequence(data, batch_sizes, order, inverse)
@@ -122,8 +122,8 @@ def _packed(
     return made
 
 
-def known_numbers(packed: PackedSequence) -> _Known:
-    """How many sequences have each step, and where each stood, as numbers of the host."""
+def read_numbers(packed: PackedSequence) -> _Known:
+    """How many sequences have each step, and their order before sorting, as numbers of the host."""
     if packed._known is None:
         if STATE.trace is not None:
             raise problem(
@@ -185,15 +185,15 @@ def pack_padded_sequence(
         raise problem(RangeError, who, given, "lengths in decreasing order", "pass enforce_sorted=False")
     sizes = (found[None, :] > np.arange(found.max(initial=0))[:, None]).sum(1)
     time = np.repeat(np.arange(len(sizes)), sizes)
-    place = order[np.concatenate([np.arange(size) for size in sizes])] if len(sizes) else order
-    rows = place * steps + time if batch_first else time * batch + place
+    sequence = order[np.concatenate([np.arange(size) for size in sizes])] if len(sizes) else order
+    rows = sequence * steps + time if batch_first else time * batch + sequence
     data = _rows(input.reshape(batch * steps, *input.shape[2:]), rows)
     batch_sizes = make_tensor(sizes, device="cpu")
     if enforce_sorted:
-        return _packed(data, batch_sizes, None, None, _Known(sizes, None))
+        return _make_packed(data, batch_sizes, None, None, _Known(sizes, None))
     inverse = np.argsort(order)
     indices = [make_tensor(one, device=input.device) for one in (order, inverse)]
-    return _packed(data, batch_sizes, indices[0], indices[1], _Known(sizes, inverse))
+    return _make_packed(data, batch_sizes, indices[0], indices[1], _Known(sizes, inverse))
 
 
 def _rows(table: Tensor, rows: np.ndarray) -> Tensor:
@@ -204,14 +204,14 @@ def padded_rows(
     packed: PackedSequence, padding_value: float = 0.0, steps: int | None = None, unsort: bool = False
 ) -> tuple[Tensor, np.ndarray]:
     """The sequences padded, [T, B, *], and their lengths; as they are sorted, or as they were before with `unsort`."""
-    sizes, inverse = known_numbers(packed)
+    sizes, inverse = read_numbers(packed)
     steps = len(sizes) if steps is None else steps
-    place = np.arange(sizes[0]) if inverse is None or not unsort else inverse  # of each sequence within a step
-    lengths = (sizes[:, None] > place).sum(0)
+    sequence = np.arange(sizes[0]) if inverse is None or not unsort else inverse  # of each sequence within a step
+    lengths = (sizes[:, None] > sequence).sum(0)
     first = np.zeros(steps, np.int64)  # the row of each step's first sequence
     first[1 : len(sizes)] = np.cumsum(sizes)[:-1]
     is_valid = np.arange(steps)[:, None] < lengths  # [T, B]
-    rows = np.where(is_valid, first[:, None] + place, 0)
+    rows = np.where(is_valid, first[:, None] + sequence, 0)
     data = packed.data
     padded = _rows(data, rows.reshape(-1)).reshape(*rows.shape, *data.shape[1:])
     if not is_valid.all():
@@ -220,12 +220,12 @@ def padded_rows(
     return padded, lengths
 
 
-def packed_like(padded: Tensor, packed: PackedSequence) -> PackedSequence:
+def pack_like(padded: Tensor, packed: PackedSequence) -> PackedSequence:
     """The steps of `padded` [T, B, *] that `packed` has, packed like it."""
     batch = padded.shape[1]
-    rows = np.concatenate([step * batch + np.arange(size) for step, size in enumerate(known_numbers(packed).sizes)])
+    rows = np.concatenate([step * batch + np.arange(size) for step, size in enumerate(read_numbers(packed).sizes)])
     data = _rows(padded.reshape(-1, *padded.shape[2:]), rows)
-    return _packed(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices, packed._known)
+    return _make_packed(data, packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices, packed._known)
 
 
 def pad_packed_sequence(
@@ -239,7 +239,7 @@ def pad_packed_sequence(
     (tensor([[1, 2, 3],
             [4, 0, 0]]), tensor([3, 1]))
     """
-    steps = len(known_numbers(sequence).sizes)
+    steps = len(read_numbers(sequence).sizes)
     if total_length is not None and total_length < steps:
         given = f"total_length={total_length} and a sequence of length {steps}"
         raise problem(RangeError, "pad_packed_sequence", given, "at least the length of the longest sequence")

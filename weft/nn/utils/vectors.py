@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from weft.autograd import no_grad
-from weft.errors import DTypeError, ShapeError, problem
-from weft.functions import cat
-from weft.tensor import Tensor
+from weft.base.errors import DTypeError, ShapeError, problem
+from weft.core.tensor import Tensor
+from weft.names.functions import cat
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:

@@ -1,0 +1,88 @@
+"""Addresses for memory that a runtime names by handles."""
+
+from __future__ import annotations
+
+import pytest
+
+from weft.backends.gpu.handles import CLASSES_PER_OCTAVE, HandleMemory, class_bytes
+from weft.errors import OutOfMemoryError
+
+
+class Runtime:
+    """Handles are numbers from 1; at most `limit` bytes exist at a time."""
+
+    def __init__(self, limit: int = 1 << 20, capacity: int = 1 << 20):
+        self.sizes: dict[int, int] = {}
+        self.made = self.waits = 0
+        self.limit = limit
+        self.memory = HandleMemory(self.create, self.sizes.pop, self.wait, capacity, "a device")
+
+    def create(self, nbytes: int) -> int:
+        if sum(self.sizes.values()) + nbytes > self.limit:
+            raise OutOfMemoryError("the runtime has too little")
+        self.made += 1
+        self.sizes[self.made] = nbytes
+        return self.made
+
+    def wait(self) -> None:
+        self.waits += 1
+
+
+def test_addresses_are_split_into_handle_and_offset():
+    memory = Runtime().memory
+    addresses = [memory.allocate(nbytes) for nbytes in (1, 4096, 5000)]
+    for handle, (address, nbytes) in enumerate(zip(addresses, (1, 4096, 5000), strict=True), 1):
+        assert memory.split(address) == (handle, 0)
+        assert memory.split(address + nbytes - 1) == (handle, nbytes - 1)
+        assert memory.split(address + nbytes) == (handle, nbytes)  # an empty view at the end
+    assert memory.split(0) == (None, 0)
+
+
+def test_freed_memory_is_reused_at_the_same_address():
+    runtime = Runtime()
+    first = runtime.memory.allocate(1000)
+    runtime.memory.free(first)
+    assert runtime.memory.unused == runtime.memory.reserved == class_bytes(1000)
+    assert runtime.memory.allocate(1001) == first  # of the same class
+    assert runtime.made == 1 and not runtime.memory.unused
+
+
+def test_released_addresses_never_come_again():
+    runtime = Runtime()
+    seen = set()
+    for _ in range(5):
+        address = runtime.memory.allocate(100)
+        assert address not in seen
+        seen.add(address)
+        runtime.memory.free(address)
+        runtime.memory.release_unused()
+    assert not runtime.sizes and not runtime.memory.reserved
+    assert runtime.waits == 5
+
+
+def test_release_keeps_what_is_in_use():
+    runtime = Runtime()
+    kept, freed = runtime.memory.allocate(100), runtime.memory.allocate(100)
+    runtime.memory.free(freed)
+    runtime.memory.release_unused()
+    assert runtime.memory.split(kept + 7) == (1, 7)
+    assert list(runtime.sizes) == [1]
+
+
+@pytest.mark.parametrize("limits", [(4096, 1 << 20), (1 << 20, 4096)])
+def test_short_memory_releases_what_waits_for_reuse(limits):
+    """Whether the runtime refuses, or would promise more than the device has."""
+    runtime = Runtime(*limits)
+    runtime.memory.free(runtime.memory.allocate(4096))
+    address = runtime.memory.allocate(2048)
+    assert runtime.sizes == {2: 2048}
+    with pytest.raises(OutOfMemoryError):
+        runtime.memory.allocate(3000)
+    assert runtime.memory.split(address) == (2, 0)
+    assert runtime.memory.memory() == (runtime.memory.capacity - 2048, runtime.memory.capacity)
+
+
+def test_classes_waste_little():
+    for nbytes in [*range(256, 5000, 7), 10**6, 10**9 + 1]:
+        assert nbytes <= class_bytes(nbytes) <= nbytes * (1 + 1 / CLASSES_PER_OCTAVE) + 1
+        assert class_bytes(class_bytes(nbytes)) == class_bytes(nbytes)

@@ -1,0 +1,286 @@
+"""OpenCL: how kernels are printed, and the driver and the compiler on PoCL, where it is installed."""
+
+from __future__ import annotations
+
+import gc
+import re
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import weft
+import weft.nn.functional as F
+from tests.unit.fake_cuda import Idle
+from tests.unit.fake_driver import FakeGpu
+from tests.unit.networks import Training
+from weft.backends.opencl import backend as opencl_backend
+from weft.backends.opencl import compile as opencl_compile
+from weft.backends.opencl import library
+from weft.backends.opencl.driver import OpenClDriver
+from weft.base import dtypes
+from weft.base.capabilities import Features, Limits
+from weft.errors import DeviceError, IndexRangeError, OutOfMemoryError
+from weft.kernels.ir.language import Geometry
+from weft.plan.device import Device
+from weft.plan.plan import Code
+from weft.render.dialects.opencl import FIXED_SIZE, OPENCL, SHUFFLES, with_subgroups
+
+pytestmark = pytest.mark.unit
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+class Printed(FakeGpu):
+    """A device without hardware whose kernels are printed in OpenCL C; nothing is computed."""
+
+    dialect = OPENCL
+
+    def __init__(self) -> None:
+        super().__init__(1 << 28)
+        self.driver.emulator = Idle()
+        limits = Limits(workgroup_size=256, shared_bytes=49152, static_shared_bytes=49152)
+        features = Features(workgroups=True, scalar_arguments=True)
+        self.device = Device("opencl", 0, self, "no hardware", frozenset(dtypes.ALL), features, limits)
+        self.codes: list[Code] = []
+
+    def render(self, kernel):
+        self.codes.append(super().render(kernel))
+        return self.codes[-1]
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    """Kernels of products, rows, columns, sorting, attention, 16-bit floats and copies."""
+    gpu = Printed()
+    with weft.device(gpu.device):
+        x, y = weft.ones(70, 66), weft.ones(66, 130)
+        q = weft.ones(2, 3, 17, 8)
+        narrow = weft.ones(40, 300, dtype=weft.float16)
+        weft.eval(x, y, q, narrow)
+        results = [
+            x @ y, x.softmax(1), x.sum(0), x.sort(1)[0], x.T.contiguous(), narrow.sum(1), (narrow * 2).bfloat16(),
+            F.scaled_dot_product_attention(q, q, q), (x > 0).any(1), weft.ones(3000, 700).softmax(1),
+        ]  # fmt: skip
+        for result in results:
+            weft.eval(result)
+    return [code.text for code in gpu.codes]
+
+
+def body_of(text: str) -> list[str]:
+    return text[text.index("__kernel") :].splitlines()[2:-1]
+
+
+def test_nothing_of_cuda_is_printed(texts):
+    assert len(texts) >= 10
+    cuda = re.compile(r"\w<\d|template|__shared__|__device__|threadIdx|long long|unsigned|alignas|asm")
+    for text in texts:
+        assert not cuda.search(text), text
+
+
+def test_buffers_are_memory_objects_with_offsets(texts):
+    for text in texts:
+        head = text[text.index("__kernel") :].splitlines()[0]
+        names = re.findall(r"__global (?:const )?\w+\* (\w+)_base, ulong \1_at", head)
+        assert names and head.count("__global") == len(names)
+        for name in names:
+            assert re.search(rf"\* {name} = \(__global .*\)\(\(__global char\*\){name}_base \+ {name}_at\);", text)
+
+
+def test_shared_arrays_stand_at_the_top_of_the_kernel(texts):
+    """The language allows them nowhere else."""
+    shared = 0
+    for text in texts:
+        lines = body_of(text)
+        last = max([number for number, line in enumerate(lines) if "__local " in line and "[" in line], default=-1)
+        declared = [line for line in lines[: last + 1] if re.match(r"    __local \w+ \w+\[\d+\]", line)]
+        shared += len(declared)
+        assert all(re.match(r"    __(local|global) ", line) for line in lines[: len(declared)])
+        assert not [line for line in lines[len(declared) :] if re.match(r"\s*__local \w+ \w+\[", line)]
+    assert shared > 5
+
+
+def test_contraction_is_off(texts):
+    assert all(text.startswith("#pragma OPENCL FP_CONTRACT OFF\n") for text in texts)
+
+
+def test_reserved_words_are_no_names(texts):
+    reserved = re.compile(rf"\b({'|'.join(OPENCL.reserved)})\b")
+    assert not [line for text in texts for line in body_of(text) if reserved.search(line)]
+    assert any("half_" in text for text in texts)  # the sort's axis
+
+
+def test_merged_texts_define_each_function_once(texts):
+    merged = opencl_compile.merge(texts)
+    defined = re.findall(r"^(?:__attribute__\(\(noinline\)\) )?static \w+ (\w+)\(", merged, re.M)
+    assert len(set(defined)) == len(defined) > 5
+    kernels = {re.search(r"void (\w+)\(", text)[1] for text in texts}
+    assert set(re.findall(r"^__kernel .* void (\w+)\(", merged, re.M)) == kernels
+
+
+def test_subgroups_only_where_lanes_exchange_values_and_the_size_is_known(monkeypatch):
+    found = {"extensions": " ".join((*SHUFFLES, FIXED_SIZE)), "type": 4, "workgroup_size": 512, "local_memory": 65536}
+    monkeypatch.setattr("weft.backends.opencl.library.query", lambda handle, name: found.get(name, 0))
+    monkeypatch.setattr("weft.backends.opencl.library.subgroup_sizes", lambda handle: [8, 16, 32])
+    assert opencl_backend.limits(0).subgroup_sizes == (32,) and opencl_backend.limits(0).workgroup_size == 512
+    assert dtypes.float64 not in opencl_backend.supported_dtypes(0)
+    found["extensions"] = " ".join(SHUFFLES)  # the compiler chooses the size
+    assert opencl_backend.limits(0).subgroup_sizes == ()
+
+
+def test_rows_exchange_values_in_subgroups():
+    gpu = Printed()
+    gpu.dialect = with_subgroups(16)
+    limits = replace(gpu.device.limits, subgroup_sizes=(16,))
+    gpu.device = replace(gpu.device, features=replace(gpu.device.features, subgroup_operations=True), limits=limits)
+    with weft.device(gpu.device):
+        x = weft.ones(40, 500)
+        weft.eval(x.softmax(1), (x > 0).all(1))
+    text = "".join(code.text for code in gpu.codes)
+    assert "(float)sub_group_shuffle_xor((float)" in text
+    assert "__kernel __attribute__((intel_reqd_sub_group_size(16))) " in text and "shuffle_xor((bool)" not in text
+
+
+# --- PoCL ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def device() -> Device:
+    pytest.importorskip("pyopencl", reason="pyopencl is not installed: pip install 'pyopencl[pocl]'")
+    try:
+        return weft.get_device("opencl")
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+def test_a_tensor_by_name(device):
+    x = weft.tensor([1.0, 2.0], device="opencl:0")
+    assert x.device is device and (x * 3 + 1).tolist() == [4.0, 7.0]
+    assert device.is_software == ("CPU" in device.description or "software" in device.description)
+    assert x.to("cpu").to("opencl").tolist() == [1.0, 2.0]
+
+
+def test_an_mlp_trains_as_on_the_cpu_and_stays_on_the_device(device):
+    def train(where, steps):
+        with weft.device(where):
+            training = Training("mlp")
+            losses = [training.step() for _ in range(steps)]
+            return np.array([loss.item() for loss in losses]), training.state()
+
+    (losses, state), (expected, weights) = train(device, 6), train("cpu", 6)
+    np.testing.assert_allclose(losses, expected, 0, 1e-5 * np.abs(expected).max())
+    for ours, theirs in zip(state, weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, 0, 1e-4 * np.abs(theirs).max())
+    again, bits = train(device, 6)
+    assert again.tolist() == losses.tolist() and all((a == b).all() for a, b in zip(bits, state, strict=True))
+    with weft.device(device):
+        training = Training("mlp")
+        for _ in range(4):
+            training.step()
+        before = weft.counters()
+        for _ in range(10):
+            training.step()
+        device.backend.synchronise()
+        after = weft.counters()
+    moved = {name: after[name] - before[name] for name in ("uploads", "downloads", "plans_built", "kernels_compiled")}
+    assert not any(moved.values()), moved
+
+
+def in_use(device: Device) -> int:
+    gc.collect()
+    device.backend.synchronise()
+    return device.backend.bytes_in_use
+
+
+def test_memory_does_not_grow_and_is_freed(device):
+    before = in_use(device)
+    with weft.device(device):
+        x = weft.ones(1000)
+        step = weft.compile(lambda x: x * 0.5 + 1)
+        for _ in range(20):
+            x = step(x)
+        used, reserved = in_use(device), device.backend.driver.reserved_bytes()
+        for _ in range(300):
+            x = step(x)
+        assert in_use(device) <= used and device.backend.driver.reserved_bytes() <= reserved
+        assert abs(x.numpy() - 2).max() < 1e-6
+    del x, step
+    assert in_use(device) <= before
+    device.backend.empty_cache()
+    assert device.backend.driver.pool.unused == 0
+
+
+def test_views_begin_anywhere(device):
+    """A view is the offset of a memory object, of any alignment."""
+    array = np.arange(1003, dtype=np.float32)
+    with weft.device(device):
+        x = weft.tensor(array)
+        step = weft.compile(lambda x: x[3:] * 2 + x[:-3])
+        for _ in range(4):
+            np.testing.assert_array_equal(step(x).numpy(), array[3:] * 2 + array[:-3])
+        short = array.astype(np.uint8)
+        words = weft.tensor(short)
+        np.testing.assert_array_equal((words[1:] + words[:-1]).numpy(), short[1:] + short[:-1])
+
+
+def test_events_measure_time(device):
+    driver = device.backend.driver
+    first, last = driver.create_event(), driver.create_event()
+    pointer = driver.allocate(1 << 22)
+    driver.record_event(first)
+    driver.clear(pointer, 1 << 22)
+    driver.record_event(last)
+    driver.synchronise()
+    assert 0 < driver.seconds_between(first, last) < 10
+    driver.free(pointer)
+
+
+def test_a_kernel_that_does_not_compile_is_named_and_shown(device):
+    text = f"{OPENCL.header}\n\n// k\n__kernel void k(__global float* x)\n{{\n    x[0] = nothing_here;\n}}\n"
+    good = f"{OPENCL.header}\n\n// g\n__kernel void g(__global float* x)\n{{\n    x[0] = 1;\n}}\n"
+
+    def code(name: str, symbol: str, text: str) -> Code:
+        return Code(name, symbol, (), Geometry(64, 64), zlib.compress(text.encode()))
+
+    with pytest.raises(DeviceError, match="broken_map") as caught:
+        device.backend.driver.load_kernels([code("good_map", "g", good), code("broken_map", "k", text)])
+    assert "nothing_here" in str(caught.value) and "   6  " in str(caught.value)
+    assert device.backend.driver.load_kernels([code("good_map", "g", good)])
+
+
+def test_too_much_memory_is_an_error_that_leaves_the_device_working(device):
+    with weft.device(device), pytest.raises(OutOfMemoryError, match="TiB"):
+        weft.eval(weft.zeros(1 << 40, dtype=weft.uint8))
+    assert weft.ones(3, device=device).sum().item() == 3.0
+
+
+def test_an_index_out_of_range_is_reported(device):
+    with weft.device(device):
+        x, index = weft.ones(5), weft.tensor([1, 7])
+        with pytest.raises(IndexRangeError):
+            x[index].numpy()
+        assert x.sum().item() == 5.0
+
+
+def test_a_device_that_does_not_start_leaves_nothing_behind(device, monkeypatch):
+    made, released = [], []
+
+    def create(name, *args):
+        made.append((name, library.create(name, *args)))
+        return made[-1][1]
+
+    def call(name, *args):
+        if name.startswith("clRelease"):
+            released.append((name.replace("Release", "Create"), args[0]))
+        library.call(name, *args)
+
+    def fail(*args):
+        raise DeviceError("no compiler answers")
+
+    for name, replacement in (("create", create), ("call", call), ("Compiler", fail)):
+        monkeypatch.setattr(f"weft.backends.opencl.driver.{name}", replacement)
+    with pytest.raises(DeviceError, match="no compiler answers"):
+        OpenClDriver(device.backend.driver.handle)
+    assert [name for name, _ in made] == ["clCreateContext", "clCreateCommandQueue"]
+    assert sorted(released) == sorted(made)

@@ -1,0 +1,141 @@
+"""The OpenCL backend: any device with an OpenCL 1.2 driver. What kernels may use is read from the device.
+
+`OpenCl` finds the devices: GPUs first, then those that a CPU emulates, such as PoCL's. Each is an `OpenClBackend` with
+a driver of its own, opened when it is first asked for. Nothing of OpenCL is loaded before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import overload
+
+from weft.backends.gpu.backend import GpuBackend
+from weft.backends.opencl import library
+from weft.backends.opencl.driver import OpenClDriver
+from weft.base import dtypes
+from weft.base.capabilities import Features, Limits
+from weft.base.digest import digest
+from weft.base.locks import new_lock
+from weft.base.tuning import Tuning
+from weft.plan.device import Device
+from weft.render.dialects.opencl import FIXED_SIZE, OPENCL, SHUFFLES, with_subgroups
+
+MAX_WORKGROUP_SIZE = 1024  # more lanes make no kernel faster
+MAX_SOFTWARE_WORKGROUP_SIZE = 256  # a CPU runs the lanes of a workgroup one after the other
+MAX_SUBGROUP_SIZE = 32
+MAX_SHARED_BYTES = 64 << 10  # of one workgroup: CPUs report their whole cache
+# Concurrent launches in one kernel gain nothing on a CPU, and PoCL takes minutes to compile many barriers in branches.
+SOFTWARE_TUNING = Tuning(max_concurrent_workgroups=0)
+INSTALL = "pip install 'weft[opencl]'"
+_opening = new_lock()
+
+
+class OpenClBackend(GpuBackend):
+    """One device: `handle` of the library's, and `opencl:<number>` by name."""
+
+    def __init__(self, handle: int, number: int = 0):
+        software = is_software(handle)
+        driver = OpenClDriver(handle)
+        super().__init__(driver)
+        self.driver: OpenClDriver = driver
+        size = subgroup_size(handle)
+        self.dialect = with_subgroups(size) if size else OPENCL
+        memory = driver.memory()[1] / 2**30
+        kind = "software" if software else "GPU" if _is_gpu(handle) else "accelerator"
+        about = f"{driver.name} ({kind}), {memory:.0f} GiB, {library.query(handle, 'version')}"
+        self.device = Device(
+            "opencl", number, self, about, supported_dtypes(handle),
+            Features(workgroups=True, scalar_arguments=True, subgroup_operations=bool(size)), limits(handle),
+            tuning=SOFTWARE_TUNING if software else Tuning(), is_software=software,
+        )  # fmt: skip
+
+    def identity(self) -> str:
+        """What the text of kernels in a plan depends on beside `Device`."""
+        return digest(compiler=self.driver.compiler.identity, dialect=self.dialect.name)
+
+
+def limits(handle: int) -> Limits:
+    """What the compiler may count on."""
+    lanes = MAX_SOFTWARE_WORKGROUP_SIZE if is_software(handle) else MAX_WORKGROUP_SIZE
+    size = subgroup_size(handle)
+    shared = min(library.query(handle, "local_memory"), MAX_SHARED_BYTES)
+    return Limits(
+        workgroup_size=min(library.query(handle, "workgroup_size"), lanes),
+        subgroup_sizes=(size,) if size else (),
+        shared_bytes=shared,
+        static_shared_bytes=shared,
+        processors=library.query(handle, "compute_units"),
+    )
+
+
+def subgroup_size(handle: int) -> int:
+    """The size that all subgroups of a kernel have, the largest of those that it can ask for; 0 where lanes cannot
+    exchange values, or where the device's compiler would choose the size."""
+    extensions = library.query(handle, "extensions").split()
+    if not {*SHUFFLES, FIXED_SIZE} <= set(extensions):
+        return 0
+    return max([size for size in library.subgroup_sizes(handle) if size <= MAX_SUBGROUP_SIZE], default=0)
+
+
+def supported_dtypes(handle: int) -> frozenset[dtypes.DType]:
+    """All but float64, which a device need not have. 16-bit floats are converted from and to float32."""
+    return frozenset(dtypes.ALL) - (frozenset() if library.query(handle, "float64") else {dtypes.float64})
+
+
+def is_software(handle: int) -> bool:
+    """Whether a CPU runs the kernels."""
+    return bool(library.query(handle, "type") & library.DEVICE_TYPE_CPU)
+
+
+def _is_gpu(handle: int) -> bool:
+    return bool(library.query(handle, "type") & library.DEVICE_TYPE_GPU)
+
+
+class _Devices(Sequence[Device]):
+    """Devices, each opened when it is first looked at."""
+
+    def __init__(self, handles: Sequence[int]):
+        self._handles = handles
+        self._opened: dict[int, Device] = {}
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    @overload
+    def __getitem__(self, number: int) -> Device: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Device]: ...
+    def __getitem__(self, number: int | slice) -> Device | Sequence[Device]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(len(self))[number]]
+        handle = self._handles[number]
+        with _opening:
+            if handle not in self._opened:
+                made = OpenClBackend(handle, self._handles.index(handle)).device
+                self._opened.setdefault(handle, made)  # a finalizer or signal handler may have been faster
+            return self._opened[handle]
+
+
+class OpenCl:
+    """All OpenCL devices of this machine; `reason` says why there is none."""
+
+    def __init__(self) -> None:
+        self._devices: Sequence[Device] = ()
+        self.reason = self._look()
+
+    def _look(self) -> str:
+        try:
+            platforms = library.platforms()
+        except ImportError as error:
+            return f"{error}. Install it: {INSTALL}"
+        if not platforms:
+            return "no OpenCL driver is installed. Install the one of your GPU, or PoCL: pip install 'pyopencl[pocl]'"
+        found = [device for platform in platforms for device in library.devices(platform)]
+        usable = [one for one in found if library.query(one, "is_available") and library.query(one, "has_compiler")]
+        if not usable:
+            return f"{len(platforms)} OpenCL drivers are installed, but none has a device that compiles kernels"
+        self._devices = _Devices(sorted(usable, key=lambda handle: (is_software(handle), not _is_gpu(handle))))
+        return ""
+
+    def devices(self) -> Sequence[Device]:
+        return self._devices

@@ -1,0 +1,155 @@
+"""The WebGPU backend: every adapter that wgpu finds over Vulkan, Metal or Direct3D 12, with kernels in WGSL.
+
+`WebGpu` lists the adapters; each is a `WebGpuBackend`, opened when it is first asked for. A software adapter (Mesa's
+lavapipe, for tests) is marked as such. Adapters over OpenGL are left out where there is any other.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any, overload
+
+from weft.backends.gpu.backend import GpuBackend
+from weft.backends.gpu.limits import check_kernel
+from weft.backends.webgpu import probes
+from weft.backends.webgpu.clock import TIMESTAMP_FEATURES
+from weft.backends.webgpu.driver import WebGpuDriver
+from weft.base import dtypes
+from weft.base.capabilities import Features, Limits
+from weft.base.counters import COUNTERS
+from weft.base.digest import digest
+from weft.base.locks import new_lock
+from weft.kernels.ir.language import Kernel
+from weft.plan.device import Device
+from weft.plan.plan import Code, code_of
+from weft.render.wgsl.module import render
+from weft.render.wgsl.operations import Extensions
+
+USED_FEATURES = ("shader-int64", "shader-f64", "subgroup", *TIMESTAMP_FEATURES)  # that an adapter may have
+USED_LIMITS = (
+    "max-storage-buffers-per-shader-stage", "max-storage-buffer-binding-size", "max-buffer-size",
+    "max-compute-workgroup-storage-size", "max-compute-invocations-per-workgroup", "max-compute-workgroup-size-x",
+    "max-compute-workgroups-per-dimension", "max-uniform-buffer-binding-size", "min-storage-buffer-offset-alignment",
+    "min-uniform-buffer-offset-alignment",
+)  # fmt: skip
+RENDERER_VERSION = 1  # of the form of kernels' texts
+MAX_GRID = 1 << 20  # workgroups of a launch
+_opening = new_lock()
+
+
+class WebGpuBackend(GpuBackend):
+    """One adapter. Without `features` and `limits` it is opened with all that it has of those used here."""
+
+    def __init__(
+        self, adapter: Any, number: int = 0, features: Sequence[str] | None = None, limits: dict[str, int] | None = None
+    ):
+        found = [name for name in USED_FEATURES if name in adapter.features] if features is None else features
+        wanted = {name: adapter.limits[name] for name in USED_LIMITS} if limits is None else limits
+        driver = WebGpuDriver(adapter, found, wanted)
+        super().__init__(driver)
+        self.driver: WebGpuDriver = driver
+        shared = driver.limits["max-compute-workgroup-storage-size"]
+        fused = probes.has_fused_multiply_add(driver)
+        self.extensions = Extensions("shader-int64" in found, "shader-f64" in found, fused, shared)
+        info = adapter.info
+        kinds = frozenset(dtypes.ALL) - (frozenset() if self.extensions.float64 else {dtypes.float64})
+        sizes = _subgroup_sizes(info) if "subgroup" in found else ()
+        self._identity = f"{info['vendor']} {info['device']} {info['description']} {info['backend_type']}"
+        description = f"{info['device']} over {info['backend_type']}, {info['description']}"
+        self.device = Device(
+            "webgpu", number, self, description, kinds,
+            Features(workgroups=True, scalar_arguments=True, int64_arithmetic=False, subgroup_operations=bool(sizes)),
+            device_limits(driver.limits, sizes), is_software=info["adapter_type"] == "CPU",
+            api=info["backend_type"].lower(),
+        )  # fmt: skip
+
+    def render(self, kernel: Kernel) -> Code:
+        """`kernel` as WGSL."""
+        check_kernel(kernel, self.device)
+        COUNTERS.kernels_rendered += 1
+        return code_of(kernel, *render(kernel, self.extensions))
+
+    def identity(self) -> str:
+        """What the text of kernels depends on beside `Device`."""
+        return digest(adapter=self._identity, renderer=RENDERER_VERSION, extensions=repr(self.extensions))
+
+
+def _subgroup_sizes(info: Any) -> tuple[int, ...]:
+    """The size of subgroups, where all have one."""
+    least = info.get("subgroup_min_size", info.get("stackgroup_min_size", 0))  # wgpu 0.32 misspells it
+    most = info.get("subgroup_max_size", info.get("stackgroup_max_size", 0))
+    return (int(least),) if least and least == most else ()
+
+
+def device_limits(limits: dict[str, int], subgroup_sizes: tuple[int, ...]) -> Limits:
+    """What the compiler may count on."""
+    shared = limits["max-compute-workgroup-storage-size"]
+    return Limits(
+        workgroup_size=min(limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]),
+        subgroup_sizes=subgroup_sizes,
+        shared_bytes=shared,
+        static_shared_bytes=shared,
+        workgroups=min(MAX_GRID, limits["max-compute-workgroups-per-dimension"] ** 2),
+        storage_buffers=limits["max-storage-buffers-per-shader-stage"],
+        binding_bytes=limits["max-storage-buffer-binding-size"],
+    )
+
+
+class _Adapters(Sequence[Device]):
+    """Devices, each opened when it is first looked at."""
+
+    def __init__(self, adapters: Sequence[Any]):
+        self._adapters = adapters
+        self._opened: dict[int, Device] = {}
+
+    def __len__(self) -> int:
+        return len(self._adapters)
+
+    @overload
+    def __getitem__(self, number: int) -> Device: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Device]: ...
+    def __getitem__(self, number: int | slice) -> Device | Sequence[Device]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(len(self))[number]]
+        number = range(len(self))[number]
+        with _opening:
+            if number not in self._opened:
+                made = WebGpuBackend(self._adapters[number], number).device
+                self._opened.setdefault(number, made)  # a finalizer or signal handler may have been faster
+            return self._opened[number]
+
+
+class WebGpu:
+    """All adapters of this machine that Weft can use; `reason` says why there is none."""
+
+    def __init__(self) -> None:
+        self._devices: Sequence[Device] = ()
+        self.reason = self._look()
+
+    def _look(self) -> str:
+        try:
+            adapters = find_adapters()
+        except ImportError as error:
+            return f"{error}. Install it: pip install 'weft[webgpu]'"
+        except Exception as error:  # of wgpu's own kinds
+            return f"wgpu does not start ({type(error).__name__}: {error})"
+        if not adapters:
+            return "wgpu finds no adapter. Install the driver of a GPU, or Mesa's: apt install mesa-vulkan-drivers"
+        self._devices = _Adapters(adapters)
+        return ""
+
+    def devices(self) -> Sequence[Device]:
+        return self._devices
+
+
+def find_adapters() -> list[Any]:
+    """wgpu's adapters, real ones first; those over OpenGL where there is no other."""
+    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())  # else a warning is printed
+    import wgpu
+
+    found = list(wgpu.gpu.enumerate_adapters_sync())
+    chosen = [one for one in found if one.info["backend_type"] != "OpenGL"] or found
+    return sorted(chosen, key=lambda one: one.info["adapter_type"] == "CPU")

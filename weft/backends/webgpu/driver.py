@@ -1,0 +1,396 @@
+"""wgpu on one adapter: `backends.gpu.driver.Driver`.
+
+Memory are wgpu's buffers with addresses of `backends.gpu.handles`. Work is collected as commands and encoded into one
+command buffer when it is needed: when something is read or written by the host, at the end of a graph's replay, and
+after `MAX_PENDING` launches. A launch binds whole buffers; its words (offsets, scalars, range) lie in a uniform buffer,
+one for all pending launches and one for each graph. A graph keeps pipelines and bind groups: replaying it encodes one
+command buffer of them and submits it.
+
+WebGPU moves words of four bytes: other numbers of bytes go through small kernels (`backends.webgpu.byte_copies`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from weft.backends.gpu.handles import HandleMemory
+from weft.backends.webgpu import byte_copies
+from weft.backends.webgpu.clock import TIMESTAMP_FEATURES, Clock, Event
+from weft.backends.webgpu.compile import Compiler, Function
+from weft.backends.webgpu.errors import raise_wgpu_errors
+from weft.base import host_memory
+from weft.base.errors import DeviceError, problem
+from weft.base.locks import new_lock
+from weft.plan.plan import Code
+
+MAX_PENDING = 64  # commands that wait to be submitted
+ARGUMENT_BYTES = 1 << 16  # of the words of pending launches
+MAX_BIND_GROUPS = 8192  # that are kept for the next launch with the same buffers
+UNKNOWN_MEMORY = 1 << 40  # wgpu does not say how much memory a GPU has
+SPARE_BYTES = 256  # of the buffer that stands for memory of 0 bytes
+STORAGE_USAGE = 128 | 8 | 4  # storage, copy to, copy from
+UNIFORM_USAGE = 64 | 8  # uniform, copy to
+READBACK_USAGE = 1 | 8  # mapped for reading, copy to
+READBACK_BYTES = 1 << 16  # of the buffer that small downloads go through
+
+
+class _Arguments:
+    """The words of launches: bytes on the host, and the uniform buffer that gets them."""
+
+    def __init__(self, driver: WebGpuDriver, nbytes: int):
+        self.nbytes, self.used = nbytes, 0
+        self.data = bytearray(nbytes)
+        self.buffer = driver.create_buffer(nbytes, UNIFORM_USAGE)
+
+    def add(self, data: bytes, alignment: int) -> int:
+        """Put the words of a launch in; returns their offset."""
+        at = self.used
+        self.data[at : at + len(data)] = data
+        self.used = at + -(-len(data) // alignment) * alignment
+        return at
+
+
+class _Launch:
+    """A launch that is not bound yet: its words, and where the binding of each buffer begins."""
+
+    __slots__ = ("buffers", "data", "function", "windows", "workgroups")
+
+    def __init__(
+        self, function: Function, data: bytes, buffers: list[Any], windows: tuple[int, ...], workgroups: int
+    ):  # fmt: skip
+        self.function, self.data, self.buffers = function, data, buffers
+        self.windows, self.workgroups = windows, workgroups
+
+
+class _Graph:
+    """Commands that are replayed, and what they use."""
+
+    __slots__ = ("arguments", "commands")
+
+    def __init__(self, commands: list[Any], arguments: _Arguments | None):
+        self.commands, self.arguments = commands, arguments
+
+
+class WebGpuDriver:
+    """One device of wgpu, opened with these features and limits."""
+
+    can_capture_graphs = True
+
+    def __init__(self, adapter: Any, features: Sequence[str], limits: dict[str, int]):
+        from wgpu.backends.wgpu_native import ffi, lib
+
+        self._ffi, self._lib = ffi, lib
+        self.name = str(adapter.info["device"])
+        with raise_wgpu_errors(self.name):
+            self.device = adapter.request_device_sync(required_features=list(features), required_limits=limits)
+        self.queue = self.device.queue
+        self.limits = dict(self.device.limits)
+        is_software = adapter.info["adapter_type"] == "CPU"
+        capacity = host_memory.memory()[1] if is_software else UNKNOWN_MEMORY
+        self._memory = HandleMemory(self._create, self._destroy, self.synchronise, capacity, self.name)
+        self._compiler = Compiler(self.device)
+        self._loading = new_lock()
+        self._alignment = self.limits["min-uniform-buffer-offset-alignment"]
+        self._most = self.limits["max-compute-workgroups-per-dimension"]
+        self._binding_bytes = self.limits["max-storage-buffer-binding-size"]
+        self._window = self.limits["min-storage-buffer-offset-alignment"]
+        self._commands: list[Any] = []  # that are not submitted yet, or that a graph captures
+        self._arguments = _Arguments(self, ARGUMENT_BYTES)
+        self._capturing = False
+        self._groups: dict[tuple, Any] = {}
+        self._offsets: dict[int, Any] = {}  # dynamic offsets as C arrays
+        self._spare = self.create_buffer(SPARE_BYTES, STORAGE_USAGE)
+        self._readback: Any = None
+        self._clock = Clock(self, all(name in features for name in TIMESTAMP_FEATURES))
+
+    # --- about the device ---
+
+    def activate(self) -> None:
+        """Nothing: a device of wgpu belongs to no thread."""
+
+    def memory(self) -> tuple[int, int]:
+        return self._memory.memory()
+
+    def reserved_bytes(self) -> int:
+        return self._memory.reserved
+
+    def release_unused(self) -> None:
+        self._memory.release_unused()
+
+    # --- memory ---
+
+    def create_buffer(self, nbytes: int, usage: int) -> Any:
+        with raise_wgpu_errors(self.name):
+            return self.device.create_buffer(size=nbytes, usage=usage)
+
+    def _create(self, nbytes: int) -> Any:
+        most = self.limits["max-buffer-size"]
+        if nbytes > most:
+            raise problem(DeviceError, self.name, f"memory of {nbytes} bytes", f"at most {most} bytes in one buffer")
+        return self.create_buffer(nbytes, STORAGE_USAGE)
+
+    def _destroy(self, buffer: Any) -> None:
+        self._groups = {key: group for key, group in self._groups.items() if buffer not in key[2]}
+        buffer.destroy()
+
+    def allocate(self, nbytes: int) -> int:
+        return self._memory.allocate(nbytes)
+
+    def free(self, pointer: int) -> None:
+        self._memory.free(pointer)
+
+    def host_visible_memory(self, nbytes: int) -> int:
+        return 0
+
+    def upload_new(self, address: int, nbytes: int) -> int:
+        pointer = self.allocate(nbytes)
+        self._write(*self._memory.split(pointer), address, nbytes, whole=True)
+        return pointer
+
+    def upload(self, pointer: int, address: int, nbytes: int) -> None:
+        buffer, at = self._memory.split(pointer)
+        self._write(buffer, at, address, nbytes)
+
+    def _write(self, buffer: Any, at: int, address: int, nbytes: int, whole: bool = False) -> None:
+        """Copy host memory into a buffer. `whole`: what follows in the buffer is padding."""
+        padded = -(-nbytes // 4) * 4
+        data = ctypes.string_at(address, nbytes).ljust(padded, b"\0") if padded != nbytes else None
+        source = (ctypes.c_char * nbytes).from_address(address) if data is None else data
+        if at % 4 == 0 and (whole or padded == nbytes):
+            self.flush()
+            with raise_wgpu_errors(self.name):
+                self.queue.write_buffer(buffer, at, source)
+            return
+        staged = self.allocate(padded)
+        self._write(*self._memory.split(staged), address, nbytes, whole=True)
+        self._copy_bytes(buffer, at, *self._memory.split(staged), nbytes)
+        self.free(staged)
+
+    def download(self, address: int, pointer: int, nbytes: int) -> None:
+        buffer, at = self._memory.split(pointer)
+        first, last = at // 4 * 4, -(-(at + nbytes) // 4) * 4
+        self.flush()
+        with raise_wgpu_errors(self.name):
+            data = self._read(buffer, first, last - first)
+        start = np.frombuffer(data, np.uint8)
+        ctypes.memmove(address, start.ctypes.data + at - first, nbytes)
+
+    def _read(self, buffer: Any, first: int, nbytes: int) -> Any:
+        """Bytes of a buffer; few of them by way of a buffer that is kept for this."""
+        if nbytes > READBACK_BYTES:
+            return self.queue.read_buffer(buffer, first, nbytes)
+        if self._readback is None:
+            self._readback = self.device.create_buffer(size=READBACK_BYTES, usage=READBACK_USAGE)
+        readback = self._readback
+        self._submit([lambda encoder: encoder.copy_buffer_to_buffer(buffer, first, readback, 0, nbytes)])
+        readback.map_sync("READ_NOSYNC", 0, nbytes)
+        try:
+            return readback.read_mapped(0, nbytes)
+        finally:
+            readback.unmap()
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        to, from_ = self._memory.split(target), self._memory.split(source)
+        if to[1] % 4 or from_[1] % 4 or nbytes % 4:
+            self._copy_bytes(*to, *from_, nbytes)
+        elif to[0] is not from_[0]:
+            self.enqueue(lambda encoder: encoder.copy_buffer_to_buffer(from_[0], from_[1], to[0], to[1], nbytes))
+        else:  # wgpu copies between different buffers only
+            staged = self.allocate(nbytes)
+            self.copy(staged, source, nbytes)
+            self.copy(target, staged, nbytes)
+            self.free(staged)
+
+    def clear(self, pointer: int, nbytes: int) -> None:
+        buffer, at = self._memory.split(pointer)
+        if at % 4 or nbytes % 4:
+            self._copy_bytes(buffer, at, None, 0, nbytes)
+        else:
+            self.enqueue(lambda encoder: encoder.clear_buffer(buffer, at, nbytes))
+
+    def _copy_bytes(self, target: Any, at: int, source: Any, index: int, nbytes: int) -> None:
+        """Copy any number of bytes, or clear them, by a kernel."""
+        (function,) = self.load_kernels([byte_copies.CODE if source is not None else byte_copies.CLEAR])
+        buffers = [target, source][: function.buffers]
+        words = [*[at, index][: function.buffers], nbytes]
+        self._launch(function, struct.pack(f"<{len(words)}Q", *words), buffers, byte_copies.workgroups(nbytes))
+
+    # --- kernels ---
+
+    def load_kernels(self, codes: Sequence[Code]) -> list[Function]:
+        with self._loading:
+            return self._compiler.load(codes)
+
+    def make_launcher(
+        self, function: Function, workgroups: int, lanes: int, shared_bytes: int, words: ctypes.Array, buffers: int
+    ) -> Callable[[], None]:
+        start, nbytes = ctypes.addressof(words), ctypes.sizeof(words)
+
+        def launch(kept: Any = words) -> None:
+            data = bytearray(ctypes.string_at(start, nbytes))
+            bound = []
+            for number in range(buffers):
+                buffer, at = self._memory.split(kept[number])
+                bound.append(buffer)
+                struct.pack_into("<Q", data, 8 * number, at)
+            self._launch(function, data, bound, workgroups)
+
+        return launch
+
+    def _launch(self, function: Function, data: bytes | bytearray, buffers: list[Any], workgroups: int) -> None:
+        """Put a launch on the queue; `data` are its words, with the offset of each buffer."""
+        windows: tuple[int, ...] = (0,) * len(buffers)
+        if any(buffer is not None and buffer.size > self._binding_bytes for buffer in buffers):
+            data, windows = self._windows(data, buffers)
+        launch = _Launch(function, bytes(data).ljust(function.argument_bytes, b"\0"), buffers, windows, workgroups)
+        if self._capturing:
+            self._commands.append(launch)
+            return
+        if self._arguments.used + function.argument_bytes > self._arguments.nbytes:
+            self.flush()
+        self.enqueue(self._bind(launch, self._arguments))
+
+    def _bind(self, launch: _Launch, arguments: _Arguments) -> tuple:
+        """The command of a launch whose words lie in `arguments`."""
+        function = launch.function
+        offset = self._offset(arguments.add(launch.data, self._alignment))
+        group = self._bind_group(function, arguments, launch.buffers, launch.windows)
+        rows = -(-launch.workgroups // self._most)
+        return function.pointer, group._internal, offset, -(-launch.workgroups // rows), rows, group
+
+    def _windows(self, data: bytes | bytearray, buffers: list[Any]) -> tuple[bytearray, tuple[int, ...]]:
+        """Where the bindings of buffers that are larger than a binding begin; the words then count from there."""
+        data, windows = bytearray(data), []
+        for number, buffer in enumerate(buffers):
+            (at,) = struct.unpack_from("<Q", data, 8 * number)
+            large = buffer is not None and buffer.size > self._binding_bytes
+            windows.append(at // self._window * self._window if large else 0)
+            struct.pack_into("<Q", data, 8 * number, at - windows[-1])
+        return data, tuple(windows)
+
+    def _bind_group(
+        self, function: Function, arguments: _Arguments, buffers: list[Any], windows: tuple[int, ...]
+    ) -> Any:
+        key = function.layout, arguments, tuple(buffers), windows
+        group = self._groups.get(key)
+        if group is None:
+            uniform = {"buffer": arguments.buffer, "offset": 0, "size": function.argument_bytes}
+            entries = [{"binding": 0, "resource": uniform}]
+            for number, (buffer, first) in enumerate(zip(buffers, windows, strict=True)):
+                bound = self._spare if buffer is None else buffer
+                size = min(bound.size - first, self._binding_bytes) // 16 * 16  # of vectors of four words
+                entries.append({"binding": number + 1, "resource": {"buffer": bound, "offset": first, "size": size}})
+            with raise_wgpu_errors(self.name):
+                group = self.device.create_bind_group(layout=function.layout, entries=entries)
+            if len(self._groups) >= MAX_BIND_GROUPS:
+                self._groups.clear()
+            self._groups[key] = group
+        return group
+
+    def _offset(self, at: int) -> Any:
+        made = self._offsets.get(at)
+        if made is None:
+            made = self._offsets[at] = self._ffi.new("uint32_t[]", [at])
+        return made
+
+    # --- the queue ---
+
+    def enqueue(self, command: Any) -> None:
+        """Put a launch on the queue, or a function that gets the encoder."""
+        self._commands.append(command)
+        if len(self._commands) >= MAX_PENDING and not self._capturing:
+            self.flush()
+
+    def flush(self) -> None:
+        """Submit what is pending."""
+        if not self._commands:
+            return
+        assert not self._capturing
+        commands, arguments = self._commands, self._arguments
+        self._commands = []
+        with raise_wgpu_errors(self.name):
+            if arguments.used:
+                self.queue.write_buffer(arguments.buffer, 0, memoryview(arguments.data)[: arguments.used])
+                arguments.used = 0
+            self._submit(commands)
+
+    def _submit(self, commands: list[Any]) -> None:
+        """Encode commands into one command buffer and submit it."""
+        lib = self._lib
+        set_pipeline, set_group = lib.wgpuComputePassEncoderSetPipeline, lib.wgpuComputePassEncoderSetBindGroup
+        dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+        encoder = self.device.create_command_encoder()
+        compute, handle, last = None, None, None
+        for command in commands:
+            if type(command) is tuple:
+                pipeline, group, offset, columns, rows, _ = command
+                if compute is None:
+                    compute = encoder.begin_compute_pass()
+                    handle, last = compute._internal, None
+                if pipeline is not last:
+                    set_pipeline(handle, pipeline)
+                    last = pipeline
+                set_group(handle, 0, group, 1, offset)
+                dispatch(handle, columns, rows, 1)
+            else:
+                if compute is not None:
+                    compute.end()
+                    compute = None
+                command(encoder)
+        if compute is not None:
+            compute.end()
+        self.queue.submit([encoder.finish()])
+
+    def synchronise(self) -> None:
+        self.flush()
+        with raise_wgpu_errors(self.name):
+            self.device._poll_wait()
+
+    # --- graphs ---
+
+    def capture_graph(self, enqueue: Callable[[], None]) -> _Graph:
+        self.flush()
+        self._capturing = True
+        try:
+            enqueue()
+        finally:
+            captured, self._commands, self._capturing = self._commands, [], False
+        sizes = [len(one.data) for one in captured if isinstance(one, _Launch)]
+        if not sizes:
+            return _Graph(captured, None)
+        arguments = _Arguments(self, sum(-(-size // self._alignment) * self._alignment for size in sizes))
+        commands = [self._bind(one, arguments) if isinstance(one, _Launch) else one for one in captured]
+        with raise_wgpu_errors(self.name):
+            self.queue.write_buffer(arguments.buffer, 0, arguments.data)
+        return _Graph(commands, arguments)
+
+    def replay_graph(self, graph: _Graph) -> None:
+        self.flush()
+        with raise_wgpu_errors(self.name):
+            self._submit(graph.commands)
+
+    def destroy_graph(self, graph: _Graph) -> None:
+        arguments = graph.arguments
+        self._groups = {key: group for key, group in self._groups.items() if key[1] is not arguments}
+        graph.commands = []
+
+    # --- time ---
+
+    def create_event(self) -> Event:
+        return Event()
+
+    def record_event(self, event: Event) -> None:
+        self._clock.record(event)
+
+    def seconds_between(self, first: Event, second: Event) -> float:
+        with raise_wgpu_errors(self.name):
+            return self._clock.seconds(second) - self._clock.seconds(first)
+
+    def queue_timestamp_period(self) -> float:
+        """Nanoseconds of a tick of the device's clock."""
+        return float(self._lib.wgpuQueueGetTimestampPeriod(self.queue._internal))
