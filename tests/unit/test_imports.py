@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import json
 import os
 import re
@@ -186,6 +188,27 @@ def test_what_is_imported_is_declared():
         assert set(packages.values()) <= listed
         used -= set(packages)
     assert used - set(sys.stdlib_module_names) - {"weft"} == declared
+
+
+# Functions with the name of a package or file that is always imported before them, so that nothing rebinds the name.
+SHADOWING = {"weft": {"grad"}, "weft.cli": {"main"}}
+
+
+def test_no_exported_name_is_also_a_file_or_folder():
+    """Importing `weft.config.schema`, the file, would replace `weft.config.schema`, the function; a folder without
+    `__init__.py` is a package, too."""
+    found: dict[str, set[str]] = {}
+    for path in sorted(ROOT.rglob("__init__.py")):
+        package = ".".join(path.parent.relative_to(ROOT.parent).parts)
+        beside = {one.stem for one in path.parent.iterdir() if one.is_dir() or one.suffix == ".py"}
+        module = importlib.import_module(package)
+        names = beside & set(dir(module)) - {"__init__", "__pycache__"}
+        hidden = {name for name in names if not inspect.ismodule(getattr(module, name))}
+        if hidden:
+            found[package] = hidden
+    assert found == SHADOWING
+    code = "import weft, weft.grad.rules, weft.cli.main; print(callable(weft.grad), callable(weft.cli.main))"
+    assert run_python(code).split() == ["True", "True"]
 
 
 def run_python(code: str, **environment: str) -> str:

@@ -6,7 +6,7 @@ that each error names it. A network is either a list of layers in the dialect of
 `type` at the top; layers exchange flat vectors; the result is an `nn.Grid`), or a layer of the catalogue by name with
 its arguments, nested (`catalogue.py`: the arguments are those of the constructors' signatures). `model.from_config`
 chooses between them; `model.to_config` is the inverse. A run is a network with its data, loss, optimizer, scheduler and
-trainer (`run.py`); `schema.py` writes a JSON Schema of all of it from the same tables.
+trainer (`run.py`); `json_schema.py` writes a JSON Schema of all of it from the same tables.
 """
 
 from __future__ import annotations
@@ -20,6 +20,6 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "model": ("from_config",),
     "run": ("Run", "check", "load_run"),
     "sample_networks": ("sample", "samples"),
-    "schema": ("schema",),
+    "json_schema": ("schema",),
 }
 __getattr__, __dir__, __all__ = _load_lazily(__name__, CONTENTS)

@@ -28,4 +28,4 @@ def sample(name: str) -> dict[str, Any]:
     """
     if name not in NAMES:
         raise problem(RangeError, "sample", f"the name {name!r}", f"one of {', '.join(NAMES)}")
-    return json.loads(resources.files("weft.config").joinpath(f"samples/{name}.json").read_text("utf-8"))
+    return json.loads(resources.files("weft.config").joinpath(f"sample_files/{name}.json").read_text("utf-8"))
