@@ -227,14 +227,17 @@ class OpenClDriver:
     # --- kernels ---
 
     def load_kernels(self, codes: Sequence[Code]) -> list[_Function]:
-        with self._loading:
-            keys = [(code.symbol, code.packed) for code in codes]
-            missing = {key: code for key, code in zip(keys, codes, strict=True) if key not in self._functions}
-            COUNTERS.kernels_reused += len(codes) - len(missing)
-            programs = self.compiler.programs(list(missing.values()))
-            for (key, code), program in zip(missing.items(), programs, strict=True):
-                self._functions[key] = _Function(program, code)
-            return [self._functions[key] for key in keys]
+        with self._loading:  # loops in here may miss the end of the block when interrupted: see weft/base/locks.py
+            return self._load_missing(codes)
+
+    def _load_missing(self, codes: Sequence[Code]) -> list[_Function]:
+        keys = [(code.symbol, code.packed) for code in codes]
+        missing = {key: code for key, code in zip(keys, codes, strict=True) if key not in self._functions}
+        COUNTERS.kernels_reused += len(codes) - len(missing)
+        programs = self.compiler.programs(list(missing.values()))
+        for (key, code), program in zip(missing.items(), programs, strict=True):
+            self._functions[key] = _Function(program, code)
+        return [self._functions[key] for key in keys]
 
     def make_launcher(
         self, function: _Function, workgroups: int, lanes: int, shared_bytes: int, words: ctypes.Array, buffers: int
