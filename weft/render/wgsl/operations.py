@@ -132,9 +132,11 @@ class Operations:
         was rounded off in a + b is what kernels want to know."""
         if op.name == "fma":
             return texts
-        if op.name == "mul":  # by 0, which is not 0 where the other operand is NaN or infinite
-            zeros = [isinstance(arg, Literal) and not arg.value for arg in op.args]
-            return [self.hide(text, op.dtype) if is_zero else text for text, is_zero in zip(texts, zeros, strict=True)]
+        # Nor `a` of a + 0 (-0 + 0 is 0), `-a` of 0 - a, or 0 of a * 0, which is none where `a` is NaN or infinite.
+        zeros = [isinstance(arg, Literal) and not arg.value for arg in op.args]
+        texts = [self.hide(text, op.dtype) if is_zero else text for text, is_zero in zip(texts, zeros, strict=True)]
+        if op.name == "mul":
+            return texts
         for this, other in ((0, 1), (1, 0)):
             arg = op.args[this]
             inner = self.defined.get(arg.name) if isinstance(arg, Var) else None
