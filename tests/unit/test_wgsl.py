@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 import weft
@@ -48,6 +50,16 @@ def test_texts_of_a_training_step_have_no_64_bit_types():
     assert any("vec2<u32>" in text for text in collector.texts.values())  # the labels
     for text in collector.texts.values():
         assert not any(word in text for word in ("i64", "u64", "f64", "?"))
+
+
+def test_zeros_of_sums_are_hidden():
+    """WGSL lets a compiler make `x` of x + 0.0, which is 0.0 where x is -0.0: sorting would not be stable."""
+    collector = Collector()
+    x = weft.tensor(np.array([0.0, -0.0, 3.0], np.float32), device=collector.device)
+    weft.eval(x.sort().indices)
+    sums = [line for text in collector.texts.values() for line in text.splitlines() if re.search(r"\b0\.0f", line)]
+    assert any("hide_f32(0.0f)" in line for line in sums)
+    assert not [line for line in sums if re.search(r"[+-] 0\.0f|\b0\.0f [+-]", line)]
 
 
 def test_reserved_names_are_changed():
